@@ -19,8 +19,16 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import callers_device
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.inputs import Inputs, X
 from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn._torch.layers import LAYERS, padding_rows
+from pyrobnn._torch.parameters import (
+    frozen_modules,
+    make_buffers,
+    refuse_max_norm,
+    train_in_full_precision,
+    trained_names,
+)
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
     from pyrobnn.posterior.prediction import Prediction
 
 _LOOKS_UP = LAYERS["embedding"].modules
-_HALF = (torch.float16, torch.bfloat16)
 
 
 class BNN(PyroModule):
@@ -95,14 +102,14 @@ class BNN(PyroModule):
     def _build(self) -> None:
         given = self.settings["net"]
         self.net = copy.deepcopy(given) if isinstance(given, nn.Module) else given.build()
-        self._frozen = _frozen(self.net)
-        _train_in_full_precision(self.net, self._frozen)
+        self._frozen = frozen_modules(self.net)
+        train_in_full_precision(self.net, self._frozen)
         prior = self.settings["prior"]
-        names = _parameter_names(self.net)
+        names = trained_names(self.net)
         self.site_names = tuple(covered(prior, names))
         self._check_site_names()
-        _refuse_max_norm(self.net, self.site_names)
-        self._aliases = _make_buffers(self.net, self.site_names)
+        refuse_max_norm(self.net, self.site_names)
+        self._aliases = make_buffers(self.net, self.site_names)
         self._padding = padding_rows(self.net)
         self._time_first = any(not getattr(module, "batch_first", True) for module in self.net.modules())
         if self.site_names:
@@ -165,12 +172,12 @@ class BNN(PyroModule):
         return {name: value.numel() for name, value in self._weights.items()}
 
     def forward(
-        self, x: Tensor, y: Tensor | None = None, weights: Tensor | None = None, *, num_data: int | None = None
+        self, x: X, y: Tensor | None = None, weights: Tensor | None = None, *, num_data: int | None = None
     ) -> Tensor:
         """Draw the weights and the targets of a batch; this is the Pyro model.
 
         Args:
-            x: inputs (B, *in).
+            x: inputs (B, *in), or several tensors.
             y: targets (B,) or (B, K) to condition on, or None to draw them.
             weights: weights (B,) of the examples, factors on their log-likelihoods; 1 if not given.
             num_data: N, the size of the whole data set; B if not given.
@@ -189,7 +196,7 @@ class BNN(PyroModule):
             pyro.sample("y", distribution, obs=observed)
         return f
 
-    def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def outputs(self, weights: Mapping[str, Tensor], x: X) -> Tensor:
         """Return the network's outputs (B, outputs) for given values of the Bayesian parameters.
 
         In training, noise that a guide has attached to the values perturbs each example differently.
@@ -210,14 +217,14 @@ class BNN(PyroModule):
         finally:
             self._known_outputs = None
 
-    def perturbed_outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def perturbed_outputs(self, weights: Mapping[str, Tensor], x: X) -> Tensor:
         """Return the outputs (B, outputs), each example with the noise that is attached to the values, in any mode."""
         tied = [name for name, aliases in self._aliases.items() if len(aliases) > 1]
         weights = {name: without_noise(value) if name in tied else value for name, value in weights.items()}
         with PerExample(weights, len(x), time_first=self._time_first):
             return self._call(weights, x)
 
-    def _call(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def _call(self, weights: Mapping[str, Tensor], x: X) -> Tensor:
         every_name = {
             alias: self._with_padding(alias, weights[name])
             for name, aliases in self._aliases.items()
@@ -225,7 +232,8 @@ class BNN(PyroModule):
         }
         try:
             with callers_device():
-                f = functional_call(self.net, every_name, (x,), tie_weights=False)
+                args, kwargs = x.arguments if isinstance(x, Inputs) else ((x,), {})
+                f = functional_call(self.net, every_name, args, kwargs, tie_weights=False)
         except IndexError as error:
             if "out of range in self" not in str(error):
                 raise
@@ -259,16 +267,22 @@ class BNN(PyroModule):
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         return y.to(like.device, torch.int64 if self.settings["likelihood"].integer_targets else like.dtype)
 
-    def cast_inputs(self, x: Tensor) -> Tensor:
+    def cast_inputs(self, x: X) -> X:
         """Return inputs on the network's device, and in its precision unless it looks integers up in an embedding.
 
-        The precision is that of its first numbers, as those of a frozen body.
+        The precision is that of its first numbers, as those of a frozen body. Of several tensors, those of whole
+        numbers stay so.
         """
-        looks_up = any(isinstance(module, _LOOKS_UP) for module in self.net.modules())
-        keeps_integers = looks_up and not x.is_floating_point()
         with ONE_THREAD:
             first = next(value for value in self.net.state_dict().values() if value.is_floating_point())
-        return x.to(first.device, x.dtype if keeps_integers else first.dtype)
+
+        def cast(values: Tensor, *, keeps_integers: bool) -> Tensor:
+            keeps = keeps_integers and not values.is_floating_point()
+            return values.to(first.device, values.dtype if keeps else first.dtype)
+
+        if isinstance(x, Inputs):
+            return x.map(lambda part: cast(part, keeps_integers=True))
+        return cast(x, keeps_integers=any(isinstance(module, _LOOKS_UP) for module in self.net.modules()))
 
     @overload
     def fit(self, x: Any, y: Any = None, *, seed: int, replicates: None = None, **arguments: Any) -> "Posterior": ...
@@ -380,55 +394,3 @@ class _SitePrior:
 
     def __call__(self, bnn: BNN) -> Any:
         return bnn.prior(self.name, bnn.net.get_buffer(self.name))
-
-
-def _parameter_names(net: nn.Module) -> list[str]:
-    for parameter in net.parameters():
-        if not parameter.numel():  # nothing to infer, or to train
-            parameter.requires_grad = False
-    names = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
-    if not names:
-        raise InputError(f"The network has no trainable parameters to be Bayesian about: {type(net).__name__}.")
-    return names
-
-
-def _frozen(net: nn.Module) -> list[str]:
-    """Return the names of modules that have parameters, all of them frozen."""
-    return [
-        name
-        for name, module in net.named_modules()
-        if any(True for _ in module.parameters()) and not any(p.requires_grad for p in module.parameters())
-    ]
-
-
-def _train_in_full_precision(net: nn.Module, frozen: list[str]) -> None:
-    """Hold everything but frozen modules in float32 where it was in half precision."""
-    kept = {id(part) for name in frozen for part in net.get_submodule(name).modules()}
-    for module in net.modules():
-        if id(module) not in kept:
-            for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-                if value.dtype in _HALF:
-                    getattr(module, name).data = value.data.float()
-
-
-def _refuse_max_norm(net: nn.Module, names: tuple[str, ...]) -> None:
-    weights = {id(net.get_parameter(name)) for name in names}
-    for prefix, module in net.named_modules():
-        if isinstance(module, _LOOKS_UP) and module.max_norm is not None and id(module.weight) in weights:
-            raise InputError(
-                f"The layer {prefix!r}, {type(module).__name__}(max_norm={module.max_norm}), changes its weights in "
-                "place, so that they are not those that a guide drew: leave out max_norm, since a prior bounds weights."
-            )
-
-
-def _make_buffers(net: nn.Module, names: tuple[str, ...]) -> dict[str, list[str]]:
-    """Hold parameters as buffers, and return all names of each parameter in the network."""
-    first_name = {id(net.get_parameter(name)): name for name in names}
-    aliases: dict[str, list[str]] = {name: [] for name in names}
-    for prefix, module in net.named_modules():
-        for name, parameter in list(module._parameters.items()):
-            if id(parameter) in first_name and parameter is not None:
-                aliases[first_name[id(parameter)]].append(f"{prefix}.{name}" if prefix else name)
-                delattr(module, name)
-                module.register_buffer(name, parameter.detach().clone())
-    return aliases

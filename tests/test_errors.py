@@ -286,13 +286,16 @@ CASES = {
         lambda: fit(model=make_bnn(Lookup()), x=torch.tensor([[0], [1], [2], [0], [1], [3]])),
         "hold a number that is no row of an embedding: 'table' has rows 0 to 2. See docs/how-to/own-network.md.",
     ),
-    "a tuple of inputs": (lambda: fit(x=(X, X)), "`x` must be one array or tensor, got a tuple of several"),
-    "a mapping of inputs": (lambda: fit(x={"a": X}), "`x` must be one array or tensor, got a dict of several"),
+    "a mapping of targets": (lambda: fit(y={"a": X}), "`y` must be one array or tensor, got a dict of several"),
+    "inputs of other names": (lambda: fit(x={"a": X}), "does not take inputs of shape a (6, 2)"),
     "not data": (
         lambda: bnn.fit(make_bnn(net()), X, bnn.SVI(), seed=0, progress=False),
         "Expected Data(x, y), a pair (x, y), StoredData or a DataLoader, got Tensor",
     ),
-    "loader without pairs": (lambda: fit(x=loader(X), y=None), "A DataLoader must yield pairs (x, y), got list"),
+    "loader without pairs": (
+        lambda: fit(x=loader(X), y=None),
+        "A DataLoader must yield pairs (x, y) or mappings, got list",
+    ),
     "loader without a length": (
         lambda: fit(x=DataLoader(Stream()), y=None),
         "The DataLoader's dataset must have a len",

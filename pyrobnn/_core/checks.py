@@ -70,9 +70,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
     """
     if isinstance(value, Mapping) or (isinstance(value, tuple) and any(_is_table(part) for part in value)):
         raise InputError(
-            f"`{name}` must be one array or tensor, got a {type(value).__name__} of several: join them along an axis, "
-            "and have the network take them apart.",
-            page="how-to/own-network",
+            f"`{name}` must be one array or tensor, got a {type(value).__name__} of several.", page="how-to/own-network"
         )
     if isinstance(value, Tensor):
         tensor = _plain(value, name)

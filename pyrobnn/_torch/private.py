@@ -29,6 +29,7 @@ PLACES = {
     "tree_unflatten": "torch.utils._pytree:tree_unflatten",
     "tree_leaves": "torch.utils._pytree:tree_leaves",
     "tree_map": "torch.utils._pytree:tree_map",
+    "register_pytree_node": "torch.utils._pytree:register_pytree_node",
 }
 
 

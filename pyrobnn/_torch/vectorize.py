@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._torch.batching import once, vmap_or_loop
+from pyrobnn._torch.inputs import X
 from pyrobnn._torch.layers import ENTRYWISE
 from pyrobnn._torch.private import tree_leaves
 
@@ -91,7 +92,7 @@ def pairs_at_once(per_pair: int, device: torch.device, num_weights: int = 0) -> 
     return max(1, (on_cpu if device.type == "cpu" else _BUDGET) // per_pair)
 
 
-def chunks(num_draws: int, x: Tensor, pairs: int, *, inputs_first: bool = True) -> Iterator[tuple[slice, slice]]:
+def chunks(num_draws: int, x: X, pairs: int, *, inputs_first: bool = True) -> Iterator[tuple[slice, slice]]:
     """Yield (draws, inputs) of chunks of at most `pairs` pairs: with all inputs if possible, else with a single draw.
 
     Without `inputs_first`: with all draws if possible, else with a single input.
@@ -274,8 +275,8 @@ class DrawMap:
 
     def __init__(
         self,
-        function: Callable[[dict[str, Tensor], Tensor], Tensor],
-        x: Tensor,
+        function: Callable[[dict[str, Tensor], X], Tensor],
+        x: X,
         net: nn.Module,
         *,
         copies: int = 1,
@@ -297,7 +298,7 @@ class DrawMap:
             return single.expand(num_draws, *single.shape[1:])
         alike = {name: value[0] for name, value in draws.items() if name not in moving}
 
-        def of_moving(values: dict[str, Tensor], part: Tensor) -> Tensor:
+        def of_moving(values: dict[str, Tensor], part: X) -> Tensor:
             return self._function(alike | values, part)
 
         few = {name: value[:_SOME_DRAWS] for name, value in moving.items()}
@@ -339,9 +340,9 @@ class DrawMap:
 
 
 def _one_by_one(
-    function: Callable[[dict[str, Tensor], Tensor], Tensor],
-) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
-    def mapped(draws: dict[str, Tensor], x: Tensor) -> Tensor:
+    function: Callable[[dict[str, Tensor], X], Tensor],
+) -> Callable[[dict[str, Tensor], X], Tensor]:
+    def mapped(draws: dict[str, Tensor], x: X) -> Tensor:
         num_draws = len(next(iter(draws.values())))
         return torch.stack([function({name: value[s] for name, value in draws.items()}, x) for s in range(num_draws)])
 

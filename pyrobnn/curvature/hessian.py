@@ -9,6 +9,7 @@ from torch.func import grad, jvp
 from torch.overrides import TorchFunctionMode
 
 from pyrobnn._torch.forward_mode import load_forward_mode, own_derivatives, rows_of
+from pyrobnn._torch.inputs import X
 from pyrobnn.curvature.base import Curvature, Examples, Kind, Point
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.curvature.tracker import Tracker
@@ -61,7 +62,7 @@ class Hessian(Kind):
         return Curvature(full=total if index is None else total[index][:, index], index=index)
 
 
-def _energy(point: Point, x: Tensor, *targets: Tensor) -> Energy:
+def _energy(point: Point, x: X, *targets: Tensor) -> Energy:
     """Return the negative log-likelihood of some examples as a function of the weights."""
     return lambda weights: -log_probs(point.likelihood, point.bnn.outputs(weights, x), *targets).sum()
 

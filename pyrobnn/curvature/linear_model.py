@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.inputs import X
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.ggn import GGN
 from pyrobnn.curvature.tracker import Tracker
@@ -147,7 +148,7 @@ class Solution:
         return f - (covariance @ (share * score[..., None]))[..., 0], covariance
 
 
-def linear_model(point: Point, x: Tensor, *targets: Tensor) -> tuple[LinearModel, Tensor]:
+def linear_model(point: Point, x: X, *targets: Tensor) -> tuple[LinearModel, Tensor]:
     """Return the linear model of the weights of interest at a point, for all data, and the outputs there, (N, C).
 
     Raises:

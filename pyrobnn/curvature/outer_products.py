@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import jvp, vjp
 
 from pyrobnn._torch.forward_mode import load_forward_mode
+from pyrobnn._torch.inputs import X
 from pyrobnn.curvature import accumulate
 from pyrobnn.curvature.base import Curvature, Examples, Kind, Point, require_finite
 from pyrobnn.curvature.metric import log_probs
@@ -74,7 +75,7 @@ class OuterProducts(Kind):
         total = torch.zeros_like(vector)
         for x, *targets in data:
 
-            def outputs(*values: Tensor, x: Tensor = x) -> Tensor:
+            def outputs(*values: Tensor, x: X = x) -> Tensor:
                 return point.bnn.outputs({**point.weights, **dict(zip(point.sites, values, strict=True))}, x)
 
             f, change, *_ = jvp(outputs, primal, tangent)

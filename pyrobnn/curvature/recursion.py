@@ -19,6 +19,7 @@ from torch.func import grad, jvp
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.forward_mode import own_derivatives
+from pyrobnn._torch.inputs import X, shape_of, single
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Curvature, Examples, Kind, Point
 from pyrobnn.curvature.metric import Likelihood, log_probs
@@ -92,13 +93,13 @@ def _refusal(module: nn.Module) -> str:
     )
 
 
-def _of_batch(steps: list[Any], likelihood: Likelihood, x: Tensor, *targets: Tensor) -> dict[str, Tensor]:
-    inputs = [x.flatten(1)]
+def _of_batch(steps: list[Any], likelihood: Likelihood, x: X, *targets: Tensor) -> dict[str, Tensor]:
+    inputs = [single(x, "Laplace(curvature='recursion')").flatten(1)]
     for step in steps:
         if isinstance(step, dict) and inputs[-1].shape[1] != step["weight"][1].shape[1]:
             raise InputError(
                 "Laplace(curvature='recursion') runs on inputs (N, features), not on sequences such as "
-                f"{tuple(x.shape)}: use curvature='hessian' or 'ggn'."
+                f"{shape_of(x)}: use curvature='hessian' or 'ggn'."
             )
         inputs.append(_apply(step, inputs[-1]))
     energy = grad(lambda f: -log_probs(likelihood, f, *targets).sum())

@@ -11,6 +11,7 @@ from torch.func import vmap
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.batching import once, vmap_or_loop
+from pyrobnn._torch.inputs import X
 from pyrobnn._torch.vectorize import pairs_at_once, widest_activation
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.uses import Recorder, Use
@@ -181,7 +182,7 @@ class Tracker:
         alone: the recording of that example.
     """
 
-    def __init__(self, bnn: BNN, weights: Mapping[str, Tensor], sites: list[str], example: Tensor) -> None:
+    def __init__(self, bnn: BNN, weights: Mapping[str, Tensor], sites: list[str], example: X) -> None:
         refuse_mixed_examples(bnn.net)
         self._bnn, self._sites, self._example = bnn, sites, example
         self._fixed = {name: value.detach() for name, value in weights.items()}
@@ -192,7 +193,7 @@ class Tracker:
         (self.alone,) = runs
         self._known = {name for use in self.alone.uses for name in use.sites}
 
-    def run(self, x: Tensor) -> Recording:
+    def run(self, x: X) -> Recording:
         """Record a pass with inputs (B, *in)."""
         recorder = Recorder({id(self._tracked[name]): name for name in self._sites}, len(x))
         with torch.enable_grad(), recorder:
@@ -201,7 +202,7 @@ class Tracker:
         covered = {name for use in uses for name in use.sites}
         return Recording(f, uses, [name for name in self._sites if name not in covered], recorder.last)
 
-    def pull(self, x: Tensor, columns_at: Callable[[Tensor], Tensor] | None = None) -> Pulled:
+    def pull(self, x: X, columns_at: Callable[[Tensor], Tensor] | None = None) -> Pulled:
         """Return columns pulled back through a pass with inputs (B, *in).
 
         Args:
@@ -214,7 +215,7 @@ class Tracker:
         """Return the Jacobian of the single example; its recording can be used once."""
         return self._pulled(self._example, self.alone)
 
-    def _pulled(self, x: Tensor, recording: Recording, columns_at: Callable[[Tensor], Tensor] | None = None) -> Pulled:
+    def _pulled(self, x: X, recording: Recording, columns_at: Callable[[Tensor], Tensor] | None = None) -> Pulled:
         f = recording.f.detach()
         columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1) if columns_at is None else columns_at(f)
         others = recording.others
@@ -225,7 +226,7 @@ class Tracker:
         gradients = recording.pull_back(columns, _all_columns if takes_columns else _column_by_column)
         return Pulled(f, recording.uses, gradients, dict(zip(others, dense, strict=True)), shapes)
 
-    def _takes(self, few: Tensor, others: list[str]) -> tuple[bool, bool]:
+    def _takes(self, few: X, others: list[str]) -> tuple[bool, bool]:
         """Return whether torch batches columns, and examples, of this network with the same results as loops."""
 
         def ask() -> tuple[bool, bool]:
@@ -242,7 +243,7 @@ class Tracker:
 
         return once(self._bnn, (tuple(self._sites), tuple(others), len(few)), ask)
 
-    def _side_by_side(self, names: list[str], x: Tensor, columns: Tensor) -> list[Tensor]:
+    def _side_by_side(self, names: list[str], x: X, columns: Tensor) -> list[Tensor]:
         """Return the derivatives of sum_c columns[k, b, c] f[b, c] in some weights, (K, B, *shape) each.
 
         Each example has its weights in a run under vmap, through which autograd goes back: vmap of a vector-Jacobian
@@ -255,7 +256,7 @@ class Tracker:
             f = vmap(lambda row_weights, row: self._bnn.outputs(self._fixed | row_weights, row[None])[0])(leaves, x)
             return _all_columns(f, list(leaves.values()), columns)
 
-    def _one_by_one(self, names: list[str], x: Tensor, columns: Tensor) -> list[Tensor]:
+    def _one_by_one(self, names: list[str], x: X, columns: Tensor) -> list[Tensor]:
         """Return the same, by a run for each example."""
         weights = [self._tracked[name] for name in names]
         each = []

@@ -1,6 +1,6 @@
 """Batches for training: the whole set, mini-batches shuffled in memory, or batches of a DataLoader."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from pyrobnn._core.checks import as_targets, as_tensor, check_inputs
+from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import random_state, set_random_state
+from pyrobnn._torch.inputs import Inputs, X, as_inputs
 
-Batch = tuple[Tensor, ...]
-"""Inputs, targets and, if given, weights: the model's arguments, in order."""
+Batch = tuple[Any, ...]
+"""Inputs (`X`) and the tensors of targets and, if given, weights: the model's arguments, in order."""
 
+_TARGETS = ("labels", "label", "y", "target")
 State = dict[str, Any]
 """A place in a stream, as nested dictionaries and lists of tensors, numbers and strings."""
 
@@ -135,7 +137,7 @@ class LoaderBatches:
     state of a sampler is not restored.
 
     Args:
-        loader: yields pairs (x, y).
+        loader: yields pairs (x, y), or what `checked_batch` takes for them.
         prepare: checks a batch and brings it into the units and onto the device of the model.
         mean_rows: rows of an average batch of the first epoch; None if all batches are expected to be of equal size.
         like: a tensor with the precision and device of the model, for weights.
@@ -144,7 +146,7 @@ class LoaderBatches:
     def __init__(
         self,
         loader: "DataLoader[Any]",
-        prepare: Callable[[Tensor, Tensor], Batch],
+        prepare: Callable[[X, Tensor], Batch],
         mean_rows: int | float | None = None,
         like: Tensor | None = None,
     ) -> None:
@@ -198,7 +200,7 @@ class LoaderBatches:
 
     def state(self) -> State:
         """Return the place in the stream."""
-        waiting = [list(batch) for batch in self._waiting]
+        waiting = [[x.parts if isinstance(x, Inputs) else x, *others] for x, *others in self._waiting]
         sizes = {"rows": self._rows, "mean_rows": self._mean_rows, "largest": self._largest}
         return {"random": self._before, "taken": self._taken, "waiting": waiting, **sizes}
 
@@ -213,7 +215,7 @@ class LoaderBatches:
             next(self._epoch)
         self._before, self._taken, self._largest = state["random"], state["taken"], state["largest"]
         self._rows, self._mean_rows = state["rows"], state["mean_rows"]
-        self._waiting = [tuple(batch) for batch in state["waiting"]]
+        self._waiting = [(as_inputs(x), *others) for x, *others in state["waiting"]]
         set_random_state(now)
 
     def close(self) -> None:
@@ -248,12 +250,29 @@ def _generators(loader: "DataLoader[Any]") -> list[torch.Generator]:
     return list({id(generator): generator for generator in generators if generator is not None}.values())
 
 
-def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
-    """Return a loader's batch as a validated pair (x, y)."""
+def checked_batch(batch: Any) -> tuple[X, Tensor]:
+    """Return a loader's batch as a validated pair (x, y).
+
+    The targets of a mapping are its `labels`, `label`, `y` or `target`, those of a longer tuple come last. Several
+    inputs by position may be a list, as torch collates tuples.
+    """
+    if isinstance(batch, Mapping):
+        name = next((name for name in _TARGETS if name in batch), None)
+        if name is None:
+            raise InputError(
+                f"A DataLoader's mapping must hold the targets as {' or '.join(map(repr, _TARGETS))}, got "
+                f"{', '.join(map(repr, batch))}."
+            )
+        batch = ({key: value for key, value in batch.items() if key != name}, batch[name])
+    elif isinstance(batch, (tuple, list)) and len(batch) > 2:
+        batch = (tuple(batch[:-1]), batch[-1])
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise InputError(
-            f"A DataLoader must yield pairs (x, y), got {type(batch).__name__}; weights of examples are for Data."
+            f"A DataLoader must yield pairs (x, y) or mappings, got {type(batch).__name__}; weights of examples are "
+            "for Data."
         )
-    x = as_tensor(batch[0], "x")
-    check_inputs(x)
-    return x, as_targets(batch[1], len(x))
+    x, y = batch
+    if isinstance(x, (tuple, list)) and all(isinstance(part, Tensor) and len(part) == len(y) for part in x):
+        x = dict(enumerate(x))
+    x = as_inputs(x)
+    return x, as_targets(y, len(x))

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._torch.inputs import X
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import LoaderData
 from pyrobnn.data.stored import StoredData
@@ -24,6 +25,6 @@ def as_data(given: Any) -> Data | StoredData | LoaderData:
     return given
 
 
-def first_rows(data: Data | StoredData | LoaderData) -> tuple[Tensor, Tensor]:
+def first_rows(data: Data | StoredData | LoaderData) -> tuple[X, Tensor]:
     """Return inputs and targets to look at: all in memory, the first in files, or a loader's first batch."""
     return (data.x, data.y) if isinstance(data, Data) else data.head

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, check_finite, check_flag, check_inputs
+from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, check_finite, check_flag
 from pyrobnn._core.errors import InputError
+from pyrobnn._torch.inputs import Inputs, X, as_inputs, flat_rows, shape_of, single
 
 _FEWEST_INPUTS = 10
 """Inputs that differ, below which rows of the same inputs are no copies but a table of categories."""
@@ -24,13 +25,14 @@ class Data:
     their precision until a model casts them. A target with a single column becomes (N,).
 
     Args:
-        x: inputs of rank two or more; the first axis counts the examples.
+        x: inputs of rank two or more; the first axis counts the examples. A mapping, or a tuple of arrays, holds what
+            the network takes by keyword, or by position, each with a row for each example.
         y: targets, real values or integer labels.
         weights: positive weights (N,) of the examples, or None for 1: an example of weight 2 counts as two copies, in
             every fit and for `standardize`.
         standardize: have `fit` centre and scale the inputs by the mean and standard deviation of these data, and the
             targets too if the likelihood is for real values, such as `Gaussian`. Predictions and scores come back in
-            original units.
+            original units. Inputs must be a single tensor.
         feature_names: a name per column of x; taken from a data frame if not given.
         target_name: name of the target.
 
@@ -54,11 +56,14 @@ class Data:
         feature_names: Sequence[str] | None = None,
         target_name: str = "y",
     ) -> None:
-        self.x = as_tensor(x, "x")
-        check_inputs(self.x)
+        self.x = as_inputs(x)
         self.y = as_targets(y, len(self.x))
         self.weights = None if weights is None else _as_weights(weights, len(self.x))
         self.standardize = check_flag(standardize, "standardize")
+        if standardize and isinstance(self.x, Inputs):
+            raise InputError(
+                "`standardize` is for inputs of a single tensor: scale those of a mapping or tuple before."
+            )
         self.feature_names = column_names(feature_names, x, self.x)
         self.target_name = target_name
 
@@ -67,7 +72,7 @@ class Data:
         return len(self.x)
 
     def __repr__(self) -> str:
-        shapes = f"x={tuple(self.x.shape)}, y={tuple(self.y.shape)} {str(self.y.dtype).removeprefix('torch.')}"
+        shapes = f"x={shape_of(self.x)}, y={tuple(self.y.shape)} {str(self.y.dtype).removeprefix('torch.')}"
         weights = "" if self.weights is None else f"weights={tuple(self.weights.shape)}, "
         return f"Data({shapes}, {weights}standardize={self.standardize})"
 
@@ -84,7 +89,7 @@ class Data:
         )
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Any, ...]:
         """Inputs, targets and, if there are any, weights."""
         return (self.x, self.y) if self.weights is None else (self.x, self.y, self.weights)
 
@@ -96,7 +101,11 @@ class Data:
     @property
     def x_scaler(self) -> "Scaler":
         """The map of the inputs to standard units; the identity if they are not standardised."""
-        return Scaler.fit(self.x, self.weights) if self.standardize else Scaler.identity()
+        return (
+            Scaler.identity()
+            if isinstance(self.x, Inputs) or not self.standardize
+            else Scaler.fit(self.x, self.weights)
+        )
 
     @property
     def y_scaler(self) -> "Scaler":
@@ -106,7 +115,7 @@ class Data:
     @property
     def constant_inputs(self) -> list[str]:
         """Names of the constant columns of a table x with several rows."""
-        if self.x.ndim != 2 or len(self) == 1:
+        if isinstance(self.x, Inputs) or self.x.ndim != 2 or len(self) == 1:
             return []
         is_constant = (self.x == self.x[:1]).all(0).tolist()
         return [name for name, same in zip(self.feature_names, is_constant, strict=True) if same]
@@ -148,7 +157,7 @@ class Data:
         return self[rest], self[part]
 
 
-def same_inputs(x: Tensor) -> Tensor:
+def same_inputs(x: X) -> Tensor:
     """Return the group of each row, (N,), numbered in the order of rows: rows of equal inputs have the same.
 
     Where few inputs come again and again, as in a table of some categories, each row is a group.
@@ -164,9 +173,9 @@ def same_inputs(x: Tensor) -> Tensor:
     return first.argsort().argsort()[group]
 
 
-def _mark(rows: Tensor, factors: Tensor) -> Tensor:
+def _mark(rows: X, factors: Tensor) -> Tensor:
     """Return a number of 64 bits for each row, which rows that differ share by chance alone."""
-    bits = (rows.cpu().double().flatten(1) + 0.0).contiguous().view(torch.int64)
+    bits = (flat_rows(rows).cpu() + 0.0).contiguous().view(torch.int64)
     mixed = (bits ^ (bits >> 29)) * factors
     return (mixed ^ (mixed >> 31)).sum(1)
 
@@ -234,12 +243,12 @@ def row_index(rows: Any, num_rows: int) -> Tensor | slice:
     return numbers
 
 
-def column_names(given: Sequence[str] | None, frame: Any, x: Tensor) -> tuple[str, ...]:
+def column_names(given: Sequence[str] | None, frame: Any, x: X) -> tuple[str, ...]:
     """Return the names of the columns of x: as given, from the data frame it came from, or x0, x1, ..."""
     columns = getattr(frame, "columns", None)
-    width = x.shape[1] if x.ndim == 2 else 0
+    width = 0 if isinstance(x, Inputs) or x.ndim != 2 else x.shape[1]
     names = given if given is not None else columns if columns is not None else [f"x{i}" for i in range(width)]
-    if x.ndim == 2 and len(names) != width:
+    if width and len(names) != width:
         raise InputError(f"`feature_names` must name the {width} columns of x, got {len(names)} names.")
     return tuple(str(name) for name in names)
 
@@ -277,12 +286,13 @@ class Scaler:
     def _of(cls, mean: Tensor, deviation: Tensor, largest: Tensor) -> "Scaler":
         return cls(mean, torch.where(deviation <= CONSTANT * largest, torch.ones_like(deviation), deviation))
 
-    def transform(self, values: Tensor) -> Tensor:
+    def transform[V: X](self, values: V) -> V:
         """Map original units to standard units, in at least the precision given."""
         if self.is_identity:
             return values
-        scaled = (values.double() - self.loc.to(values.device)) / self.scale.to(values.device)
-        return scaled.to(values.dtype) if values.is_floating_point() else scaled
+        given = single(values, "A model with units")
+        scaled = (given.double() - self.loc.to(given.device)) / self.scale.to(given.device)
+        return scaled.to(given.dtype) if given.is_floating_point() else scaled  # type: ignore[return-value]
 
     def inverse(self, values: Tensor) -> Tensor:
         """Map standard units back to original units, in float64; the identity returns values as they are."""

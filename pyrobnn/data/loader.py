@@ -20,6 +20,7 @@ from torch.utils.data import (
 
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
+from pyrobnn._torch.inputs import X
 from pyrobnn.data.batches import checked_batch, kept_generators
 
 
@@ -34,7 +35,7 @@ class LoaderData:
     See docs/how-to/large-data.md.
 
     Attributes:
-        loader: yields pairs (x, y).
+        loader: yields pairs (x, y). Several inputs may come as mappings, or as tuples with the targets last.
         num_data: N; taken from the loader if not given.
 
     Raises:
@@ -61,7 +62,7 @@ class LoaderData:
             check_count(self.num_data, "num_data")
 
     @property
-    def head(self) -> tuple[Tensor, Tensor]:
+    def head(self) -> tuple[X, Tensor]:
         """The first batch of an epoch."""
         batch = next(iter(self.loader), None)
         if batch is None:

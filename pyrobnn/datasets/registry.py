@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn._core.tables import Task
+from pyrobnn._torch.inputs import single
 from pyrobnn.datasets import _files
 from pyrobnn.datasets.base import Dataset
 from pyrobnn.datasets.bundled import BUNDLED_SETS
@@ -84,12 +85,13 @@ def load(name: str) -> Dataset:
         raise InputError(
             f"{paths[0]} cannot be read as the set {name!r} ({reason}): replace it by the published file, or remove it."
         ) from None
-    if tuple(data.x.shape) != (entry.rows, entry.columns):
+    x = single(data.x, "A set")
+    if tuple(x.shape) != (entry.rows, entry.columns):
         raise InputError(
             f"The set {name!r} has {entry.rows} rows and {entry.columns} feature columns, {paths[0]} gave "
-            f"{len(data)} and {data.x.shape[1]}: replace it by the published file, or remove it."
+            f"{len(data)} and {x.shape[1]}: replace it by the published file, or remove it."
         )
-    arrays = [value.numpy().tobytes() for value in (data.x, data.y)]
+    arrays = [value.numpy().tobytes() for value in (x, data.y)]
     checksum = _files.sha256(*paths) if paths else hashlib.sha256(b"".join(arrays)).hexdigest()
     return Dataset(name, entry.task, data, splits, entry.class_names, entry.source, entry.licence, checksum)
 

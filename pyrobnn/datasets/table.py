@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyrobnn._core.checks import as_tensor, check_inputs
 from pyrobnn._core.tables import Table, ending, read_inputs, read_table
+from pyrobnn._torch.inputs import single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets._files import sha256
 from pyrobnn.datasets.base import Dataset, random_split
@@ -116,7 +117,9 @@ def _learned(table: Table, categories: str, missing: str, split: int) -> dict[st
 
     num_rows = len(table.inputs)
     rows, _ = random_split(Data(torch.arange(num_rows)[:, None], torch.zeros(num_rows)), split)
-    return encoder_to_dict(make_encoder(table.inputs.iloc[rows.x[:, 0].numpy()], categories, missing))
+    return encoder_to_dict(
+        make_encoder(table.inputs.iloc[single(rows.x, "A split")[:, 0].numpy()], categories, missing)
+    )
 
 
 def _encoded(inputs: Any, encoder: Mapping[str, Any] | None) -> tuple[np.ndarray, list[str]]:

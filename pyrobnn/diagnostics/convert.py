@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import InputError
+from pyrobnn._torch.inputs import Inputs, X, as_inputs
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.groups import Arrays, Converter, draw_groups, prior_groups
@@ -102,7 +102,7 @@ def to_datatree(
         groups |= drawn
         root |= {} if reason is None else {"prior_left_out": reason}
     if x_pred is not None:
-        groups["predictions_constant_data"] = {"x": as_tensor(x_pred, "x_pred").cpu().numpy()}
+        groups["predictions_constant_data"] = _inputs(as_inputs(x_pred, "x_pred"))
     tree = _tree(groups, converter, names, attrs, root)
     _add_fit(tree, given, converter.monitored, attrs)
     return tree
@@ -167,7 +167,7 @@ def _tree(
     import arviz as az
 
     data, monitored = converter.data, converter.monitored
-    data_groups = {"observed_data": {"y": data.y.cpu().numpy()}, "constant_data": {"x": data.x.cpu().numpy()}}
+    data_groups = {"observed_data": {"y": data.y.cpu().numpy()}, "constant_data": _inputs(data.x)}
     coords = monitored.coords | {"feature": list(data.feature_names)}
     if names is not None:
         coords["chain"] = _chain_names(names, len(groups["log_likelihood"]["y"]))
@@ -240,12 +240,19 @@ def _guide_params(
     return params, dims
 
 
+def _inputs(x: X) -> dict[str, np.ndarray]:
+    """Return the inputs by name: "x", or "x.name" for each of several tensors."""
+    parts = {f"x.{name}": part for name, part in x.parts.items()} if isinstance(x, Inputs) else {"x": x}
+    return {name: part.cpu().numpy() for name, part in parts.items()}
+
+
 def _data_dims(data: Data, groups: Arrays, rows: str) -> dict[str, list[str]]:
     columns = ["target"] if data.y.ndim == 2 else []
     probs = groups["posterior_predictive"].get("probs", np.empty(0))
     classes = ["class"] if probs.ndim == 4 and not columns else []
     return {
-        "x": [rows, *(["feature"] if data.x.ndim == 2 else [])],
+        **{name: [rows] for name in _inputs(data.x)},
+        **({"x": [rows, "feature"]} if data.x.ndim == 2 else {}),
         "y": [rows, *columns],
         "mu": [rows, *columns],
         "probs": [rows, *columns, *classes],

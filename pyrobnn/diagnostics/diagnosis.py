@@ -9,6 +9,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive
+from pyrobnn._torch.inputs import X
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.continuation import continuation_finding
@@ -122,7 +123,7 @@ def diagnose(
     return Diagnosis(tuple(findings), false_alarm_rate)
 
 
-def _some(data: Data, seed: int) -> tuple[Tensor, Tensor]:
+def _some(data: Data, seed: int) -> tuple[X, Tensor]:
     """Return inputs and targets of at most 1000 examples."""
     generator = torch.Generator().manual_seed(derive(seed, "examples"))
     rows = torch.randperm(len(data), generator=generator)[:_MOST_EXAMPLES].sort().values
@@ -160,7 +161,7 @@ def _against_baselines(
 
 
 def _of_held_out(
-    posterior: Posterior | Mixture, prediction: Prediction, x: Tensor, y: Tensor, *, level: float, seed: int
+    posterior: Posterior | Mixture, prediction: Prediction, x: X, y: Tensor, *, level: float, seed: int
 ) -> list[Finding]:
     """Judge predictions at x by the targets y, and by targets simulated from the fit."""
     few = f"Only {len(x)} examples were held out: calibration can hardly be judged."

@@ -5,12 +5,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
-from pyrobnn._core.checks import as_tensor, check_count, check_inputs
+from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.types import Draws
+from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
@@ -169,14 +169,10 @@ def _check_counts(num_simulations: int, num_draws: int) -> None:
     check_count(num_draws, "num_draws")
 
 
-def _inputs(x: Any, probes: Any) -> tuple[Tensor, Tensor]:
-    inputs, places = as_tensor(x, "x"), as_tensor(probes, "probes")
-    check_inputs(inputs)
-    check_inputs(places, "probes")
-    if places.shape[1:] != inputs.shape[1:]:
-        raise InputError(
-            f"`probes` must have the columns of `x`, {tuple(inputs.shape[1:])}, got {tuple(places.shape[1:])}."
-        )
+def _inputs(x: Any, probes: Any) -> tuple[X, X]:
+    inputs, places = as_inputs(x), as_inputs(probes, "probes")
+    if shape_of(places[0]) != shape_of(inputs[0]):
+        raise InputError(f"`probes` must have the columns of `x`, {shape_of(inputs[0])}, got {shape_of(places[0])}.")
     return inputs, places
 
 
@@ -190,18 +186,18 @@ def _require_priors(model: BNN) -> None:
         )
 
 
-def _prior(model: BNN, x: Tensor) -> Posterior:
+def _prior(model: BNN, x: X) -> Posterior:
     """Return a posterior whose guide draws from the prior."""
     model = copy.deepcopy(model, leftovers(model)).eval()
     targets = model.sample_prior_predictive(x[:2], num_draws=1, seed=0).sample(seed=0)[0]
     inputs = model.cast_inputs(x[:2].clone())
-    example = (inputs, model.cast_targets(targets, inputs))
+    example = (inputs, model.cast_targets(targets, model.like))
     with local_parameters():
         guide = PriorGuide(model)
     return Posterior(model, guide, example=example, x_scaler=Scaler.identity(), y_scaler=Scaler.identity(), seed=0)
 
 
-def _quantities(posterior: Posterior | Mixture, probes: Tensor, draws: Draws) -> dict[str, np.ndarray]:
+def _quantities(posterior: Posterior | Mixture, probes: X, draws: Draws) -> dict[str, np.ndarray]:
     """Return the quantities of each draw, (S, ...) by name."""
     prediction = posterior.predict(probes, draws=draws)
     values = {"probs" if prediction.is_classification else "mu": prediction.draw_means}

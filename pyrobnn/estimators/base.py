@@ -180,7 +180,7 @@ class AbstractBNN(BaseEstimator):
             examples, reset = joined(self._kept, examples), True
         if reset:
             num_data = max(len(examples), round(examples.total_weight))
-            self._sizes = {"num_data": num_data, "num_inputs": examples.x.shape[1], "num_classes": self._width}
+            self._sizes = {"num_data": num_data, "num_inputs": examples.x[0].numel(), "num_classes": self._width}
         parts = self._parts(**self._sizes, learns_on=learns_on)
         method = self._method(parts)
         arguments = {

@@ -7,6 +7,7 @@ import torch
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
+from pyrobnn._torch.inputs import single
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
@@ -21,7 +22,7 @@ from pyrobnn.posterior.weights import update_prior
 
 def make_model(net: Any, prior: Any, likelihood: Any, examples: Data, num_outputs: int) -> BNN:
     """Return the model, with the widths of a declared network filled in where they were left out."""
-    widths = {"in_features": examples.x.shape[1], "out_features": num_outputs}
+    widths = {"in_features": examples.x[0].numel(), "out_features": num_outputs}
     open_widths = {name: width for name, width in widths.items() if getattr(net, name, 0) is None}
     net = dataclasses.replace(net, **open_widths) if open_widths else net
     with seeded(0, "model"):  # a fit draws the first weights of a declared network anew
@@ -79,7 +80,7 @@ def joined(first: Data, second: Data) -> Data:
     weights = [torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights for p in pair]
     are_weighted = any(part.weights is not None for part in pair)
     return Data(
-        torch.cat([first.x, second.x]),
+        torch.cat([single(part.x, "An estimator") for part in pair]),
         torch.cat([first.y, second.y]),
         weights=torch.cat(weights) if are_weighted else None,
         standardize=second.standardize,

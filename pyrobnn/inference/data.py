@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.inputs import X
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches, checked_batch
 from pyrobnn.data.given import first_rows
@@ -39,7 +40,7 @@ class Source:
     """
 
     data: Data | StoredData | LoaderData
-    head: tuple[Tensor, Tensor]
+    head: tuple[X, Tensor]
     x_scaler: Scaler
     y_scaler: Scaler
     num_data: int
@@ -99,7 +100,7 @@ class Source:
         if isinstance(self.data, Data):
             return TensorBatches(self.scaled(bnn, *self.data.tensors), batch_size, seed)
 
-        def prepare(x: Tensor, y: Tensor) -> Batch:
+        def prepare(x: X, y: Tensor) -> Batch:
             return self.scaled(bnn, x, y)
 
         if isinstance(self.data, StoredData):
@@ -110,7 +111,7 @@ class Source:
                 )
             return StoredBatches(self.data, prepare, batch_size, seed)
 
-        def check_and_prepare(x: Tensor, y: Tensor) -> Batch:
+        def check_and_prepare(x: X, y: Tensor) -> Batch:
             bnn.settings["likelihood"].check_targets(y, self.outputs)
             return prepare(x, y)
 
@@ -163,15 +164,16 @@ class Source:
         if seen < self.num_data:
             self._refuse_pass(str(seen))
 
-    def scaled(self, bnn: BNN, x: Tensor, y: Tensor, *weights: Tensor) -> Batch:
+    def scaled(self, bnn: BNN, x: X, y: Tensor, *weights: Tensor) -> Batch:
         """Return a batch in the units, precision and place of the model."""
         targets = bnn.cast_targets(self.y_scaler.transform(y), bnn.like)
         return bnn.cast_inputs(self.x_scaler.transform(x)), targets, *(values.to(bnn.like) for values in weights)
 
-    def example(self, bnn: BNN) -> tuple[Tensor, Tensor]:
+    def example(self, bnn: BNN) -> tuple[X, Tensor]:
         """Return the first rows of inputs and targets, two where there are two, to run a model and guide with."""
-        x, y = self.scaled(bnn, *(values[:SHOWN].clone() for values in self.head))
-        return x, y
+        x, y = self.head
+        inputs, targets = self.scaled(bnn, x[:SHOWN].clone(), y[:SHOWN].clone())
+        return inputs, targets
 
 
 def make_source(data: Data | StoredData | LoaderData, bnn: BNN, batch_size: BatchSize, *, seed: int) -> Source:

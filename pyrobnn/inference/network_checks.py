@@ -15,6 +15,7 @@ from torch.utils import checkpoint
 from pyrobnn._core.checks import check_digits
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import mark, seeded
+from pyrobnn._torch.inputs import X, shape_of, tensors_of
 from pyrobnn._torch.private import written
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
@@ -43,12 +44,13 @@ def checked_outputs(
         (y, bnn.cast_targets(y, bnn.like), y_scaler, "y"),
     ):
         if scaler.is_identity:
-            check_digits(given, cast, name)
+            for pair in zip(tensors_of(given), tensors_of(cast), strict=True):
+                check_digits(*pair, name)
     with trial(bnn):
         inputs, f = _called(bnn, data, x, x_scaler)
         if f.ndim != 2 or len(f) != len(inputs):
             raise InputError(
-                f"The network must map inputs (N, ...) to outputs (N, outputs); {tuple(inputs.shape)} became "
+                f"The network must map inputs (N, ...) to outputs (N, outputs); {shape_of(inputs)} became "
                 f"{tuple(f.shape)}.",
                 page=_PAGE,
             )
@@ -80,7 +82,7 @@ def trial(bnn: BNN) -> Iterator[None]:
                 vars(module).update(attributes)
 
 
-def tried(bnn: BNN, x: Tensor) -> Tensor:
+def tried(bnn: BNN, x: X) -> Tensor:
     """Return the outputs of a network in evaluation mode for copies of its starting weights, after two calls.
 
     Raises:
@@ -131,7 +133,7 @@ def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
     return any(value is not None for value in gradients)
 
 
-def _called(bnn: BNN, data: Data | StoredData | LoaderData, x: Tensor, x_scaler: Scaler) -> tuple[Tensor, Tensor]:
+def _called(bnn: BNN, data: Data | StoredData | LoaderData, x: X, x_scaler: Scaler) -> tuple[X, Tensor]:
     """Return two examples and the outputs of the network for them."""
     blocks = _looked_at(bnn, data, x, x_scaler)
     inputs = next(blocks)
@@ -150,7 +152,7 @@ def _called(bnn: BNN, data: Data | StoredData | LoaderData, x: Tensor, x_scaler:
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         first_line = str(error).splitlines()[0].rstrip(".")
         raise InputError(
-            f"The network does not take inputs of shape {tuple(x.shape)}: {first_line}.", page=_PAGE
+            f"The network does not take inputs of shape {shape_of(x)}: {first_line}.", page=_PAGE
         ) from None
     return inputs, f
 
@@ -195,7 +197,7 @@ def _same(value: Tensor, before: Tensor) -> bool:
     return is_nan is not None and bool((is_nan | (value == before)).all())
 
 
-def _looked_at(bnn: BNN, data: Data | StoredData | LoaderData, head: Tensor, x_scaler: Scaler) -> Iterator[Tensor]:
+def _looked_at(bnn: BNN, data: Data | StoredData | LoaderData, head: X, x_scaler: Scaler) -> Iterator[X]:
     """Yield two examples, and then, in blocks, all others where the network looks up rows by numbers in them."""
     looks_up = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in bnn.net.modules())
     yield bnn.cast_inputs(x_scaler.transform(head[:SHOWN]))

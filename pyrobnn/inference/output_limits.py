@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobnn._core.errors import PoorFitWarning, warn_user
+from pyrobnn._torch.inputs import X
 from pyrobnn.bnn import BNN
 from pyrobnn.likelihoods.base import limits
 
@@ -16,7 +17,7 @@ _WIDE, _WIDEST = 3.0, 30.0
 """Standard deviations of factors on weights and of biases: in the first layers, and in the last, in units of y."""
 
 
-def warn_of_limits(bnn: BNN, x: Tensor, f: Tensor, y: Tensor) -> None:
+def warn_of_limits(bnn: BNN, x: X, f: Tensor, y: Tensor) -> None:
     """Warn of a network whose outputs cannot reach, at any weights, the values that the likelihood expects.
 
     Up to sixteen weights, wide and of both signs, are tried. The trial ends once the outputs pass the limit, usually at
@@ -52,7 +53,7 @@ def warn_of_limits(bnn: BNN, x: Tensor, f: Tensor, y: Tensor) -> None:
         )
 
 
-def _outputs_elsewhere(bnn: BNN, x: Tensor, chance: random.Random, size: float) -> Tensor | None:
+def _outputs_elsewhere(bnn: BNN, x: X, chance: random.Random, size: float) -> Tensor | None:
     """Return the outputs at other weights, None if they have NaN."""
 
     def moved(value: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ def _outputs_elsewhere(bnn: BNN, x: Tensor, chance: random.Random, size: float) 
     return None if bool(f.isnan().any()) else f
 
 
-def _ending(bnn: BNN, x: Tensor) -> str | None:
+def _ending(bnn: BNN, x: X) -> str | None:
     """Name the limit of the outputs, in words; None if they come straight from a linear layer, without a limit."""
     called: list[tuple[str, nn.Module, object]] = []
 

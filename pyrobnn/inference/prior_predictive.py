@@ -9,10 +9,10 @@ from pyro.nn import PyroModule
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrobnn._core.checks import as_tensor, check_inputs
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
@@ -29,7 +29,7 @@ class PriorGuide(PyroModule):
         super().__init__()
         self._latents = poutine.block(bnn, hide_fn=lambda node: node["is_observed"] or site_is_subsample(node))
 
-    def forward(self, x: Tensor, y: Tensor) -> None:
+    def forward(self, x: X, y: Tensor) -> None:
         """Draw the sites; given targets, the model draws none."""
         self._latents(x, y)
 
@@ -38,7 +38,7 @@ class PriorGuide(PyroModule):
 def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Prediction:
     """Predict as `Posterior.predict` does, with draws from the prior; see `BNN.sample_prior_predictive`."""
     model = copy.deepcopy(bnn, leftovers(bnn)).eval()
-    posterior = _from_data(model, x) if isinstance(x, Data) else _from_inputs(model, as_tensor(x, "x"))
+    posterior = _from_data(model, x) if isinstance(x, Data) else _from_inputs(model, as_inputs(x))
     return posterior.predict(x.x if isinstance(x, Data) else x, num_draws=num_draws, seed=seed)
 
 
@@ -48,8 +48,7 @@ def _from_data(model: BNN, data: Data) -> Posterior:
     return _posterior(model, source.example(model), source.x_scaler, source.y_scaler)
 
 
-def _from_inputs(model: BNN, x: Tensor) -> Posterior:
-    check_inputs(x)
+def _from_inputs(model: BNN, x: X) -> Posterior:
     example = model.cast_inputs(x[:2].clone())
     try:
         with torch.no_grad(), local_parameters(), seeded(0, "example"), poutine.block():
@@ -57,11 +56,11 @@ def _from_inputs(model: BNN, x: Tensor) -> Posterior:
             y = model.likelihood(f).sample()
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         first_line = str(error).splitlines()[0]
-        raise InputError(f"The network does not take inputs of shape {tuple(x.shape)}: {first_line}") from None
+        raise InputError(f"The network does not take inputs of shape {shape_of(x)}: {first_line}") from None
     return _posterior(model, (example, y), Scaler.identity(), Scaler.identity())
 
 
-def _posterior(model: BNN, example: tuple[Tensor, Tensor], x_scaler: Scaler, y_scaler: Scaler) -> Posterior:
+def _posterior(model: BNN, example: tuple[X, Tensor], x_scaler: Scaler, y_scaler: Scaler) -> Posterior:
     with local_parameters():
         guide = PriorGuide(model)
     return Posterior(model, guide, example=example, x_scaler=x_scaler, y_scaler=y_scaler, seed=0)

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._torch.inputs import is_number
 from pyrobnn.data.in_memory import Data
 from pyrobnn.metrics import compare_scores, score
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
@@ -52,7 +53,7 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Data, *,
     """
     if not posteriors:
         raise InputError("`compare_guides` needs posteriors by name, got none: pass {'mean field': posterior, ...}.")
-    if data.x.shape[1:].numel() == 1 and data.x.ndim == 2:
+    if is_number(data.x) and data.x.ndim == 2:
         x = grid_around(data, [*posteriors.values()]).sort(0).values
         predictions = {name: each.predict(x, num_draws=num_draws) for name, each in posteriors.items()}
         if not any(prediction.is_classification for prediction in predictions.values()):

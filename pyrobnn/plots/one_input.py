@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import REFUSALS, InputError
+from pyrobnn._torch.inputs import is_number, shape_of, single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import as_array, band, first_column, legend, panels, plain
@@ -53,9 +54,9 @@ def fit_1d(
         1
     """
     grid = grid_around(train, [posterior]) if x is None else as_tensor(x, "x")
-    if train.x.shape[1:].numel() != 1 or grid.ndim != 2 or grid.shape[1] != 1:
+    if not is_number(train.x) or grid.ndim != 2 or grid.shape[1] != 1:
         raise InputError(
-            f"`fit_1d` draws one input, got x of shapes {tuple(train.x.shape)} and {tuple(grid.shape)}: use "
+            f"`fit_1d` draws one input, got x of shapes {shape_of(train.x)} and {tuple(grid.shape)}: use "
             "`observed_vs_predicted` for more."
         )
     grid = grid.sort(0).values
@@ -82,9 +83,10 @@ def _limits(present: tuple[float, float], y: np.ndarray) -> tuple[float, float]:
 
 def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tensor:
     """Return inputs (G, 1) over the range of the data and half of it on either side; if needed, the data's inputs."""
-    if train.x.shape[1:].numel() != 1:
-        return train.x
-    low, high = train.x.double().amin(0), train.x.double().amax(0)
+    x = single(train.x, "A curve")
+    if not is_number(x):
+        return x
+    low, high = x.double().amin(0), x.double().amax(0)
     half = 0.5 * (high - low)
     steps = as_tensor(np.linspace(0.0, 1.0, _GRID)[:, None], "x")
     grid = (low - half) + steps * (high - low + 2 * half)
@@ -92,13 +94,22 @@ def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tenso
         for posterior in posteriors:
             posterior.predict(grid, num_draws=len(members_of(posterior)))
     except REFUSALS:
-        return train.x.unique(dim=0)
+        return x.unique(dim=0)
     return grid
 
 
 def draw_data(axis: Axes, data: Data) -> None:
     """Draw data with one input and name the axes; of several targets, the first."""
-    axis.plot(first_column(data.x), first_column(data.y), "o", color=INK, ms=3.5, mec="white", mew=0.5, label="data")
+    axis.plot(
+        first_column(single(data.x, "A curve")),
+        first_column(data.y),
+        "o",
+        color=INK,
+        ms=3.5,
+        mec="white",
+        mew=0.5,
+        label="data",
+    )
     axis.set(xlabel=plain((data.feature_names or ("x",))[0]), ylabel=plain(data.target_name))
 
 

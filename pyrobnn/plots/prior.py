@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import InputError
+from pyrobnn._torch.inputs import as_inputs, is_number, single
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convert import to_datatree
@@ -58,13 +58,13 @@ def prior_predictive(model: BNN, x: Any, *, num_draws: int = 200, seed: int = 0,
         1
     """
     prediction = model.sample_prior_predictive(x, num_draws=num_draws, seed=seed)
-    inputs = x.x if isinstance(x, Data) else as_tensor(x, "x")
+    inputs = x.x if isinstance(x, Data) else as_inputs(x)
     if not bool(prediction.draw_means.isfinite().all()):
         raise InputError("Predictions under draws from the prior overflow: take a prior with lighter tails or a scale.")
     if prediction.is_classification:
         return _classes(prediction, layout)
-    if inputs.shape[1:].numel() == 1:
-        return _functions(prediction, first_column(inputs), x if isinstance(x, Data) else None, seed)
+    if is_number(inputs):
+        return _functions(prediction, first_column(single(inputs, "A curve")), x if isinstance(x, Data) else None, seed)
     return _values(prediction, layout)
 
 
@@ -178,7 +178,8 @@ def prior_posterior(posterior: Any, data: Data, *, num_draws: int = 500) -> Figu
 
 def _probes(data: Data) -> Data:
     """Return four examples, evenly spaced along a single input, or in their order."""
-    order = np.argsort(first_column(data.x), kind="stable") if data.x.shape[1:].numel() == 1 else np.arange(len(data))
+    is_curve = is_number(data.x)
+    order = np.argsort(first_column(single(data.x, "A curve")), kind="stable") if is_curve else np.arange(len(data))
     return data[order[np.linspace(0, len(data) - 1, min(_MOST_PROBES, len(data))).round().astype(int)]]
 
 
@@ -210,9 +211,9 @@ def _at(values: Any, example: int, label: int) -> np.ndarray:
 
 
 def _place(probes: Data, example: int) -> str:
-    if probes.x.shape[1:].numel() > 1:
+    if not is_number(probes.x):
         return f"example {example + 1}"
-    return f"{plain((probes.feature_names or ('x',))[0])} = {first_column(probes.x)[example]:.3g}"
+    return f"{plain((probes.feature_names or ('x',))[0])} = {first_column(single(probes.x, 'A curve'))[example]:.3g}"
 
 
 def _cut(prior: np.ndarray, posterior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

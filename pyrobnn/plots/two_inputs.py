@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import REFUSALS, InputError
+from pyrobnn._torch.inputs import Inputs, shape_of, single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import INK, MARKERS, ORANGE, SHADES
 from pyrobnn.plots._style import Layout, as_array, first_column, legend, panels, plain, title
@@ -57,9 +58,9 @@ def decision_surface(
         >>> len(figure.axes)
         6
     """
-    if data.x.ndim != 2 or data.x.shape[1] != 2:
+    if isinstance(data.x, Inputs) or data.x.ndim != 2 or data.x.shape[1] != 2:
         raise InputError(
-            f"`decision_surface` draws two inputs, got x of shape {tuple(data.x.shape)}: use `fit_1d` for 1 input, and "
+            f"`decision_surface` draws two inputs, got x of shape {shape_of(data.x)}: use `fit_1d` for 1 input, and "
             "`reliability` or `observed_vs_predicted` for more."
         )
     plane = Plane.of(posterior, data, num_draws=num_draws)
@@ -92,11 +93,12 @@ class Plane:
         cls, posterior: Posterior | Mixture, data: Data, *, num_draws: int, class_names: Sequence[str] = ()
     ) -> "Plane":
         """Predict over the range of two inputs and a third of it on either side, or at their values if need be."""
+        x = single(data.x, "A plane")
         try:
-            mesh = np.meshgrid(*(_side(data.x[:, column]) for column in range(2)))
+            mesh = np.meshgrid(*(_side(x[:, column]) for column in range(2)))
             prediction = posterior.predict(_points(mesh, data), num_draws=num_draws)
         except REFUSALS:
-            mesh = np.meshgrid(*(as_array(data.x[:, column].unique()) for column in range(2)))
+            mesh = np.meshgrid(*(as_array(x[:, column].unique()) for column in range(2)))
             prediction = posterior.predict(_points(mesh, data), num_draws=num_draws)
         has_classes = prediction.is_classification
         surfaces = _of_classes(prediction, _name(1, class_names)) if has_classes else _of_numbers(prediction)
@@ -118,7 +120,7 @@ class Plane:
 
     def _draw_points(self, axis: Axes) -> None:
         rows = np.linspace(0, len(self.data) - 1, min(_MOST_POINTS, len(self.data))).round().astype(int)
-        x, y = as_array(self.data.x)[rows], first_column(self.data.y)[rows]
+        x, y = as_array(single(self.data.x, "A plane"))[rows], first_column(self.data.y)[rows]
         labels = np.unique(y).astype(int)
         if self.probs is None or len(labels) > _MOST_MARKED:
             axis.plot(*x.T, "o", color=ORANGE, mec=INK, mew=0.5, ms=3)
@@ -138,7 +140,7 @@ def _name(label: int, class_names: Sequence[str]) -> str:
 
 
 def _points(mesh: Sequence[np.ndarray], data: Data) -> Tensor:
-    return as_tensor(np.stack([side.ravel() for side in mesh], 1), "x").to(data.x.dtype)
+    return as_tensor(np.stack([side.ravel() for side in mesh], 1), "x").to(single(data.x, "A plane").dtype)
 
 
 def _side(values: Tensor) -> np.ndarray:

@@ -9,12 +9,13 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._core.checks import as_tensor, check_count, check_inputs, check_range
+from pyrobnn._core.checks import check_count, check_range
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.types import Draws
+from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single, tensors_of
 from pyrobnn._torch.private import tree_map
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.vectorize import DrawMap, draws_at_once, is_alike, run_stacked, stack_linear
@@ -63,7 +64,7 @@ class Posterior(Fitted):
         bnn: BNN,
         guide: PyroModule,
         *,
-        example: tuple[Tensor, Tensor],
+        example: tuple[X, Tensor],
         x_scaler: Scaler,
         y_scaler: Scaler,
         seed: int,
@@ -259,10 +260,11 @@ class Posterior(Fitted):
             others = {name: _joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
-    def _outputs(self, at: DrawMap, inputs: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+    def _outputs(self, at: DrawMap, inputs: X, weights: Mapping[str, Tensor]) -> Tensor:
         """Return the outputs of the network for a block of draws, (S, N, outputs)."""
-        layers = stack_linear(self.bnn.net, weights) if weights and inputs.ndim == 2 else None
-        return at(weights) if layers is None else run_stacked(layers, inputs)
+        is_table = isinstance(inputs, Tensor) and inputs.ndim == 2
+        layers = stack_linear(self.bnn.net, weights) if weights and is_table else None
+        return at(weights) if layers is None else run_stacked(layers, single(inputs, "A stack of layers"))
 
     def _split(self, draws: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the weights among draws of all sites, and the others."""
@@ -291,15 +293,22 @@ class Posterior(Fitted):
             return x
         raise InputError(f"`x` must have the columns of the training inputs; {missing[0]!r} is missing.")
 
-    def inputs(self, x: Any) -> Tensor:
-        """Return checked inputs in the units, precision and place of the model; columns of a frame go by name."""
-        given = as_tensor(self._columns_by_name(x), "x")
-        check_inputs(given)
-        expected = self.example[0].shape[1:]
-        if given.shape[1:] != expected:
-            raise InputError(f"`x` must have shape (N, {', '.join(map(str, expected))}), got {tuple(given.shape)}.")
+    def inputs(self, x: Any) -> X:
+        """Return checked inputs in the units, precision and place of the model; columns of a frame go by name.
+
+        Of several tensors, lengths may differ from those of training, as where sequences are padded batch by batch.
+        """
+        given, example = as_inputs(self._columns_by_name(x)), self.example[0]
+        if isinstance(example, Inputs):
+            if not isinstance(given, Inputs) or given.parts.keys() != example.parts.keys():
+                raise InputError(f"`x` must hold {', '.join(example.parts)}, as in training, got {shape_of(given)}.")
+            given = Inputs({name: given.parts[name] for name in example.parts})
+        elif shape_of(given[0]) != shape_of(example[0]):
+            expected = ", ".join(map(str, example.shape[1:]))
+            raise InputError(f"`x` must have shape (N, {expected}), got {shape_of(given)}.")
         inputs = self.bnn.cast_inputs(self.x_scaler.transform(given))
-        check_range(inputs, "x")
+        for part in tensors_of(inputs):
+            check_range(part, "x")
         return inputs
 
 

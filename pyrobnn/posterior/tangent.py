@@ -10,6 +10,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import is_random_state, random_state
 from pyrobnn._torch.batching import once
 from pyrobnn._torch.forward_mode import missing_forward_mode
+from pyrobnn._torch.inputs import X
 from pyrobnn._torch.vectorize import DrawMap, is_alike
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import Tracker
@@ -33,7 +34,7 @@ class Tangent:
         inputs: x (N, *in).
     """
 
-    def __init__(self, bnn: BNN, point: Mapping[str, Tensor], inputs: Tensor) -> None:
+    def __init__(self, bnn: BNN, point: Mapping[str, Tensor], inputs: X) -> None:
         self._bnn, self._point, self._inputs = bnn, dict(point), inputs
         self._functions: dict[tuple[str, ...], Callable[[Mapping[str, Tensor]], Tensor]] = {}
 
@@ -95,14 +96,14 @@ class Tangent:
         return torch.cat([f for f, _, _ in parts]), torch.cat([a for _, a, _ in parts]), parts[0][2]
 
     def _by_jvp(self, moving: tuple[str, ...]) -> DrawMap:
-        def outputs(values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        def outputs(values: Mapping[str, Tensor], x: X) -> Tensor:
             f, slope = self._moved({name: values[name] - self._point[name] for name in moving}, x)
             return f + slope
 
         function = outputs if moving else self._bnn.outputs
         return DrawMap(function, self._inputs, self._bnn.net, copies=2)
 
-    def _moved(self, change: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    def _moved(self, change: Mapping[str, Tensor], x: X) -> tuple[Tensor, Tensor]:
         """Return the outputs at the point, and their derivative along a change of some weights."""
         start = {name: self._point[name] for name in change}
         f, slope, *_ = torch.func.jvp(lambda some: self._bnn.outputs(self._point | some, x), (start,), (dict(change),))

@@ -193,7 +193,7 @@ def _over_the_inputs(
     posterior: Posterior | Mixture, train: Data, class_names: Sequence[str], *, of_classes: bool
 ) -> list[_Picture]:
     """Return pictures of the predictions over one or two inputs; none for more, or for a curve of classes."""
-    num_inputs = train.x.shape[1] if train.x.ndim == 2 else 0
+    num_inputs = train.x[0].numel() if train.x.ndim == 2 else 0
     if num_inputs == 1 and not of_classes:
         caption = "The blue band is what more data would narrow; the grey band around it is the whole spread."
         return [_picture("fit.png", "Predictions", caption, plots.fit_1d(posterior, train), is_main=True)]

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from pyrobnn._core.settings import leaves, snake_case, to_dict
+from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import BASELINE, Diagnosis
 from pyrobnn.inference.method import registry
@@ -207,12 +208,12 @@ def settings(posterior: Posterior | Mixture) -> dict[str, Any]:
 
 def data_rows(train: Data, test: Data | None, class_names: Sequence[str]) -> list[tuple[str, str]]:
     """Return the facts about the data as rows."""
-    names = ", ".join(train.feature_names) or f"arrays of shape {tuple(train.x.shape[1:])}"
+    names = ", ".join(train.feature_names) or f"arrays of shape {shape_of(train.x[0])}"
     rows = [
         ("training examples", str(len(train))),
         ("test examples", "none: scored on the training data" if test is None else str(len(test))),
         ("target", train.target_name),
-        (f"features ({train.x.shape[1:].numel()})", names),
+        (f"features ({train.x[0].numel()})", names),
         ("standardised", "yes" if train.standardize else "no"),
     ]
     return [*rows, (f"classes ({len(class_names)})", ", ".join(class_names))] if class_names else rows

@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from pyrobnn._torch.inputs import single
 from pyrobnn.metrics import Score
 from pyrobnn.runs.run import RunResult, run
 from pyrobnn.runs.run_folders import check_new_run
@@ -124,7 +125,7 @@ def _say(console: Console, text: str) -> None:
 
 def doubt(result: RunResult, *, has_gap: bool) -> str:
     """Say how the doubt about real targets grows from the test data to where there are no data."""
-    x, centre = result.test.x, result.train.x.mean(0)
+    x, centre = single(result.test.x, "The demo"), single(result.train.x, "The demo").mean(0)
     places = {"at the test data": x}
     if has_gap:
         places["in the gap"] = torch.linspace(-_GAP, _GAP, 50, dtype=x.dtype)[:, None]

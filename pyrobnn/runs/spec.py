@@ -176,7 +176,7 @@ class RunSpec:
         fit = dataclasses.replace(self.fit, method=self.method_for(dataset.task, **known), settings={})
         net: Any = self.net or parts["net"]
         if hasattr(net, "in_features") and net.in_features is None:
-            net = dataclasses.replace(net, in_features=dataset.data.x.shape[1])
+            net = dataclasses.replace(net, in_features=dataset.data.x[0].numel())
         if hasattr(net, "out_features") and net.out_features is None:
             net = dataclasses.replace(net, out_features=likelihood.num_outputs(dataset.data.y))
         return dataclasses.replace(self, net=net, prior=parts["prior"], likelihood=likelihood, fit=fit)

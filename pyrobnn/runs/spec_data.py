@@ -12,6 +12,7 @@ from pyrobnn import datasets
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import FrozenDict, Options, setting
 from pyrobnn._core.tables import Task
+from pyrobnn._torch.inputs import single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
 from pyrobnn.inference import tables as methods
@@ -96,9 +97,10 @@ class DataSpec:
 
 def _toy(name: str) -> Dataset:
     train, test = _TOYS[name](), _TOYS[name](_NUM_TEST, seed=1)
-    data = Data(torch.cat([train.x, test.x]), torch.cat([train.y, test.y]), standardize=True)
+    x = torch.cat([single(part.x, "A toy") for part in (train, test)])
+    data = Data(x, torch.cat([train.y, test.y]), standardize=True)
     splits = ((np.arange(len(train)), np.arange(len(train), len(data))),)
-    checksum = hashlib.sha256(data.x.numpy().tobytes() + data.y.numpy().tobytes()).hexdigest()
+    checksum = hashlib.sha256(x.numpy().tobytes() + data.y.numpy().tobytes()).hexdigest()
     return Dataset(name, "regression", data, splits, (), "generated", "none", checksum)
 
 

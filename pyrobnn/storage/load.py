@@ -14,6 +14,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.devices import resolve_device
+from pyrobnn._torch.inputs import single, tensors_of
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
@@ -24,9 +25,9 @@ from pyrobnn.priors.from_posterior import FromPosterior, kept_moments
 from pyrobnn.storage.budget import Budget
 from pyrobnn.storage.content import CUSTOM, SavedMixture, SavedPosterior, parse
 from pyrobnn.storage.files import SETTINGS, TENSORS, check_parts, member_name, read_settings, read_tensors
-from pyrobnn.storage.probe import OUTPUTS, WIDTH, agrees
+from pyrobnn.storage.probe import INPUTS, OUTPUTS, WIDTH, agrees, saved_inputs
 
-_UNITS = ("x_scaler.loc", "x_scaler.scale", "y_scaler.loc", "y_scaler.scale", "example.x", "example.y")
+_UNITS = ("x_scaler.loc", "x_scaler.scale", "y_scaler.loc", "y_scaler.scale", "example.y")
 _TERMS = ("history.log_likelihood", "history.kl")
 
 
@@ -105,13 +106,15 @@ def _load(folder: Path, saved: SavedPosterior, net: nn.Module | None, device: to
 def _checked(tensors: dict[str, Tensor], saved: SavedPosterior, folder: Path) -> dict[str, Tensor]:
     """Return tensors, with names and shapes checked for tensors of neither model nor guide."""
     expected = {*_UNITS, *(_TERMS if saved.history else ())}
+    x = saved_inputs(tensors)
+    expected |= {INPUTS} if x is None else {name for name in tensors if name.startswith(INPUTS)}
     names = {name for name in tensors if not name.startswith(("bnn.", "guide."))} - {OUTPUTS, WIDTH}
     odd = sorted(names ^ expected)
     if odd:
         side = "saved but not expected" if odd[0] in names else "expected but not saved"
         raise InputError(f"{folder / TENSORS} does not fit: {odd[0]!r} is {side}.")
-    rows = {"x": tensors["example.x"], "y": tensors["example.y"]}
-    for name, row in rows.items():
+    rows = [("x", row) for row in ([] if x is None else tensors_of(x))] + [("y", tensors["example.y"])]
+    for name, row in rows:
         shapes = {tuple(tensors[f"{name}_scaler.{part}"].shape) for part in ("loc", "scale")}
         if len(row) != 1 or len(shapes) != 1 or not shapes <= {(), tuple(row.shape[1:])}:
             raise InputError(f"{folder / TENSORS} does not fit: the scaler of {name} and a row of {name} differ.")
@@ -148,7 +151,9 @@ def _build(
 ) -> Posterior:
     """Build model and guide in the order of `fit`, under its seed."""
     x_scaler, y_scaler = (Scaler(tensors[f"{p}.loc"], tensors[f"{p}.scale"]) for p in ("x_scaler", "y_scaler"))
-    example = (tensors["example.x"].to(device), tensors["example.y"].to(device))
+    x = saved_inputs(tensors)
+    assert x is not None  # it is checked
+    example = (x.to(device), tensors["example.y"].to(device))
     outputs = tensors[WIDTH].to(device) if WIDTH in tensors else None
     with seeded(saved.seed):
         declared = BNN(net, prior=saved.parts["prior"], likelihood=saved.parts["likelihood"])
@@ -157,7 +162,7 @@ def _build(
         stack.enter_context(budget.without(bnn.net))
         bnn.scale_targets(y_scaler.scale.expand(example[1].shape[1:]))
         _restore(bnn.eval(), tensors, "bnn.", folder)
-        if OUTPUTS in tensors and not agrees(bnn, example[0], tensors[OUTPUTS]):
+        if OUTPUTS in tensors and not agrees(bnn, single(x, "A probe"), tensors[OUTPUTS]):
             raise InputError(f"{folder} was saved with another `net`: this one has its parameters, and other outputs.")
         if outputs is not None:  # earlier files have no outputs: their networks have taken the zeros
             stack.enter_context(bnn.without_network(outputs))

@@ -1,16 +1,18 @@
 """Stand-ins for data in a saved posterior: shapes and kinds, and the network's outputs at random inputs."""
 
 import copy
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import REFUSALS
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.inputs import Inputs, X
 from pyrobnn.bnn import BNN
 from pyrobnn.posterior.posterior import Posterior
 
-OUTPUTS, WIDTH = "example.outputs", "example.f"
+OUTPUTS, WIDTH, INPUTS = "example.outputs", "example.f", "example.x"
 _NUM_INPUTS = 8
 _PRECISION = 0.4
 """Power of the machine's epsilon that outputs may differ by: 2e-3 in single precision, more than machines do."""
@@ -18,14 +20,25 @@ _PRECISION = 0.4
 
 def outline(posterior: Posterior) -> dict[str, Tensor]:
     """Return a row of zeros like inputs, targets and outputs, by the names of the saved tensors."""
-    values = {"example.x": posterior.example[0], "example.y": posterior.example[1], WIDTH: posterior.outputs}
+    x, y = posterior.example
+    parts = {f"{INPUTS}.{name}": value for name, value in x.parts.items()} if isinstance(x, Inputs) else {INPUTS: x}
+    values = {**parts, "example.y": y, WIDTH: posterior.outputs}
     return {name: torch.zeros_like(value[:1]) for name, value in values.items()}
 
 
-def probe(bnn: BNN, example: Tensor) -> dict[str, Tensor]:
+def saved_inputs(tensors: Mapping[str, Tensor]) -> X | None:
+    """Return the row of inputs among saved tensors; None if there is none."""
+    parts = {name.removeprefix(f"{INPUTS}."): value for name, value in tensors.items() if name.startswith(f"{INPUTS}.")}
+    if parts:
+        return Inputs({name: parts[name] for name in sorted(parts, key=lambda name: (len(name), name))})
+    return tensors.get(INPUTS)
+
+
+def probe(bnn: BNN, example: X) -> dict[str, Tensor]:
     """Return outputs with the starting weights, at random inputs, by the name of the saved tensor.
 
-    Nothing is saved for a network that draws random numbers itself, takes whole numbers, or refuses the inputs. It runs
+    Nothing is saved for a network that draws random numbers itself, takes whole numbers or several tensors, or refuses
+    the inputs. It runs
     on the CPU, where an invalid row number of a table is an error that can be caught; nothing is saved either for a
     network on another device that cannot be copied.
 
@@ -33,7 +46,7 @@ def probe(bnn: BNN, example: Tensor) -> dict[str, Tensor]:
         bnn: the model, in evaluation mode.
         example: inputs (B, *in), for their shape.
     """
-    if not example.is_floating_point():
+    if isinstance(example, Inputs) or not example.is_floating_point():
         return {}
     example = torch.zeros_like(example[:1], device="cpu")
     try:

@@ -9,6 +9,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyrobnn._torch.inputs import X
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -105,7 +106,7 @@ def _require_batching(posterior: Posterior, data: Data, values: dict[str, Tensor
     """Require that the scaled log-likelihoods of two halves average to the log-likelihood of all data."""
     bnn = posterior.bnn
     x = posterior.inputs(data.x)
-    y = bnn.cast_targets(posterior.y_scaler.transform(data.y), x)
+    y = bnn.cast_targets(posterior.y_scaler.transform(data.y), bnn.like)
     half = len(y) // 2
     parts = [slice(0, half), slice(half, 2 * half)]
     with fast_pyro(), poutine.block(), torch.no_grad():
@@ -116,7 +117,7 @@ def _require_batching(posterior: Posterior, data: Data, values: dict[str, Tensor
     require(difference < 1e-4, f"The log-likelihood of halves, scaled, is off by {difference:.2g} of the whole's.")
 
 
-def _log_likelihood(bnn: BNN, values: dict[str, Tensor], x: Tensor, y: Tensor, num_data: int) -> Tensor:
+def _log_likelihood(bnn: BNN, values: dict[str, Tensor], x: X, y: Tensor, num_data: int) -> Tensor:
     trace = poutine.trace(poutine.condition(bnn, data=values)).get_trace(x, y, num_data=num_data)
     trace.compute_log_prob(lambda name, node: name == "y")
     return trace.nodes["y"]["log_prob_sum"].double()

@@ -12,6 +12,7 @@ from pyro.nn import PyroModule, PyroSample
 from torch import Tensor, nn
 
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.inputs import single
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.likelihoods import Gaussian
@@ -52,7 +53,7 @@ def make_models(dtypes: Sequence[torch.dtype] = DTYPES) -> dict[str, BNN]:
 def arguments(bnn: BNN) -> tuple[Tensor, Tensor]:
     """Return inputs and targets in the precision of a model."""
     data = make_data()
-    inputs = bnn.cast_inputs(data.x)
+    inputs = single(bnn.cast_inputs(data.x), "This model")
     return inputs, bnn.cast_targets(data.y, inputs)
 
 
@@ -71,7 +72,7 @@ def linear_regression() -> tuple[BNN, Data, float]:
     data = make_data()
     with seeded(0):
         bnn = BNN(_TwoLinear(), prior=Normal(1.0), likelihood=Gaussian(NOISE))
-    features = torch.cat([data.x, torch.ones(len(data), 1)], 1).double()
+    features = torch.cat([single(data.x, "This model"), torch.ones(len(data), 1)], 1).double()
     covariance = 2 * features @ features.T + NOISE**2 * torch.eye(len(data), dtype=torch.float64)
     evidence = torch.distributions.MultivariateNormal(torch.zeros(len(data), dtype=torch.float64), covariance)
     return bnn, data, float(evidence.log_prob(data.y.double()))

@@ -10,6 +10,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyrobnn._core.random import derive, seeded
+from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
@@ -49,10 +50,10 @@ class Baseline:
 
     rows: Tensor
     cross_validated: Prediction
-    _outputs: Callable[[Tensor], Tensor]
+    _outputs: Callable[[X], Tensor]
     _predicted: Callable[[Tensor], Prediction]
 
-    def predict(self, x: Tensor) -> Prediction:
+    def predict(self, x: X) -> Prediction:
         """Return predictions, a mixture of a single distribution, for inputs (N, *in) in original units."""
         return self._predicted(self._outputs(x))
 
@@ -72,7 +73,8 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
         most_rows: rows to use, drawn at random; fewer if there are many inputs, and at least 500.
 
     Returns:
-        By name: "constant", and "linear" for at most 20,000 inputs. Empty for a likelihood with latents, for data with
+        By name: "constant", and "linear" for inputs of one tensor with at most 20,000 numbers. Empty for a likelihood
+        with latents, for data with
         weights, or for fewer than two examples.
     """
     likelihood = bnn.settings["likelihood"]
@@ -88,7 +90,7 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
         if problem is None:
             return {}
         baselines = {"constant": _fit(problem, rows, _nothing, x)}
-        if width <= _WIDEST:
+        if isinstance(x, Tensor) and width <= _WIDEST:
             baselines["linear"] = _fit(problem, rows, _directions(x), x)
     return baselines
 
@@ -102,22 +104,22 @@ def _num_outputs(bnn: BNN, data: Data) -> int:
         bnn.train(was_training)
 
 
-def _nothing(x: Tensor) -> Tensor:
+def _nothing(x: X) -> Tensor:
     return torch.zeros(len(x), 0, dtype=torch.float64)
 
 
-def _directions(x: Tensor) -> Callable[[Tensor], Tensor]:
+def _directions(x: Tensor) -> Callable[[X], Tensor]:
     """Return the map from inputs to standardised inputs; for more inputs than rows, to the span of the rows.
 
     A ridge solution lies in the span of its rows, so nothing is lost.
     """
-    flat = x.double().flatten(1)
+    flat = flat_rows(x)
     scaler = Scaler.fit(flat)
     standard = scaler.transform(flat) / math.sqrt(flat.shape[1])
     turn = torch.linalg.svd(standard, full_matrices=False).Vh.T if flat.shape[1] > len(flat) else None
 
-    def apply(values: Tensor) -> Tensor:
-        inputs = scaler.transform(values.cpu().double().flatten(1)) / math.sqrt(flat.shape[1])
+    def apply(values: X) -> Tensor:
+        inputs = scaler.transform(flat_rows(values).cpu()) / math.sqrt(flat.shape[1])
         return inputs if turn is None else inputs @ turn
 
     return apply
@@ -145,7 +147,7 @@ class _Problem:
     folds: Tensor
 
     @classmethod
-    def of(cls, likelihood: Any, x: Tensor, y: Tensor, outputs: int) -> "_Problem | None":
+    def of(cls, likelihood: Any, x: X, y: Tensor, outputs: int) -> "_Problem | None":
         """Return the problem; None for a likelihood that has latents."""
         scaler = Scaler.fit(y) if likelihood.standardizes_targets else Scaler.identity()
         targets = y.long() if likelihood.integer_targets else scaler.transform(y.double())
@@ -190,7 +192,7 @@ class _Problem:
         )
 
 
-def _fit(problem: _Problem, rows: Tensor, features: Callable[[Tensor], Tensor], x: Tensor) -> Baseline:
+def _fit(problem: _Problem, rows: Tensor, features: Callable[[X], Tensor], x: X) -> Baseline:
     """Fit for larger and larger variances of the prior, as long as the cross-validated score rises."""
     design = features(x)
     inputs = torch.cat([design, design.new_ones(len(design), 1)], 1)
@@ -208,7 +210,7 @@ def _fit(problem: _Problem, rows: Tensor, features: Callable[[Tensor], Tensor], 
     assert best is not None  # there is a variance
     _, weights, fitted, held_out = best
 
-    def outputs(values: Tensor) -> Tensor:
+    def outputs(values: X) -> Tensor:
         return features(values) @ weights[:-1] + weights[-1]
 
     return Baseline(rows, problem.predict(fitted, held_out), outputs, lambda f: problem.predict(fitted, f))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobnn._core.errors import NotCapturable
+from pyrobnn._torch.private import tree_leaves
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
 from pyrobnn.inference.capture.run import make_loop
@@ -38,7 +39,7 @@ class Captured:
             data = _distinct([fit.batches.data for fit in fits])  # type: ignore[attr-defined]
         else:
             batch_size, data = None, [tuple(values.clone() for values in first.batches.peek())]
-        self._shapes = [value.shape for value in data[0]]
+        self._shapes = [value.shape for value in tree_leaves(data[0])]
         with torch.random.fork_rng():
             check_reparameterized(first.guide, *(values[:1] for values in data[0]))
             self.step = CapturedStep(
@@ -72,7 +73,7 @@ class Captured:
     def _step_on(self, batch: Batch) -> Tensor:
         """Do a step on a loader's batch; one of another size, at the end of an epoch, is left to the eager engine."""
         fit = self._fits[0]
-        if [value.shape for value in batch] == self._shapes:
+        if [value.shape for value in tree_leaves(batch)] == self._shapes:
             self.step.feed(batch)
             return self._advance_block(1)
         for state in fit.optimizer.state.values():

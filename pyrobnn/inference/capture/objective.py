@@ -38,7 +38,7 @@ class Objective(nn.Module):
         super().__init__()
         self.bnn, self.guide, self.num_data, self._divergence = bnn, guide, num_data, DIVERGENCES.get(kl)
 
-    def forward(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, *batch: Any) -> tuple[Tensor, Tensor]:
         """Draw once and return estimates of the expected log-likelihood and of KL(q || prior), both scalars."""
         with poutine.block():
             guide_trace = poutine.trace(self.guide).get_trace(*batch, num_data=self.num_data)
@@ -53,7 +53,7 @@ class Objective(nn.Module):
         return log_likelihood, _joint_log_density(drawn).double() - _joint_log_density(latent).double()
 
 
-def check_reparameterized(guide: PyroModule, *batch: Tensor) -> None:
+def check_reparameterized(guide: PyroModule, *batch: Any) -> None:
     """Refuse guides whose gradient needs more than the derivative of the ELBO along a draw.
 
     Raises:

@@ -10,7 +10,7 @@ from torch.func import functional_call, vmap
 from torch.optim import Optimizer
 
 from pyrobnn._core.errors import NotCapturable
-from pyrobnn._torch.private import private, tree_map
+from pyrobnn._torch.private import private, tree_leaves, tree_map
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.built import rate_factors
 from pyrobnn.inference.capture.noise import Noise
@@ -111,7 +111,7 @@ class CapturedStep:
 
     def feed(self, batch: Batch) -> None:
         """Put a batch in the place of the data."""
-        for place, value in zip(self._state["data"], batch, strict=True):
+        for place, value in zip(tree_leaves(self._state["data"]), tree_leaves(batch), strict=True):
             place.copy_(value)
 
     def advance(self, lr: Tensor, kl_weight: Tensor, rows: Tensor | None = None, *, first: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch.func import grad
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.globs import assign
 from pyrobnn._torch.forward_mode import missing_forward_mode
+from pyrobnn._torch.inputs import X
 from pyrobnn._torch.symmetric import LARGE
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.kinds import KINDS
@@ -77,7 +78,7 @@ def _check_size(setting: Laplace, size: int) -> None:
         )
 
 
-def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: Tensor) -> None:
+def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> None:
     """Refuse a network whose operations lack a derivative that curvature or predictions need."""
 
     def outputs(*values: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor]
         Tangent(bnn, weights, x).function(tuple(names))
 
 
-def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: Tensor) -> None:
+def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> None:
     """Warn of matrices whose eigenvectors or inverses take minutes or hours.
 
     Raises:
@@ -135,7 +136,7 @@ def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names
         )
 
 
-def _wide_sides(bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: Tensor) -> list[tuple[int, str]]:
+def _wide_sides(bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> list[tuple[int, str]]:
     """Return the large widths, with a site, of the layers that are matrices; a large table of embeddings is none."""
     if not any(max(len(w), w[0].numel()) >= LARGE for w in (weights[name] for name in names) if w.ndim):
         return []

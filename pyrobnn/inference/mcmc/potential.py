@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._torch.private import private
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.empirical import segments
@@ -36,7 +37,7 @@ class LogJoint(nn.Module):
         self._transforms = {site.name: site.transform for site in sites}
         self._shapes = [site.unconstrained.shape for site in sites]
 
-    def forward(self, z: Tensor, *batch: Tensor) -> Tensor:
+    def forward(self, z: Tensor, *batch: Any) -> Tensor:
         """Return the log density, (), of latents z (P,) and a batch in the units of the model."""
         values, volumes = {}, []
         for (name, transform), part in zip(self._transforms.items(), segments(z, self._shapes), strict=True):
@@ -173,14 +174,17 @@ class Leapfrog:
         state = [*self._state, self._potential, self._size, self._root, self._index, *self._path]
         self.num_kept = num_kept
 
+        examples, spec = private("tree_flatten")(data)
+
         def with_value(point: dict[str, Tensor], numbers: dict[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
             value = -functional_call(log_joint, numbers, (point["z"], *batch))
             return value, value
 
         def step(*tensors: Tensor) -> tuple[()]:
             place, momentum, gradient, potential, size, root, index, *rest = tensors
-            path, batch = rest[: len(self._path)], tuple(rest[len(self._path) : len(self._path) + len(data)])
-            numbers = dict(zip(model, rest[len(self._path) + len(data) :], strict=True))
+            path, others = rest[: len(self._path)], rest[len(self._path) :]
+            batch = private("tree_unflatten")(others[: len(examples)], spec)
+            numbers = dict(zip(model, others[len(examples) :], strict=True))
             half = momentum - 0.5 * size * (root.T @ gradient if dense else root * gradient)
             moved = place + size * (root @ half if dense else root * half)
             gradients, value = slope(lambda point: with_value(point, numbers, batch), {"z": moved})
@@ -194,7 +198,7 @@ class Leapfrog:
                 index.add_(1)
             return ()
 
-        leaves = [*state, *data, *model.values()]
+        leaves = [*state, *examples, *model.values()]
         graph = record(step, leaves)
         constants = lift_constants(graph)
         inputs = drop_unused(graph, leaves + constants)

@@ -329,7 +329,7 @@ def _log_posterior(
     that vmap cannot take runs chain by chain.
     """
 
-    def one_by_one(z: Tensor, *data: Tensor) -> Tensor:
+    def one_by_one(z: Tensor, *data: Any) -> Tensor:
         batches = zip(*data, strict=True) if own_batches else itertools.repeat(data)
         pairs = zip(z, batches, strict=False)
         return torch.stack([-evaluated(row, eager_potential(log_joint, chain_batch)) for row, chain_batch in pairs])

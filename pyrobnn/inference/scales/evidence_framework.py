@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._torch.private import tree_map
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import Laplace
@@ -126,7 +127,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         self._tell_cost(source)
 
         def everything(model: BNN) -> Batch:
-            return tuple(torch.cat(parts) for parts in zip(*source.one_pass(model, _BATCH), strict=True))
+            joined: Batch = tree_map(lambda *parts: torch.cat(parts), *source.one_pass(model, _BATCH))
+            return joined
 
         is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
         num_inputs = source.head[0][0].numel()

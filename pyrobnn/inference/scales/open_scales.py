@@ -79,9 +79,10 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
         return Measured(bnn)
     source = make_source(data, bnn, None, seed=run.seed)
     best = _look(bnn, source, data, run)
-    is_table = data.x.ndim == 2 and data.x.shape[1] <= defaults.MOST_INPUTS_OF_STAND_IN
+    num_inputs = data.x[0].numel()
+    is_table = data.x.ndim == 2 and num_inputs <= defaults.MOST_INPUTS_OF_STAND_IN
     if numbers and is_table and (best is None or best.score < _constant(bnn, data) + defaults.LITTLE_GAIN):
-        net = MLP(data.x.shape[1], defaults.STAND_IN, source.outputs)
+        net = MLP(num_inputs, defaults.STAND_IN, source.outputs)
         small = BNN(**(bnn.settings | {"net": net, "prior": priors.Normal()}))
         small.units = bnn.units
         of_small = _look(small, source, data, run)

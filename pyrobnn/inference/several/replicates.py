@@ -12,6 +12,8 @@ from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive, seeded
+from pyrobnn._torch.inputs import shape_of
+from pyrobnn._torch.private import tree_leaves
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import TensorBatches
 from pyrobnn.data.given import as_data
@@ -178,7 +180,7 @@ def _share_data(batches: list[Any]) -> None:
                 f"The data of replicates need equal shapes; got {_shapes(first)} and {_shapes(batch)} (weights must "
                 "be in all or none)."
             )
-    pairs = (pair for batch in batches[1:] for pair in zip(batch.data, first.data, strict=True))
+    pairs = (pair for batch in batches[1:] for pair in zip(*map(tree_leaves, (batch.data, first.data)), strict=True))
     if all(bool((values == others).all()) for values, others in pairs):
         for batch in batches:
             batch.data = first.data
@@ -186,7 +188,7 @@ def _share_data(batches: list[Any]) -> None:
 
 def _shapes(batches: TensorBatches) -> str:
     parts = zip(("inputs", "targets", "weights"), batches.data, strict=False)
-    return ", ".join(f"{name} {tuple(values.shape)}" for name, values in parts)
+    return ", ".join(f"{name} {shape_of(values)}" for name, values in parts)
 
 
 def resampled(source: Source, seed: int) -> Source:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError, NotCapturable
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.inputs import X
 from pyrobnn._torch.per_example import Layer, attach
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
@@ -49,7 +50,7 @@ class _CallNotes:
         return result
 
 
-def layer_calls(bnn: BNN, x: Tensor) -> dict[str, list[Call]]:
+def layer_calls(bnn: BNN, x: X) -> dict[str, list[Call]]:
     """Return the calls of layers that can give each example separate noise, by the name of the weight.
 
     Args:
@@ -126,7 +127,7 @@ def with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed
     return with_noise_chosen(guide, names, choose)
 
 
-def _calls(bnn: BNN, x: Tensor) -> dict[str, list[Call]]:
+def _calls(bnn: BNN, x: X) -> dict[str, list[Call]]:
     """Return the calls of layers by name, none where noise for each example would be refused."""
     try:
         return layer_calls(bnn, x)

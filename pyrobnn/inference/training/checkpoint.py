@@ -14,6 +14,7 @@ from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._core.tree_files import digest, read_tree, write_tree
+from pyrobnn._torch.private import tree_leaves
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -138,7 +139,7 @@ def open_checkpoint(
         "model": bnns,
         "engine": run.engine,
         "data": [fingerprint(source) for source in sources],
-        "validation data": None if validation is None else digest([*validation.tensors]),
+        "validation data": None if validation is None else digest(tree_leaves(validation.tensors)),
         **more,
     }
     return Checkpoint(path, run.every, {name: _ADDRESS.sub("", str(value)) for name, value in request.items()})
@@ -148,9 +149,11 @@ def fingerprint(source: Source) -> str:
     """Return what tells data apart, their weights included."""
     data = source.data
     if isinstance(data, Data):
-        return f"{digest([*data.tensors])}, standardize={data.standardize}"
+        return f"{digest(tree_leaves(data.tensors))}, standardize={data.standardize}"
     content = data.fingerprint if isinstance(data, StoredData) else f"{source.batches_per_epoch(None)} batches"
-    return f"{type(data).__name__} of {source.num_data} examples, {content}, the first {digest(source.head)}"
+    return (
+        f"{type(data).__name__} of {source.num_data} examples, {content}, the first {digest(tree_leaves(source.head))}"
+    )
 
 
 def _of_start(fits: Sequence[TrainingState]) -> str:

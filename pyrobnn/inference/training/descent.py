@@ -75,7 +75,7 @@ def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:
         if {site.name for site in latent_sites(model, *example)} != set(model.site_names):
             return False
         weights = model.initial_values
-        x = model.cast_inputs(source.x_scaler.transform(source.head[0][:2]))
+        x = example[0]
         if len(x) < 2:
             return False
         model.train()

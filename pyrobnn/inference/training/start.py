@@ -14,6 +14,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.denormals import flushed_denormals
 from pyrobnn._torch.devices import resolve_device
+from pyrobnn._torch.inputs import X, tensors_of
 from pyrobnn._torch.kept_memory import kept_memory
 from pyrobnn._torch.out_of_memory import named_batch_size
 from pyrobnn._torch.pyro import fast_pyro
@@ -56,7 +57,7 @@ class Parts(NamedTuple):
     bnn: BNN
     guide: PyroModule
     method: SVI
-    example: tuple[torch.Tensor, torch.Tensor]
+    example: tuple[X, torch.Tensor]
 
 
 def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> Parts:
@@ -72,7 +73,8 @@ def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -
     refuse_checkpoints(model, example, training=True)
     if isinstance(source.data, Data):
         for values, name in zip(source.scaled(model, *source.data.tensors), ("x", "y", "weights"), strict=False):
-            check_range(values, name)
+            for part in tensors_of(values):
+                check_range(part, name)
     if as_guide(method.guide).curvature is not None:
         _check_laplace(method, model, example)
         source.check_pass()
@@ -134,7 +136,7 @@ def _check_laplace(method: SVI, model: BNN, example: Batch) -> None:
     checked_sites(method.guide, model, example, latent_sites(model, *example))
 
 
-def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[torch.Tensor, torch.Tensor]]:
+def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[X, torch.Tensor]]:
     """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""
     model = bnn.fresh().to(resolve_device(device))
     model.scale_targets(source.target_scale)

@@ -1,0 +1,72 @@
+"""The parameters of a network: which are trained, which are frozen, and their place as buffers."""
+
+import torch
+from torch import nn
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._torch.layers import LAYERS
+
+_LOOKS_UP = LAYERS["embedding"].modules
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def trained_names(net: nn.Module) -> list[str]:
+    """Return the names of the parameters that are trained; those without entries are frozen.
+
+    Raises:
+        InputError: there is none.
+    """
+    for parameter in net.parameters():
+        if not parameter.numel():  # nothing to infer, or to train
+            parameter.requires_grad = False
+    names = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+    if not names:
+        raise InputError(f"The network has no trainable parameters to be Bayesian about: {type(net).__name__}.")
+    return names
+
+
+def frozen_modules(net: nn.Module) -> list[str]:
+    """Return the names of modules that have parameters, all of them frozen."""
+    return [
+        name
+        for name, module in net.named_modules()
+        if any(True for _ in module.parameters()) and not any(p.requires_grad for p in module.parameters())
+    ]
+
+
+def train_in_full_precision(net: nn.Module, frozen: list[str]) -> None:
+    """Hold everything but frozen modules in float32 where it was in half precision."""
+    kept = {id(part) for name in frozen for part in net.get_submodule(name).modules()}
+    for module in net.modules():
+        if id(module) not in kept:
+            for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                if value.dtype in _HALF:
+                    getattr(module, name).data = value.data.float()
+
+
+def refuse_max_norm(net: nn.Module, names: tuple[str, ...]) -> None:
+    """Refuse embeddings that change their weights in place.
+
+    Raises:
+        InputError: naming the layer.
+    """
+    weights = {id(net.get_parameter(name)) for name in names}
+    for prefix, module in net.named_modules():
+        if isinstance(module, _LOOKS_UP) and module.max_norm is not None and id(module.weight) in weights:
+            raise InputError(
+                f"The layer {prefix!r}, {type(module).__name__}(max_norm={module.max_norm}), changes its weights in "
+                "place, so that they are not those that a guide drew: leave out max_norm, since a prior bounds weights."
+            )
+
+
+def make_buffers(net: nn.Module, names: tuple[str, ...]) -> dict[str, list[str]]:
+    """Hold parameters as buffers, and return all names of each parameter in the network."""
+    first_name = {id(net.get_parameter(name)): name for name in names}
+    aliases: dict[str, list[str]] = {name: [] for name in names}
+    for prefix, module in net.named_modules():
+        for name, parameter in list(module._parameters.items()):
+            if id(parameter) in first_name and parameter is not None:
+                aliases[first_name[id(parameter)]].append(f"{prefix}.{name}" if prefix else name)
+                delattr(module, name)
+                module.register_buffer(name, parameter.detach().clone())
+    return aliases
