@@ -59,7 +59,9 @@ class BNN(PyroModule):
     See docs/start.md for a first fit, and docs/how-to/own-network.md for custom networks.
 
     Args:
-        net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed.
+        net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed. A
+            fit starts from the weights of a module. A function that returns a module, such as `lambda: Net(10)`, is
+            called again for each fit, so that members of an ensemble have new starting weights.
         prior: a prior, its name, a distribution of Pyro, or a mapping from patterns of parameter names to priors (None:
             not Bayesian).
         likelihood: a likelihood or its name.

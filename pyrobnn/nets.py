@@ -1,7 +1,9 @@
 """Networks that can be declared; any other `torch.nn.Module` works as well."""
 
 import copy
+import dataclasses
 import sys
+from collections.abc import Callable
 from itertools import chain, pairwise
 from typing import Annotated, Any, Literal
 
@@ -75,8 +77,34 @@ class MLP:
         return nn.Sequential(*layers[:-1]).to(getattr(torch, self.dtype))
 
 
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A network that a function makes, so that each fit draws new starting weights.
+
+    Attributes:
+        make: takes nothing and returns a module.
+    """
+
+    make: Callable[[], nn.Module]
+
+    def build(self) -> nn.Module:
+        """Return a new network, with starting weights drawn from the current random state."""
+        net = self.make()
+        if not isinstance(net, nn.Module):
+            raise InputError(f"A function in the place of a network must return a module, got {type(net).__name__}.")
+        made: nn.Module = owned(net)
+        return made
+
+
+def is_custom(net: Any) -> bool:
+    """Return whether a network, a part of a model, is the user's own and not a declared one."""
+    return isinstance(net, (nn.Module, Made))
+
+
 def owned(net: Any) -> Any:
     """Return a setting, or a copy of a module without wrappers that change only its device or speed.
+
+    A function that returns a module becomes a setting.
 
     Raises:
         InputError: an unknown name, or a module whose weights cannot be replaced.
@@ -84,7 +112,8 @@ def owned(net: Any) -> Any:
     if not isinstance(net, nn.Module):
         if isinstance(net, torch.export.ExportedProgram):
             raise InputError(f"An ExportedProgram {_EXPORTED}.", page=_PAGE)
-        return resolve(net)
+        is_function = callable(net) and not hasattr(net, "build")
+        return Made(net) if is_function else resolve(net)
     for prefix, module in net.named_modules():
         reason = _obstacle(module)
         if reason is not None:

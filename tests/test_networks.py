@@ -658,3 +658,58 @@ def test_outputs_in_half_precision_are_scored_in_that_of_the_weights():
     f = model.outputs(model.initial_values, X)
     assert f.dtype == torch.float32
     assert torch.equal(f, net(X).float())
+
+
+# Functions that make networks
+
+
+def make_plain():
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def test_a_function_makes_a_new_network_for_each_fit(tmp_path):
+    """Members of an ensemble start by their seeds, as those of a declared network; those of a module, alike."""
+    method = bnn.Ensemble(bnn.SVI("map", steps=1, lr=1e-9), members=3)
+
+    def starts(net):
+        mixture = bnn.fit(bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN), bnn.Data(X, Y), method, seed=0, progress=False)
+        return mixture, torch.stack([member.mean()["0.weight"] for member in mixture.members])
+
+    mixture, of_function = starts(make_plain)
+    _, of_declared = starts(bnn.MLP(3, [4], 1, activation="tanh"))
+    with pytest.warns(UserWarning, match="Pass a function that makes the network"):
+        _, of_module = starts(plain())
+    torch.testing.assert_close(of_function, of_declared)
+    assert (of_function[0] - of_function[1]).abs().min() > 0
+    torch.testing.assert_close(of_module[0], of_module[1], rtol=0, atol=1e-6)
+    bnn.save(mixture, tmp_path / "saved")
+    for net in (make_plain, make_plain()):
+        loaded = bnn.load(tmp_path / "saved", net=net)
+        assert torch.equal(loaded.predict(X, num_draws=3).mean, mixture.predict(X, num_draws=3).mean)
+    with pytest.raises(bnn.InputError, match="own network, Sequential: pass it"):
+        bnn.load(tmp_path / "saved")
+
+
+def test_a_class_without_arguments_is_such_a_function():
+    class Small(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    assert bnn.BNN(Small).site_names == ("layer.weight", "layer.bias")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: 3, "must return a module, got int"),
+        (lambda: nn.LazyLinear(1), "is lazy, without a shape yet"),
+        (lambda: bnn.MLP(3, [4], 1), "must return a module, got MLP"),
+    ],
+)
+def test_what_a_function_may_not_make_is_refused(make, message):
+    with pytest.raises(bnn.InputError, match=message):
+        bnn.BNN(make)

@@ -23,7 +23,7 @@ from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import LoaderData
 from pyrobnn.data.stored import StoredData
 from pyrobnn.inference.output_limits import warn_of_limits
-from pyrobnn.nets import leftovers
+from pyrobnn.nets import is_custom, leftovers
 
 _PAGE = "how-to/own-network"
 _ROUNDING = 1e-3
@@ -180,8 +180,10 @@ def _refuse_state(changed: list[str]) -> None:
 def _refuse_new_state(bnn: BNN) -> None:
     """Refuse buffers that a pass makes or resizes: a copy of the network would not have them."""
     given = bnn.settings["net"]
-    if not isinstance(given, nn.Module):
+    if not is_custom(given):
         return
+    with seeded(0, "state"):
+        given = given if isinstance(given, nn.Module) else given.build()
     shapes = {name: value.shape for name, value in given.state_dict().items()}
     name = next((name for name, value in bnn.net.state_dict().items() if shapes.get(name) != value.shape), None)
     if name is not None:
@@ -218,7 +220,7 @@ def refuse_checkpoints(bnn: BNN, example: Batch, *, training: bool) -> None:
         example: some rows, in the units of the model.
         training: whether to run in training mode, as SVI does.
     """
-    if not isinstance(bnn.settings["net"], nn.Module):
+    if not is_custom(bnn.settings["net"]):
         return
     bnn = copy.deepcopy(bnn, leftovers(bnn))
     inputs = example[0]

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import new_folder
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.settings import to_dict
 from pyrobnn.inference.training.watch import History
+from pyrobnn.nets import is_custom
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.content import CUSTOM
@@ -76,7 +77,7 @@ def _settings(posterior: Posterior) -> dict[str, Any]:
     given = posterior.bnn.settings
     net = given["net"]
     parts = {
-        "net": {"type": CUSTOM, "class": type(net).__name__} if isinstance(net, nn.Module) else to_dict(net),
+        "net": {"type": CUSTOM, "class": type(posterior.bnn.net).__name__} if is_custom(net) else to_dict(net),
         "prior": to_dict(given["prior"]),
         "likelihood": to_dict(given["likelihood"]),
     }
@@ -103,6 +104,6 @@ def _tensors(posterior: Posterior) -> dict[str, Tensor]:
     if posterior.history is not None:
         for name in ("log_likelihood", "kl"):
             tensors[f"history.{name}"] = torch.tensor(getattr(posterior.history, name))
-    if isinstance(posterior.bnn.settings["net"], nn.Module):
+    if is_custom(posterior.bnn.settings["net"]):
         tensors |= probe(posterior.bnn, posterior.example[0])
     return tensors

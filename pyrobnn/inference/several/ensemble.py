@@ -90,6 +90,7 @@ def _tell_if_alike(posteriors: Sequence[Posterior]) -> None:
     if others and all(torch.equal(first[name], state[name]) for state in others for name in first):
         warn_user(
             f"The {len(posteriors)} members of the ensemble are identical: they started from the network's "
-            "weights, and saw the same batches without noise. Declare the network (such as MLP(...)), which starts "
-            "each member anew, or use bootstrap=True, anchored=True, or a `batch_size`."
+            "weights, and saw the same batches without noise. Pass a function that makes the network, as "
+            "BNN(lambda: Net()), which starts each member anew, or use bootstrap=True, anchored=True, or a "
+            "`batch_size`."
         )
