@@ -127,7 +127,7 @@ def test_a_net_with_the_same_parameters_that_computes_something_else_is_refused(
     with pytest.raises(InputError, match="was saved with another `net`: this one has its parameters, and other out"):
         bnn.load(tmp_path / "p", net=net(nn.Sigmoid()))
     with pytest.raises(InputError, match="was saved with another `net`"):
-        bnn.load(tmp_path / "p", net=nn.Sequential(*net(nn.Tanh()), nn.Flatten(0)))
+        bnn.load(tmp_path / "p", net=nn.Sequential(*net(nn.Tanh()), nn.Unflatten(1, (1, 1))))
     bnn.load(tmp_path / "p", net=net(nn.Tanh()))
 
 

@@ -16,6 +16,7 @@ from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import concatenate
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.predictor import Predictor
 from pyrobnn.posterior.record import FitRecord, Fitted
 
 
@@ -174,6 +175,22 @@ class Mixture(Fitted):
             pairs = zip(self.members, self.split(draws), strict=True)
             parts = [member.predict(x, draws=part, linearized=linearized) for member, part in pairs]
         return Prediction(concatenate([part.distribution for part in parts]), self.y_scaler)
+
+    def predictor(self, num_draws: int = 100, *, seed: int | None = None) -> Predictor:
+        """Return a module that predicts with draws of all members that stay, as `Posterior.predictor` does.
+
+        Args:
+            num_draws: number of draws S of all members together, at least one per member.
+            seed: seed of the draws; the mixture's if not given.
+
+        Examples:
+            >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
+            >>> fits = model.fit(bnn.datasets.sinusoid(), replicates=3, steps=20, seed=0, progress=False)
+            >>> mean, std = bnn.Mixture(fits).predictor(60)(torch.zeros(2, 1))
+            >>> std.shape
+            torch.Size([2])
+        """
+        return Predictor(self.shares(num_draws, seed=seed))
 
     @staticmethod
     def _predicted(member: Posterior, x: Any, count: int, seed: int, *, linearized: bool | None) -> Prediction:

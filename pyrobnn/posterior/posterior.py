@@ -25,6 +25,7 @@ from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.predictor import Predictor
 from pyrobnn.posterior.record import FitRecord, Fitted
 from pyrobnn.posterior.tangent import Tangent
 
@@ -259,6 +260,29 @@ class Posterior(Fitted):
             outputs = _joined([f for f, _ in parts])
             others = {name: _joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
+
+    def predictor(self, num_draws: int = 100, *, seed: int | None = None) -> Predictor:
+        """Return a module that predicts with draws that stay, to deploy or to predict again and again.
+
+        Args:
+            num_draws: number of posterior draws S.
+            seed: seed of the draws; the fit's if not given.
+
+        Returns:
+            A module from inputs in original units to the mean and the standard deviation of targets, or to class
+            probabilities: those of `predict` with the same draws.
+
+        Raises:
+            InputError: a likelihood without a known mean and variance.
+
+        Examples:
+            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+            >>> predictor = posterior.predictor(num_draws=50)
+            >>> mean, std = predictor(torch.tensor([[0.0], [1.5]]))
+            >>> torch.allclose(mean, posterior.predict([[0.0], [1.5]], num_draws=50).mean, atol=1e-5)
+            True
+        """
+        return Predictor([(self, num_draws, self.seed if seed is None else seed)])
 
     def _outputs(self, at: DrawMap, inputs: X, weights: Mapping[str, Tensor]) -> Tensor:
         """Return the outputs of the network for a block of draws, (S, N, outputs)."""

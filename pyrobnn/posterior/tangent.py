@@ -43,6 +43,10 @@ class Tangent:
         moving = tuple(name for name, m in self._point.items() if not _stays(weights[name], m))
         return self.function(moving)(weights)
 
+    def is_exact(self, moving: tuple[str, ...]) -> bool:
+        """Return whether the network itself is linear in these weights: those of its last layer."""
+        return self._last_layer(Tracker(self._bnn, self._point, list(moving), self._inputs[:1]), [*moving]) is not None
+
     def function(self, moving: tuple[str, ...]) -> Callable[[Mapping[str, Tensor]], Tensor]:
         """Return the function behind `outputs` for draws of some weights; the other weights stay at the point.
 

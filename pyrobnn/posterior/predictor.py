@@ -1,0 +1,203 @@
+"""A posterior with fixed draws as a module, to deploy."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli
+
+from pyrobnn._core.errors import REFUSALS, InputError
+from pyrobnn._torch.forward_mode import load_forward_mode
+from pyrobnn._torch.inputs import Inputs, X, single
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.vectorize import StackedLinear, is_alike, stack_linear
+from pyrobnn.data.in_memory import Scaler
+from pyrobnn.distributions.latents import stack_likelihood
+from pyrobnn.distributions.support import base_of
+from pyrobnn.guides.built import built
+from pyrobnn.nets import leftovers
+from pyrobnn.posterior.draws import variance_over_draws
+from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.tangent import Tangent
+
+if TYPE_CHECKING:
+    from pyrobnn.posterior.posterior import Posterior
+
+
+class Predictor(nn.Module):
+    """The mean and the standard deviation of targets, or class probabilities, under fixed draws of the weights.
+
+    It takes inputs as the network does, in original units and as tensors: a batch (N, *in), or several tensors by
+    keyword or position. They are not checked. It returns the mean and the standard deviation of the targets, (N,) or
+    (N, K) each, in original units; for labels the class probabilities (N, C), and (N, 2) for Bernoulli targets. These
+    are those of `predict` with the same number of draws and seed.
+
+    It is a module like others: `to`, `state_dict`, `inference_mode`, `torch.export` and ONNX take it.
+
+    Args:
+        shares: posteriors of the same model, each with its number of draws and their seed.
+    """
+
+    def __init__(self, shares: "Sequence[tuple[Posterior, int, int]]") -> None:
+        super().__init__()
+        members = [_Member(*share) for share in shares]
+        self.members = nn.ModuleList(members)
+        first = shares[0][0]
+        self._names = list(first.example[0].parts) if isinstance(first.example[0], Inputs) else []
+        self.x_units, self.y_units = _Units(first.x_scaler), _Units(first.y_scaler)
+        with torch.no_grad():
+            prediction = Prediction(members[0].law(first.outputs[None]))
+        self._is_binary = isinstance(base_of(prediction.distribution), Bernoulli)
+        self._is_categorical = prediction.is_classification and not self._is_binary
+        if not prediction.has_moments:
+            raise InputError("The likelihood's mean and variance are not known: use `predict`, which has quantiles.")
+        self.eval()
+
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Return mean and standard deviation, or class probabilities."""
+        if self._names:
+            parts = kwargs or {str(place): value for place, value in enumerate(args)}
+            x: X = Inputs({name: parts[name] for name in self._names})
+        else:
+            x = self.x_units.transform(args[0])
+        laws = [member(x) for member in self.members]
+        if self._is_categorical:
+            probs = torch.cat([law.probs for law in laws]).mean(0)
+            return probs / probs.sum(-1, keepdim=True)
+        means = torch.cat([law.mean for law in laws])
+        mean = means.mean(0)
+        if self._is_binary:
+            return torch.stack([1 - mean, mean], -1)
+        noise = torch.cat([law.variance for law in laws]).mean(0)
+        std = (variance_over_draws(means) + noise).sqrt()
+        return self.y_units.inverse(mean), self.y_units.inverse_scale(std)
+
+
+class _Units(nn.Module):
+    """A map between original units and those of a model, as a module."""
+
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, scaler: Scaler) -> None:
+        super().__init__()
+        self._is_identity = scaler.is_identity
+        self.register_buffer("loc", scaler.loc.clone())
+        self.register_buffer("scale", scaler.scale.clone())
+
+    def transform(self, values: Tensor) -> Tensor:
+        return values if self._is_identity else (values.to(self.loc.dtype) - self.loc) / self.scale
+
+    def inverse(self, values: Tensor) -> Tensor:
+        return values if self._is_identity else values * self.scale + self.loc
+
+    def inverse_scale(self, values: Tensor) -> Tensor:
+        return values if self._is_identity else values * self.scale
+
+
+class _Member(nn.Module):
+    """The likelihood's distribution under each draw of a posterior, of batch shape (S, N)."""
+
+    def __init__(self, posterior: "Posterior", num_draws: int, seed: int) -> None:
+        super().__init__()
+        self.bnn = copy.deepcopy(posterior.bnn, leftovers(posterior.bnn)).eval().requires_grad_(requires_grad=False)
+        draws = posterior.draw(posterior.num_distinct(num_draws), seed=seed)
+        weights = {name: draws.pop(name) for name in self.bnn.site_names}
+        self._latents = [name for name in draws if not name.startswith("prior.")]
+        for name in self._latents:
+            self._keep("latent", name, draws[name])
+        self._moving = [name for name, value in weights.items() if not is_alike(value)]
+        fixed = {name: value[0] for name, value in weights.items() if name not in self._moving}
+        for name, value in fixed.items():
+            self.bnn.net.get_buffer(name).copy_(value)
+        self._is_linear = built(posterior.guide).linearized and not self._is_exact(posterior)
+        if self._is_linear:
+            load_forward_mode()
+            for name, value in posterior.mean().items():
+                if name in self._moving:
+                    self.bnn.net.get_buffer(name).copy_(value)
+        moving = {name: weights[name] for name in self._moving}
+        layers = stack_linear(self.bnn.net, weights) if moving and not self._is_linear else None
+        takes_rows = isinstance(posterior.example[0], Tensor) and posterior.example[0].ndim == 2
+        self.layers = nn.ModuleList(map(_Layer, layers)) if layers is not None and takes_rows else None
+        if self.layers is None:
+            for name, value in moving.items():
+                self._keep("draws", name, value)
+
+    def _keep(self, kind: str, name: str, value: Tensor) -> None:
+        self.register_buffer(f"{kind}_{name.replace('.', '_')}", value.detach().clone())
+
+    def _kept(self, kind: str, names: list[str]) -> dict[str, Tensor]:
+        return {name: getattr(self, f"{kind}_{name.replace('.', '_')}") for name in names}
+
+    def _is_exact(self, posterior: "Posterior") -> bool:
+        """Return whether the linearised network is the network itself, as where its last layer alone moves."""
+        weights = {name: self.bnn.net.get_buffer(name) for name in self.bnn.site_names}
+        try:
+            return Tangent(self.bnn, weights, posterior.example[0]).is_exact(tuple(self._moving))
+        except REFUSALS:  # of the example, which is zeros after loading
+            return False
+
+    def forward(self, x: X) -> Any:
+        """Return the distribution."""
+        if self.layers is None:
+            return self.law(self._outputs(self.bnn.cast_inputs(x)))
+        h = single(x, "This network").to(next(self.layers.buffers()).dtype)
+        for layer in self.layers:
+            h = layer(h)
+        return self.law(h)
+
+    def law(self, f: Tensor) -> Any:
+        """Return the distribution for outputs (S, N, outputs)."""
+        with fast_pyro():
+            latents = self._kept("latent", self._latents)
+            if not latents:
+                return self.bnn.likelihood(f)
+            count = len(next(iter(latents.values())))
+            return stack_likelihood(self.bnn.likelihood, f.expand(count, *f.shape[1:]), latents)
+
+    def _outputs(self, x: X) -> Tensor:
+        """Return the outputs of the network for each draw, (S, N, outputs)."""
+        draws = self._kept("draws", self._moving)
+        start = {name: self.bnn.net.get_buffer(name) for name in self.bnn.site_names}
+        if not draws:
+            return self.bnn.outputs(start, x)[None]
+        if not self._is_linear:
+            return _over_draws(lambda values: self.bnn.outputs(start | values, x), draws)
+
+        def moved(values: dict[str, Tensor]) -> Tensor:
+            point = {name: start[name] for name in values}
+            change = {name: value - start[name] for name, value in values.items()}
+            f, slope, *_ = torch.func.jvp(lambda some: self.bnn.outputs(start | some, x), (point,), (change,))
+            return f + slope
+
+        return _over_draws(moved, draws)
+
+
+def _over_draws(function: Callable[[dict[str, Tensor]], Tensor], draws: dict[str, Tensor]) -> Tensor:
+    """Return a function of each draw; an exported program has a copy for each, since vmap fixes the number of rows."""
+    if not torch.compiler.is_exporting():
+        return torch.func.vmap(function)(draws)
+    count = len(next(iter(draws.values())))
+    return torch.stack([function({name: value[draw] for name, value in draws.items()}) for draw in range(count)])
+
+
+class _Layer(nn.Module):
+    """A linear layer under each draw, or under one where all are alike, and the entrywise modules that follow it."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, layer: StackedLinear) -> None:
+        super().__init__()
+        count = 1 if layer.is_alike else len(layer.weight)
+        self.register_buffer("weight", layer.weight[:count].mT.clone())
+        self.register_buffer("bias", None if layer.bias is None else layer.bias[:count, None].clone())
+        self.after = nn.Sequential(*layer.after)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Return activations (S, N, out) for (N, in) or (S, N, in)."""
+        h = h @ self.weight
+        return self.after(h if self.bias is None else h + self.bias)

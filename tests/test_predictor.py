@@ -1,0 +1,145 @@
+"""Posteriors with fixed draws as modules: the moments of `predict` with the same draws, to 1e-5 relative."""
+
+import io
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import pyrobnn as bnn
+
+NUM = 24
+G = torch.Generator().manual_seed(0)
+X = torch.randn(NUM, 3, generator=G)
+Y = X[:, 0].sin() + 0.1 * torch.randn(NUM, generator=G)
+TARGETS = {
+    "gaussian": Y,
+    "student_t": Y,
+    "heteroscedastic": Y,
+    "two columns": torch.stack([Y, -Y], 1),
+    "latent noise": Y,
+    "categorical": torch.randint(3, (NUM,), generator=G),
+    "bernoulli": (Y > 0).long(),
+    "poisson": torch.randint(5, (NUM,), generator=G),
+}
+LIKELIHOODS = {
+    "heteroscedastic": bnn.likelihoods.Gaussian("heteroscedastic"),
+    "two columns": bnn.likelihoods.Gaussian((0.1, 0.3)),
+    "latent noise": bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0}),
+}
+OUTPUTS = {"categorical": 3, "heteroscedastic": 2, "two columns": 2}
+METHODS = {
+    "mean-field": bnn.SVI(steps=20),
+    "laplace": bnn.SVI("laplace", steps=20),
+    "last layer": bnn.SVI(bnn.guides.Laplace(sites="last_layer"), steps=20),
+    "sampled laplace": bnn.SVI(bnn.guides.Laplace(linearized=False), steps=20),
+    "dropout": bnn.SVI("dropout", steps=20),
+    "map": bnn.SVI("map", steps=20),
+    "chains": bnn.SGLD(num_draws=6, burn_in=10, thinning=1, num_chains=2, step_size=1e-5),
+    "ensemble": bnn.Ensemble(bnn.SVI(steps=20), members=3),
+}
+
+
+def posterior_of(method="mean-field", likelihood="gaussian", *, net=None, standardize=True):
+    net = bnn.MLP(3, [8], OUTPUTS.get(likelihood, 1)) if net is None else net
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=LIKELIHOODS.get(likelihood, likelihood))
+    data = bnn.Data(X, TARGETS[likelihood], standardize=standardize)
+    return bnn.fit(model, data, METHODS[method], seed=0, progress=False)
+
+
+def moments(posterior, x, **settings):
+    """What `predict` says, as a predictor returns it."""
+    with warnings.catch_warnings(action="ignore"):
+        prediction = posterior.predict(x, **settings)
+        return prediction.class_probs if prediction.is_classification else (prediction.mean, prediction.std)
+
+
+def assert_same(found, expected):
+    found, expected = ((values,) if isinstance(values, torch.Tensor) else values for values in (found, expected))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("likelihood", TARGETS)
+@pytest.mark.parametrize("method", METHODS)
+def test_moments_are_those_of_predict(method, likelihood):
+    if (method, likelihood) == ("dropout", "latent noise"):
+        pytest.skip("dropout has no latents beside weights")
+    posterior = posterior_of(method, likelihood)
+    predictor = posterior.predictor(12, seed=5)
+    assert_same(predictor(X), moments(posterior, X, num_draws=12, seed=5))
+
+
+class Convolution(nn.Module):
+    """A convolution with batch normalisation over three numbers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.norm, self.last = nn.Conv1d(1, 4, 2), nn.BatchNorm1d(4), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.norm(self.body(x[:, None]))).flatten(1))
+
+
+@pytest.mark.parametrize("method", ["mean-field", "last layer", "laplace", "ensemble"])
+def test_other_networks_too(method):
+    with warnings.catch_warnings(action="ignore"):
+        posterior = posterior_of(method, net=Convolution)
+    assert_same(posterior.predictor(9)(X), moments(posterior, X, num_draws=9))
+
+
+class Pair(nn.Module):
+    """Two inputs by keyword."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.last = nn.Embedding(5, 3), nn.Linear(3, 1)
+
+    def forward(self, ids, x):
+        return self.last(torch.tanh(self.table(ids) + x))
+
+
+def test_several_inputs_are_arguments():
+    ids = torch.arange(NUM) % 5
+    model = bnn.BNN(Pair(), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3))
+    posterior = bnn.fit(model, bnn.Data({"ids": ids, "x": X}, Y), METHODS["mean-field"], seed=0, progress=False)
+    assert_same(posterior.predictor(9)(x=X, ids=ids), moments(posterior, {"ids": ids, "x": X}, num_draws=9))
+
+
+@pytest.mark.parametrize("method", ["mean-field", "last layer", "ensemble"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+def test_it_is_a_module_like_others(method, likelihood):
+    posterior = posterior_of(method, likelihood)
+    predictor, other = posterior.predictor(7), posterior.predictor(7, seed=9)
+    expected = predictor(X)
+    with pytest.raises(AssertionError):
+        assert_same(other(X), expected)
+    other.load_state_dict(predictor.state_dict())
+    assert_same(other(X), expected)
+    with torch.inference_mode():
+        assert_same(predictor(X), expected)
+    file = io.BytesIO()
+    torch.save(predictor.state_dict(), file)
+    assert not list(predictor.parameters()) or not any(p.requires_grad for p in predictor.parameters())
+    x = X.clone().requires_grad_()
+    values = predictor(x)
+    (values if isinstance(values, torch.Tensor) else values[0]).square().sum().backward()
+    assert x.grad.abs().sum() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["mean-field", "last layer", "ensemble"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+@pytest.mark.parametrize("net", [None, Convolution])
+def test_it_is_exported_for_any_number_of_rows(method, likelihood, net):
+    if net is not None and likelihood == "categorical":
+        pytest.skip("its network has one output")
+    with warnings.catch_warnings(action="ignore"):
+        predictor = posterior_of(method, likelihood, net=net).predictor(7)
+        program = torch.export.export(predictor, (X,), dynamic_shapes=(({0: torch.export.Dim("rows")},),), strict=False)
+    for x in (X, X[:5]):
+        assert_same(program.module()(x), predictor(x))
