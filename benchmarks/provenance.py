@@ -75,6 +75,8 @@ def _imported(modules: list[str], only: str = "benchmarks.") -> dict[Path, Path]
         if name.startswith(only) and not name.startswith(_REPORTS) and file.exists() and path not in files:
             files[path] = file
             waiting += _imports(file)
+            if path.parent.name == "peers":  # whose files are started by their names
+                waiting += [f"benchmarks.peers.{other.stem}" for other in file.parent.glob("*.py")]
     return files
 
 

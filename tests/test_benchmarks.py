@@ -207,6 +207,10 @@ def test_the_digest_of_a_measure_is_of_what_it_imports_from_benchmarks():
     files = {str(path) for path in provenance._files_of("benchmarks.measures.wide")}
     assert {"benchmarks/measures/wide.py", "benchmarks/references.py"} <= files
     assert not any("report" in path or "harness" in path for path in files)
+    for name in ("speed", "wall", "gpu_steps"):
+        assert {f"benchmarks/peers/{part}.py" for part in ("engine_torch", "protocol", "whole_fits")} <= {
+            str(path) for path in provenance._files_of(f"benchmarks.measures.{name}")
+        }
     assert {str(path) for path in provenance._files_of("ood")} == {
         "benchmarks/tasks/ood.py",
         "benchmarks/tasks/schema.py",

@@ -17,12 +17,12 @@ from typing import Any
 import pyrobnn as bnn
 from benchmarks.library import no_library
 from benchmarks.measures.harness import Options, Page, Row, chosen
-from benchmarks.peers import case_tables, figure
 from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.engines import ENGINES, Engine
 from benchmarks.peers.processes import EngineError, EngineProcess
 from benchmarks.peers.ratios import Results
 from benchmarks.provenance import describe_machine
+from benchmarks.report import speed, speed_figures
 
 KEY = ("machine", "case", "engine")
 
@@ -97,9 +97,8 @@ def page(rows: list[Row], options: Options) -> Page:
         raise bnn.InputError(f"There are no rows of the machine {options.machine!r}. Machines with rows: {known}.")
     some = next(iter(next(iter(results.values())).values()))
     title, of = f"One SVI step, by engine: {some['cpu']}, {some['cores']} cores", f"-{options.machine}"
-    return Page(
-        title, [case_tables.ABOUT], case_tables.tables(results, f"speed{of}"), figure.pictures(results), of, dpi=130
-    )
+    lines, pictures = speed.tables(results, f"speed{of}"), speed_figures.pictures(results)
+    return Page(title, [speed.ABOUT], lines, pictures, of, dpi=130)
 
 
 def _measure_by_turns(engines: list[Engine], case: Case, options: Options, cache: str) -> dict[str, Row]:

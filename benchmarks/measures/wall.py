@@ -22,6 +22,7 @@ from statistics import median
 
 from benchmarks.library import no_library
 from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.peers import whole_fits
 from benchmarks.report.parts import grid
 from benchmarks.timing import timed
 
@@ -40,7 +41,7 @@ def whole_fit(engine: str, case: str, steps: int, folder: str) -> tuple[float, f
     """Return the seconds of a process that fits and predicts, its CPU seconds, and the seconds of its parts."""
     settings = os.environ | {"XDG_CACHE_HOME": folder, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     settings.pop("PYTHONDONTWRITEBYTECODE", None)
-    command = [sys.executable, "-m", "benchmarks.peers.whole_fits", engine, case, str(steps)]
+    command = [sys.executable, "-m", whole_fits.__name__, engine, case, str(steps)]
     done, seconds, busy = timed(
         lambda: subprocess.run(
             command, env=settings, capture_output=True, text=True, check=True, cwd=_ROOT, timeout=_LONGEST
