@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -45,10 +45,7 @@ class Store:
         Raises:
             InputError: a line within the file that cannot be read.
         """
-        if not self.path.exists():
-            return []
-        *lines, _ = self.path.read_text(encoding="utf-8").split("\n")
-        return [self._record(number, line) for number, line in enumerate(lines, 1)]
+        return [self._record(number, line) for number, line in enumerate(whole_lines(self.path), 1)]
 
     def _record(self, number: int, line: str) -> Record:
         try:
@@ -108,13 +105,7 @@ class Store:
 
     def add(self, record: Record) -> None:
         """Add a finished job, so that it is on the disk when this returns."""
-        line = json.dumps({"key": record.job.key, **asdict(record)}, allow_nan=True) + "\n"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+") as file:
-            _cut_what_was_not_finished(file)
-            file.write(line.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        append(self.path, [json.dumps({"key": record.job.key, **asdict(record)}, allow_nan=True)])
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -138,13 +129,19 @@ class Store:
             yield
 
 
-def _cut_what_was_not_finished(file: Any) -> None:
-    """Cut the file after its last whole line."""
-    content = Path(file.name).read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        file.truncate(whole)
-    file.seek(0, os.SEEK_END)
+def whole_lines(path: Path) -> list[str]:
+    """Return the lines of a file without a last one that was cut short; none where there is no file."""
+    return [line.decode() for line in path.read_bytes().split(b"\n")[:-1]] if path.exists() else []
+
+
+def append(path: Path, lines: Iterable[str]) -> None:
+    """Add lines to a file in place of a last one that was cut short; they are on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        file.truncate(path.read_bytes().rfind(b"\n") + 1)
+        file.write("".join(f"{line}\n" for line in lines).encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def finished(records: list[Record], jobs: tuple[Job, ...], *, any_code: bool = False) -> dict[str, Record]:

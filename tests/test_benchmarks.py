@@ -365,7 +365,7 @@ class Turns:
 
 def engines_on_file(folder, *arguments):
     harness.run_measure("some_thing", [*arguments, "--out", str(folder)])
-    return [json.loads(line)["engine"] for line in (folder / "some-thing.jsonl").read_text().splitlines()]
+    return [json.loads(line)["engine"] for line in (folder / "some-thing.jsonl").read_text().split("\n")[:-1]]
 
 
 def test_a_job_that_stops_half_way_leaves_no_rows_and_is_done_again(tmp_path, monkeypatch):
@@ -384,6 +384,16 @@ def test_a_job_is_done_when_all_of_its_rows_are_on_file(tmp_path, monkeypatch):
     assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
     assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
     assert engines_on_file(tmp_path, "--engines", "captured") == ["eager", "eager", "captured"]
+
+
+def test_a_row_of_a_measure_that_was_cut_short_is_done_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "load_measure", lambda name: Turns)
+    path = tmp_path / "some-thing.jsonl"
+    whole = '{"net": "\u2028", "engine": "eager"}\n'.encode()
+    path.write_bytes(whole + '{"net": "ü'.encode()[:-1])
+    assert len(harness.load_rows("some_thing", tmp_path)) == 1
+    assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
+    assert path.read_bytes().startswith(whole)
 
 
 @pytest.mark.parametrize("name", harness.names())

@@ -27,6 +27,7 @@ import pyrobnn as bnn
 from benchmarks import RESULTS
 from benchmarks.provenance import code_digest
 from benchmarks.report.parts import Row, grid, save_picture
+from benchmarks.store import append, whole_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,8 +128,8 @@ def rows_path(name: str, folder: Path = RESULTS) -> Path:
 def load_rows(name: str, folder: Path = RESULTS) -> list[Row]:
     """Return the rows of a measure on file: the last row of each key, in the order of their first rows."""
     path, key = rows_path(name, folder), load_measure(name).KEY
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return list({tuple(row.get(column) for column in key): row for row in map(json.loads, lines)}.values())
+    rows = map(json.loads, whole_lines(path))
+    return list({tuple(row.get(column) for column in key): row for row in rows}.values())
 
 
 def run_measure(name: str, arguments: Sequence[str]) -> bool:
@@ -181,7 +182,6 @@ def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> list
     """Do the jobs that are not among the rows on file, and return the rows of these jobs."""
     every, code = [], code_digest(module.__name__)
     missing = [job for job in module.jobs(options) if not all(chosen(rows, **row) for row in expected(job))]
-    path.parent.mkdir(parents=True, exist_ok=True)
     for job in tqdm(missing, disable=None):
         try:
             done = [*module.run(job, options)]
@@ -190,9 +190,7 @@ def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> list
             failed = f"{type(error).__name__}: {str(error).strip()[:500]}"
             done = [row | {"failed": failed} for row in expected(job)]
         tqdm.write("\n".join(map(str, done)))
-        with path.open("a", encoding="utf-8") as file:
-            lines = (json.dumps(row | {"code": code}, ensure_ascii=False) + "\n" for row in done)
-            file.write("".join(lines))
+        append(path, (json.dumps(row | {"code": code}, ensure_ascii=False) for row in done))
         every += done
     return every
 
