@@ -17,6 +17,7 @@ from benchmarks.executors import local
 from benchmarks.measures import harness
 from benchmarks.measures.harness import Page
 from benchmarks.new_process import in_process
+from benchmarks.peers.processes import EngineError
 from benchmarks.report.page import _bold, write_report
 from benchmarks.report.parts import grid
 from benchmarks.runner import run_suite
@@ -384,6 +385,15 @@ def test_a_job_is_done_when_all_of_its_rows_are_on_file(tmp_path, monkeypatch):
     assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
     assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
     assert engines_on_file(tmp_path, "--engines", "captured") == ["eager", "eager", "captured"]
+
+
+def test_an_engine_that_fails_leaves_a_row_that_is_done_again(monkeypatch):
+    module = harness.load_measure("speed")
+    (job,) = module.jobs(options := harness.parsed("speed", module, ["--cases", "sine", "--engines", "pyro"]))
+    monkeypatch.setattr(module, "EngineProcess", lambda *_, **__: (_ for _ in ()).throw(EngineError("gone")))
+    (row,) = module.run(job, options)
+    assert row["failed"] == "gone"
+    assert harness._sound([row]) == []
 
 
 def test_a_row_of_a_measure_that_was_cut_short_is_done_again(tmp_path, monkeypatch):

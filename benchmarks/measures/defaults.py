@@ -145,11 +145,8 @@ def run(job: Row, options: Options) -> list[Row]:
 
 
 def _scored(problem: Problem, kind: str, name: str, seed: int) -> Row:
-    try:
-        posterior = fitted(problem, kind, name, seed)
-        scores: Row = judge(problem, posterior.predict(problem.test_x, num_draws=_AT_ONCE))
-    except (bnn.InputError, FloatingPointError) as error:
-        return {"note": f"{type(error).__name__}: {str(error)[:80]}"}
+    posterior = fitted(problem, kind, name, seed)
+    scores: Row = judge(problem, posterior.predict(problem.test_x, num_draws=_AT_ONCE))
     automatic = posterior.record.automatic
     return scores if automatic is None else scores | {"note": automatic.chosen}
 

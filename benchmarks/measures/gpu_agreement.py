@@ -105,7 +105,7 @@ def _steps(device: str, engine: str, steps: int, parts: tuple[Any, ...]) -> Row:
     with SameNoise("cpu"):
         there, start = (_fit("cpu", torch.float64, parts, engine="eager", lr=lr, **sgd) for lr in (_RATE, 1e-30))
     if here.info["engine"]["used"] != engine:
-        return {"holds": False, "reason": f"ran {here.info['engine']['used']}: {here.info['engine']['reason']}"}
+        return {"holds": False, "failures": [f"ran {here.info['engine']['used']}: {here.info['engine']['reason']}"]}
     terms = [np.array([fit.history.log_likelihood, fit.history.kl]) for fit in (here, there)]
     elbo_error = float((np.abs(terms[0] - terms[1]) / (1 + np.abs(terms[1]))).max())
     ours, exact, before = map(_flat, (here, there, start))

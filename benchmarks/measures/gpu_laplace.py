@@ -1,7 +1,7 @@
 """The Laplace approximation with diagonal and Kronecker-factored curvature: fit and linearised prediction.
 
-784-128-10, float32, the Gaussian put around a network as it starts; beside laplace-torch where it is installed, whose
-batches are tensors on the device. Prediction is mean and covariance of the outputs of 200 inputs.
+784-128-10, float32, the Gaussian put around a network as it starts; beside laplace-torch, whose batches are tensors on
+the device. Prediction is mean and covariance of the outputs of 200 inputs.
 `evidence_error` is the relative difference of the log evidence to a CPU in float64.
 """
 
@@ -53,12 +53,9 @@ def _ours(options: Options, structure: str) -> Row:
 
 
 def _theirs(options: Options, structure: str) -> Row:
-    try:
-        from laplace.curvature import BackPackGGN
-    except ImportError as error:
-        return {"missing": str(error)}
-    net, x, y, test = (value.to(options.device) for value in _problem(options))
+    from laplace.curvature import BackPackGGN
 
+    net, x, y, test = (value.to(options.device) for value in _problem(options))
     fit = partial(laplace_torch.fit, net, laplace_torch.Batches(x, y, 256), structure, backend=BackPackGGN)
     fit_ms = milliseconds(fit, options.device, seconds=1, warm_up=1)
     fitted = fit()

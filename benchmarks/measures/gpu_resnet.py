@@ -66,7 +66,7 @@ def _ours(options: Options, engine: Any) -> Row:
     ms = 1000 * (ends[-1] - ends[first]) / (50 * (len(ends) - 1 - first))
     used = posterior.info["engine"]
     row = {"ms": ms, "used": used["used"], "num_weights": posterior.bnn.num_weights, "holds": used["used"] == engine}
-    return row if used["used"] == engine else row | {"reason": used["reason"]}
+    return row if used["used"] == engine else row | {"failures": [used["reason"]]}
 
 
 def _by_hand(options: Options, *, compiled: bool) -> Row:

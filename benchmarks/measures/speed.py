@@ -1,8 +1,8 @@
 """One SVI step, by engine: every engine on every case by turns. The README of benchmarks/peers says what is timed.
 
-Rows are of a machine, and so is the page, speed-MACHINE.md with its pictures. An engine that fails is a row too, and
-stops nothing. Environments are installed by uv when they are first used, or --python names an interpreter that has the
-packages of the engines wanted.
+Rows are of a machine, and so is the page, speed-MACHINE.md with its pictures. An engine that fails stops nothing.
+Environments are installed by uv when they are first used, or --python names an interpreter that has the packages of the
+engines wanted.
 """
 
 import datetime
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from contextlib import ExitStack
+from functools import cache
 from statistics import median, quantiles
 from typing import Any
 
@@ -62,8 +63,9 @@ _MOST_FIRST_STEPS = 3
 
 
 def jobs(options: Options) -> list[Row]:
-    """Return the cases, each with the engines that take part."""
-    engines = {case: [name for name in options.engines if ENGINES[name].takes(CASES[case])] for case in options.cases}
+    """Return the cases, each with the engines that take part, without those for a GPU where there is none."""
+    cases = [case for case in options.cases if CASES[case].device == "cpu" or _has_gpu()]
+    engines = {case: [name for name in options.engines if ENGINES[name].takes(CASES[case])] for case in cases}
     return [{"machine": options.machine, "case": case, "engine": names} for case, names in engines.items() if names]
 
 
@@ -72,9 +74,7 @@ def run(job: Row, options: Options) -> list[Row]:
     case = CASES[job["case"]]
     engines = [ENGINES[name] for name in job["engine"]]
     stamp = {"date": datetime.date.today().isoformat(), "seconds_per_round": options.seconds}
-    if case.device == "cuda" and not _has_gpu():
-        entries = {engine.name: {"status": "not measured", "message": "no GPU"} for engine in engines}
-    elif case.kind == "compile":
+    if case.kind == "compile":
         entries = {engine.name: _measure_first_step(engine, case, options) | stamp for engine in engines}
     else:
         with no_library(), tempfile.TemporaryDirectory() as cache:
@@ -112,7 +112,7 @@ def _measure_by_turns(engines: list[Engine], case: Case, options: Options, cache
                 entries[engine.name] = _prepare(process, case)
                 processes[engine.name], times[engine.name] = process, []
             except EngineError as error:
-                entries[engine.name] = _failure(error)
+                entries[engine.name] = {"failed": str(error)}
         for index in range(options.rounds):
             for name in _rotated(list(processes), index):
                 try:
@@ -120,13 +120,13 @@ def _measure_by_turns(engines: list[Engine], case: Case, options: Options, cache
                     times[name].append(answer["ms"])
                     entries[name]["elbo_last"] = answer["elbo"]
                 except EngineError as error:
-                    entries[name] = _failure(error)
+                    entries[name] = {"failed": str(error)}
                     del processes[name]
         for name, process in processes.items():
             try:
                 entries[name] |= summarize(times[name], case.replicates) | _memory(process)
             except EngineError as error:
-                entries[name] = _failure(error)
+                entries[name] = {"failed": str(error)}
     return entries
 
 
@@ -137,13 +137,12 @@ def _start(engine: Engine, case: Case, options: Options, cache: str) -> EnginePr
     try:
         return EngineProcess(engine.command(options.python or None), threads=case.threads, environment=environment)
     except OSError as error:
-        raise EngineError("failed", str(error)) from None
+        raise EngineError(str(error)) from None
 
 
 def _prepare(process: EngineProcess, case: Case) -> Row:
     answer = process.ask(do="prepare", case=case.to_dict())
     return {
-        "status": "measured",
         "first_step_s": round(answer["seconds"], 3),
         "num_weights": answer["num_weights"],
         "elbo_first": answer["elbo"],
@@ -170,7 +169,7 @@ def _measure_first_step(engine: Engine, case: Case, options: Options) -> Row:
                         entry = _prepare(process, case)
                         values.append(entry.pop("first_step_s"))
     except EngineError as error:
-        return _failure(error)
+        return {"failed": str(error)}
     return entry | {
         "cold_s": median(seconds["cold"]),
         "warm_s": median(seconds["warm"]),
@@ -178,15 +177,12 @@ def _measure_first_step(engine: Engine, case: Case, options: Options) -> Row:
     }
 
 
-def _failure(error: EngineError) -> Row:
-    return {"status": error.status, "message": str(error)}
-
-
 def _rotated(names: list[str], by: int) -> list[str]:
     shift = by % len(names) if names else 0
     return names[shift:] + names[:shift]
 
 
+@cache
 def _has_gpu() -> bool:
     """Whether the driver of a CUDA GPU answers."""
     tool = shutil.which("nvidia-smi")

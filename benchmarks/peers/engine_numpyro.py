@@ -29,7 +29,7 @@ from numpyro.infer.autoguide import AutoDiagonalNormal, AutoGuide, AutoNormal
 from numpyro.infer.initialization import init_to_value
 
 from benchmarks.peers import cases
-from benchmarks.peers.protocol import Built, Unsupported, serve
+from benchmarks.peers.protocol import Built, serve
 
 _FLAT_IS_FASTER = 5_000
 _WORK_OF_A_SCAN = 4e8
@@ -114,7 +114,7 @@ class Inference:
 
     def __init__(self, case: cases.Case) -> None:
         if case.device == "cuda":
-            raise Unsupported("the pinned build of JAX is for the CPU")
+            raise NotImplementedError("the pinned build of JAX is for the CPU")
         self.case = case
         x, y = cases.make_data(case)
         self.x, self.y = jnp.asarray(np.moveaxis(x, 1, -1)), jnp.asarray(y)

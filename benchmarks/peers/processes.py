@@ -22,10 +22,6 @@ _SECONDS_TO_END = 10
 class EngineError(Exception):
     """A process could not start, gave up, or does not support what was asked."""
 
-    def __init__(self, status: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
 
 class EngineProcess:
     """A resident process of an engine.
@@ -78,11 +74,10 @@ class EngineProcess:
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
         except BrokenPipeError:
-            raise EngineError("failed", self._last_words()) from None
+            raise EngineError(self._last_words()) from None
         answer = self._read(_SECONDS_TO_ANSWER)
-        for key, status in (("unsupported", "unsupported"), ("error", "failed")):
-            if key in answer:
-                raise EngineError(status, answer[key])
+        if "error" in answer:
+            raise EngineError(answer["error"])
         return answer
 
     def _read(self, seconds: float) -> dict[str, Any]:
@@ -92,7 +87,7 @@ class EngineProcess:
         timed_out = not timer.is_alive()
         timer.cancel()
         if not line:
-            raise EngineError("failed", f"no answer in {seconds:.0f} s" if timed_out else self._last_words())
+            raise EngineError(f"no answer in {seconds:.0f} s" if timed_out else self._last_words())
         return json.loads(line)
 
     def _last_words(self) -> str:

@@ -5,7 +5,7 @@
     {"do": "time", "seconds": 1.0}                         -> {"ms": [...], "elbo"}
     {"do": "memory"}                                       -> {"peak", "resident"} in MiB
 
-An answer may instead be {"unsupported": reason} or {"error": message}. The process ends when its input does.
+An answer may instead be {"error": message}. The process ends when its input does.
 """
 
 import json
@@ -40,10 +40,6 @@ class Built(Protocol):
         ...
 
 
-class Unsupported(Exception):
-    """The engine cannot do the case; the message says why."""
-
-
 def serve(build: Callable[[Case], Built], packages: tuple[str, ...]) -> None:
     """Answer requests until the input ends.
 
@@ -72,8 +68,6 @@ class _Server:
             if request["do"] == "time":
                 return self._time(request["seconds"])
             return {"peak": _peak(), "resident": self.resident}
-        except Unsupported as reason:
-            return {"unsupported": str(reason)}
         except Exception as error:  # whatever a library raises is a result
             traceback.print_exc()
             return {"error": f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"}

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.peers.cases import NOISE, PI, SEED, SIGMA1, SIGMA2, Case, Layer, initial_weights, layers, make_data
-from benchmarks.peers.protocol import Unsupported
 
 STEPS_BEFORE_PREDICTION = 50
 _LOG_WIDE, _LOG_NARROW = (
@@ -22,7 +21,7 @@ _LOG_WIDE, _LOG_NARROW = (
 def set_up(case: Case) -> torch.device:
     """Flush denormals, take the case's threads, seed, and return the device of the case."""
     if case.device == "cuda" and not torch.cuda.is_available():
-        raise Unsupported("no GPU")
+        raise NotImplementedError("no GPU")
     torch.set_flush_denormal(True)
     torch.set_num_threads(min(case.threads, len(os.sched_getaffinity(0))))
     torch.manual_seed(SEED)

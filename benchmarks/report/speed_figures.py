@@ -64,8 +64,6 @@ def _draw_case(axis: Axes, entries: dict[str, Any]) -> None:
         if "median" in entry:
             medians.append(entry["median"])
             _draw_dot(axis, row, entry, ours=name.startswith("pyrobnn"))
-        elif entry.get("status") == "failed":
-            axis.text(0.02, row, "failed", transform=axis.get_yaxis_transform(), fontsize=8, va="center", color=_GREY)
     if medians:
         axis.set_xlim(min(medians) / 2, max(max(medians) * 5, min(medians) * 20))  # room for the numbers
     _plain_numbers(axis.xaxis, axis.get_xlim())
