@@ -151,6 +151,5 @@ def page(rows: list[Row], options: Options) -> Page:
         "each, gloo:",
         "",
         *grid(["processes", "steps a second", "to one"], processes),
-        *(f"\n{row['note']}" for row in rows if "note" in row),
     ]
     return Page("Data larger than memory", [about], lines)

@@ -150,6 +150,5 @@ def page(rows: list[Row], options: Options) -> Page:
         "",
         *grid(["bound", "asked", "measured"], asked),
         *(["", f"Peak memory of a fit of {grown[0]['weights']:,} weights: {shown}."] if grown else []),
-        *(f"\n{row['note']}" for row in rows if "note" in row),
     ]
     return Page("The Laplace approximation beside laplace-torch", [about], lines)
