@@ -93,8 +93,6 @@ def page(rows: list[Row], options: Options) -> Page:
         "A new process that imports, fits and predicts: medians over rounds in which the engines take turns, on",
         "two cores of an x86 server. Seconds of processors are those of a process and all that it starts.",
         "",
-        "Asked: at most 1.0 of NumPyro, 0.7 at 500 and 2,000 steps, and 1.05 of the eager engine.",
-        "",
         "Rounds and dates: " + "; ".join(map(partial(_rounds, rows), ENGINES)) + ".",
     )
     lines: list[str] = []
