@@ -93,7 +93,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def flipped(chance: random.Random, place: Path) -> None:
-    """One to three bits flipped."""
+    """Flip one to three bits."""
     path = chance.choice(_files(place))
     content = bytearray(path.read_bytes())
     for _ in range(chance.randint(1, 3)):
@@ -102,7 +102,7 @@ def flipped(chance: random.Random, place: Path) -> None:
 
 
 def truncated(chance: random.Random, place: Path) -> None:
-    """A file cut short, or with bytes put at its end."""
+    """Cut a file short, or put bytes at its end."""
     path = chance.choice(_files(place))
     content = path.read_bytes()
     longer = content + chance.choice([b"\0", b" ", b"\n", b"{}", content])
@@ -110,7 +110,7 @@ def truncated(chance: random.Random, place: Path) -> None:
 
 
 def zeroed(chance: random.Random, place: Path) -> None:
-    """A block of a file set to zeros, as after a crash of the system."""
+    """Set a block of a file to zeros."""
     path = chance.choice(_files(place))
     content = bytearray(path.read_bytes())
     start = chance.randrange(len(content))
@@ -120,7 +120,7 @@ def zeroed(chance: random.Random, place: Path) -> None:
 
 
 def swapped(chance: random.Random, place: Path) -> None:
-    """Two files or members swapped, or one overwritten by that of the same or another posterior."""
+    """Swap two files or members, or overwrite one."""
     mine = [*_files(place), *(path for path in place.iterdir() if path.is_dir())]
     theirs = [path for kind in POSTERIORS for path in (place.parent / kind, *_files(place.parent / kind))]
     first = chance.choice(mine)
@@ -139,7 +139,7 @@ def swapped(chance: random.Random, place: Path) -> None:
 
 
 def deleted(chance: random.Random, place: Path) -> None:
-    """A file or a member deleted, emptied, or there twice."""
+    """Delete, empty or double a file or a member."""
     path = chance.choice([*_files(place), *(path for path in place.iterdir() if path.is_dir())])
     if path.is_dir():
         if chance.random() < 0.5:
@@ -153,7 +153,7 @@ def deleted(chance: random.Random, place: Path) -> None:
 
 
 def edited(chance: random.Random, place: Path) -> None:
-    """A value in the JSON edited by hand."""
+    """Change a value in the JSON."""
     path = chance.choice([path for path in _files(place) if path.suffix == ".json"])
     content = json.loads(path.read_text())
     holder, keys = content, list(content)
@@ -169,5 +169,10 @@ def edited(chance: random.Random, place: Path) -> None:
 
 
 DAMAGES: dict[str, Callable[[random.Random, Path], None]] = {
-    (damage.__doc__ or "").rstrip("."): damage for damage in (flipped, truncated, zeroed, swapped, deleted, edited)
+    "One to three bits flipped": flipped,
+    "A file cut short, or with bytes put at its end": truncated,
+    "A block of a file set to zeros, as after a crash of the system": zeroed,
+    "Two files or members swapped, or one overwritten by that of the same or another posterior": swapped,
+    "A file or a member deleted, emptied, or there twice": deleted,
+    "A value in the JSON edited by hand": edited,
 }

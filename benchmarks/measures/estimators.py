@@ -1,10 +1,6 @@
 """The estimators with nothing given beside scikit-learn's: mean log score and error, on published splits and folds.
 
-The random state is the number of the split; the first split of every set comes first.
-
-The regressors of scikit-learn see standardised inputs and targets. Their predictive distribution is a normal around the
-prediction whose variance is the mean squared residual of the training part; `BayesianRidge` has one of its own, shown
-beside. Classifiers have five stratified, shuffled folds.
+The random state is the number of the split; the first split of every set comes first. `ABOUT` says how the others fit.
 """
 
 from collections.abc import Callable
@@ -23,6 +19,10 @@ from benchmarks.references import Arrays
 from benchmarks.report.parts import grid, mean_cell
 from benchmarks.timing import timed
 
+ABOUT = """\
+The regressors of scikit-learn see standardised inputs and targets. Their predictive distribution is a normal around the
+prediction whose variance is the mean squared residual of the training part; `BayesianRidge` has one of its own, shown
+beside. Classifiers have five stratified, shuffled folds."""
 REGRESSION = ("energy", "concrete", "yacht", "wine-quality-red", "power-plant", "protein-tertiary-structure")
 CLASSIFICATION = {"breast_cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits}
 KEY = ("data", "split", "model")
@@ -110,7 +110,6 @@ def run(job: Row, options: Options) -> list[Row]:
 def page(rows: list[Row], options: Options) -> Page:
     """Return the page of results."""
     regression, classification = (list(REGRESSION), list(REGRESSORS)), (list(CLASSIFICATION), list(CLASSIFIERS))
-    about = __doc__.split("\n\n")[-1].strip()
     more = "Means and standard errors over splits, in original units. Log scores are natural logs, higher is better."
     lines: list[str] = []
     for title, key, kinds in (
@@ -123,7 +122,7 @@ def page(rows: list[Row], options: Options) -> Page:
         lines += [f"## {title}", ""]
         for names, models in kinds:
             lines += [*means(rows, names, models, key), ""]
-    return Page("Estimators with nothing given, beside scikit-learn's", [about, "", more], lines[:-1])
+    return Page("Estimators with nothing given, beside scikit-learn's", [ABOUT, "", more], lines[:-1])
 
 
 def means(rows: list[Row], names: list[str], models: list[str], key: str) -> list[str]:

@@ -1,10 +1,4 @@
-"""Sparse linear regression under shrinkage priors: which of the inputs matter, and what that is worth in new data.
-
-20 of 200 inputs matter, with weights of size 1 to 2 and either sign; noise 1, known; 150 examples to train on and 2000
-to test on; mean-field guides. Means and standard errors over 10 data sets, whose fits run side by side as replicates.
-"Useful found" counts the useful inputs among the 20 of the largest posterior means. The test log-likelihood is that of
-one example; under the true weights it is -1.42.
-"""
+"""Sparse linear regression under shrinkage priors."""
 
 import math
 from typing import Any
@@ -18,6 +12,14 @@ from benchmarks.measures.harness import Options, Page, Row, each
 from benchmarks.report.parts import grid
 from pyrobnn import priors
 
+TITLE = (
+    "Sparse linear regression under shrinkage priors: which of the inputs matter, and what that is worth in new data."
+)
+ABOUT = """\
+20 of 200 inputs matter, with weights of size 1 to 2 and either sign; noise 1, known; 150 examples to train on and 2000
+to test on; mean-field guides. Means and standard errors over 10 data sets, whose fits run side by side as replicates.
+"Useful found" counts the useful inputs among the 20 of the largest posterior means. The test log-likelihood is that of
+one example; under the true weights it is -1.42."""
 KEY = ("prior",)
 NUM_INPUTS, NUM_USEFUL, NUM_TRAIN, NUM_TEST, NUM_SETS = 200, 20, 150, 2000, 10
 STEPS = 5000
@@ -96,9 +98,8 @@ def page(rows: list[Row], options: Options) -> Page:
     """Return the table, and a picture of the posterior means of the first data set under each prior."""
     means = {row["prior"]: row["weights"] for row in rows}
     cells = [[row["prior"], *("{:.3g} ± {:.1g}".format(*row[score]) for score in SCORES)] for row in rows]
-    about = (__doc__ or "").split("\n\n")
     lines = [*grid(["prior", *SCORES], cells), "", "![Posterior means of the weights by prior](horseshoe.png)"]
-    return Page(about[0], [about[1].rstrip()], lines, {"": picture(means, make_data(0)[2])})
+    return Page(TITLE, [ABOUT], lines, {"": picture(means, make_data(0)[2])})
 
 
 def picture(means: dict[str, list[float]], weights: torch.Tensor) -> Figure:

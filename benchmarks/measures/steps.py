@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, Row, chosen, plain_page
 from benchmarks.networks import LSTM, perceptron, resnet18
 from benchmarks.new_process import in_process
-from benchmarks.report.parts import grid
 from benchmarks.timing import resident
 
 KEY = ("net", "engine", "step")
@@ -33,6 +32,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
 }
 """Network, shape of an example, batch size, and timed steps."""
 GUIDES: dict[str, Any] = {"map": bnn.guides.Map(), "mean-field": bnn.guides.MeanField(init_rho=-5.0, noise="shared")}
+_FORMATS = {"ms": ".4g", "of plain": ".2f", "of plain's peak": ".2f"}
 STEPS = ("plain", *GUIDES)
 OPTIONS = {"rounds": 3, "nets": list(NETS), "engines": ["eager", "captured"]}
 
@@ -120,9 +120,5 @@ def run(job: Row, options: Options) -> list[Row]:
 
 def page(rows: list[Row], options: Options) -> Page:
     """Return the results, each with the plain step beside which it was measured."""
-    cells = []
-    for row in (row for net in NETS for row in chosen(rows, net=net)):
-        *key, ms, of_plain, peak_mib, of_peak = row.values()
-        cells.append([*key, f"{ms:.4g}", f"{of_plain:.2f}", peak_mib, f"{of_peak:.2f}"])
-    about = "CPU time of one thread on an x86 server."
-    return Page("Training steps beside plain PyTorch", [about], grid(list(rows[0]), cells))
+    shown = plain_page("Training steps beside plain PyTorch", "CPU time of one thread on an x86 server.", _FORMATS)
+    return shown([row for net in NETS for row in chosen(rows, net=net)], options)

@@ -73,7 +73,7 @@ def jobs(options: Options) -> list[Row]:
 
 def run(job: Row, options: Options) -> list[Row]:
     """Return the row of a process."""
-    case, steps, engine, _ = job.values()
+    case, steps, engine = job["case"], job["steps"], job["engine"]
     folder_of_used = used(engine.split(",")[0]).name
     with no_library(), tempfile.TemporaryDirectory() as fresh:
         folder = fresh if engine == "pyrobnn, first" else folder_of_used
