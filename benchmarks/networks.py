@@ -1,13 +1,7 @@
-"""Networks that several measures train and predict with, larger than those that `bnn.MLP` makes."""
+"""Networks that several measures train and predict with, beside those of `bnn.MLP`."""
 
 import torch
 from torch import Tensor, nn
-
-
-def perceptron() -> nn.Module:
-    """Return 784-400-400-10."""
-    hidden = (nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU())
-    return nn.Sequential(*hidden, nn.Linear(400, 10))
 
 
 def three_convolutions() -> nn.Module:

@@ -17,11 +17,11 @@ from torch.func import functional_call
 
 import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Row, each, plain_page, short
-from benchmarks.networks import LSTM, VisionTransformer, perceptron, resnet18
+from benchmarks.networks import LSTM, VisionTransformer, resnet18
 from benchmarks.timing import by_turns
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
-    "784-400-400-10": (perceptron, (784,), 1000, 100),
+    "784-400-400-10": (bnn.MLP(784, (400, 400), 10).build, (784,), 1000, 100),
     "LSTM": (LSTM, (28, 28), 256, 20),
     "ViT": (VisionTransformer, (3, 32, 32), 64, 20),
     "ResNet-18": (resnet18, (3, 32, 32), 64, 4),

@@ -6,6 +6,7 @@ first layer's inputs need no derivative, which leaves 4), over what one float32 
 """
 
 import sys
+from dataclasses import replace
 from functools import cache, partial
 from statistics import median
 
@@ -13,12 +14,11 @@ import torch
 
 from benchmarks.gpu import Checks, measure_of, size
 from benchmarks.measures.harness import Options, Row
-from benchmarks.peers.cases import MAIN, Case
+from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.engines import ENGINES
 from benchmarks.peers.processes import EngineProcess
 from benchmarks.timing import milliseconds
 
-_CASES = {case.name: case for case in MAIN}
 _ENGINES = ("pyrobnn", "pyrobnn_eager", "pyro", "tyxe", "torch_eager", "torch_compiled")
 _MEASURED = {"replicates": ("pyrobnn",)} | dict.fromkeys(("predict", "sine", "mlp400", "mlp1200"), _ENGINES)
 _REHEARSED = {"predict": ("pyrobnn_eager",), "sine": ("pyro",), "replicates": ("pyrobnn",)}
@@ -37,10 +37,8 @@ KEY, OPTIONS, jobs, run, page = measure_of("Steps and predictions on a GPU besid
 
 
 def _case(name: str, options: Options) -> Case:
-    settings = vars(_CASES[name]) | {"device": options.device, "threads": size(options, 2, 1)}
-    if name == "replicates":
-        settings["replicates"] = size(options, 100, 5)
-    return Case(**settings)
+    replicates = size(options, 100, 5) if name == "replicates" else 1
+    return replace(CASES[name], device=options.device, threads=size(options, 2, 1), replicates=replicates)
 
 
 def _peak(options: Options) -> Row:

@@ -10,7 +10,6 @@ import math
 from statistics import mean
 
 import torch
-from sklearn.metrics import roc_auc_score
 
 import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Page, Row
@@ -31,11 +30,6 @@ OPTIONS = {"networks": list(PRIORS), "seeds": 3}
 DRAWS = {"plain": (1,), "Bayesian": (10, 100)}
 
 
-def auroc(at_home: torch.Tensor, away: torch.Tensor) -> float:
-    """Return the probability that an image from elsewhere has the larger value."""
-    return float(roc_auc_score([0] * len(at_home) + [1] * len(away), torch.cat([at_home, away])))
-
-
 def rows_of(name: str, seed: int, train: bnn.Data, test: bnn.Data, clothes: torch.Tensor) -> list[Row]:
     """Fit once and return a row of results for each number of draws."""
     model = bnn.BNN(bnn.MLP(784, [128], 10), prior=PRIORS[name], likelihood="categorical")
@@ -43,15 +37,15 @@ def rows_of(name: str, seed: int, train: bnn.Data, test: bnn.Data, clothes: torc
     rows = []
     for num_draws in DRAWS[name]:
         home, away = (posterior.predict(x, num_draws=num_draws) for x in (test.x, clothes))
-        scores = bnn.score(home, test.y)
+        scores = bnn.score(home, test.y) | bnn.score_ood(home, away)
         row = {
             "network": _label(name, num_draws),
             "accuracy, %": 100 * scores["accuracy"].value,
             "NLL": -scores["log_likelihood"].value,
-            "AUROC, entropy": auroc(home.entropy, away.entropy),
+            "AUROC, entropy": scores["auroc_entropy"].value,
         }
         if num_draws > 1:
-            row["AUROC, information"] = auroc(home.mutual_information, away.mutual_information)
+            row["AUROC, information"] = scores["auroc_mutual_information"].value
         rows.append(row | {"fit, s": posterior.info["seconds"]})
     return rows
 

@@ -24,6 +24,7 @@ from benchmarks.library import no_library
 from benchmarks.measures.harness import Options, Row, plain_page
 from benchmarks.networks import LSTM
 from benchmarks.new_process import in_process
+from benchmarks.peers.cases import CASES
 from benchmarks.timing import timed
 
 KEY = ("what", "cache")
@@ -34,10 +35,9 @@ Times = list[tuple[float, float]]
 
 def lenet() -> nn.Module:
     """Return LeNet-5."""
-    first = [nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(
-        *first, nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)
-    )
+    from benchmarks.peers.torch_parts import make_net  # imports more than the other measurements here need
+
+    return make_net(CASES["lenet"], torch.device("cpu"))
 
 
 def transformer() -> nn.Module:

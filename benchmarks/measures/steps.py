@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Page, Row, chosen, plain_page
-from benchmarks.networks import LSTM, perceptron, resnet18
+from benchmarks.networks import LSTM, resnet18
 from benchmarks.new_process import in_process
 from benchmarks.timing import resident
 
@@ -27,7 +27,7 @@ KEY = ("net", "engine", "step")
 EXAMPLES, WARM_UP = 512, 3
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
     "ResNet-18": (resnet18, (3, 32, 32), 64, 5),
-    "784-400-400-10": (perceptron, (784,), 128, 60),
+    "784-400-400-10": (bnn.MLP(784, (400, 400), 10).build, (784,), 128, 60),
     "LSTM": (LSTM, (28, 28), 128, 40),
 }
 """Network, shape of an example, batch size, and timed steps."""

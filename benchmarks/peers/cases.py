@@ -150,8 +150,8 @@ def make_data(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return x, y.astype(np.float32)
 
 
-NUM_DRAWS = 500
-"""Posterior draws of a prediction."""
+STEPS_BEFORE_PREDICTION, NUM_DRAWS = 50, 500
+"""Steps of the fit that predicts, and posterior draws of a prediction."""
 
 
 def prediction_inputs() -> np.ndarray:

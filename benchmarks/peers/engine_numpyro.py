@@ -34,7 +34,6 @@ from benchmarks.peers.protocol import Built, serve
 _FLAT_IS_FASTER = 5_000
 _WORK_OF_A_SCAN = 4e8
 _LONGEST_SCAN = 1000
-_STEPS_BEFORE_PREDICTION = 50
 
 
 class ScaleMixture(dist.Distribution):
@@ -211,7 +210,7 @@ class Predictions:
         inference = Inference(case)
         step = jax.jit(inference.step)
         carry = inference.init(random.PRNGKey(cases.SEED))
-        for _ in range(_STEPS_BEFORE_PREDICTION):
+        for _ in range(cases.STEPS_BEFORE_PREDICTION):
             carry, _ = step(carry, inference.x, inference.y)
         self._predict = make_predict(inference, cases.NUM_DRAWS)
         self._key, self._params = random.PRNGKey(cases.SEED + 1), inference.svi.get_params(carry[0])

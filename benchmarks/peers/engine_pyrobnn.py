@@ -18,7 +18,7 @@ import torch
 import pyrobnn as bnn
 from benchmarks.peers import cases
 from benchmarks.peers.protocol import Built, serve
-from benchmarks.peers.torch_parts import STEPS_BEFORE_PREDICTION, Loop, make_net, set_up
+from benchmarks.peers.torch_parts import Loop, make_net, set_up
 
 _LONGEST_FIT = 2_000_000
 _MOST_WORK = 2e13
@@ -94,7 +94,7 @@ class Fit:
 
 def make_prediction(case: cases.Case, engine: str) -> Built:
     """Return predictions with new draws each time."""
-    posterior = fit(case, engine, STEPS_BEFORE_PREDICTION)
+    posterior = fit(case, engine, cases.STEPS_BEFORE_PREDICTION)
     inputs, seed = cases.prediction_inputs(), cases.SEED
 
     def predict() -> tuple[Any, Any]:

@@ -17,10 +17,11 @@ import torch
 import tyxe
 from torch import Tensor
 
+from benchmarks.peers import cases
 from benchmarks.peers.cases import INIT_SCALE, LEARNING_RATE, NOISE, NUM_DRAWS, Case, prediction_inputs
 from benchmarks.peers.protocol import Built, serve
 from benchmarks.peers.pyro_prior import ScaleMixture
-from benchmarks.peers.torch_parts import STEPS_BEFORE_PREDICTION, Batches, Loop, make_net, set_up
+from benchmarks.peers.torch_parts import Batches, Loop, make_net, set_up
 
 pyro.util.deep_getattr = lambda module, name: attrgetter(name)(module)
 
@@ -79,7 +80,7 @@ def build(case: Case) -> Built:
     fit = Fit(case, device)
     if case.kind == "step":
         return fit
-    fit.run(STEPS_BEFORE_PREDICTION)
+    fit.run(cases.STEPS_BEFORE_PREDICTION)
     return Loop(fit.predict, device, has_loss=False)
 
 

@@ -10,9 +10,9 @@ import torch._dynamo  # an optimiser imports it at its first step: here, it is n
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.peers import cases
 from benchmarks.peers.cases import NOISE, PI, SEED, SIGMA1, SIGMA2, Case, Layer, initial_weights, layers, make_data
 
-STEPS_BEFORE_PREDICTION = 50
 _LOG_WIDE, _LOG_NARROW = (
     math.log(share / (sigma * math.sqrt(2 * math.pi))) for share, sigma in ((PI, SIGMA1), (1 - PI, SIGMA2))
 )
@@ -122,7 +122,7 @@ def loop_of(case: Case, device: torch.device, step: Callable[[], Any], predict: 
     """Return steps, or predictions after some steps."""
     if case.kind != "predict":
         return Loop(step, device)
-    Loop(step, device).run(STEPS_BEFORE_PREDICTION)
+    Loop(step, device).run(cases.STEPS_BEFORE_PREDICTION)
     return Loop(predict, device, has_loss=False)
 
 

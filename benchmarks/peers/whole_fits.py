@@ -13,15 +13,11 @@ import time
 _STARTED = time.perf_counter()
 PARTS = []
 
-from benchmarks.peers.cases import INIT_RHO, LEARNING_RATE, NOISE, PI, SEED, SIGMA1, SIGMA2, Case, make_data  # noqa: E402
+from dataclasses import replace  # noqa: E402
 
-CASES = {
-    "sine": Case("sine", widths=(1, 20, 20, 1)),
-    "uci": Case("uci", widths=(13, 50, 1), num_data=455, batch_size=100),
-    "mnist": Case(
-        "mnist", widths=(784, 400, 400, 10), num_data=60_000, batch_size=128, threads=2, task="classification"
-    ),
-}
+from benchmarks.peers import cases  # noqa: E402
+
+FITTED = cases.CASES | {"mnist": replace(cases.CASES["mlp400"], num_data=60_000)}
 DRAWS, INPUTS = 100, 100
 
 
@@ -29,26 +25,28 @@ def _now(part: str) -> None:
     PARTS.append([part, round(time.perf_counter() - _STARTED, 3)])
 
 
-def pyrobnn(case: Case, steps: int, engine: str) -> None:
+def pyrobnn(case: cases.Case, steps: int, engine: str) -> None:
     """Fit and predict with pyrobnn."""
     import pyrobnn as bnn
 
     first, *hidden, last = case.widths
-    likelihood = bnn.likelihoods.Categorical() if case.task == "classification" else bnn.likelihoods.Gaussian(NOISE)
-    prior = bnn.priors.ScaleMixture(pi=PI, sigma1=SIGMA1, sigma2=SIGMA2)
+    likelihood = (
+        bnn.likelihoods.Categorical() if case.task == "classification" else bnn.likelihoods.Gaussian(cases.NOISE)
+    )
+    prior = bnn.priors.ScaleMixture(pi=cases.PI, sigma1=cases.SIGMA1, sigma2=cases.SIGMA2)
     model = bnn.BNN(bnn.MLP(first, hidden, last), prior=prior, likelihood=likelihood)
-    guide = bnn.guides.MeanField(init_rho=INIT_RHO)
-    method = bnn.SVI(guide=guide, steps=steps, lr=LEARNING_RATE, batch_size=case.batch_size)
-    x, y = make_data(case)
+    guide = bnn.guides.MeanField(init_rho=cases.INIT_RHO)
+    method = bnn.SVI(guide=guide, steps=steps, lr=cases.LEARNING_RATE, batch_size=case.batch_size)
+    x, y = cases.make_data(case)
     _now("import")
-    posterior = bnn.fit(model, bnn.Data(x, y), method, seed=SEED, engine=engine, progress=False)
+    posterior = bnn.fit(model, bnn.Data(x, y), method, seed=cases.SEED, engine=engine, progress=False)
     _now(f"fit, {posterior.info['engine']['used']}")
     prediction = posterior.predict(x[:INPUTS], num_draws=DRAWS)
     _ = prediction.mean, prediction.std
     _now("predict")
 
 
-def numpyro(case: Case, steps: int) -> None:
+def numpyro(case: cases.Case, steps: int) -> None:
     """Fit with one jitted scan over all steps, and predict with `Predictive`, jitted."""
     import jax
     from jax import lax, random
@@ -61,15 +59,15 @@ def numpyro(case: Case, steps: int) -> None:
         lambda carry, x, y: lax.scan(lambda state, _: inference.step(state, x, y), carry, length=steps),
         donate_argnums=0,
     )
-    (state, _), losses = scan(inference.init(random.PRNGKey(SEED)), inference.x, inference.y)
+    (state, _), losses = scan(inference.init(random.PRNGKey(cases.SEED)), inference.x, inference.y)
     jax.block_until_ready(losses)
     _now("fit")
-    predict, key = make_predict(inference, DRAWS), random.PRNGKey(SEED + 1)
+    predict, key = make_predict(inference, DRAWS), random.PRNGKey(cases.SEED + 1)
     jax.block_until_ready(predict(key, inference.svi.get_params(state), inference.x[:INPUTS]))
     _now("predict")
 
 
-def pyro(case: Case, steps: int) -> None:
+def pyro(case: cases.Case, steps: int) -> None:
     """Fit with `svi.step` and predict with `Predictive`."""
     import torch
     from pyro import enable_validation
@@ -86,7 +84,7 @@ def pyro(case: Case, steps: int) -> None:
     batches, model = Batches(case, device), Model(case)
     guide = make_guide(case, model, device)
     _now("import")
-    svi = SVI(model, guide, Adam({"lr": LEARNING_RATE}), Trace_ELBO())
+    svi = SVI(model, guide, Adam({"lr": cases.LEARNING_RATE}), Trace_ELBO())
     for _ in range(steps):
         svi.step(*batches.draw())
     _now("fit")
@@ -98,7 +96,7 @@ def pyro(case: Case, steps: int) -> None:
 
 def main() -> None:
     """Do what the arguments name."""
-    engine, case, steps = sys.argv[1], CASES[sys.argv[2]], int(sys.argv[3])
+    engine, case, steps = sys.argv[1], FITTED[sys.argv[2]], int(sys.argv[3])
     if engine.startswith("pyrobnn"):
         pyrobnn(case, steps, "eager" if engine == "pyrobnn eager" else "auto")
     else:
