@@ -1,6 +1,5 @@
 """What measures of faults share: the row of an action that was done many times, and the page of such rows."""
 
-import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -51,7 +50,7 @@ def page_of(title: str) -> Callable[[list[Row], Options], Page]:
         failures = [f"- {row['what']}: `{_one_line(text)}`" for row in rows for text in row["failures"]]
         lines = grid(header, ([row[column] for column in columns] for row in shown))
         lines += ["", "What went wrong:", "", *failures] if failures else []
-        return Page(title, [f"On {platform.system()} {platform.machine()}, one thread."], lines)
+        return Page(title, ["One thread."], lines)
 
     return page
 

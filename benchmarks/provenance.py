@@ -108,8 +108,9 @@ def machine(threads: int) -> dict[str, Any]:
 
 def describe_machine() -> dict[str, Any]:
     """Return the processor's model, the number of cores that may be used, and the platform."""
-    model = processor()["model name"]
-    return {"cpu": model, "cores": os.cpu_count(), "platform": f"{platform.system()} {platform.machine()}"}
+    model, platform_name = processor()["model name"], f"{platform.system()} {platform.machine()}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cpu": model, "cores": cores, "platform": platform_name}
 
 
 def manifest(threads: int, seconds: float, commit: dict[str, Any] | None) -> dict[str, Any]:

@@ -332,12 +332,17 @@ def test_a_measure_goes_on_where_it_was_and_the_last_row_of_a_key_counts(tmp_pat
         harness.run_measure("some_thing", [*arguments, "--out", str(tmp_path)])
     assert done == ["a", "b", "a"]
     rows = harness.load_rows("some_thing", tmp_path)
-    code = {row.pop("code") for row in rows}
+    code, hardware = ({row.pop(column) for row in rows} for column in ("code", "hardware"))
     assert rows == [{"net": "a", "rounds": 20}, {"net": "b", "rounds": 10}]
     assert len((tmp_path / "some-thing.jsonl").read_text().splitlines()) == 3
     page = (tmp_path / "some-thing.md").read_text()
     assert "| a | 20 |\n| b | 10 |" in page
-    assert f"Rows by their code: 2 of {code.pop()}." in page
+    assert f"Rows by their code: 2 of {code.pop()}.\n\nRows by their hardware: 2 of {hardware.pop()}." in page
+
+
+def test_a_machine_has_the_cores_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5})
+    assert provenance.describe_machine()["cores"] == 3
 
 
 DATA_OF_MEASURES = {

@@ -138,8 +138,8 @@ def page(rows: list[Row], options: Options) -> Page:
     ]
     about = (
         f"{NUM:,} examples of {WIDTH} float32 numbers, {4 * NUM * WIDTH / 1e6:.0f} MB; an eager fit of a {WIDTH}-50-1 "
-        f"network, batches of {BATCH}, one thread. The files are in the page cache. Two cores that others used "
-        "meanwhile: rates of one run, which may be off by a half."
+        f"network, batches of {BATCH}, one thread. The files are in the page cache. Rates are of one "
+        "run, and may be off by a half."
     )
     lines = [
         *grid(["data", "growth of memory, MB", "opening, s", "steps a second", "to memory"], kinds),

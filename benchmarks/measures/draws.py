@@ -69,4 +69,4 @@ def run(job: Row, options: Options) -> list[Row]:
     return [short(job | {"inputs": inputs, "draws": draws} | medians) | {"ratio": round(ratio, 2)}]
 
 
-page = plain_page("Predictions beside a plain loop", "CPU seconds of one thread, x86.", {"ratio": ".2f"})
+page = plain_page("Predictions beside a plain loop", "CPU seconds of one thread.", {"ratio": ".2f"})

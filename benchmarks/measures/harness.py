@@ -4,7 +4,7 @@ A measure is a module of `benchmarks.measures` with the names of `Measure`. Its 
 job gives rows, which are appended to `results/NAME.jsonl` when it is done: a measure that was stopped goes on with the
 next job. `results/NAME.md` is the page of all rows.
 
-Rows have a digest of the code that gave them, `code`, which does not decide whether a job is done, unlike in suites:
+Rows have the machine that gave them, `hardware`, and a digest of the code, `code`, which does not decide whether a job is done, unlike in suites:
 most are times, which differ from run to run anyway, and all would have to be measured again after each change of the
 library. `--again` measures what a change is about.
 """
@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 import pyrobnn as bnn
 from benchmarks import RESULTS
-from benchmarks.provenance import code_digest
+from benchmarks.provenance import code_digest, describe_machine
 from benchmarks.report.parts import Row, grid, save_picture
 from benchmarks.store import append, whole_lines
 
@@ -55,21 +55,22 @@ class Page:
     of: str = ""
     dpi: int = 110
 
-    def write(self, name: str, path: Path, failed: Sequence[Row], codes: Mapping[str, int]) -> None:
+    def write(self, name: str, path: Path, failed: Sequence[Row], origins: Mapping[str, Mapping[str, int]]) -> None:
         """Write the page and its pictures.
 
         Args:
             name: of the measure.
             path: of its rows.
             failed: rows of jobs that failed.
-            codes: number of rows by the digest of the code that gave them.
+            origins: number of rows by the digest of the code, and by the machine, that gave them.
         """
         path = path.with_name(f"{path.stem}{self.of}.md")
         made = f"Made by `python -m benchmarks measure {name}`, which says what is measured."
         lines = [f"# {self.title}", "", made, *self.about, "", *self.lines]
         lines += ["", "Failed:", "", *(f"- {_words(row)}" for row in failed)] if failed else []
-        said = ", ".join(f"{count} of {code}" for code, count in codes.items())
-        lines += ["", f"Rows by their code: {said}."] if codes else []
+        for origin, counts in origins.items():
+            said = "; ".join(f"{count} of {value}" for value, count in counts.items())
+            lines += ["", f"Rows by their {origin}: {said}."] if counts else []
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         for end, figure in self.pictures.items():
             save_picture(figure, path.with_name(f"{path.stem}{end}.png"), self.dpi)
@@ -147,9 +148,12 @@ def run_measure(name: str, arguments: Sequence[str]) -> bool:
         rows = [] if options.again else _sound(load_rows(name, options.out))
         done = [] if options.report else _run(module, options, path, rows)
         if rows := load_rows(name, options.out):
-            codes = Counter(filter(None, [row.pop("code", None) for row in rows]))
+            origins = {
+                column: Counter(filter(None, [row.pop(column, None) for row in rows]))
+                for column in ("code", "hardware")
+            }
             failed = [row for row in rows if "failed" in row]
-            module.page(_sound(rows), options).write(name, path, failed, codes)
+            module.page(_sound(rows), options).write(name, path, failed, origins)
     return all("failed" not in row and row.get("holds", True) for row in done)
 
 
@@ -180,7 +184,8 @@ def parsed(name: str, module: Measure, arguments: Sequence[str]) -> Options:
 
 def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> list[Row]:
     """Do the jobs that are not among the rows on file, and return the rows of these jobs."""
-    every, code = [], code_digest(module.__name__)
+    every, hardware = [], "{cpu}, {cores} cores, {platform}".format(**describe_machine())
+    origin = {"code": code_digest(module.__name__), "hardware": hardware}
     missing = [job for job in module.jobs(options) if not all(chosen(rows, **row) for row in expected(job))]
     for job in tqdm(missing, disable=None):
         try:
@@ -190,7 +195,7 @@ def _run(module: Measure, options: Options, path: Path, rows: list[Row]) -> list
             failed = f"{type(error).__name__}: {str(error).strip()[:500]}"
             done = [row | {"failed": failed} for row in expected(job)]
         tqdm.write("\n".join(map(str, done)))
-        append(path, (json.dumps(row | {"code": code}, ensure_ascii=False) for row in done))
+        append(path, (json.dumps(row | origin, ensure_ascii=False) for row in done))
         every += done
     return every
 

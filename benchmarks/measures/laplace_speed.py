@@ -22,7 +22,6 @@ import pyrobnn as bnn
 from benchmarks import laplace_torch
 from benchmarks.measures.harness import Options, Page, Row
 from benchmarks.new_process import in_process
-from benchmarks.provenance import describe_machine
 from benchmarks.report.parts import grid
 from benchmarks.timing import by_turns, resident, works_on_fits
 from pyrobnn.posterior.linearized import functional
@@ -97,7 +96,7 @@ def jobs(options: Options) -> list[Row]:
 def run(job: Row, options: Options) -> list[Row]:
     """Return median seconds of each engine, or memory."""
     if isinstance(job["engine"], str):
-        return [job | in_process(memory, job["engine"].removeprefix("memory, ")) | describe_machine()]
+        return [job | in_process(memory, job["engine"].removeprefix("memory, "))]
     rows: dict[str, Row] = {name: {"engine": name} for name in job["engine"]}
     for structure in STRUCTURES:
         engines = {name: functions for name, functions in engines_of(structure).items() if name in rows}
@@ -106,7 +105,7 @@ def run(job: Row, options: Options) -> list[Row]:
         spent |= by_turns(works_on_fits(slow, TASKS)[0], 1, warm_up=0, clock=time.perf_counter)
         for (name, task), seconds in spent.items():
             rows[name][f"{structure} {task}"] = median(seconds)
-    return [row | describe_machine() for row in rows.values()]
+    return [*rows.values()]
 
 
 def bounds(seconds: dict[str, Row]) -> list[tuple[str, str, float, bool]]:
@@ -140,9 +139,7 @@ def page(rows: list[Row], options: Options) -> Page:
         [name, asked, f"{measured:.3g}{'' if holds else ' (**does not hold**)'}"]
         for name, asked, measured, holds in bounds(by_engine)
     ]
-    about = (
-        f"{ours['cpu']}, {ours['cores']} cores. Milliseconds, medians; in brackets how many times longer than pyrobnn."
-    )
+    about = "Milliseconds, medians; in brackets how many times longer than pyrobnn."
     grown = [row for row in rows if "gib" in row]
     shown = ", ".join(f"{row['engine'].removeprefix('memory, ')} {row['gib']:.2f} GiB" for row in grown)
     lines = [

@@ -95,7 +95,7 @@ def page(rows: list[Row], options: Options) -> Page:
         ratio = first["seconds"] / second["seconds"]
         lines.append([*key, first["seconds"], second["seconds"], f"{ratio:.2f}", first["difference"]])
     about = (
-        "CPU seconds of one thread on an x86 server; the ratio is pyrobnn's time over that of laplace-torch. The",
+        "CPU seconds of one thread; the ratio is pyrobnn's time over that of laplace-torch. The",
         "largest difference between the two in any class probability (probit) is in the last column.",
     )
     header = ["net", "structure", "task", *ENGINES, "ratio", "difference"]

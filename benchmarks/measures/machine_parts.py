@@ -80,6 +80,6 @@ def run(job: Row, options: Options) -> list[Row]:
 
 page = plain_page(
     "A captured step beside its parts",
-    "Milliseconds of CPU time of one thread on an x86 server; the ratio is that of the step to the sum of its parts.",
+    "Milliseconds of CPU time of one thread; the ratio is that of the step to the sum of its parts.",
     {"ratio": ".2f"},
 )

@@ -115,4 +115,4 @@ def run(job: Row, options: Options) -> list[Row]:
 
 
 _FORMATS = {"seconds": ".2f", "cpu": ".2f"}
-page = plain_page("Seconds until things are ready", "On two cores of an x86 server.", _FORMATS)
+page = plain_page("Seconds until things are ready", "Medians of the rounds.", _FORMATS)

@@ -82,6 +82,6 @@ def page(rows: list[Row], options: Options) -> Page:
         lines.append([call, len(digests), len(set(digests))])
     about = (
         "Each call runs in new processes with one seed, half of them with no library on disk, half beside a busy",
-        "process, on two cores of an x86 server.",
+        "process.",
     )
     return Page("The same call gives the same bits", about, grid(["call", "processes", "different results"], lines))

@@ -120,5 +120,5 @@ def run(job: Row, options: Options) -> list[Row]:
 
 def page(rows: list[Row], options: Options) -> Page:
     """Return the results, each with the plain step beside which it was measured."""
-    shown = plain_page("Training steps beside plain PyTorch", "CPU time of one thread on an x86 server.", _FORMATS)
+    shown = plain_page("Training steps beside plain PyTorch", "CPU time of one thread.", _FORMATS)
     return shown([row for net in NETS for row in chosen(rows, net=net)], options)

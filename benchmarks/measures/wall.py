@@ -90,8 +90,8 @@ def _versions(engine: str) -> str:
 def page(rows: list[Row], options: Options) -> Page:
     """Return the medians and their ratios."""
     about = (
-        "A new process that imports, fits and predicts: medians over rounds in which the engines take turns, on",
-        "two cores of an x86 server. Seconds of processors are those of a process and all that it starts.",
+        "A new process that imports, fits and predicts: medians over rounds in which the engines take turns.",
+        "Seconds of processors are those of a process and all that it starts.",
         "",
         "Rounds and dates: " + "; ".join(map(partial(_rounds, rows), ENGINES)) + ".",
     )
