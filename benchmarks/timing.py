@@ -28,26 +28,29 @@ def by_turns(
     return seconds
 
 
-def works_on_fits(
-    engines: Mapping[str, Sequence[Callable[..., Any]]], tasks: Sequence[str]
-) -> tuple[dict[tuple[str, str], Callable[[], None]], dict[tuple[str, str], Any]]:
-    """Return works for `by_turns` by engine and task, and a dictionary into which they put their results.
+type Works = Sequence[Callable[..., Any]]
+type ByTask[T] = dict[tuple[str, str], T]
+"""By engine and task."""
 
-    Args:
-        engines: what fits, and what takes the fit.
-        tasks: names of these.
+
+def fit_by_turns(
+    engines: Mapping[str, Works], tasks: Sequence[str], rounds: int, *, warm_up: int = 1, clock: Callable[[], float]
+) -> tuple[ByTask[list[float]], ByTask[Any]]:
+    """Return the seconds of each engine's tasks as `by_turns` does, and their last results.
+
+    The first task is the fit, which the others get.
     """
-    works: dict[tuple[str, str], Callable[[], None]] = {}
-    results: dict[tuple[str, str], Any] = {}
-
-    def add(engine: str, task: str, work: Callable[..., Any]) -> None:
-        arguments = () if task == tasks[0] else ((engine, tasks[0]),)
-        works[engine, task] = lambda: results.update({(engine, task): work(*(results[key] for key in arguments))})
-
-    for engine, functions in engines.items():
-        for task, work in zip(tasks, functions, strict=True):
-            add(engine, task, work)
-    return works, results
+    seconds: ByTask[list[float]] = {(engine, task): [] for engine in engines for task in tasks}
+    results: ByTask[Any] = {}
+    for turn in range(-warm_up, rounds):
+        for engine, works in engines.items():
+            for task, work in zip(tasks, works, strict=True):
+                arguments = [] if task == tasks[0] else [results[engine, tasks[0]]]
+                started = clock()
+                results[engine, task] = work(*arguments)
+                if turn >= 0:
+                    seconds[engine, task].append(clock() - started)
+    return seconds, results
 
 
 class Timed(NamedTuple):
@@ -75,11 +78,11 @@ def milliseconds(step: Callable[[], Any], device: str, *, seconds: float, warm_u
     """Return the milliseconds of a call, over about that many seconds: by events on a card, by the clock on a CPU."""
     for _ in range(warm_up):
         step()
-    count = max(1, int(seconds / max(_timed(step, device, 1) / 1000, 1e-6)))
-    return _timed(step, device, min(count, 10_000))
+    count = max(1, int(seconds / max(_mean_ms(step, device, 1) / 1000, 1e-6)))
+    return _mean_ms(step, device, min(count, 10_000))
 
 
-def _timed(step: Callable[[], Any], device: str, count: int) -> float:
+def _mean_ms(step: Callable[[], Any], device: str, count: int) -> float:
     if device != "cuda":
         started = time.perf_counter()
         for _ in range(count):

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import os
@@ -23,7 +24,7 @@ from benchmarks.report.parts import grid
 from benchmarks.runner import run_suite
 from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Job, load_suite
-from benchmarks.timing import by_turns
+from benchmarks.timing import by_turns, fit_by_turns
 from benchmarks.worker import do
 from pyrobnn import InputError
 
@@ -427,6 +428,14 @@ def test_works_take_turns_and_rounds_before_do_not_count():
     found = by_turns({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 2, clock=time.perf_counter)
     assert "".join(done) == "ababab"
     assert [len(seconds) for seconds in found.values()] == [2, 2]
+
+
+def test_tasks_of_an_engine_get_its_own_last_fit():
+    fits = {"a": itertools.count(), "b": itertools.count(10)}
+    engines = {name: (fit.__next__, lambda fit: fit) for name, fit in fits.items()}
+    seconds, results = fit_by_turns(engines, ("fit", "predict"), 2, clock=time.perf_counter)
+    assert results == {("a", "fit"): 2, ("a", "predict"): 2, ("b", "fit"): 12, ("b", "predict"): 12}
+    assert {len(spent) for spent in seconds.values()} == {2}
 
 
 def test_a_function_in_a_new_process_gets_and_gives_json():

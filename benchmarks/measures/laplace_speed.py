@@ -23,7 +23,7 @@ from benchmarks import laplace_torch
 from benchmarks.measures.harness import Options, Page, Row
 from benchmarks.new_process import in_process
 from benchmarks.report.parts import grid
-from benchmarks.timing import by_turns, resident, works_on_fits
+from benchmarks.timing import fit_by_turns, resident
 from pyrobnn.posterior.linearized import functional
 
 KEY = ("engine",)
@@ -101,8 +101,8 @@ def run(job: Row, options: Options) -> list[Row]:
     for structure in STRUCTURES:
         engines = {name: functions for name, functions in engines_of(structure).items() if name in rows}
         slow = {DEFAULT: engines.pop(DEFAULT)} if DEFAULT in engines else {}
-        spent = by_turns(works_on_fits(engines, TASKS)[0], options.rounds, clock=time.perf_counter)
-        spent |= by_turns(works_on_fits(slow, TASKS)[0], 1, warm_up=0, clock=time.perf_counter)
+        spent = fit_by_turns(engines, TASKS, options.rounds, clock=time.perf_counter)[0]
+        spent |= fit_by_turns(slow, TASKS, 1, warm_up=0, clock=time.perf_counter)[0]
         for (name, task), seconds in spent.items():
             rows[name][f"{structure} {task}"] = median(seconds)
     return [*rows.values()]

@@ -21,7 +21,7 @@ import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Page, Row, short
 from benchmarks.networks import resnet18, three_convolutions
 from benchmarks.report.parts import grid, grouped
-from benchmarks.timing import by_turns, works_on_fits
+from benchmarks.timing import fit_by_turns
 
 EXAMPLES, PREDICTED, DRAWS, BATCH = 512, 256, 500, 128
 STRUCTURES, TASKS = ("kron", "full", "diag"), ("fit", "probit", "draws")
@@ -77,8 +77,7 @@ def run(job: Row, options: Options) -> list[Row]:
         engine: (partial(fit, net, x, y, job["structure"]), *(partial(task, x=x[:PREDICTED]) for task in tasks))
         for engine, (fit, *tasks) in ENGINES.items()
     }
-    works, results = works_on_fits(engines, TASKS)
-    spent = by_turns(works, options.rounds, clock=time.process_time)
+    spent, results = fit_by_turns(engines, TASKS, options.rounds, clock=time.process_time)
     first, second = (results[engine, "probit"].detach() for engine in ENGINES)
     difference = float(f"{float((first - second).abs().max()):.2g}")
     return [

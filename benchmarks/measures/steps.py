@@ -37,7 +37,7 @@ STEPS = ("plain", *GUIDES)
 OPTIONS = {"rounds": 3, "nets": list(NETS), "engines": ["eager", "captured"]}
 
 
-class Timed(nn.Module):
+class NotesStarts(nn.Module):
     """Notes the times at which the network inside it runs in training, as `starts`."""
 
     def __init__(self, net: nn.Module) -> None:
@@ -82,7 +82,7 @@ def cost(name: str, engine: str, step: str) -> dict[str, float]:
     make, shape, batch, steps = NETS[name]
     torch.manual_seed(0)
     is_captured = engine == "captured" and step != "plain"
-    net = make() if is_captured else Timed(make())
+    net = make() if is_captured else NotesStarts(make())
     x, y = torch.randn(EXAMPLES, *shape), torch.randint(0, 10, (EXAMPLES,))
     data, total = bnn.Data(x, y, standardize=False), steps + WARM_UP
     if step == "plain":

@@ -23,8 +23,7 @@ _RIVALS: dict[str, set[str]] = {
 def tables(rows: list[Row], published: list[Row]) -> list[Table]:
     """Return tables of scores, of our best beside the best published, of coverage, and of the chosen settings."""
     data = distinct(rows, "data")
-    random = [row for row in rows if row.get("splits", "published") == "published"]
-    beside = published if random else []
+    beside = published if draw.has_published_splits(rows) else []
     shown = [_score_table(rows, beside, metric, data) for metric in METRICS]
     known = [name for name in data if any(row["dataset"] == name for row in beside)]
     if known:

@@ -22,7 +22,7 @@ def forest(rows: list[Row]) -> Figure:
     """Return the log scores of all methods on each data set, best on top, with two standard errors."""
     data = distinct(rows, "data")
     ours = own_means(rows, "log_score")
-    theirs = published_means(load_published(), "log_score", data) if _has_published_splits(rows) else {}
+    theirs = published_means(load_published(), "log_score", data) if has_published_splits(rows) else {}
     count = max(sum(name in sets for sets in [*ours.values(), *theirs.values()]) for name in data)
     picture, axes = panels(len(data), 2, (6.2, 0.24 * count + 1.0))
     for axis, name in zip(axes, data, strict=True):
@@ -35,7 +35,8 @@ def forest(rows: list[Row]) -> Figure:
     return Figure("forest", caption, picture)
 
 
-def _has_published_splits(rows: list[Row]) -> bool:
+def has_published_splits(rows: list[Row]) -> bool:
+    """Whether the rows are of the published splits, so that published numbers stand beside them."""
     return rows[0].get("splits", "published") == "published"
 
 

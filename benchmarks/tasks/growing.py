@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import pyrobnn as bnn
-from benchmarks.tasks.schema import Fitted, methods, mixed, of_svi
+from benchmarks.tasks.schema import Fitted, entry_settings, mixed, svi_settings
 
 
 def learners(suite: dict[str, Any], kind: type, **defaults: Any) -> list[dict[str, Any]]:
@@ -16,7 +16,7 @@ def learners(suite: dict[str, Any], kind: type, **defaults: Any) -> list[dict[st
     Raises:
         InputError: as there, or an ensemble of Laplace approximations, or `tuned` for another guide.
     """
-    entries = methods(suite, kind, **defaults)
+    entries = entry_settings(suite, kind, **defaults)
     for method in entries:
         is_laplace = isinstance(bnn.guides.resolve(method["guide"]), bnn.guides.Laplace)
         if is_laplace and method["members"] > 1:
@@ -74,7 +74,7 @@ class Growing:
     def of(cls, settings: Any, model: bnn.BNN, **more: Any) -> "Growing":
         """Return the fits that the settings of a job ask for, with more attributes."""
         guide, how = bnn.guides.resolve(settings.guide), {"members": settings.members, "engine": settings.engine}
-        return cls(model, guide, settings=of_svi(settings), **how, **more)
+        return cls(model, guide, settings=svi_settings(settings), **how, **more)
 
     def fit(self, parts: list[tuple[Tensor, Tensor]], seed: int) -> list[Fitted]:
         """Return the posterior of each data set (x, y), all of the same length."""

@@ -72,7 +72,7 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     if not suite.get("sets"):
         raise bnn.InputError("The suite needs [[sets]], each with `data`.")
     sets = [_set(table) for table in suite["sets"]]
-    return [{**shared, **table, **method} for table in sets for method in schema.methods(suite)]
+    return [{**shared, **table, **method} for table in sets for method in schema.entry_settings(suite)]
 
 
 def _set(table: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def run(settings: Settings, keep: Path | None = None) -> list[dict[str, Any]]:
     parts = [parts_of(settings, seed) for seed in range(settings.seeds)]
     first, members = parts[0].train, settings.members
     model = schema.model_of(settings, first.x.shape[1], int(first.y.max()) + 1, bnn.likelihoods.Categorical())
-    method = bnn.SVI(guide=settings.guide, **schema.of_svi(settings))
+    method = bnn.SVI(guide=settings.guide, **schema.svi_settings(settings))
     data = [part.train for part in parts for _ in range(members)]
     how: dict[str, Any] = {"seed": 0, "device": "cpu", "engine": settings.engine, "progress": False}
     fits = bnn.fit_replicates(model, data, method, **how)

@@ -200,7 +200,7 @@ def values_at(tables: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def methods(suite: dict[str, Any], kind: type = Method, **more: Any) -> list[dict[str, Any]]:
+def entry_settings(suite: dict[str, Any], kind: type = Method, **more: Any) -> list[dict[str, Any]]:
     """Return the settings of each of [[entries]], complete, with its name as "entry".
 
     Args:
@@ -228,7 +228,7 @@ def model_of(settings: Any, inputs: int, outputs: int, likelihood: Any) -> bnn.B
     return bnn.BNN(net, prior=bnn.priors.resolve(settings.prior), likelihood=likelihood)
 
 
-def of_svi(settings: Any) -> dict[str, Any]:
+def svi_settings(settings: Any) -> dict[str, Any]:
     """Return the settings of SVI that a job has beside its guide."""
     return {key: getattr(settings, key) for key in ("steps", "lr", "batch_size")} | {"schedule": "cosine_annealing_lr"}
 
