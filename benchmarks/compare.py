@@ -11,8 +11,8 @@ from typing import Any
 import pyrobnn as bnn
 from benchmarks.provenance import SAME_KIND, code_digest
 from benchmarks.report.parts import standard_error
+from benchmarks.rows import Row
 from benchmarks.store import Record, Store
-from benchmarks.suite import Row
 
 _NOT_SCORES = {"entry", "data", "split", "seed", "key", "candidates"}
 _RESULTS = {"chosen", "engine"}

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks.measures.harness import Options, Page, Row
-from benchmarks.report.parts import grid
+from benchmarks.measures.harness import Options, Page
+from benchmarks.rows import Row, grid
 
 
 def outcome(what: str, count: int, asked: str, happened: str, *, failures: list[str], started: float) -> Row:

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from benchmarks import RESULTS
-from benchmarks.measures.harness import Options, Row, plain_page, short
+from benchmarks.measures.harness import Options, plain_page, short
+from benchmarks.rows import Row
 
 SECONDS = {"agreement": 155, "graphs": 70, "steps": 145, "resnet": 65, "laplace": 50, "mnist": 75, "lifecycle": 55}
 """Seconds that a measure may take on a card."""

@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from benchmarks.suite import Row
+from benchmarks.rows import Row
 
 _FILE = Path(__file__).parent / "published.csv"
 

@@ -12,8 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import pyrobnn as bnn
 from benchmarks import RESULTS
 from benchmarks.executors.local import run_locally
+from benchmarks.rows import Row
 from benchmarks.store import Record, Store, finished
-from benchmarks.suite import Job, Row, Suite, make_job
+from benchmarks.suite import Job, Suite, make_job
 from benchmarks.worker import Outcome, do
 
 PLACES = ("local", "ray")

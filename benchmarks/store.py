@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pyrobnn as bnn
-from benchmarks.suite import Job, Row, Suite
+from benchmarks.rows import Row
+from benchmarks.suite import Job, Suite
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 import pyrobnn as bnn
 from benchmarks.provenance import code_digest
-from benchmarks.report.parts import Figure, Row, Table
+from benchmarks.rows import Figure, Row, Table
 
 TASKS = ("active", "bandit", "mnist", "nuts", "ood", "regression")
 _IS_A_PATH = re.compile(r"\w+(\.\w+)+")

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from benchmarks.provenance import code_digest, git_commit, manifest
-from benchmarks.suite import Job, Row, get_task, typed
+from benchmarks.rows import Row
+from benchmarks.suite import Job, get_task, typed
 
 TRIES = 3
 """Times that a job is tried if its worker dies."""

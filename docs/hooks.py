@@ -14,7 +14,11 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/README.md": "benchmarks/run.md",
+}
 _FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', flags=re.DOTALL)
 _MATHJAX = re.compile(r"<script data-mkdocs-jupyter-mathjax=.*?</script>", flags=re.DOTALL)
 _PAGE = re.compile(r"(?<![\w/])docs/(?P<name>[\w-]+(?:/[\w-]+)?)\.md")

@@ -20,7 +20,7 @@ from benchmarks.measures.harness import Page
 from benchmarks.new_process import in_process
 from benchmarks.peers.processes import EngineError
 from benchmarks.report.page import _bold, write_report
-from benchmarks.report.parts import grid
+from benchmarks.rows import grid
 from benchmarks.runner import run_suite
 from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Job, load_suite
@@ -440,6 +440,11 @@ def test_tasks_of_an_engine_get_its_own_last_fit():
 
 def test_a_function_in_a_new_process_gets_and_gives_json():
     assert in_process(math.gcd, 12, 18) == 6
+
+
+def test_the_site_lists_every_page_of_a_measure():
+    listed = (ROOT / "docs" / "benchmarks" / "index.md").read_text()
+    assert not [path.name for path in RESULTS.glob("*.md") if f"/results/{path.name})" not in listed]
 
 
 def test_measures_import_no_measures():

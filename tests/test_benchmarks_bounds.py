@@ -19,8 +19,8 @@ from benchmarks.measures.wide import SETS as WIDE_SETS
 from benchmarks.peers.ratios import REQUIREMENTS
 from benchmarks.problems import PROBLEMS, WIDE
 from benchmarks.published import load_published
-from benchmarks.report.parts import grouped
 from benchmarks.report.regression import published_means
+from benchmarks.rows import grouped
 from benchmarks.store import Store
 from benchmarks.suite import load_suite
 from benchmarks.targets import LIKELIHOODS

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, chosen
 from benchmarks.problems import PROBLEMS, Problem, drawn, model_of
-from benchmarks.report.parts import grid
+from benchmarks.rows import Row, grid
 from benchmarks.targets import LIKELIHOODS as DRAWN
 from benchmarks.targets import ROWS
 from benchmarks.timing import timed

@@ -17,9 +17,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, short
+from benchmarks.measures.harness import Options, Page, short
 from benchmarks.new_process import in_process
-from benchmarks.report.parts import grid
+from benchmarks.rows import Row, grid
 from benchmarks.timing import resident, timed
 
 KEY = ("data",)

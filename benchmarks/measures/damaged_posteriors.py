@@ -14,7 +14,8 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.faults import count_outcomes, page_of
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options
+from benchmarks.rows import Row
 
 KEY = ("what",)
 OPTIONS = {"count": 167}

@@ -19,10 +19,10 @@ from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.linear_model import LogisticRegressionCV, RidgeCV
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, short
+from benchmarks.measures.harness import Options, Page, chosen, short
 from benchmarks.problems import ALL, PROBLEMS, Problem, model_of
 from benchmarks.references import Normals, classifiers, label_scores, normals, process, regressors
-from benchmarks.report.parts import grid, grouped
+from benchmarks.rows import Row, grid, grouped
 from pyrobnn.verdict.baselines import fit_baselines
 
 KEY = ("problem", "kind", "name", "seed")

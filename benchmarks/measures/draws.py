@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Row, each, plain_page, short
+from benchmarks.measures.harness import Options, each, plain_page, short
 from benchmarks.networks import LSTM, VisionTransformer, resnet18
+from benchmarks.rows import Row
 from benchmarks.timing import by_turns
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {

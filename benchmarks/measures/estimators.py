@@ -14,9 +14,10 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 import pyrobnn as bnn
 from benchmarks import references
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, chosen
 from benchmarks.references import Arrays
-from benchmarks.report.parts import grid, mean_cell
+from benchmarks.report.parts import mean_cell
+from benchmarks.rows import Row, grid
 from benchmarks.timing import timed
 
 ABOUT = """\

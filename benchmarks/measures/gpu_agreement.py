@@ -15,8 +15,9 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.gpu import Checks, measure_of, size
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options
 from benchmarks.noise import SameNoise
+from benchmarks.rows import Row
 from pyrobnn import guides, likelihoods, priors
 from pyrobnn.testing.combinations import pairwise
 from pyrobnn.testing.common import make_net

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 import pyrobnn as bnn
 from benchmarks import laplace_torch
 from benchmarks.gpu import Checks, measure_of, size
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options
+from benchmarks.rows import Row
 from benchmarks.timing import milliseconds
 
 

@@ -14,7 +14,8 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.gpu import Checks, measure_of, size
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options
+from benchmarks.rows import Row
 from benchmarks.tasks.mnist_scores import UNIT
 
 _BATCH = 128

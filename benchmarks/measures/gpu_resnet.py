@@ -15,8 +15,9 @@ from torch.func import functional_call
 
 import pyrobnn as bnn
 from benchmarks.gpu import Checks, measure_of, size
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options
 from benchmarks.networks import resnet18
+from benchmarks.rows import Row
 from benchmarks.timing import milliseconds
 
 _LEARNING_RATE = 1e-3

@@ -13,10 +13,11 @@ from statistics import median
 import torch
 
 from benchmarks.gpu import Checks, measure_of, size
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options
 from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.engines import ENGINES
 from benchmarks.peers.processes import EngineProcess
+from benchmarks.rows import Row
 from benchmarks.timing import milliseconds
 
 _ENGINES = ("pyrobnn", "pyrobnn_eager", "pyro", "tyxe", "torch_eager", "torch_compiled")

@@ -15,8 +15,8 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row
-from benchmarks.report.parts import grid
+from benchmarks.measures.harness import Options, Page
+from benchmarks.rows import Row, grid
 from benchmarks.variance import variance
 
 KEY = ("state", "KL", "noise")

@@ -4,9 +4,9 @@ A measure is a module of `benchmarks.measures` with the names of `Measure`. Its 
 job gives rows, which are appended to `results/NAME.jsonl` when it is done: a measure that was stopped goes on with the
 next job. `results/NAME.md` is the page of all rows.
 
-Rows have the machine that gave them, `hardware`, and a digest of the code, `code`, which does not decide whether a job is done, unlike in suites:
-most are times, which differ from run to run anyway, and all would have to be measured again after each change of the
-library. `--again` measures what a change is about.
+Rows have the machine that gave them, `hardware`, and a digest of the code, `code`, which does not decide whether a job
+is done, unlike in suites: most are times, which differ from run to run anyway, and all would have to be measured again
+after each change of the library. `--again` measures what a change is about.
 """
 
 import argparse
@@ -26,7 +26,8 @@ from tqdm import tqdm
 import pyrobnn as bnn
 from benchmarks import RESULTS
 from benchmarks.provenance import code_digest, describe_machine
-from benchmarks.report.parts import Row, grid, save_picture
+from benchmarks.report.parts import save_picture
+from benchmarks.rows import Row, grid
 from benchmarks.store import append, whole_lines
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, each
-from benchmarks.report.parts import grid
+from benchmarks.measures.harness import Options, Page, each
+from benchmarks.rows import Row, grid
 from pyrobnn import priors
 
 TITLE = (

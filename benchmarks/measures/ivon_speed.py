@@ -14,7 +14,8 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.captured_fits import captured, running
-from benchmarks.measures.harness import Options, Row, plain_page
+from benchmarks.measures.harness import Options, plain_page
+from benchmarks.rows import Row
 from benchmarks.timing import by_turns
 
 KEY = ("step",)

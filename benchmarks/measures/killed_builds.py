@@ -11,7 +11,8 @@ from pathlib import Path
 
 from benchmarks.faults import outcome, page_of
 from benchmarks.library import no_library
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options
+from benchmarks.rows import Row
 
 KEY = ("what",)
 OPTIONS = {"count": 20}

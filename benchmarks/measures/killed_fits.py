@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
 from benchmarks.faults import outcome, page_of
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options
+from benchmarks.rows import Row
 from pyrobnn._core.tree_files import read_tree
 from pyrobnn.inference.training.checkpoint import FILE
 from pyrobnn.runs import run as runs

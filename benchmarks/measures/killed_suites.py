@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks.compare import results
 from benchmarks.faults import outcome, page_of
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options
+from benchmarks.rows import Row
 from benchmarks.store import Store
 
 KEY = ("what",)

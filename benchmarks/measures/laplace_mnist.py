@@ -14,8 +14,8 @@ import pyro.distributions as dist
 from torch import Tensor
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row
-from benchmarks.report.parts import grid
+from benchmarks.measures.harness import Options, Page
+from benchmarks.rows import Row, grid
 from benchmarks.timing import timed
 
 KEY = ("posterior",)

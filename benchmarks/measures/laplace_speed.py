@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 import pyrobnn as bnn
 from benchmarks import laplace_torch
-from benchmarks.measures.harness import Options, Page, Row
+from benchmarks.measures.harness import Options, Page
 from benchmarks.new_process import in_process
-from benchmarks.report.parts import grid
+from benchmarks.rows import Row, grid
 from benchmarks.timing import fit_by_turns, resident
 from pyrobnn.posterior.linearized import functional
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, short
+from benchmarks.measures.harness import Options, Page, short
 from benchmarks.networks import resnet18, three_convolutions
-from benchmarks.report.parts import grid, grouped
+from benchmarks.rows import Row, grid, grouped
 from benchmarks.timing import fit_by_turns
 
 EXAMPLES, PREDICTED, DRAWS, BATCH = 512, 256, 500, 128

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import pyrobnn as bnn
 from benchmarks.captured_fits import begin, captured, running
-from benchmarks.measures.harness import Options, Page, Row
-from benchmarks.report.parts import grid
+from benchmarks.measures.harness import Options, Page
+from benchmarks.rows import Row, grid
 from benchmarks.timing import by_turns
 from benchmarks.variance import variance
 from pyrobnn.inference.svi.objective import make_elbo

@@ -11,9 +11,9 @@ from statistics import mean, median
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, short
+from benchmarks.measures.harness import Options, Page, chosen, short
 from benchmarks.problems import drawn
-from benchmarks.report.parts import grid
+from benchmarks.rows import Row, grid
 from benchmarks.targets import LIKELIHOODS, ROWS
 from pyrobnn.verdict.baselines import fit_baselines
 

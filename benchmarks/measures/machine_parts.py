@@ -17,7 +17,8 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.captured_fits import captured, running
-from benchmarks.measures.harness import Options, Row, each, plain_page, short
+from benchmarks.measures.harness import Options, each, plain_page, short
+from benchmarks.rows import Row
 from benchmarks.timing import by_turns
 
 NETS = {"784-400-400-10": (784, 400, 400, 10), "784-1200-1200-10": (784, 1200, 1200, 10)}

@@ -9,7 +9,8 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.faults import outcome, page_of
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options
+from benchmarks.rows import Row
 from benchmarks.timing import resident
 
 KEY = ("what",)

@@ -12,8 +12,8 @@ from statistics import mean
 import torch
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row
-from benchmarks.report.parts import grid, grouped
+from benchmarks.measures.harness import Options, Page
+from benchmarks.rows import Row, grid, grouped
 
 KEY = ("network",)
 DIGITS = {"accuracy, %": 2, "fit, s": 0}

@@ -21,10 +21,11 @@ from torch import nn
 
 import pyrobnn as bnn
 from benchmarks.library import no_library
-from benchmarks.measures.harness import Options, Row, plain_page
+from benchmarks.measures.harness import Options, plain_page
 from benchmarks.networks import LSTM
 from benchmarks.new_process import in_process
 from benchmarks.peers.cases import CASES
+from benchmarks.rows import Row
 from benchmarks.timing import timed
 
 KEY = ("what", "cache")

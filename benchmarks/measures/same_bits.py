@@ -17,9 +17,9 @@ import numpy as np
 
 import pyrobnn as bnn
 from benchmarks.library import no_library
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, chosen
 from benchmarks.new_process import in_process
-from benchmarks.report.parts import grid
+from benchmarks.rows import Row, grid
 
 KEY = ("call", "process")
 CALLS: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {

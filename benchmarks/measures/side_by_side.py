@@ -9,8 +9,9 @@ import torch
 
 import pyrobnn as bnn
 from benchmarks.faults import outcome, page_of
-from benchmarks.measures.harness import Options, Row
+from benchmarks.measures.harness import Options
 from benchmarks.new_process import in_process
+from benchmarks.rows import Row
 
 KEY = ("what",)
 OPTIONS = {"count": 25}

@@ -17,13 +17,14 @@ from typing import Any
 
 import pyrobnn as bnn
 from benchmarks.library import no_library
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, chosen
 from benchmarks.peers.cases import CASES, Case
 from benchmarks.peers.engines import ENGINES, Engine
 from benchmarks.peers.processes import EngineError, EngineProcess
 from benchmarks.peers.ratios import Results
 from benchmarks.provenance import describe_machine
 from benchmarks.report import speed, speed_figures
+from benchmarks.rows import Row
 
 KEY = ("machine", "case", "engine")
 

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen, plain_page
+from benchmarks.measures.harness import Options, Page, chosen, plain_page
 from benchmarks.networks import LSTM, resnet18
 from benchmarks.new_process import in_process
+from benchmarks.rows import Row
 from benchmarks.timing import resident
 
 KEY = ("net", "engine", "step")

@@ -20,9 +20,9 @@ from sklearn.metrics import r2_score
 
 import pyrobnn as bnn
 from benchmarks import references
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, chosen
 from benchmarks.references import Arrays, Table
-from benchmarks.report.parts import grid
+from benchmarks.rows import Row, grid
 from benchmarks.timing import timed
 
 KEY = ("task", "data", "rows", "seed")

@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.library import no_library
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, chosen
 from benchmarks.peers import whole_fits
-from benchmarks.report.parts import grid
+from benchmarks.rows import Row, grid
 from benchmarks.timing import timed
 
 KEY = ("case", "steps", "engine", "round")

@@ -18,9 +18,9 @@ from sklearn.datasets import load_diabetes, load_digits, make_friedman1
 from sklearn.linear_model import LogisticRegression, RidgeCV
 
 import pyrobnn as bnn
-from benchmarks.measures.harness import Options, Page, Row, chosen
+from benchmarks.measures.harness import Options, Page, chosen
 from benchmarks.references import Arrays, Normals, Table, label_scores, log_score_of_labels, normals
-from benchmarks.report.parts import grid
+from benchmarks.rows import Row, grid
 from benchmarks.timing import timed
 
 KEY = ("data", "method", "seed")

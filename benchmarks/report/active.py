@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.report.parts import Figure, Row, Table, distinct, mean_cell, standard_error
+from benchmarks.report.parts import mean_cell, standard_error
+from benchmarks.rows import Figure, Row, Table, distinct
 
 _LOOKS = {"uncertainty": ("#0b4f8a", "-"), "random": ("#d9822b", "--")}
 

@@ -6,7 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from benchmarks.report.parts import Figure, Row, Table, grouped, mean_cell
+from benchmarks.report.parts import mean_cell
+from benchmarks.rows import Figure, Row, Table, grouped
 
 _COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#7a7a7a", "#56B4E9")
 _BASELINE = "greedy, ε = 5 %"

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from benchmarks.report.parts import Figure, Row, Table, grouped
+from benchmarks.rows import Figure, Row, Table, grouped
 
 _COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#999999")
 _MARKERS = "os^Dv<>P"

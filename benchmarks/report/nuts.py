@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from benchmarks.report.parts import Figure, Row, Table, distinct, grouped, mean_cell, panels_of_methods, standard_error
+from benchmarks.report.parts import mean_cell, panels_of_methods, standard_error
+from benchmarks.rows import Figure, Row, Table, distinct, grouped
 
 FLOOR = "NUTS, half of it"
 """Name of the entry that compares two halves of NUTS."""

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from benchmarks.report.parts import Figure, Row, Table, distinct, grouped, mean_cell, panels_of_methods, standard_error
+from benchmarks.report.parts import mean_cell, panels_of_methods, standard_error
+from benchmarks.rows import Figure, Row, Table, distinct, grouped
 
 _MEASURES = {"mutual_information": "mutual information", "entropy": "entropy", "max_prob": "1 - largest probability"}
 _LOOKS = {"mutual_information": ("#0b4f8a", "o"), "entropy": ("#d9822b", "s"), "max_prob": ("#555555", "^")}

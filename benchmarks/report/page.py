@@ -16,7 +16,8 @@ from markupsafe import Markup
 
 import pyrobnn as bnn
 from benchmarks.published import load_published
-from benchmarks.report.parts import Figure, Table, grid, save_picture
+from benchmarks.report.parts import save_picture
+from benchmarks.rows import Figure, Table, grid
 from benchmarks.store import Record, Store
 from benchmarks.suite import get_task
 

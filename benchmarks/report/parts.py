@@ -1,18 +1,14 @@
-"""Tables, figures and statistics that all reports use."""
+"""Pictures and statistics that all reports use."""
 
 import io
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, variance
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MatplotlibFigure
-
-Row = dict[str, Any]
 
 
 def mean_cell(values: Sequence[float], digits: int) -> str:
@@ -25,20 +21,6 @@ def standard_error(values: Sequence[float]) -> float:
     """Return the standard error of the mean of values; 0 of a single value, whose error is unknown."""
     # not `stdev` or `math.sqrt`, which fail where a value is not finite
     return variance(values) ** 0.5 / math.sqrt(len(values)) if len(values) > 1 else 0.0
-
-
-def grouped(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
-    """Return rows by their value of a key, or by the tuple of their values of several; in order of appearance."""
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(itemgetter(*keys)(row), []).append(row)
-    return groups
-
-
-def grid(header: Sequence[Any], rows: Iterable[Iterable[Any]]) -> list[str]:
-    """Return a table as lines of Markdown."""
-    first, *rest = (f"| {' | '.join(map(str, line))} |" for line in (header, *rows))
-    return [first, f"|{'---|' * len(header)}", *rest]
 
 
 def save_picture(figure: "MatplotlibFigure", path: Path, dpi: int = 110) -> None:
@@ -90,40 +72,3 @@ def panels_of_methods(data: Sequence[str], methods: Sequence[str], label: str, s
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].invert_yaxis()
     return picture, axes
-
-
-def distinct(rows: Iterable[Row], column: str) -> list[Any]:
-    """Return the values of a column, in order of appearance."""
-    return list(dict.fromkeys(row[column] for row in rows))
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of text.
-
-    Attributes:
-        title: a line above it.
-        note: what a reader must know of how the numbers came about.
-        header: names of the columns.
-        rows: cells, as long as the header.
-    """
-
-    title: str
-    note: str
-    header: list[str]
-    rows: list[list[str]] = field(repr=False)
-
-
-@dataclass(frozen=True, eq=False)
-class Figure:
-    """A picture.
-
-    Attributes:
-        name: its file name without ending.
-        caption: what it shows.
-        figure: the picture.
-    """
-
-    name: str
-    caption: str
-    figure: "MatplotlibFigure" = field(repr=False)

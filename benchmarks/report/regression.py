@@ -6,8 +6,8 @@ from collections import Counter
 from statistics import mean
 
 from benchmarks.report import regression_figures as draw
-from benchmarks.report.parts import Figure, Row, Table, distinct
 from benchmarks.report.regression_means import QUOTES, Estimate, own_means, published_means
+from benchmarks.rows import Figure, Row, Table, distinct
 
 METRICS = {"log_score": ("Mean test log-likelihood", True), "rmse": ("Test RMSE", False)}
 """Name in rows: title, and whether more is better."""

@@ -9,8 +9,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from benchmarks.published import load_published
-from benchmarks.report.parts import Figure, Row, distinct, panels
+from benchmarks.report.parts import panels
 from benchmarks.report.regression_means import Estimate, own_means, published_means
+from benchmarks.rows import Figure, Row, distinct
 
 _OURS, _THEIRS = "#0072B2", "#999999"
 _LEVEL = 0.05

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from benchmarks.report.parts import Row, standard_error
+from benchmarks.report.parts import standard_error
+from benchmarks.rows import Row
 
 _PUBLISHED_AS = {"log_score": {"ll": 1.0, "nll": -1.0}, "rmse": {"rmse": 1.0}}
 _NUM_SPLITS = {"protein-tertiary-structure": 5, "YearPredictionMSD": 1}

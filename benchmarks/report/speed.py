@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.peers.cases import CASES, GPU, GROWTH, MAIN, Case
 from benchmarks.peers.engines import ENGINES
 from benchmarks.peers.ratios import REQUIREMENTS, Results
-from benchmarks.report.parts import grid
+from benchmarks.rows import grid
 
 _GIVEN = {True: "pass", False: "**fail**", None: "not measured"}
 

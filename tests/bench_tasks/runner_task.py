@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from benchmarks.report.parts import Table
+from benchmarks.rows import Table
 
 
 class Settings(BaseModel):
