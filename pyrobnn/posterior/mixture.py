@@ -190,7 +190,8 @@ class Mixture(Fitted):
             >>> std.shape
             torch.Size([2])
         """
-        return Predictor(self.shares(num_draws, seed=seed))
+        shares = self.shares(num_draws, seed=seed)
+        return Predictor([member.fixed_draws(count, seed=member_seed) for member, count, member_seed in shares])
 
     @staticmethod
     def _predicted(member: Posterior, x: Any, count: int, seed: int, *, linearized: bool | None) -> Prediction:

@@ -25,7 +25,7 @@ from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.posterior.predictor import Predictor
+from pyrobnn.posterior.predictor import FixedDraws, Predictor
 from pyrobnn.posterior.record import FitRecord, Fitted
 from pyrobnn.posterior.tangent import Tangent
 
@@ -282,7 +282,13 @@ class Posterior(Fitted):
             >>> torch.allclose(mean, posterior.predict([[0.0], [1.5]], num_draws=50).mean, atol=1e-5)
             True
         """
-        return Predictor([(self, num_draws, self.seed if seed is None else seed)])
+        return Predictor([self.fixed_draws(num_draws, seed=seed)])
+
+    def fixed_draws(self, num_draws: int, *, seed: int | None = None) -> FixedDraws:
+        """Return what a predictor needs: draws as in `predict`, with the model and its units."""
+        draws = self.draw(self.num_distinct(num_draws), seed=seed)
+        mean = self.mean() if built(self.guide).linearized else None
+        return FixedDraws(self.bnn, draws, mean, self.example[0], self.outputs, (self.x_scaler, self.y_scaler))
 
     def _outputs(self, at: DrawMap, inputs: X, weights: Mapping[str, Tensor]) -> Tensor:
         """Return the outputs of the network for a block of draws, (S, N, outputs)."""

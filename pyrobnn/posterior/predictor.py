@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +13,34 @@ from pyrobnn._torch.forward_mode import load_forward_mode
 from pyrobnn._torch.inputs import Inputs, X, single
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.vectorize import StackedLinear, is_alike, stack_linear
+from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.distributions.support import base_of
-from pyrobnn.guides.built import built
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.draws import variance_over_draws
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.tangent import Tangent
 
-if TYPE_CHECKING:
-    from pyrobnn.posterior.posterior import Posterior
+
+class FixedDraws(NamedTuple):
+    """What a predictor needs of a posterior.
+
+    Attributes:
+        bnn: the model.
+        draws: values (S, *event) of all sites by name.
+        mean: of the sites, where the network is linearised there; else None.
+        example: a row of inputs or two, in the units of the model.
+        outputs: of the network at the example, or a stand-in.
+        units: maps of inputs and targets to the units of the model.
+    """
+
+    bnn: BNN
+    draws: dict[str, Tensor]
+    mean: dict[str, Tensor] | None
+    example: X
+    outputs: Tensor
+    units: tuple[Scaler, Scaler]
 
 
 class Predictor(nn.Module):
@@ -37,16 +54,15 @@ class Predictor(nn.Module):
     It is a module like others: `to`, `state_dict`, `inference_mode`, `torch.export` and ONNX take it.
 
     Args:
-        shares: posteriors of the same model, each with its number of draws and their seed.
+        parts: of a posterior, or of each member of a mixture.
     """
 
-    def __init__(self, shares: "Sequence[tuple[Posterior, int, int]]") -> None:
+    def __init__(self, parts: Sequence[FixedDraws]) -> None:
         super().__init__()
-        members = [_Member(*share) for share in shares]
+        members, first = [_Member(part) for part in parts], parts[0]
         self.members = nn.ModuleList(members)
-        first = shares[0][0]
-        self._names = list(first.example[0].parts) if isinstance(first.example[0], Inputs) else []
-        self.x_units, self.y_units = _Units(first.x_scaler), _Units(first.y_scaler)
+        self._names = list(first.example.parts) if isinstance(first.example, Inputs) else []
+        self.x_units, self.y_units = map(_Units, first.units)
         with torch.no_grad():
             prediction = Prediction(members[0].law(first.outputs[None]))
         self._is_binary = isinstance(base_of(prediction.distribution), Bernoulli)
@@ -100,27 +116,23 @@ class _Units(nn.Module):
 class _Member(nn.Module):
     """The likelihood's distribution under each draw of a posterior, of batch shape (S, N)."""
 
-    def __init__(self, posterior: "Posterior", num_draws: int, seed: int) -> None:
+    def __init__(self, fixed: FixedDraws) -> None:
         super().__init__()
-        self.bnn = copy.deepcopy(posterior.bnn, leftovers(posterior.bnn)).eval().requires_grad_(requires_grad=False)
-        draws = posterior.draw(posterior.num_distinct(num_draws), seed=seed)
-        weights = {name: draws.pop(name) for name in self.bnn.site_names}
-        self._latents = [name for name in draws if not name.startswith("prior.")]
+        self.bnn = copy.deepcopy(fixed.bnn, leftovers(fixed.bnn)).eval().requires_grad_(requires_grad=False)
+        weights = {name: fixed.draws[name] for name in self.bnn.site_names}
+        self._latents = [name for name in fixed.draws if name not in weights and not name.startswith("prior.")]
         for name in self._latents:
-            self._keep("latent", name, draws[name])
+            self._keep("latent", name, fixed.draws[name])
         self._moving = [name for name, value in weights.items() if not is_alike(value)]
-        fixed = {name: value[0] for name, value in weights.items() if name not in self._moving}
-        for name, value in fixed.items():
-            self.bnn.net.get_buffer(name).copy_(value)
-        self._is_linear = built(posterior.guide).linearized and not self._is_exact(posterior)
+        mean = {name: value[0] for name, value in weights.items()} | (fixed.mean or {})
+        for name in self.bnn.site_names:
+            self.bnn.net.get_buffer(name).copy_(mean[name])
+        self._is_linear = fixed.mean is not None and not self._is_exact(fixed.example)
         if self._is_linear:
             load_forward_mode()
-            for name, value in posterior.mean().items():
-                if name in self._moving:
-                    self.bnn.net.get_buffer(name).copy_(value)
         moving = {name: weights[name] for name in self._moving}
         layers = stack_linear(self.bnn.net, weights) if moving and not self._is_linear else None
-        takes_rows = isinstance(posterior.example[0], Tensor) and posterior.example[0].ndim == 2
+        takes_rows = isinstance(fixed.example, Tensor) and fixed.example.ndim == 2
         self.layers = nn.ModuleList(map(_Layer, layers)) if layers is not None and takes_rows else None
         if self.layers is None:
             for name, value in moving.items():
@@ -132,11 +144,11 @@ class _Member(nn.Module):
     def _kept(self, kind: str, names: list[str]) -> dict[str, Tensor]:
         return {name: getattr(self, f"{kind}_{name.replace('.', '_')}") for name in names}
 
-    def _is_exact(self, posterior: "Posterior") -> bool:
+    def _is_exact(self, example: X) -> bool:
         """Return whether the linearised network is the network itself, as where its last layer alone moves."""
         weights = {name: self.bnn.net.get_buffer(name) for name in self.bnn.site_names}
         try:
-            return Tangent(self.bnn, weights, posterior.example[0]).is_exact(tuple(self._moving))
+            return Tangent(self.bnn, weights, example).is_exact(tuple(self._moving))
         except REFUSALS:  # of the example, which is zeros after loading
             return False
 
