@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import pyro
 import torch
@@ -139,7 +139,7 @@ class BNN(PyroModule):
         if self._likelihood_start:
             self.likelihood.load_state_dict(self._likelihood_start)
 
-    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002
+    def train(self, mode: bool = True) -> "BNN":  # noqa: FBT001, FBT002
         """Set the mode of all parts but modules whose parameters are all frozen, which stay in evaluation."""
         super().train(mode)
         for name in self._frozen:

@@ -230,7 +230,10 @@ REFUSED = {
         lambda: fit("joined", METHODS["mean-field"]).predict({"a": IDS}),
         r"must have shape \(N, 13\), got a",
     ),
-    "a picture": (lambda: bnn.plots.fit_1d(None, bnn.Data({"a": IDS}, Y)), "inputs of a single tensor, got several"),
+    "a picture": (
+        lambda: bnn.plots.fit_1d(fit("joined", METHODS["mean-field"]), bnn.Data({"a": IDS}, Y)),
+        "inputs of a single tensor, got several",
+    ),
 }
 
 

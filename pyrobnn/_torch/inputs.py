@@ -20,15 +20,15 @@ class Inputs:
     autograd and recorded steps as its tensors do.
 
     Args:
-        parts: tensors by keyword; by "0", "1", ... for positions.
+        parts: tensors by keyword; by "0", "1", ... for positions. Within `vmap` torch has other leaves in their place.
     """
 
     ndim = 0
     """It is no table, and no array."""
 
-    def __init__(self, parts: Mapping[str, Tensor]) -> None:
+    def __init__(self, parts: Mapping[str, Any]) -> None:
         _register()
-        self.parts = dict(parts)
+        self.parts: dict[str, Any] = dict(parts)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -36,15 +36,15 @@ class Inputs:
         return list(self.parts.values())
 
     @property
-    def arguments(self) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    def arguments(self) -> tuple[Any, dict[str, Any]]:
         """The positional and the keyword arguments of the network."""
         is_tuple = all(name.isdigit() for name in self.parts)
-        return (tuple(self.tensors), {}) if is_tuple else ((), self.parts)
+        return (tuple(self.parts.values()), {}) if is_tuple else ((), self.parts)
 
     @property
     def device(self) -> torch.device:
         """The device of the tensors."""
-        return self.tensors[0].device
+        return next(iter(self.parts.values())).device
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Inputs":
         """Return what a function makes of each tensor."""
@@ -52,7 +52,7 @@ class Inputs:
 
     def __len__(self) -> int:
         """Return N."""
-        return len(self.tensors[0])
+        return len(next(iter(self.parts.values())))
 
     def __getitem__(self, rows: Any) -> "Inputs":
         """Return some rows, or a single one without its axis."""
@@ -107,7 +107,7 @@ def _register() -> None:
     """Have `vmap` and other functions of torch look inside."""
     private("register_pytree_node")(
         Inputs,
-        lambda x: (x.tensors, tuple(x.parts)),
+        lambda x: ([*x.parts.values()], tuple(x.parts)),
         lambda values, names: Inputs(dict(zip(names, values, strict=True))),
     )
 

@@ -161,10 +161,12 @@ class GuideWithMoments(FlatGuide):
 
     def mean(self) -> dict[str, Tensor]:
         """Return the mean of each site; for a constrained site by Gauss-Hermite quadrature, entry by entry."""
-        pairs = zip(self._named(), self.moments().values(), strict=True)
+        named = dict(self._named())
+        if all(transform is None for transform in named.values()):  # spreads of millions of weights take long
+            return dict(zip(named, self._split(self.loc.detach().clone()), strict=True))
         return {
-            name: loc if transform is None else _mean_of_image(transform, loc, scale)
-            for (name, transform), (loc, scale) in pairs
+            name: loc if named[name] is None else _mean_of_image(named[name], loc, scale)
+            for name, (loc, scale) in self.moments().items()
         }
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]]:

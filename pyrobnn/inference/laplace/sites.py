@@ -47,7 +47,7 @@ def checked_sites(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site
     return names
 
 
-def _choose(bnn: BNN, weights: Mapping[str, Tensor], example: Tensor, patterns: tuple[str, ...]) -> list[str]:
+def _choose(bnn: BNN, weights: Mapping[str, Tensor], example: X, patterns: tuple[str, ...]) -> list[str]:
     """Return the names of the weights that patterns pick, in the order of the model."""
     names = list(bnn.site_names)
     if patterns == ("last_layer",):
