@@ -256,7 +256,8 @@ class BNN(PyroModule):
                 page="how-to/own-network",
             )
         f = f[:, None] if f.ndim == 1 else f
-        return f.to(self.like.dtype) if f.is_floating_point() else f
+        dtype = next((value.dtype for value in weights.values()), None) or self.like.dtype
+        return f.to(dtype) if f.is_floating_point() else f
 
     def _with_padding(self, name: str, value: Tensor) -> Tensor:
         row = self._padding.get(name)
