@@ -68,7 +68,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
     Raises:
         InputError: text, objects, ragged lists, sparse or masked values, or whole numbers beyond int64.
     """
-    if isinstance(value, Mapping) or (isinstance(value, tuple) and any(_is_table(part) for part in value)):
+    if is_several(value):
         raise InputError(
             f"`{name}` must be one array or tensor, got a {type(value).__name__} of several.", page="how-to/own-network"
         )
@@ -128,8 +128,11 @@ def _check_unsigned(values: Tensor, name: str, *, is_wide: bool) -> None:
         )
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, (Tensor, np.ndarray)) and value.ndim > 1
+def is_several(value: Any) -> bool:
+    """Return whether a value is several arrays: a mapping, or a tuple with an array of two axes or more."""
+    if isinstance(value, tuple):
+        return any(isinstance(part, (Tensor, np.ndarray)) and part.ndim > 1 for part in value)
+    return isinstance(value, Mapping)
 
 
 def _as_array(value: Any, name: str) -> np.ndarray:

@@ -4,11 +4,10 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.checks import as_tensor, check_finite, check_inputs
+from pyrobnn._core.checks import as_tensor, check_finite, check_inputs, is_several
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.private import private
 
@@ -69,10 +68,6 @@ class Inputs:
         """Return the rows in parts of at most that many."""
         return [self[start : start + num_rows] for start in range(0, len(self), num_rows)]
 
-    def tensor_split(self, count: int) -> "list[Inputs]":
-        """Return the rows in that many parts of nearly equal size."""
-        return self.split(-(-len(self) // count))
-
     def clone(self) -> "Inputs":
         """Return a copy."""
         return self.map(Tensor.clone)
@@ -120,8 +115,7 @@ def as_inputs(value: Any, name: str = "x") -> X:
     """
     if isinstance(value, Inputs):
         return value
-    is_tuple = isinstance(value, tuple) and any(isinstance(v, (Tensor, np.ndarray)) and v.ndim > 1 for v in value)
-    if not (is_tuple or isinstance(value, Mapping)):
+    if not is_several(value):
         x = as_tensor(value, name)
         check_inputs(x, name)
         return x

@@ -272,7 +272,8 @@ def checked_batch(batch: Any) -> tuple[X, Tensor]:
             "for Data."
         )
     x, y = batch
-    if isinstance(x, (tuple, list)) and all(isinstance(part, Tensor) and len(part) == len(y) for part in x):
+    rows = y.shape[:1] if isinstance(y, Tensor) else None
+    if rows and isinstance(x, (tuple, list)) and all(isinstance(part, Tensor) and part.shape[:1] == rows for part in x):
         x = dict(enumerate(x))
     x = as_inputs(x)
     return x, as_targets(y, len(x))

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import math
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -204,7 +203,7 @@ def _looked_at(bnn: BNN, data: Data | StoredData | LoaderData, head: X, x_scaler
     looks_up = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in bnn.net.modules())
     yield bnn.cast_inputs(x_scaler.transform(head[:SHOWN]))
     if looks_up and isinstance(data, Data):
-        for x in data.x.tensor_split(math.ceil(len(data) / 1024)):
+        for x in data.x.split(1024):
             yield bnn.cast_inputs(x_scaler.transform(x))
 
 

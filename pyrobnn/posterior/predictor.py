@@ -51,7 +51,7 @@ class Predictor(nn.Module):
     (N, K) each, in original units; for labels the class probabilities (N, C), and (N, 2) for Bernoulli targets. These
     are those of `predict` with the same number of draws and seed.
 
-    It is a module like others: `to`, `state_dict`, `inference_mode`, `torch.export` and ONNX take it.
+    It is a module like others: `to`, `state_dict`, `inference_mode` and `torch.export` take it.
 
     Args:
         parts: of a posterior, or of each member of a mixture.

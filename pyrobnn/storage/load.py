@@ -107,7 +107,7 @@ def _checked(tensors: dict[str, Tensor], saved: SavedPosterior, folder: Path) ->
     """Return tensors, with names and shapes checked for tensors of neither model nor guide."""
     expected = {*_UNITS, *(_TERMS if saved.history else ())}
     x = saved_inputs(tensors)
-    expected |= {INPUTS} if x is None else {name for name in tensors if name.startswith(INPUTS)}
+    expected |= {name for name in tensors if name.startswith(f"{INPUTS}.")} or {INPUTS}
     names = {name for name in tensors if not name.startswith(("bnn.", "guide."))} - {OUTPUTS, WIDTH}
     odd = sorted(names ^ expected)
     if odd:
