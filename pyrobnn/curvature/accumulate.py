@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from pyrobnn.curvature.base import Factors
+from pyrobnn.curvature.outer import Columns, Outer
 from pyrobnn.curvature.tracker import Pulled
-from pyrobnn.curvature.uses import Use
 
 
 def diagonal(parts: Iterable[Pulled], sites: list[str]) -> dict[str, Tensor]:
@@ -40,8 +40,8 @@ def full(parts: Iterable[Pulled], sites: list[str], index: Tensor | None = None)
         if alone is None:
             total = _add_rows(total, pulled, sites, index)
         else:
-            g, a, order = alone
-            total = _add_layer(total, g.double(), a.double())
+            _, a, order = alone
+            total = _add_layer(total, pulled.outer(0), a.double())
     if total is None:
         raise ValueError("there were no data")
     return total if order is None else _symmetric(total)[order][:, order]
@@ -53,20 +53,20 @@ def _add_rows(total: Tensor | None, pulled: Pulled, sites: list[str], index: Ten
     return rows.T @ rows if total is None else total.addmm_(rows.T, rows)
 
 
-def _add_layer(total: Tensor | None, g: Tensor, a: Tensor) -> Tensor:
+def _add_layer(total: Tensor | None, outer: Outer, a: Tensor) -> Tensor:
     """Add a^T diag(sum_k g_o g_p) a for each pair of outputs o <= p of a layer, (O, I, O, I).
 
     Columns are summed before products are taken, which saves a factor of their number.
 
     Args:
         total: the sum so far.
-        g: derivatives in the outputs, (K, B, O).
+        outer: outer products of derivatives in the outputs.
         a: inputs with the bias's input as the last column, (B, I).
     """
-    outputs, inputs = g.shape[2], a.shape[1]
+    outputs, inputs = outer.row(0).shape[1], a.shape[1]
     total = a.new_zeros(outputs, inputs, outputs, inputs) if total is None else total
     for o in range(outputs):
-        products = (g[:, :, o, None] * g[:, :, o:]).sum(0)
+        products = outer.row(o).double()
         right = (products[:, :, None] * a[:, None]).flatten(1)
         rows = total[o].view(inputs, -1)[:, o * inputs :]
         rows.addmm_(a.T, right)
@@ -89,11 +89,12 @@ def kronecker(parts: Iterable[Pulled], sharing: str, *, joint_bias: bool) -> tup
     by_sites: dict[tuple[str, ...], Factors] = {}
     rest: dict[str, Tensor] = {}
     for pulled in parts:
-        pairs = [pair for pair in zip(pulled.uses, pulled.gradients, strict=True) if pair[0].kind == "matrix"]
-        for use, g in pairs:
+        places = [place for place, use in enumerate(pulled.uses) if use.kind == "matrix"]
+        for place in places:
+            use = pulled.uses[place]
             for sites in [tuple(use.sites)] if joint_bias else [(name,) for name in use.sites]:
-                _add(by_sites, sites, use, g, sharing, counts=pulled.counts)
-        in_factors = {name for use, _ in pairs for name in use.sites}
+                _add(by_sites, sites, pulled, place, sharing)
+        in_factors = {name for place in places for name in pulled.uses[place].sites}
         _add_squares(rest, pulled, [name for name in pulled.shapes if name not in in_factors])
     for factors in by_sites.values():
         factors.inner /= factors.count
@@ -101,24 +102,19 @@ def kronecker(parts: Iterable[Pulled], sharing: str, *, joint_bias: bool) -> tup
 
 
 def _add(
-    by_sites: dict[tuple[str, ...], Factors],
-    sites: tuple[str, ...],
-    use: Use,
-    g: Tensor,
-    sharing: str,
-    *,
-    counts: Tensor | None,
+    by_sites: dict[tuple[str, ...], Factors], sites: tuple[str, ...], pulled: Pulled, place: int, sharing: str
 ) -> None:
+    use, g, counts = pulled.uses[place], pulled.gradients[place], pulled.counts
     if sharing == "reduce":
         g, inputs = g.sum(2), use.inputs.mean(1)
     else:
         g, inputs = g.flatten(1, 2), use.inputs.flatten(0, 1)
-    a, g = use.inputs_of(sites, inputs), g.flatten(0, 1)
+    a = use.inputs_of(sites, inputs)
     if sites not in by_sites:
-        outer, inner = g.new_zeros(g.shape[1], g.shape[1]), a.new_zeros(a.shape[1], a.shape[1])
+        outer, inner = g.new_zeros(g.shape[2], g.shape[2]), a.new_zeros(a.shape[1], a.shape[1])
         by_sites[sites] = Factors(sites, use.transposed, outer, inner)
     factors = by_sites[sites]
-    factors.outer.addmm_(g.T, g)
+    factors.outer += Columns(g).total() if pulled.information is None else pulled.information.total()
     if counts is None:
         factors.inner.addmm_(a.T, a)
         factors.count += float(len(a))

@@ -5,7 +5,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from pyrobnn.curvature.base import Point
-from pyrobnn.curvature.metric import fisher_columns
+from pyrobnn.curvature.metric import diagonal_less, fisher_columns
+from pyrobnn.curvature.outer import DiagonalLess
 from pyrobnn.curvature.outer_products import OuterProducts
 
 
@@ -17,3 +18,7 @@ class GGN(OuterProducts):
     def columns(self, point: Point, f: Tensor, y: Tensor) -> Tensor:
         """Return columns whose outer products are the information."""
         return fisher_columns(point.likelihood, f)
+
+    def information(self, point: Point, f: Tensor) -> DiagonalLess | None:
+        """Return the information where it needs no columns."""
+        return diagonal_less(point.likelihood, f)

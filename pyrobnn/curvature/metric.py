@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.random import seeded
+from pyrobnn.curvature.outer import DiagonalLess
 from pyrobnn.distributions import targets
 from pyrobnn.distributions.support import base_of
-from pyrobnn.likelihoods.base import known_fisher_columns
+from pyrobnn.likelihoods.base import known_fisher_columns, known_fisher_diagonal
 
 _DRAWS = 256
 _NODES = 64
@@ -39,6 +40,12 @@ def fisher_columns(likelihood: Likelihood, f: Tensor) -> Tensor:
     """
     known = known_fisher_columns(likelihood, f.detach())
     return columns_by_autograd(likelihood, f) if known is None else known
+
+
+def diagonal_less(likelihood: Likelihood, f: Tensor) -> DiagonalLess | None:
+    """Return the same information where it is a diagonal less one outer product; None where that is not known."""
+    known = known_fisher_diagonal(likelihood, f.detach())
+    return None if known is None else DiagonalLess(*known)
 
 
 def columns_by_autograd(likelihood: Likelihood, f: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from pyrobnn._torch.inputs import X
 from pyrobnn.curvature import accumulate
 from pyrobnn.curvature.base import Curvature, Examples, Kind, Point, require_finite
 from pyrobnn.curvature.metric import log_probs
+from pyrobnn.curvature.outer import DiagonalLess
 from pyrobnn.curvature.tracker import Pulled, Tracker
 
 
@@ -26,6 +27,10 @@ class OuterProducts(Kind):
     @abstractmethod
     def columns(self, point: Point, f: Tensor, y: Tensor) -> Tensor:
         """Return the columns, (K, B, C), for outputs (B, C) and targets."""
+
+    def information(self, point: Point, f: Tensor) -> DiagonalLess | None:
+        """Return the sum of the columns' outer products where it needs no columns; None elsewhere."""
+        return None
 
     def weighted_columns(self, point: Point, f: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return columns whose outer products count each example with its weight, if given."""
@@ -94,22 +99,34 @@ class _Sweep:
         self._log_likelihood = 0.0
 
     def __iter__(self) -> Iterator[Pulled]:
-        point, tracker, size = self._point, None, 1
+        point, tracker, size, is_direct = self._point, None, 1, False
         for batch in self._data:
             if tracker is None:
                 tracker = Tracker(point.bnn, point.weights, point.sites, batch[0][:1])
                 self._slow = tracker.alone.others
-                columns = self._kind.columns(point, tracker.alone.f.detach(), batch[1][:1])
-                size = min(self._data.at_once, tracker.examples_at_once(len(columns), self._numbers))
+                f = tracker.alone.f.detach()
+                is_direct = tracker.is_last_layer and self._kind.information(point, f) is not None
+                count = 0 if is_direct else len(self._kind.columns(point, f, batch[1][:1]))
+                size = min(self._data.at_once, tracker.examples_at_once(count, self._numbers))
             for x, *targets in zip(*(values.split(size) for values in batch), strict=True):
 
                 def columns_at(f: Tensor, targets: Sequence[Tensor] = targets) -> Tensor:
                     return self._kind.weighted_columns(point, f, *targets)
 
-                pulled = tracker.pull(x, columns_at)
+                pulled = tracker.pull(x, _no_columns if is_direct else columns_at)
+                if is_direct:
+                    pulled = dataclasses.replace(pulled, information=self._information(pulled.f, *targets[1:]))
                 self._log_likelihood += float(log_probs(point.likelihood, pulled.f, *targets).detach().double().sum())
                 yield dataclasses.replace(pulled, counts=targets[1]) if len(targets) > 1 else pulled
+
+    def _information(self, f: Tensor, weights: Tensor | None = None) -> DiagonalLess | None:
+        found = self._kind.information(self._point, f)
+        return found if found is None or weights is None else found.weighted(weights)
 
     def found(self, **parts: Any) -> Curvature:
         """Return the curvature made of the parts, with the other results of the sweep."""
         return Curvature(**parts, slow=self._slow, log_likelihood=self._log_likelihood)
+
+
+def _no_columns(f: Tensor) -> Tensor:
+    return f.new_empty(0, *f.shape)

@@ -3,7 +3,8 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,10 @@ from torch.func import vmap
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.batching import once, vmap_or_loop
-from pyrobnn._torch.inputs import X
+from pyrobnn._torch.inputs import X, shape_of
 from pyrobnn._torch.vectorize import pairs_at_once, widest_activation
 from pyrobnn.bnn import BNN
+from pyrobnn.curvature.outer import Columns, DiagonalLess, Outer
 from pyrobnn.curvature.uses import Recorder, Use
 
 _ENTRIES = 2**24
@@ -42,6 +44,43 @@ def _column_by_column(f: Tensor, tensors: list[Tensor], columns: Tensor) -> list
     return [torch.stack(parts) for parts in zip(*each, strict=True)]
 
 
+_COPIES = {"AliasBackward0", "CloneBackward0", "ReshapeAliasBackward0", "SqueezeBackward0", "SqueezeBackward1"}
+_COPIES |= {"ToCopyBackward0", "UnsafeViewBackward0", "UnsqueezeBackward0", "ViewBackward0"}
+"""Steps of autograd that keep all values."""
+
+
+class Way(NamedTuple):
+    """How derivatives of a network are taken.
+
+    Attributes:
+        takes_columns: whether torch batches columns, with the same results as a loop.
+        takes_examples: whether torch batches examples, likewise.
+    """
+
+    takes_columns: bool = False
+    takes_examples: bool = False
+
+
+class Look(NamedTuple):
+    """What a pass of a single example tells of a network.
+
+    Attributes:
+        known: names of the sites whose layers are known.
+        matrices: names of those whose layers are matrices.
+        width: the largest number of values that a layer outputs.
+        num_outputs: C.
+        held: numbers that the Jacobian of an example needs, in parts.
+        is_last_layer: whether the sites are a linear layer whose outputs are the network's.
+    """
+
+    known: frozenset[str]
+    matrices: frozenset[str]
+    width: int
+    num_outputs: int
+    held: int
+    is_last_layer: bool
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recording:
     """A pass through a network.
@@ -65,6 +104,19 @@ class Recording:
         derivatives = gradients(self.f, [use.output for use in self.uses], columns)
         return [use.positions(gradient) for use, gradient in zip(self.uses, derivatives, strict=True)]
 
+    @property
+    def is_last_layer(self) -> bool:
+        """Whether the only use is a matrix at one position whose outputs are the network's, by autograd's steps."""
+        if len(self.uses) != 1 or self.others or self.uses[0].kind != "matrix":
+            return False
+        output = self.uses[0].output
+        if output.shape != self.f.shape:
+            return False
+        step = self.f.grad_fn
+        while step is not None and step is not output.grad_fn:
+            step = step.next_functions[0][0] if step.name() in _COPIES else None
+        return step is not None
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pulled:
@@ -76,6 +128,8 @@ class Pulled:
         gradients: derivative in the outputs of each layer, (K, B, T, O).
         dense: derivatives for sites of other layers, (K, B, *shape).
         shapes: shape of each site.
+        is_last_layer: whether the only layer is a matrix whose outputs are the network's.
+        information: the sum of the columns' outer products where they are not held and K is 0, for the last layer.
         counts: weight of each example in means over examples, (B,), or None for 1.
     """
 
@@ -84,7 +138,13 @@ class Pulled:
     gradients: list[Tensor]
     dense: dict[str, Tensor]
     shapes: dict[str, torch.Size]
+    is_last_layer: bool = False
+    information: DiagonalLess | None = None
     counts: Tensor | None = None
+
+    def outer(self, place: int) -> Outer:
+        """Return the sum over columns of the outer products of a layer's derivatives, if examples pass it once."""
+        return Columns(self.gradients[place][:, :, 0]) if self.information is None else self.information
 
     def only_matrix(self, sites: list[str]) -> tuple[Tensor, Tensor, Tensor] | None:
         """Return derivatives (K, B, O), inputs (B, I) and the order of entries if the sites are a linear layer's.
@@ -117,13 +177,14 @@ class Pulled:
         """Return the sum over columns and examples of the squared derivatives in some sites, in their shapes."""
         wanted = set(names)
         squares = {name: self.dense[name].square().sum((0, 1)) for name in wanted & set(self.dense)}
-        for use, g in zip(self.uses, self.gradients, strict=True):
-            squares |= self._squares(use, g, [name for name in use.sites if name in wanted])
+        for place, use in enumerate(self.uses):
+            squares |= self._squares(place, [name for name in use.sites if name in wanted])
         return {name: value.reshape(self.shapes[name]) for name, value in squares.items()}
 
-    def _squares(self, use: Use, g: Tensor, sites: list[str]) -> dict[str, Tensor]:
+    def _squares(self, place: int, sites: list[str]) -> dict[str, Tensor]:
+        use, g = self.uses[place], self.gradients[place]
         if sites and use.kind == "matrix" and g.shape[2] == 1:
-            squares = g[:, :, 0].square().sum(0)
+            squares = self.outer(place).squares()
             by_site = {} if use.bias is None else {use.bias: squares.sum(0)}
             if use.weight in sites:
                 total = squares.T @ use.inputs[:, 0].square()
@@ -177,9 +238,6 @@ class Tracker:
         weights: values of all its weights by name.
         sites: the names of these sites.
         example: inputs of a single example, (1, *in).
-
-    Attributes:
-        alone: the recording of that example.
     """
 
     def __init__(self, bnn: BNN, weights: Mapping[str, Tensor], sites: list[str], example: X) -> None:
@@ -187,11 +245,50 @@ class Tracker:
         self._bnn, self._sites, self._example = bnn, sites, example
         self._fixed = {name: value.detach() for name, value in weights.items()}
         self._tracked = self._fixed | {name: self._fixed[name].clone().requires_grad_() for name in sites}
-        self._known, runs = set(sites), list[Recording]()
-        held = dict(bnn.net.named_buffers())
-        self._width = widest_activation(bnn.net, lambda: runs.append(self.run(example)), held)
-        (self.alone,) = runs
-        self._known = {name for use in self.alone.uses for name in use.sites}
+        self._known = frozenset(sites)
+        self._look = once(bnn, ("look", tuple(sites), shape_of(example)), self._first_look)
+        self._known = self._look.known
+
+    def _first_look(self) -> Look:
+        runs = list[Recording]()
+        held = dict(self._bnn.net.named_buffers())
+        width = widest_activation(self._bnn.net, lambda: runs.append(self.run(self._example)), held)
+        (alone,) = runs
+        num_outputs = alone.f.shape[1]
+        return Look(
+            known=frozenset(name for use in alone.uses for name in use.sites),
+            matrices=frozenset(name for use in alone.uses if use.kind == "matrix" for name in use.sites),
+            width=width,
+            num_outputs=num_outputs,
+            held=sum(use.inputs.numel() + num_outputs * use.output.numel() for use in alone.uses)
+            + (num_outputs + 1) * sum(self._fixed[name].numel() for name in alone.others),
+            is_last_layer=alone.is_last_layer,
+        )
+
+    @property
+    def matrices(self) -> frozenset[str]:
+        """The names of the sites whose layers are matrices."""
+        return self._look.matrices
+
+    @property
+    def num_outputs(self) -> int:
+        """C."""
+        return self._look.num_outputs
+
+    @property
+    def is_last_layer(self) -> bool:
+        """Whether the sites are a linear layer whose outputs are the network's: its derivatives are the identity."""
+        return self._look.is_last_layer
+
+    @property
+    def held(self) -> int:
+        """How many numbers are held for the Jacobian of an example."""
+        return self._look.held
+
+    @cached_property
+    def alone(self) -> Recording:
+        """The recording of the single example."""
+        return self.run(self._example)
 
     def run(self, x: X) -> Recording:
         """Record a pass with inputs (B, *in)."""
@@ -219,27 +316,32 @@ class Tracker:
         f = recording.f.detach()
         columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1) if columns_at is None else columns_at(f)
         others = recording.others
-        takes_columns, takes_examples = self._takes(x[:_FEW], others)
-        dense = (self._side_by_side if takes_examples else self._one_by_one)(others, x, columns) if others else []
+        is_last = self._look.is_last_layer and not others
+        way = Way() if is_last else self._way(x[:_FEW], others)
+        dense = (self._side_by_side if way.takes_examples else self._one_by_one)(others, x, columns) if others else []
         names = [*(name for use in recording.uses for name in use.sites), *others]
         shapes = {name: self._fixed[name].shape for name in names}
-        gradients = recording.pull_back(columns, _all_columns if takes_columns else _column_by_column)
-        return Pulled(f, recording.uses, gradients, dict(zip(others, dense, strict=True)), shapes)
+        if is_last:
+            gradients = [columns[:, :, None]]
+        else:
+            gradients = recording.pull_back(columns, _all_columns if way.takes_columns else _column_by_column)
+        dense_by_site = dict(zip(others, dense, strict=True))
+        return Pulled(f, recording.uses, gradients, dense_by_site, shapes, is_last_layer=is_last)
 
-    def _takes(self, few: X, others: list[str]) -> tuple[bool, bool]:
-        """Return whether torch batches columns, and examples, of this network with the same results as loops."""
+    def _way(self, few: X, others: list[str]) -> Way:
+        """Return how derivatives of this network are taken, as some examples tell."""
 
-        def ask() -> tuple[bool, bool]:
+        def ask() -> Way:
             recording = self.run(few)
             f, outputs = recording.f, [use.output for use in recording.uses]
             columns = torch.arange(2 * f.numel()).view(2, *f.shape).cos().to(f)
             together = partial(_all_columns, retain_graph=True)
             takes_columns = not outputs or together is vmap_or_loop(together, _column_by_column, f, outputs, columns)
             if not others or len(few) == 1:
-                return takes_columns, False
+                return Way(takes_columns=takes_columns)
             side_by_side = self._side_by_side
             chosen = vmap_or_loop(side_by_side, self._one_by_one, others, few, columns)
-            return takes_columns, chosen is side_by_side
+            return Way(takes_columns=takes_columns, takes_examples=chosen is side_by_side)
 
         return once(self._bnn, (tuple(self._sites), tuple(others), len(few)), ask)
 
@@ -275,7 +377,7 @@ class Tracker:
     def inputs_at_once(self, most: int) -> int:
         """Return how many inputs to run at once, at most some number, so that activations stay in the cache."""
         num_weights = sum(value.numel() for value in self._fixed.values())
-        return min(most, pairs_at_once(self._width, self._example.device, num_weights))
+        return min(most, pairs_at_once(self._look.width, self._example.device, num_weights))
 
 
 def examples_at_once(numbers: int) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -39,13 +39,32 @@ class BlockSpec:
         return {name: value for name, value in fields.items() if value is not None}
 
 
+class Axes(NamedTuple):
+    """A matrix of weights, in axes in which its entries are independent.
+
+    Attributes:
+        g: derivatives of the network's outputs in the layer's, (C, B, T, O); T positions of each of B examples.
+        a: inputs of the layer, (B, T, I).
+        scale: standard deviations of the entries, (O, I).
+    """
+
+    g: Tensor
+    a: Tensor
+    scale: Tensor
+
+
 class Block(nn.Module, ABC):
     """A centred Gaussian over the entries of some sites.
 
     Args:
         spec: the sites of the block, and its kind.
         shapes: shapes of its sites.
+
+    Attributes:
+        has_axes: whether entries are independent in some axes of a matrix.
     """
+
+    has_axes: ClassVar[bool] = False
 
     def __init__(self, spec: BlockSpec, shapes: dict[str, torch.Size]) -> None:
         super().__init__()
@@ -81,6 +100,20 @@ class Block(nn.Module, ABC):
     def root(self, rows: Tensor) -> Tensor:
         """Return rows R with R R^T = J Sigma J^T for rows J (M, entries of the sites)."""
 
+    def axes(self, g: Tensor, a: Tensor, *, transposed: bool) -> Axes | None:
+        """Return the matrix that the block describes in the axes of its independent entries; None if it has no such.
+
+        Args:
+            g: derivatives of the network's outputs in the layer's, (C, B, T, O).
+            a: inputs of the layer, (B, T, I), with 1 for the bias.
+            transposed: whether the weight is held as (I, O).
+        """
+        return None
+
+    def noise_in_axes(self, noise: Tensor, axes: Axes, *, transposed: bool) -> Tensor:
+        """Return the noise (S, dimension) that `transform` takes, as it belongs to the entries in `axes`, (S, O, I)."""
+        return noise.view(-1, *axes.scale.shape)
+
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the parts of a vector over the sites, by name and in their shapes."""
         parts = flat.split(self.sizes, -1)
@@ -98,6 +131,7 @@ class Block(nn.Module, ABC):
 class DiagonalBlock(Block):
     """Independent entries; the buffer `scale` has their standard deviations."""
 
+    has_axes: ClassVar[bool] = True
     scale: Tensor
 
     def __init__(self, spec: BlockSpec, shapes: dict[str, torch.Size], like: Tensor) -> None:
@@ -124,6 +158,16 @@ class DiagonalBlock(Block):
         """Return the rows times the scale."""
         return rows * self.scale
 
+    def axes(self, g: Tensor, a: Tensor, *, transposed: bool) -> Axes:
+        """Return the matrix as it is."""
+        shape = (g.shape[-1], a.shape[-1])
+        return Axes(g, a, self.scale.view(shape[::-1]).T if transposed else self.scale.view(shape))
+
+    def noise_in_axes(self, noise: Tensor, axes: Axes, *, transposed: bool) -> Tensor:
+        """Return the noise as a matrix."""
+        shape = axes.scale.shape
+        return noise.view(-1, *shape[::-1]).mT if transposed else noise.view(-1, *shape)
+
 
 class KroneckerBlock(Block):
     """D^(1/2) (B (x) A + 1) D^(1/2) for D = d_B (x) d_A: B and A are whitened by the prior, a product.
@@ -133,6 +177,7 @@ class KroneckerBlock(Block):
     s^2 = 1 / (1 + l_B l_A^T).
     """
 
+    has_axes: ClassVar[bool] = True
     left: Tensor
     right: Tensor
     left_values: Tensor
@@ -179,6 +224,11 @@ class KroneckerBlock(Block):
     def log_det(self) -> Tensor:
         """Return the log determinant of the precision, ()."""
         return -2 * self.scale.log().sum() + self.log_prior
+
+    def axes(self, g: Tensor, a: Tensor, *, transposed: bool) -> Axes:
+        """Return the matrix in the eigenbasis; derivatives that examples share, sharing their memory, still do."""
+        rotated = (g[:, :1] @ self.left).expand(*g.shape) if g.stride(1) == 0 else g @ self.left
+        return Axes(rotated, a @ self.right, self.scale)
 
     def root(self, rows: Tensor) -> Tensor:
         """Return rows in the eigenbasis, scaled."""

@@ -99,6 +99,15 @@ class WithFisherColumns(Protocol):
 
 
 @runtime_checkable
+class WithFisherDiagonal(Protocol):
+    """A built likelihood whose Fisher information in the outputs is diag(d) - v v^T."""
+
+    def fisher_diagonal(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Return d and v for outputs f, all (B, outputs)."""
+        ...
+
+
+@runtime_checkable
 class WithLimits(Protocol):
     """A likelihood that can tell when limited outputs are a fault; other likelihoods are not checked."""
 
@@ -119,6 +128,11 @@ class WithLimits(Protocol):
 def known_fisher_columns(module: Any, f: Tensor) -> Tensor | None:
     """Return `WithFisherColumns.fisher_columns` of a built likelihood; None where it is not known."""
     return module.fisher_columns(f) if isinstance(module, WithFisherColumns) else None
+
+
+def known_fisher_diagonal(module: Any, f: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return `WithFisherDiagonal.fisher_diagonal` of a built likelihood; None where it is not known."""
+    return module.fisher_diagonal(f) if isinstance(module, WithFisherDiagonal) else None
 
 
 def limits(likelihood: Any, low: Tensor, high: Tensor, y: Tensor) -> str | None:

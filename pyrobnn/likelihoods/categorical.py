@@ -92,3 +92,12 @@ class CategoricalFromLogits(PyroModule):
         probs = f.softmax(-1)
         apart = torch.eye(f.shape[-1]).to(f)[:, None] - probs
         return probs.T.sqrt()[..., None] * apart
+
+    def fisher_diagonal(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Return p, twice: the information is diag(p) - p p^T.
+
+        Args:
+            f: logits (B, C).
+        """
+        probs = f.softmax(-1)
+        return probs, probs

@@ -1,8 +1,9 @@
 """The distribution of a network's outputs under a Gaussian of curvature, in closed form, by linearising it."""
 
-import dataclasses
 import math
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -11,35 +12,63 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
-from pyrobnn.curvature.uses import Use
 from pyrobnn.guides.blocks import Block
 from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.roots import covariance, has_axes, root_parts, symmetric_root, use_of, variances, whole_layer
 
 Link = Literal["probit", "laplace_bridge", "mc"]
 _PROBIT = math.pi / 8
 _DRAWS = 1000
 _MOST_INPUTS = 256
+_ENTRIES = 2**20
+"""Numbers of draws that are held at once."""
 _CONSTANT = 1e-6
 """Largest share of variance left to the sum of outputs for the sum to count as known."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+class SharedAxes(NamedTuple):
+    """Covariances V diag(v) V^T of several inputs with the same V, as those of a Bayesian last layer.
+
+    Attributes:
+        vectors: V, (C, K); None for the identity.
+        values: v of each input, (N, K).
+    """
+
+    vectors: Tensor | None
+    values: Tensor
+
+
 class FunctionalNormal:
     """f ~ N(mean, covariance): the outputs of the network linearised around the mode, in the units of the model.
 
-    Attributes:
+    Args:
         mean: outputs at the mode, (N, C).
-        covariance: of the outputs of each input, (N, C, C); or of all inputs together, (N, C, N, C).
+        covariance: of the outputs of each input, (N, C, C); or of all inputs together, (N, C, N, C); or in axes that
+            the inputs share, where the matrices are made when they are asked for.
+
+    Attributes:
+        mean: as given.
     """
 
-    mean: Tensor
-    covariance: Tensor
+    def __init__(self, mean: Tensor, covariance: Tensor | SharedAxes) -> None:
+        self.mean, self._given = mean, covariance
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """The covariance of the outputs of each input, (N, C, C), or of all inputs together, (N, C, N, C)."""
+        if isinstance(self._given, Tensor):
+            return self._given
+        vectors, values = self._given
+        return values.diag_embed() if vectors is None else vectors * values[:, None] @ vectors.T
 
     @property
     def variance(self) -> Tensor:
         """Variances of the outputs, (N, C)."""
+        if isinstance(self._given, SharedAxes):
+            vectors, values = self._given
+            return values if vectors is None else values @ vectors.square().T
         if self.covariance.ndim == 3:
             return self.covariance.diagonal(dim1=1, dim2=2)
         return self.covariance.flatten(0, 1).flatten(1).diagonal().view(self.mean.shape)
@@ -52,7 +81,7 @@ class FunctionalNormal:
                 Applied to Classification Networks"; Gibbs 1998), exact to some percent; "laplace_bridge" takes the
                 Dirichlet with the normal's mode and curvature in the outputs (MacKay 1998; Hobbhahn et al. 2022), after
                 removing the direction in which softmax is constant: good where the normal resembles a Dirichlet, at any
-                width; "mc" is the mean over 1000 draws.
+                width; "mc" is the mean over 1000 draws in mirrored pairs.
             seed: seed of the draws.
 
         Raises:
@@ -64,7 +93,7 @@ class FunctionalNormal:
         if link == "probit":
             return torch.softmax(self.mean / (1 + _PROBIT * self.variance).sqrt(), -1)
         if link == "mc":
-            return torch.softmax(self.sample(_DRAWS, seed=seed), -1).mean(0)
+            return self._over_draws(lambda f: torch.softmax(f, -1), seed)
         return self._bridge()
 
     def _two_classes(self, link: str, seed: int) -> Tensor:
@@ -73,14 +102,12 @@ class FunctionalNormal:
         if link == "probit":
             positive = torch.sigmoid(self.mean / (1 + _PROBIT * self.variance).sqrt())
         else:
-            positive = torch.sigmoid(self.sample(_DRAWS, seed=seed)).mean(0)
+            positive = self._over_draws(torch.sigmoid, seed)
         return torch.cat([1 - positive, positive], 1)
 
     def _bridge(self) -> Tensor:
         """Return the mean of the Dirichlet of the Laplace bridge (Hobbhahn et al. 2022, eq. 8), (N, C)."""
-        covariance = self._own_covariance()
-        classes = self.mean.shape[1]
-        rows = covariance.sum(2)
+        classes, rows = self.mean.shape[1], self._row_sums()
         total = rows.sum(1, keepdim=True)
         is_wide = total > _CONSTANT * self.variance.sum(1, keepdim=True)
         share = torch.where(is_wide, rows / torch.where(is_wide, total, 1.0), 1 / classes)
@@ -93,20 +120,46 @@ class FunctionalNormal:
 
     def sample(self, num_draws: int, *, seed: int) -> Tensor:
         """Return draws of the outputs, (S, N, C); they are joint over inputs if the covariance is."""
-        joint = self.covariance.ndim == 4
-        size = self.mean.numel()
-        covariance = self.covariance.reshape(1, size, size) if joint else self.covariance
-        mean = self.mean.reshape(1, size) if joint else self.mean
-        values, vectors = torch.linalg.eigh(covariance.double())
-        root = (vectors * values.clamp_min(0).sqrt()[:, None, :]).to(mean)
         with seeded(seed, "outputs"):
-            noise = torch.randn(num_draws, *mean.shape, dtype=mean.dtype, device=mean.device)
-        return (mean + (root @ noise[..., None])[..., 0]).view(num_draws, *self.mean.shape)
+            return self.mean + self._deviations(num_draws)
 
-    def _own_covariance(self) -> Tensor:
+    def _deviations(self, num_draws: int) -> Tensor:
+        """Return draws of f - mean by the random numbers of the caller."""
+        dtype, device = self.mean.dtype, self.mean.device
+        if isinstance(self._given, SharedAxes):
+            vectors, values = self._given
+            noise = torch.randn(num_draws, *values.shape, dtype=dtype, device=device).mul_(values.sqrt())
+            return noise if vectors is None else noise @ vectors.T
+        noise = torch.randn(num_draws, *self._root.shape[:2], 1, dtype=dtype, device=device)
+        return (self._root @ noise).view(num_draws, *self.mean.shape)
+
+    @cached_property
+    def _root(self) -> Tensor:
+        """A root of the covariance of each input, (N, C, C), or of all together, (1, N C, N C)."""
+        size = self.mean.numel()
+        joint = self.covariance.ndim == 4
+        return symmetric_root(self.covariance.reshape(1, size, size) if joint else self.covariance)
+
+    def _over_draws(self, link: Callable[[Tensor], Tensor], seed: int) -> Tensor:
+        """Return the mean of a function of the outputs over pairs of mirrored draws, few of them at a time, (N, C)."""
+        pairs = _DRAWS // 2
+        at_once = max(1, min(pairs, _ENTRIES // max(1, self.mean.numel())))
+        total = torch.zeros_like(self.mean)
+        with seeded(seed, "outputs"):
+            for start in range(0, pairs, at_once):
+                deviations = self._deviations(min(at_once, pairs - start))
+                for f in (self.mean + deviations, self.mean - deviations):
+                    total += link(f).sum(0)
+        return total / _DRAWS
+
+    def _row_sums(self) -> Tensor:
+        """Return the covariance of each output with the sum of an input's outputs, (N, C)."""
+        if isinstance(self._given, SharedAxes):
+            vectors, values = self._given
+            return values if vectors is None else (values * vectors.sum(0)) @ vectors.T
         if self.covariance.ndim == 3:
-            return self.covariance
-        return self.covariance.diagonal(dim1=0, dim2=2).movedim(-1, 0)
+            return self.covariance.sum(2)
+        return self.covariance.diagonal(dim1=0, dim2=2).movedim(-1, 0).sum(2)
 
 
 def check_link(link: Any) -> None:
@@ -149,84 +202,43 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     values = guide.mean()
     weights = {name: values[name] for name in posterior.bnn.site_names}
     sites = [name for block in blocks for name in block.shapes]
-    means, covariances, roots = [], [], []
+    means, roots = list[Tensor](), list[Tensor]()
+    covariances = list[Tensor | SharedAxes]()
     with seeded(posterior.seed, "functional"):
         tracker = Tracker(posterior.bnn, weights, sites, inputs[:1])
-        most = _examples_at_once(blocks, tracker.pull_alone(), joint=joint)
-        for part in inputs.split(tracker.inputs_at_once(most)):
+        for part in inputs.split(_inputs_at_once(tracker, blocks, joint=joint)):
             pulled = tracker.pull(part)
             means.append(pulled.f)
             if joint:
-                roots.append(torch.cat([_root(block, pulled) for block in blocks], 2).transpose(0, 1))
+                roots.append(torch.cat([root for block in blocks for _, root in root_parts(block, pulled)], 2))
             else:
-                covariances.append(torch.stack([_covariance(block, pulled) for block in blocks]).sum(0))
+                covariances.append(_covariance(blocks, pulled))
     mean = torch.cat(means)
-    if not joint:
-        return FunctionalNormal(mean, torch.cat(covariances))
-    root = torch.cat(roots).flatten(0, 1)
-    return FunctionalNormal(mean, (root @ root.T).view(*mean.shape, *mean.shape))
+    if joint:
+        root = torch.cat(roots, 1).transpose(0, 1).flatten(0, 1)
+        return FunctionalNormal(mean, (root @ root.T).view(*mean.shape, *mean.shape))
+    shared = [part for part in covariances if isinstance(part, SharedAxes)]
+    if shared:
+        return FunctionalNormal(mean, SharedAxes(shared[0].vectors, torch.cat([values for _, values in shared])))
+    return FunctionalNormal(mean, torch.cat([part for part in covariances if isinstance(part, Tensor)]))
 
 
-def _examples_at_once(blocks: list[Block], pulled: Pulled, *, joint: bool) -> int:
+def _inputs_at_once(tracker: Tracker, blocks: list[Block], *, joint: bool) -> int:
     """Return how many inputs to take at once: fewer where rows of the Jacobian have to be held."""
-    rows = sum(sum(block.sizes) for block in blocks if joint or _needs_rows(block, pulled))
-    return min(_MOST_INPUTS, examples_at_once(pulled.f.shape[1] * rows)) if rows else _MOST_INPUTS
+    rows = sum(sum(block.sizes) for block in blocks if joint or not has_axes(block, tracker))
+    if not joint and rows and whole_layer(blocks[0], tracker.pull_alone()) is not None:
+        rows = 0
+    most = min(_MOST_INPUTS, examples_at_once(tracker.num_outputs * rows)) if rows else _MOST_INPUTS
+    return tracker.inputs_at_once(most)
 
 
-def _needs_rows(block: Block, pulled: Pulled) -> bool:
-    return _layer_of(block, pulled) is None and _whole_layer_of(block, pulled) is None
-
-
-def _root(block: Block, pulled: Pulled) -> Tensor:
-    """Return rows R with R R^T the part of the covariance that a block makes, (C, B, R)."""
-    rows = pulled.rows(block.shapes)
-    return block.root(rows.flatten(0, 1)).view(*rows.shape[:2], -1)
-
-
-def _covariance(block: Any, pulled: Pulled) -> Tensor:
-    """Return the part of the covariance of the outputs that a block makes, (B, C, C)."""
-    whole = _whole_layer_of(block, pulled)
-    if whole is not None:
-        return _covariance_of_layer(block, *whole)
-    layer = _layer_of(block, pulled)
-    if layer is None:
-        root = _root(block, pulled)
-        return torch.einsum("cbr,dbr->bcd", root, root)
-    g, a, use = layer
-    if block.spec.kind == "kron":
-        g, a, variance = g @ block.left, a @ block.right, block.scale.square()
-    else:
-        shape = (a.shape[1], g.shape[2]) if use.transposed else (g.shape[2], a.shape[1])
-        variance = block.spread().square().view(shape)
-        variance = variance.T if use.transposed else variance
-    along = a.square() @ variance.T
-    return torch.einsum("cbo,dbo->bcd", g * along, g)
-
-
-def _layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Use] | None:
-    """Return derivatives (C, B, O), inputs (B, I) and the use of the linear layer that a block describes.
-
-    None if the block is of another kind, or if an example passes the layer several times.
-    """
-    if block.spec.kind not in ("diag", "kron"):
-        return None
-    names = set(block.shapes)
-    for use, g in zip(pulled.uses, pulled.gradients, strict=True):
-        if names <= set(use.sites) and use.kind == "matrix" and g.shape[2] == 1:
-            return g[:, :, 0], use.inputs_of(names, use.inputs[:, 0]), use
-    return None
-
-
-def _whole_layer_of(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return `Pulled.only_matrix` of a block with all correlations of one linear layer, None for other blocks."""
-    is_whole = block.spec.kind == "full" and block.spec.size is None
-    return pulled.only_matrix(list(block.shapes)) if is_whole else None
-
-
-def _covariance_of_layer(block: Any, g: Tensor, a: Tensor, order: Tensor) -> Tensor:
-    """Return the covariance of a layer with all correlations: inputs times the root first, then derivatives."""
-    root = torch.empty_like(block.factor)
-    root[order] = block.factor
-    by_output = (a @ root.view(g.shape[2], a.shape[1], -1)).transpose(0, 1)
-    rows = g.transpose(0, 1) @ by_output
-    return rows @ rows.transpose(1, 2)
+def _covariance(blocks: list[Block], pulled: Pulled) -> Tensor | SharedAxes:
+    """Return the covariance of the outputs of each input, (B, C, C), or in shared axes."""
+    found = [use_of(block, pulled) for block in blocks] if pulled.is_last_layer else []
+    axes = [pair[1] for pair in found if pair is not None]
+    if axes and len(axes) == len(blocks):
+        values = [variances(part) for part in axes]
+        if all(part.g is pulled.gradients[0] for part in axes):
+            return SharedAxes(None, torch.stack(values).sum(0))
+        return SharedAxes(torch.cat([part.g[:, 0, 0] for part in axes], 1), torch.cat(values, 1))
+    return torch.stack([covariance(block, pulled) for block in blocks]).sum(0)

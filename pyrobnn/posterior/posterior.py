@@ -24,6 +24,7 @@ from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
+from pyrobnn.posterior.output_draws import output_draws
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
 from pyrobnn.posterior.record import FitRecord, Fitted
@@ -143,13 +144,16 @@ class Posterior(Fitted):
             num_draws: number of draws S in all blocks together, at least 1.
             seed: seed of the draws; the fit's if not given.
         """
-        num_draws = check_count(num_draws, "num_draws")
-        size = draws_at_once(self._num_moving(), self.bnn.like.device)
-        sizes = [min(size, num_draws - start) for start in range(0, num_draws, size)]
+        sizes = self._block_sizes(check_count(num_draws, "num_draws"))
         with seeded(self.seed if seed is None else seed, "draws"), fast_pyro(), torch.no_grad():
             picks = built(self.guide).picks(num_draws)
-            blocks: Sequence[int | Tensor] = sizes if picks is None else picks.split(size)
+            blocks: Sequence[int | Tensor] = sizes if picks is None else picks.split(sizes)
             return [function(self._read_block(read, block)) for block in blocks]
+
+    def _block_sizes(self, num_draws: int) -> list[int]:
+        """Return how many draws are made at a time."""
+        size = draws_at_once(self._num_moving(), self.bnn.like.device)
+        return [min(size, num_draws - start) for start in range(0, num_draws, size)]
 
     def num_distinct(self, num_draws: int) -> int:
         """Return how many of so many draws differ: of stored draws, no more than there are."""
@@ -198,7 +202,7 @@ class Posterior(Fitted):
         with torch.no_grad():
             known = built(self.guide).mean()
         if known is not None:
-            return known
+            return {name: value.clone() for name, value in known.items()}
         sums = self.map_traces(_values, lambda draws: {name: v.sum(0) for name, v in draws.items()}, _DRAWS_FOR_MEAN)
         return {name: torch.stack([part[name] for part in sums]).sum(0) / _DRAWS_FOR_MEAN for name in sums[0]}
 
@@ -218,6 +222,9 @@ class Posterior(Fitted):
         Args:
             x: inputs with the same columns as in training.
             num_draws: number of posterior draws S in the mixture. Chains that store fewer give each stored draw once.
+                Linearised predictions of a Gaussian of curvature draw the outputs directly where all draws of the
+                weights would be more than 2^25 numbers, and N x outputs is below S: they are joint over these inputs,
+                and independent of those of other calls.
             seed: seed of the draws; the fit's if not given.
             draws: draws to use in place of new draws, as `draw` returns them.
             at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
@@ -245,6 +252,10 @@ class Posterior(Fitted):
             if at_mean:
                 draws = {name: value[None] for name, value in self.mean().items()}
             linear = built(self.guide).linearized if linearized is None else linearized
+            if linear and not at_mean and draws is None:
+                drawn = self._output_draws(inputs, num_draws, seed)
+                if drawn is not None:
+                    return drawn
             if linear and not at_mean:
                 outputs_of = Tangent(self.bnn, self._split(self.mean())[0], inputs).outputs
             else:
@@ -260,6 +271,20 @@ class Posterior(Fitted):
             outputs = _joined([f for f, _ in parts])
             others = {name: _joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
+
+    def _output_draws(self, inputs: X, num_draws: int, seed: int | None) -> Prediction | None:
+        """Return the prediction of a Gaussian of curvature by draws of the outputs; None where it is another way."""
+        blocks, mean = built(self.guide).gaussian_blocks(), built(self.guide).mean()
+        if not blocks or mean is None:
+            return None
+        sizes = self._block_sizes(check_count(num_draws, "num_draws"))
+        with seeded(self.seed if seed is None else seed, "draws"), torch.no_grad():
+            point, others = self._split(mean)
+            outputs = output_draws(self.bnn, blocks, point, inputs, sizes)
+        if outputs is None:
+            return None
+        latents = {name: value.expand(num_draws, *value.shape) for name, value in others.items()}
+        return Prediction(self._likelihood(outputs, latents), self.y_scaler)
 
     def predictor(self, num_draws: int = 100, *, seed: int | None = None) -> Predictor:
         """Return a module that predicts with draws that stay, to deploy or to predict again and again.
