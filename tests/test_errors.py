@@ -294,7 +294,7 @@ CASES = {
     ),
     "loader without pairs": (
         lambda: fit(x=loader(X), y=None),
-        "A DataLoader must yield pairs (x, y) or mappings, got list",
+        "A loader must yield pairs (x, y) or mappings, got list of 1: say which are inputs and targets",
     ),
     "loader without a length": (
         lambda: fit(x=DataLoader(Stream()), y=None),

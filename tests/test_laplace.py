@@ -454,7 +454,7 @@ REFUSALS = {
         loader(sampler=RandomSampler(X, replacement=True)), guide="laplace", steps=2000, seed=0, progress=False
     ),
     "a pass of the DataLoader gave 8 or more": lambda: Laplace().around(
-        model_with(), bnn.LoaderData(DataLoader(Endless(X, Y), 4), num_data=6), progress=False, device="cpu"
+        model_with(), bnn.Loader(DataLoader(Endless(X, Y), 4), num_data=6), progress=False, device="cpu"
     ),
     "BlockGaussian holds what another method computed and has nothing to train": lambda: model_with().fit(
         X, Y, seed=0, guide=around(model_with(), X, Y).info["method"]["guide"], steps=1, progress=False

@@ -229,7 +229,7 @@ AT_RANDOM = {
     "more than all": (few(num_samples=130), 17, 130, NUM),
     "the last dropped": (lambda: DataLoader(ROWS, 30, shuffle=True, drop_last=True), 3, 90, NUM),
     "by weight": (lambda: by_sampler(WeightedRandomSampler([1.0] * 50 + [0.0] * 50, 30)), 4, 30, 50),
-    "the number is told": (lambda: bnn.LoaderData(by_sampler(Some()), NUM), 5, 40, NUM),
+    "the number is told": (lambda: bnn.Loader(by_sampler(Some()), num_data=NUM), 5, 40, NUM),
 }
 
 
@@ -265,15 +265,15 @@ TOLD = {
 @pytest.mark.parametrize("kind", TOLD)
 def test_a_number_that_a_loader_cannot_tell_is_asked_for(kind):
     make, why = TOLD[kind]
-    with pytest.raises(bnn.InputError, match=rf"{why}.* so pass bnn.LoaderData\(loader, num_data=N\) in its place"):
+    with pytest.raises(bnn.InputError, match=rf"{why}.* so pass bnn.Loader\(loader, num_data=N\) in its place"):
         fit_loader(make())
-    assert fit_loader(bnn.LoaderData(make(), num_data=85)).info["num_data"] == 85
+    assert fit_loader(bnn.Loader(make(), num_data=85)).info["num_data"] == 85
 
 
 @pytest.mark.parametrize("kind", ["a stream", "ready-made batches", "a stream of batches", "rows left out"])
 def test_examples_of_unknown_number_count_alike_once_an_epoch_is_over(kind):
     """Only then are the sizes of all batches known: the first epoch is taken for one of full batches."""
-    _, total = shares(bnn.LoaderData(TOLD[kind][0](), num_data=85), 400)
+    _, total = shares(bnn.Loader(TOLD[kind][0](), num_data=85), 400)
     seen = total[total > 0]
     assert float(seen.max() / seen.min()) == pytest.approx(1, abs=1e-6)
     assert float(total.sum()) == pytest.approx(85, rel=0.01)
@@ -284,15 +284,13 @@ def fit_loader(data, steps=2):
     return bnn.fit(model, data, bnn.SVI(steps=steps), seed=0, device="cpu", progress=False)
 
 
-def test_what_is_no_loader_or_number_is_refused():
+def test_what_is_no_number_or_cannot_begin_anew_is_refused():
     loader = DataLoader(ROWS, 30)
-    with pytest.raises(bnn.InputError, match="`loader` must be a torch.utils.data.DataLoader, got TensorDataset"):
-        bnn.LoaderData(ROWS)
     for number in (0, 2.5):
         with pytest.raises(bnn.InputError, match="`num_data` must be a whole number"):
-            bnn.LoaderData(loader, number)
-    with pytest.raises(bnn.InputError, match="The DataLoader yields no batch any more"):
-        fit_loader(bnn.LoaderData(DataLoader(OnceOnly(), 30), NUM), steps=6)
+            bnn.Loader(loader, num_data=number)
+    with pytest.raises(bnn.InputError, match="The loader yields no batch any more"):
+        fit_loader(bnn.Loader(DataLoader(OnceOnly(), 30), num_data=NUM), steps=6)
 
 
 def mean_model():

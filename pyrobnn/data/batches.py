@@ -1,12 +1,11 @@
-"""Batches for training: the whole set, mini-batches shuffled in memory, or batches of a DataLoader."""
+"""Batches for training: the whole set, mini-batches shuffled in memory, or batches of a loader."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
@@ -17,6 +16,7 @@ Batch = tuple[Any, ...]
 """Inputs (`X`) and the tensors of targets and, if given, weights: the model's arguments, in order."""
 
 _TARGETS = ("labels", "label", "y", "target")
+_PAGE = "how-to/large-data"
 State = dict[str, Any]
 """A place in a stream, as nested dictionaries and lists of tensors, numbers and strings."""
 
@@ -137,20 +137,22 @@ class LoaderBatches:
     state of a sampler is not restored.
 
     Args:
-        loader: yields pairs (x, y), or what `checked_batch` takes for them.
+        loader: yields pairs (x, y), or what `read` takes for them.
         prepare: checks a batch and brings it into the units and onto the device of the model.
         mean_rows: rows of an average batch of the first epoch; None if all batches are expected to be of equal size.
         like: a tensor with the precision and device of the model, for weights.
+        read: maps what the loader yields to a validated pair (x, y); `checked_batch` if not given.
     """
 
     def __init__(
         self,
-        loader: "DataLoader[Any]",
+        loader: Iterable[Any],
         prepare: Callable[[X, Tensor], Batch],
         mean_rows: int | float | None = None,
         like: Tensor | None = None,
+        read: Callable[[Any], tuple[X, Tensor]] | None = None,
     ) -> None:
-        self._loader, self._prepare = loader, prepare
+        self._loader, self._prepare, self._read = loader, prepare, read or checked_batch
         self._like = torch.zeros(()) if like is None else like
         self._mean_rows, self._alike = mean_rows, mean_rows is None
         self._epoch: Iterator[Any] = iter(())
@@ -175,10 +177,10 @@ class LoaderBatches:
             batch = next(self._epoch, None)
         if batch is None:
             raise InputError(
-                "The DataLoader yields no batch any more: each epoch must begin anew, so give it a dataset that can be "
+                "The loader yields no batch any more: each epoch must begin anew, so give it a dataset that can be "
                 "read more than once."
             )
-        x, y = checked_batch(batch)
+        x, y = self._read(batch)
         self._taken, self._rows, self._largest = self._taken + 1, self._rows + len(x), max(self._largest, len(x))
         self._mean_rows = self._mean_rows or len(x)
         prepared = self._prepare(x, y)
@@ -221,7 +223,7 @@ class LoaderBatches:
     def close(self) -> None:
         """End the loader's processes, unless they are to persist, also where an error still refers to them."""
         end = getattr(self._epoch, "_shutdown_workers", None)
-        if end is not None and not self._loader.persistent_workers:
+        if end is not None and not getattr(self._loader, "persistent_workers", False):
             end()
         self._epoch = iter(())
 
@@ -235,7 +237,7 @@ class LoaderBatches:
 
 
 @contextmanager
-def kept_generators(loader: "DataLoader[Any]") -> Iterator[None]:
+def kept_generators(loader: Iterable[Any]) -> Iterator[None]:
     """Put the torch generators of a loader and its samplers back after the block."""
     states = [(generator, generator.get_state()) for generator in _generators(loader)]
     yield
@@ -243,37 +245,79 @@ def kept_generators(loader: "DataLoader[Any]") -> Iterator[None]:
         generator.set_state(state)
 
 
-def _generators(loader: "DataLoader[Any]") -> list[torch.Generator]:
-    groups: Any = loader.batch_sampler
-    holders = (loader, loader.sampler, groups, getattr(groups, "sampler", None))
-    generators = [getattr(holder, "generator", None) for holder in holders]
-    return list({id(generator): generator for generator in generators if generator is not None}.values())
+def _generators(loader: Iterable[Any]) -> list[torch.Generator]:
+    generators = (getattr(holder, "generator", None) for holder in (loader, *samplers_of(loader)))
+    return list({id(found): found for found in generators if isinstance(found, torch.Generator)}.values())
 
 
-def checked_batch(batch: Any) -> tuple[X, Tensor]:
-    """Return a loader's batch as a validated pair (x, y).
+def samplers_of(loader: Iterable[Any]) -> tuple[Any, Any, Any]:
+    """Return the sampler of a DataLoader, its sampler of batches, and the sampler of these; None where it has none."""
+    groups = getattr(loader, "batch_sampler", None)
+    return getattr(loader, "sampler", None), groups, getattr(groups, "sampler", None)
 
-    The targets of a mapping are its `labels`, `label`, `y` or `target`, those of a longer tuple come last. Several
-    inputs by position may be a list, as torch collates tuples.
+
+def split_batch(batch: Any) -> tuple[Any, Any]:
+    """Return inputs and targets of a loader's batch, targets of None where the batch has inputs alone.
+
+    The targets of a mapping are its `labels`, `label`, `y` or `target`, those of a tuple come last.
     """
     if isinstance(batch, Mapping):
         name = next((name for name in _TARGETS if name in batch), None)
-        if name is None:
-            raise InputError(
-                f"A DataLoader's mapping must hold the targets as {' or '.join(map(repr, _TARGETS))}, got "
-                f"{', '.join(map(repr, batch))}."
-            )
-        batch = ({key: value for key, value in batch.items() if key != name}, batch[name])
-    elif isinstance(batch, (tuple, list)) and len(batch) > 2:
-        batch = (tuple(batch[:-1]), batch[-1])
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        return {key: value for key, value in batch.items() if key != name}, None if name is None else batch[name]
+    if not isinstance(batch, (tuple, list)):
+        return batch, None
+    *inputs, targets = batch if len(batch) > 1 else (*batch, None)
+    return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
+
+
+def checked_batch(batch: Any) -> tuple[X, Tensor]:
+    """Return a loader's batch as a validated pair (x, y); `split_batch` tells which is which."""
+    x, y = split_batch(batch)
+    if y is None and isinstance(batch, Mapping):
         raise InputError(
-            f"A DataLoader must yield pairs (x, y) or mappings, got {type(batch).__name__}; weights of examples are "
-            "for Data."
+            f"A loader's mapping must hold the targets as {' or '.join(map(repr, _TARGETS))}, got "
+            f"{', '.join(map(repr, batch))}: say where they are, as in {_split_example("'a'", "'b'")}.",
+            page=_PAGE,
         )
-    x, y = batch
-    rows = y.shape[:1] if isinstance(y, Tensor) else None
-    if rows and isinstance(x, (tuple, list)) and all(isinstance(part, Tensor) and part.shape[:1] == rows for part in x):
-        x = dict(enumerate(x))
-    x = as_inputs(x)
-    return x, as_targets(y, len(x))
+    if y is None:
+        given = type(batch).__name__ + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
+        raise InputError(
+            f"A loader must yield pairs (x, y) or mappings, got {given}: say which are inputs and targets, as in "
+            f"{_split_example()}.",
+            page=_PAGE,
+        )
+    return checked_pair(x, y)
+
+
+def checked_pair(x: Any, y: Any) -> tuple[X, Tensor]:
+    """Return inputs and targets of a batch, validated."""
+    inputs = checked_inputs(x, y.shape[:1] if isinstance(y, Tensor) else None)
+    return inputs, as_targets(y, len(inputs))
+
+
+def checked_inputs(x: Any, rows: torch.Size | None = None) -> X:
+    """Return the inputs of a batch, validated. Several by position may be a list, as torch collates tuples.
+
+    Args:
+        x: a tensor, or several.
+        rows: the number of rows, which tells several tensors from rows in a list; that of the first if not given.
+    """
+    if isinstance(x, (tuple, list)) and x and all(isinstance(part, Tensor) for part in x):
+        rows = x[0].shape[:1] if rows is None else rows
+        if rows and all(part.shape[:1] == rows for part in x):
+            x = dict(enumerate(x))
+    return as_inputs(x)
+
+
+def _split_example(first: str = "0", targets: str = "1") -> str:
+    """Return the code of a loader that is told where inputs and targets are."""
+    return f"bnn.Loader(loader, split=lambda batch: (batch[{first}], batch[{targets}]))"
+
+
+def several_inputs_advice(x: Inputs) -> str:
+    """Return what to write where a network does not take all inputs that a batch was read as."""
+    positional = not x.arguments[1]
+    names = ", ".join(x.parts)
+    what = f"the first {len(x.parts)} entries of each batch" if positional else f"the entries {names} of each batch"
+    code = _split_example() if positional else _split_example(repr(next(iter(x.parts))), "'labels'")
+    return f" The loader's batches were read as several inputs, {what}: if not all of them are inputs, pass {code}."

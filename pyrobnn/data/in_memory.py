@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,6 +126,10 @@ class Data:
             return float(values.mean())
         weights = self.weights.to(values.device)
         return float((weights * values).sum() / weights.sum())
+
+    def mean_over(self, function: Callable[[X, Tensor], Tensor]) -> float:
+        """Return the weighted mean of a number per example, (N,), that a function gives for inputs and targets."""
+        return self.mean_of(function(self.x, self.y))
 
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
         """Return all examples in order, in parts of at most that many.

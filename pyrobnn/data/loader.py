@@ -1,9 +1,9 @@
-"""Data from a DataLoader: how many examples it goes through, and how many an average batch has."""
+"""Data from a loader: inputs and targets of its batches, and how many examples an epoch goes through."""
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -20,54 +20,155 @@ from torch.utils.data import (
 
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
-from pyrobnn._torch.inputs import X
-from pyrobnn.data.batches import checked_batch, kept_generators
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.inputs import X, join_rows
+from pyrobnn.data.batches import (
+    checked_batch,
+    checked_inputs,
+    checked_pair,
+    kept_generators,
+    samplers_of,
+    split_batch,
+)
+from pyrobnn.data.in_memory import Data
+
+_PAGE = "how-to/large-data"
+_NO_BATCH = "The loader yields no batch: pass more data, a smaller batch, or drop_last=False."
+_END = object()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LoaderData:
-    """The examples of a DataLoader, with their number N, for `fit` in place of a loader that does not know N.
+class Loader:
+    """The examples of a DataLoader, or of any iterable of batches that can be gone through more than once.
 
-    The ELBO needs N. A loader knows N if each epoch has the same examples once, or draws them by a random sampler of
-    torch. N is unknown for an `IterableDataset` without a length, for ready-made batches (`batch_size=None`), and for
-    other samplers whose examples change between epochs or repeat.
+    Functions that take a DataLoader take it as it is. Wrap it to say which parts of a batch are inputs and targets, or
+    how many examples N there are: the ELBO needs N, while predictions and scores do not. A DataLoader knows N if each
+    epoch has the same examples once, or draws them by a random sampler of torch. N is unknown for an `IterableDataset`
+    without a length, for ready-made batches (`batch_size=None`), for other samplers whose examples change between
+    epochs or repeat, and for iterables that are no DataLoader.
 
     See docs/how-to/large-data.md.
 
     Attributes:
-        loader: yields pairs (x, y). Several inputs may come as mappings, or as tuples with the targets last.
+        loader: yields batches. Without `split` the targets of a mapping are its `labels`, `label`, `y` or `target`, and
+            those of a tuple come last; all other entries are inputs of the network.
+        split: maps a batch to its pair (x, y); x is a tensor, or a mapping or tuple of tensors.
         num_data: N; taken from the loader if not given.
 
     Raises:
-        InputError: not a DataLoader, or a number below 1.
+        InputError: an object that cannot be gone through, or only once; a `split` that is no function; a number below
+            1.
 
     Examples:
-        >>> import torch
-        >>> from torch.utils.data import DataLoader
-        >>> ready_made = DataLoader([(torch.zeros(20, 1), torch.zeros(20))], batch_size=None)
-        >>> data = bnn.LoaderData(ready_made, num_data=20)
+        >>> batches = [(torch.zeros(10, 1), torch.zeros(10), torch.ones(10))] * 2  # inputs, targets, weights
+        >>> data = bnn.Loader(batches, split=lambda batch: (batch[0], batch[1]), num_data=20)
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=5, seed=0, progress=False)
-        >>> posterior.info["num_data"]
-        20
+        >>> posterior.info["num_data"], posterior.predict(data)
+        (20, Prediction(Normal, num_draws=500, num_inputs=20))
     """
 
-    loader: "DataLoader[Any]"
+    loader: Iterable[Any]
+    split: Callable[[Any], tuple[Any, Any]] | None = None
     num_data: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse objects other than loaders, and invalid numbers of examples."""
-        if not isinstance(self.loader, DataLoader):
-            raise InputError(f"`loader` must be a torch.utils.data.DataLoader, got {type(self.loader).__name__}.")
+        """Refuse objects other than loaders, functions that cannot be called, and invalid numbers of examples."""
+        kind = type(self.loader).__name__
+        if not isinstance(self.loader, Iterable):
+            raise InputError(
+                f"`loader` must be a DataLoader, or another iterable of batches, got {kind}: of a dataset make a "
+                "DataLoader.",
+                page=_PAGE,
+            )
+        if isinstance(self.loader, Iterator) and not callable(getattr(self.loader, "reset", None)):
+            raise InputError(
+                f"`loader` is a {kind}, which can be gone through only once, and each epoch must begin anew: pass a "
+                "list of its batches, or an object whose `__iter__` begins anew.",
+                page=_PAGE,
+            )
+        if self.split is not None and not callable(self.split):
+            raise InputError(f"`split` must be a function from a batch to the pair (x, y), got {self.split!r}.")
         if self.num_data is not None:
             check_count(self.num_data, "num_data")
+
+    def pair(self, batch: Any) -> tuple[X, Tensor]:
+        """Return inputs and targets of a batch, validated."""
+        return checked_batch(batch) if self.split is None else checked_pair(*self._told(batch))
+
+    def inputs_of(self, batch: Any) -> X:
+        """Return the inputs of a batch, which may have no targets."""
+        return checked_inputs((split_batch if self.split is None else self._told)(batch)[0])
+
+    def _told(self, batch: Any) -> tuple[Any, Any]:
+        assert self.split is not None
+        pair = self.split(batch)
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            given = f"a tuple of {len(pair)}" if isinstance(pair, tuple) else f"a {type(pair).__name__}"
+            raise InputError(
+                f"`split` must return a pair (x, y), got {given}. Weights of examples are for Data.", page=_PAGE
+            )
+        return pair
+
+    def one_pass[T](self, read: Callable[[Any], T]) -> Iterator[T]:
+        """Yield what a function makes of each batch of an epoch; random states of loader and process stay.
+
+        The random numbers drawn while a batch is loaded are the same at every pass.
+        """
+        with kept_generators(self.loader):
+            with seeded(0, "loader"):
+                batches = iter(self.loader)
+            for number in itertools.count():
+                with seeded(0, f"batch {number}"):
+                    batch = next(batches, _END)
+                if batch is _END:
+                    break
+                yield read(batch)
+        if number == 0:
+            raise InputError(_NO_BATCH)
+
+    def mean_over(self, function: Callable[[X, Tensor], Tensor]) -> float:
+        """Return the mean over all examples of a number per example, (n,), that a function gives for a batch's pair."""
+        values = [function(*pair).double().cpu() for pair in self.one_pass(self.pair)]
+        return float(torch.cat(values).mean())
+
+    def in_memory(self) -> Data:
+        """Return all examples of an epoch as `Data`, for functions that need them at once.
+
+        Raises:
+            InputError: batches whose examples differ in shape.
+
+        Examples:
+            >>> pairs = torch.utils.data.TensorDataset(torch.zeros(5, 2), torch.ones(5))
+            >>> loader = torch.utils.data.DataLoader(pairs, batch_size=2)
+            >>> bnn.Loader(loader).in_memory()
+            Data(x=(5, 2), y=(5,) float32, standardize=False)
+        """
+        x, y = zip(*self.one_pass(self.pair), strict=True)
+        return Data(join_rows(x), join_rows(y))
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether it is a DataLoader that takes its examples in a random order."""
+        kinds = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+        return any(isinstance(sampler, kinds) for sampler in samplers_of(self.loader))
+
+    @property
+    def batch_size(self) -> int | None:
+        """The examples in a batch of a DataLoader; None if batches are ready-made, or it is no DataLoader."""
+        return self.loader.batch_size if isinstance(self.loader, DataLoader) else None
+
+    @property
+    def num_batches(self) -> int | None:
+        """The batches of an epoch, or None if their number is not known."""
+        return _length(self.loader)
 
     @property
     def head(self) -> tuple[X, Tensor]:
         """The first batch of an epoch."""
         batch = next(iter(self.loader), None)
         if batch is None:
-            raise InputError("The DataLoader yields no batch: pass more data, a smaller batch, or drop_last=False.")
-        return checked_batch(batch)
+            raise InputError(_NO_BATCH)
+        return self.pair(batch)
 
     def counted(self, first_rows: int) -> "tuple[int, Epoch]":
         """Return N, and the epoch of the loader, given the number of rows in the first batch.
@@ -83,8 +184,8 @@ class LoaderData:
         if num_data is None:
             raise InputError(
                 f"{epoch.unknown}: the ELBO needs the number of examples N, so pass "
-                "bnn.LoaderData(loader, num_data=N) in its place.",
-                page="how-to/large-data",
+                "bnn.Loader(loader, num_data=N) in its place.",
+                page=_PAGE,
             )
         return num_data, epoch._replace(is_pass=epoch.is_pass and num_data == (epoch.num_data or num_data))
 
@@ -111,7 +212,9 @@ class Epoch(NamedTuple):
     unknown: str = "The DataLoader's dataset must have a length, and so must its sampler"
 
 
-def _epoch(loader: "DataLoader[Any]") -> Epoch:
+def _epoch(loader: Iterable[Any]) -> Epoch:
+    if not isinstance(loader, DataLoader):
+        return Epoch(unknown=f"A loader of the type {type(loader).__name__} does not tell how many examples it has")
     groups: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     if loader.batch_sampler is None and type(groups) is not BatchSampler:
         return Epoch(unknown="The DataLoader yields ready-made batches")
@@ -124,7 +227,7 @@ def _epoch(loader: "DataLoader[Any]") -> Epoch:
     if not passes or not passes[0]:
         return Epoch()
     sizes, others = ([len(group) for group in taken] for taken in passes)
-    return _compared(*([*chain.from_iterable(taken)] for taken in passes))._replace(
+    return _compared(*([*itertools.chain.from_iterable(taken)] for taken in passes))._replace(
         num_batches=len(sizes),
         first=sizes[0] if sizes == others else None,
         is_even=len({*sizes, *others}) == 1,
@@ -162,7 +265,7 @@ def _cut(epoch: Epoch, groups: BatchSampler) -> Epoch:
 def _twice(sampler: Iterable[Any]) -> list[list[Any]]:
     """Return the examples in two epochs of a sampler; empty if it has no length, and may never end."""
     length = _length(sampler)
-    return [] if length is None else [[*islice(sampler, length)] for _ in range(2)]
+    return [] if length is None else [[*itertools.islice(sampler, length)] for _ in range(2)]
 
 
 def _compared(first: list[Any], second: list[Any]) -> Epoch:

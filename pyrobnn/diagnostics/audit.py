@@ -143,7 +143,10 @@ def elbo_report(
     if num_draws < 2:
         raise InputError(f"`num_draws` must be at least 2 for a standard error, got {num_draws}.")
     if not isinstance(data, (Data, StoredData)):
-        raise InputError(f"`elbo_report` takes Data(x, y) or StoredData, got {type(data).__name__}.")
+        raise InputError(
+            f"`elbo_report` takes Data(x, y) or StoredData, got {type(data).__name__}: of a loader pass "
+            "bnn.Loader(loader).in_memory()."
+        )
     require_density(posterior.guide)
     if built(posterior.guide).pruned_sites():
         raise InputError(

@@ -14,7 +14,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.continuation import continuation_finding
 from pyrobnn.diagnostics.findings import BASELINE, Diagnosis, Finding
-from pyrobnn.diagnostics.folds import in_memory
+from pyrobnn.diagnostics.folds import collected
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import (
@@ -78,7 +78,7 @@ def diagnose(
 
     Args:
         posterior: the fitted posterior.
-        train: the training data: `Data` or a pair (x, y).
+        train: the training data: `Data`, a pair (x, y), or a loader, whose examples are all collected in memory.
         test: held-out data, of which at most 1000 examples are used; without them predictions are not judged.
         num_draws: number of draws S for predictions.
         false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit, split evenly between
@@ -97,7 +97,7 @@ def diagnose(
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
     seed = posterior.seed if seed is None else seed
-    train, test = in_memory(train, weighted=True), None if test is None else in_memory(test)
+    train, test = collected(train, weighted=True), None if test is None else collected(test)
     x, y = _some(train if test is None else test, seed)
     prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError
-from pyrobnn.data.given import as_data
+from pyrobnn.data.given import as_data, as_loader
 from pyrobnn.data.in_memory import Data, same_inputs
+from pyrobnn.data.loader import Loader
 
 
 def as_folds(folds: Any, groups: Any, num_rows: int) -> tuple[int | np.ndarray, np.ndarray | None]:
@@ -81,9 +82,15 @@ def in_memory(data: Any, *, weighted: bool = False) -> Data:
     given = as_data(data)
     if not isinstance(given, Data):
         raise InputError(
-            f"Diagnostics need data in memory, got a {type(data).__name__}: pass Data(x, y), or rows of StoredData, "
-            "data[:1000]."
+            f"Diagnostics need data in memory, got a {type(data).__name__}: pass Data(x, y), rows of StoredData, "
+            "data[:1000], or all examples of a loader, bnn.Loader(loader).in_memory()."
         )
     if given.weights is not None and not weighted:
         raise InputError("Every example counts once here, and these data have weights: pass Data(x, y) without them.")
     return given
+
+
+def collected(data: Any, *, weighted: bool = False) -> Data:
+    """Return data as `in_memory` does, and those of a loader collected in memory."""
+    given = as_loader(data)
+    return in_memory(given.in_memory() if isinstance(given, Loader) else given, weighted=weighted)

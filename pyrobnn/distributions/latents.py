@@ -236,7 +236,7 @@ def stack_likelihood(likelihood: Callable[[Tensor], Any], outputs: Tensor, laten
     return builds[0](stacked)
 
 
-def concatenate(distributions: Sequence[Any]) -> Any:
-    """Return distributions of the same kind, batch shapes (S_k, N), as a distribution of batch shape (sum S_k, N)."""
+def concatenate(distributions: Sequence[Any], dim: int = 0) -> Any:
+    """Return distributions of the same kind as one, joined along an axis of their batch shapes (S, N)."""
     tensors, builds = zip(*map(take_apart, distributions), strict=True)
-    return builds[0]([torch.cat(same) for same in zip(*tensors, strict=True)])
+    return builds[0]([torch.cat(same, dim) for same in zip(*tensors, strict=True)])

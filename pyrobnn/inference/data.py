@@ -11,10 +11,10 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X
 from pyrobnn.bnn import BNN
-from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches, checked_batch
+from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches
 from pyrobnn.data.given import first_rows
 from pyrobnn.data.in_memory import Data, Scaler
-from pyrobnn.data.loader import Epoch, LoaderData
+from pyrobnn.data.loader import Epoch, Loader
 from pyrobnn.data.stored import StoredData
 from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference import defaults
@@ -39,7 +39,7 @@ class Source:
         epoch: the batches in an epoch of a loader.
     """
 
-    data: Data | StoredData | LoaderData
+    data: Data | StoredData | Loader
     head: tuple[X, Tensor]
     x_scaler: Scaler
     y_scaler: Scaler
@@ -51,7 +51,7 @@ class Source:
     @property
     def feature_names(self) -> list[str]:
         """The names of the columns of x, where the data have any."""
-        return [] if isinstance(self.data, LoaderData) else list(self.data.feature_names)
+        return [] if isinstance(self.data, Loader) else list(self.data.feature_names)
 
     @property
     def total_weight(self) -> float:
@@ -69,8 +69,8 @@ class Source:
         Chosen by size: all examples in memory up to 500, if examples times weights are up to 20 million, else 128; 256
         for data in files.
         """
-        if isinstance(self.data, LoaderData):
-            return self.data.loader.batch_size or len(self.head[0])
+        if isinstance(self.data, Loader):
+            return self.data.batch_size or len(self.head[0])
         if asked == "all":
             return self.num_data
         if asked is not None:
@@ -83,12 +83,9 @@ class Source:
 
     def batches_per_epoch(self, asked: BatchSize) -> int:
         """Return the number of batches in a pass."""
-        if not isinstance(self.data, LoaderData):
+        if not isinstance(self.data, Loader):
             return self.num_data // self.batch_size(asked)
-        try:
-            return len(self.data.loader)
-        except TypeError:  # its dataset or sampler has no length
-            return math.ceil(self.num_data / self.batch_size(asked))
+        return self.data.num_batches or math.ceil(self.num_data / self.batch_size(asked))
 
     def batches(self, bnn: BNN, asked: BatchSize, seed: int) -> Batches:
         """Return endless batches in the units, precision and place of the model; the seed orders them.
@@ -115,7 +112,7 @@ class Source:
             bnn.settings["likelihood"].check_targets(y, self.outputs)
             return prepare(x, y)
 
-        return LoaderBatches(self.data.loader, check_and_prepare, self._mean_rows(), bnn.like)
+        return LoaderBatches(self.data.loader, check_and_prepare, self._mean_rows(), bnn.like, self.data.pair)
 
     def _mean_rows(self) -> int | float | None:
         """Return the rows of an average batch of a loader, judged by the first batch; None if sizes are equal."""
@@ -149,14 +146,13 @@ class Source:
         Raises:
             InputError: a loader that does not have every example once.
         """
-        if not isinstance(self.data, LoaderData):
+        if not isinstance(self.data, Loader):
             for part in self.data.parts(batch_size):
                 yield self.scaled(bnn, *part.tensors)
             return
         self.check_pass()
         seen = 0
-        for batch in self.data.loader:
-            x, y = checked_batch(batch)
+        for x, y in map(self.data.pair, self.data.loader):
             seen += len(x)
             if seen > self.num_data:
                 self._refuse_pass(f"{seen} or more")
@@ -176,7 +172,7 @@ class Source:
         return inputs, targets
 
 
-def make_source(data: Data | StoredData | LoaderData, bnn: BNN, batch_size: BatchSize, *, seed: int) -> Source:
+def make_source(data: Data | StoredData | Loader, bnn: BNN, batch_size: BatchSize, *, seed: int) -> Source:
     """Return the source for data, after checking them against the model.
 
     The units come from the model if it has any, else from the data.
@@ -190,19 +186,31 @@ def make_source(data: Data | StoredData | LoaderData, bnn: BNN, batch_size: Batc
     Raises:
         InputError: targets that the likelihood cannot produce, or a network that does not take the inputs.
     """
-    epoch = None
-    x_scaler = y_scaler = Scaler.identity()
+    if isinstance(data, Loader) and batch_size is not None:
+        raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
     with seeded(seed, "data"):
-        if isinstance(data, LoaderData):
-            if batch_size is not None:
-                raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
-            head = data.head
-            num_data, epoch = data.counted(len(head[0]))
-        else:
-            num_data, x_scaler, head = len(data), data.x_scaler, first_rows(data)
-            if bnn.settings["likelihood"].standardizes_targets:
-                y_scaler = data.y_scaler
-        if bnn.units is not None:
-            x_scaler, y_scaler = bnn.units
+        head = first_rows(data)
+        num_data, epoch = data.counted(len(head[0])) if isinstance(data, Loader) else (len(data), None)
+        x_scaler, y_scaler = _units(data, bnn)
         outputs = checked_outputs(bnn, data, head, x_scaler, y_scaler)
     return Source(data, head, x_scaler, y_scaler, num_data, outputs, bnn.num_weights, epoch)
+
+
+def check_validation(data: Data | Loader, bnn: BNN, *, seed: int) -> None:
+    """Refuse data that a model cannot score.
+
+    Raises:
+        InputError: targets that the likelihood cannot produce, or a network that does not take the inputs.
+    """
+    with seeded(seed, "data"):
+        checked_outputs(bnn, data, first_rows(data), *_units(data, bnn))
+
+
+def _units(data: Data | StoredData | Loader, bnn: BNN) -> tuple[Scaler, Scaler]:
+    """Return the maps of inputs and targets: those of the model if it has any, else of the data."""
+    if bnn.units is not None:
+        return bnn.units
+    if isinstance(data, Loader):
+        return Scaler.identity(), Scaler.identity()
+    standardizes = bnn.settings["likelihood"].standardizes_targets
+    return data.x_scaler, data.y_scaler if standardizes else Scaler.identity()

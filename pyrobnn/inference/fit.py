@@ -10,6 +10,8 @@ from pyrobnn._core.modes import gradients, under
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import Loader
+from pyrobnn.data.stored import StoredData
 from pyrobnn.inference.method import Callback, Method, Run, check_offered, checked_method
 from pyrobnn.inference.scales.open_scales import Measured, measured
 from pyrobnn.inference.several.automatic import Automatic
@@ -78,7 +80,8 @@ def fit(
 
     Args:
         bnn: the model.
-        data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs.
+        data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs, as it is or in a
+            `Loader`.
         method: the inference method: `SVI` or another, such as `NUTS`; `Automatic` if left out.
         seed: seed of starting values, mini-batches and draws.
         device: "cpu", "cuda", ..., or "auto" for a GPU if available.
@@ -88,8 +91,8 @@ def fit(
             first, by the operations of the first step and by figures in the code, never by a clock. The same call
             always takes the same engine. `Posterior.info["engine"]` names it, and why.
         progress: show a progress bar with the ELBO, and warn at the end of a fit that is no better than a constant.
-        validation: `Data` or a pair (x, y) whose log score is followed, and decides if `method.patience` is set; for
-            `SVI` only.
+        validation: `Data`, a pair (x, y) or a loader whose log score is followed, and decides if `method.patience` is
+            set; for `SVI` only.
         callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; a
             callback that returns True ends the fit.
         checkpoint: a folder for the state of the fit. After an interruption the same call resumes there, with the same
@@ -112,7 +115,7 @@ def fit(
     """
     method = Automatic() if method is None else checked_method(method, data)
     data = as_data(data)
-    held_out = None if validation is None else _in_memory(validation)
+    held_out = None if validation is None else _held_out(validation)
     run = Run(
         seed=seed,
         device=device,
@@ -133,7 +136,7 @@ def fit(
         seconds = run.seconds
         posterior.record = dataclasses.replace(posterior.record, evidence=closed.record, seconds=seconds)
     if progress:
-        tell(posterior, data, held_out)
+        tell(posterior, data, held_out if isinstance(held_out, Data) else None)
     return posterior
 
 
@@ -145,10 +148,13 @@ def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> Measure
     return measured(bnn, data, run, starts_there=offer.starts_at_mode)
 
 
-def _in_memory(validation: Any) -> Data:
+def _held_out(validation: Any) -> Data | Loader:
     data = as_data(validation)
-    if not isinstance(data, Data):
-        raise InputError("`validation` must be Data(x, y) or a pair (x, y), in memory.")
+    if isinstance(data, StoredData):
+        raise InputError(
+            "`validation` must be Data(x, y), a pair (x, y) or a DataLoader, got StoredData: pass some rows of them, "
+            "validation=data[:1000]."
+        )
     return data
 
 

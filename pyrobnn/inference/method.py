@@ -12,6 +12,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import Registry
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import Loader
 from pyrobnn.inference.training.engines import Engine, check_engine
 from pyrobnn.posterior.posterior import Posterior
 
@@ -54,7 +55,7 @@ class Run:
     engine: Engine = "auto"
     progress: bool = True
     callbacks: Sequence[Callback] = ()
-    validation: Data | None = None
+    validation: Data | Loader | None = None
     checkpoint: str | Path | None = None
     every: int = 1000
     started: float = dataclasses.field(default_factory=time.perf_counter)
@@ -103,7 +104,7 @@ class Method[R](Protocol):
 
         Args:
             bnn: the model, which is not changed.
-            data: `Data`, `StoredData` or `LoaderData`.
+            data: `Data`, `StoredData` or `Loader`.
             run: the other arguments of `pyrobnn.fit`.
 
         Returns:

@@ -14,12 +14,12 @@ from torch.utils import checkpoint
 from pyrobnn._core.checks import check_digits
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import mark, seeded
-from pyrobnn._torch.inputs import X, shape_of, tensors_of
+from pyrobnn._torch.inputs import Inputs, X, shape_of, tensors_of
 from pyrobnn._torch.private import written
 from pyrobnn.bnn import BNN
-from pyrobnn.data.batches import Batch
+from pyrobnn.data.batches import Batch, several_inputs_advice
 from pyrobnn.data.in_memory import Data, Scaler
-from pyrobnn.data.loader import LoaderData
+from pyrobnn.data.loader import Loader
 from pyrobnn.data.stored import StoredData
 from pyrobnn.inference.output_limits import warn_of_limits
 from pyrobnn.nets import is_custom, leftovers
@@ -33,9 +33,7 @@ SHOWN = 2
 """Examples for a trial run of a network; statistics of a batch, as in batch normalisation, need two."""
 
 
-def checked_outputs(
-    bnn: BNN, data: Data | StoredData | LoaderData, head: Batch, x_scaler: Scaler, y_scaler: Scaler
-) -> int:
+def checked_outputs(bnn: BNN, data: Data | StoredData | Loader, head: Batch, x_scaler: Scaler, y_scaler: Scaler) -> int:
     """Run the network on two examples, refuse shapes and targets that do not fit together, and return its width."""
     x, y = head
     for given, cast, scaler, name in (
@@ -132,7 +130,7 @@ def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
     return any(value is not None for value in gradients)
 
 
-def _called(bnn: BNN, data: Data | StoredData | LoaderData, x: X, x_scaler: Scaler) -> tuple[X, Tensor]:
+def _called(bnn: BNN, data: Data | StoredData | Loader, x: X, x_scaler: Scaler) -> tuple[X, Tensor]:
     """Return two examples and the outputs of the network for them."""
     blocks = _looked_at(bnn, data, x, x_scaler)
     inputs = next(blocks)
@@ -150,8 +148,9 @@ def _called(bnn: BNN, data: Data | StoredData | LoaderData, x: X, x_scaler: Scal
         raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         first_line = str(error).splitlines()[0].rstrip(".")
+        advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
         raise InputError(
-            f"The network does not take inputs of shape {shape_of(x)}: {first_line}.", page=_PAGE
+            f"The network does not take inputs of shape {shape_of(x)}: {first_line}.{advice}", page=_PAGE
         ) from None
     return inputs, f
 
@@ -198,7 +197,7 @@ def _same(value: Tensor, before: Tensor) -> bool:
     return is_nan is not None and bool((is_nan | (value == before)).all())
 
 
-def _looked_at(bnn: BNN, data: Data | StoredData | LoaderData, head: X, x_scaler: Scaler) -> Iterator[X]:
+def _looked_at(bnn: BNN, data: Data | StoredData | Loader, head: X, x_scaler: Scaler) -> Iterator[X]:
     """Yield two examples, and then, in blocks, all others where the network looks up rows by numbers in them."""
     looks_up = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in bnn.net.modules())
     yield bnn.cast_inputs(x_scaler.transform(head[:SHOWN]))

@@ -14,6 +14,7 @@ from pyrobnn._core.types import Draws
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import concatenate
+from pyrobnn.posterior.batched import batch_by_batch
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import Predictor
@@ -128,6 +129,7 @@ class Mixture(Fitted):
         means = [member.mean() for member in self.members]
         return {name: torch.stack([mean[name] for mean in means]).mean(0) for name in means[0]}
 
+    @batch_by_batch
     def predict(
         self,
         x: Any,
@@ -141,7 +143,7 @@ class Mixture(Fitted):
         """Predict targets at inputs x (N, *in), given in original units.
 
         Args:
-            x: inputs with the same columns as in training.
+            x: inputs with the same columns as in training, or a loader, as in `Posterior.predict`.
             num_draws: number of draws S in the mixture, at least one per member. If all members are chains that store
                 fewer, each stored draw appears once.
             seed: seed of the draws; the mixture's if not given.

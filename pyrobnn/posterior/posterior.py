@@ -24,6 +24,7 @@ from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
+from pyrobnn.posterior.batched import batch_by_batch
 from pyrobnn.posterior.output_draws import output_draws
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
@@ -206,6 +207,7 @@ class Posterior(Fitted):
         sums = self.map_traces(_values, lambda draws: {name: v.sum(0) for name, v in draws.items()}, _DRAWS_FOR_MEAN)
         return {name: torch.stack([part[name] for part in sums]).sum(0) / _DRAWS_FOR_MEAN for name in sums[0]}
 
+    @batch_by_batch
     @under(plain_tensors)
     def predict(
         self,
@@ -220,7 +222,7 @@ class Posterior(Fitted):
         """Predict targets at inputs x (N, *in), given in original units.
 
         Args:
-            x: inputs with the same columns as in training.
+            x: inputs with the same columns as in training, or a loader of them, whose targets are left aside.
             num_draws: number of posterior draws S in the mixture. Chains that store fewer give each stored draw once.
                 Linearised predictions of a Gaussian of curvature draw the outputs directly where all draws of the
                 weights would be more than 2^25 numbers, and N x outputs is below S: they are joint over these inputs,
@@ -235,7 +237,8 @@ class Posterior(Fitted):
             The mixture of the likelihood over the draws, in original units.
 
         Raises:
-            InputError: not numeric, not finite, or not the columns of the training inputs; draws that lack a site.
+            InputError: not numeric, not finite, or not the columns of the training inputs; draws that lack a site; a
+                loader that shuffles.
 
         Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)

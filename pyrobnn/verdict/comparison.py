@@ -57,7 +57,7 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None) -> str 
 
     Args:
         posterior: the result of a method.
-        data: the training data: `Data`, `StoredData` or `LoaderData`.
+        data: the training data: `Data`, `StoredData` or `Loader`.
         validation: `Data` held out, or None.
 
     Returns:

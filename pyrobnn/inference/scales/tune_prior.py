@@ -234,8 +234,9 @@ def _by_validation(posterior: Posterior, evidence: Evidence, source: Source, val
 
     @functools.cache
     def score(place: tuple[int, ...]) -> float:
-        prediction = _tuned(posterior, evidence, logs(place), source).predict(validation.x, num_draws=_DRAWS)
-        return validation.mean_of(prediction.log_prob(validation.y))
+        tuned = _tuned(posterior, evidence, logs(place), source)
+        mean: float = validation.mean_over(lambda x, y: tuned.predict(x, num_draws=_DRAWS).log_prob(y))
+        return mean
 
     best, last = (len(_GRID) // 2,) * len(grids), None
     while best != last:

@@ -22,7 +22,7 @@ from pyrobnn._core.tree_files import digest
 from pyrobnn._torch.processes import is_main_process, num_processes
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import State, TensorBatches
-from pyrobnn.data.loader import LoaderData
+from pyrobnn.data.loader import Loader
 from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Callback, Offer, Progress, Run, registry
@@ -245,7 +245,7 @@ class _Processes:
 
 def _check_share(source: Source, method: SVI, world: int) -> None:
     """Refuse data that cannot be shared out evenly."""
-    if isinstance(source.data, LoaderData):
+    if isinstance(source.data, Loader):
         raise InputError(
             "DataParallel shares out the examples of each batch itself, which it cannot for a DataLoader: pass "
             "Data(x, y), or StoredData."

@@ -16,7 +16,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.curvature.metric import log_probs
-from pyrobnn.data.loader import LoaderData
+from pyrobnn.data.loader import Loader
 from pyrobnn.guides.low_rank import LowRank, LowRankGuide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.inference.data import Source, make_source
@@ -108,7 +108,7 @@ class SWAG(AroundAnother[Posterior]):
         """Take the steps of SGD, in place, and return the weights collected from each."""
         batch_size, lr = self.method.batch_size, self.lr
         if lr is None:
-            if isinstance(sources[0].data, LoaderData):
+            if isinstance(sources[0].data, Loader):
                 size = sources[0].batch_size(None)
             else:
                 size = batch_size if isinstance(batch_size, int) else max(1, sources[0].num_data // _PARTS)

@@ -18,6 +18,7 @@ from pyrobnn._torch.private import tree_leaves
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import Loader
 from pyrobnn.data.stored import StoredData
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
@@ -114,7 +115,7 @@ def open_checkpoint(
     bnns: Sequence[BNN],
     methods: Sequence[SVI],
     sources: Sequence[Source],
-    validation: Data | None = None,
+    validation: Data | Loader | None = None,
     **more: Any,
 ) -> Checkpoint | None:
     """Return the checkpoint of a run, if it keeps one, in a folder that can be written to; all else tells runs apart.
@@ -139,7 +140,7 @@ def open_checkpoint(
         "model": bnns,
         "engine": run.engine,
         "data": [fingerprint(source) for source in sources],
-        "validation data": None if validation is None else digest(tree_leaves(validation.tensors)),
+        "validation data": None if validation is None else _of_validation(validation),
         **more,
     }
     return Checkpoint(path, run.every, {name: _ADDRESS.sub("", str(value)) for name, value in request.items()})
@@ -154,6 +155,10 @@ def fingerprint(source: Source) -> str:
     return (
         f"{type(data).__name__} of {source.num_data} examples, {content}, the first {digest(tree_leaves(source.head))}"
     )
+
+
+def _of_validation(data: Data | Loader) -> str:
+    return digest(tree_leaves(data.tensors if isinstance(data, Data) else data.head))
 
 
 def _of_start(fits: Sequence[TrainingState]) -> str:

@@ -6,17 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import described
+from pyrobnn._torch.inputs import X
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.loader import Loader
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.by_name import noise_of
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.data import Source, make_source
+from pyrobnn.inference.data import Source, check_validation, make_source
 from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.svi.svi import SVI
@@ -222,7 +226,7 @@ def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
     source = make_source(data, bnn, method.batch_size, seed=run.seed)
     if run.validation is not None:
-        make_source(run.validation, bnn, None, seed=run.seed)
+        check_validation(run.validation, bnn, seed=run.seed)
     keeper = open_checkpoint(run, [bnn], [method], [source], run.validation)
     with opened([Declared(bnn, method, source, run.seed)], run) as session:
         validate = None if run.validation is None else _validator(session.posteriors[0], run.validation)
@@ -230,13 +234,16 @@ def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:
     return session.complete()[0]
 
 
-def _validator(posterior: Posterior, validation: Data) -> Callable[[], float]:
+def _validator(posterior: Posterior, validation: Data | Loader) -> Callable[[], float]:
     seed = derive(posterior.seed, "validation")
+
+    def log_prob(x: X, y: Tensor) -> Tensor:
+        return posterior.predict(x, num_draws=_DRAWS_TO_VALIDATE, seed=seed).log_prob(y)
 
     def score() -> float:
         posterior.bnn.eval()
-        prediction = posterior.predict(validation.x, num_draws=_DRAWS_TO_VALIDATE, seed=seed)
+        mean = validation.mean_over(log_prob)
         posterior.bnn.train()
-        return validation.mean_of(prediction.log_prob(validation.y))
+        return mean
 
     return score
