@@ -73,7 +73,8 @@ class Schedule:
         cls = _lookup(_SCHEDULES, self.name, "schedule")
         accepted = inspect.signature(cls).parameters
         lengths = {name: steps for name in _LENGTHS if name in accepted}
-        peak = {"max_lr": optimizer.param_groups[0]["lr"]} if cls is lr_scheduler.OneCycleLR else {}
+        rates = [group["lr"] for group in optimizer.param_groups]
+        peak = {"max_lr": rates} if cls is lr_scheduler.OneCycleLR else {}
         return _construct(cls, self.name, optimizer, **(lengths | peak | self.options))
 
     def as_dict(self) -> dict[str, Any]:

@@ -115,14 +115,13 @@ class _Continuation:
             change, stderr = self._compare(mean, start)
         if not math.isfinite(change):
             change, stderr = 0.0, math.inf
-        return Gain(change, stderr, num_steps, fit.rate, self._tolerance)
+        return Gain(change, stderr, num_steps, max(fit.rates), self._tolerance)
 
     def _num_steps(self) -> int:
         """Return the affordable number of steps, from the operations of a step."""
-        batch = next(self._fit.batches)
         with Work() as work:
-            self._fit.differentiate(batch)
-        seconds = work.cost(1, batch[0].device.type).step
+            self._fit.differentiate(self._fit.next_batches())
+        seconds = work.cost(1, self._fit.example[0].device.type).step
         return min(_STEPS, max(_FEWEST_STEPS, int(_SECONDS / seconds)))
 
     def _compare(self, new: Sequence[Tensor], old: Sequence[Tensor]) -> tuple[float, float]:

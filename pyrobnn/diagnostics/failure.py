@@ -1,6 +1,8 @@
 """Did a fit fail outright? It has, if it predicts the data that it was trained on worse than a constant does."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -28,7 +30,7 @@ def failure_finding(posterior: Posterior | Mixture, train: Data, *, num_draws: i
     """
     prediction = posterior.predict(train.x[:_MOST_EXAMPLES], num_draws=num_draws)
     ratio, number = _against_constant(prediction, train.y[:_MOST_EXAMPLES])
-    rate = next((table["lr"] for table in posterior.record.methods if "lr" in table), None)
+    rate = next((_largest(table["lr"]) for table in posterior.record.methods if "lr" in table), None)
     is_fast = rate is not None and rate >= 10 * _USUAL_RATE
     if not ratio > (_NO_BETTER if is_fast else _TIMES_WORSE):
         return None
@@ -38,6 +40,11 @@ def failure_finding(posterior: Posterior | Mixture, train: Data, *, num_draws: i
     word = "worse" if ratio > _TIMES_WORSE else "no better"
     text = f"The fit failed: it predicts its own training data {word} than a constant does ({number}). {cure}"
     return Finding(FAILED, "warning", text)
+
+
+def _largest(rates: Any) -> float:
+    """Return a learning rate, or the largest of several by name."""
+    return float(max(rates.values()) if isinstance(rates, Mapping) else rates)
 
 
 def _against_constant(prediction: Prediction, y: Tensor) -> tuple[float, str]:

@@ -38,6 +38,8 @@ class Captured:
             batch_size = first.batches.batch_size
             data = _distinct([fit.batches.data for fit in fits])  # type: ignore[attr-defined]
         else:
+            if first.method.accumulate > 1:
+                raise NotCapturable("gradients are accumulated over batches that are not in memory")
             batch_size, data = None, [tuple(values.clone() for values in first.batches.peek())]
         self._shapes = [value.shape for value in tree_leaves(data[0])]
         with torch.random.fork_rng():
@@ -51,6 +53,7 @@ class Captured:
                 num_particles=first.method.num_particles,
                 antithetic=first.method.antithetic,
                 clip_norm=first.method.clip_norm,
+                accumulate=first.method.accumulate,
                 make_loop=make_loop,
             )
 
@@ -58,17 +61,18 @@ class Captured:
         """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
         if not isinstance(self._batches, TensorBatches):
             return torch.cat([self._step_on(next(self._batches)) for _ in range(num_steps)])
-        sizes = [min(MAX_BLOCK, num_steps - start) for start in range(0, num_steps, MAX_BLOCK)]
+        at_once = max(1, MAX_BLOCK // self._fits[0].method.accumulate)
+        sizes = [min(at_once, num_steps - start) for start in range(0, num_steps, at_once)]
         return torch.cat([self._advance_block(size) for size in sizes])
 
     def _advance_block(self, num_steps: int) -> Tensor:
-        done = self._fits[0].done
-        rates = torch.from_numpy(np.array([fit.hand_over(num_steps) for fit in self._fits], float)).permute(1, 2, 0)
-        rows = [fit.batches.rows(num_steps) for fit in self._fits if isinstance(fit.batches, TensorBatches)]
+        done, num_batches = self._fits[0].done, num_steps * self._fits[0].method.accumulate
+        factors = torch.from_numpy(np.array([fit.hand_over(num_steps) for fit in self._fits], float)).transpose(0, 1)
+        rows = [fit.batches.rows(num_batches) for fit in self._fits if isinstance(fit.batches, TensorBatches)]
         chosen = None if not rows or rows[0] is None else torch.stack(rows, 1)  # type: ignore[arg-type]
         if len(self._fits) == 1:
-            rates, chosen = rates[..., 0], None if chosen is None else chosen[:, 0]
-        return self.step.advance(rates[:, 0], rates[:, 1], chosen, first=done + 1)
+            factors, chosen = factors[:, 0], None if chosen is None else chosen[:, 0]
+        return self.step.advance(factors[..., 1:], factors[..., 0], chosen, first=done + 1)
 
     def _step_on(self, batch: Batch) -> Tensor:
         """Do a step on a loader's batch; one of another size, at the end of an epoch, is left to the eager engine."""
@@ -79,7 +83,7 @@ class Captured:
         for state in fit.optimizer.state.values():
             if "step" in state:
                 state["step"].fill_(fit.done)
-        return fit.step(batch)[None]
+        return fit.step([batch])[None]
 
 
 def _objective(fit: TrainingState, num_data: int) -> Objective:
@@ -92,10 +96,10 @@ def _distinct(data: list[Batch]) -> list[Batch]:
 
 
 def _check_schedule(fit: TrainingState) -> None:
-    group = fit.optimizer.param_groups[0]
-    changed = [key for key, value in fit.first_settings.items() if key != "lr" and group[key] != value]
-    if changed:
-        raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
+    for group, settings in zip(fit.optimizer.param_groups, fit.first_settings, strict=True):
+        changed = [key for key, value in settings.items() if key != "lr" and group[key] != value]
+        if changed:
+            raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
 
 
 def check_same_program(fits: Sequence[TrainingState]) -> None:
@@ -105,8 +109,10 @@ def check_same_program(fits: Sequence[TrainingState]) -> None:
         NotCapturable: with the first difference.
     """
     for fit in fits[1:]:
-        for key, value in fits[0].first_settings.items():
-            if key != "lr" and fit.first_settings[key] != value:
+        if _grouping(fit) != _grouping(fits[0]):
+            raise NotCapturable("replicates differ in which parameters share a learning rate")
+        for key, value in fits[0].first_settings[0].items():
+            if key != "lr" and fit.first_settings[0][key] != value:
                 raise NotCapturable(f"replicates differ in `{key}` of the optimiser")
         for part in ("prior", "likelihood"):
             mine, theirs = (one.bnn.settings[part] for one in (fits[0], fit))
@@ -117,6 +123,12 @@ def check_same_program(fits: Sequence[TrainingState]) -> None:
                 difference = _difference(one, other)
                 if difference:
                     raise NotCapturable(f"replicates differ in {name or type(one).__name__}: {difference}")
+
+
+def _grouping(fit: TrainingState) -> list[list[int]]:
+    """Return the numbers of the parameters in each group of the optimiser."""
+    numbers = {id(parameter): number for number, parameter in enumerate(fit.parameters)}
+    return [[numbers[id(parameter)] for parameter in group["params"]] for group in fit.optimizer.param_groups]
 
 
 def _kind(setting: Any) -> Any:

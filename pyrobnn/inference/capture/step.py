@@ -47,6 +47,7 @@ class CapturedStep:
         num_particles: draws for each estimate.
         antithetic: whether every other draw mirrors the noise of the one before it.
         clip_norm: bound on the norm of the gradient, or None.
+        accumulate: batches whose gradients are averaged for each step; the graph runs once for each.
         make_loop: from the recorded graph and its inputs to a function that runs it a number of times.
 
     Attributes:
@@ -67,11 +68,14 @@ class CapturedStep:
         num_particles: int,
         clip_norm: float | None,
         antithetic: bool = False,
+        accumulate: int = 1,
         make_loop: MakeLoop = make_loop,
     ) -> None:
         estimate = _make_estimate(objectives[0], num_particles, antithetic=antithetic)
         factors = {f"guide.{name}": factor for name, factor in rate_factors(objectives[0].guide).items()}
-        loss, move = _make_loss(estimate), _make_move(optimizers[0], clip_norm, factors)
+        groups = _names_by_group(objectives[0], optimizers[0])
+        loss, move = _make_loss(estimate), _make_move(optimizers[0], groups, clip_norm, factors)
+        self._accumulate = accumulate
         self._rates, self._group = UPDATES[type(optimizers[0])].rates, optimizers[0].param_groups[0]
         states = [_training_state(*parts) for parts in zip(objectives, optimizers, trained, strict=True)]
         replicates = (len(states),) if len(states) > 1 else ()
@@ -82,7 +86,11 @@ class CapturedStep:
             move = vmap(move)
         like = next(iter(training["trained"].values()))
         self._state: Tree = {"training": training, "data": _stack(list(data)) if own_data else data[0]}
-        self._state |= _tables(replicates, batch_size, 1 + len(self._rates(self._group, 1)), like)
+        rates_shape = (len(groups), 1 + len(self._rates(self._group, 1)))
+        self._state |= _tables(replicates, batch_size, rates_shape, like)
+        if accumulate > 1:
+            training["gradients"] = {name: torch.zeros_like(value) for name, value in training["trained"].items()}
+            self._state["tables"]["is_last"] = like.new_zeros(MAX_BLOCK)
         leaves, self._spec = private("tree_flatten")(self._state)
         graph = record(self._in_place(loss, move), leaves)
         constants = lift_constants(graph)
@@ -102,12 +110,23 @@ class CapturedStep:
             row = {name: table.index_select(0, position).squeeze(0) for name, table in state["tables"].items()}
             training, batch = state["training"], (state["data"], row.get("rows", {}), row["kl_weight"])
             gradients, terms = slope(lambda values: loss(values, training["fixed"], *batch), training["trained"])
-            _write(training, move(training, gradients, row["rates"]))
+            if self._accumulate == 1:
+                _write(training, move(training, gradients, row["rates"]))
+            else:
+                self._write_at_last(move, training, gradients, row)
             state["terms"].index_copy_(0, position, terms.unsqueeze(0))
             state["position"].add_(1)
             return ()
 
         return step
+
+    def _write_at_last(self, move: Callable[..., Tree], training: Tree, gradients: Tree, row: Tree) -> None:
+        """Add gradients to those of the batches before, and move by their mean if the batch is the last of its step."""
+        before, is_last = training["gradients"], row["is_last"] > 0
+        total = {name: before[name] + gradient / self._accumulate for name, gradient in gradients.items()}
+        none = {name: torch.zeros_like(value) for name, value in total.items()}
+        moved = _where(is_last, move(training, total, row["rates"]), training)
+        _write(training, moved | {"gradients": _where(is_last, none, total)})
 
     def feed(self, batch: Batch) -> None:
         """Put a batch in the place of the data."""
@@ -115,30 +134,43 @@ class CapturedStep:
             place.copy_(value)
 
     def advance(self, lr: Tensor, kl_weight: Tensor, rows: Tensor | None = None, *, first: int) -> Tensor:
-        """Do a block of steps, at most `MAX_BLOCK`.
+        """Do a block of steps.
 
         Args:
-            lr: learning rate of each step, (steps, [R]).
-            kl_weight: factor on the KL, likewise.
-            rows: rows of each mini-batch, (steps, [R,] batch); None for all of them.
+            lr: learning rates of each step, (steps, [R,] groups).
+            kl_weight: factor on the KL, (steps, [R]).
+            rows: rows of each mini-batch, (batches, [R,] batch) in the order of steps; None for all of them.
             first: number of the first of these steps, counted from 1.
 
         Returns:
             Log-likelihood and KL of each step, (steps, [R,] 2) in float64.
         """
-        num_steps, tables = len(lr), self._state["tables"]
-        tables["rates"][:num_steps, ..., 0].copy_(lr)
-        tables["kl_weight"][:num_steps].copy_(kl_weight)
-        if rows is not None:
-            tables["rows"][:num_steps].copy_(rows)
+        num_steps, each = len(lr), self._accumulate
         others = torch.from_numpy(np.array([self._rates(self._group, first + k) for k in range(num_steps)], float))
-        tables["rates"][:num_steps, ..., 1:].copy_(others.view(num_steps, *[1] * (lr.ndim - 1), -1))
+        others = others.view(num_steps, *[1] * (lr.ndim - 1), -1).expand(*lr.shape, -1)
+        table = {
+            "rates": torch.cat([lr[..., None], others], -1).repeat_interleave(each, 0),
+            "kl_weight": kl_weight.repeat_interleave(each, 0),
+            "is_last": (torch.arange(num_steps * each) % each == each - 1).double(),
+        } | ({} if rows is None else {"rows": rows})
+        starts = range(0, num_steps * each, MAX_BLOCK)
+        parts = [
+            self._run({name: values[start : start + MAX_BLOCK] for name, values in table.items()}) for start in starts
+        ]
+        terms = torch.cat(parts)
+        return terms if each == 1 else terms.unflatten(0, (num_steps, each)).mean(1)
+
+    def _run(self, table: dict[str, Tensor]) -> Tensor:
+        """Run the graph for each row of the tables, at most `MAX_BLOCK`, and return the terms."""
+        num_rows = len(table["kl_weight"])
+        for name, values in self._state["tables"].items():
+            values[:num_rows].copy_(table[name])
         self._state["position"].zero_()
-        for done in range(0, num_steps, self.noise.num_rows):
-            count = min(self.noise.num_rows, num_steps - done)
+        for done in range(0, num_rows, self.noise.num_rows):
+            count = min(self.noise.num_rows, num_rows - done)
             self.noise.draw(count)
             self._loop(count)
-        return self._state["terms"][:num_steps].clone()
+        return self._state["terms"][:num_rows].clone()
 
 
 def _write(tree: Tree, new: Tree) -> None:
@@ -148,6 +180,20 @@ def _write(tree: Tree, new: Tree) -> None:
             _write(tree[key], value)
         else:
             tree[key].copy_(value)
+
+
+def _where(condition: Tensor, new: Tree, old: Tree) -> Tree:
+    """Return new values where the condition holds, and else the old ones in their place."""
+    return {
+        key: _where(condition, value, old[key]) if isinstance(value, dict) else torch.where(condition, value, old[key])
+        for key, value in new.items()
+    }
+
+
+def _names_by_group(objective: Objective, optimizer: Optimizer) -> list[list[str]]:
+    """Return the names of the parameters in each group of the optimiser."""
+    names = {id(parameter): name for name, parameter in objective.named_parameters()}
+    return [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
 
 
 def _placeholder(graph: fx.GraphModule, leaf: Tensor, leaves: list[Tensor]) -> fx.Node:
@@ -165,8 +211,10 @@ def _make_loss(estimate: Estimate) -> Callable[..., tuple[Tensor, Tensor]]:
     return loss
 
 
-def _make_move(optimizer: Optimizer, clip_norm: float | None, factors: Mapping[str, float]) -> Callable[..., Tree]:
-    """Return the function from training state, gradients and rates to the state after a step."""
+def _make_move(
+    optimizer: Optimizer, groups: Sequence[Sequence[str]], clip_norm: float | None, factors: Mapping[str, float]
+) -> Callable[..., Tree]:
+    """Return the function from training state, gradients and rates (groups, rates) to the state after a step."""
     if type(optimizer) not in UPDATES:
         raise NotCapturable(f"the optimiser {type(optimizer).__name__} has no recorded form")
     rule, group = UPDATES[type(optimizer)], {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
@@ -175,7 +223,12 @@ def _make_move(optimizer: Optimizer, clip_norm: float | None, factors: Mapping[s
         trained = state["trained"]
         if clip_norm is not None:
             gradients = clip(gradients, clip_norm)
-        new, memories = rule.of_all(trained, gradients, state["optimizer"], rates, group)
+        new: Tree = {}
+        memories: Tree = {}
+        for names, of_group in zip(groups, rates.unbind(), strict=True):
+            values = {name: trained[name] for name in names if name in trained}
+            moved, states = rule.of_all(values, gradients, state["optimizer"], of_group, group)
+            new, memories = new | moved, memories | states
         damped = {name: trained[name].lerp(new[name], factor) for name, factor in factors.items() if name in new}
         return {"trained": new | damped, "optimizer": memories}
 
@@ -220,11 +273,11 @@ def _training_state(objective: Objective, optimizer: Optimizer, moved: Sequence[
     }
 
 
-def _tables(replicates: tuple[int, ...], batch_size: int | None, num_rates: int, like: Tensor) -> Tree:
+def _tables(replicates: tuple[int, ...], batch_size: int | None, rates_shape: tuple[int, int], like: Tensor) -> Tree:
     """Return the inputs that the graph reads at its position, the position, and the output that it writes there."""
     shape, device = (MAX_BLOCK, *replicates), like.device
     tables = {
-        "rates": torch.zeros(*shape, num_rates, dtype=like.dtype, device=device),
+        "rates": torch.zeros(*shape, *rates_shape, dtype=like.dtype, device=device),
         "kl_weight": torch.zeros(shape, dtype=like.dtype, device=device),
     }
     if batch_size is not None:

@@ -58,7 +58,8 @@ class Hamiltonian(ChainMethod):
         source, name = target.source, type(self).__name__
         if not isinstance(source.data, Data):
             raise InputError(
-                f"{name} uses all data at every step, in memory: pass Data(x, y), or use SGLD or SGHMC.",
+                f"{name} uses all data at every step, in memory: pass Data(x, y), which bnn.Loader(loader).in_memory() "
+                "makes of a loader, or use SGLD or SGHMC.",
                 page="how-to/mcmc",
             )
         data = source.scaled(target.bnn, *source.data.tensors)

@@ -76,7 +76,8 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         """
         if not isinstance(data, Data) or len(data) < defaults.FOLDS[0]:
             raise InputError(
-                "Without a method, candidates are compared on data in memory, at least 5 examples: pass Data(x, y), or "
+                "Without a method, candidates are compared on data in memory, at least 5 examples: pass Data(x, y), "
+                "which bnn.Loader(loader).in_memory() makes of a loader, or "
                 "a method such as SVI()."
             )
         source = make_source(data, bnn, None, seed=run.seed)

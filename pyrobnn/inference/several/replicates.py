@@ -29,7 +29,7 @@ from pyrobnn.posterior.posterior import Posterior
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
 """Settings that may differ between replicates; other settings shape the shared graph."""
-_IN_MEMORY = "Replicates need their data in memory: pass Data(x, y)."
+_IN_MEMORY = "Replicates need their data in memory: pass Data(x, y), or of a loader bnn.Loader(loader).in_memory()."
 
 
 @under(gradients)

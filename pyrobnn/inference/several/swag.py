@@ -113,6 +113,7 @@ class SWAG(AroundAnother[Posterior]):
             else:
                 size = batch_size if isinstance(batch_size, int) else max(1, sources[0].num_data // _PARTS)
                 batch_size = size
+            size *= self.method.accumulate
             lr = min(_rate(*parts, size, self.momentum) for parts in zip(modes, sources, strict=True))
         walk = dataclasses.replace(
             self.method,

@@ -49,6 +49,7 @@ class IVON(SVI):
         tolerance: as in `SVI`.
         lr: learning rate of the means: 1 is a whole Newton step. Lower it where the ELBO jumps about.
         batch_size: as in `SVI`.
+        accumulate: as in `SVI`.
         optimizer: leave it out.
         schedule: as in `SVI`; by default the rate falls to 0 along half a cosine. 1 - beta2 and the rate of Adam follow
             in proportion, so that the noise of precisions dies out too. None in a fit of a given length keeps them

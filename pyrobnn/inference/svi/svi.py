@@ -16,8 +16,12 @@ from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import defaults
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.svi.objective import KL
+from pyrobnn.inference.svi.rates import Rates, parameter_groups
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
+
+_RATES = ("lr", "max_lr", "base_lr")
+"""Options of optimisers and schedules that are learning rates."""
 
 
 class Length(NamedTuple):
@@ -49,9 +53,13 @@ class SVI(BaseMethod[Posterior]):
         max_steps: steps after which a fit ends that has not converged by itself.
         tolerance: nats that more steps or a lower rate may still gain; None for 0.005 nats an example, less for each
             below 250 examples, and at least 0.05.
-        lr: learning rate.
+        lr: learning rate; or rates by patterns of the names of parameters, such as {"guide.rho": 0.001, "*": 0.01}.
+            The first pattern that matches holds. Names are those of `posterior.guide.named_parameters()` after
+            "guide.", and of parameters of the model, such as "likelihood.unconstrained_scale".
         batch_size: examples in a mini-batch, or "all" for all of them at every step. None: all up to 500, fewer where
             the network has more than 40,000 weights, and 128 of more; 256 of `StoredData`.
+        accumulate: batches whose gradients are averaged for each step, so that a step sees `accumulate` times
+            `batch_size` examples in the memory of one batch. Each has its own noise.
         optimizer: an optimiser of `torch.optim` by name, or a table with `type` and its options.
         schedule: a schedule of `torch.optim.lr_scheduler`, likewise; None for a constant rate, or for a cosine from
             `lr` to 0 in each cycle of a fit that ends by itself.
@@ -83,8 +91,9 @@ class SVI(BaseMethod[Posterior]):
     epochs: Count | None = None
     max_steps: Count = 150_000
     tolerance: Annotated[float, Field(gt=0)] | None = None
-    lr: Annotated[float, Field(gt=0)] = 0.01
+    lr: Rates = 0.01
     batch_size: Count | Literal["all"] | None = None
+    accumulate: Count = 1
     optimizer: Annotated[Any, BeforeValidator(resolve_optimizer)] = resolve_optimizer("adam")
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     num_particles: Count = 1
@@ -97,7 +106,7 @@ class SVI(BaseMethod[Posterior]):
     eval_every: Count = 100
 
     def __post_init__(self) -> None:
-        """Refuse two lengths at once, and a particle without a pair."""
+        """Refuse two lengths at once, a particle without a pair, and rates that two settings give."""
         if self.steps is not None and self.epochs is not None:
             raise InputError(f"{type(self).__name__}: give `steps` or `epochs`, not both.")
         if self.antithetic and self.num_particles % 2:
@@ -105,6 +114,18 @@ class SVI(BaseMethod[Posterior]):
                 f"{type(self).__name__}: `antithetic` draws particles in pairs, so `num_particles` must be even, got "
                 f"{self.num_particles}."
             )
+        if not isinstance(self.lr, float):
+            self._check_rates()
+
+    def _check_rates(self) -> None:
+        """Refuse a rate for all parameters beside rates by name."""
+        for name, part in (("optimizer", self.optimizer), ("schedule", self.schedule)):
+            given = next((key for key in _RATES if part is not None and key in part.options), None)
+            if given is not None:
+                raise InputError(
+                    f"{type(self).__name__}: `lr` has rates by name, and `{given}` of the {name} is one for all: leave "
+                    "it out."
+                )
 
     def offer(self) -> Offer:
         """Return what the method has beside `infer`."""
@@ -137,7 +158,10 @@ class SVI(BaseMethod[Posterior]):
 
     def make_optimizer(self, bnn: BNN, guide: Any, parameters: Sequence[Tensor], example: Batch) -> Optimizer:
         """Return the optimiser of the parameters of a model and its guide; the example is a row of data to run them."""
-        optimizer: Optimizer = self.optimizer.build(parameters, lr=self.lr)
+        if isinstance(self.lr, float):
+            optimizer: Optimizer = self.optimizer.build(parameters, lr=self.lr)
+        else:
+            optimizer = self.optimizer.build(parameter_groups(self.lr, bnn, guide), lr=next(iter(self.lr.values())))
         return optimizer
 
     @property
@@ -148,7 +172,7 @@ class SVI(BaseMethod[Posterior]):
     def length(self, batches_per_epoch: int) -> Length:
         """Return the numbers of steps of a fit, for an epoch of that many batches."""
         if not self.ends_by_itself:
-            steps = self.steps if self.epochs is None else self.epochs * batches_per_epoch
+            steps = self.steps if self.epochs is None else -(-self.epochs * batches_per_epoch // self.accumulate)
             return Length(steps, steps, steps)  # type: ignore[arg-type]
         usual = defaults.USUAL_STEPS_TO_MODE if as_guide(self.guide).seeks_mode else defaults.USUAL_STEPS
         return Length(self.max_steps, min(self.max_steps, usual), min(self.max_steps, defaults.FIRST_CYCLE))

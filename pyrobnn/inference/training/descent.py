@@ -27,7 +27,7 @@ from pyrobnn.inference.training.state import TrainingState, cloned, put_values
 from pyrobnn.inference.training.watch import BLOCK, Ended, History, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
-_STOCHASTIC = ("optimizer", "lr", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")
+_STOCHASTIC = ("optimizer", "lr", "accumulate", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")
 """Settings that ask for steps of another kind where they are given."""
 _ITERATIONS, _MEMORY = 1000, 20
 """Iterations of a run of L-BFGS, and pairs of steps and gradients that it keeps."""
@@ -176,13 +176,15 @@ class _Descent:
     def _anneal(self, steps: int) -> None:
         """Run Adam, and take it back if it gains nothing that matters."""
         values, optimizer = list(self._tensors.values()), self._fit.optimizer
+        rates = [settings["lr"] for settings in self._fit.first_settings]
         before, start = self._slope()[0], cloned(values)
         for step in range(steps):
             gradient = self._slope()[1:].split([value.numel() for value in values])
             for value, part in zip(values, gradient, strict=True):
                 value.grad = part.view_as(value).to(value)
             share = 0.5 * (1 + math.cos(math.pi * step / steps))
-            optimizer.param_groups[0]["lr"] = self._fit.method.lr * share
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * share
             optimizer.step()
             if self._look():
                 break
@@ -203,7 +205,7 @@ class _Descent:
 
     def _eager(self) -> Tensor:
         """Return them, and the gradient of their sum, by Pyro's ELBO."""
-        log_likelihood, kl = self._fit.differentiate(self._batch).detach()
+        log_likelihood, kl = self._fit.differentiate([self._batch]).detach()
         gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._tensors.values())
         return joined([-log_likelihood, self._weight * kl, *gradients])
 

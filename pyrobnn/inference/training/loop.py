@@ -167,15 +167,28 @@ def explain(fit: TrainingState, num_steps: int) -> str:
 
 def _redo(fit: TrainingState, num_steps: int) -> str:
     for _ in range(num_steps):
-        noise, batch = random_state(), next(fit.batches)
-        terms = fit.differentiate(batch)
+        seen: list[tuple[Any, Batch]] = []
+        terms = fit.differentiate(_noted(fit, seen))
         if not (bool(terms.isfinite().all()) and fit.has_finite_gradients()):
-            set_random_state(noise)
-            return next(_findings(fit, batch), "no single site is to blame")
+            return next(_findings_in(fit, seen), "no single site is to blame")
         fit.update()
     if not fit.is_finite():
         return "the update of the optimiser is not finite, though the gradient is"
     return "with other rounding the same steps are finite: the fit is at the edge of what its precision can hold"
+
+
+def _noted(fit: TrainingState, seen: list[tuple[Any, Batch]]) -> Iterator[Batch]:
+    """Yield the batches of the next step, and note each with the random state of its noise."""
+    for batch in fit.next_batches():
+        seen.append((random_state(), batch))
+        yield batch
+
+
+def _findings_in(fit: TrainingState, seen: list[tuple[Any, Batch]]) -> Iterator[str]:
+    """Yield what is not finite in a step on batches, each with the random state of its noise."""
+    for noise, batch in seen:
+        set_random_state(noise)
+        yield from _findings(fit, batch)
 
 
 def _findings(fit: TrainingState, batch: Batch) -> Iterator[str]:

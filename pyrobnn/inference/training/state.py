@@ -1,7 +1,7 @@
 """A fit in progress: what its steps change, and a step through Pyro's ELBO, the eager engine."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, State
 from pyrobnn.guides.built import rate_factors
 from pyrobnn.inference.svi.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo
+from pyrobnn.inference.svi.rates import named_parameters, parameter_groups
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.priors.scale_mixture import tabulate
 
@@ -62,15 +63,16 @@ class TrainingState:
         num_data: int,
         schedule_steps: int,
     ) -> None:
-        self.parameters = [p for p in (*bnn.parameters(), *guide.parameters()) if p.requires_grad]
+        self.parameters = [*named_parameters(bnn, guide).values()]
         if method.kl == "quadrature":
             tabulate(bnn)
         self.bnn, self.guide, self.method, self.batches, self.num_data = bnn, guide, method, batches, num_data
         self.example = example
         self.optimizer = method.make_optimizer(bnn, guide, self.parameters, example)
-        self.first_settings = {
-            k: v for k, v in self.optimizer.param_groups[0].items() if k not in ("params", "initial_lr")
-        }
+        self.first_settings = [
+            {k: v for k, v in group.items() if k not in ("params", "initial_lr")}
+            for group in self.optimizer.param_groups
+        ]
         named = dict(guide.named_parameters())
         self._damped = [(named[name], factor) for name, factor in rate_factors(guide).items()]
         self._elbo = make_elbo(method.kl, method.num_particles, antithetic=method.antithetic)
@@ -82,11 +84,15 @@ class TrainingState:
 
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps and return the log-likelihood and KL of each, (steps, 2)."""
-        return torch.stack([self.step(next(self.batches)) for _ in range(num_steps)])
+        return torch.stack([self.step(self.next_batches()) for _ in range(num_steps)])
 
-    def step(self, batch: Batch) -> Tensor:
-        """Do a step on a batch and return its log-likelihood and KL, (2,)."""
-        terms = self.differentiate(batch)
+    def next_batches(self) -> Iterator[Batch]:
+        """Yield the batches of the next step."""
+        return (next(self.batches) for _ in range(self.method.accumulate))
+
+    def step(self, batches: Iterable[Batch]) -> Tensor:
+        """Do a step on batches and return their mean log-likelihood and KL, (2,)."""
+        terms = self.differentiate(batches)
         self.update()
         return terms
 
@@ -106,17 +112,24 @@ class TrainingState:
             group["lr"] = rate
         self._move_on()
 
-    def differentiate(self, batch: Batch) -> Tensor:
-        """Compute the gradients for a batch, and return log-likelihood and KL, (2,)."""
+    def differentiate(self, batches: Iterable[Batch]) -> Tensor:
+        """Compute the gradients, averaged over batches, and return the mean log-likelihood and KL, (2,)."""
         for parameter in self.parameters:
             parameter.grad = None
-        with WeightLatents(self.method.kl_weight(self.done)):
-            loss = self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
-        loss.backward()
+        each = []
+        for batch in batches:
+            with WeightLatents(self.method.kl_weight(self.done)):
+                loss = self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
+            loss.backward()
+            each.append(torch.stack([self._elbo.log_likelihood, self._elbo.kl]))
         self.moved = [p for p in self.parameters if p.grad is not None]
-        terms = torch.stack([self._elbo.log_likelihood, self._elbo.kl])
+        gradients = [p.grad for p in self.moved if p.grad is not None]
+        if len(each) > 1:
+            for gradient in gradients:
+                gradient.div_(len(each))
+        terms = each[0] if len(each) == 1 else torch.stack(each).mean(0)
         if self.all_reduce is not None:
-            self.all_reduce([*(p.grad for p in self.moved if p.grad is not None), terms])
+            self.all_reduce([*gradients, terms])
         return terms
 
     def evaluate(self, batch: Batch) -> Tensor:
@@ -125,16 +138,16 @@ class TrainingState:
             self._elbo.differentiable_loss(self.bnn, self.guide, *batch, num_data=self.num_data)
         return torch.stack([self._elbo.log_likelihood, self._elbo.kl])
 
-    def hand_over(self, num_steps: int) -> list[tuple[float, float]]:
-        """Count the next steps as done, which another engine does, with learning rate and factor on the KL of each."""
+    def hand_over(self, num_steps: int) -> list[list[float]]:
+        """Count the next steps as done, which another engine does, with factor on the KL and learning rates of each."""
         if self._schedule is None:
-            rate, first = self.rate, self.done
+            rates, first = self.rates, self.done
             self.done += num_steps
-            return [(rate, self.method.kl_weight(step)) for step in range(first, self.done)]
+            return [[self.method.kl_weight(step), *rates] for step in range(first, self.done)]
         factors = []
         with ignored_warnings("Detected call of `lr_scheduler.step"):  # the steps are done elsewhere
             for _ in range(num_steps):
-                factors.append((self.rate, self.method.kl_weight(self.done)))
+                factors.append([self.method.kl_weight(self.done), *self.rates])
                 self._move_on()
         return factors
 
@@ -156,9 +169,10 @@ class TrainingState:
         return None if schedule is None else schedule.build(self.optimizer, self.schedule_steps)
 
     @property
-    def rate(self) -> float:
-        """The learning rate of the next step."""
-        return float(self.optimizer.param_groups[0]["lr"]) * self.rate_factor * self.cycle_factor
+    def rates(self) -> list[float]:
+        """The learning rate of the next step, of each group of parameters."""
+        factors = self.rate_factor * self.cycle_factor
+        return [float(group["lr"]) * factors for group in self.optimizer.param_groups]
 
     def _move_on(self) -> None:
         is_over = self.done - self._schedule_start >= self.schedule_steps
@@ -214,7 +228,8 @@ class TrainingState:
                 value.copy_(saved[key] if key in saved else torch.zeros_like(value))
 
     def _restart_schedule(self, done: int) -> None:
-        self.optimizer.param_groups[0].update(self.first_settings)
+        for group, settings in zip(self.optimizer.param_groups, self.first_settings, strict=True):
+            group.update(settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of a schedule that goes ahead of its optimiser
             self._schedule, self.done = self._new_schedule(), self._schedule_start
@@ -235,10 +250,13 @@ def check_trainable(bnn: BNN, guide: PyroModule, method: SVI, example: Batch) ->
     """Refuse a model and a guide that the method cannot train.
 
     Raises:
-        InputError: a KL without draws where guide and prior have none, or nothing to optimise.
+        InputError: a KL without draws where guide and prior have none, nothing to optimise, or rates by names that
+            there are not.
     """
-    if not any(p.requires_grad for p in (*bnn.parameters(), *guide.parameters())):
+    if not named_parameters(bnn, guide):
         raise InputError("There is nothing to optimise: model and guide have no parameters.")
+    if not isinstance(method.lr, float):
+        parameter_groups(method.lr, bnn, guide)
     if method.kl in DIVERGENCES:
         names = {"guide_name": repr(method.guide), "prior_name": repr(bnn.settings["prior"])}
         check_divergence(bnn, guide, example, kl=method.kl, **names)
