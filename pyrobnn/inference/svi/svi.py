@@ -55,7 +55,7 @@ class SVI(BaseMethod[Posterior]):
             below 250 examples, and at least 0.05.
         lr: learning rate; or rates by patterns of the names of parameters, such as {"guide.rho": 0.001, "*": 0.01}.
             The first pattern that matches holds. Names are those of `posterior.guide.named_parameters()` after
-            "guide.", and of parameters of the model, such as "likelihood.unconstrained_scale".
+            "guide.", and of parameters of the model, such as "likelihood.scale_unconstrained".
         batch_size: examples in a mini-batch, or "all" for all of them at every step. None: all up to 500, fewer where
             the network has more than 40,000 weights, and 128 of more; 256 of `StoredData`.
         accumulate: batches whose gradients are averaged for each step, so that a step sees `accumulate` times
