@@ -49,7 +49,7 @@ def test_batches_without_noise_count_as_one_large_batch(engine, optimizer):
     [
         {"batch_size": 8, "accumulate": 3},
         {"batch_size": "all", "accumulate": 2, "optimizer": "rmsprop"},
-        {"batch_size": 8, "accumulate": 300, "steps": 2},  # more batches than a block of the recorded step
+        pytest.param({"batch_size": 8, "accumulate": 300, "steps": 2}, marks=pytest.mark.slow),  # more than a block
         {"batch_size": 8, "accumulate": 5, "steps": 60, "schedule": "cosine_annealing_lr", "clip_norm": 10.0},
     ],
     ids=str,

@@ -103,18 +103,18 @@ class Stop(Exception):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_interrupted_fit_goes_on_to_the_same_bits(engine, tmp_path):
     schedule = {"eager": "one_cycle_lr", "captured": "cosine_annealing_lr"}[engine]  # the first changes betas, too
-    settings = {"steps": 130, "engine": engine, "schedule": schedule, "optimizer": "adamw"}
+    settings = {"steps": 60, "engine": engine, "schedule": schedule, "optimizer": "adamw"}
 
     def stop(progress):
-        if progress.step == 100:
+        if progress.step == 50:
             raise Stop
 
     with pytest.raises(Stop):
-        fit(RATES, checkpoint=tmp_path, every=30, callbacks=[stop], **settings)
-    again, straight = fit(RATES, checkpoint=tmp_path, every=30, **settings), fit(RATES, **settings)
+        fit(RATES, checkpoint=tmp_path, every=20, callbacks=[stop], **settings)
+    again, straight = fit(RATES, checkpoint=tmp_path, every=20, **settings), fit(RATES, **settings)
     assert all(torch.equal(*pair) for pair in zip(parts(again).values(), parts(straight).values(), strict=True))
     with pytest.raises(bnn.InputError, match="is of another fit, the method differ"):
-        fit({"*": 0.01}, checkpoint=tmp_path, every=30, **settings)
+        fit({"*": 0.01}, checkpoint=tmp_path, every=20, **settings)
 
 
 def test_replicates_may_have_other_rates():
@@ -137,6 +137,7 @@ def test_a_fit_that_ends_by_itself_takes_them():
     assert len(found.history) <= 400
 
 
+@pytest.mark.slow
 def test_the_record_keeps_them(tmp_path):
     """So a saved fit can be diagnosed: its continuation takes its largest rate."""
     posterior = fit(RATES, engine="eager")
