@@ -324,8 +324,8 @@ class BNN(PyroModule):
         instead (a learned noise scale, weights without a prior) keep their starting values.
 
         Args:
-            x: inputs (N, *in) in the units that the model sees; or `Data`, which is scaled as in `fit`, with
-                predictions in original units.
+            x: inputs (N, *in) in the units that the model sees, or a loader of them; or `Data`, which is scaled as in
+                `fit`, with predictions in original units.
             num_draws: number of draws S.
             seed: seed of the draws.
 

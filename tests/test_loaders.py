@@ -215,11 +215,32 @@ def test_batches_padded_to_different_lengths_train_and_predict(engine):
         bnn.Loader(DataLoader(SENTENCES, 1, collate_fn=padded)).in_memory()
 
 
+def test_the_prior_predicts_for_loaders():
+    found, expected = (plain().sample_prior_predictive(x, num_draws=9, seed=1) for x in (DataLoader(PAIRS, 7), X))
+    torch.testing.assert_close(found.draw_means, expected.draw_means, rtol=1e-12, atol=1e-12)
+
+
+def test_a_fit_from_told_batches_goes_on_to_the_same_bits(tmp_path):
+    """Interrupted in its second epoch of three batches of triples."""
+    triples = bnn.Loader([(x, y, y) for x, y in BATCHES], lambda batch: (batch[0], batch[1]), NUM)
+
+    def stop(progress):
+        raise KeyboardInterrupt
+
+    settings = {"steps": 60, "checkpoint": tmp_path, "every": 20}
+    with pytest.raises(KeyboardInterrupt):
+        fit(plain(), triples, callbacks=[stop], **settings)
+    again, straight = fit(plain(), triples, **settings), fit(plain(), triples, steps=60)
+    assert torch.equal(again.guide.loc, straight.guide.loc)
+
+
 def test_predicting_leaves_random_states_alone():
     posterior, generator = fit(plain(), (X, Y)), torch.Generator().manual_seed(3)
     loader = DataLoader(PAIRS, 7, generator=generator)
     before = torch.get_rng_state(), generator.get_state()
     posterior.predict(loader, num_draws=5)
+    with pytest.raises(bnn.InputError, match="must have shape"):
+        posterior.predict(DataLoader(X[:, :1], 7, generator=generator))
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.equal(generator.get_state(), before[1])
 

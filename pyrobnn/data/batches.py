@@ -240,9 +240,11 @@ class LoaderBatches:
 def kept_generators(loader: Iterable[Any]) -> Iterator[None]:
     """Put the torch generators of a loader and its samplers back after the block."""
     states = [(generator, generator.get_state()) for generator in _generators(loader)]
-    yield
-    for generator, state in states:
-        generator.set_state(state)
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
 
 
 def _generators(loader: Iterable[Any]) -> list[torch.Generator]:

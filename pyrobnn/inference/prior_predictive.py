@@ -15,7 +15,9 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
+from pyrobnn.data.given import as_loader
 from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.loader import Loader
 from pyrobnn.inference.data import make_source
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
@@ -38,8 +40,11 @@ class PriorGuide(PyroModule):
 def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Prediction:
     """Predict as `Posterior.predict` does, with draws from the prior; see `BNN.sample_prior_predictive`."""
     model = copy.deepcopy(bnn, leftovers(bnn)).eval()
-    posterior = _from_data(model, x) if isinstance(x, Data) else _from_inputs(model, as_inputs(x))
-    return posterior.predict(x.x if isinstance(x, Data) else x, num_draws=num_draws, seed=seed)
+    given = as_loader(x)
+    if isinstance(given, Data):
+        return _from_data(model, given).predict(given.x, num_draws=num_draws, seed=seed)
+    first = next(given.one_pass(given.inputs_of)) if isinstance(given, Loader) else as_inputs(given)
+    return _from_inputs(model, first).predict(given, num_draws=num_draws, seed=seed)
 
 
 def _from_data(model: BNN, data: Data) -> Posterior:

@@ -169,7 +169,7 @@ def _redo(fit: TrainingState, num_steps: int) -> str:
     for _ in range(num_steps):
         seen: list[tuple[Any, Batch]] = []
         terms = fit.differentiate(_noted(fit, seen))
-        if not (bool(terms.isfinite().all()) and fit.has_finite_gradients()):
+        if not _is_finite(fit, terms):
             return next(_findings_in(fit, seen), "no single site is to blame")
         fit.update()
     if not fit.is_finite():
@@ -185,10 +185,21 @@ def _noted(fit: TrainingState, seen: list[tuple[Any, Batch]]) -> Iterator[Batch]
 
 
 def _findings_in(fit: TrainingState, seen: list[tuple[Any, Batch]]) -> Iterator[str]:
-    """Yield what is not finite in a step on batches, each with the random state of its noise."""
+    """Yield what is not finite in the first faulty batch of a step; each has the random state of its noise.
+
+    Processes that share out batches all stop at the same one, since they average terms and gradients.
+    """
     for noise, batch in seen:
         set_random_state(noise)
-        yield from _findings(fit, batch)
+        if not _is_finite(fit, fit.differentiate([batch])):
+            set_random_state(noise)
+            yield from _findings(fit, batch)
+            return
+
+
+def _is_finite(fit: TrainingState, terms: Tensor) -> bool:
+    """Return whether the terms of a step and all gradients are finite."""
+    return bool(terms.isfinite().all()) and fit.has_finite_gradients()
 
 
 def _findings(fit: TrainingState, batch: Batch) -> Iterator[str]:
