@@ -9,6 +9,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference import tables
 from pyrobnn.inference.data import make_source
+from pyrobnn.inference.method import Run
 from pyrobnn.inference.training.start import start
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -166,8 +167,8 @@ REFUSED = {
         "The learning rate pattern 'guide.sigma' matches nothing .* "
         "Names: likelihood.scale_unconstrained, guide.loc, guide.rho",
     ),
-    "no match in a fit of open length": (
-        lambda: fit({"guide.sigma": 0.1, "*": 0.01}, steps=None),
+    "no match, before scales are measured": (
+        lambda: bnn.SVI(lr={"guide.sigma": 0.1, "*": 0.01}).check(model(), bnn.Data(X, Y), Run(seed=0)),
         "'guide.sigma' matches",
     ),
     "a parameter without": (
