@@ -302,8 +302,8 @@ def made_by_outputs(monkeypatch):
     """Return a list that gets, for each prediction, whether draws of the outputs made it."""
     made, real = [], posterior_module.output_draws
 
-    def noted(*args):
-        made.append((found := real(*args)) is not None)
+    def noted(*args, **kwargs):
+        made.append((found := real(*args, **kwargs)) is not None)
         return found
 
     monkeypatch.setattr(posterior_module, "output_draws", noted)
@@ -342,6 +342,18 @@ def test_outputs_that_are_drawn_without_weights_have_their_joint_covariance(name
     errors = ((expected.square() + variances[:, None] * variances) / num).sqrt()
     assert float(((found - expected) / errors).abs().max()) < 4.5  # of 666 entries
     assert float((deviations.mean(0) / (variances / num).sqrt()).abs().max()) < ERRORS
+
+
+def test_outputs_that_are_drawn_without_weights_are_the_same_again_and_independent_of_other_inputs(monkeypatch):
+    monkeypatch.setattr("pyrobnn.posterior.output_draws._MOST_NOISE", 0)
+    posterior, _, x = posterior_of("mlp")
+    first, again, second = (
+        posterior.predict(x[part], num_draws=4000, seed=2) for part in (slice(6), slice(6), slice(6, 12))
+    )
+    assert torch.equal(first.distribution.logits, again.distribution.logits)
+    pairs = [(one.distribution.logits - one.distribution.logits.mean(0)).flatten(1) for one in (first, second)]
+    correlation = torch.corrcoef(torch.cat(pairs, 1).T)[:18, 18:]
+    assert float(correlation.abs().max()) < 4.5 / 4000**0.5  # of 324 entries
 
 
 @pytest.mark.parametrize("structure", ["kron", "kron, bias apart", "diag"])

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from pyrobnn._torch.inputs import X
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import Pulled, Tracker
 from pyrobnn.guides.blocks import Axes, Block
@@ -26,12 +27,12 @@ _AT_ONCE = 2**24
 
 
 def output_draws(
-    bnn: BNN, blocks: Sequence[Block], point: Mapping[str, Tensor], inputs: X, sizes: Sequence[int]
+    bnn: BNN, blocks: Sequence[Block], point: Mapping[str, Tensor], inputs: X, sizes: Sequence[int], *, seed: int
 ) -> Tensor | None:
-    """Return draws of f(m) + J (w - m), (S, N, C), by the caller's random numbers; None where draws of w cost less.
+    """Return draws of f(m) + J (w - m), (S, N, C); None where draws of w cost less.
 
-    If all noise of the weights is at most 2^25 numbers, a draw is that of the same draw of the weights. Else draws are
-    joint over these inputs, and those of other inputs are independent of them.
+    If all noise of the weights is at most 2^25 numbers, a draw is that of the same draw of the weights, by the random
+    numbers of the caller. Else draws are joint over these inputs, and independent of those of other inputs.
 
     Args:
         bnn: the model.
@@ -39,6 +40,7 @@ def output_draws(
         point: m, values of all weights by site name.
         inputs: x (N, *in).
         sizes: numbers of draws that the guide makes at a time, which sum to S.
+        seed: seed of draws that are not those of weights; each set of inputs has its own stream.
     """
     num_draws, dimension = sum(sizes), sum(block.dimension for block in blocks)
     tracker = Tracker(bnn, point, [name for block in blocks for name in block.shapes], inputs[:1])
@@ -46,7 +48,10 @@ def output_draws(
     have_axes = all(has_axes(block, tracker) for block in blocks)
     if num_draws * dimension > _MOST_NOISE:
         is_few |= tracker.is_last_layer and have_axes and len(inputs) <= _FEW
-        return _joint(blocks, tracker.pull(inputs), num_draws) if is_few and _fits(tracker, inputs, blocks) else None
+        if not is_few or not _fits(tracker, inputs, blocks):
+            return None
+        with seeded(derive(seed, f"outputs {float(flat_rows(inputs).sum())}"), "outputs"):
+            return _joint(blocks, tracker.pull(inputs), num_draws)
     if not is_few and (not have_axes or tracker.num_outputs >= num_draws):
         return None
     made = [[_noise(block, size) for block in blocks] for size in sizes]

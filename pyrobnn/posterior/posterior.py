@@ -281,9 +281,10 @@ class Posterior(Fitted):
         if not blocks or mean is None:
             return None
         sizes = self._block_sizes(check_count(num_draws, "num_draws"))
-        with seeded(self.seed if seed is None else seed, "draws"), torch.no_grad():
+        seed = self.seed if seed is None else seed
+        with seeded(seed, "draws"), torch.no_grad():
             point, others = self._split(mean)
-            outputs = output_draws(self.bnn, blocks, point, inputs, sizes)
+            outputs = output_draws(self.bnn, blocks, point, inputs, sizes, seed=seed)
         if outputs is None:
             return None
         latents = {name: value.expand(num_draws, *value.shape) for name, value in others.items()}
