@@ -46,6 +46,7 @@ from .inference import MarginalLikelihood as MarginalLikelihood
 from .inference.fit import fit as fit
 from .inference.scales.tune_prior import tune_prior as tune_prior
 from .inference.several.replicates import fit_replicates as fit_replicates
+from .inference.svi.prepared import prepare as prepare
 from .metrics import compare_scores as compare_scores
 from .metrics import score as score
 from .metrics import score_ood as score_ood

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from pyrobnn import likelihoods, nets, priors
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._core.modes import callers_device
+from pyrobnn._core.modes import callers_modes
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._torch.inputs import Inputs, X
@@ -233,7 +233,7 @@ class BNN(PyroModule):
             for alias in aliases
         }
         try:
-            with callers_device():
+            with callers_modes():
                 args, kwargs = x.arguments if isinstance(x, Inputs) else ((x,), {})
                 f = functional_call(self.net, every_name, args, kwargs, tie_weights=False)
         except IndexError as error:

@@ -103,7 +103,7 @@ def diagnose(
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
         few = max(_DRAWS_OF_STEPS, len(members_of(posterior)))
         prediction = posterior.predict(x, num_draws=few, seed=seed)
-    num_tests = (posterior.history is not None) + (0 if test is None else len(statistics_of(prediction)))
+    num_tests = _by_steps(posterior) + (0 if test is None else len(statistics_of(prediction)))
     level = false_alarm_rate / max(1, num_tests)
     findings = [*_of_training(posterior, train, level, seed), epistemic_finding(prediction), *mean_findings(prediction)]
     baselines = fit_baselines(posterior.bnn, train)
@@ -130,11 +130,16 @@ def _some(data: Data, seed: int) -> tuple[X, Tensor]:
     return data.x[rows], data.y[rows]
 
 
+def _by_steps(posterior: Posterior | Mixture) -> bool:
+    """Return whether steps along the gradient of the ELBO led to the fit, in a loop of the caller's or here."""
+    return bool(posterior.record.own_loop) or (posterior.history is not None and len(posterior.history) > 0)
+
+
 def _of_training(posterior: Posterior | Mixture, train: Data, level: float, seed: int) -> list[Finding]:
     chains = chains_of(posterior, train)
     findings = [] if chains is None else chain_findings(chains)
     endings = [ending for ending in map(ending_finding, members_of(posterior)) if ending is not None]
-    if posterior.history is not None and len(posterior.history) and not endings:
+    if _by_steps(posterior) and not endings:
         findings.append(continuation_finding(posterior, train, level, derive(seed, "continuation")))
     return findings + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
 

@@ -18,6 +18,7 @@ from pyrobnn.inference.several.automatic import Automatic
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.engines import Engine
+from pyrobnn.inference.training.going_on import model_of
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.comparison import tell
@@ -33,6 +34,7 @@ class Arguments(TypedDict, total=False):
     callbacks: Sequence[Callback]
     checkpoint: str | Path | None
     every: int
+    start: Posterior | None
 
 
 _OF_FIT = {*Arguments.__annotations__}
@@ -58,6 +60,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     checkpoint: str | Path | None = None,
     every: int = 1000,
+    start: Posterior | None = None,
 ) -> Any:
     """Infer the posterior of a model's weights.
 
@@ -99,6 +102,8 @@ def fit(
             bits on the same machine as without the interruption; after the end it returns the same posterior at once.
             It works for `SVI` and an `Ensemble` of it. Callbacks are not called again for steps done before.
         every: steps between two checkpoints.
+        start: a posterior of this model and guide, also of other data: the fit goes on from its parameters, with its
+            scales and in its units, and measures none; for `SVI` and `IVON`. See docs/how-to/own-loop.md.
 
     Returns:
         The `Posterior`, or a `Mixture` of several.
@@ -125,8 +130,10 @@ def fit(
         validation=held_out,
         checkpoint=checkpoint,
         every=every,
+        start=start,
     )
     check_offered(method, run)
+    bnn = bnn if start is None else model_of(start, bnn)
     method.check(bnn, data, run)
     if isinstance(data, Data) and data.constant_inputs:
         _warn_of(data.constant_inputs)
@@ -143,7 +150,7 @@ def fit(
 def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> Measured:
     """Return the model with its open scales measured, if the method wants them, and the record of the measurement."""
     offer = method.offer()
-    if not offer.wants_measured_scales:
+    if run.start is not None or not offer.wants_measured_scales:
         return Measured(bnn)
     return measured(bnn, data, run, starts_there=offer.starts_at_mode)
 
@@ -199,4 +206,6 @@ def fit_svi(
         return fit(bnn, data, method, seed=seed, validation=validation, **fit_arguments)
     if validation is not None:
         raise InputError("Replicates are not followed on validation data: leave `validation` out.")
+    if fit_arguments.pop("start", None) is not None:
+        raise InputError("Replicates begin at random: leave `start` out, or go on from each posterior by fit.")
     return fit_replicates(bnn, data, method, seed=seed, replicates=replicates, **fit_arguments)

@@ -58,6 +58,7 @@ class Run:
     validation: Data | Loader | None = None
     checkpoint: str | Path | None = None
     every: int = 1000
+    start: Posterior | None = None
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -79,6 +80,7 @@ class Offer:
         guide: the guide that it trains; None if it trains none, as `NUTS`, or if the inner method does.
         follows_validation: whether a run can follow a validation score.
         resumable: whether a run can keep checkpoints.
+        goes_on: whether a run can begin at an earlier posterior.
         callbacks: whether a run has steps for callbacks to see.
         copies: the number of members or chains; each needs a draw to predict with.
         wants_measured_scales: whether `pyrobnn.fit` measures the model's open scales before a run.
@@ -89,6 +91,7 @@ class Offer:
     guide: Any = None
     follows_validation: bool = False
     resumable: bool = False
+    goes_on: bool = False
     callbacks: bool = True
     copies: int = 1
     wants_measured_scales: bool = False
@@ -212,4 +215,9 @@ def check_offered(method: Any, run: Run) -> None:
     if run.checkpoint is not None and not offer.resumable:
         raise InputError(
             f"{name} keeps no checkpoints, which are for SVI and for an Ensemble of it: leave out `checkpoint`."
+        )
+    if run.start is not None and not offer.goes_on:
+        raise InputError(
+            f"{name} does not go on from a posterior, as SVI does: leave out `start`, or pass bnn.SVI(guide=...), with "
+            "the guide of the posterior."
         )

@@ -181,6 +181,9 @@ class FitRecord:
         laplace: the Laplace approximation.
         evidence: the evidence framework, also where it only measured the model's open scales.
         automatic: the methods that were tried where none was given.
+        own_loop: whether a training loop of the caller's trained it, as with `pyrobnn.prepare`; the record then has
+            neither its steps nor its rates, and whether it has converged is unknown.
+        start: the seed, the steps and the examples of the posterior that it went on from.
         data_parallel: number of processes ("world_size"), and their backend ("backend").
         extra: entries that callers added to `info`.
     """
@@ -207,6 +210,8 @@ class FitRecord:
     laplace: LaplaceRecord | None = None
     evidence: EvidenceRecord | None = None
     automatic: AutomaticRecord | None = None
+    own_loop: bool | None = None
+    start: dict[str, int | None] | None = None
     data_parallel: dict[str, int | str | None] | None = None
     extra: Table = dataclasses.field(default_factory=dict)
 

@@ -1,6 +1,7 @@
 """Different priors for different parameters, chosen by patterns of their names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import field_validator
@@ -104,6 +105,12 @@ def resolve(value: object) -> Prior:
     if isinstance(value, dict) and "type" not in value:
         return ByName(choices=tuple(value.items()))
     return resolve_one(value)
+
+
+def by_site(prior: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the setting of the prior of each parameter, by name."""
+    choices = choices_of(prior)
+    return {name: next(choice for pattern, choice in choices if fnmatchcase(name, pattern)) for name in names}
 
 
 def choices_of(prior: Any) -> tuple[tuple[str, Any], ...]:

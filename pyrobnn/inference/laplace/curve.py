@@ -21,13 +21,23 @@ from pyrobnn.curvature.base import Curvature, Examples, Point, conditioned_likel
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.curvature.prior import PriorCurvature, log_entries, prior_curvature, prior_laws
 from pyrobnn.data.batches import Batch
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import BlockGaussian, BlockGuide, Laplace
-from pyrobnn.guides.sites import Site
+from pyrobnn.guides.sites import Site, latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.gaussian import Result, assemble, likelihood_curvature
 from pyrobnn.inference.laplace.sites import checked_sites
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import LaplaceRecord
+
+
+def complete(posterior: Posterior, setting: Any, source: Source, *, progress: bool) -> None:
+    """Do the second phase of a posterior's guide, given by its setting, if it has one."""
+    if as_guide(setting).curvature is None:
+        return
+    with seeded(posterior.seed, "latent sites"), fast_pyro():
+        latents = latent_sites(posterior.bnn, *posterior.example)
+    curve(posterior, setting, source, latents, progress=progress)
 
 
 def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[Site], *, progress: bool) -> Posterior:

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.record import EvidenceRecord
 from pyrobnn.priors.base import as_prior
-from pyrobnn.priors.by_name import choices_of
+from pyrobnn.priors.by_name import by_site
 from pyrobnn.verdict.baselines import fit_baselines
 
 _TUNED = "tuned"
@@ -165,9 +164,7 @@ def _constant(bnn: BNN, data: Data) -> float:
 
 def prior_by_site(bnn: BNN) -> dict[str, Any]:
     """Return the setting of the prior of each weight, by name."""
-    prior = bnn.settings["prior"]
-    choices = choices_of(prior)
-    return {name: next(choice for pattern, choice in choices if fnmatchcase(name, pattern)) for name in bnn.site_names}
+    return by_site(bnn.settings["prior"], bnn.site_names)
 
 
 def _with_normals(bnn: BNN) -> tuple[BNN, list[str]]:

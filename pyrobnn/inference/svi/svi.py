@@ -133,6 +133,7 @@ class SVI(BaseMethod[Posterior]):
             guide=self.guide,
             follows_validation=True,
             resumable=True,
+            goes_on=True,
             wants_measured_scales=self.ends_by_itself,
             starts_at_mode=True,
         )

@@ -19,14 +19,14 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.by_name import noise_of
-from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, check_validation, make_source
-from pyrobnn.inference.laplace.curve import curve
+from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.descent import descend, why_steps
+from pyrobnn.inference.training.going_on import start_record
 from pyrobnn.inference.training.loop import MOST_REWINDS, train
 from pyrobnn.inference.training.start import build_parts, running, start
 from pyrobnn.inference.training.state import TrainingState
@@ -158,19 +158,16 @@ class Session:
                 convergence=end.convergence,
                 rewinds=end.rewinds,
                 threads=self.threads,
+                start=start_record(self.run.start),
             )
 
     def complete(self) -> list[Posterior]:
         """Return the posteriors after the second phase of their guides, where these have one."""
         until_now = self.run.seconds
         for posterior, _, (_, method, source, _) in self.fits:
-            seconds = until_now
-            if as_guide(method.guide).curvature is not None:
-                started = time.perf_counter()
-                with seeded(posterior.seed, "latent sites"), fast_pyro():
-                    latents = latent_sites(posterior.bnn, *posterior.example)
-                curve(posterior, method.guide, source, latents, progress=self.run.progress)
-                seconds += time.perf_counter() - started
+            started = time.perf_counter()
+            complete(posterior, method.guide, source, progress=self.run.progress)
+            seconds = until_now + time.perf_counter() - started
             posterior.record = dataclasses.replace(posterior.record, seconds=seconds)
         return self.posteriors
 
@@ -195,7 +192,7 @@ def opened(fits: Sequence[Declared], run: Run, *, replicates: bool = False, proc
             ONE_THREAD.let_waiting_in()
             method = dataclasses.replace(fit.method, batch_size=size)
             with seeded(fit.seed, "fit") if replicates else nullcontext():
-                begun.append(Begun(*start(fit.bnn, method, fit.source, fit.seed, run.device), fit))
+                begun.append(Begun(*start(fit.bnn, method, fit.source, fit.seed, run.device, earlier=run.start), fit))
         yield Session(begun, run, threads, by_lbfgs, reason)
 
 
@@ -217,7 +214,7 @@ def check_parts(bnn: BNN, method: SVI, data: Any, run: Run) -> None:
     """
     source = make_source(data, bnn, method.batch_size, seed=run.seed)
     with seeded(run.seed, "check"), fast_pyro():
-        build_parts(bnn, method, source, run.seed, run.device)
+        build_parts(bnn, method, source, run.seed, run.device, earlier=run.start)
 
 
 def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:

@@ -32,6 +32,7 @@ from pyrobnn.inference.laplace.sites import checked_sites
 from pyrobnn.inference.network_checks import refuse_checkpoints
 from pyrobnn.inference.svi.estimator import choose_kl, with_least_noise, with_shared_noise
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.going_on import go_on
 from pyrobnn.inference.training.state import TrainingState, check_trainable
 from pyrobnn.optimizers import Schedule
 from pyrobnn.posterior.posterior import Posterior, latent_names
@@ -60,8 +61,10 @@ class Parts(NamedTuple):
     example: tuple[X, torch.Tensor]
 
 
-def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> Parts:
-    """Return an untrained copy of the model, and its guide.
+def build_parts(
+    bnn: BNN, method: SVI, source: Source, seed: int, device: str, *, earlier: Posterior | None = None
+) -> Parts:
+    """Return an untrained copy of the model, and its guide, or both where an earlier posterior of theirs has them.
 
     The caller's `seeded` block draws the starting values; `seed` is that of the choices of noise and KL.
 
@@ -87,6 +90,8 @@ def build_parts(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -
             "such as guides.Laplace()."
         )
     _check_covers(guide, model, example, resolved)
+    if earlier is not None:
+        go_on(earlier, model, guide, method.guide)
     if method.kl == "auto":
         with seeded(seed, "kl"):
             kl = choose_kl(model, guide, source.example(model)) if method.ends_by_itself else "mc"
@@ -113,12 +118,14 @@ def _resolved(method: SVI, model: BNN, source: Source, seed: int) -> SVI:
     return dataclasses.replace(method, guide=guide, schedule=schedule)
 
 
-def start(bnn: BNN, method: SVI, source: Source, seed: int, device: str) -> tuple[Posterior, TrainingState]:
-    """Return the untrained posterior, and the fit that trains it.
+def start(
+    bnn: BNN, method: SVI, source: Source, seed: int, device: str, *, earlier: Posterior | None = None
+) -> tuple[Posterior, TrainingState]:
+    """Return the posterior before its first step, and the fit that trains it.
 
     The caller's `seeded` block draws the starting values; `seed` orders the mini-batches, and is the posterior's.
     """
-    model, guide, method, example = build_parts(bnn, method, source, seed, device)
+    model, guide, method, example = build_parts(bnn, method, source, seed, device, earlier=earlier)
     posterior = Posterior(model, guide, example=example, x_scaler=source.x_scaler, y_scaler=source.y_scaler, seed=seed)
     batches = source.batches(model, method.batch_size, derive(seed, "batches"))
     length = method.length(source.batches_per_epoch(method.batch_size))

@@ -1,0 +1,276 @@
+"""A fit for a training loop of the caller's: a module whose loss is minus the ELBO of a batch."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from pyrobnn._core.checks import check_count
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import autocast_in_networks, gradients, under
+from pyrobnn._core.random import seeded
+from pyrobnn._core.settings import described
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import checked_batch
+from pyrobnn.data.given import as_data
+from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.base import as_guide
+from pyrobnn.guides.built import rate_factors
+from pyrobnn.guides.by_name import noise_of
+from pyrobnn.inference.data import Source, make_source
+from pyrobnn.inference.laplace.curve import complete
+from pyrobnn.inference.network_checks import SHOWN
+from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
+from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.going_on import model_of, start_record
+from pyrobnn.inference.training.start import Parts, build_parts
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import FitRecord
+from pyrobnn.priors.scale_mixture import tabulate
+
+_PAGE = "how-to/own-loop"
+_OBJECTIVE = ("guide", "num_particles", "antithetic", "kl", "temperature")
+"""Settings of `SVI` that say what is maximised; the others belong to the loop."""
+
+
+@under(gradients)
+def prepare(
+    bnn: BNN, method: SVI, *, num_data: int, like: Any, seed: int, start: Posterior | None = None
+) -> "PreparedFit":
+    """Build model and guide for a training loop of your own: a `torch.nn.Module` whose loss is minus the ELBO.
+
+    The loop, its optimiser, rates, batches and length are yours; `fit` does all of that for you. The module goes where
+    modules go: optimisers, schedulers, Lightning, accelerate, DistributedDataParallel, averages of weights, autocast.
+    See docs/how-to/own-loop.md.
+
+    What the method leaves open is chosen as in a fit of given `steps`: "tuned" priors are "he", "tuned" noise is
+    trained with the guide, the noise of a guide is shared, and kl="auto" is "mc". So the same seed, batches and
+    optimiser lead to the same posterior as `fit`.
+
+    Args:
+        bnn: the model, which is copied, with its device and precision.
+        method: `SVI` with a guide, and `num_particles`, `antithetic`, `kl` and `temperature` as needed.
+        num_data: N, the number of training examples. The log-likelihood of a batch of B counts N / B times.
+        like: a batch as the loop will have them: (x, y), where several inputs are a mapping or a tuple, a longer tuple
+            with the targets last, or a mapping with `labels`. Batches are in the units of the network, unless the model
+            has units, or `like` is `Data(x, y, standardize=True)`, which sets them: the loss and predictions then take
+            original units.
+        seed: seed of the starting values, and of the posterior's draws. The loss draws from torch's global generator,
+            as dropout does: `torch.manual_seed` makes a loop reproducible.
+        start: a posterior to go on from, as in `fit`.
+
+    Raises:
+        InputError: a method other than `SVI`, or with settings that belong to the loop; parts, batch or posterior that
+            do not go together.
+
+    Examples:
+        >>> x, y = bnn.datasets.sinusoid(64).tensors
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
+        >>> fit = bnn.prepare(model, bnn.SVI(guide="mean_field"), num_data=64, like=(x, y), seed=0)
+        >>> optimizer = torch.optim.Adam(fit.parameters(), lr=0.01)
+        >>> for step in range(20):
+        ...     optimizer.zero_grad()
+        ...     fit.loss((x, y)).backward()
+        ...     optimizer.step()
+        >>> fit.posterior().predict([[0.0], [0.5]]).mean.shape
+        torch.Size([2])
+    """
+    _check_method(method)
+    check_count(num_data, "num_data")
+    bnn = bnn if start is None else model_of(start, bnn)
+    data = like if isinstance(like, Data) else Data(*checked_batch(like))
+    if data.weights is not None:
+        raise InputError("`like` has weights of examples, which batches of your own do not have: leave them out.")
+    if len(data) > num_data:
+        raise InputError(f"`num_data` must count all training examples, got {num_data}, and `like` has {len(data)}.")
+    source = dataclasses.replace(make_source(data, bnn, None, seed=seed), num_data=num_data)
+    parts = _built(bnn, dataclasses.replace(method, steps=1), source, seed, earlier=start)
+    some = data[:SHOWN]
+    record = FitRecord(
+        method=_described(method),
+        num_data=num_data,
+        feature_names=source.feature_names,
+        batch_size=len(data),
+        noise=noise_of(parts.method.guide),
+        kl=parts.method.kl,
+        own_loop=True,
+        start=start_record(start),
+        stop_reason="the training loop was the caller's: whether it has converged is unknown",
+    )
+    return PreparedFit(parts, dataclasses.replace(source, data=some, head=(some.x, some.y)), record, seed)
+
+
+def _built(bnn: BNN, method: SVI, source: Source, seed: int, *, earlier: Posterior | None = None) -> Parts:
+    with seeded(seed, "fit"), fast_pyro():
+        return build_parts(bnn, method, source, seed, str(bnn.like.device), earlier=earlier)
+
+
+def _check_method(method: Any) -> None:
+    if type(method) is not SVI:
+        raise InputError(
+            f"A loop of your own follows the gradient of the ELBO, as SVI(guide=...) does, got {method!r}: use fit for "
+            "other methods.",
+            page=_PAGE,
+        )
+    usual = SVI()
+    names = [field.name for field in dataclasses.fields(SVI) if field.name not in _OBJECTIVE]
+    given = [name for name in names if getattr(method, name) != getattr(usual, name)]
+    if given:
+        raise InputError(
+            f"SVI: {', '.join(f'`{name}`' for name in given)} belongs to the loop, which is yours here: leave it out.",
+            page=_PAGE,
+        )
+
+
+def _described(method: SVI) -> Any:
+    """Return the method as a table without the settings that belong to the loop."""
+    table = described(method)
+    return {name: table[name] for name in table if name in ("type", *_OBJECTIVE)} if isinstance(table, dict) else table
+
+
+class PreparedFit(nn.Module):
+    """A model and its guide in the training loop of a caller, as `prepare` returns it.
+
+    Its parameters are those of the guide and the learned ones of likelihood, prior and network; frozen parameters of
+    the network have `requires_grad=False`, as everywhere in torch. Its state has all that a loop needs to resume,
+    beside that of the optimiser. It begins in training mode.
+
+    Args:
+        parts: model, guide and method, built for the data.
+        source: what brings batches into the units and the place of the model.
+        record: what is known of the fit.
+        seed: seed of the posterior's draws.
+
+    Attributes:
+        bnn: the model in training.
+        guide: the guide in training.
+        num_data: N.
+        temperature: factor on the KL; a loop may change it, to let the KL grow in the first steps, say.
+
+    Examples:
+        >>> x, y = bnn.datasets.sinusoid(32).tensors
+        >>> fit = bnn.prepare(bnn.BNN(bnn.MLP(1, [5], 1)), bnn.SVI(), num_data=32, like=(x, y), seed=0)
+        >>> [name for name, _ in fit.named_parameters()]
+        ['bnn.likelihood.scale_unconstrained', 'guide.loc', 'guide.rho']
+    """
+
+    def __init__(self, parts: Parts, source: Source, record: FitRecord, seed: int) -> None:
+        super().__init__()
+        self.bnn, self.guide, self.num_data = parts.bnn, parts.guide, source.num_data
+        self.temperature = parts.method.temperature
+        self._method, self._source, self._record, self._seed = parts.method, source, record, seed
+        self._elbo = make_elbo(parts.method.kl, parts.method.num_particles, antithetic=parts.method.antithetic)
+        self._tabulate()
+        self.train()
+
+    def _tabulate(self) -> None:
+        if self._method.kl == "quadrature":
+            tabulate(self.bnn)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PreparedFit":  # noqa: FBT001, FBT002
+        super()._apply(fn, recurse)
+        self._tabulate()
+        return self
+
+    def forward(self, batch: Any) -> Tensor:
+        """Return `loss`, so that wrappers such as DistributedDataParallel see it."""
+        return self.loss(batch)
+
+    def loss(self, batch: Any) -> Tensor:
+        """Return minus the ELBO of all data per example, as a batch estimates it, in nats.
+
+        -(N / B sum_b log p(y_b | x_b, w) - temperature KL(q || p)) / N, for draws w of the guide. The division by N
+        makes learning rates and bounds on gradients independent of the number of examples: `SVI` has N times this
+        gradient, with which Adam takes the same steps. The mean over batches of equal size is the loss of all their
+        examples, so accumulate as usual: `(fit.loss(part) / num_parts).backward()`.
+
+        Under autocast the network computes in half precision; draws, densities and the sum are computed in the
+        precision of the parameters. After `eval()` the network runs in evaluation mode.
+
+        Args:
+            batch: as `like` in `prepare`, on any device.
+
+        Returns:
+            The loss, (), to be differentiated.
+
+        Raises:
+            InputError: a batch that does not fit the model.
+        """
+        x, y = checked_batch(batch)
+        self.bnn.settings["likelihood"].check_targets(y, self._source.outputs)
+        scaled = self._source.scaled(self.bnn, x, y)
+        with fast_pyro(), autocast_in_networks(), WeightLatents(self.temperature):
+            loss = self._elbo.differentiable_loss(self.bnn, self.guide, *scaled, num_data=self.num_data)
+        return loss / self.num_data
+
+    def param_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Return the trained parameters in groups for an optimiser, with the rates that `SVI` gives them.
+
+        The factor of a `full_rank` or `low_rank` guide takes smaller steps, since its entries move a weight together.
+        For other guides there is a single group.
+
+        Args:
+            lr: learning rate of the other parameters.
+
+        Examples:
+            >>> x, y = bnn.datasets.sinusoid(32).tensors
+            >>> method = bnn.SVI(guide="full_rank")
+            >>> fit = bnn.prepare(bnn.BNN(bnn.MLP(1, [5], 1)), method, num_data=32, like=(x, y), seed=0)
+            >>> optimizer = torch.optim.Adam(fit.param_groups(lr=0.01))
+            >>> [round(group["lr"], 4) for group in optimizer.param_groups]
+            [0.01, 0.0025]
+        """
+        factors = {f"guide.{name}": factor for name, factor in rate_factors(self.guide).items()}
+        members: dict[float, list[Tensor]] = {}
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                members.setdefault(factors.get(name, 1.0), []).append(parameter)
+        return [{"params": parameters, "lr": lr * factor} for factor, parameters in members.items()]
+
+    @under(gradients)
+    def posterior(self, data: Any = None) -> Posterior:
+        """Return the posterior as it is now: a copy, which later steps do not change.
+
+        Its record says that the loop was yours. `pyrobnn.diagnose` measures whether further steps would gain.
+
+        Args:
+            data: all training data, as for `fit`: needed by the guide `Laplace` alone, for the curvature at the mode.
+
+        Raises:
+            InputError: a Laplace guide without data, or with another number of them.
+        """
+        source, like = self._source, self.bnn.like
+        parts = _built(self.bnn, self._method, source, self._seed)  # copies may hold the graph of the last loss
+        bnn, guide = parts.bnn.to(like), parts.guide.to(like)
+        bnn.load_state_dict(self.bnn.state_dict())
+        guide.load_state_dict(self.guide.state_dict())
+        example = source.example(bnn.eval())
+        posterior = Posterior(
+            bnn,
+            guide,
+            example=example,
+            x_scaler=source.x_scaler,
+            y_scaler=source.y_scaler,
+            seed=self._seed,
+            info=dataclasses.replace(self._record, device=str(example[0].device)),
+        )
+        if as_guide(self._method.guide).curvature is not None:
+            complete(posterior, self._method.guide, self._all(data, bnn), progress=False)
+        return posterior
+
+    def _all(self, data: Any, bnn: BNN) -> Source:
+        """Return the source of all data, in the units of the fit."""
+        if data is None:
+            raise InputError(
+                "Laplace takes the curvature at the mode from all training data: pass them, fit.posterior(data).",
+                page=_PAGE,
+            )
+        source = make_source(as_data(data), bnn, None, seed=self._seed)
+        if source.num_data != self.num_data:
+            raise InputError(
+                f"`data` must be all {self.num_data} training examples, got {source.num_data}: pass all, or another "
+                "`num_data` to prepare."
+            )
+        return dataclasses.replace(source, x_scaler=self._source.x_scaler, y_scaler=self._source.y_scaler)

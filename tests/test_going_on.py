@@ -1,0 +1,265 @@
+"""Fits that go on from a posterior: they begin at its parameters, and refuse those of other models."""
+
+import pytest
+import torch
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn import InputError, guides, likelihoods, priors
+from tests.helpers import quick
+
+X = torch.linspace(-1, 1, 24)[:, None]
+Y = (3 * X).sin()[:, 0]
+STILL = {"steps": 1, "lr": 1e-30}
+"""A step that moves no parameter in float32."""
+
+
+def model(**parts):
+    return bnn.BNN(bnn.MLP(1, [6], 1), **({"prior": priors.Normal(1.0)} | parts))
+
+
+def svi(guide="mean_field", **settings):
+    return bnn.SVI(guide=guide, **({"steps": 30} | settings))
+
+
+def state(posterior):
+    return {**posterior.bnn.state_dict(), **{f"guide.{k}": v for k, v in posterior.guide.state_dict().items()}}
+
+
+def assert_same(one, other):
+    assert state(one).keys() == state(other).keys()
+    for name, value in state(one).items():
+        assert torch.equal(value, state(other)[name]), name
+
+
+@pytest.mark.parametrize(
+    "guide",
+    [
+        "mean_field",
+        "full_rank",
+        "low_rank",
+        "matrix_normal",
+        "radial",
+        "flow",
+        "dropout",
+        "map",
+        "AutoNormal",
+        pytest.param("AutoIAFNormal", marks=pytest.mark.slow),
+        {"2.*": "full_rank", "*": "mean_field"},
+    ],
+    ids=str,
+)
+def test_a_fit_begins_where_the_posterior_is(guide):
+    """Under another seed, which draws other starting values and other permutations of a flow."""
+    first = quick(model(), svi(guide), (X, Y))
+    second = quick(model(), svi(guide, **STILL), (X, Y), start=first, seed=1)
+    assert_same(first, second)
+    at_first, at_second = (posterior.predict(X, num_draws=20, seed=3).mean for posterior in (first, second))
+    assert torch.equal(at_first, at_second)
+
+
+def test_learned_noise_goes_on():
+    first = quick(model(), svi(steps=200, lr=0.05), (X, Y))
+    start = quick(model(), svi(**STILL), (X, Y)).bnn.likelihood.scale
+    second = quick(model(), svi(**STILL), (X, Y), start=first)
+    assert torch.equal(second.bnn.likelihood.scale, first.bnn.likelihood.scale)
+    assert not torch.isclose(start, first.bnn.likelihood.scale, rtol=0.1)
+
+
+def test_both_engines_go_on():
+    first = quick(model(), svi(), (X, Y))
+    fits = [quick(model(), svi(), (X, Y), start=first, engine=engine) for engine in ("eager", "captured")]
+    torch.testing.assert_close(fits[0].guide.loc, fits[1].guide.loc, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(fits[0].guide.loc, first.guide.loc)
+
+
+def test_twice_thirty_steps_of_sgd_are_sixty():
+    """A point has no noise, SGD has no memory, and all data are at each step."""
+    settings = {"optimizer": "sgd", "lr": 1e-4}
+    whole = quick(model(), svi("map", steps=60, **settings), (X, Y))
+    half = quick(model(), svi("map", **settings), (X, Y))
+    assert_same(whole, quick(model(), svi("map", **settings), (X, Y), start=half, seed=7))
+
+
+@pytest.mark.slow
+def test_a_converged_fit_of_open_length_keeps_the_scales_that_it_measured():
+    data = bnn.Data(X, Y + 0.1 * torch.randn(24, generator=torch.Generator().manual_seed(0)), standardize=True)
+    asked = bnn.BNN(bnn.MLP(1, [6], 1))
+    first = bnn.fit(asked, data, bnn.SVI(), seed=0, progress=False)
+    second = bnn.fit(asked, data, svi(**STILL), seed=0, progress=False, start=first)
+    assert first.bnn.settings["prior"] != asked.settings["prior"]
+    assert second.bnn.settings["prior"] == first.bnn.settings["prior"]
+    assert_same(first, second)
+    third = bnn.fit(asked, data, bnn.SVI(), seed=0, progress=False, start=first)
+    assert third.record.evidence is None
+    assert third.bnn.settings == first.bnn.settings
+    gain = third.record.convergence.elbo - first.record.convergence.elbo
+    errors = [posterior.record.convergence.elbo_error for posterior in (first, third)]
+    assert gain > -first.record.convergence.tolerance - 4 * max(errors)
+
+
+def test_a_mode_that_lbfgs_seeks_is_sought_from_there():
+    """Seeds lead to modes with other signs and orders of the units, and this one stays."""
+    net = bnn.MLP(1, [6], 1, activation="tanh")
+    known = bnn.BNN(net, prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.1))
+    first = quick(known, bnn.SVI(guide="map"), (X, Y), engine="auto")
+    second, other = (
+        quick(known, bnn.SVI(guide="map"), (X, Y), engine="auto", seed=5, start=start) for start in (first, None)
+    )
+    torch.testing.assert_close(second.mean(), first.mean(), rtol=0, atol=1e-3)
+    assert not torch.allclose(other.mean()["0.weight"], first.mean()["0.weight"], atol=0.1)
+
+
+def test_new_data_are_seen_in_the_units_of_the_first():
+    first = quick(model(), svi(), bnn.Data(X, Y, standardize=True))
+    second = quick(model(), svi(**STILL), bnn.Data(10 * X + 3, 5 * Y - 1, standardize=True), start=first)
+    for name in ("x_scaler", "y_scaler"):
+        for part in ("loc", "scale"):
+            assert torch.equal(getattr(getattr(first, name), part), getattr(getattr(second, name), part))
+    assert torch.equal(first.predict(X, seed=0).mean, second.predict(X, seed=0).mean)
+
+
+def test_the_record_says_it():
+    first = quick(model(), svi(), (X, Y), seed=4)
+    second = quick(model(), svi(steps=10), (X[:12], Y[:12]), start=first)
+    assert first.record.start is None
+    assert second.record.start == {"seed": 4, "num_steps": 30, "num_data": 24}
+    assert second.record.num_steps == 10
+
+
+def test_the_record_is_saved_and_a_loaded_posterior_goes_on(tmp_path):
+    first = quick(model(), svi(), (X, Y))
+    loaded = bnn.load(first.save(tmp_path / "first"))
+    second = quick(model(), svi(), (X, Y), start=loaded)
+    assert_same(second, quick(model(), svi(), (X, Y), start=first))
+    assert bnn.load(second.save(tmp_path / "second")).record.start == second.record.start
+
+
+def test_a_network_of_the_callers_goes_on():
+    net = nn.Sequential(nn.Linear(1, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1))
+    first = quick(bnn.BNN(net, prior=priors.Normal(1.0)), svi(), (X, Y))
+    second = quick(first.bnn, svi("mean_field", steps=1, lr=1e-30), (X, Y), start=first)
+    assert torch.equal(first.guide.loc, second.guide.loc)
+    assert not torch.equal(second.bnn.net[1].running_mean, net[1].running_mean)
+
+
+def test_the_posterior_is_not_changed():
+    first = quick(model(), svi(), (X, Y))
+    before = {name: value.clone() for name, value in state(first).items()}
+    quick(model(), svi(lr=0.1), (X, Y), start=first)
+    assert all(torch.equal(value, before[name]) for name, value in state(first).items())
+
+
+def test_ivon_goes_on_from_the_spread():
+    guide = guides.MeanField(init_rho=-3.0)
+    first = quick(model(), svi(guide), (X, Y))
+    second = quick(model(), bnn.IVON(guide=guide, steps=1, lr=1e-30), (X, Y), start=first)
+    assert torch.equal(second.guide.loc, first.guide.loc)
+
+
+def test_the_shorthand_goes_on():
+    first = model().fit(X, Y, steps=30, seed=0, progress=False)
+    second = model().fit(X, Y, **STILL, seed=0, progress=False, start=first)
+    assert torch.equal(first.guide.loc, second.guide.loc)
+    with pytest.raises(InputError, match="Replicates begin at random"):
+        model().fit(X, Y, **STILL, seed=0, replicates=2, progress=False, start=first)
+
+
+def test_a_checkpoint_of_another_start_is_refused(tmp_path):
+    first, other = (quick(model(), svi(), (X, Y), seed=seed) for seed in (0, 1))
+    quick(model(), svi(), (X, Y), start=first, checkpoint=tmp_path)
+    with pytest.raises(InputError, match="the starting values differ"):
+        quick(model(), svi(), (X, Y), start=other, checkpoint=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def first():
+    return quick(model(), svi(), (X, Y))
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (bnn.BNN(bnn.MLP(1, [7], 1), prior=priors.Normal(1.0)), "its network is MLP"),
+        (bnn.BNN(nn.Linear(1, 1), prior=priors.Normal(1.0)), "it has a Sequential, not a Linear"),
+        (model(prior=priors.Normal(2.0)), "its prior of '0.weight' is Normal"),
+        (model(prior={"2.*": priors.Normal(2.0), "*": priors.Normal(1.0)}), "its prior of '2.weight' is Normal"),
+        (model(likelihood="student_t"), "its likelihood is Gaussian"),
+        (model(likelihood=likelihoods.Gaussian(0.3)), "its likelihood is Gaussian"),
+    ],
+)
+def test_another_model_is_refused(first, other, words):
+    with pytest.raises(InputError, match="is a posterior of another model") as refused:
+        quick(other, svi(), (X, Y), start=first)
+    assert words in str(refused.value)
+    assert "posterior.bnn" in str(refused.value)
+
+
+def test_networks_of_the_callers_are_told_by_their_tensors():
+    nets = [nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Linear(width, 1)) for width in (4, 5)]
+    wide, narrow = (bnn.BNN(net, prior=priors.Normal(1.0)) for net in nets)
+    with pytest.raises(InputError, match="has shape \\(4, 1\\) there, and \\(5, 1\\) here"):
+        quick(narrow, svi(), (X, Y), start=quick(wide, svi(steps=2), (X, Y)))
+
+
+def test_models_that_infer_other_parameters_are_refused():
+    nets = [nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(2)]
+    nets[0][0].requires_grad_(False)
+    partly, wholly = (bnn.BNN(net, prior=priors.Normal(1.0)) for net in nets)
+    with pytest.raises(InputError, match="it infers 2.weight, 2.bias"):
+        quick(wholly, svi(), (X, Y), start=quick(partly, svi(steps=2), (X, Y)))
+
+
+@pytest.mark.parametrize(
+    "guide", ["full_rank", "map", guides.MeanField(init_rho=-5.0), {"2.*": "full_rank", "*": "mean_field"}], ids=str
+)
+def test_another_guide_is_refused(first, guide):
+    with pytest.raises(InputError, match="`start` has another guide"):
+        quick(model(), svi(guide), (X, Y), start=first)
+
+
+def test_a_guide_that_is_no_setting_is_told_by_its_class():
+    from pyro.infer import autoguide
+
+    def make(model):
+        return autoguide.AutoNormal(model)
+
+    start = quick(model(), svi(make, steps=3), (X, Y))
+    assert torch.equal(
+        quick(model(), svi(make, **STILL), (X, Y), start=start).mean()["0.weight"], start.mean()["0.weight"]
+    )
+    with pytest.raises(InputError, match="it has a AutoNormal, not a MeanFieldGuide"):
+        quick(model(), svi(), (X, Y), start=start)
+
+
+def test_what_has_nothing_to_train_is_refused():
+    known = model(likelihood=likelihoods.Gaussian(0.1))
+    start = quick(known, svi("laplace"), (X, Y))
+    with pytest.raises(InputError, match="holds what another method computed and has nothing to train: start"):
+        quick(known, svi("laplace"), (X, Y), start=start)
+
+
+def test_a_mixture_is_refused(first):
+    with pytest.raises(InputError, match="must be a Posterior, got Mixture; of a Mixture, pass one of its `members`"):
+        quick(model(), svi(), (X, Y), start=bnn.Mixture([first, first]))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        None,
+        bnn.Automatic(),
+        bnn.Ensemble(svi()),
+        bnn.SWAG(),
+        bnn.DataParallel(svi()),
+        bnn.EvidenceFramework(),
+        bnn.MarginalLikelihood(),
+        bnn.NUTS(),
+        bnn.SGLD(),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_methods_that_cannot_go_on_refuse_it_by_name(first, method):
+    name = "Automatic" if method is None else type(method).__name__
+    with pytest.raises(InputError, match=f"{name} does not go on from a posterior, as SVI does"):
+        bnn.fit(model(), (X, Y), method, seed=0, progress=False, start=first)
