@@ -23,6 +23,8 @@ FENCE = re.compile(
 OTHERS = [ROOT / "docs" / "coming-from" / f"{library}.md" for library in ("numpyro", "torch-uncertainty", "tyxe")]
 DEFAULTS = ROOT / "docs" / "explanations" / "defaults.md"
 OWN_PART = ROOT / "docs" / "how-to" / "own-part.md"
+OWN_LOOP = ROOT / "docs" / "how-to" / "own-loop.md"
+"""Its blocks of other libraries run in `tests/test_prepared.py`."""
 ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|et al|vs|cf|Eq|Fig|Sec)\.")
 
 
@@ -98,7 +100,7 @@ def test_parts_in_a_file_pass_the_checks_of_the_page(tmp_path):
 
 
 def test_other_pages_have_only_code_that_runs_with_the_page():
-    assert {path for path in PAGES if blocks(path, "py")} == {*OTHERS, OWN_PART}
+    assert {path for path in PAGES if blocks(path, "py")} == {*OTHERS, OWN_PART, OWN_LOOP}
 
 
 def commands():

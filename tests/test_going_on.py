@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from helpers import quick
 from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import InputError, guides, likelihoods, priors
-from tests.helpers import quick
 
 X = torch.linspace(-1, 1, 24)[:, None]
 Y = (3 * X).sin()[:, 0]
@@ -32,6 +32,7 @@ def assert_same(one, other):
         assert torch.equal(value, state(other)[name]), name
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "guide",
     [
@@ -44,7 +45,7 @@ def assert_same(one, other):
         "dropout",
         "map",
         "AutoNormal",
-        pytest.param("AutoIAFNormal", marks=pytest.mark.slow),
+        "AutoIAFNormal",
         {"2.*": "full_rank", "*": "mean_field"},
     ],
     ids=str,
@@ -204,7 +205,7 @@ def test_networks_of_the_callers_are_told_by_their_tensors():
 
 def test_models_that_infer_other_parameters_are_refused():
     nets = [nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(2)]
-    nets[0][0].requires_grad_(False)
+    nets[0][0].requires_grad_(requires_grad=False)
     partly, wholly = (bnn.BNN(net, prior=priors.Normal(1.0)) for net in nets)
     with pytest.raises(InputError, match="it infers 2.weight, 2.bias"):
         quick(wholly, svi(), (X, Y), start=quick(partly, svi(steps=2), (X, Y)))
