@@ -91,10 +91,10 @@ class _Reads(TorchDispatchMode):
         return result
 
 
-def _move(module: nn.Module, function: Callable[[Tensor], Tensor]) -> nn.Module:
+def _move(module: nn.Module, function: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002
     """Do what `nn.Module._apply` does, with new tensors: it cannot change the device of a fake one."""
-    for child in module.children():
-        _move(child, function)
+    for child in module.children() if recurse else ():
+        child._apply(function)
     for name, value in module._parameters.items():
         if value is not None:
             module._parameters[name] = nn.Parameter(function(value.detach()), requires_grad=value.requires_grad)
@@ -141,6 +141,25 @@ def check(prior: Any, likelihood: Any, guide: Any, *, predict: bool) -> None:
             assert not left, left
 
 
+def check_moved(prior: Any, likelihood: Any, guide: Any) -> None:
+    """Prepare a fit on the CPU, move the module, and compute its loss and gradients there for a batch of the CPU."""
+    y, outputs = next(accepted_targets(likelihood))
+    batch = (make_inputs(len(y)), y)
+    model = bnn.BNN(make_net(outputs), prior=prior, likelihood=likelihood)
+    kl = "quadrature" if isinstance(prior, priors.ScaleMixture) else "auto"
+    fit = bnn.prepare(model, bnn.SVI(guide=guide, kl=kl), num_data=100, like=batch, seed=0)
+    object.__setattr__(fit.bnn.settings["likelihood"], "check_targets", lambda *_: None)  # it looks at values
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    _MODES.append(mode)
+    with mode, _Reads(), seeded(0):
+        fit.to(DEVICE)
+        fit.loss(batch).backward()
+        left = [
+            name for name, value in fit.named_parameters() if value.grad is not None and value.device.type != DEVICE
+        ]
+    assert not left, left
+
+
 def reads_in_a_step(net: nn.Module, data: bnn.Data, **settings: Any) -> int:
     """Return how often the third step of a fit waits for a number from the device."""
     likelihood = "gaussian" if data.y.is_floating_point() else "categorical"
@@ -169,6 +188,11 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
                     **(plain | {part: setting}), predict=part != "prior"
                 ),
             )
+            if kind != "laplace":
+                yield (
+                    f"moved, {part} {setting!r}",
+                    lambda part=part, setting=setting: check_moved(**(plain | {part: setting})),  # type: ignore[misc]
+                )
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ class Arguments(TypedDict, total=False):
     callbacks: Sequence[Callback]
     checkpoint: str | Path | None
     every: int
-    start: Posterior | None
+    start: Any
 
 
 _OF_FIT = {*Arguments.__annotations__}
@@ -60,7 +60,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     checkpoint: str | Path | None = None,
     every: int = 1000,
-    start: Posterior | None = None,
+    start: Any = None,
 ) -> Any:
     """Infer the posterior of a model's weights.
 

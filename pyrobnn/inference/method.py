@@ -58,7 +58,7 @@ class Run:
     validation: Data | Loader | None = None
     checkpoint: str | Path | None = None
     every: int = 1000
-    start: Posterior | None = None
+    start: Any = None
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:

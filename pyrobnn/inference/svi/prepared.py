@@ -37,7 +37,7 @@ _OBJECTIVE = ("guide", "num_particles", "antithetic", "kl", "temperature")
 
 @under(gradients)
 def prepare(
-    bnn: BNN, method: SVI, *, num_data: int, like: Any, seed: int, start: Posterior | None = None
+    bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int, start: Any = None
 ) -> "PreparedFit":
     """Build model and guide for a training loop of your own: a `torch.nn.Module` whose loss is minus the ELBO.
 
