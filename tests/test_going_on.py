@@ -82,6 +82,14 @@ def test_twice_thirty_steps_of_sgd_are_sixty():
     assert_same(whole, quick(model(), svi("map", **settings), (X, Y), start=half, seed=7))
 
 
+def test_scales_that_were_left_open_are_not_measured_later():
+    asked = bnn.BNN(bnn.MLP(1, [6], 1))
+    first = quick(asked, svi(), (X, Y))
+    second = quick(asked, bnn.SVI(max_steps=60), (X, Y), start=first)
+    assert second.record.evidence is None
+    assert second.bnn.settings["prior"] == asked.settings["prior"]
+
+
 @pytest.mark.slow
 def test_a_converged_fit_of_open_length_keeps_the_scales_that_it_measured():
     data = bnn.Data(X, Y + 0.1 * torch.randn(24, generator=torch.Generator().manual_seed(0)), standardize=True)

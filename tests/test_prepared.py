@@ -524,6 +524,13 @@ def test_laplace_takes_its_curvature_from_all_data():
         fit.posterior((X[:4], Y[:4]))
 
 
+def test_the_curvature_is_in_the_units_of_the_fit():
+    data = bnn.Data(10 * X + 3, 5 * Y - 1, standardize=True)
+    fit = prepare("laplace", of=model(likelihood=likelihoods.Gaussian(0.3)), like=data)
+    of_data, of_pair = (fit.posterior(given).predict(data.x).std for given in (data, (data.x, data.y)))
+    assert torch.equal(of_data, of_pair)
+
+
 # Refusals
 
 

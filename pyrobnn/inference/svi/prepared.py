@@ -36,9 +36,7 @@ _OBJECTIVE = ("guide", "num_particles", "antithetic", "kl", "temperature")
 
 
 @under(gradients)
-def prepare(
-    bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int, start: Any = None
-) -> "PreparedFit":
+def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int, start: Any = None) -> "PreparedFit":
     """Build model and guide for a training loop of your own: a `torch.nn.Module` whose loss is minus the ELBO.
 
     The loop, its optimiser, rates, batches and length are yours; `fit` does all of that for you. The module goes where
