@@ -92,10 +92,10 @@ class _Reads(TorchDispatchMode):
         return result
 
 
-def _move(module: nn.Module, function: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002
+def _move(module: nn.Module, function: Callable[[Tensor], Tensor]) -> nn.Module:
     """Do what `nn.Module._apply` does, with new tensors: it cannot change the device of a fake one."""
-    for child in module.children() if recurse else ():
-        child._apply(function)
+    for child in module.children():
+        _move(child, function)
     for name, value in module._parameters.items():
         if value is not None:
             module._parameters[name] = nn.Parameter(function(value.detach()), requires_grad=value.requires_grad)

@@ -1,7 +1,6 @@
 """A fit for a training loop of the caller's: a module whose loss is minus the ELBO of a batch."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -160,17 +159,9 @@ class PreparedFit(nn.Module):
         self.temperature = parts.method.temperature
         self._method, self._source, self._record, self._seed = parts.method, source, record, seed
         self._elbo = make_elbo(parts.method.kl, parts.method.num_particles, antithetic=parts.method.antithetic)
-        self._tabulate()
-        self.train()
-
-    def _tabulate(self) -> None:
-        if self._method.kl == "quadrature":
+        if parts.method.kl == "quadrature":
             tabulate(self.bnn)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PreparedFit":  # noqa: FBT001, FBT002
-        super()._apply(fn, recurse)
-        self._tabulate()
-        return self
+        self.train()
 
     def forward(self, batch: Any) -> Tensor:
         """Return `loss`, so that wrappers such as DistributedDataParallel see it."""
