@@ -174,7 +174,7 @@ def test_the_gradient_is_that_of_svi_divided_by_the_examples(settings):
         _, training = start(of, bnn.SVI(steps=1, **settings), source, 0, "cpu")
         training.bnn.train()
         torch.manual_seed(1)
-        terms = training.differentiate((X, Y))
+        terms = training.differentiate([(X, Y)])
     loss = loss_of(fit)
     found = gradients(fit, loss)
     elbo = float(terms[0] - settings.get("temperature", 1.0) * terms[1])
@@ -567,7 +567,7 @@ def test_methods_without_the_gradient_of_an_elbo_are_refused(method):
     [
         ({"num_data": 31}, "`num_data` must count all training examples, got 31, and `like` has 32"),
         ({"num_data": 0}, "num_data"),
-        ({"like": X}, "A DataLoader must yield pairs"),
+        ({"like": X}, "must yield pairs"),
         ({"like": bnn.Data(X, Y, weights=Y + 2)}, "`like` has weights of examples"),
         ({"like": (torch.cat([X, X], 1), Y)}, "does not take"),
         ({"guide": "flow", "kl": "analytic"}, "kl='analytic' needs"),
