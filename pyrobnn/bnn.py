@@ -32,6 +32,7 @@ from pyrobnn._torch.parameters import (
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.priors.base import covered, starts
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ class BNN(PyroModule):
                 f"{type(f).__name__}: wrap it in a module that returns the outputs alone.",
                 page="how-to/own-network",
             )
-        f = f[:, None] if f.ndim == 1 else f
+        f = as_likelihood(self.settings["likelihood"]).flat_outputs(f[:, None] if f.ndim == 1 else f)
         dtype = next((value.dtype for value in weights.values()), None) or self.like.dtype
         return f.to(dtype) if f.is_floating_point() else f
 

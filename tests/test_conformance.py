@@ -76,6 +76,7 @@ LIKELIHOODS = registered(
         likelihoods.CensoredGaussian(lower=0.0),
         likelihoods.CensoredGaussian(lower=-1.0, upper=1.5, scale="heteroscedastic"),
         likelihoods.NegativeBinomial(0.5),
+        likelihoods.DenseCategorical(3),
         likelihoods.Ordinal(2),
         likelihoods.Ordinal(3),
     ],

@@ -180,7 +180,7 @@ CASES = {
     "NaN in x": (lambda: bnn.Data(torch.where(X > 0.9, torch.nan, X), Y), "the first at index (5, 1)"),
     "infinity in y": (lambda: bnn.Data(X, Y / 0), "`y` must be finite, got"),
     "lengths": (lambda: bnn.Data(X, Y[:4]), "same number of rows, got 6 and 4"),
-    "targets of rank three": (lambda: bnn.Data(X, Y[:, None, None]), "flatten to one row per example"),
+    "a single target": (lambda: bnn.Data(X, Y[0]), "or (N, *positions), got a single number"),
     "feature names": (lambda: bnn.Data(X, Y, feature_names=["a"]), "`feature_names` must name the 2 columns of x"),
     "split fraction": (lambda: bnn.Data(X, Y).split(1.5, seed=0), "`fraction` must lie between 0 and 1, got 1.5"),
     "split of one row": (lambda: bnn.Data(X[:1], Y[:1]).split(0.5, seed=0), "Cannot split 1 row(s) into two parts"),

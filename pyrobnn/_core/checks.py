@@ -204,10 +204,10 @@ def check_inputs(x: Tensor, name: str = "x") -> None:
 
 
 def as_targets(value: Any, num_rows: int) -> Tensor:
-    """Return targets as a finite tensor of shape (N,) or (N, K); a single column becomes (N,)."""
+    """Return targets as a finite tensor (N,), (N, K) or (N, *positions); a single column becomes (N,)."""
     y = as_tensor(value, "y")
-    if y.ndim not in (1, 2):
-        raise InputError(f"`y` must have shape (N,) or (N, K), got {tuple(y.shape)}: flatten to one row per example.")
+    if not y.ndim:
+        raise InputError("`y` must have shape (N,), (N, K) or (N, *positions), got a single number.")
     if len(y) != num_rows:
         raise InputError(f"`x` and `y` must have the same number of rows, got {num_rows} and {len(y)}.")
     check_finite(y, "y")

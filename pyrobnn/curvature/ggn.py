@@ -8,6 +8,7 @@ from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.metric import diagonal_less, fisher_columns
 from pyrobnn.curvature.outer import DiagonalLess
 from pyrobnn.curvature.outer_products import OuterProducts
+from pyrobnn.likelihoods.base import present_targets
 
 
 class GGN(OuterProducts):
@@ -17,7 +18,8 @@ class GGN(OuterProducts):
 
     def columns(self, point: Point, f: Tensor, y: Tensor) -> Tensor:
         """Return columns whose outer products are the information."""
-        return fisher_columns(point.likelihood, f)
+        columns, present = fisher_columns(point.likelihood, f), present_targets(point.likelihood, y)
+        return columns if present is None else columns * present
 
     def information(self, point: Point, f: Tensor) -> DiagonalLess | None:
         """Return the information where it needs no columns."""

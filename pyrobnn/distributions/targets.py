@@ -187,6 +187,38 @@ class CensoredNormal(_Elementwise):
         return _excess_up_to(centre, upper), _excess_up_to(-centre, None if lower is None else -lower)
 
 
+class LabelOrIgnored(dist.Categorical):
+    """Labels of classes, of which one number stands for no label: it has the log probability 0, and is never drawn.
+
+    Args:
+        probs: probabilities (*batch, C), or None.
+        logits: logits, likewise.
+        ignore_index: that number.
+    """
+
+    def __init__(
+        self,
+        probs: Tensor | None = None,
+        logits: Tensor | None = None,
+        ignore_index: int = -100,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.ignore_index = ignore_index
+        super().__init__(probs=probs, logits=logits, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        """Return the distribution over a larger batch shape."""
+        new = self._get_checked_instance(LabelOrIgnored, _instance)
+        new.ignore_index = self.ignore_index
+        return super().expand(batch_shape, _instance=new)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log probability, 0 where there is no label."""
+        is_label = value != self.ignore_index
+        return torch.where(is_label, super().log_prob(torch.where(is_label, value, 0)), 0.0)
+
+
 def _log_ndtr(z: Tensor) -> Tensor:
     """Return the log of the normal distribution function; unlike torch's, its gradient is finite in the far tail."""
     low, high = z.clamp_max(-1), z.clamp_min(-1)

@@ -19,6 +19,7 @@ from pyrobnn.data.stored import StoredData
 from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference import defaults
 from pyrobnn.inference.network_checks import SHOWN, checked_outputs
+from pyrobnn.likelihoods.base import as_likelihood
 
 BatchSize = int | Literal["all"] | None
 """Examples in a mini-batch, "all", or None to choose by the sizes of data and network."""
@@ -109,7 +110,9 @@ class Source:
             return StoredBatches(self.data, prepare, batch_size, seed)
 
         def check_and_prepare(x: X, y: Tensor) -> Batch:
-            bnn.settings["likelihood"].check_targets(y, self.outputs)
+            likelihood = bnn.settings["likelihood"]
+            has_positions = as_likelihood(likelihood).has_positions  # whose number may differ from batch to batch
+            likelihood.check_targets(y, likelihood.num_outputs(y) if has_positions else self.outputs)
             return prepare(x, y)
 
         return LoaderBatches(self.data.loader, check_and_prepare, self._mean_rows(), bnn.like, self.data.pair)

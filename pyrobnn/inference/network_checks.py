@@ -22,6 +22,7 @@ from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Loader
 from pyrobnn.data.stored import StoredData
 from pyrobnn.inference.output_limits import warn_of_limits
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.nets import is_custom, leftovers
 
 _PAGE = "how-to/own-network"
@@ -48,8 +49,16 @@ def checked_outputs(bnn: BNN, data: Data | StoredData | Loader, head: Batch, x_s
         if f.ndim != 2 or len(f) != len(inputs):
             raise InputError(
                 f"The network must map inputs (N, ...) to outputs (N, outputs); {shape_of(inputs)} became "
-                f"{tuple(f.shape)}.",
+                f"{tuple(f.shape)}. For labels of pixels or tokens take the likelihood DenseCategorical; else flatten "
+                "the outputs of each example.",
                 page=_PAGE,
+            )
+        if y.ndim > 2 and not as_likelihood(bnn.settings["likelihood"]).has_positions:
+            raise InputError(
+                f"{bnn.settings['likelihood']!r} needs targets (N,) or (N, K), got {tuple(y.shape)}: take "
+                "DenseCategorical for labels of pixels or tokens, else flatten targets and the network's outputs to "
+                "one row per example.",
+                page="how-to/likelihoods",
             )
         check = functools.partial(bnn.settings["likelihood"].check_targets, outputs=f.shape[1])
         if isinstance(data, StoredData):

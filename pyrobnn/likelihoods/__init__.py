@@ -5,6 +5,7 @@ from pyrobnn.likelihoods.bernoulli import Bernoulli
 from pyrobnn.likelihoods.categorical import Categorical
 from pyrobnn.likelihoods.censored_gaussian import CensoredGaussian
 from pyrobnn.likelihoods.counts import NegativeBinomial, Poisson
+from pyrobnn.likelihoods.dense_categorical import DenseCategorical
 from pyrobnn.likelihoods.gaussian import Gaussian
 from pyrobnn.likelihoods.laplace import Laplace
 from pyrobnn.likelihoods.ordinal import Ordinal
@@ -15,6 +16,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "CensoredGaussian",
+    "DenseCategorical",
     "Gaussian",
     "Laplace",
     "Likelihood",

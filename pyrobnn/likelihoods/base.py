@@ -65,6 +65,7 @@ class BaseLikelihood:
 
     Attributes:
         has_labels: whether targets are labels of classes.
+        has_positions: whether targets are (N, *positions), such as the labels of the pixels of images.
 
     Examples:
         >>> bnn.likelihoods.StudentT(scale=0.5).noise, bnn.likelihoods.Ordinal(5).noise
@@ -72,6 +73,7 @@ class BaseLikelihood:
     """
 
     has_labels: ClassVar[bool] = False
+    has_positions: ClassVar[bool] = False
 
     @property
     def noise(self) -> Noise | None:
@@ -82,6 +84,10 @@ class BaseLikelihood:
     def is_normal(self) -> bool:
         """Whether targets are normal around the outputs, with a scale that is the same for all inputs."""
         return False
+
+    def flat_outputs(self, f: Tensor) -> Tensor:
+        """Return what the network gives, (N, ...), as outputs (N, outputs); by default it has to have this form."""
+        return f
 
 
 def as_likelihood(likelihood: Any) -> BaseLikelihood:
@@ -104,6 +110,15 @@ class WithFisherDiagonal(Protocol):
 
     def fisher_diagonal(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Return d and v for outputs f, all (B, outputs)."""
+        ...
+
+
+@runtime_checkable
+class WithMissingTargets(Protocol):
+    """A built likelihood whose targets may be missing, and then say nothing about the outputs."""
+
+    def present(self, y: Tensor) -> Tensor:
+        """Return which outputs have a target, (B, outputs), for targets (B, *positions)."""
         ...
 
 
@@ -133,6 +148,11 @@ def known_fisher_columns(module: Any, f: Tensor) -> Tensor | None:
 def known_fisher_diagonal(module: Any, f: Tensor) -> tuple[Tensor, Tensor] | None:
     """Return `WithFisherDiagonal.fisher_diagonal` of a built likelihood; None where it is not known."""
     return module.fisher_diagonal(f) if isinstance(module, WithFisherDiagonal) else None
+
+
+def present_targets(module: Any, y: Tensor) -> Tensor | None:
+    """Return `WithMissingTargets.present` of a built likelihood; None where all targets are there."""
+    return module.present(y) if isinstance(module, WithMissingTargets) else None
 
 
 def limits(likelihood: Any, low: Tensor, high: Tensor, y: Tensor) -> str | None:

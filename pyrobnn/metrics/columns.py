@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from pyrobnn._core.checks import as_targets
+from pyrobnn._core.errors import InputError
 from pyrobnn.metrics.base import as_columns
 from pyrobnn.metrics.calibration import observed
 from pyrobnn.posterior.prediction import Prediction
@@ -18,6 +19,11 @@ def real_columns(prediction: Prediction, y: Any) -> tuple[np.ndarray, np.ndarray
 def class_columns(prediction: Prediction, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return labels (N, K) and class probabilities (N, K, C); K is 1 but for several binary targets."""
     labels = as_columns(as_targets(y, len(prediction))).astype(np.int64)
+    if labels.size and labels.min() < 0:
+        raise InputError(
+            f"Some labels are no class, {labels.min()}: score the others, keep = y.flatten() != {labels.min()}, with "
+            "prediction.by_target[keep] and y.flatten()[keep]."
+        )
     probs = prediction.class_probs
     return labels, probs.detach().cpu().double().numpy().reshape(*labels.shape, probs.shape[-1])
 

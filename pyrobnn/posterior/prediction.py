@@ -13,6 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn.distributions import support
 from pyrobnn.distributions.quantiles import count_quantile, real_quantile
+from pyrobnn.distributions.targets import LabelOrIgnored
 from pyrobnn.likelihoods.base import require_labels, require_whole
 from pyrobnn.posterior.draws import rest_on_few, tell_of_few_draws, variance_over_draws
 from pyrobnn.posterior.outcomes import MOST_OUTCOMES, listed_entropy, num_samples, sampled_information
@@ -175,9 +176,10 @@ class Prediction(Rows):
             require_whole(targets, type(self._base).__name__, "counts")
         if not self.is_classification:
             return targets
-        require_labels(targets, "A classification likelihood")
-        if int(targets.max()) >= self._num_classes:
-            raise InputError(f"Labels must lie below the {self._num_classes} classes, got {int(targets.max())}.")
+        labels = targets[targets != self._base.ignore_index] if isinstance(self._base, LabelOrIgnored) else targets
+        require_labels(labels, "A classification likelihood")
+        if labels.numel() and int(labels.max()) >= self._num_classes:
+            raise InputError(f"Labels must lie below the {self._num_classes} classes, got {int(labels.max())}.")
         return targets.to(self._like)
 
     def _scaled(self, targets: Tensor) -> Tensor:
@@ -299,7 +301,7 @@ class Prediction(Rows):
 
     @property
     def label(self) -> Tensor:
-        """The most probable class, (N,) or (N, K) for Bernoulli targets."""
+        """The most probable class, (N,), (N, K) for Bernoulli targets, or (N, *positions)."""
         return self.class_probs.argmax(-1)
 
     @property
@@ -308,7 +310,7 @@ class Prediction(Rows):
 
         Several target columns have the entropy of all of them jointly, not the sum over columns: draws tie them
         together. Where they have more than 1024 joint outcomes (more than ten binary columns), it is the entropy given
-        the weights plus `mutual_information`.
+        the weights plus `mutual_information`. `by_target` has the entropy of each.
         """
         self._require_classes("Entropy")
         if self._num_outcomes > MOST_OUTCOMES:
@@ -366,10 +368,6 @@ class Prediction(Rows):
                 f"{quantity} need real-valued targets or counts whose distribution function is known, not targets of "
                 f"{type(self._base).__name__}: use quantiles of `sample`."
             )
-
-    def _require_classes(self, quantity: str) -> None:
-        if not self.is_classification:
-            raise InputError(f"{quantity} need a classification likelihood, got {type(self._base).__name__}.")
 
     @property
     def _component_means(self) -> Tensor:

@@ -48,8 +48,8 @@ class Predictor(nn.Module):
 
     It takes inputs as the network does, in original units and as tensors: a batch (N, *in), or several tensors by
     keyword or position. They are not checked. It returns the mean and the standard deviation of the targets, (N,) or
-    (N, K) each, in original units; for labels the class probabilities (N, C), and (N, 2) for Bernoulli targets. These
-    are those of `predict` with the same number of draws and seed.
+    (N, K) each, in original units; for labels the class probabilities (N, C), (N, 2) for Bernoulli targets, and (N,
+    *positions, C) for labels at positions. These are those of `predict` with the same number of draws and seed.
 
     It is a module like others: `to`, `state_dict`, `inference_mode` and `torch.export` take it.
 
@@ -80,7 +80,7 @@ class Predictor(nn.Module):
             x = self.x_units.transform(args[0])
         laws = [member(x) for member in self.members]
         if self._is_categorical:
-            probs = torch.cat([law.probs for law in laws]).mean(0)
+            probs = torch.cat([base_of(law).probs for law in laws]).mean(0)
             return probs / probs.sum(-1, keepdim=True)
         means = torch.cat([law.mean for law in laws])
         mean = means.mean(0)

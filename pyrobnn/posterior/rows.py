@@ -49,6 +49,26 @@ class Rows:
         index = row_index(rows, len(self))
         return type(self)(converted(self.distribution, lambda values: values[:, index]), self.scaler)
 
+    @property
+    def by_target[R: "Rows"](self: R) -> R:
+        """The prediction of labels with each target as an input: of K columns or positions, N x K inputs in order.
+
+        Entropy, mutual information and scores are then those of single targets, not of all jointly. Reshape them, or
+        pick the positions that have a label: `prediction.by_target[y.flatten() != -100]`.
+
+        Raises:
+            InputError: targets that are no labels.
+
+        Examples:
+            >>> from pyro.distributions import Bernoulli
+            >>> prediction = bnn.Prediction(Bernoulli(torch.full((2, 3, 4), 0.5)).to_event(1))  # four columns
+            >>> len(prediction.by_target), prediction.by_target.entropy.view(3, 4).shape
+            (12, torch.Size([3, 4]))
+        """
+        self._require_classes("Predictions by target")
+        last = 1 + len(self.distribution.event_shape)
+        return type(self)(converted(self._base, lambda values: values.flatten(1, last)))
+
     def by_rows(self, function: Callable[..., Tensor], *rows: Tensor, dim: int = 0, width: int = 1) -> Tensor:
         """Return a function of the predictions, applied to a few inputs at a time, so that its memory is bounded.
 
@@ -130,6 +150,10 @@ class Rows:
     @property
     def _has_finite_variance(self) -> bool:
         return self.has_moments and bool(self._base.variance.isfinite().all())
+
+    def _require_classes(self, quantity: str) -> None:
+        if not self.is_classification:
+            raise InputError(f"{quantity} need a classification likelihood, got {type(self._base).__name__}.")
 
     def _require(self, moment: str) -> None:
         if not self._knows(moment):

@@ -73,9 +73,8 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
         most_rows: rows to use, drawn at random; fewer if there are many inputs, and at least 500.
 
     Returns:
-        By name: "constant", and "linear" for inputs of one tensor with at most 20,000 numbers. Empty for a likelihood
-        with latents, for data with
-        weights, or for fewer than two examples.
+        By name: "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless targets are
+        labels at positions. Empty for a likelihood with latents, for data with weights, or for fewer than two examples.
     """
     likelihood = bnn.settings["likelihood"]
     if len(data) < 2 or data.weights is not None:
@@ -90,7 +89,7 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
         if problem is None:
             return {}
         baselines = {"constant": _fit(problem, rows, _nothing, x)}
-        if isinstance(x, Tensor) and width <= _WIDEST:
+        if isinstance(x, Tensor) and width <= _WIDEST and not as_likelihood(likelihood).has_positions:
             baselines["linear"] = _fit(problem, rows, _directions(x), x)
     return baselines
 
