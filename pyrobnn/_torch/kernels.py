@@ -42,9 +42,14 @@ def plain_operations() -> Iterator[None]:
 
 
 class _PlainOperations(TorchFunctionMode):
-    """Unrolls recurrent layers over time; as a function mode it also keeps attention off its fused path."""
+    """Unrolls recurrent layers over time; as a function mode it also keeps attention off its fused path.
+
+    Activations stay as they are where a network asks them for gradients, as those of Hugging Face do for checkpoints.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.requires_grad_:
+            return args[0]
         if func in _RECURRENT and isinstance(args[3], bool):  # else a packed sequence
             with _without_mkldnn():
                 return _layer_by_layer(_RECURRENT[func].decompose, *args)

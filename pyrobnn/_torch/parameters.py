@@ -1,7 +1,9 @@
 """The parameters of a network: which are trained, which are frozen, and their place as buffers."""
 
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.layers import LAYERS
@@ -35,13 +37,36 @@ def frozen_modules(net: nn.Module) -> list[str]:
 
 
 def train_in_full_precision(net: nn.Module, frozen: list[str]) -> None:
-    """Hold everything but frozen modules in float32 where it was in half precision."""
+    """Hold everything but frozen modules in float32 where it was in half precision.
+
+    If both are left, each module takes its inputs in the precision of its parameters.
+    """
     kept = {id(part) for name in frozen for part in net.get_submodule(name).modules()}
     for module in net.modules():
         if id(module) not in kept:
             for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
                 if value.dtype in _HALF:
                     getattr(module, name).data = value.data.float()
+    if any(value.dtype in _HALF for value in net.parameters()):
+        for module in net.modules():
+            if _precision(module) is not None:
+                module.register_forward_pre_hook(_take_in_own_precision, with_kwargs=True)
+
+
+def _precision(module: nn.Module) -> torch.dtype | None:
+    """Return the precision of the tensors that a module itself holds, None if it has none or several."""
+    held = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    precisions = {value.dtype for value in held if value.is_floating_point()}
+    return precisions.pop() if len(precisions) == 1 else None
+
+
+def _take_in_own_precision(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    dtype = _precision(module)
+
+    def cast(value: Any) -> Any:
+        return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    return tuple(map(cast, args)), {name: cast(value) for name, value in kwargs.items()}
 
 
 def refuse_max_norm(net: nn.Module, names: tuple[str, ...]) -> None:

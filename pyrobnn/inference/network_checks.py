@@ -235,9 +235,8 @@ def refuse_checkpoints(bnn: BNN, example: Batch, *, training: bool) -> None:
     try:
         with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
             bnn.train(training)
-            with torch.no_grad():
-                alone = torch.func.vmap(lambda _: bnn.outputs(weights, inputs), randomness="same")
-                alone(inputs.new_empty(1, 0))
+            alone = torch.func.vmap(lambda _: bnn.outputs(weights, inputs), randomness="same")
+            alone(bnn.like.new_empty(1, 0))
             f = bnn.outputs(weights, inputs)
             torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
         kept = next((name for name, value in bnn.net.named_buffers() if value.grad_fn is not None), None)
