@@ -44,11 +44,12 @@ def plain_operations() -> Iterator[None]:
 class _PlainOperations(TorchFunctionMode):
     """Unrolls recurrent layers over time; as a function mode it also keeps attention off its fused path.
 
-    Activations stay as they are where a network asks them for gradients, as those of Hugging Face do for checkpoints.
+    Activations stay as they are where a network asks them for gradients, as those of Hugging Face do for checkpoints:
+    transformations refuse that.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.requires_grad_:
+        if func is torch.Tensor.requires_grad_ and inside_transformation():
             return args[0]
         if func in _RECURRENT and isinstance(args[3], bool):  # else a packed sequence
             with _without_mkldnn():
