@@ -19,16 +19,10 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import callers_modes
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
+from pyrobnn._torch import parameters
 from pyrobnn._torch.inputs import Inputs, X
 from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn._torch.layers import LAYERS, padding_rows
-from pyrobnn._torch.parameters import (
-    frozen_modules,
-    make_buffers,
-    refuse_max_norm,
-    train_in_full_precision,
-    trained_names,
-)
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
@@ -72,6 +66,8 @@ class BNN(PyroModule):
         prior: the prior's module.
         likelihood: the likelihood's module.
         settings: the three parts as given, by name.
+        site_names: names of the Bayesian parameters.
+        frozen_names: names of frozen parameters, and of the buffers of frozen modules, in the state of `net`.
         units: maps of inputs and targets to the units of the prior. Every fit then uses them; None for
             the units of the data.
 
@@ -105,14 +101,15 @@ class BNN(PyroModule):
     def _build(self) -> None:
         given = self.settings["net"]
         self.net = copy.deepcopy(given) if isinstance(given, nn.Module) else given.build()
-        self._frozen = frozen_modules(self.net)
-        train_in_full_precision(self.net, self._frozen)
+        self._frozen = parameters.frozen_modules(self.net)
+        parameters.train_in_full_precision(self.net, self._frozen)
         prior = self.settings["prior"]
-        names = trained_names(self.net)
+        names = parameters.trained_names(self.net)
         self.site_names = tuple(covered(prior, names))
         self._check_site_names()
-        refuse_max_norm(self.net, self.site_names)
-        self._aliases = make_buffers(self.net, self.site_names)
+        self.frozen_names = tuple(parameters.frozen_values(self.net, self._frozen))
+        parameters.refuse_max_norm(self.net, self.site_names)
+        self._aliases = parameters.make_buffers(self.net, self.site_names)
         self._padding = padding_rows(self.net)
         self._time_first = any(not getattr(module, "batch_first", True) for module in self.net.modules())
         if self.site_names:

@@ -40,7 +40,8 @@ def parse(path):
 
 UPWARD = {
     "bnn.py": {"inference.fit.fit_svi", "inference.prior_predictive.predict_from_prior"},
-    "guides/laplace.py": {"curvature.kinds.check_structure", "inference.laplace.around.laplace_around"},
+    "guides/laplace.py": {"curvature.kinds.check_structure"},
+    "guides/map.py": {"inference.around.around"},
     "inference/svi/svi.py": {
         "inference.several.replicates.fit_side_by_side",
         "inference.training.session.check_parts",
@@ -51,7 +52,7 @@ UPWARD = {
 """Functions of rooms above that a class offers as a method too: imported where they are called."""
 TYPES = {
     "bnn.py": {"posterior.posterior.Posterior", "posterior.prediction.Prediction"},
-    "guides/laplace.py": {"posterior.posterior.Posterior"},
+    "guides/map.py": {"posterior.posterior.Posterior"},
 }
 """What these calls return, imported for the type checker alone."""
 

@@ -36,6 +36,17 @@ def frozen_modules(net: nn.Module) -> list[str]:
     ]
 
 
+def frozen_values(net: nn.Module, modules: list[str]) -> list[str]:
+    """Return the names of frozen parameters, and of the buffers of frozen modules, in the state of a network."""
+    named = dict(net.named_parameters(remove_duplicate=False))
+    inside = tuple(f"{name}." if name else "" for name in modules)
+    return [
+        name
+        for name in net.state_dict()
+        if (not named[name].requires_grad if name in named else name.startswith(inside))
+    ]
+
+
 def train_in_full_precision(net: nn.Module, frozen: list[str]) -> None:
     """Hold everything but frozen modules in float32 where it was in half precision.
 

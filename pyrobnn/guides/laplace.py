@@ -2,8 +2,8 @@
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 import pyro
 import pyro.distributions as dist
@@ -14,15 +14,12 @@ from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.guides.base import BaseGuide, Model, registry
+from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.blocks import Block, BlockSpec, make_block
 from pyrobnn.guides.density import Part, affine
 from pyrobnn.guides.joint import GuideWithMoments, JointPart, RealPart
-from pyrobnn.guides.map import MapGuide
+from pyrobnn.guides.map import MapGuide, SeeksMode
 from pyrobnn.guides.sites import Site, latent_sites
-
-if TYPE_CHECKING:
-    from pyrobnn.posterior.posterior import Posterior
 
 Curvature = Literal["ggn", "hessian", "fisher", "recursion"]
 Structure = Literal["kron", "full", "diag", "low_rank"]
@@ -34,7 +31,7 @@ def _as_patterns(value: Any) -> Any:
 
 @registry.register
 @setting
-class Laplace(BaseGuide):
+class Laplace(SeeksMode):
     """The Laplace approximation: `fit` finds a mode of the log joint density, then puts a Gaussian around it.
 
     Its precision is the curvature of the negative log-likelihood at the mode, over all data, plus the curvature of the
@@ -72,7 +69,6 @@ class Laplace(BaseGuide):
         11
     """
 
-    seeks_mode: ClassVar[bool] = True
     curvature: Curvature = "ggn"
     structure: Structure = "kron"
     sites: Annotated[tuple[str, ...], BeforeValidator(_as_patterns)] = ("*",)
@@ -96,46 +92,6 @@ class Laplace(BaseGuide):
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide of the first phase: a point for every site, which training moves to the mode."""
         return MapGuide(latent_sites(model, *args))
-
-    def around(
-        self,
-        model: Any,
-        data: Any,
-        *,
-        weights: Mapping[str, Tensor] | None = None,
-        seed: int = 0,
-        device: str = "auto",
-        progress: bool = True,
-    ) -> "Posterior":
-        """Return the posterior around weights that were trained elsewhere, without training.
-
-        Args:
-            model: a `BNN` around the trained network; or the network itself (any `torch.nn.Module`), which then gets
-                the prior N(0, 1) and the likelihood "categorical" for integer targets. For other targets it is
-                Gaussian, with the deviation of the network's residuals in each target column as its noise.
-            data: the training data, as for `fit`. Give `Data(..., standardize=True)` only if the network was trained on
-                standardised data.
-            weights: the mode by site name, as `Posterior.mean` returns it. Missing weights are the network's, and
-                missing sites of prior or likelihood start as in guides. Learned parameters of a likelihood stay.
-            seed: seed of starting values of sites that a likelihood adds, and default seed of draws.
-            device: as in `fit`.
-            progress: show a progress bar.
-
-        Raises:
-            InputError: weights that do not belong to the network, data that do not fit the model, or a setting that
-                does not fit the network or its prior.
-            FloatingPointError: curvature that is not finite.
-
-        Examples:
-            >>> trained = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-            >>> guide = bnn.guides.Laplace(structure="full")
-            >>> posterior = guide.around(trained, bnn.datasets.sinusoid(), progress=False)
-            >>> posterior.record.laplace.dimension, posterior.predict([[0.0], [2.0]]).epistemic_std.shape
-            (25, torch.Size([2]))
-        """
-        from pyrobnn.inference.laplace.around import laplace_around
-
-        return laplace_around(model, data, self, weights=weights, seed=seed, device=device, progress=progress)
 
 
 @registry.register

@@ -1,6 +1,7 @@
 """The delta guide: maximum a posteriori as variational inference with a point mass."""
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyro
 import pyro.distributions as dist
@@ -12,10 +13,59 @@ from pyrobnn._core.settings import setting
 from pyrobnn.guides.base import BaseGuide, BuiltGuide, Model, registry
 from pyrobnn.guides.sites import Site, latent_sites
 
+if TYPE_CHECKING:
+    from pyrobnn.posterior.posterior import Posterior
+
+
+class SeeksMode(BaseGuide):
+    """Base of the settings of guides whose training moves a point to the mode, which another training may have done."""
+
+    seeks_mode: ClassVar[bool] = True
+
+    def around(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        weights: Mapping[str, Tensor] | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        progress: bool = True,
+    ) -> "Posterior":
+        """Return the posterior around weights that were trained elsewhere, without training: `Map` is a point there.
+
+        Args:
+            model: a `BNN` around the trained network; or the network itself (any `torch.nn.Module`), which then gets
+                the prior N(0, 1) and the likelihood "categorical" for integer targets. For other targets it is
+                Gaussian, with the deviation of the network's residuals in each target column as its noise.
+            data: the training data, as for `fit`. Give `Data(..., standardize=True)` only if the network was trained on
+                standardised data.
+            weights: the mode by site name, as `Posterior.mean` returns it. Missing weights are the network's, and
+                missing sites of prior or likelihood start as in guides. Learned parameters of a likelihood stay.
+            seed: seed of starting values of sites that a likelihood adds, and default seed of draws.
+            device: as in `fit`.
+            progress: show a progress bar.
+
+        Raises:
+            InputError: weights that do not belong to the network, data that do not fit the model, or a setting that
+                does not fit the network or its prior.
+            FloatingPointError: curvature that is not finite.
+
+        Examples:
+            >>> trained = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+            >>> guide = bnn.guides.Laplace(structure="full")
+            >>> posterior = guide.around(trained, bnn.datasets.sinusoid(), progress=False)
+            >>> posterior.record.laplace.dimension, posterior.predict([[0.0], [2.0]]).epistemic_std.shape
+            (25, torch.Size([2]))
+        """
+        from pyrobnn.inference.around import around
+
+        return around(model, data, self, weights=weights, seed=seed, device=device, progress=progress)
+
 
 @registry.register
 @setting
-class Map(BaseGuide):
+class Map(SeeksMode):
     """q(w) = delta(w - theta): the ELBO is log p(D | theta) + log p(theta), with entropy 0 by convention.
 
     theta starts at the network's weights. (Mateo-Garcia 2018: MAP as the delta limit of variational inference.)
@@ -26,8 +76,6 @@ class Map(BaseGuide):
         >>> float(posterior.predict([[0.0]]).epistemic_std)
         0.0
     """
-
-    seeks_mode: ClassVar[bool] = True
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         """Return the guide, with its starting values."""

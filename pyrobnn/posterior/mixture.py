@@ -145,7 +145,7 @@ class Mixture(Fitted):
         Args:
             x: inputs with the same columns as in training, or a loader, as in `Posterior.predict`.
             num_draws: number of draws S in the mixture, at least one per member. If all members are chains that store
-                fewer, each stored draw appears once.
+                fewer, each stored draw appears once. If all are points, each appears once.
             seed: seed of the draws; the mixture's if not given.
             draws: draws to use in place of new draws, as `draw` returns them.
             at_mean: predict with the mean of the weights of each member (S = K).
@@ -164,10 +164,10 @@ class Mixture(Fitted):
             >>> mixture.predict([[0.0], [2.0]], num_draws=60).epistemic_std.shape
             torch.Size([2])
         """
-        if at_mean:
+        shares = self.shares(num_draws, seed=seed)
+        if at_mean or (draws is None and self._are_points()):
             parts = [member.predict(x, seed=seed, at_mean=True) for member in self.members]
         elif draws is None:
-            shares = self.shares(num_draws, seed=seed)
             most = max(member.num_distinct(count) for member, count, _ in shares)
             parts = [
                 self._predicted(member, x, min(count, most), member_seed, linearized=linearized)
@@ -192,8 +192,12 @@ class Mixture(Fitted):
             >>> std.shape
             torch.Size([2])
         """
-        shares = self.shares(num_draws, seed=seed)
+        shares = self.shares(len(self) if self._are_points() else num_draws, seed=seed)
         return Predictor([member.fixed_draws(count, seed=member_seed) for member, count, member_seed in shares])
+
+    def _are_points(self) -> bool:
+        """Return whether a draw of each member tells all, and weights all members alike."""
+        return all(member.is_point for member in self.members)
 
     @staticmethod
     def _predicted(member: Posterior, x: Any, count: int, seed: int, *, linearized: bool | None) -> Prediction:

@@ -162,6 +162,13 @@ class Posterior(Fitted):
         stored = next(iter((built(self.guide).chains() or {}).values()), None)
         return num_draws if stored is None else min(num_draws, stored.shape[0] * stored.shape[1])
 
+    @property
+    def is_point(self) -> bool:
+        """Whether all draws are the same, as those of a `Map` guide."""
+        guide = built(self.guide)
+        fixed = guide.fixed_sites()
+        return fixed.issuperset(self.bnn.site_names) and fixed.issuperset(guide.mean() or {})
+
     def _num_moving(self) -> int:
         """Return the number of weights that differ from draw to draw."""
         fixed = built(self.guide).fixed_sites()
@@ -299,8 +306,8 @@ class Posterior(Fitted):
             seed: seed of the draws; the fit's if not given.
 
         Returns:
-            A module from inputs in original units to the mean and the standard deviation of targets, or to class
-            probabilities: those of `predict` with the same draws.
+            A module from inputs (N, *in) in original units to the mean and the standard deviation of targets, (N,) or
+            (N, K) each, or to class probabilities (N, C): those of `predict` with the same draws.
 
         Raises:
             InputError: a likelihood without a known mean and variance.

@@ -46,10 +46,11 @@ class FixedDraws(NamedTuple):
 class Predictor(nn.Module):
     """The mean and the standard deviation of targets, or class probabilities, under fixed draws of the weights.
 
-    It takes inputs as the network does, in original units and as tensors: a batch (N, *in), or several tensors by
-    keyword or position. They are not checked. It returns the mean and the standard deviation of the targets, (N,) or
-    (N, K) each, in original units; for labels the class probabilities (N, C), (N, 2) for Bernoulli targets, and (N,
-    *positions, C) for labels at positions. These are those of `predict` with the same number of draws and seed.
+    It takes inputs as the network does, in original units and as tensors: a batch (N, *in), (1, *in) for a single
+    example, or several tensors by keyword or position. Their values are not checked. It returns the mean and the
+    standard deviation of the targets, (N,) or (N, K) each, in original units; for labels the class probabilities (N,
+    C), (N, 2) for Bernoulli targets, and (N, *positions, C) for labels at positions. These are those of `predict` with
+    the same number of draws and seed.
 
     It is a module like others: `to`, `state_dict`, `inference_mode` and `torch.export` take it.
 
@@ -73,6 +74,13 @@ class Predictor(nn.Module):
 
     def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return mean and standard deviation, or class probabilities."""
+        other = next((value for value in (*args, *kwargs.values()) if not isinstance(value, Tensor)), None)
+        if other is not None:
+            raise InputError(
+                f"A predictor takes tensors, got {type(other).__name__}: go over a loader and pass the inputs of each "
+                "batch, several of them by keyword, predictor(**inputs). `predict` takes loaders and arrays.",
+                page="how-to/deploy",
+            )
         if self._names:
             parts = kwargs or {str(place): value for place, value in enumerate(args)}
             x: X = Inputs({name: parts[name] for name in self._names})

@@ -313,8 +313,12 @@ class Fitted:
     def info(self, info: Mapping[str, Any]) -> None:
         self.record = FitRecord.of(info)
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, body: bool = True) -> Path:
         """Write it to a new folder for `pyrobnn.load`; same as `pyrobnn.save(posterior, path)`.
+
+        Args:
+            path: the new folder.
+            body: write the frozen parameters of the network, too.
 
         Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
@@ -324,4 +328,4 @@ class Fitted:
         """
         from pyrobnn.storage.save import save
 
-        return save(self, path)  # type: ignore[arg-type]  # it is a Posterior or a Mixture
+        return save(self, path, body=body)  # type: ignore[arg-type]  # it is a Posterior or a Mixture

@@ -31,7 +31,7 @@ class SavedHistory:
 
 @setting
 class SavedPosterior:
-    """The settings of a posterior."""
+    """The settings of a posterior; `body_sha256` is the digest of a frozen body that was not saved with it."""
 
     seed: StrictInt
     info: Table
@@ -39,6 +39,7 @@ class SavedPosterior:
     guide: Table
     tensors_sha256: StrictStr
     history: SavedHistory | None = None
+    body_sha256: StrictStr | None = None
 
 
 @setting

@@ -22,6 +22,7 @@ from pyrobnn.inference.training.watch import History
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.from_posterior import FromPosterior, kept_moments
+from pyrobnn.storage.body import digest_of, frozen_tensors
 from pyrobnn.storage.budget import Budget
 from pyrobnn.storage.content import CUSTOM, SavedMixture, SavedPosterior, parse
 from pyrobnn.storage.files import SETTINGS, TENSORS, check_parts, member_name, read_settings, read_tensors
@@ -39,7 +40,8 @@ def load(path: str | Path, *, net: nn.Module | None = None, device: str = "cpu")
 
     Args:
         path: the folder.
-        net: the network, with the same parameters by name and shape, if it was given as a `torch.nn.Module`.
+        net: the network, with the same parameters by name and shape, if it was given as a `torch.nn.Module`; with the
+            same frozen parameters, if it was saved without them.
         device: the device for it, independent of the device of the fit: "cpu", "cuda", ..., or "auto" for a GPU where
             there is one.
 
@@ -87,7 +89,8 @@ def _load_member(folder: Path, version: int, digest: str, net: nn.Module | None,
 def _load(folder: Path, saved: SavedPosterior, net: nn.Module | None, device: torch.device) -> Posterior:
     check_parts(folder, {SETTINGS, TENSORS})
     tensors = read_tensors(folder, saved.tensors_sha256)
-    budget = Budget(tensors, folder)
+    given = {} if saved.body_sha256 is None or net is None else _state_of(net)
+    budget = Budget(tensors | given, folder)
     budget.check([saved.parts, saved.guide])
     try:
         with budget:
@@ -101,6 +104,29 @@ def _load(folder: Path, saved: SavedPosterior, net: nn.Module | None, device: to
         raise InputError(
             f"{folder} cannot be built from its settings ({reason}): restore it as it was saved."
         ) from error
+
+
+def _state_of(net: Any) -> dict[str, Tensor]:
+    """Return the state of a network that was given, or is made by a function."""
+    return dict((net if isinstance(net, nn.Module) else nets.owned(net).build()).state_dict())
+
+
+def _with_body(tensors: Mapping[str, Tensor], bnn: BNN, digest: str | None, folder: Path) -> Mapping[str, Tensor]:
+    """Return tensors with the frozen ones of a model, if these were not saved.
+
+    Raises:
+        InputError: they are not those of the posterior that was saved.
+    """
+    if digest is None:
+        return tensors
+    frozen = frozen_tensors(bnn)
+    if digest_of(frozen) != digest:
+        raise InputError(
+            f"{folder} was saved without its frozen body, and this `net` has another, of {len(frozen)} tensors: pass "
+            "the network as it was before the fit, with the same weights and the same part of them frozen.",
+            page="how-to/hugging-face",
+        )
+    return {**tensors, **{f"bnn.{name}": value for name, value in frozen.items()}}
 
 
 def _checked(tensors: dict[str, Tensor], saved: SavedPosterior, folder: Path) -> dict[str, Tensor]:
@@ -158,7 +184,9 @@ def _build(
     with seeded(saved.seed):
         declared = BNN(net, prior=saved.parts["prior"], likelihood=saved.parts["likelihood"])
     with seeded(saved.seed), fast_pyro(), ExitStack() as stack:
-        bnn = declared.fresh().to(device)
+        bnn = declared.fresh()
+        tensors = _with_body(tensors, bnn, saved.body_sha256, folder)
+        bnn.to(device)
         stack.enter_context(budget.without(bnn.net))
         bnn.scale_targets(y_scaler.scale.expand(example[1].shape[1:]))
         _restore(bnn.eval(), tensors, "bnn.", folder)

@@ -11,17 +11,19 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import new_folder
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.settings import to_dict
+from pyrobnn.bnn import BNN
 from pyrobnn.inference.training.watch import History
 from pyrobnn.nets import is_custom
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.storage.body import digest_of, frozen_tensors
 from pyrobnn.storage.content import CUSTOM
 from pyrobnn.storage.files import member_name, write_settings, write_tensors
 from pyrobnn.storage.probe import outline, probe
 
 
 @under(plain_tensors)
-def save(posterior: Posterior | Mixture, path: str | Path) -> Path:
+def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True) -> Path:
     """Write a posterior to a new folder, complete and on disk, or not at all.
 
     The folder has the trained tensors of model and guide, the scalers, the record of the fit, and the settings for
@@ -34,12 +36,15 @@ def save(posterior: Posterior | Mixture, path: str | Path) -> Path:
     Args:
         posterior: the result of `fit`.
         path: the new folder.
+        body: write frozen parameters, too. Without them the folder has their digest, and `load` needs `net=` with the
+            same frozen parameters.
 
     Returns:
         The folder.
 
     Raises:
-        InputError: the folder exists or cannot be made, or prior, likelihood, guide or `info` cannot be written.
+        InputError: the folder exists or cannot be made, prior, likelihood, guide or `info` cannot be written, or
+            nothing is frozen that could be left out.
         OSError: the disk is full, or failed; nothing is left of the folder.
 
     Examples:
@@ -49,7 +54,7 @@ def save(posterior: Posterior | Mixture, path: str | Path) -> Path:
         ['posterior.json', 'tensors.safetensors']
     """
     members = members_of(posterior)
-    settings = [_settings(member) for member in members]
+    settings = [_settings(member, body=body) for member in members]
     with new_folder(Path(path)) as folder:
         if not isinstance(posterior, Mixture):
             _write(posterior, settings[0], folder)
@@ -64,10 +69,11 @@ def save(posterior: Posterior | Mixture, path: str | Path) -> Path:
 
 
 def _write(posterior: Posterior, settings: dict[str, Any], folder: Path) -> str:
-    return write_settings(settings | {"tensors_sha256": write_tensors(_tensors(posterior), folder)}, folder)
+    tensors = _tensors(posterior, body="body_sha256" not in settings)
+    return write_settings(settings | {"tensors_sha256": write_tensors(tensors, folder)}, folder)
 
 
-def _settings(posterior: Posterior) -> dict[str, Any]:
+def _settings(posterior: Posterior, *, body: bool) -> dict[str, Any]:
     guide = posterior.record.guide
     if guide is None:
         raise InputError(
@@ -82,7 +88,19 @@ def _settings(posterior: Posterior) -> dict[str, Any]:
         "likelihood": to_dict(given["likelihood"]),
     }
     settings = {"seed": posterior.seed, "info": posterior.info, "parts": parts, "guide": guide}
-    return settings | {"history": _history(posterior.history)}
+    settings |= {"history": _history(posterior.history)}
+    return settings if body else settings | {"body_sha256": _digest_of_body(posterior.bnn)}
+
+
+def _digest_of_body(bnn: BNN) -> str:
+    frozen = frozen_tensors(bnn)
+    if not frozen:
+        raise InputError(
+            "The network has no frozen parameters to leave out: save it with body=True, or freeze its body before the "
+            "fit, as by net.body.requires_grad_(False).",
+            page="how-to/hugging-face",
+        )
+    return digest_of(frozen)
 
 
 def _history(history: History | None) -> dict[str, Any] | None:
@@ -95,8 +113,10 @@ def _history(history: History | None) -> dict[str, Any] | None:
     }
 
 
-def _tensors(posterior: Posterior) -> dict[str, Tensor]:
-    tensors = {f"bnn.{name}": value for name, value in posterior.bnn.state_dict().items()}
+def _tensors(posterior: Posterior, *, body: bool) -> dict[str, Tensor]:
+    left_out = {} if body else frozen_tensors(posterior.bnn)
+    state = posterior.bnn.state_dict()
+    tensors = {f"bnn.{name}": value for name, value in state.items() if name not in left_out}
     tensors |= {f"guide.{name}": value for name, value in posterior.guide.state_dict().items()}
     for prefix, scaler in (("x_scaler", posterior.x_scaler), ("y_scaler", posterior.y_scaler)):
         tensors |= {f"{prefix}.loc": scaler.loc, f"{prefix}.scale": scaler.scale}

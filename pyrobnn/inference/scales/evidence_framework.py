@@ -15,8 +15,8 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference import defaults
+from pyrobnn.inference.around import around
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.laplace.around import laplace_around
 from pyrobnn.inference.laplace.sites import A_MINUTE, EIGEN_STEPS
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
@@ -172,7 +172,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             training = SVI(guide=self.guide, steps=self.guide_steps, schedule=schedule, batch_size="all")
             return training.infer(tuned, data, run)
         setting = self._structured(best)
-        posterior = laplace_around(
+        posterior = around(
             tuned, data, setting, weights=best.weights, seed=run.seed, device=run.device, progress=run.progress
         )
         used = EngineRecord(run.engine, best.engine, "L-BFGS seeks the modes, on all data")

@@ -6,11 +6,15 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import BeforeValidator, Field
+from torch import nn
 
 from pyrobnn import priors
 from pyrobnn._core.errors import InputError, warn_user
+from pyrobnn._core.random import derive
 from pyrobnn._core.settings import described, setting
 from pyrobnn.bnn import BNN
+from pyrobnn.data.given import as_data
+from pyrobnn.inference.around import around
 from pyrobnn.inference.method import BaseMethod, Offer, Run, SideBySide, registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.mixture import Mixture
@@ -78,10 +82,78 @@ class Ensemble(BaseMethod[Mixture]):
         model = bnn.with_parts(prior=priors.Anchored(bnn.settings["prior"])) if self.anchored else bnn
         posteriors = self.method.side_by_side(model, data, run, replicates=self.members, bootstrap=self.bootstrap)
         _tell_if_alike(posteriors)
+        return self._mixture(posteriors, run.seed)
+
+    def around(
+        self, models: Sequence[Any], data: Any, *, seed: int = 0, device: str = "auto", progress: bool = True
+    ) -> Mixture:
+        """Return the mixture around networks that were trained elsewhere, without training.
+
+        Members are points at the weights of the networks, or Gaussians around them, by the guide of the method: `Map`
+        or `Laplace`.
+
+        Args:
+            models: the trained networks, or a `BNN` around each, of the same parameters by name and shape.
+            data: the training data, as for `guides.Laplace.around`.
+            seed: default seed of draws, and seed of starting values of sites that a likelihood adds.
+            device: as in `fit`.
+            progress: show a progress bar.
+
+        Raises:
+            InputError: networks of different shapes, a guide that seeks no mode, `bootstrap` or `anchored`, or as
+                `guides.Laplace.around` does.
+
+        Examples:
+            >>> nets = [torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))] * 3
+            >>> mixture = bnn.Ensemble().around(nets, bnn.datasets.sinusoid())
+            >>> len(mixture), mixture.predict([[0.0], [2.0]]).mean.shape
+            (3, torch.Size([2]))
+        """
+        if self.bootstrap or self.anchored:
+            raise InputError("Ensemble.around trains nothing: leave out `bootstrap` and `anchored`.")
+        guide = self.method.offer().guide
+        if guide is None:
+            raise InputError(
+                f"Ensemble.around takes the guide of the method, and {type(self.method).__name__} has none: use "
+                'SVI(guide="map") or SVI(guide="laplace").'
+            )
+        _check_alike(models)
+        data = as_data(data)
+        posteriors = [
+            around(
+                model, data, guide,
+                seed=derive(seed, f"replicate {index}"), device=device, progress=progress,
+            )
+            for index, model in enumerate(models)
+        ]  # fmt: skip
+        return dataclasses.replace(self, members=len(posteriors))._mixture(posteriors, seed)
+
+    def _mixture(self, posteriors: Sequence[Posterior], seed: int) -> Mixture:
         shared = dataclasses.replace(
             posteriors[0].record, method=described(self), rewinds=None, replicate=None, replicates=None
         )
-        return Mixture(posteriors, seed=run.seed, info=shared)
+        return Mixture(posteriors, seed=seed, info=shared)
+
+
+def _check_alike(models: Any) -> None:
+    """Refuse trained networks that cannot be members of one mixture.
+
+    Raises:
+        InputError: no list of networks, or networks of different shapes.
+    """
+    if isinstance(models, nn.Module) or not isinstance(models, Sequence) or not models:
+        raise InputError(f"Ensemble.around takes a list of trained networks, got {type(models).__name__}.")
+    nets = [model.net if isinstance(model, BNN) else model for model in models]
+    if not all(isinstance(net, nn.Module) for net in nets):
+        raise InputError(f"Ensemble.around takes a list of trained networks, got {models!r}.")
+    first, *others = ({name: value.shape for name, value in net.state_dict().items()} for net in nets)
+    for index, shapes in enumerate(others, 1):
+        name = next((name for name in [*first, *shapes] if first.get(name) != shapes.get(name)), None)
+        if name is not None:
+            raise InputError(
+                f"Ensemble.around: members of a mixture have the same parameters, and {name!r} of network {index} is "
+                "not that of network 0. Predict with each network apart, by guides.Laplace().around, and average."
+            )
 
 
 def _tell_if_alike(posteriors: Sequence[Posterior]) -> None:

@@ -1,4 +1,4 @@
-"""The Laplace approximation around weights that were trained elsewhere."""
+"""Posteriors around weights that were trained elsewhere: the point itself, or the Laplace approximation."""
 
 import copy
 import dataclasses
@@ -16,7 +16,7 @@ from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data, first_rows
-from pyrobnn.guides.laplace import Laplace
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
 from pyrobnn.inference.data import Source, make_source
@@ -34,18 +34,28 @@ _LEAST_NOISE = 1e-6
 
 
 @under(gradients)
-def laplace_around(
+def around(
     model: BNN | nn.Module,
     data: Any,
-    setting: Laplace,
+    guide: Any,
     *,
     weights: Mapping[str, Tensor] | None = None,
     seed: int = 0,
     device: str = "auto",
     progress: bool = True,
 ) -> Posterior:
-    """Return the Laplace approximation around weights that were trained elsewhere; see `guides.Laplace.around`."""
-    method, data = SVI(guide=setting), as_data(data)
+    """Return the posterior of a guide that seeks a mode, around weights that were trained elsewhere; see `Map.around`.
+
+    Raises:
+        InputError: a guide that seeks no mode, or as `Map.around` does.
+    """
+    if not as_guide(guide).seeks_mode:
+        raise InputError(
+            f"{guide!r} trains more than a point, which weights that were trained elsewhere do not give: take "
+            'guide="map" or "laplace".',
+            page="how-to/own-network",
+        )
+    method, data = SVI(guide=guide), as_data(data)
     with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
         bnn = (
             copy.deepcopy(model, leftovers(model))
@@ -57,10 +67,9 @@ def laplace_around(
         _scale_targets(bnn, source)
         example = source.example(bnn)
         sites = latent_sites(bnn, *example)
-    guide = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
     posterior = Posterior(
         bnn,
-        guide,
+        MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device),
         example=example,
         x_scaler=source.x_scaler,
         y_scaler=source.y_scaler,
@@ -72,7 +81,8 @@ def laplace_around(
             device=str(example[0].device),
         ),
     )
-    return curve(posterior, setting, source, sites, progress=progress)
+    is_point = as_guide(guide).curvature is None
+    return posterior if is_point else curve(posterior, guide, source, sites, progress=progress)
 
 
 def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], seed: int) -> BNN:
