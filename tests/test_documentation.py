@@ -21,6 +21,11 @@ FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )
 OTHERS = [ROOT / "docs" / "coming-from" / f"{library}.md" for library in ("numpyro", "torch-uncertainty", "tyxe")]
+WITH_OTHERS = {path: [path.stem.replace("-", "_")] for path in OTHERS} | {
+    ROOT / "docs" / "how-to" / "deploy.md": ["fastapi", "httpx", "onnxscript", "onnxruntime"],
+    ROOT / "docs" / "how-to" / "hugging-face.md": ["transformers", "peft"],
+}
+"""Pages with code of other libraries, and the modules that it needs."""
 DEFAULTS = ROOT / "docs" / "explanations" / "defaults.md"
 OWN_PART = ROOT / "docs" / "how-to" / "own-part.md"
 OWN_LOOP = ROOT / "docs" / "how-to" / "own-loop.md"
@@ -76,13 +81,14 @@ def test_python_blocks_run(path, tmp_path, monkeypatch):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("path", OTHERS, ids=name)
+@pytest.mark.parametrize("path", WITH_OTHERS, ids=name)
 def test_blocks_of_other_libraries_run(path, tmp_path):
     """In a process of their own: what JAX starts on its import would be in the way of other tests that fork."""
-    if importlib.util.find_spec(path.stem.replace("-", "_")) is None:
-        pytest.skip("needs the group peers: uv sync --all-groups")
-    page = tmp_path / "page.py"
-    page.write_text("\n".join(block.code for block in blocks(path, "py")))
+    missing = [module for module in WITH_OTHERS[path] if importlib.util.find_spec(module) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+    page, languages = tmp_path / "page.py", ("py",) if path in OTHERS else ("python", "py")
+    page.write_text("\n".join(block.code for block in blocks(path, *languages)))
     ended = subprocess.run([sys.executable, page], check=False, cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-3000:]
 
@@ -100,7 +106,7 @@ def test_parts_in_a_file_pass_the_checks_of_the_page(tmp_path):
 
 
 def test_other_pages_have_only_code_that_runs_with_the_page():
-    assert {path for path in PAGES if blocks(path, "py")} == {*OTHERS, OWN_PART, OWN_LOOP}
+    assert {path for path in PAGES if blocks(path, "py")} == {*WITH_OTHERS, OWN_PART, OWN_LOOP}
 
 
 def commands():

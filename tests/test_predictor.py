@@ -143,3 +143,40 @@ def test_it_is_exported_for_any_number_of_rows(method, likelihood, net):
         program = torch.export.export(predictor, (X,), dynamic_shapes=(({0: torch.export.Dim("rows")},),), strict=False)
     for x in (X, X[:5]):
         assert_same(program.module()(x), predictor(x))
+
+
+def test_what_is_no_tensor_is_refused_by_name():
+    rows = [(row, 0.0) for row in X]
+    loader = torch.utils.data.DataLoader(rows, batch_size=8)
+    predictor = posterior_of().predictor(5)
+    with pytest.raises(bnn.InputError, match="takes tensors, got DataLoader: go over a loader"):
+        predictor(loader)
+    means = torch.cat([predictor(x)[0] for x, _ in loader])
+    torch.testing.assert_close(means, predictor(X)[0])
+    with pytest.raises(bnn.InputError, match=r"takes tensors, got dict: .*predictor\(\*\*inputs\)"):
+        predictor({"x": X})
+
+
+def test_rows_of_another_shape_are_refused_before_scales_stretch_them():
+    predictor = posterior_of().predictor(5)
+    for x in (X[:, :1], X[0], X[:, :, None]):
+        with pytest.raises(bnn.InputError, match=r"`x` must have shape \(N, 3\), got"):
+            predictor(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["mean-field", "last layer", "ensemble"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+def test_it_becomes_a_file_of_onnx(method, likelihood, tmp_path):
+    pytest.importorskip("onnxscript", reason="needs onnx, onnxscript and onnxruntime")
+    runtime = pytest.importorskip("onnxruntime")
+    predictor = posterior_of(method, likelihood).predictor(7)
+    with warnings.catch_warnings(action="ignore"):
+        program = torch.onnx.export(
+            predictor, (X,), dynamic_shapes=(({0: torch.export.Dim("rows")},),), dynamo=True, verbose=False
+        )
+    program.save(tmp_path / "predictor.onnx")
+    session = runtime.InferenceSession(tmp_path / "predictor.onnx")
+    for x in (X, X[:5]):
+        found = tuple(map(torch.from_numpy, session.run(None, {session.get_inputs()[0].name: x.numpy()})))
+        assert_same(found[0] if len(found) == 1 else found, predictor(x))

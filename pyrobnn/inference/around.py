@@ -67,9 +67,10 @@ def around(
         _scale_targets(bnn, source)
         example = source.example(bnn)
         sites = latent_sites(bnn, *example)
+        point = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
     posterior = Posterior(
         bnn,
-        MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device),
+        point,
         example=example,
         x_scaler=source.x_scaler,
         y_scaler=source.y_scaler,

@@ -63,6 +63,7 @@ class Predictor(nn.Module):
         members, first = [_Member(part) for part in parts], parts[0]
         self.members = nn.ModuleList(members)
         self._names = list(first.example.parts) if isinstance(first.example, Inputs) else []
+        self._shape = None if isinstance(first.example, Inputs) else first.example.shape[1:]
         self.x_units, self.y_units = map(_Units, first.units)
         with torch.no_grad():
             prediction = Prediction(members[0].law(first.outputs[None]))
@@ -85,6 +86,9 @@ class Predictor(nn.Module):
             parts = kwargs or {str(place): value for place, value in enumerate(args)}
             x: X = Inputs({name: parts[name] for name in self._names})
         else:
+            if args[0].shape[1:] != self._shape:
+                expected = ", ".join(map(str, self._shape or ()))
+                raise InputError(f"`x` must have shape (N, {expected}), got {tuple(args[0].shape)}.")
             x = self.x_units.transform(args[0])
         laws = [member(x) for member in self.members]
         if self._is_categorical:

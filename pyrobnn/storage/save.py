@@ -55,6 +55,8 @@ def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True)
     """
     members = members_of(posterior)
     settings = [_settings(member, body=body) for member in members]
+    if len({table.get("body_sha256") for table in settings}) > 1:
+        raise InputError("Members have different frozen bodies, and `load` takes one network: save with body=True.")
     with new_folder(Path(path)) as folder:
         if not isinstance(posterior, Mixture):
             _write(posterior, settings[0], folder)
