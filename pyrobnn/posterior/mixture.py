@@ -14,6 +14,7 @@ from pyrobnn._core.types import Draws
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import concatenate
+from pyrobnn.guides.built import built
 from pyrobnn.posterior.batched import batch_by_batch
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -197,7 +198,7 @@ class Mixture(Fitted):
 
     def _are_points(self) -> bool:
         """Return whether a draw of each member tells all, and weights all members alike."""
-        return all(member.is_point for member in self.members)
+        return all(map(_is_point, self.members))
 
     @staticmethod
     def _predicted(member: Posterior, x: Any, count: int, seed: int, *, linearized: bool | None) -> Prediction:
@@ -243,6 +244,13 @@ def require_single(posterior: Posterior | Mixture, name: str) -> None:
         raise InputError(
             f"`{name}` takes one posterior, got a mixture of {len(posterior)}: pass its `members` one by one."
         )
+
+
+def _is_point(member: Posterior) -> bool:
+    """Return whether all draws of a posterior are the same, as those of a `Map` guide."""
+    guide = built(member.guide)
+    fixed = guide.fixed_sites()
+    return fixed.issuperset(member.bnn.site_names) and fixed.issuperset(guide.mean() or {})
 
 
 def _shapes(bnn: BNN) -> dict[str, torch.Size]:

@@ -162,13 +162,6 @@ class Posterior(Fitted):
         stored = next(iter((built(self.guide).chains() or {}).values()), None)
         return num_draws if stored is None else min(num_draws, stored.shape[0] * stored.shape[1])
 
-    @property
-    def is_point(self) -> bool:
-        """Whether all draws are the same, as those of a `Map` guide."""
-        guide = built(self.guide)
-        fixed = guide.fixed_sites()
-        return fixed.issuperset(self.bnn.site_names) and fixed.issuperset(guide.mean() or {})
-
     def _num_moving(self) -> int:
         """Return the number of weights that differ from draw to draw."""
         fixed = built(self.guide).fixed_sites()

@@ -1,6 +1,6 @@
 """Reading a posterior from a folder."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,19 +29,20 @@ from pyrobnn.storage.files import SETTINGS, TENSORS, check_parts, member_name, r
 from pyrobnn.storage.probe import INPUTS, OUTPUTS, WIDTH, agrees, saved_inputs
 
 _UNITS = ("x_scaler.loc", "x_scaler.scale", "y_scaler.loc", "y_scaler.scale", "example.y")
+Net = nn.Module | Callable[[], nn.Module]
 _TERMS = ("history.log_likelihood", "history.kl")
 
 
 @under(plain_tensors)
-def load(path: str | Path, *, net: nn.Module | None = None, device: str = "cpu") -> Posterior | Mixture:
+def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Posterior | Mixture:
     """Read a posterior that `save` wrote; for the same seed it draws and predicts the same bits on a CPU.
 
     See docs/how-to/save-and-load.md.
 
     Args:
         path: the folder.
-        net: the network, with the same parameters by name and shape, if it was given as a `torch.nn.Module`; with the
-            same frozen parameters, if it was saved without them.
+        net: the network, with the same parameters by name and shape, if it was given as a `torch.nn.Module`, or a
+            function that makes it; with the same frozen parameters, if it was saved without them.
         device: the device for it, independent of the device of the fit: "cpu", "cuda", ..., or "auto" for a GPU where
             there is one.
 
@@ -75,7 +76,7 @@ def _read(folder: Path) -> tuple[SavedPosterior | SavedMixture, int, str]:
     return parse(version, content, folder), version, digest
 
 
-def _load_member(folder: Path, version: int, digest: str, net: nn.Module | None, device: torch.device) -> Posterior:
+def _load_member(folder: Path, version: int, digest: str, net: Net | None, device: torch.device) -> Posterior:
     if folder.is_symlink():
         raise InputError(
             f"{folder} is a link to another place: a saved mixture holds its own members. Copy the folder."
@@ -86,7 +87,7 @@ def _load_member(folder: Path, version: int, digest: str, net: nn.Module | None,
     return _load(folder, saved, net, device)
 
 
-def _load(folder: Path, saved: SavedPosterior, net: nn.Module | None, device: torch.device) -> Posterior:
+def _load(folder: Path, saved: SavedPosterior, net: Net | None, device: torch.device) -> Posterior:
     check_parts(folder, {SETTINGS, TENSORS})
     tensors = read_tensors(folder, saved.tensors_sha256)
     given = {} if saved.body_sha256 is None or net is None else _state_of(net)
@@ -149,7 +150,7 @@ def _checked(tensors: dict[str, Tensor], saved: SavedPosterior, folder: Path) ->
     return tensors
 
 
-def _net(saved: SavedPosterior, net: nn.Module | None, folder: Path) -> Any:
+def _net(saved: SavedPosterior, net: Net | None, folder: Path) -> Any:
     declared = saved.parts["net"]
     if declared.get("type") != CUSTOM:
         if net is not None:

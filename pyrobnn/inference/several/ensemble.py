@@ -84,9 +84,7 @@ class Ensemble(BaseMethod[Mixture]):
         _tell_if_alike(posteriors)
         return self._mixture(posteriors, run.seed)
 
-    def around(
-        self, models: Sequence[Any], data: Any, *, seed: int = 0, device: str = "auto", progress: bool = True
-    ) -> Mixture:
+    def around(self, models: Any, data: Any, *, seed: int = 0, device: str = "auto", progress: bool = True) -> Mixture:
         """Return the mixture around networks that were trained elsewhere, without training.
 
         Members are points at the weights of the networks, or Gaussians around them, by the guide of the method: `Map`
