@@ -365,8 +365,7 @@ def test_members_with_a_laplace_guide_are_those_around_each_network():
             member.predict(X, at_mean=True).class_probs, net(X).softmax(-1).detach(), rtol=0, atol=1e-5,
             check_dtype=False,
         )  # fmt: skip
-    draws = [member.draw(1)["0.weight"] - member.mean()["0.weight"] for member in mixture.members]
-    assert not torch.allclose(*draws)
+    assert mixture.members[0].seed != mixture.members[1].seed
 
 
 def test_mixtures_of_points_ask_for_a_draw_of_each_member():

@@ -4,6 +4,7 @@ A draw of the weights is m + T e for standard normal noise e, and its outputs ar
 from C pulled-back columns, however many draws there are.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -56,7 +57,7 @@ def output_draws(
         return None
     made = [[_noise(block, size) for block in blocks] for size in sizes]
     noise = [torch.cat(parts) for parts in zip(*made, strict=True)]
-    widest = max(num_draws * shape[0] for block in blocks for shape in block.shapes.values())
+    widest = max(num_draws * math.prod(shape[:1]) for block in blocks for shape in block.shapes.values())
     at_once = tracker.inputs_at_once(max(1, _AT_ONCE // widest))
     return torch.cat([_moved(blocks, noise, tracker.pull(part)) for part in inputs.split(at_once)], 1)
 
