@@ -77,6 +77,7 @@ def fit(net, guide, y=Y, likelihood=GAUSSIAN, **settings):
     return bnn.BNN(net, prior=UNIT, likelihood=likelihood).fit(X, y, guide=guide, **arguments)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize("guide", ["mean_field", Laplace(), Laplace(structure="full"), Laplace(sites="last_layer")])
 @pytest.mark.filterwarnings("ignore:Laplace. .*belong to layers of unknown structure:UserWarning")
@@ -129,6 +130,7 @@ def test_both_ways_to_write_an_adapter_have_the_same_laplace_approximation():
 # Precision
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 def test_a_half_precision_network_without_casts_works_with_a_frozen_body(engine, kind):
@@ -420,6 +422,7 @@ class Dropping(nn.Module):
         return self.layer(F.dropout(x, RATE, training=self.training) if self.functional else self.drop(x))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("functional", [True, False])
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 @pytest.mark.parametrize("particles", [1, 2])
