@@ -12,6 +12,7 @@ KNOWN = likelihoods.Gaussian(scale=0.5)
 GIVEN = {
     "anchored": priors.Anchored(priors.Normal(0.5)),
     "censored_gaussian": likelihoods.CensoredGaussian(lower=0.0),
+    "dense_categorical": likelihoods.DenseCategorical(3),
     "ordinal": likelihoods.Ordinal(3),
     "auto": guides.Auto("AutoLowRankMultivariateNormal", {"rank": 2}),
 }

@@ -114,9 +114,7 @@ class DenseCategorical(BaseLikelihood):
             )
 
     def _require_labels(self, y: Tensor) -> None:
-        labels = y[y != self.ignore_index]
-        if not labels.numel():
-            return
+        labels = torch.where(y == self.ignore_index, 0, y)
         require_labels(labels, f"DenseCategorical, with ignore_index={self.ignore_index},")
         if int(labels.max()) >= self.classes:
             raise InputError(

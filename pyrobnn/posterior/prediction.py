@@ -176,9 +176,11 @@ class Prediction(Rows):
             require_whole(targets, type(self._base).__name__, "counts")
         if not self.is_classification:
             return targets
-        labels = targets[targets != self._base.ignore_index] if isinstance(self._base, LabelOrIgnored) else targets
+        labels = targets
+        if isinstance(self._base, LabelOrIgnored):
+            labels = torch.where(targets == self._base.ignore_index, 0, targets)
         require_labels(labels, "A classification likelihood")
-        if labels.numel() and int(labels.max()) >= self._num_classes:
+        if int(labels.max()) >= self._num_classes:
             raise InputError(f"Labels must lie below the {self._num_classes} classes, got {int(labels.max())}.")
         return targets.to(self._like)
 
