@@ -200,7 +200,8 @@ def test_likelihood_and_targets_fit_or_are_refused(pair, message, tmp_path):
 
 
 def test_every_likelihood_is_paired():
-    assert {kind for _, kind in PAIRS} >= set(bnn.likelihoods.registry.names)
+    """A row of a table has one label, not one at each position."""
+    assert {kind for _, kind in PAIRS} >= set(bnn.likelihoods.registry.names) - {"dense_categorical"}
 
 
 def test_noise_with_a_prior_or_by_input_is_for_numbers(tmp_path):

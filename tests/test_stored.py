@@ -397,7 +397,6 @@ REFUSED = {
     "missing": (with_missing, r"Column 'b' has a missing value in row 11 of .*part_1.parquet: drop or impute"),
     "one axis": (lambda f: arrays(f, Y), r"`x` must have shape \(N, features\), got \(103,\)"),
     "no axis": (lambda f: StoredData.from_numpy(np.array(1.0), Y, **LOUD), "`x` must have an axis of examples"),
-    "three axes of targets": (lambda f: arrays(f, y=X[..., None]), r"`y` must have shape \(N,\) or \(N, K\)"),
     "empty": (lambda f: arrays(f, X[:0], Y[:0]), "`x` must not be empty"),
     "lengths": (lambda f: arrays(f, y=Y[1:]), "the same number of rows, got 103 and 102"),
     "text array": (lambda f: arrays(f, y=np.array(["a"] * NUM)), "`y` must be numeric, got dtype <U1"),

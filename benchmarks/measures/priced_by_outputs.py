@@ -15,6 +15,7 @@ Seconds are the least of the rounds after one that does not count.
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,15 @@ from benchmarks.rows import Row, grid
 
 KEY = ("case", "what")
 EXAMPLES, FEATURES, CLASSES = 1000, 512, 1000
-OPTIONS = {"rounds": 5, "cases": ["last layer", "all weights", "1,000 classes, kron", "1,000 classes, diag"]}
+DRAWS = (2, 500, 5000)
+OF_CLASSES = ["fit", "functional, one input", "functional", "predict, one input, 500 draws", "probabilities"]
+WHAT = {
+    "last layer": ["predict, 500 draws", "functional", "predictor, 100 draws"],
+    "all weights": [f"predict, {num:,} draws" for num in DRAWS],
+    "1,000 classes, kron": OF_CLASSES,
+    "1,000 classes, diag": OF_CLASSES,
+}
+OPTIONS = {"rounds": 5, "cases": list(WHAT)}
 
 
 def least(function: Callable[[], object], rounds: int) -> float:
@@ -57,12 +66,12 @@ def last_layer(rounds: int) -> list[Row]:
     with torch.no_grad():
         forward = least(lambda: net(x[:1]), rounds)
         ready = least(lambda: predictor(x[:1]), rounds)
-    seconds = {
-        "predict, 500 draws": least(lambda: posterior.predict(x[:1]), rounds),
-        "functional": least(lambda: bnn.functional(posterior, x[:1]), rounds),
-        "predictor, 100 draws": ready,
-    }
-    return [{"what": what, "passes": value / forward} for what, value in seconds.items()]
+    seconds = [
+        least(lambda: posterior.predict(x[:1]), rounds),
+        least(lambda: bnn.functional(posterior, x[:1]), rounds),
+        ready,
+    ]
+    return [{"what": what, "passes": value / forward} for what, value in zip(WHAT["last layer"], seconds, strict=True)]
 
 
 def all_weights(rounds: int) -> list[Row]:
@@ -77,8 +86,8 @@ def all_weights(rounds: int) -> list[Row]:
         net(x).sum().backward()
 
     one = least(forward_backward, rounds)
-    draws = {num: least(lambda num=num: posterior.predict(x, num_draws=num), 1) for num in (2, 500, 5000)}
-    return [{"what": f"predict, {num:,} draws", "passes": value / one} for num, value in draws.items()]
+    seconds = [least(partial(posterior.predict, x, num_draws=num), 1) for num in DRAWS]
+    return [{"what": what, "passes": value / one} for what, value in zip(WHAT["all weights"], seconds, strict=True)]
 
 
 def classes(structure: str, rounds: int) -> list[Row]:
@@ -88,15 +97,15 @@ def classes(structure: str, rounds: int) -> list[Row]:
     net = nn.Linear(FEATURES, CLASSES)
     x, y = torch.randn(EXAMPLES, FEATURES), torch.randint(0, CLASSES, (EXAMPLES,))
     posterior = around(net, x, y, structure=structure)
-    tasks = {
-        "fit": lambda: around(net, x, y, structure=structure),
-        "functional, one input": lambda: bnn.functional(posterior, x[:1]).covariance,
-        "functional": lambda: bnn.functional(posterior, x).variance,
-        "predict, one input, 500 draws": lambda: posterior.predict(x[:1]),
-        "probabilities": lambda: bnn.functional(posterior, x).class_probs("mc"),
-    }
+    tasks: list[Callable[[], object]] = [
+        lambda: around(net, x, y, structure=structure),
+        lambda: bnn.functional(posterior, x[:1]).covariance,
+        lambda: bnn.functional(posterior, x).variance,
+        lambda: posterior.predict(x[:1]),
+        lambda: bnn.functional(posterior, x).class_probs("mc"),
+    ]
     rows = []
-    for what, task in tasks.items():
+    for what, task in zip(OF_CLASSES, tasks, strict=True):
         before = _peak()
         rows.append({"what": what, "seconds": least(task, 1), "mib": _peak() - before})
     return rows
@@ -108,7 +117,7 @@ def _peak() -> float:
 
 def jobs(options: Options) -> list[Row]:
     """Return the cases."""
-    return [{"case": case} for case in options.cases]
+    return [{"case": case, "what": WHAT[case]} for case in options.cases]
 
 
 def run(job: Row, options: Options) -> list[Row]:
@@ -118,7 +127,7 @@ def run(job: Row, options: Options) -> list[Row]:
         rows = in_process(classes, structure, options.rounds)
     else:
         rows = in_process({"last layer": last_layer, "all weights": all_weights}[case], options.rounds)
-    return [job | row for row in rows]
+    return [{"case": job["case"]} | row for row in rows]
 
 
 def page(rows: list[Row], options: Options) -> Page:

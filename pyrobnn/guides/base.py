@@ -146,6 +146,10 @@ class BuiltGuide:
         """Return the blocks of a Gaussian with a known covariance, as from `Laplace`; empty for other guides."""
         return []
 
+    def gaussian_points(self) -> dict[str, Tensor]:
+        """Return the value of each site at the point that the blocks are around, in the memory of the guide."""
+        return {}
+
     def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
         """Return mean and standard deviation of each site by name, on the unconstrained side for constrained sites.
 

@@ -163,7 +163,7 @@ class GuideWithMoments(FlatGuide):
         """Return the mean of each site; for a constrained site by Gauss-Hermite quadrature, entry by entry."""
         named = dict(self._named())
         if all(transform is None for transform in named.values()):  # spreads of millions of weights take long
-            return dict(zip(named, self._split(self.loc.detach()), strict=True))
+            return dict(zip(named, self._split(self.loc.detach().clone()), strict=True))
         return {
             name: loc if named[name] is None else _mean_of_image(named[name], loc, scale)
             for name, (loc, scale) in self.moments().items()

@@ -153,6 +153,11 @@ class BlockGuide(GuideWithMoments):
         """Return the blocks."""
         return [block for block in self.blocks if isinstance(block, Block)]
 
+    def gaussian_points(self) -> dict[str, Tensor]:
+        """Return the value of each site at the point that the blocks are around, in the memory of the guide."""
+        points = zip(self._named(), self._split(self.loc.detach()), strict=True)
+        return {name: point if transform is None else transform(point) for (name, transform), point in points}
+
     def fixed_sites(self) -> frozenset[str]:
         """Return the sites without a block."""
         return frozenset(self.points()).difference(*(block.shapes for block in self.gaussian_blocks()))

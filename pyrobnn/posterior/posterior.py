@@ -204,7 +204,7 @@ class Posterior(Fitted):
         with torch.no_grad():
             known = built(self.guide).mean()
         if known is not None:
-            return {name: value.clone() for name, value in known.items()}
+            return known
         sums = self.map_traces(_values, lambda draws: {name: v.sum(0) for name, v in draws.items()}, _DRAWS_FOR_MEAN)
         return {name: torch.stack([part[name] for part in sums]).sum(0) / _DRAWS_FOR_MEAN for name in sums[0]}
 
@@ -278,13 +278,13 @@ class Posterior(Fitted):
 
     def _output_draws(self, inputs: X, num_draws: int, seed: int | None) -> Prediction | None:
         """Return the prediction of a Gaussian of curvature by draws of the outputs; None where it is another way."""
-        blocks, mean = built(self.guide).gaussian_blocks(), built(self.guide).mean()
-        if not blocks or mean is None:
+        blocks = built(self.guide).gaussian_blocks()
+        if not blocks:
             return None
         sizes = self._block_sizes(check_count(num_draws, "num_draws"))
         seed = self.seed if seed is None else seed
         with seeded(seed, "draws"), torch.no_grad():
-            point, others = self._split(mean)
+            point, others = self._split(built(self.guide).gaussian_points())
             outputs = output_draws(self.bnn, blocks, point, inputs, sizes, seed=seed)
         if outputs is None:
             return None
