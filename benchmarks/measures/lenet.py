@@ -12,6 +12,7 @@ images were scored once, with the settings here.
 
 from collections.abc import Iterator
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Page, chosen, load_rows
-from benchmarks.rows import Row, grid
+from benchmarks.rows import Row, grid, grouped
 from benchmarks.timing import timed
 
 KEY = ("method", "seed", "part")
@@ -211,7 +212,8 @@ def page(rows: list[Row], options: Options) -> Page:
     """Return the tables: test images, validation images, published."""
     lines = []
     for part in PARTS:
-        same = chosen(rows, part=part)
+        groups = grouped(chosen(rows, part=part), "method").values()
+        same = [row for group in groups for row in sorted(group, key=itemgetter("seed"))]
         if same:
             columns = [column for column in same[0] if column != "part"]
             lines += [
