@@ -672,3 +672,20 @@ def test_larger_tables_are_near_the_best_of_scikit_learn(name, size):
 @pytest.mark.parametrize("size", [1000, 10_000])
 def test_there_are_eight_larger_tables(size):
     assert sum(job[1] == size for job in LARGER) >= 8
+
+
+@pytest.mark.parametrize(
+    ("method", "accuracy", "nll", "ece"), [("mean-field", 0.989, 0.036, 1), ("ensemble of 10", 0.994, 0.018, 0.005)]
+)
+def test_lenet_5_keeps_its_bounds_on_the_test_digits(method, accuracy, nll, ece):
+    rows = chosen(load_rows("lenet"), method=method, part="test")
+    assert rows
+    for row in rows:
+        assert row["accuracy"] >= accuracy
+        assert row["NLL"] <= nll
+        assert row["ECE"] <= ece
+
+
+def test_ten_members_of_lenet_5_take_half_an_hour_of_two_cores():
+    (row,) = chosen(load_rows("lenet"), method="ensemble of 10", part="test")
+    assert row["fit, CPU s"] <= 2 * 1800

@@ -116,7 +116,8 @@ class Moved:
     """
 
     def __init__(self, data: bnn.Data, seed: int) -> None:
-        self._x, self._y = data.x.view(-1, 28, 28), data.y
+        x: Any = data.x
+        self._x, self._y = x.view(-1, 28, 28), data.y
         self.generator = torch.Generator().manual_seed(seed)
 
     def __len__(self) -> int:
@@ -143,12 +144,14 @@ def fitted(name: str, seed: int, options: Options) -> bnn.Posterior:
     way, (train, _) = WAYS[name], images(options.part)
     epoch = Moved(train, seed)
     model = bnn.BNN(lenet, prior=bnn.priors.Normal(way.scale), likelihood="categorical")
-    kept = {"checkpoint": Path(options.keep) / f"{options.part}-{seed}"} if name == "point" else {}
+    kept = Path(options.keep) / f"{options.part}-{seed}" if name == "point" else None
     loader = bnn.Loader(epoch, num_data=len(train))
-    return bnn.fit(model, loader, way.method(steps=way.epochs * len(epoch)), seed=seed, engine="captured", **kept)
+    return bnn.fit(
+        model, loader, way.method(steps=way.epochs * len(epoch)), seed=seed, engine="captured", checkpoint=kept
+    )
 
 
-def class_probs(posterior: bnn.Posterior, x: Tensor) -> Tensor:
+def class_probs(posterior: bnn.Posterior, x: Any) -> Tensor:
     """Return predicted probabilities: of the network itself, as mean over draws, or for Laplace by the probit link."""
     if posterior.record.laplace is not None:
         return bnn.functional(posterior, x).class_probs("probit")
@@ -182,7 +185,7 @@ def run(job: Row, options: Options) -> list[Row]:
     if name in WAYS:
         return [_row(job, lambda: fitted(name, job["seed"], options), test)[0]]
     mode = fitted("point", job["seed"], options)
-    guide = bnn.guides.Laplace(sites="last_layer" if name == LAST_LAYER else "*")
+    guide = bnn.guides.Laplace(sites=("last_layer" if name == LAST_LAYER else "*",))
     first, posterior = _row(
         job | {"method": name}, lambda: guide.around(mode.bnn, train, weights=mode.mean(), progress=False), test
     )
