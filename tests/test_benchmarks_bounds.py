@@ -689,3 +689,28 @@ def test_lenet_5_keeps_its_bounds_on_the_test_digits(method, accuracy, nll, ece)
 def test_ten_members_of_lenet_5_take_half_an_hour_of_two_cores():
     (row,) = chosen(load_rows("lenet"), method="ensemble of 10", part="test")
     assert row["fit, CPU s"] <= 2 * 1800
+
+
+PRICED = {
+    ("last layer", "predict, 500 draws"): ("passes", 2),
+    ("all weights", "predict, 2 draws"): ("passes", 40),
+    ("all weights", "predict, 500 draws"): ("passes", 40),
+    ("all weights", "predict, 5,000 draws"): ("passes", 40),
+} | {
+    (f"1,000 classes, {structure}", what): ("seconds", most)
+    for structure in ("kron", "diag")
+    for what, most in (
+        ("functional, one input", 0.1),
+        ("predict, one input, 500 draws", 0.1),
+        ("functional", 2),
+        ("probabilities", 10),
+    )
+}
+
+
+@pytest.mark.parametrize(("case", "what"), PRICED)
+def test_predictions_are_priced_by_outputs(case, what):
+    (row,) = chosen(load_rows("priced_by_outputs"), case=case, what=what)
+    column, most = PRICED[case, what]
+    assert row[column] <= most
+    assert row.get("mib", 0) <= 1024
