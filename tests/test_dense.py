@@ -243,3 +243,17 @@ def test_batches_of_a_dataloader_are_taken():
     loader = DataLoader([(x, y) for x, y in zip(X, Y, strict=True)], batch_size=7)
     posterior = bnn.fit(model(Last), loader, bnn.SVI(epochs=3), seed=0, progress=False)
     assert posterior.predict(loader).label.shape == (N, T)
+
+
+def test_batches_of_several_lengths_are_predicted_one_by_one():
+    posterior = bnn.fit(model(Last), plain(X, Y), bnn.SVI(steps=2), seed=0, progress=False)
+    with pytest.raises(
+        InputError, match=r"targets of several shapes, \(2,\), \(4,\), \(5,\).*: predict batch by batch"
+    ):
+        posterior.predict(bnn.Loader(batches(), num_data=12))
+
+
+def test_a_loop_of_ones_own_takes_batches_of_several_lengths():
+    fit = bnn.prepare(model(Last), bnn.SVI(), num_data=12, like=batches()[0], seed=0)
+    for batch in batches():
+        assert fit.loss(batch).isfinite()

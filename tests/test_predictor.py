@@ -180,3 +180,16 @@ def test_it_becomes_a_file_of_onnx(method, likelihood, tmp_path):
     for x in (X, X[:5]):
         found = tuple(map(torch.from_numpy, session.run(None, {session.get_inputs()[0].name: x.numpy()})))
         assert_same(found[0] if len(found) == 1 else found, predictor(x))
+
+
+def test_a_layer_before_a_kink_is_no_last_layer_where_its_outputs_happen_to_be_positive():
+    """The network is linearised, as `predict` does."""
+    net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1), nn.ReLU())
+    with torch.no_grad():
+        net[2].bias.fill_(0.3)
+    x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    posterior = bnn.guides.Laplace(sites=("2.*",)).around(net, bnn.Data(x, x[:, 0].relu()), progress=False)
+    mean, std = posterior.predictor(50)(x)
+    expected = posterior.predict(x, num_draws=50)
+    torch.testing.assert_close(mean, expected.mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(std, expected.std, rtol=1e-4, atol=1e-5)

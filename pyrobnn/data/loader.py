@@ -17,6 +17,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
@@ -149,7 +150,7 @@ class Loader:
     @property
     def shuffles(self) -> bool:
         """Whether it is a DataLoader that takes its examples in a random order."""
-        kinds = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+        kinds = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
         return any(isinstance(sampler, kinds) for sampler in samplers_of(self.loader))
 
     @property
@@ -165,7 +166,8 @@ class Loader:
     @property
     def head(self) -> tuple[X, Tensor]:
         """The first batch of an epoch."""
-        batch = next(iter(self.loader), None)
+        with kept_generators(self.loader):
+            batch = next(iter(self.loader), None)
         if batch is None:
             raise InputError(_NO_BATCH)
         return self.pair(batch)

@@ -101,7 +101,7 @@ class Block(nn.Module, ABC):
         """Return rows R with R R^T = J Sigma J^T for rows J (M, entries of the sites)."""
 
     def axes(self, g: Tensor, a: Tensor, *, transposed: bool) -> Axes | None:
-        """Return the matrix that the block describes in the axes of its independent entries; None if it has no such.
+        """Return the matrix that the block describes in the axes of its independent entries; None if there are none.
 
         Args:
             g: derivatives of the network's outputs in the layer's, (C, B, T, O).

@@ -110,9 +110,7 @@ class Source:
             return StoredBatches(self.data, prepare, batch_size, seed)
 
         def check_and_prepare(x: X, y: Tensor) -> Batch:
-            likelihood = bnn.settings["likelihood"]
-            has_positions = as_likelihood(likelihood).has_positions  # whose number may differ from batch to batch
-            likelihood.check_targets(y, likelihood.num_outputs(y) if has_positions else self.outputs)
+            self.check_targets(bnn, y)
             return prepare(x, y)
 
         return LoaderBatches(self.data.loader, check_and_prepare, self._mean_rows(), bnn.like, self.data.pair)
@@ -127,6 +125,12 @@ class Source:
             return first
         mean = self.epoch.num_rows / self.epoch.num_batches
         return mean * first / self.epoch.first if self.epoch.first else mean
+
+    def check_targets(self, bnn: BNN, y: Tensor) -> None:
+        """Refuse targets of a batch that the likelihood cannot produce; their positions may differ in number."""
+        likelihood = bnn.settings["likelihood"]
+        has_positions = as_likelihood(likelihood).has_positions
+        likelihood.check_targets(y, likelihood.num_outputs(y) if has_positions else self.outputs)
 
     def check_pass(self) -> None:
         """Refuse a loader whose epochs repeat or skip examples.
@@ -155,7 +159,7 @@ class Source:
             return
         self.check_pass()
         seen = 0
-        for x, y in map(self.data.pair, self.data.loader):
+        for x, y in self.data.one_pass(self.data.pair):
             seen += len(x)
             if seen > self.num_data:
                 self._refuse_pass(f"{seen} or more")

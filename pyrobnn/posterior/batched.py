@@ -15,8 +15,9 @@ from pyrobnn.posterior.prediction import Prediction
 def batch_by_batch[F: Callable[..., Prediction]](predict: F) -> F:
     """Return a function that predicts at inputs as one that takes a loader as well, whose targets it leaves aside.
 
-    Each batch sees the same draws, so that predictions equal those at all inputs together up to rounding. Lengths of
-    inputs may differ from batch to batch, as those of padded sequences do.
+    Each batch sees the same draws of the weights, so that predictions equal those at all inputs together up to
+    rounding, unless the outputs are drawn (`predict`). Lengths of inputs may differ from batch to batch, as those of
+    padded sequences do, but not those of targets.
     """
 
     @functools.wraps(predict)
@@ -25,6 +26,13 @@ def batch_by_batch[F: Callable[..., Prediction]](predict: F) -> F:
         if not isinstance(loader, Loader):
             return predict(self, x, **options)
         parts = [predict(self, inputs, **options) for inputs in _in_order(loader)]
+        shapes = {tuple(part.distribution.event_shape) for part in parts}
+        if len(shapes) > 1:
+            raise InputError(
+                f"Batches have targets of several shapes, {', '.join(map(str, sorted(shapes)))}, which are no table: "
+                "predict batch by batch.",
+                page="how-to/segmentation",
+            )
         return Prediction(concatenate([part.distribution for part in parts], 1), parts[0].scaler)
 
     return cast(F, predict_all)

@@ -181,7 +181,7 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
         joint: whether to return the covariance of all inputs together.
 
     Raises:
-        InputError: a mixture, a posterior of another guide, or inputs that are not the training inputs.
+        InputError: a mixture, a posterior of another guide, or inputs without the columns of training.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))

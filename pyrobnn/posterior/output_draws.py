@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.tree_files import digest
 from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import Pulled, Tracker
@@ -51,7 +52,7 @@ def output_draws(
         is_few |= tracker.is_last_layer and have_axes and len(inputs) <= _FEW
         if not is_few or not _fits(tracker, inputs, blocks):
             return None
-        with seeded(derive(seed, f"outputs {float(flat_rows(inputs).sum())}"), "outputs"):
+        with seeded(derive(seed, f"outputs {digest([flat_rows(inputs)])}"), "outputs"):
             return _joint(blocks, tracker.pull(inputs), num_draws)
     if not is_few and (not have_axes or tracker.num_outputs >= num_draws):
         return None
@@ -100,7 +101,7 @@ def _joint(blocks: Sequence[Block], pulled: Pulled, num_draws: int) -> Tensor:
     gram = f.new_zeros(f.numel(), f.numel())
     for block in blocks:
         found = use_of(block, pulled)
-        if found is not None and passes_once(found[1]):
+        if found is not None and pulled.is_last_layer:
             root = symmetric_root(_covariance_of_units(found[1]))
             noise = torch.randn(*root.shape[:2], num_draws, dtype=f.dtype, device=f.device)
             total += _through(found[1], (root @ noise).permute(2, 0, 1), pulled)

@@ -16,7 +16,7 @@ def has_axes(block: Block, tracker: Tracker) -> bool:
 
 
 def use_of(block: Block, pulled: Pulled) -> tuple[Use, Axes] | None:
-    """Return the layer that a block describes, in axes in which its entries are independent; None where there is no."""
+    """Return the layer that a block describes, in axes in which its entries are independent; None if there are none."""
     names = set(block.shapes)
     for use, g in zip(pulled.uses, pulled.gradients, strict=True):
         if names <= set(use.sites) and use.kind == "matrix":

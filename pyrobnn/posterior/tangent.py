@@ -45,7 +45,7 @@ class Tangent:
 
     def is_exact(self, moving: tuple[str, ...]) -> bool:
         """Return whether the network itself is linear in these weights: those of its last layer."""
-        return self._last_layer(Tracker(self._bnn, self._point, list(moving), self._inputs[:1]), [*moving]) is not None
+        return Tracker(self._bnn, self._point, list(moving), self._inputs[:1]).is_last_layer
 
     def function(self, moving: tuple[str, ...]) -> Callable[[Mapping[str, Tensor]], Tensor]:
         """Return the function behind `outputs` for draws of some weights; the other weights stay at the point.

@@ -188,7 +188,7 @@ class PreparedFit(nn.Module):
             InputError: a batch that does not fit the model.
         """
         x, y = checked_batch(batch)
-        self.bnn.settings["likelihood"].check_targets(y, self._source.outputs)
+        self._source.check_targets(self.bnn, y)
         scaled = self._source.scaled(self.bnn, x, y)
         with fast_pyro(), autocast_in_networks(), WeightLatents(self.temperature):
             loss = self._elbo.differentiable_loss(self.bnn, self.guide, *scaled, num_data=self.num_data)

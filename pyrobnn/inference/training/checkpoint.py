@@ -140,7 +140,7 @@ def open_checkpoint(
         "model": bnns,
         "engine": run.engine,
         "data": [fingerprint(source) for source in sources],
-        "validation data": None if validation is None else _of_validation(validation),
+        "validation data": None if validation is None else _of_validation(validation, run.seed),
         **more,
     }
     return Checkpoint(path, run.every, {name: _ADDRESS.sub("", str(value)) for name, value in request.items()})
@@ -157,8 +157,9 @@ def fingerprint(source: Source) -> str:
     )
 
 
-def _of_validation(data: Data | Loader) -> str:
-    return digest(tree_leaves(data.tensors if isinstance(data, Data) else data.head))
+def _of_validation(data: Data | Loader, seed: int) -> str:
+    with seeded(seed, "data"):
+        return digest(tree_leaves(data.tensors if isinstance(data, Data) else data.head))
 
 
 def _of_start(fits: Sequence[TrainingState]) -> str:

@@ -75,7 +75,11 @@ def _difference(here: nn.Module, there: nn.Module) -> str | None:
         return f"it has a {type(there).__name__}, not a {type(here).__name__}"
     shapes = [{name: tuple(value.shape) for name, value in part.state_dict().items()} for part in (here, there)]
     name = next((name for name in shapes[0] | shapes[1] if shapes[0].get(name) != shapes[1].get(name)), None)
-    return None if name is None else f"{name!r} has shape {shapes[1].get(name)} there, and {shapes[0].get(name)} here"
+    if name is not None:
+        return f"{name!r} has shape {shapes[1].get(name)} there, and {shapes[0].get(name)} here"
+    modules = [{name: str(module) for name, module in part.named_modules() if name} for part in (here, there)]
+    name = next((name for name in modules[0] | modules[1] if modules[0].get(name) != modules[1].get(name)), None)
+    return None if name is None else f"{name!r} is {modules[1].get(name)} there, and {modules[0].get(name)} here"
 
 
 def go_on(start: Posterior, bnn: BNN, guide: PyroModule, setting: Any) -> None:
