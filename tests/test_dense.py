@@ -257,3 +257,10 @@ def test_a_loop_of_ones_own_takes_batches_of_several_lengths():
     fit = bnn.prepare(model(Last), bnn.SVI(), num_data=12, like=batches()[0], seed=0)
     for batch in batches():
         assert fit.loss(batch).isfinite()
+
+
+def test_images_of_another_shape_are_refused_since_their_labels_would_have_that_of_training():
+    x, y = X.movedim(-1, 1)[:, :, None].repeat(1, 1, 2, 1), Y[:, None].repeat(1, 2, 1)
+    posterior = bnn.fit(model(Grid), plain(x, y), bnn.SVI(steps=2), seed=0, progress=False)
+    with pytest.raises(InputError, match=r"`x` must have shape \(N, 2, 2, 5\), got \(14, 2, 5, 2\)"):
+        posterior.predict(x.mT)

@@ -356,16 +356,16 @@ class Posterior(Fitted):
     def inputs(self, x: Any) -> X:
         """Return checked inputs in the units, precision and place of the model; columns of a frame go by name.
 
-        Of several tensors, and where targets have positions, lengths may differ from those of training, as where
+        Of several tensors, and where targets are labels (N, T), lengths may differ from those of training, as where
         sequences are padded batch by batch.
         """
         given, example = as_inputs(self._columns_by_name(x)), self.example[0]
-        has_positions = as_likelihood(self.bnn.settings["likelihood"]).has_positions
+        is_sequence = as_likelihood(self.bnn.settings["likelihood"]).has_positions and self.example[1].ndim == 2
         if isinstance(example, Inputs):
             if not isinstance(given, Inputs) or given.parts.keys() != example.parts.keys():
                 raise InputError(f"`x` must hold {', '.join(example.parts)}, as in training, got {shape_of(given)}.")
             given = Inputs({name: given.parts[name] for name in example.parts})
-        elif shape_of(given[0]) != shape_of(example[0]) and not (has_positions and given.ndim == example.ndim):
+        elif shape_of(given[0]) != shape_of(example[0]) and not (is_sequence and given.ndim == example.ndim):
             expected = ", ".join(map(str, example.shape[1:]))
             raise InputError(f"`x` must have shape (N, {expected}), got {shape_of(given)}.")
         inputs = self.bnn.cast_inputs(self.x_scaler.transform(given))

@@ -109,7 +109,8 @@ def _load(folder: Path, saved: SavedPosterior, net: Net | None, device: torch.de
 
 def _state_of(net: Any) -> dict[str, Tensor]:
     """Return the state of a network that was given, or is made by a function."""
-    return dict((net if isinstance(net, nn.Module) else nets.owned(net).build()).state_dict())
+    with seeded(0, "network"):
+        return dict((net if isinstance(net, nn.Module) else nets.owned(net).build()).state_dict())
 
 
 def _with_body(tensors: Mapping[str, Tensor], bnn: BNN, digest: str | None, folder: Path) -> Mapping[str, Tensor]:
