@@ -1,6 +1,7 @@
-"""Networks of today: a half-precision body, adapters, pixels, accumulated batches, and 1,000 classes.
+"""Networks of today: a half-precision body, adapters, pixels, ResNet-50, BERT, accumulated batches, and 1,000 classes.
 
-Each is fitted on the card and saved. `difference` is the largest difference of predictions at the posterior mean from
+Each has random weights, is fitted on the card and saved. BERT-base with LoRA has a row where transformers and peft are
+installed; ResNet-50 needs torchvision. `difference` is the largest difference of predictions at the posterior mean from
 those of the same posterior, loaded on a CPU; it `holds` below 0.002, or 0.02 with a bfloat16 body. "accumulated" has
 the difference between points after steps of one batch and after steps that average four quarters of it.
 """
@@ -8,6 +9,7 @@ the difference between points after steps of one batch and after steps that aver
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +39,56 @@ class Adapted(nn.Module):
         return self.body(x) + self.up(self.down(x))
 
 
-def half_body(width: int) -> nn.Module:
+type Problem = tuple[nn.Module, Any]
+"""A network, and its inputs."""
+
+
+def images(options: Options) -> Tensor:
+    """Return images of 3 x 32 x 32."""
+    return torch.randn(size(options, 512, 32), 3, 32, 32)
+
+
+def half_body(options: Options) -> Problem:
     """Return a frozen ResNet-18 in bfloat16 and a head in float32."""
+    width = size(options, 64, 8)
     body = resnet18(width)[:-1].to(torch.bfloat16).eval().requires_grad_(requires_grad=False)
-    return nn.Sequential(body, nn.Linear(8 * width, 10))
+    return nn.Sequential(body, nn.Linear(8 * width, 10)), images(options)
 
 
-def adapters(width: int) -> nn.Module:
+def adapters(options: Options) -> Problem:
     """Return a perceptron whose layers have adapters."""
+    width = size(options, 64, 8)
     layers = [Adapted(3 * 32 * 32, width), nn.ReLU(), Adapted(width, width), nn.ReLU(), Adapted(width, 10)]
-    return nn.Sequential(nn.Flatten(), *layers)
+    return nn.Sequential(nn.Flatten(), *layers), images(options)
 
 
-def pixels(width: int) -> nn.Module:
+def pixels(options: Options) -> Problem:
     """Return a network from images to ten logits at each pixel."""
-    return nn.Sequential(nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 10, 1))
+    width = size(options, 64, 8)
+    return nn.Sequential(nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 10, 1)), images(options)
+
+
+def resnet50(options: Options) -> Problem:
+    """Return ResNet-50 of torchvision and images of 3 x 224 x 224; of four blocks in a rehearsal."""
+    from torchvision.models.resnet import Bottleneck, ResNet
+
+    net = ResNet(Bottleneck, [1, 1, 1, 1] if options.rehearse else [3, 4, 6, 3], num_classes=10)
+    pixels = size(options, 224, 32)
+    return net, torch.randn(size(options, 256, 8), 3, pixels, pixels)
+
+
+def bert(options: Options) -> Problem:
+    """Return BERT-base of transformers with LoRA of peft, and 128 tokens a text."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertConfig, BertForSequenceClassification
+
+    small: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = BertConfig(num_labels=10, **small if options.rehearse else {})
+    lora = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"])
+    tokens = torch.randint(config.vocab_size, (size(options, 256, 16), size(options, 128, 8)))
+    mask = torch.ones_like(tokens)
+    mask[::2, tokens.shape[1] // 2 :] = 0
+    return get_peft_model(BertForSequenceClassification(config), lora), {"input_ids": tokens, "attention_mask": mask}
 
 
 def checks(options: Options) -> Checks:
@@ -63,8 +100,14 @@ def checks(options: Options) -> Checks:
         ("pixels, mean-field", pixels, bnn.likelihoods.DenseCategorical(classes=10), "mean_field", CLOSE),
         ("pixels, Laplace of the last layer", pixels, bnn.likelihoods.DenseCategorical(classes=10),
          bnn.guides.Laplace(structure="diag", sites="last_layer"), CLOSE),
+        ("ResNet-50, mean-field", resnet50, "categorical", "mean_field", CLOSE),
+        ("ResNet-50, Laplace of the last layer", resnet50, "categorical",
+         bnn.guides.Laplace(sites="last_layer"), CLOSE),
+        ("BERT with LoRA, mean-field", bert, "categorical", "mean_field", CLOSE),
+        ("BERT with LoRA, Laplace", bert, "categorical", "laplace", CLOSE),
     ):  # fmt: skip
-        yield name, partial(_beside_cpu, options, make, likelihood, guide, close)
+        if make is not bert or (find_spec("transformers") and find_spec("peft")):
+            yield name, partial(_beside_cpu, options, make, likelihood, guide, close)
     yield "accumulated", partial(_accumulated, options)
     yield "1,000 classes", partial(_classes, options)
 
@@ -72,19 +115,22 @@ def checks(options: Options) -> Checks:
 KEY, OPTIONS, jobs, run, page = measure_of("Networks of today on a GPU", checks)
 
 
-def _beside_cpu(options: Options, make: Callable[[int], nn.Module], likelihood: Any, guide: Any, close: float) -> Row:
+def _beside_cpu(options: Options, make: Callable[[Options], Problem], likelihood: Any, guide: Any, close: float) -> Row:
     torch.manual_seed(0)
-    width, count = size(options, 64, 8), size(options, 512, 32)
-    net, x = make(width), torch.randn(count, 3, 32, 32)
+    net, x = make(options)
+    few = {name: part[:32] for name, part in x.items()} if isinstance(x, dict) else x[:32]
+    count = len(x["input_ids"] if isinstance(x, dict) else x)
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood)
     y = torch.randint(0, 10, (count, 32, 32) if not isinstance(likelihood, str) else (count,))
-    method = bnn.SVI(guide=guide, steps=size(options, 200, 20), batch_size=size(options, 128, 8))
+    method = bnn.SVI(guide=guide, steps=size(options, 100, 20), batch_size=size(options, 64, 8))
     posterior = bnn.fit(model, (x, y), method, seed=0, device=options.device, progress=False)
     with tempfile.TemporaryDirectory() as folder:
         posterior.save(Path(folder) / "saved")
         other = bnn.load(Path(folder) / "saved", net=net)
-    found, expected = (each.predict(x[:64], at_mean=True).class_probs.cpu() for each in (posterior, other))
-    predict_ms = milliseconds(lambda: posterior.predict(x[:64], num_draws=20), options.device, seconds=0.5, warm_up=1)
+    found, expected = (each.predict(few, at_mean=True).class_probs.cpu() for each in (posterior, other))
+    predict_ms = milliseconds(
+        lambda: posterior.predict(few, num_draws=size(options, 20, 2)), options.device, seconds=0.5, warm_up=1
+    )
     difference = float((found - expected).abs().max())
     columns = {"fit_s": posterior.record.seconds, "predict_ms": predict_ms, "difference": difference}
     return columns | {"holds": difference < close}
