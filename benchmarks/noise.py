@@ -7,13 +7,16 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 _MOST = 2**20
+_IN_PLACE = {Tensor.cauchy_, Tensor.exponential_, Tensor.bernoulli_, Tensor.log_normal_}
+_SAMPLERS = _IN_PLACE | {torch.normal, torch._standard_gamma, torch._sample_dirichlet, torch.bernoulli, torch.poisson}
 
 
 class SameNoise(TorchFunctionMode):
     """Answers every request for normal or uniform numbers with the first of one fixed table, rounded to its precision.
 
     Every step sees the same noise, so that an eager step, and a captured one in which it becomes a constant, agree with
-    each other and with a CPU in float64. At most 2^20 numbers a request.
+    each other and with a CPU in float64. At most 2^20 numbers a request. Other laws are drawn on the CPU in float64,
+    from one seed at each request; so are the initial weights of layers.
     """
 
     def __init__(self, device: str) -> None:
@@ -43,7 +46,19 @@ class SameNoise(TorchFunctionMode):
         if func is Tensor.uniform_:
             low, high = _pair(args, kwargs, ("from", "to"))
             return args[0].copy_(self._take("uniform", args[0]) * (high - low) + low)
+        if func in _SAMPLERS:
+            return self._on_cpu(func, args, kwargs)
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            torch.manual_seed(0)
         return func(*args, **kwargs)
+
+    @staticmethod
+    def _on_cpu(func: Any, args: Any, kwargs: Any) -> Tensor:
+        torch.manual_seed(0)
+        like = next(value for value in args if isinstance(value, Tensor))
+        there = [value.cpu().double() if isinstance(value, Tensor) else value for value in args]
+        drawn = func(*there, **kwargs).to(like)
+        return like.copy_(drawn) if func in _IN_PLACE else drawn
 
     def _take(self, kind: str, like: Tensor) -> Tensor:
         return self._tables[kind, like.dtype, like.device.type][: like.numel()].view(like.shape)

@@ -100,7 +100,9 @@ def _too_much() -> Row:
     said = []
     for engine in ("eager", "auto"):
         try:
-            bnn.fit(model, data, bnn.SVI(steps=3), seed=0, device="cuda", engine=engine, progress=False)
+            bnn.fit(
+                model, data, bnn.SVI(steps=3, batch_size="all"), seed=0, device="cuda", engine=engine, progress=False
+            )
         except torch.OutOfMemoryError as error:
             said.append(str(error))
     named = all(f"batch_size={2**20}" in message for message in said)

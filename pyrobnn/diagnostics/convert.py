@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import pyrobnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs
 from pyrobnn.data.in_memory import Data
@@ -265,7 +266,7 @@ def _attributes(posterior: Posterior | Mixture, num_draws: int, seed: int) -> di
     methods = [method] if method is not None else _unlike([member.record.method for member in members])
     return {
         "creation_library": "pyrobnn",
-        "creation_library_version": version("pyrobnn"),
+        "creation_library_version": pyrobnn.__version__,
         "inference_library": "pyro",
         "inference_library_version": version("pyro-ppl"),
         "inference_method": ", ".join(_unlike([_method_name(method) for method in methods])),

@@ -65,8 +65,13 @@ def _cuda_loop(graph: fx.GraphModule, inputs: list[Tensor]) -> Loop:
         torch.cuda.current_stream().wait_stream(stream)
         for tensor, value in zip(inputs, before, strict=True):
             tensor.copy_(value)
-        with torch.cuda.graph(recorded):
-            run(1)
+        try:
+            with torch.cuda.graph(recorded):
+                run(1)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # an operation that waits for the GPU, such as one that reads a number
+            raise NotCapturable(f"a CUDA graph cannot hold the step: {str(error).splitlines()[0]}") from None
     return partial(_launch, recorded, (run, inputs))
 
 
@@ -81,21 +86,23 @@ def recorded_slope(
 ) -> Callable[[], Tensor] | None:
     """Return a function that gives terms, and the gradient of their sum, at the tensors as they are.
 
-    Other tensors that the function reads may be changed in place later on. None on other devices than a CPU, and where
-    the function cannot be recorded.
+    Other tensors that the function reads may be changed in place later on. None where the function cannot be recorded,
+    and on devices other than CPUs and CUDA's.
 
     Args:
         function: returns T terms, of any shape.
         tensors: what it takes, of P entries together.
 
     Returns:
-        A function that returns the terms and the gradient, (T + P,) in float64.
+        A function that returns the terms and the gradient, (T + P,) in float64 on the CPU.
     """
-    if any(value.device.type != "cpu" for value in tensors.values()):
+    device = next(iter(tensors.values())).device
+    if device.type not in {"cpu", "cuda"}:
         return None
     with torch.no_grad():
         count = function(tensors).numel()
-    result = torch.zeros(count + sum(value.numel() for value in tensors.values()), dtype=torch.float64)
+    size = count + sum(value.numel() for value in tensors.values())
+    result = torch.zeros(size, dtype=torch.float64, device=device)
 
     def with_terms(values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         terms = function(values)
@@ -118,6 +125,6 @@ def recorded_slope(
 
     def run() -> Tensor:
         loop(1)
-        return result
+        return result.cpu()
 
     return run
