@@ -8,6 +8,7 @@ variance of 2^18 numbers, seed 3, lie within 5 standard errors.
 
 import contextlib
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pyro
@@ -28,7 +29,7 @@ from pyrobnn.guides import Auto, Map, MeanField
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
 from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
-from pyrobnn.inference.capture.run import interpreted, make_loop
+from pyrobnn.inference.capture.run import _cuda_loop, interpreted, make_loop
 from pyrobnn.inference.capture.tape import runner
 from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
@@ -823,3 +824,53 @@ def test_entries_written_into_a_mask_are_seen_by_what_follows():
 
     _, found, _ = recorded(masked, some(8, 8))
     assert float(found.sum()) == pytest.approx(8)
+
+
+def test_a_cuda_graph_starts_from_the_values_that_its_inputs_had(monkeypatch):
+    """Stand-ins for CUDA's streams and graphs; inputs are a leaf, an expanded tensor and one that steps write to."""
+
+    @contextlib.contextmanager
+    def capturing(_):
+        before = [tensor.clone() for tensor in inputs]
+        yield
+        inputs[2].copy_(before[2])  # kernels are noted and not run
+
+    def add(x, y, total):
+        total.add_((x * y).sum())
+        return ()
+
+    graph = record(add, [torch.ones(3), torch.ones(3), torch.zeros(())])
+    inputs = [torch.arange(3.0).requires_grad_(), torch.ones(()).expand(3), torch.zeros(())]
+    stream = SimpleNamespace(wait_stream=lambda _: None)
+    replayed = SimpleNamespace(replay=lambda: interpreted(graph, inputs)(1))
+    for name, stand_in in {
+        "CUDAGraph": lambda: replayed,
+        "Stream": lambda: stream,
+        "current_stream": lambda: stream,
+        "stream": contextlib.nullcontext,
+        "device": contextlib.nullcontext,
+        "graph": capturing,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    loop = _cuda_loop(graph, inputs)
+    assert float(inputs[2]) == 0
+    loop(2)
+    assert float(inputs[2]) == 6
+
+
+def test_what_a_cuda_graph_cannot_hold_is_not_capturable(monkeypatch):
+    def refuse(_):
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nand more")
+
+    stream = SimpleNamespace(wait_stream=lambda _: None)
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda: stream)
+    for name in ("stream", "device"):
+        monkeypatch.setattr(torch.cuda, name, contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "graph", refuse)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    graph = record(lambda x: (x.add_(1), ())[1], [torch.ones(3)])
+    with pytest.raises(
+        NotCapturable, match="cannot hold the step: CUDA error: operation not permitted when .*capturing$"
+    ):
+        _cuda_loop(graph, [torch.ones(3)])

@@ -15,6 +15,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.distributions.latents import Beta, StudentT
 from pyrobnn.inference.laplace import curve
@@ -105,3 +106,17 @@ def test_a_fit_that_runs_out_of_memory_names_the_batch_size(settings, monkeypatc
     shared = {"seed": 0, "steps": 10, "batch_size": 24, "engine": "eager", "progress": False}
     with pytest.raises(torch.OutOfMemoryError, match=r"batch_size=24: set a smaller .* allocate 2.00 GiB\.$"):
         model.fit(torch.randn(50, 2), torch.randn(50), **shared, **settings)
+
+
+@pytest.mark.parametrize(
+    ("device", "products", "has_gpu", "expected"),
+    [
+        ("auto", 9_999.0, True, "cpu"),
+        ("auto", 1e4, True, "cuda"),
+        ("auto", 1e4, False, "cpu"),
+        ("cpu", 1e4, True, "cpu"),
+    ],
+)
+def test_auto_takes_a_gpu_for_networks_that_gain_by_it(device, products, has_gpu, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    assert resolve_device(device, products).type == expected

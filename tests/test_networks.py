@@ -4,6 +4,7 @@ import copy
 import random
 import types
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, 
 from torch.optim.swa_utils import AveragedModel
 
 import pyrobnn as bnn
+from pyrobnn.inference import network_checks
 from pyrobnn.inference.data import make_source
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
@@ -713,3 +715,51 @@ def test_a_class_without_arguments_is_such_a_function():
 def test_what_a_function_may_not_make_is_refused(make, message):
     with pytest.raises(bnn.InputError, match=message):
         bnn.BNN(make)
+
+
+class Words(nn.Module):
+    """The mean of embedded words and of embedded pairs of words, through layers that count the rows they see."""
+
+    rows: ClassVar = []
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.pairs, self.layer = nn.Embedding(9, 4), nn.Embedding(17, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        h = self.words(x).mean(1) + self.pairs(x[:, 1:] + x[:, :-1]).mean(1)
+        self.rows.append(len(h))
+        return self.layer(h)
+
+
+@pytest.mark.parametrize(
+    ("word", "refused"), [(8, None), (9, "'words' has rows 0 to 8"), (-1, "'words' has rows 0 to 8")]
+)
+def test_indices_of_all_rows_are_checked_without_the_layers_after_the_tables(word, refused):
+    x = torch.randint(0, 8, (2000, 3), generator=torch.Generator().manual_seed(0))
+    x[1999] = word
+    net = Words()
+    Words.rows.clear()
+    data = bnn.Data(x, torch.zeros(2000), standardize=False)
+    if refused is None:
+        make_source(data, bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN), None, seed=0)
+        assert max(Words.rows) == 2
+    else:
+        with pytest.raises(bnn.InputError, match=refused):
+            make_source(data, bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN), None, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("net", "x", "products"),
+    [
+        (nn.Sequential(nn.Linear(3, 50), nn.Tanh(), nn.Linear(50, 1)), X, 251),
+        (nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 8, 3, padding=1), nn.Flatten(), nn.Linear(24, 1)), X, 96),
+        (nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 1)), torch.zeros(24, 3, dtype=torch.long), 49),
+    ],
+)
+def test_the_products_of_a_pass_are_counted_or_at_least_the_parameters(net, x, products, monkeypatch):
+    """251 and 49 are numbers of parameters; 96 = 8 x 3 x 3 in the convolution and 24 in the linear layer."""
+    data, model = bnn.Data(x, Y, standardize=False), bnn.BNN(net, prior=UNIT, likelihood=GAUSSIAN)
+    assert make_source(data, model, None, seed=0).products == float("inf")  # without a GPU there is nothing to choose
+    monkeypatch.setattr(network_checks, "has_gpu", lambda: True)
+    assert make_source(data, model, None, seed=0).products == products

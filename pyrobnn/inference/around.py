@@ -63,7 +63,7 @@ def around(
             else _around_network(model, data, weights or {}, seed)
         )
         source = make_source(data, bnn, method.batch_size, seed=seed)
-        bnn.to(resolve_device(device)).eval()
+        bnn.to(resolve_device(device, source.products)).eval()
         _scale_targets(bnn, source)
         example = source.example(bnn)
         sites = latent_sites(bnn, *example)

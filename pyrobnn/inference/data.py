@@ -37,6 +37,7 @@ class Source:
         num_data: N.
         outputs: width of the network's output.
         num_weights: weights of the network.
+        products: multiplications of a forward pass for one example; infinite where no device is to be chosen.
         epoch: the batches in an epoch of a loader.
     """
 
@@ -47,6 +48,7 @@ class Source:
     num_data: int
     outputs: int
     num_weights: int
+    products: float
     epoch: Epoch | None = None
 
     @property
@@ -199,8 +201,8 @@ def make_source(data: Data | StoredData | Loader, bnn: BNN, batch_size: BatchSiz
         head = first_rows(data)
         num_data, epoch = data.counted(len(head[0])) if isinstance(data, Loader) else (len(data), None)
         x_scaler, y_scaler = _units(data, bnn)
-        outputs = checked_outputs(bnn, data, head, x_scaler, y_scaler)
-    return Source(data, head, x_scaler, y_scaler, num_data, outputs, bnn.num_weights, epoch)
+        outputs, products = checked_outputs(bnn, data, head, x_scaler, y_scaler)
+    return Source(data, head, x_scaler, y_scaler, num_data, outputs, bnn.num_weights, products, epoch)
 
 
 def check_validation(data: Data | Loader, bnn: BNN, *, seed: int) -> None:

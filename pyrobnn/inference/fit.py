@@ -87,7 +87,8 @@ def fit(
             `Loader`.
         method: the inference method: `SVI` or another, such as `NUTS`; `Automatic` if left out.
         seed: seed of starting values, mini-batches and draws.
-        device: "cpu", "cuda", ..., or "auto" for a GPU if available.
+        device: "cpu", "cuda", ..., or "auto": a GPU if there is one, but the CPU for a small network, which
+            it runs faster: below 10,000 multiplications an example.
         engine: "captured" records the step once and runs it without Python, "eager" runs Pyro at each step. With a
             single particle or antithetic pair, both give the same numbers for the same seed, up to rounding.
             Otherwise they draw different noise of the same distribution. "auto" takes the engine predicted to finish

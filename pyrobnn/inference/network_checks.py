@@ -2,10 +2,12 @@
 
 import copy
 import functools
+import math
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from torch.utils import checkpoint
 from pyrobnn._core.checks import check_digits
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import mark, seeded
+from pyrobnn._torch.devices import has_gpu
 from pyrobnn._torch.inputs import Inputs, X, shape_of, tensors_of
 from pyrobnn._torch.private import written
 from pyrobnn.bnn import BNN
@@ -22,6 +25,7 @@ from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Loader
 from pyrobnn.data.stored import StoredData
 from pyrobnn.inference.output_limits import warn_of_limits
+from pyrobnn.inference.training.engines import Work
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.nets import is_custom, leftovers
 
@@ -34,8 +38,14 @@ SHOWN = 2
 """Examples for a trial run of a network; statistics of a batch, as in batch normalisation, need two."""
 
 
-def checked_outputs(bnn: BNN, data: Data | StoredData | Loader, head: Batch, x_scaler: Scaler, y_scaler: Scaler) -> int:
-    """Run the network on two examples, refuse shapes and targets that do not fit together, and return its width."""
+def checked_outputs(
+    bnn: BNN, data: Data | StoredData | Loader, head: Batch, x_scaler: Scaler, y_scaler: Scaler
+) -> tuple[int, float]:
+    """Run the network on two examples, and return its width and the products of a forward pass for one.
+
+    Raises:
+        InputError: shapes or targets that do not fit together.
+    """
     x, y = head
     for given, cast, scaler, name in (
         (x, bnn.cast_inputs(x), x_scaler, "x"),
@@ -45,7 +55,7 @@ def checked_outputs(bnn: BNN, data: Data | StoredData | Loader, head: Batch, x_s
             for pair in zip(tensors_of(given), tensors_of(cast), strict=True):
                 check_digits(*pair, name)
     with trial(bnn):
-        inputs, f = _called(bnn, data, x, x_scaler)
+        inputs, f, products = _called(bnn, data, x, x_scaler)
         if f.ndim != 2 or len(f) != len(inputs):
             raise InputError(
                 f"The network must map inputs (N, ...) to outputs (N, outputs); {shape_of(inputs)} became "
@@ -67,7 +77,7 @@ def checked_outputs(bnn: BNN, data: Data | StoredData | Loader, head: Batch, x_s
             check(y)
         some = y_scaler.transform(y[:: len(y) // _TARGETS + 1])
         warn_of_limits(bnn, inputs, f, bnn.cast_targets(some, f))
-    return f.shape[1]
+    return f.shape[1], products
 
 
 @contextmanager
@@ -139,20 +149,20 @@ def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
     return any(value is not None for value in gradients)
 
 
-def _called(bnn: BNN, data: Data | StoredData | Loader, x: X, x_scaler: Scaler) -> tuple[X, Tensor]:
-    """Return two examples and the outputs of the network for them."""
-    blocks = _looked_at(bnn, data, x, x_scaler)
-    inputs = next(blocks)
+def _called(bnn: BNN, data: Data | StoredData | Loader, x: X, x_scaler: Scaler) -> tuple[X, Tensor, float]:
+    """Return two examples, the outputs of the network for them, and the products of a forward pass for one."""
+    inputs = bnn.cast_inputs(x_scaler.transform(x[:SHOWN]))
     try:
         copies = {name: bnn.initial_values[name].detach().clone() for name in bnn.site_names}
         bnn.outputs(copies, inputs)  # which may create state that the network keeps, such as a table of positions
         before = _state(bnn)
+        products = _products(bnn, copies, inputs) if has_gpu() else math.inf
         bnn.outputs(copies, inputs)
         _refuse_state(_changed(before, bnn))
         _refuse_new_state(bnn)
         f = tried(bnn, inputs)
-        for block in blocks:
-            bnn.outputs(bnn.initial_values, block)
+        if isinstance(data, Data):
+            _look_up_all(bnn, data, inputs, x_scaler)
     except InputError:
         raise
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
@@ -161,7 +171,19 @@ def _called(bnn: BNN, data: Data | StoredData | Loader, x: X, x_scaler: Scaler) 
         raise InputError(
             f"The network does not take inputs of shape {shape_of(x)}: {first_line}.{advice}", page=_PAGE
         ) from None
-    return inputs, f
+    return inputs, f, products
+
+
+def _products(bnn: BNN, weights: dict[str, Tensor], inputs: X) -> float:
+    """Return the multiplications of a forward pass for one example, infinite where torch counts none.
+
+    They are at least as many as the parameters, since torch does not count those of recurrent layers.
+    """
+    with Work() as work:
+        bnn.outputs(weights, inputs)
+    parameters = {**dict(bnn.net.named_parameters()), **weights}
+    most = max(work.products / len(inputs), sum(value.numel() for value in parameters.values()))
+    return float(most) if work.operations else math.inf
 
 
 def _state(bnn: BNN) -> dict[str, Tensor]:
@@ -206,13 +228,32 @@ def _same(value: Tensor, before: Tensor) -> bool:
     return is_nan is not None and bool((is_nan | (value == before)).all())
 
 
-def _looked_at(bnn: BNN, data: Data | StoredData | Loader, head: X, x_scaler: Scaler) -> Iterator[X]:
-    """Yield two examples, and then, in blocks, all others where the network looks up rows by numbers in them."""
-    looks_up = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in bnn.net.modules())
-    yield bnn.cast_inputs(x_scaler.transform(head[:SHOWN]))
-    if looks_up and isinstance(data, Data):
-        for x in data.x.split(1024):
-            yield bnn.cast_inputs(x_scaler.transform(x))
+class _AllLookedUp(Exception):
+    """A pass has come to its last table."""
+
+
+def _look_up_all(bnn: BNN, data: Data, inputs: X, x_scaler: Scaler) -> None:
+    """Run the network on all examples, in blocks, up to the last table in which it looks up rows by numbers in them."""
+    tables = [module for module in bnn.net.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
+    calls, last = 0, -1
+
+    def look(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == last:
+            raise _AllLookedUp
+
+    hooks = [table.register_forward_hook(look) for table in tables]
+    try:
+        bnn.outputs(bnn.initial_values, inputs)
+        last = calls
+        for x in data.x.split(1024) if last else ():
+            calls = 0
+            with suppress(_AllLookedUp):
+                bnn.outputs(bnn.initial_values, bnn.cast_inputs(x_scaler.transform(x)))
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def refuse_checkpoints(bnn: BNN, example: Batch, *, training: bool) -> None:

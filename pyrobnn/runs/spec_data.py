@@ -127,7 +127,7 @@ class FitSpec:
             there is no section [guide]. None for the method of the estimators.
         settings: without a `type`, settings of svi that replace those of the estimators' method.
         seed: seed of the fit.
-        device: "cpu", "cuda", ..., or "auto" for a GPU if available.
+        device: as in `pyrobnn.fit`.
         engine: "auto", "eager" or "captured", as in `pyrobnn.fit`.
     """
 

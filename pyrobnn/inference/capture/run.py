@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from pyrobnn._core.errors import NotCapturable
-from pyrobnn._torch.private import MissingFromTorch, sources_forgotten
+from pyrobnn._torch.private import MissingFromTorch, sources_forgotten, written
 from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
 from pyrobnn.inference.capture.tape.plan import Tape
 
@@ -56,15 +56,17 @@ def _cuda_loop(graph: fx.GraphModule, inputs: list[Tensor]) -> Loop:
     """Return a loop over a CUDA graph of one step: one call for all of its kernels, and no wait for their end."""
     recorded, run = torch.cuda.CUDAGraph(), interpreted(graph, inputs)
     with torch.cuda.device(inputs[0].device):
-        before = [tensor.clone() for tensor in inputs]
+        before = [(written(tensor), tensor.clone()) for tensor in inputs]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):
                 run(1)
         torch.cuda.current_stream().wait_stream(stream)
-        for tensor, value in zip(inputs, before, strict=True):
-            tensor.copy_(value)
+        with torch.no_grad():
+            for tensor, (mark, value) in zip(inputs, before, strict=True):
+                if written(tensor) != mark:
+                    tensor.copy_(value)
         try:
             with torch.cuda.graph(recorded):
                 run(1)
