@@ -178,7 +178,9 @@ def _show(result: Any) -> None:
     for finding in result.diagnosis.headlines:
         if finding.text != result.failed:
             Console().print(_shown(finding), highlight=False, soft_wrap=True)
-    Console().print(score_table(f"{len(result.test)} test examples", result.scores, result.baselines))
+    Console().print(
+        score_table(f"{len(result.test)} test example{'s' * (len(result.test) > 1)}", result.scores, result.baselines)
+    )
     typer.echo(f"Report: {result.path / 'report.html'}")
     if result.failed is not None:
         _fail(result.failed, code=1)

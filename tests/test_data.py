@@ -11,7 +11,7 @@ from torch.masked import masked_tensor
 
 import pyrobnn as bnn
 from pyrobnn import Data, InputError
-from pyrobnn.data.in_memory import same_inputs
+from pyrobnn.data.splits import same_inputs
 from pyrobnn.diagnostics.folds import folds_of_inputs
 from pyrobnn.inference.several import automatic
 from pyrobnn.verdict.baselines import _Problem
@@ -110,6 +110,34 @@ def test_a_split_of_rows_that_differ_is_a_permutation():
     rest, part = bnn.Data(x, x[:, 0]).split(0.3, seed=7)
     assert torch.equal(part.x, x[order[:15]])
     assert torch.equal(rest.x, x[order[15:]])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("rows", [1, 3])
+def test_parts_have_their_share_of_each_class_up_to_a_group(seed, rows):
+    """Of 600 examples, in groups of copies, 39 are of one class and 3 of another."""
+    y = torch.cat([torch.full((558,), 4), torch.full((39,), 7), torch.full((3,), 9)])
+    x = torch.arange(600) // rows
+    data = bnn.Data(x[:, None].float(), y, standardize=False)
+    rest, part = data.split(0.1, seed=seed)
+    assert abs(len(part) - 60) <= rows
+    assert abs(int((part.y == 7).sum()) - 3.9) < rows + 1
+    assert int((part.y == 9).sum()) <= 3
+    assert len(rest) + len(part) == 600
+    for train, held_out in automatic._splits(data, seed):
+        share = len(held_out) / 600
+        assert abs(int((held_out.y == 7).sum()) - 39 * share) < 2 * rows
+        assert len(train) + len(held_out) == 600
+
+
+def test_each_row_of_a_class_is_as_likely_in_a_part():
+    """Of 7 rows of class 1 among 20, over 2,000 seeds: a share of 0.3 within 5 standard errors."""
+    y = torch.arange(20) % 3 % 2
+    data = bnn.Data(torch.arange(20.0)[:, None], y, standardize=False)
+    drawn = torch.zeros(20)
+    for seed in range(2000):
+        drawn[data.split(0.3, seed=seed)[1].x[:, 0].long()] += 1
+    assert float((drawn / 2000 - 0.3).abs().max()) < 5 * (0.3 * 0.7 / 2000) ** 0.5
 
 
 def test_copies_of_a_row_fall_on_one_side_in_automatic_folds_and_baselines():

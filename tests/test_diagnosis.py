@@ -7,6 +7,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
@@ -292,12 +293,37 @@ def test_ensembles_are_judged_like_others():
     assert {"elbo", "bias", "surprise", "baseline", "epistemic"} <= names
 
 
+@pytest.mark.parametrize(("rare", "judged"), [(9, False), (10, True), (0, False)])
+def test_predictions_of_a_class_with_few_held_out_examples_are_not_judged(rare, judged):
+    """A fit that is good and tests that are not: 30 examples of class 0 at inputs of class 1, and a few of class 1."""
+    x = torch.tensor([[-1.0], [1.0]]).repeat(100, 1)
+    train = bnn.Data(x, (x[:, 0] > 0).long(), standardize=False)
+    model = bnn.BNN(nn.Linear(1, 2), prior=bnn.priors.Normal(3.0), likelihood="categorical")
+    posterior = model.fit(train, guide="mean_field", seed=0, progress=False)
+    test = bnn.Data(torch.ones(30 + rare, 1), torch.tensor([0] * 30 + [1] * rare), standardize=False)
+    diagnosis = bnn.diagnose(posterior, train, test, seed=0)
+    assert bool(diagnosis.warnings) == judged
+    count = {0: "No examples are", 9: "9 examples are"}.get(rare)
+    said = [note for note in diagnosis.notes if "too few to judge" in note]
+    assert said == (
+        []
+        if judged
+        else [
+            f"{count} of class 1 among the {30 + rare} held out, too few to judge the "
+            "predictions: hold out more rows, so that each class has 10 or more."
+        ]
+    )
+
+
 def test_few_examples_are_called_few_and_a_rate_is_a_probability():
     model, train, test = linear_problem(0)
     posterior = exact_posterior(model, train)
     one = bnn.Data(test.x[:1], test.y[:1], standardize=False)
-    few = "Only 1 examples were held out: calibration can hardly be judged."
+    few = "1 example is held out, too few to judge the predictions: hold out 10 or more."
     assert few in bnn.diagnose(posterior, train, one).notes
+    twelve = bnn.Data(test.x[:12], test.y[:12], standardize=False)
+    few = "Only 12 examples were held out: calibration can hardly be judged."
+    assert few in bnn.diagnose(posterior, train, twelve).notes
     with pytest.raises(bnn.InputError, match="`false_alarm_rate` must lie between 0 and 1, got 1.5"):
         bnn.diagnose(posterior, train, false_alarm_rate=1.5)
 

@@ -115,7 +115,7 @@ def test_scores_print_as_a_table():
     scores = Scores(rmse=Score(1.23456, 0.0456, higher_is_better=False), r2=Score(0.5, math.nan, higher_is_better=True))
     assert str(scores).splitlines() == [
         "rmse       1.235 ± 0.046    lower is better",
-        "r2           0.5 ± nan      higher is better",
+        "r2           0.5            higher is better",
     ]
     assert repr(Scores()) == ""
     assert isinstance(bnn.score(normals(3), [0.0, 1.0, 2.0]), Scores)

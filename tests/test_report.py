@@ -174,7 +174,9 @@ def test_classification_has_a_reliability_diagram(classification, drawn):
         "Mutual information (nats)",
     ]
     assert [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()] == ["a", "b", "c"]
-    assert "classes (3)a, b, c" in flat_text(rendered)
+    counts = [part.class_counts(3) for part in (train, test)]
+    shown = ", ".join(f"{name} ({a} + {b})" for name, a, b in zip("abc", *counts, strict=True))
+    assert f"classes (3), examples to train on and to test on{shown}" in flat_text(rendered)
     assert "Scores on the 6 test examples" in flat_text(rendered)
 
 

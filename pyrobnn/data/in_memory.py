@@ -11,11 +11,8 @@ from torch import Tensor
 
 from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, check_finite, check_flag
 from pyrobnn._core.errors import InputError
-from pyrobnn._torch.inputs import Inputs, X, as_inputs, flat_rows, shape_of, single
-
-_FEWEST_INPUTS = 10
-"""Inputs that differ, below which rows of the same inputs are no copies but a table of categories."""
-_ROWS_AT_ONCE, _ROUNDING = 4096, 1e-9
+from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
+from pyrobnn.data.splits import classes_of, drawn_together, same_inputs
 
 
 class Data:
@@ -141,11 +138,20 @@ class Data:
         check_count(num_rows, "num_rows")
         return (self[start : start + num_rows] for start in range(0, len(self), num_rows))
 
+    def class_counts(self, num_classes: int) -> list[int]:
+        """Return the number of examples of each class, where targets are classes.
+
+        Examples:
+            >>> bnn.Data([[0.0], [1.0], [2.0]], [0, 2, 2]).class_counts(3)
+            [1, 0, 2]
+        """
+        return self.y.reshape(-1).long().bincount(minlength=num_classes).tolist()
+
     def split(self, fraction: float, *, seed: int) -> tuple["Data", "Data"]:
         """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one.
 
         Rows of the same inputs stay together, so that scores on the part hold for new inputs; with such rows the part
-        may be smaller than `fraction`.
+        may be smaller than `fraction`. Each class, of whole numbers as targets, has its share of both parts.
 
         Examples:
             >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
@@ -157,62 +163,8 @@ class Data:
         size = max(1, round(fraction * len(self)))
         if size >= len(self):
             raise InputError(f"Cannot split {len(self)} row(s) into two parts: pass more data.")
-        (part,), rest = drawn_together(same_inputs(self.x), [size], seed=seed)
+        (part,), rest = drawn_together(same_inputs(self.x), [size], seed=seed, classes=classes_of(self.y))
         return self[rest], self[part]
-
-
-def same_inputs(x: X) -> Tensor:
-    """Return the group of each row, (N,), numbered in the order of rows: rows of equal inputs have the same.
-
-    Where few inputs come again and again, as in a table of some categories, each row is a group.
-    """
-    width, number = x[0].numel(), torch.arange(len(x))
-    factors = torch.randint(-(2**62), 2**62, (width,), generator=torch.Generator().manual_seed(0)) | 1
-    marks = torch.cat([_mark(rows, factors) for rows in x.detach().split(_ROWS_AT_ONCE)])
-    _, group = marks.unique(return_inverse=True)
-    count = int(group.max()) + 1
-    if count == len(x) or count < _FEWEST_INPUTS:
-        return number
-    first = torch.full((count,), len(x)).scatter_reduce(0, group, number, "amin")
-    return first.argsort().argsort()[group]
-
-
-def _mark(rows: X, factors: Tensor) -> Tensor:
-    """Return a number of 64 bits for each row, which rows that differ share by chance alone."""
-    bits = (flat_rows(rows).cpu() + 0.0).contiguous().view(torch.int64)
-    mixed = (bits ^ (bits >> 29)) * factors
-    return (mixed ^ (mixed >> 31)).sum(1)
-
-
-def drawn_together(
-    groups: Tensor, sizes: Sequence[int | float], *, seed: int, weights: Tensor | None = None
-) -> tuple[list[Tensor], Tensor]:
-    """Return the rows of parts drawn at random, of at most these sizes, and the other rows; groups stay whole.
-
-    Args:
-        groups: the group of each row, (N,).
-        sizes: sizes of the parts; each has at least one group.
-        seed: seed of the choice.
-        weights: weight of each row, or None for 1.
-    """
-    count = int(groups.max()) + 1
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    counted = torch.ones(len(groups), dtype=torch.float64) if weights is None else weights.double().cpu()
-    heavy = torch.zeros(count, dtype=torch.float64).index_add(0, groups, counted)[order].tolist()
-    left, part_of = list(range(count)), torch.full((count,), len(sizes))
-    for part, size in enumerate(sizes):
-        total, taken = 0.0, list[int]()
-        for place in left:
-            if total + heavy[place] <= size * (1 + _ROUNDING):
-                taken.append(place)
-                total += heavy[place]
-        taken = taken or [min(left, key=heavy.__getitem__)]
-        part_of[order[taken]] = part
-        gone = set(taken)
-        left = [place for place in left if place not in gone]
-    rows = order.argsort()[groups].argsort(stable=True)
-    *parts, rest = [rows[part_of[groups[rows]] == part] for part in range(len(sizes) + 1)]
-    return parts, rest
 
 
 def _as_weights(values: Any, num_rows: int) -> Tensor:

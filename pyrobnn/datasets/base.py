@@ -58,7 +58,7 @@ class Dataset:
         """Return the data of a split as (train, test).
 
         If no splits are published, split i has a random 10 % of the rows (rounded, at least one) as its test part,
-        drawn by `Data.split(0.1, seed=i)`; classes are not stratified.
+        drawn by `Data.split(0.1, seed=i)`, with its share of each class.
 
         Args:
             i: number of the split, 0 to `num_splits` - 1.

@@ -43,6 +43,8 @@ _DRAWS_OF_STEPS = 100
 """Draws for targets with point masses, whose distribution function is slow."""
 _MOST_FOR_KHAT = 10_000
 _FEWEST_EXAMPLES = 20
+_TOO_FEW = 10
+"""Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
 
 
 @under(gradients)
@@ -79,7 +81,8 @@ def diagnose(
     Args:
         posterior: the fitted posterior.
         train: the training data: `Data`, a pair (x, y), or a loader, whose examples are all collected in memory.
-        test: held-out data, of which at most 1000 examples are used; without them predictions are not judged.
+        test: held-out data, of which at most 1000 examples are used; without them, or with fewer than 10 of a class,
+            predictions are not judged.
         num_draws: number of draws S for predictions.
         false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit, split evenly between
             the tests. The comparison with baselines and the order of the errors need three standard errors.
@@ -107,7 +110,9 @@ def diagnose(
     level = false_alarm_rate / max(1, num_tests)
     findings = [*_of_training(posterior, train, level, seed), epistemic_finding(prediction), *mean_findings(prediction)]
     baselines = fit_baselines(posterior.bnn, train)
-    held_out = None if test is None else Data(x, y)
+    has_classes = prediction.is_classification and y.ndim == 1
+    too_few = None if test is None else _too_few(y, train, has_classes=has_classes)
+    held_out = None if test is None or too_few is not None else Data(x, y)
     verdict = _against_baselines(posterior, train, held_out, baselines, prediction.num_draws)
     memorised = memorised_targets(posterior, train, baselines, advice(posterior))
     findings += [] if memorised is None else [Finding("memorised", "warning", memorised)]
@@ -116,11 +121,34 @@ def diagnose(
     if test is None:
         text = "No data were held out: nothing here tells whether predictions are calibrated."
         findings.append(Finding("held-out data", "note", text))
+    elif too_few is not None:
+        findings.append(Finding("held-out data", "note", too_few))
     else:
         findings += _of_held_out(posterior, prediction, x, y, level=level, seed=seed)
     findings += _of_weights(posterior, train)
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name != BASELINE))
     return Diagnosis(tuple(findings), false_alarm_rate)
+
+
+def _too_few(y: Tensor, train: Data, *, has_classes: bool) -> str | None:
+    """Say of which held-out examples, with targets y, there are too few to judge predictions; None if enough."""
+    if len(y) < _TOO_FEW:
+        return f"{_counted(len(y))} held out, too few to judge the predictions: hold out 10 or more."
+    if not has_classes:
+        return None
+    classes = train.y.unique()
+    counts = [int((y == label).sum()) for label in classes]
+    rarest = min(range(len(counts)), key=counts.__getitem__)
+    if counts[rarest] >= _TOO_FEW:
+        return None
+    return (
+        f"{_counted(counts[rarest])} of class {int(classes[rarest])} among the {len(y)} held out, too few to judge the "
+        "predictions: hold out more rows, so that each class has 10 or more."
+    )
+
+
+def _counted(number: int) -> str:
+    return f"{number or 'No'} example{'s are' if number != 1 else ' is'}"
 
 
 def _some(data: Data, seed: int) -> tuple[X, Tensor]:

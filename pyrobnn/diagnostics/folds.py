@@ -8,8 +8,9 @@ from torch import Tensor
 from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.given import as_data, as_loader
-from pyrobnn.data.in_memory import Data, same_inputs
+from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
+from pyrobnn.data.splits import same_inputs
 
 
 def as_folds(folds: Any, groups: Any, num_rows: int) -> tuple[int | np.ndarray, np.ndarray | None]:

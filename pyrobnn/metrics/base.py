@@ -32,7 +32,7 @@ class Score:
     higher_is_better: bool
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ± {self.stderr:.3f}"
+        return f"{self.value:.3f}" if math.isnan(self.stderr) else f"{self.value:.3f} ± {self.stderr:.3f}"
 
 
 class Scores(dict[str, Score]):
@@ -47,9 +47,13 @@ class Scores(dict[str, Score]):
     def __repr__(self) -> str:
         width = max((len(name) for name in self), default=0)
         return "\n".join(
-            f"{name:<{width}}  {entry.value:>10.4g} ± {entry.stderr:<8.2g} {_direction(name, entry)}"
+            f"{name:<{width}}  {entry.value:>10.4g} {_plus_minus(entry.stderr):<10} {_direction(name, entry)}"
             for name, entry in self.items()
         )
+
+
+def _plus_minus(stderr: float) -> str:
+    return "" if math.isnan(stderr) else f"± {stderr:.2g}"
 
 
 def _direction(name: str, score: Score) -> str:

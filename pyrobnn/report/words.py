@@ -99,7 +99,8 @@ def found(
     scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], train: Data, num: int, *, has_test: bool
 ) -> str:
     """Return a sentence on how well the network predicts, beside the baselines; empty without a finite score."""
-    where = f"{num} test examples" if has_test else f"its own {num} training examples"
+    few = "1 test example" if num == 1 else f"{num} test examples"
+    where = few if has_test else f"its own {num} training examples"
     ways = {
         "accuracy": (_share, "finds", f"the class of # of {where}"),
         "r2": (_share, "explains", f"# of the variance of {train.target_name} in {where}"),
@@ -216,7 +217,11 @@ def data_rows(train: Data, test: Data | None, class_names: Sequence[str]) -> lis
         (f"features ({train.x[0].numel()})", names),
         ("standardised", "yes" if train.standardize else "no"),
     ]
-    return [*rows, (f"classes ({len(class_names)})", ", ".join(class_names))] if class_names else rows
+    if not class_names:
+        return rows
+    counts = [part.class_counts(len(class_names)) for part in (train, test) if part is not None]
+    counted = (f"{name} ({' + '.join(map(str, numbers))})" for name, *numbers in zip(class_names, *counts, strict=True))
+    return [*rows, (f"classes ({len(class_names)}), examples to train on and to test on", ", ".join(counted))]
 
 
 def ending_rows(posterior: Posterior | Mixture) -> list[tuple[str, str]]:

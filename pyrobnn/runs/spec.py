@@ -247,10 +247,20 @@ class Prepared:
         held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
         return (
             f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}. Method {method}{guide}. "
-            f"{len(self.train)} rows to train on,{held_out} {len(self.test)} to test on."
+            f"{len(self.train)} rows to train on,{held_out} {len(self.test)} to test on{self._classes}."
         )
 
+    @property
+    def _classes(self) -> str:
+        names = self.dataset.class_names
+        if not 0 < len(names) <= _FEW_CLASSES:
+            return ""
+        pairs = zip(names, self.train.class_counts(len(names)), self.test.class_counts(len(names)), strict=True)
+        return ": " + ", ".join(f"{train} and {test} of {name!r}" for name, train, test in pairs)
 
+
+_FEW_CLASSES = 5
+"""Number of classes whose examples are counted in a sentence."""
 _READERS: dict[str, Callable[[Any], Any]] = {
     "data": lambda table: DataSpec(**table),
     "fit": FitSpec.from_table,

@@ -14,7 +14,8 @@ from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Data, Scaler, same_inputs
+from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.splits import same_inputs
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.likelihoods.counts import with_open_noise
 from pyrobnn.posterior.prediction import Prediction

@@ -17,7 +17,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Data, drawn_together, same_inputs
+from pyrobnn.data.in_memory import Data
+from pyrobnn.data.splits import classes_of, drawn_together, same_inputs
 from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.mcmc.mcmc import NUTS
@@ -202,7 +203,8 @@ def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
     """
     folds, used = defaults.FOLDS_OF_FEW if _size(data) <= defaults.FEW_ROWS else defaults.FOLDS
     sizes = [data.total_weight / folds if data.weights is not None else len(data) // folds] * used
-    parts, _ = drawn_together(same_inputs(data.x), sizes, seed=seed, weights=data.weights)
+    groups, classes = same_inputs(data.x), classes_of(data.y)
+    parts, _ = drawn_together(groups, sizes, seed=seed, weights=data.weights, classes=classes)
     is_held_out = torch.zeros(used, len(data), dtype=torch.bool)
     for mask, part in zip(is_held_out, parts, strict=True):
         mask[part] = True

@@ -1,0 +1,95 @@
+"""Parts of data drawn at random: copies of a row together, each class with its share."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pyrobnn._torch.inputs import X, flat_rows
+
+_FEWEST_INPUTS = 10
+"""Inputs that differ, below which rows of the same inputs are no copies but a table of categories."""
+_ROWS_AT_ONCE, _ROUNDING = 4096, 1e-9
+
+
+def same_inputs(x: X) -> Tensor:
+    """Return the group of each row, (N,), numbered in the order of rows: rows of equal inputs have the same.
+
+    Where few inputs come again and again, as in a table of some categories, each row is a group.
+    """
+    width, number = x[0].numel(), torch.arange(len(x))
+    factors = torch.randint(-(2**62), 2**62, (width,), generator=torch.Generator().manual_seed(0)) | 1
+    marks = torch.cat([_mark(rows, factors) for rows in x.detach().split(_ROWS_AT_ONCE)])
+    _, group = marks.unique(return_inverse=True)
+    count = int(group.max()) + 1
+    if count == len(x) or count < _FEWEST_INPUTS:
+        return number
+    first = torch.full((count,), len(x)).scatter_reduce(0, group, number, "amin")
+    return first.argsort().argsort()[group]
+
+
+def _mark(rows: X, factors: Tensor) -> Tensor:
+    """Return a number of 64 bits for each row, which rows that differ share by chance alone."""
+    bits = (flat_rows(rows).cpu() + 0.0).contiguous().view(torch.int64)
+    mixed = (bits ^ (bits >> 29)) * factors
+    return (mixed ^ (mixed >> 31)).sum(1)
+
+
+def classes_of(y: Tensor) -> Tensor | None:
+    """Return the class of each row, (N,), numbered from 0; None for real numbers, several columns, and single rows."""
+    if y.is_floating_point() or y.ndim > 1:
+        return None
+    values, classes = y.unique(return_inverse=True)
+    return classes if len(values) < len(y) else None
+
+
+def drawn_together(
+    groups: Tensor,
+    sizes: Sequence[int | float],
+    *,
+    seed: int,
+    weights: Tensor | None = None,
+    classes: Tensor | None = None,
+) -> tuple[list[Tensor], Tensor]:
+    """Return the rows of parts drawn at random, of at most these sizes, and the other rows; groups stay whole.
+
+    Args:
+        groups: the group of each row, (N,).
+        sizes: sizes of the parts; each has at least one group.
+        seed: seed of the choice.
+        weights: weight of each row, or None for 1.
+        classes: class of each row, or None; a group has that of its last row. Parts have their share of each class, up
+            to a group.
+    """
+    count, generator = int(groups.max()) + 1, torch.Generator().manual_seed(seed)
+    order = torch.randperm(count, generator=generator)
+    if classes is not None:
+        of_group = torch.zeros(count, dtype=torch.int64)
+        of_group[groups] = classes
+        order = order[_evenly(of_group[order], generator)]
+    counted = torch.ones(len(groups), dtype=torch.float64) if weights is None else weights.double().cpu()
+    heavy = torch.zeros(count, dtype=torch.float64).index_add(0, groups, counted)[order].tolist()
+    left, part_of = list(range(count)), torch.full((count,), len(sizes))
+    for part, size in enumerate(sizes):
+        total, taken = 0.0, list[int]()
+        for place in left:
+            if total + heavy[place] <= size * (1 + _ROUNDING):
+                taken.append(place)
+                total += heavy[place]
+        taken = taken or [min(left, key=heavy.__getitem__)]
+        part_of[order[taken]] = part
+        gone = set(taken)
+        left = [place for place in left if place not in gone]
+    rows = order.argsort()[groups].argsort(stable=True)
+    *parts, rest = [rows[part_of[groups[rows]] == part] for part in range(len(sizes) + 1)]
+    return parts, rest
+
+
+def _evenly(classes: Tensor, generator: torch.Generator) -> Tensor:
+    """Return an order, (N,), in which each class is spread evenly from end to end, from a place drawn at random."""
+    sizes = classes.bincount()
+    by_class = classes.argsort(stable=True)
+    number = torch.empty_like(classes)
+    number[by_class] = torch.arange(len(classes)) - (sizes.cumsum(0) - sizes)[classes[by_class]]
+    start = torch.rand(len(sizes), generator=generator, dtype=torch.float64)
+    return ((number + start[classes]) / sizes[classes]).argsort(stable=True)
