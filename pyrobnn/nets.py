@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.prune import BasePruningMethod
@@ -20,7 +20,13 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import setting
 
-Activation = Literal["relu", "tanh", "sigmoid", "gelu", "silu", "elu", "softplus"]
+
+def _name_of(activation: Any) -> Any:
+    """Return the name of a class of `torch.nn`; other values as they are."""
+    return next((name for name, known in _ACTIVATIONS.items() if known is activation), activation)
+
+
+Activation = Annotated[Literal["relu", "tanh", "sigmoid", "gelu", "silu", "elu", "softplus"], BeforeValidator(_name_of)]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
@@ -49,7 +55,7 @@ class MLP:
         in_features: number of inputs; in a spec file it is taken from the data.
         hidden: width of each hidden layer; empty for a linear model.
         out_features: number of outputs; in a spec file it follows from the data and the likelihood.
-        activation: name of the activation.
+        activation: name of the activation, or its class, such as torch.nn.ReLU.
         bias: give each layer a bias.
         dtype: precision of the weights, and of everything that is computed with them.
 

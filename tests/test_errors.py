@@ -437,3 +437,25 @@ def test_a_seed_is_a_whole_number(seed):
 def test_a_number_of_replicates_is_a_whole_number():
     with pytest.raises(bnn.InputError, match="`replicates` must be a whole number, at least 1"):
         bnn.fit_replicates(make_bnn(net()), bnn.Data(X, Y), bnn.SVI(steps=1), seed=0, replicates="2")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: bnn.SVI(learning_rate=0.1), "unknown setting `learning_rate`; .* Did you mean 'lr'?"),
+        (lambda: bnn.NUTS(chains=2), "unknown setting `chains`; .* Did you mean 'num_chains'?"),
+        (lambda: bnn.SVI(stepz=3), "unknown setting `stepz`; .* Did you mean 'steps'?"),
+        (lambda: bnn.SVI(zzz=3), "unknown setting `zzz`; known are [a-z_, ]*$"),
+        (lambda: bnn.SVI(steps=np.ones((50, 40))), "`steps`: .*, got ndarray of shape \\(50, 40\\)$"),
+        (lambda: bnn.BNN(net(), likelihood=torch.ones(500)), "got Tensor of shape \\(500,\\)\\."),
+        (lambda: bnn.SVI(steps=[1] * 500), "got \\[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, ...\\]$"),
+    ],
+)
+def test_settings_are_suggested_and_arrays_are_not_printed(call, message):
+    with pytest.raises(bnn.InputError, match=message):
+        call()
+
+
+def test_names_that_torch_and_statistics_have_are_taken():
+    assert bnn.MLP(1, [3], 1, activation=nn.Tanh) == bnn.MLP(1, [3], 1, activation="tanh")
+    assert bnn.BNN(net(), likelihood="normal").settings["likelihood"] == bnn.likelihoods.Gaussian()

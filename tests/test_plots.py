@@ -5,6 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from helpers import edges, labelled
+from matplotlib import pyplot as plt
 from matplotlib.collections import LineCollection, PolyCollection
 from scipy import stats
 
@@ -374,3 +375,15 @@ def test_weights_of_many_layers_join_the_small_ones(data):
     labels = [text.get_text() for text in plots.weights(posterior).axes[0].get_legend().get_texts()]
     assert labels[-1].startswith("2 smaller layers")
     assert len(labels) == 6
+
+
+@pytest.mark.parametrize("name", ["fit_1d", "sparsification", "selective_risk", "predictive_check"])
+def test_pictures_of_one_panel_are_drawn_in_a_given_panel(name):
+    data = bnn.datasets.sinusoid()
+    posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=20, seed=0, progress=False)
+    figure, axes = plt.subplots(1, 2)
+    arguments = (posterior, data) if name == "fit_1d" else (posterior.predict(data.x, num_draws=20), data.y)
+    assert getattr(bnn.plots, name)(*arguments, ax=axes[1]) is figure
+    assert not axes[0].has_data()
+    assert axes[1].has_data()
+    plt.close(figure)

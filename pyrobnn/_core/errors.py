@@ -1,9 +1,11 @@
 """Errors for input that cannot be used and steps that cannot be captured, warnings, and hints for unknown names."""
 
 import difflib
+import reprlib
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = str(Path(__file__).parents[1])
 REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
@@ -72,7 +74,41 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
+_ELSEWHERE = {
+    "learning_rate": "lr",
+    "num_steps": "steps",
+    "n_steps": "steps",
+    "num_iterations": "steps",
+    "max_iter": "max_steps",
+    "num_epochs": "epochs",
+    "n_epochs": "epochs",
+    "draws": "num_draws",
+    "num_samples": "num_draws",
+    "n_samples": "num_draws",
+    "chains": "num_chains",
+    "tune": "warmup",
+    "warmup_steps": "warmup",
+    "num_members": "members",
+    "n_members": "members",
+    "ensemble_size": "members",
+    "sigma": "scale",
+    "std": "scale",
+    "random_state": "seed",
+}
+"""Names that other libraries have for settings, and ours."""
+_SHORT = reprlib.Repr(maxstring=200, maxother=200, maxlist=10, maxtuple=10, maxdict=10)
+
+
+def shown(value: Any) -> str:
+    """Return a value as messages show it: in one line, and arrays, tensors and data frames by their shape."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"{type(value).__name__} of shape {tuple(shape)}"
+    return " ".join(_SHORT.repr(value).split())
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known name, or nothing if none is near."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    names = list(known)
+    close = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in names else difflib.get_close_matches(name, names, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

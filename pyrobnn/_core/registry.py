@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from pyrobnn._core.errors import InputError, did_you_mean
+from pyrobnn._core.errors import InputError, did_you_mean, shown
 from pyrobnn._core.settings import snake_case
 
 
@@ -22,8 +22,14 @@ class Registry:
     `pyrobnn.<kind>` whose name is the setting's name.
     """
 
-    def __init__(self, kind: str, accepts: Callable[[Any], bool], page: str) -> None:
-        """Name the kind, say which plain objects may stand for a setting of it, and which page tells how to choose."""
+    def __init__(
+        self, kind: str, accepts: Callable[[Any], bool], page: str, *, also: Mapping[str, str] | None = None
+    ) -> None:
+        """Name the kind, say which plain objects may stand for a setting of it, and which page tells how to choose.
+
+        `also` has further names for some settings.
+        """
+        self._also = dict(also or {})
         self.kind = kind
         self.page = page
         self.accepts = accepts
@@ -47,6 +53,7 @@ class Registry:
         known = self._all()
         if not isinstance(name, str):
             raise InputError(f"The type of a {self.kind} must be a name, got {name!r}: one of {', '.join(self.names)}.")
+        name = self._also.get(name, name)
         if name not in known:
             hint = did_you_mean(name, known)
             raise InputError(f"Unknown {self.kind} {name!r}.{hint} Known: {', '.join(sorted(known))}.", page=self.page)
@@ -71,6 +78,6 @@ class Registry:
             return value
         raise InputError(
             f"Expected a {self.kind}: one of the names {', '.join(self.names)}, a setting, or a suitable object; "
-            f"got {value!r}.",
+            f"got {shown(value)}.",
             page=self.page,
         )

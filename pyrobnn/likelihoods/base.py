@@ -226,7 +226,9 @@ def squeeze_single(f: Tensor) -> tuple[Tensor, int]:
 
 
 PAGE = "how-to/likelihoods"
-registry = Registry("likelihood", accepts=lambda value: isinstance(value, Likelihood), page=PAGE)
+registry = Registry(
+    "likelihood", accepts=lambda value: isinstance(value, Likelihood), page=PAGE, also={"normal": "gaussian"}
+)
 """Likelihoods by name; `register` adds a likelihood.
 
 Examples:

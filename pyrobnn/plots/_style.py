@@ -52,6 +52,17 @@ def panels(num: int, layout: Layout = "row", panel: tuple[float, float] = PANEL)
     return grid(num, num if layout == "row" else 1, panel)
 
 
+def one_panel(ax: Axes | None) -> tuple[Figure, Axes]:
+    """Return a figure with one panel, or the figure and the panel that are given."""
+    if ax is None:
+        figure, (axis,) = panels(1)
+        return figure, axis
+    tidy(ax)
+    given = ax.get_figure(root=True)
+    assert given is not None
+    return given, ax
+
+
 def grid(num: int, most_columns: int, panel: tuple[float, float] = PANEL) -> tuple[Figure, list[Axes]]:
     """Return a figure with panels in rows of at most `most_columns`, each panel (width, height) in inches."""
     columns = min(num, most_columns)

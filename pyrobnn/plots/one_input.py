@@ -13,7 +13,7 @@ from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._torch.inputs import is_number, shape_of, single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import as_array, band, first_column, legend, panels, plain
+from pyrobnn.plots._style import as_array, band, first_column, legend, one_panel, plain
 from pyrobnn.plots.regression import require_real
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -29,6 +29,7 @@ def fit_1d(
     truth: Callable[[Tensor], Tensor] | None = None,
     *,
     num_draws: int = 500,
+    ax: Axes | None = None,
 ) -> Figure:
     """Draw the predictive mean over one input with its bands of ±2 standard deviations, and the training data.
 
@@ -42,6 +43,7 @@ def fit_1d(
             inputs of the data if the network takes no others, such as codes of categories.
         truth: the curve without noise, from x (G, 1) to values with G entries.
         num_draws: number of posterior draws.
+        ax: the panel to draw in; if not given, a new figure.
 
     Raises:
         InputError: more than one input, or class labels as targets.
@@ -62,7 +64,7 @@ def fit_1d(
     grid = grid.sort(0).values
     prediction = posterior.predict(grid, num_draws=num_draws)
     require_real(prediction, "fit_1d")
-    figure, (axis,) = panels(1)
+    figure, axis = one_panel(ax)
     inputs = as_array(grid[:, 0])
     draw_bands(axis, inputs, prediction)
     if truth is not None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -12,7 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.diagnostics.simulation import VsbcReport
 from pyrobnn.plots._arviz import arviz_figure
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
-from pyrobnn.plots._style import band, first_column, grid, legend, legend_below, panels, title
+from pyrobnn.plots._style import band, first_column, grid, legend, legend_below, one_panel, title
 from pyrobnn.plots.uncertainty import distance_from_uniform
 from pyrobnn.posterior.prediction import Prediction
 
@@ -26,7 +27,7 @@ _FLOOR = 0.1
 """Share of the largest spread of curves that counts where they hardly differ, as in the tails of a density."""
 
 
-def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
+def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0, ax: Axes | None = None) -> Figure:
     """Draw data sets that the fit simulates beside the observed data: these should not stand out.
 
     Real targets: the density, smoothed alike for all sets. Counts, and targets with probability at limits: the
@@ -40,6 +41,7 @@ def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure
         prediction: a prediction at N inputs.
         y: the observed targets, (N,) or (N, K).
         seed: seed of the simulated targets.
+        ax: the panel to draw in; if not given, a new figure.
 
     Raises:
         InputError: not one target per prediction.
@@ -53,8 +55,8 @@ def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure
     """
     observed, simulated = _targets(prediction, y, seed)
     if prediction.is_classification:
-        return _frequencies(simulated, observed, prediction.class_probs.shape[-1])
-    figure, (axis,) = panels(1)
+        return _frequencies(simulated, observed, prediction.class_probs.shape[-1], ax)
+    figure, axis = one_panel(ax)
     of_sets = _densities if prediction.is_continuous else _distributions
     y_values, curves = of_sets(np.concatenate([observed[None], simulated[:_MOST_SETS]]))
     step: Any = None if prediction.is_continuous else "post"
@@ -127,11 +129,11 @@ def _targets(prediction: Prediction, y: Any, seed: int) -> tuple[np.ndarray, np.
     return observed, np.stack([first_column(values) for values in prediction.sample(seed=seed)])
 
 
-def _frequencies(simulated: np.ndarray, observed: np.ndarray, num_classes: int) -> Figure:
+def _frequencies(simulated: np.ndarray, observed: np.ndarray, num_classes: int, ax: Axes | None) -> Figure:
     classes = np.arange(num_classes)
     share = np.stack([(simulated == label).mean(1) for label in classes])
     low, high = np.quantile(share, _CENTRAL, axis=1)
-    figure, (axis,) = panels(1)
+    figure, axis = one_panel(ax)
     axis.vlines(classes, low, high, color=LIGHT_BLUE, linewidth=7, label="simulated, 95 %")
     axis.plot(classes, share.mean(1), "_", color=BLUE, ms=12, mew=1.6, label="simulated, mean")
     axis.plot(classes, [(observed == label).mean() for label in classes], "o", color=INK, ms=5, label="observed")

@@ -12,7 +12,7 @@ from pyrobnn.metrics import pit as transforms
 from pyrobnn.metrics import selective_risk as risk_curves
 from pyrobnn.metrics import sparsification as sparsification_curves
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import Layout, as_array, band, legend, panels, shares, title
+from pyrobnn.plots._style import Layout, as_array, band, legend, one_panel, panels, shares, title
 from pyrobnn.posterior.prediction import Prediction
 
 _NAMES = {
@@ -24,12 +24,13 @@ _NAMES = {
 }
 
 
-def sparsification(prediction: Prediction, y: Any) -> Figure:
+def sparsification(prediction: Prediction, y: Any, *, ax: Axes | None = None) -> Figure:
     """Draw the error that remains when the most uncertain examples are dropped, between the best and no order.
 
     Args:
         prediction: predictions at N inputs.
         y: the targets in original units, (N,) or (N, K).
+        ax: the panel to draw in; if not given, a new figure.
 
     Raises:
         InputError: as for `pyrobnn.metrics.sparsification`, the source of the curves.
@@ -43,19 +44,20 @@ def sparsification(prediction: Prediction, y: Any) -> Figure:
     """
     curves = sparsification_curves(prediction, y)
     error, measure = ("Brier score", "entropy") if prediction.is_classification else ("RMSE", "standard deviation")
-    figure, (axis,) = panels(1)
+    figure, axis = one_panel(ax)
     _curves(axis, 1 - curves.coverage, curves, f"by {measure}")
     axis.set(xlabel="share of examples dropped", ylabel=f"{error} of the rest / of all")
     title(axis, f"Sparsification; AUSE {curves.excess:.3f}")
     return figure
 
 
-def selective_risk(prediction: Prediction, y: Any) -> Figure:
+def selective_risk(prediction: Prediction, y: Any, *, ax: Axes | None = None) -> Figure:
     """Draw the risk among the answered examples when the least certain examples are not answered.
 
     Args:
         prediction: predictions at N inputs.
         y: the targets in original units, (N,) or (N, K).
+        ax: the panel to draw in; if not given, a new figure.
 
     Raises:
         InputError: as for `pyrobnn.metrics.selective_risk`, the source of the curves.
@@ -70,7 +72,7 @@ def selective_risk(prediction: Prediction, y: Any) -> Figure:
     curves = risk_curves(prediction, y)
     risk = "error rate" if prediction.is_classification else "mean squared error"
     measure = "confidence" if prediction.is_classification else "standard deviation"
-    figure, (axis,) = panels(1)
+    figure, axis = one_panel(ax)
     _curves(axis, curves.coverage, curves, f"by {measure}")
     axis.set(xlabel="coverage: share of examples answered", ylabel=risk)
     title(axis, f"Selective risk; area {curves.error.mean():.3g}, {curves.excess:.3g} above the best")
