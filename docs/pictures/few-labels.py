@@ -53,9 +53,9 @@ def main() -> None:
     x, y = make_moons(1060, noise=0.3, random_state=0)
     train = bnn.Data(x[:60].astype("float32"), y[:60])
     doubt = bnn.plots.decision_surface(fitted(train), train)
-    doubt.set_size_inches(8, 2.8)
+    doubt.set_size_inches(9.6, 2.9)
     for text in doubt.findobj(Text):
-        text.set_fontsize(11)
+        text.set_fontsize(10)
     save(doubt, "few-labels-doubt.png", 105)
 
     found = [losses(seed) for seed in range(10)]

@@ -26,15 +26,18 @@ def main() -> None:
         "NUTS": nuts.predict(grid, num_draws=1600),
     }
     plt.rcParams |= {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11}
-    figure, axes = plt.subplots(1, 3, figsize=(7, 2.7), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(7, 3.2), sharex=True, sharey=True, layout="constrained")
     for axis, (name, prediction) in zip(axes, predictions.items(), strict=True):
         mean, std = prediction.mean, prediction.epistemic_std
-        axis.fill_between(grid[:, 0], mean - 2 * std, mean + 2 * std, color=BAND, linewidth=0)
-        axis.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6)
-        axis.plot(x[:, 0], data.y, "o", color=INK, markersize=2.5)
-        axis.set(title=name, xlim=(-1, 1), ylim=(-4, 4), xticks=[-1, 0, 1])
+        axis.fill_between(grid[:, 0], mean - 2 * std, mean + 2 * std, color=BAND, lw=0, label="epistemic, ±2 sd")
+        axis.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6, label="mean")
+        axis.plot(x[:, 0], data.y, "o", color=INK, markersize=2.5, label="data")
+        axis.set(title=name, xlim=(-1, 1), ylim=(-4, 4), xticks=[-1, 0, 1], xlabel="x")
         at_data, outside = (float(std[(grid[:, 0] - place).abs().argmin()]) for place in (0.25, 1.0))
         axis.text(0.03, 0.02, f"sd at 0.25: {at_data:.2f}\nsd at 1: {outside:.2f}", transform=axis.transAxes)
+    axes[0].set_ylabel("y")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     figure.savefig(OUT, dpi=120)
 
 

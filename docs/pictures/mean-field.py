@@ -1,10 +1,12 @@
 """Draw mean-field.png and mean-field-width.png: a gap under three approximations, and a network too wide."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import pyrobnn as bnn
 
@@ -22,13 +24,22 @@ def panel(axis: Axes, title: str, posterior: bnn.Posterior, text: str, *, total:
     prediction = posterior.predict(GRID, num_draws=1600)
     mean = prediction.mean
     if total:
-        axis.fill_between(GRID[:, 0], mean - 2 * prediction.std, mean + 2 * prediction.std, color=PALE, linewidth=0)
+        axis.fill_between(
+            GRID[:, 0], mean - 2 * prediction.std, mean + 2 * prediction.std, color=PALE, lw=0, label="all, ±2 sd"
+        )
     spread = prediction.epistemic_std
-    axis.fill_between(GRID[:, 0], mean - 2 * spread, mean + 2 * spread, color=BAND, linewidth=0)
-    axis.plot(GRID[:, 0], mean, color=BLUE, linewidth=1.6)
-    axis.plot(X[:, 0], DATA.y, "o", color=INK, markersize=2.5)
-    axis.set(title=title, xlim=(-1.5, 1.5), xticks=[-1, 0, 1])
+    axis.fill_between(GRID[:, 0], mean - 2 * spread, mean + 2 * spread, color=BAND, lw=0, label="epistemic, ±2 sd")
+    axis.plot(GRID[:, 0], mean, color=BLUE, linewidth=1.6, label="mean")
+    axis.plot(X[:, 0], DATA.y, "o", color=INK, markersize=2.5, label="data")
+    axis.set(title=title, xlim=(-1.5, 1.5), xticks=[-1, 0, 1], xlabel="x")
     axis.text(0.03, 0.98, text, transform=axis.transAxes, va="top")
+
+
+def labelled(figure: Figure, axes: Sequence[Axes]) -> None:
+    """Name the axis of the targets, and explain the colours below the panels."""
+    axes[0].set_ylabel("y")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
 
 
 def gap() -> None:
@@ -40,12 +51,13 @@ def gap() -> None:
         "NUTS": bnn.NUTS(num_draws=400, warmup=400, max_tree_depth=8),
         "Laplace, full": bnn.SVI(guide=bnn.guides.Laplace(structure="full")),
     }
-    figure, axes = plt.subplots(1, 3, figsize=(7, 2.7), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(7, 3.2), sharex=True, sharey=True, layout="constrained")
     for axis, (name, method) in zip(axes, methods.items(), strict=True):
         posterior = bnn.fit(model, DATA, method, seed=0, progress=False)
         at_data, at_gap = posterior.predict([[0.75], [0.0]], num_draws=1600).epistemic_std.tolist()
         panel(axis, name, posterior, f"sd at 0.75: {at_data:.2f}\nsd in the gap: {at_gap:.2f}", total=False)
     axes[0].set_ylim(-2.4, 2.4)
+    labelled(figure, axes)
     figure.savefig(IMAGES / "mean-field.png", dpi=120)
 
 
@@ -56,7 +68,7 @@ def width() -> None:
         "100 units": (100, "fan_in", "learned"),
         "100 units, tuned": (100, "tuned", "tuned"),
     }
-    figure, axes = plt.subplots(1, 3, figsize=(7, 2.7), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(7, 3.2), sharex=True, sharey=True, layout="constrained")
     for axis, (name, (units, prior, noise)) in zip(axes, cases.items(), strict=True):
         net = bnn.MLP(1, [units], 1, activation="tanh")
         model = bnn.BNN(net, prior=bnn.priors.Normal(prior), likelihood=bnn.likelihoods.Gaussian(scale=noise))
@@ -66,6 +78,7 @@ def width() -> None:
         print(name, found, kl, posterior.record.stop_reason)
         panel(axis, name, posterior, f"noise sd {found:.2f}\nKL a weight {kl:.3f}", total=True)
     axes[0].set_ylim(-3.4, 3.4)
+    labelled(figure, axes)
     figure.savefig(IMAGES / "mean-field-width.png", dpi=120)
 
 

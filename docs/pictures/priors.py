@@ -29,8 +29,9 @@ _SHOWN = 12
 def main() -> None:
     """Make the picture."""
     x = torch.linspace(-2, 2, 200)[:, None]
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
-    for axis, (name, prior) in zip(figure.subplots(2, 3).flat, PRIORS.items(), strict=True):
+    figure = Figure(figsize=(7.2, 5), layout="constrained")
+    axes = figure.subplots(2, 3)
+    for axis, (name, prior) in zip(axes.flat, PRIORS.items(), strict=True):
         model = bnn.BNN(bnn.MLP(1, [50], 1), prior=prior)
         functions = model.sample_prior_predictive(x, num_draws=2000, seed=1).draw_means.numpy()
         low, high = np.quantile(functions, [0.05, 0.95], axis=0)
@@ -41,6 +42,12 @@ def main() -> None:
         axis.set_title(name, fontsize=10, loc="left")
         axis.tick_params(labelsize=10)
         axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("f(x)")
+    for axis in axes[1]:
+        axis.set_xlabel("x")
+    handles = [axes[0, 0].lines[0], axes[0, 0].collections[0]]
+    figure.legend(handles, ["functions", "90 % of them"], loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(OUT, dpi=110)
     Image.open(OUT).convert("RGB").quantize(64).save(OUT, optimize=True)  # few colours, a small file
 

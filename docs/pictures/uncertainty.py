@@ -32,13 +32,13 @@ def numbers() -> None:
         left.fill_between(grid[:, 0], mean - 2 * spread, mean + 2 * spread, color=color, linewidth=0, label=label)
     left.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6)
     left.plot(x[:, 0], y, "o", color=INK, markersize=2.5)
-    left.set(xlim=(-1.6, 1.6), ylim=(-2.5, 3.5), title="prediction")
+    left.set(xlim=(-1.6, 1.6), ylim=(-2.5, 3.5), title="prediction", xlabel="x", ylabel="y")
     left.legend(frameon=False, loc="upper left")
     right.plot(grid[:, 0], epistemic, color=BLUE, linewidth=1.8, label="epistemic_std")
     right.plot(grid[:, 0], aleatoric, "--", color=ORANGE, linewidth=1.8, label="aleatoric_std")
     for low, high in ((-1, -0.2), (0.4, 1)):
         right.axvspan(low, high, color=PALE, linewidth=0)
-    right.set(ylim=(0, 0.8), title="its two parts; data where shaded")
+    right.set(ylim=(0, 0.8), xlabel="x", ylabel="standard deviation", title="its two parts; data where shaded")
     right.legend(frameon=False, loc="upper center")
     figure.savefig(IMAGES / "uncertainty.png", dpi=120)
 
@@ -53,13 +53,16 @@ def classes() -> None:
     prediction = posterior.predict(torch.cartesian_prod(across, up), num_draws=500)
     epistemic = prediction.mutual_information
     parts = {"aleatoric: entropy of a draw": prediction.entropy - epistemic, "epistemic: mutual information": epistemic}
-    figure, axes = plt.subplots(1, 2, figsize=(7, 3.1), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(7, 3.5), sharex=True, sharey=True, layout="constrained")
     for axis, (name, values) in zip(axes, parts.items(), strict=True):
         picture = axis.pcolormesh(across, up, values.view(141, 131).T, cmap=SHADES, vmin=0, vmax=0.7, rasterized=True)
         for label, marker in ((0, "o"), (1, "^")):
             x, y = points[labels == label].T
             axis.plot(x, y, marker, color=ORANGE, markeredgecolor="white", markeredgewidth=0.4, markersize=4)
-        axis.set(title=name)
+        axis.set(title=name, xlabel="x0")
+    axes[0].set_ylabel("x1")
+    handles = [plt.Line2D([], [], marker=marker, color=ORANGE, linestyle="") for marker in "o^"]
+    figure.legend(handles, ["class 0", "class 1"], loc="outside lower center", ncols=2, frameon=False)
     figure.colorbar(picture, ax=axes, label="nats")
     figure.savefig(IMAGES / "uncertainty-classes.png", dpi=112)
 

@@ -70,7 +70,7 @@ class ElboReport:
     """The ELBO and its terms for the whole data set, in nats; str() shows them as a table.
 
     Attributes:
-        sites: terms by latent site.
+        sites: terms by latent site; a joint guide of Pyro has one more, of size 0, with the entropy of all.
         log_likelihood: E_q[log p(D | w)], in the units of the model's targets.
         log_prior: E_q[log p(w)] in total.
         entropy: -E_q[log q(w)] in total.
@@ -94,7 +94,8 @@ class ElboReport:
 
     def __str__(self) -> str:
         header = f"{'site':<24}{'size':>9}{'log prior':>20}{'entropy':>20}{'KL':>20}{'KL exact':>14}"
-        rows = [_row(site.name, site.size, site) for site in self.sites]
+        is_joint = any(site.size == 0 for site in self.sites)
+        rows = [_row(site.name, site.size, site, of_all=is_joint) for site in self.sites if site.size]
         total = _row("total", sum(site.size for site in self.sites), self)
         lines = [header, *rows, total, f"expected log-likelihood {self.log_likelihood}", f"ELBO {self.elbo}"]
         if self.log_volume:
@@ -102,7 +103,10 @@ class ElboReport:
         return "\n".join(lines)
 
 
-def _row(name: str, size: int, terms: SiteTerms | ElboReport) -> str:
+def _row(name: str, size: int, terms: SiteTerms | ElboReport, *, of_all: bool = False) -> str:
+    """Return a line of the table; without entropy and KL where the guide has one density of all sites."""
+    if of_all:
+        return f"{name:<24}{size:>9}{terms.log_prior!s:>20}{'-':>20}{'-':>20}{'-':>14}"
     exact = "-" if terms.kl_exact is None else f"{terms.kl_exact:.2f}"
     columns = f"{terms.log_prior!s:>20}{terms.entropy!s:>20}{terms.kl!s:>20}"
     return f"{name:<24}{size:>9}{columns}{exact:>14}"

@@ -72,15 +72,19 @@ def fit_1d(
     draw_data(axis, train)
     axis.set_xlim(inputs[0], inputs[-1])
     axis.locator_params(axis="x", nbins=6)
-    axis.set_ylim(*_limits(axis.get_ylim(), first_column(train.y)))
+    axis.set_ylim(*_limits(axis.get_ylim(), first_column(train.y), first_column(prediction.mean)))
     legend(axis, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return figure
 
 
-def _limits(present: tuple[float, float], y: np.ndarray) -> tuple[float, float]:
-    """Return limits no farther from the targets than the range of these."""
-    span = float(y.max() - y.min())
-    return (max(present[0], float(y.min()) - span), min(present[1], float(y.max()) + span)) if span > 0 else present
+def _limits(present: tuple[float, float], y: np.ndarray, mean: np.ndarray) -> tuple[float, float]:
+    """Return limits no farther from the targets than the range of these, or twice as far for the mean."""
+    low, high = float(y.min()), float(y.max())
+    span = high - low
+    if span == 0:
+        return present
+    lowest, highest = (float(np.clip(end, low - 2 * span, high + 2 * span)) for end in (mean.min(), mean.max()))
+    return max(present[0], min(low - span, lowest)), min(present[1], max(high + span, highest))
 
 
 def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tensor:
