@@ -182,7 +182,7 @@ def test_information_of_many_columns_comes_from_samples(monkeypatch):
     logits = torch.randn(40, 5, 8, generator=generator, dtype=torch.float64)
     prediction = Prediction(dist.Bernoulli(logits=logits).to_event(1))
     exact, entropy = prediction.mutual_information, prediction.entropy
-    monkeypatch.setattr("pyrobnn.posterior.prediction.MOST_OUTCOMES", 100)
+    monkeypatch.setattr("pyrobnn.posterior.classes.MOST_OUTCOMES", 100)
     found = prediction.mutual_information
     assert not torch.equal(found, exact)
     error = 1.0 / math.sqrt(1000)  # log p(y | w) - log p(y) has a deviation below 1 here
@@ -489,3 +489,27 @@ def test_a_mean_of_counts_that_few_draws_make_up_is_told(spread, is_few):
     real = bnn.Prediction(dist.Normal(rates.log(), 1.0))
     assert not real.rests_on_few_draws.any()
     assert real.mean.shape == (2,)
+
+
+def test_a_table_has_a_row_for_each_input():
+    draws = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    prediction = bnn.Prediction(dist.Normal(draws, 0.5))
+    frame = prediction.to_frame()
+    assert frame.shape == (4, 6)
+    np.testing.assert_allclose(frame["mean"], draws.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(frame["upper_95"], prediction.quantile(0.975))
+    probs = torch.rand(50, 4, 3, generator=torch.Generator().manual_seed(1))
+    prediction = bnn.Prediction(dist.Categorical(probs=probs / probs.sum(-1, keepdim=True)))
+    frame = prediction.to_frame(["red", "green", "blue"])
+    assert list(frame) == ["class", "prob_red", "prob_green", "prob_blue", "entropy", "mutual_information"]
+    assert frame["class"].tolist() == [["red", "green", "blue"][number] for number in prediction.label]
+    np.testing.assert_allclose(frame.filter(like="prob_").sum(axis=1), 1, rtol=1e-6)
+    assert prediction.to_frame()["class"].isin(["0", "1", "2"]).all()
+
+
+def test_tables_of_several_targets_and_names_that_do_not_fit_are_refused():
+    several = bnn.Prediction(dist.Normal(torch.zeros(2, 3, 2), 1.0).to_event(1))
+    with pytest.raises(bnn.InputError, match="A table has one target column, got predictions of \\(2,\\) targets"):
+        several.to_frame()
+    with pytest.raises(bnn.InputError, match="must name 2 classes, got 1 names"):
+        bnn.Prediction(dist.Bernoulli(torch.full((2, 3), 0.5))).to_frame(["no"])

@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical
 
 from pyrobnn._core.checks import as_targets, as_tensor
 from pyrobnn._core.errors import InputError
@@ -15,15 +14,17 @@ from pyrobnn.distributions import support
 from pyrobnn.distributions.quantiles import count_quantile, real_quantile
 from pyrobnn.distributions.targets import LabelOrIgnored
 from pyrobnn.likelihoods.base import require_labels, require_whole
+from pyrobnn.posterior.classes import OfClasses
 from pyrobnn.posterior.draws import rest_on_few, tell_of_few_draws, variance_over_draws
-from pyrobnn.posterior.outcomes import MOST_OUTCOMES, listed_entropy, num_samples, sampled_information
-from pyrobnn.posterior.rows import Rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _NEAREST_LEVEL = 1e-15
 """How near to 0 and 1 the level of a quantile may come: distribution functions are rounded by 1e-16."""
 
 
-class Prediction(Rows):
+class Prediction(OfClasses):
     """The predictive distribution of the targets at N inputs: a mixture of S distributions for each input.
 
     p(y | x) = 1/S sum_s p(y | x, w_s). Everything is in the original units of y. It is in float64 where targets were
@@ -287,75 +288,42 @@ class Prediction(Rows):
         lower, upper = self.quantile([(1 - level) / 2, (1 + level) / 2])
         return lower, upper
 
-    @property
-    def class_probs(self) -> Tensor:
-        """Probabilities of the classes under the mixture, (N, C); for Bernoulli targets C = 2, (N, K, 2).
+    def to_frame(self, class_names: Sequence[str] | None = None) -> "pd.DataFrame":
+        """Return a pandas table with a row for each input, for one target column.
+
+        Of numbers it has the mean, standard deviations and the 95 % interval; of classes the most probable class, the
+        probability of each, entropy and mutual information.
+
+        Args:
+            class_names: the names of the classes; their numbers if not given.
+
+        Raises:
+            InputError: several target columns, numbers without quantiles, or names that are too few or too many.
 
         Examples:
-            >>> from pyro.distributions import Categorical
-            >>> prediction = bnn.Prediction(Categorical(probs=torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]])))  # two draws
-            >>> prediction.class_probs
-            tensor([[0.7000, 0.3000]])
+            >>> from pyro.distributions import Normal
+            >>> prediction = bnn.Prediction(Normal(torch.zeros(2, 1), 1.0))  # two draws at one input
+            >>> list(prediction.to_frame())
+            ['mean', 'std', 'epistemic_std', 'aleatoric_std', 'lower_95', 'upper_95']
         """
-        self._require_classes("Class probabilities")
-        mean = self.mean
-        return torch.stack([1 - mean, mean], -1) if self._is_binary else mean / mean.sum(-1, keepdim=True)
+        import pandas as pd
 
-    @property
-    def label(self) -> Tensor:
-        """The most probable class, (N,), (N, K) for Bernoulli targets, or (N, *positions)."""
-        return self.class_probs.argmax(-1)
-
-    @property
-    def entropy(self) -> Tensor:
-        """Entropy of the mixture in nats, (N,): total uncertainty about the class.
-
-        Several target columns have the entropy of all of them jointly, not the sum over columns: draws tie them
-        together. Where they have more than 1024 joint outcomes (more than ten binary columns), it is the entropy given
-        the weights plus `mutual_information`. `by_target` has the entropy of each.
-        """
-        self._require_classes("Entropy")
-        if self._num_outcomes > MOST_OUTCOMES:
-            return self._entropy_given_weights() + self.mutual_information
-        if not self.distribution.event_shape:
-            return torch.special.entr(self.class_probs).sum(-1)
-        return self.by_rows(lambda part: listed_entropy(part._column_probs()), width=self._num_outcomes)
-
-    @property
-    def mutual_information(self) -> Tensor:
-        """Information in nats that the class would give about the weights (BALD, Houlsby et al. 2011), (N,).
-
-        The entropy of the mixture less the mean entropy of its components: epistemic uncertainty, log S at most.
-        Several target columns count jointly. With more than 1024 joint outcomes, it is the mean of log p(y | w_s) - log
-        p(y) over targets y drawn from each draw w_s. These are 1000 targets in all, or S if S is larger, with the same
-        random numbers for every input.
-
-        Examples:
-            >>> from pyro.distributions import Categorical
-            >>> same, apart = [[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]  # two draws at each of two inputs
-            >>> prediction = bnn.Prediction(Categorical(probs=torch.tensor([same, apart]).swapaxes(0, 1)))
-            >>> prediction.entropy, prediction.mutual_information
-            (tensor([0.6931, 0.6931]), tensor([0.0000, 0.6931]))
-        """
-        self._require_classes("Mutual information")
-        if self._num_outcomes > MOST_OUTCOMES:
-            num = num_samples(self.num_draws)
-            return self.by_rows(lambda part: sampled_information(part._column_probs()), width=num)
-        return (self.entropy - self._entropy_given_weights()).clamp_min(0)
-
-    def _entropy_given_weights(self) -> Tensor:
-        """Return the mean entropy under each draw, (N,)."""
-        return self.by_rows(lambda part: part._unchecked.entropy().mean(0))
-
-    @property
-    def _num_outcomes(self) -> int:
-        """The number of joint outcomes of several target columns; 1 for a single column."""
         shape = self.distribution.event_shape
-        return int(self._num_classes ** shape.numel()) if shape else 1
-
-    def _column_probs(self) -> Tensor:
-        """Return the probabilities of the classes of several columns under each draw, (S, N, K, C)."""
-        return torch.stack([1 - self._probs, self._probs], -1) if self._is_binary else self._probs.flatten(2, -2)
+        if shape:
+            raise InputError(f"A table has one target column, got predictions of {tuple(shape)} targets an input.")
+        if not self.is_classification:
+            names = ("mean", "std", "epistemic_std", "aleatoric_std")
+            lower, upper = self.interval(0.95)
+            columns = {name: getattr(self, name) for name in names} | {"lower_95": lower, "upper_95": upper}
+            return pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
+        probs = self.class_probs.cpu().numpy()
+        labels = [str(number) for number in range(probs.shape[1])] if class_names is None else list(class_names)
+        if len(labels) != probs.shape[1]:
+            raise InputError(f"`class_names` must name {probs.shape[1]} classes, got {len(labels)} names.")
+        frame = pd.DataFrame(probs, columns=[f"prob_{name}" for name in labels])
+        frame.insert(0, "class", [labels[number] for number in self.label.tolist()])
+        doubt = {"entropy": self.entropy, "mutual_information": self.mutual_information}
+        return frame.assign(**{name: values.cpu().numpy() for name, values in doubt.items()})
 
     def _targets(self, y: Any) -> Tensor:
         targets = as_targets(y, len(self))
@@ -375,14 +343,6 @@ class Prediction(Rows):
     def _component_means(self) -> Tensor:
         """The mean under each draw in the model's units, (S, N, K)."""
         return self._probs if self.is_classification else self.distribution.mean
-
-    @property
-    def _probs(self) -> Tensor:
-        """The probabilities under each draw, (S, N, C) or (S, N, K)."""
-        base = self._base
-        if isinstance(base, Categorical) and "probs" not in vars(base):
-            return base.logits.exp()  # they are normalised, and softmax over few classes takes many times longer
-        return base.probs
 
     def _original(self, values: Tensor) -> Tensor:
         """Return values in original units."""
