@@ -1,0 +1,183 @@
+"""Conformal prediction: levels hold over many draws of data, also for wrong models, by groups and under weights.
+
+Coverages are means over 200 draws of held-out and new rows, compared within 5 standard errors of that mean, from the
+spread over draws. Seeds are those of the generators. Thresholds are compared with those of a plain loop.
+"""
+
+import math
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn.posterior.conformal import ConformalPrediction, ConformityScores, Grouping
+
+DRAWS, HELD_OUT, NEW = 200, 99, 200
+
+
+def rows(num, group=None, weight=None):
+    return Grouping(
+        torch.zeros(num, dtype=torch.int64) if group is None else group,
+        torch.ones(num, dtype=torch.float64) if weight is None else weight,
+    )
+
+
+def numbers(x, *, loc=0.0, scale=1.0):
+    """Predict x with a spread that grows with it, moved by `loc` and multiplied by `scale`, from one draw."""
+    return dist.Normal((x + loc)[None], scale * (0.5 + x.abs())[None])
+
+
+def classes(x, *, wrong=False):
+    logits = torch.stack([x, torch.zeros_like(x), -x, 0.5 * x], -1)[None]
+    return dist.Categorical(logits=logits.flip(-1) * 3 if wrong else logits)
+
+
+def calibrated(law, data, new, method, seed=0, *, held=None, there=None):
+    x, y = data
+    scores = ConformityScores(bnn.Prediction(law(x)), y, held or rows(len(x)), method, seed)
+    return ConformalPrediction(law(new), scores=scores, rows=there or rows(len(new)), seed=seed)
+
+
+def inside(prediction, y, level):
+    if prediction.is_classification:
+        return prediction.label_set(level)[torch.arange(len(y)), y]
+    lower, upper = prediction.interval(level)
+    return (lower <= y) & (y <= upper)
+
+
+def within_errors(shares, expected, errors=5):
+    shares = np.asarray(shares)
+    return abs(shares.mean() - expected) < errors * shares.std(ddof=1) / math.sqrt(len(shares))
+
+
+WRONG = {"right": {}, "far off": {"loc": 3.0}, "too narrow": {"scale": 0.05}, "too wide": {"scale": 20.0}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [0.8, 0.95])
+@pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.parametrize("method", ["scaled", "quantiles"])
+def test_intervals_hold_their_level_whatever_the_model(method, fault, level):
+    """With 99 held-out rows the expected coverage is ceil(100 level) / 100 exactly, without ties."""
+    generator, shares = torch.Generator().manual_seed(0), []
+    for _ in range(DRAWS):
+        x = torch.randn(HELD_OUT + NEW, generator=generator, dtype=torch.float64)
+        y = x + (0.5 + x.abs()) * torch.randn(len(x), generator=generator, dtype=torch.float64)
+        old, new = slice(HELD_OUT), slice(HELD_OUT, None)
+        law = lambda at: numbers(at, **WRONG[fault])  # noqa: E731
+        shares.append(float(inside(calibrated(law, (x[old], y[old]), x[new], method), y[new], level).double().mean()))
+    assert within_errors(shares, math.ceil(100 * level) / 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("method", ["aps", "raps"])
+def test_sets_of_classes_hold_their_level_whatever_the_model(method, wrong):
+    generator, shares, sizes = torch.Generator().manual_seed(1), [], []
+    for number in range(DRAWS):
+        x = 2 * torch.randn(HELD_OUT + NEW, generator=generator, dtype=torch.float64)
+        y = torch.multinomial(classes(x).probs[0], 1, generator=generator)[:, 0]
+        old, new = slice(HELD_OUT), slice(HELD_OUT, None)
+        law = lambda at: classes(at, wrong=wrong)  # noqa: E731
+        prediction = calibrated(law, (x[old], y[old]), x[new], method, number)
+        shares.append(float(inside(prediction, y[new], 0.9).double().mean()))
+        sizes.append(float(prediction.label_set(0.9).double().sum(1).mean()))
+    assert within_errors(shares, 0.9)
+    assert 1 < np.mean(sizes) < 4
+
+
+def test_each_group_holds_the_level():
+    """Noise is ten times as large in one group; the model does not know."""
+    generator, shares = torch.Generator().manual_seed(2), []
+    for _ in range(DRAWS):
+        group = torch.arange(2 * HELD_OUT + NEW) % 2
+        y = torch.where(group == 1, 10.0, 1.0).double() * torch.randn(len(group), generator=generator).double()
+        old, new = slice(2 * HELD_OUT), slice(2 * HELD_OUT, None)
+        law = lambda at: dist.Normal(torch.zeros(1, len(at)).double(), 1.0)  # noqa: E731
+        held, there = rows(2 * HELD_OUT, group[old]), rows(NEW, group[new])
+        prediction = calibrated(law, (y[old], y[old]), y[new], "scaled", held=held, there=there)
+        hits = inside(prediction, y[new], 0.9).double()
+        shares.append([float(hits[group[new] == number].mean()) for number in (0, 1)])
+    assert all(within_errors(share, 0.9) for share in np.transpose(shares))
+
+
+def test_weights_hold_the_level_under_a_shift_of_inputs():
+    """Held-out x ~ N(0, 1), new x ~ N(1, 1), so that the ratio is exp(x - 1/2); noise that grows is not modelled.
+
+    The coverage is at least the level, and above it at most by the mean largest share of a row, below 0.02.
+    """
+    generator, shares, plain = torch.Generator().manual_seed(3), [], []
+    for _ in range(DRAWS):
+        x = torch.randn(500 + NEW, generator=generator, dtype=torch.float64)
+        x[500:] += 1
+        y = (0.2 + x.exp()) * torch.randn(len(x), generator=generator, dtype=torch.float64)
+        ratio = (x - 0.5).exp()
+        law = lambda at: dist.Normal(torch.zeros(1, len(at)).double(), 1.0)  # noqa: E731
+        parts = ((x[:500], y[:500]), x[500:])
+        weighted = calibrated(
+            law, *parts, "scaled", held=rows(500, weight=ratio[:500]), there=rows(NEW, weight=ratio[500:])
+        )
+        shares.append(float(inside(weighted, y[500:], 0.8).double().mean()))
+        plain.append(float(inside(calibrated(law, *parts, "scaled"), y[500:], 0.8).double().mean()))
+    mean, error = np.mean(shares), np.std(shares, ddof=1) / math.sqrt(DRAWS)
+    assert 0.8 - 5 * error < mean < 0.8 + 0.02 + 5 * error
+    assert np.mean(plain) < 0.75
+
+
+def test_thresholds_are_those_of_a_loop_and_infinite_with_few_rows():
+    generator = torch.Generator().manual_seed(4)
+    y, weight = torch.randn(30, generator=generator).double(), torch.rand(30, generator=generator).double()
+    law = dist.Normal(torch.zeros(1, 30).double(), 1.0)
+    scores = ConformityScores(bnn.Prediction(law), y, rows(30, weight=weight), None, 0)
+    new = torch.tensor([0.01, 0.5, 2.0]).double()
+    found = scores.thresholds(rows(3, weight=new), 0.8)
+    for value, extra in zip(found.tolist(), new.tolist(), strict=True):
+        total, share = float(weight.sum()) + extra, 0.0
+        expected = math.inf
+        for number in y.abs().argsort():
+            share += float(weight[number]) / total
+            if share >= 0.8:
+                expected = float(y[number].abs())
+                break
+        assert value == expected
+    few = ConformityScores(bnn.Prediction(dist.Normal(torch.zeros(1, 18).double(), 1.0)), y[:18], rows(18), None, 0)
+    assert few.thresholds(rows(1), 0.95).isinf().all()  # 19 rows are the fewest
+    enough = ConformityScores(bnn.Prediction(dist.Normal(torch.zeros(1, 19).double(), 1.0)), y[:19], rows(19), None, 0)
+    assert float(enough.thresholds(rows(1), 0.95)) == float(y[:19].abs().max())
+
+
+def test_a_fit_is_calibrated_and_its_predictions_are_scored_and_sliced():
+    train, rest = bnn.datasets.sinusoid(300).split(0.7, seed=0)
+    posterior = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(0.01)).fit(
+        train, steps=300, seed=0, progress=False
+    )
+    held_out, new = rest[:110], rest[110:]
+    prediction = bnn.conformal(posterior, held_out).predict(new.x)
+    plain, calibrated_scores = bnn.score(posterior.predict(new.x), new.y), bnn.score(prediction, new.y)
+    assert plain["coverage_90"].value < 0.5
+    assert 0.8 < calibrated_scores["coverage_90"].value < 0.97
+    assert calibrated_scores["log_likelihood"].value == plain["log_likelihood"].value
+    part = prediction[5:9]
+    assert torch.equal(part.interval(0.9)[0], prediction.interval(0.9)[0][5:9])
+
+
+def test_groups_have_names_and_wrong_calls_are_refused():
+    x, y = torch.randn(60, 1, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+    posterior = bnn.BNN(bnn.MLP(1, [5], 3), likelihood="categorical").fit(x, y, steps=30, seed=0, progress=False)
+    fit = bnn.conformal(posterior, (x, y), groups=["a", "b"] * 30)
+    sets = fit.predict(x[:4], groups=["a", "b", "a", "b"]).label_set(0.9)
+    assert sets.shape == (4, 3)
+    assert torch.equal(fit.predict(x[:4], groups=["a", "b", "a", "b"])[1:3].label_set(0.9), sets[1:3])
+    for call, message in {
+        (lambda: fit.predict(x[:1])): "calibrated with `groups`",
+        (lambda: fit.predict(x[:1], groups=["c"])): "No held-out row has the group 'c': known are a, b",
+        (lambda: bnn.conformal(posterior, (x, y), method="scaled")): "for classes must be one of aps, raps",
+        (lambda: bnn.conformal(posterior, (x, y), weights=[1.0])): "`weights` must be 60 numbers",
+        (lambda: bnn.conformal(posterior, (x, y), groups=["a"])): "for each of 60 rows, got 1",
+        (lambda: fit.predict(x[:1], groups=["a"]).interval(0.9)): "Classes have no intervals: use `label_set`",
+        (lambda: fit.predict(x[:1], groups=["a"]).label_set(1.0)): "`level` must lie between 0 and 1",
+    }.items():
+        with pytest.raises(bnn.InputError, match=message):
+            call()
