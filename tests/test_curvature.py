@@ -264,6 +264,31 @@ NETS = {
     "conv2d same": (lambda: pooled(nn.Conv2d(2, 3, 3, padding="same", dilation=2), channels=3), IMAGES, ()),
     "conv2d same, even": (lambda: pooled(nn.Conv2d(2, 3, (2, 4), padding="same"), channels=3), IMAGES, ()),
     "conv3d": (lambda: pooled(nn.Conv3d(1, 2, 2, padding=1), channels=2), VOLUMES, ()),
+    "transposed conv1d": (
+        lambda: pooled(nn.ConvTranspose1d(2, 3, 3, stride=2, padding=1, output_padding=1, dilation=2), channels=3),
+        SIGNALS,
+        (),
+    ),
+    "transposed conv2d": (
+        lambda: pooled(nn.ConvTranspose2d(2, 3, (2, 3), stride=(3, 1), padding=(2, 2)), channels=3),
+        IMAGES,
+        (),
+    ),
+    "transposed conv3d": (
+        lambda: pooled(nn.ConvTranspose3d(1, 2, 2, stride=(1, 2, 2), bias=False), channels=2),
+        VOLUMES,
+        (),
+    ),
+    "transposed conv, a position": (
+        lambda: pooled(nn.ConvTranspose1d(2, 3, 2, padding=1), channels=3),
+        (B, 2, 2),
+        (),
+    ),
+    "transposed conv, groups": (
+        lambda: pooled(nn.ConvTranspose2d(2, 4, 3, groups=2), channels=4),
+        IMAGES,
+        ("0.weight", "0.bias"),
+    ),
     "conv, groups": (lambda: pooled(nn.Conv2d(2, 4, 3, groups=2), channels=4), IMAGES, ("0.weight", "0.bias")),
     "embedding": (lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 3)), "integers", ()),
     "embedding, padding": (
@@ -530,6 +555,34 @@ def test_kfac_factors_are_those_of_their_definition(sharing, joint_bias):
     torch.testing.assert_close(found.outer, outer_factor, **EXACT)
 
 
+@pytest.mark.parametrize("joint_bias", [True, False])
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+def test_kfac_of_a_transposed_convolution_is_that_of_the_convolution_of_inputs_with_zeros_between(sharing, joint_bias):
+    """The same layer with its kernel flipped, as `nn.Conv2d` on inputs that are padded by hand."""
+    with seeded(2):
+        layer, x = nn.ConvTranspose2d(2, 3, (2, 3), stride=2).double(), torch.randn(5, 2, 3, 2, dtype=F64)
+        head = nn.Linear(3, 3).double()
+    spread = torch.zeros(5, 2, 7, 7, dtype=F64)
+    spread[:, :, 1:6:2, 2:5:2] = x
+    twin = nn.Conv2d(2, 3, (2, 3)).double()
+    twin.weight.data.copy_(layer.weight.transpose(0, 1).flip(2, 3))
+    twin.bias.data.copy_(layer.bias)
+    torch.testing.assert_close(layer(x), twin(spread))
+    found = []
+    for first, inputs in ((layer, x), (twin, spread)):
+        net = nn.Sequential(first, nn.Tanh(), nn.Flatten(2), Mean(2), head)
+        model = bnn.BNN(net, prior=UNIT, likelihood="categorical").eval()
+        found.append(accumulate.kronecker(pulled(model, inputs, sizes=(3, 2)), sharing, joint_bias=joint_bias)[0])
+    for own, expected in zip(*found, strict=True):
+        assert own.sites == expected.sites
+        assert own.transposed == (own.sites[0].startswith("0"))
+        torch.testing.assert_close(own.outer, expected.outer, **EXACT)
+        flip = torch.arange(len(expected.inner))
+        if own.sites[0] == "0.weight":
+            flip[:12] = flip[:12].view(2, 2, 3).flip(1, 2).flatten()
+        torch.testing.assert_close(own.inner, expected.inner[flip][:, flip], **EXACT)
+
+
 def test_kfac_keeps_the_diagonal_of_layers_that_are_no_matrices_in_the_order_of_the_network():
     net, model, x, *_ = case("layer norm")
     factors, rest = accumulate.kronecker(pulled(model, x), "expand", joint_bias=True)
@@ -589,7 +642,7 @@ def batches(x, y, sizes=(3, 1)):
 
 
 HESSIAN_NETS = ["mlp", "no bias", "in place", "conv1d", "conv2d", "layer norm", "batch norm", "embedding", "sequence"]
-HESSIAN_NETS += ["tied", "time first", "lstm", "attention"]
+HESSIAN_NETS += ["transposed conv2d", "transposed conv, a position", "tied", "time first", "lstm", "attention"]
 
 
 @pytest.mark.one_in(4)

@@ -147,6 +147,12 @@ def image_net():
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
 
 
+def transposed_net():
+    return nn.Sequential(
+        nn.ConvTranspose2d(2, 3, (2, 3), stride=2, padding=(1, 0)), nn.Tanh(), nn.Flatten(), nn.Linear(18, 3)
+    )
+
+
 def norm_net():
     return nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 3))
 
@@ -172,6 +178,7 @@ class Encoder(nn.Module):
 NETS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)), (2,)),
     "images": (image_net, (1, 4, 4)),
+    "transposed": (transposed_net, (2, 2, 1)),
     "layer norm": (norm_net, (2,)),
     "embedding": (lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 3)), None),
     "lstm": (Recurrent, (3, 2)),
@@ -219,7 +226,7 @@ SETTINGS = {
 }
 
 
-LAWS = [(name, structure) for name in ("mlp", "images", "embedding") for structure in SETTINGS]
+LAWS = [(name, structure) for name in ("mlp", "images", "transposed", "embedding") for structure in SETTINGS]
 LAWS += [("layer norm", "kron"), ("lstm", "kron"), ("lstm", "low_rank"), ("transformer", "kron")]
 
 

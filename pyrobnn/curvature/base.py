@@ -73,7 +73,7 @@ class Factors:
 
     Attributes:
         sites: weight, bias, or both.
-        transposed: whether the weight is held as (inputs, outputs).
+        transposed: whether the first axes of the weight are (inputs, outputs).
         outer: (O, O), the sum of outer products of derivatives in outputs.
         inner: (I, I), the sum of outer products of inputs, where the bias's input is 1, later divided by `count`.
         count: number of examples, with their weights, times positions.

@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from pyrobnn._torch.forward_mode import load_forward_mode, own_derivatives, rows_of
 from pyrobnn._torch.inputs import X
+from pyrobnn._torch.matrices import from_matrix
 from pyrobnn.curvature.base import Curvature, Examples, Kind, Point
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.curvature.tracker import Tracker
@@ -40,7 +41,8 @@ class Hessian(Kind):
             by_unit = [use for use in uses if use.kind == "matrix" and use.inputs.shape[1] == 1]
             for use in by_unit:
                 for name, value in _in_weights(use, _in_units(energy, tracked, use)).items():
-                    total[name] += value.view(total[name].shape)
+                    shape = total[name].shape
+                    total[name] += from_matrix(value, shape, transposed=use.transposed).view(shape)
             done = {name for use in by_unit for name in use.sites}
             for name in [name for name in point.sites if name not in done]:
                 total[name] += _by_entry(energy, tracked, name)
@@ -114,11 +116,5 @@ class _Shifted(TorchFunctionMode):
 
 
 def _in_weights(use: Use, second: Tensor) -> dict[str, Tensor]:
-    """Return the diagonal in weight and bias from that in the outputs, (B, O)."""
-    diagonals = {}
-    if use.weight is not None:
-        total = second.T @ use.inputs[:, 0].square()
-        diagonals[use.weight] = (total.T if use.transposed else total).contiguous()
-    if use.bias is not None:
-        diagonals[use.bias] = second.sum(0)
-    return diagonals
+    """Return the diagonal in weight and bias, as matrices, from that in the outputs, (B, O)."""
+    return {name: second.T @ use.inputs_of([name], use.inputs[:, 0]).square() for name in use.sites}

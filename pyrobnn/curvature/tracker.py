@@ -13,6 +13,7 @@ from torch.func import vmap
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.batching import once, vmap_or_loop
 from pyrobnn._torch.inputs import X, shape_of
+from pyrobnn._torch.matrices import from_matrix
 from pyrobnn._torch.vectorize import pairs_at_once, widest_activation
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.outer import Columns, DiagonalLess, Outer
@@ -160,7 +161,8 @@ class Pulled:
         a = use.inputs_of(sites, use.inputs[:, 0])
         places = torch.arange(g.shape[3] * a.shape[1], device=g.device).view(g.shape[3], a.shape[1])
         weight = places if use.bias is None else places[:, :-1]
-        parts = [(weight.T if use.transposed else weight).flatten(), *([] if use.bias is None else [places[:, -1]])]
+        first = from_matrix(weight, self.shapes[use.weight], transposed=use.transposed)
+        parts = [first, *([] if use.bias is None else [places[:, -1]])]
         return g[:, :, 0], a, torch.cat(parts)
 
     def rows(self, sites: Iterable[str]) -> Tensor:
@@ -171,7 +173,7 @@ class Pulled:
         if name in self.dense:
             return self.dense[name].reshape(*self.dense[name].shape[:2], -1)
         use, g = next(pair for pair in zip(self.uses, self.gradients, strict=True) if name in pair[0].sites)
-        return _derivative(use, g, name)
+        return self._derivative(use, g, name)
 
     def squares(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Return the sum over columns and examples of the squared derivatives in some sites, in their shapes."""
@@ -185,30 +187,28 @@ class Pulled:
         use, g = self.uses[place], self.gradients[place]
         if sites and use.kind == "matrix" and g.shape[2] == 1:
             squares = self.outer(place).squares()
-            by_site = {} if use.bias is None else {use.bias: squares.sum(0)}
-            if use.weight in sites:
-                total = squares.T @ use.inputs[:, 0].square()
-                by_site[use.weight] = total.T if use.transposed else total
-            return {name: by_site[name] for name in sites}
+            by_site = {name: squares.T @ use.inputs_of([name], use.inputs[:, 0]).square() for name in sites}
+            return {
+                name: from_matrix(total, self.shapes[name], transposed=use.transposed)
+                for name, total in by_site.items()
+            }
         return {name: self._squares_in_parts(use, g, name) for name in sites}
 
     def _squares_in_parts(self, use: Use, g: Tensor, name: str) -> Tensor:
         size = examples_at_once(g.shape[0] * self.shapes[name].numel())
         parts = [
-            _derivative(dataclasses.replace(use, inputs=a), part, name).square().sum((0, 1))
+            self._derivative(dataclasses.replace(use, inputs=a), part, name).square().sum((0, 1))
             for a, part in zip(use.inputs.split(size), g.split(size, 1), strict=True)
         ]
         return torch.stack(parts).sum(0)
 
-
-def _derivative(use: Use, g: Tensor, name: str) -> Tensor:
-    """Return the derivative in the weight or bias of a use, (K, B, size)."""
-    if name == use.bias:
-        return g.sum(2)
-    if use.kind == "scale":
-        return (g * use.inputs).sum(2)
-    product = g.transpose(-1, -2) @ use.inputs
-    return (product.transpose(-1, -2) if use.transposed else product).flatten(2)
+    def _derivative(self, use: Use, g: Tensor, name: str) -> Tensor:
+        """Return the derivative in the weight or bias of a use, (K, B, size)."""
+        if name == use.bias:
+            return g.sum(2)
+        if use.kind == "scale":
+            return (g * use.inputs).sum(2)
+        return from_matrix(g.transpose(-1, -2) @ use.inputs, self.shapes[name], transposed=use.transposed)
 
 
 def mixes_examples(net: nn.Module) -> bool:

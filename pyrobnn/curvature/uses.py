@@ -8,7 +8,7 @@ Jacobian.
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -39,7 +39,8 @@ class Use:
         inputs: (B, T, I): patches of a convolution, one-hot vectors of an embedding.
         output: the outputs in the network's shape.
         positions: brings a tensor (*, shape of output) to (*, B, T, O).
-        transposed: whether the weight is held as (I, O), as in embeddings, instead of (O, I).
+        transposed: whether the first axes of the weight are inputs and outputs, as in embeddings and transposed
+            convolutions, instead of outputs and inputs.
     """
 
     kind: Kind
@@ -116,8 +117,26 @@ def _linear(call: _Call) -> Use | None:
 def _convolution(call: _Call) -> Use | None:
     if call.input.ndim != call.weight.ndim or call.groups != 1:
         return None
-    patches = _patches(call.input.detach(), call.weight.shape[2:], call.stride, call.padding, call.dilation)
-    return call.use("matrix", patches, _second_axis(call.out.ndim))
+    kernel = call.weight.shape[2:]
+    gaps = _each(call.dilation, len(kernel))
+    padded = functional.pad(call.input.detach(), _padding(call.padding, kernel, gaps))
+    return call.use("matrix", _patches(padded, kernel, call.stride, gaps), _second_axis(call.out.ndim))
+
+
+def _transposed_convolution(call: _Call) -> Use | None:
+    """Return the use of a convolution of the inputs, with zeros between them, and the flipped kernel."""
+    if call.input.ndim != call.weight.ndim or call.groups != 1:
+        return None
+    x, kernel = call.input.detach(), call.weight.shape[2:]
+    axes = len(kernel)
+    steps, gaps, padding = (_each(value, axes) for value in (call.stride, call.dilation, call.padding))
+    spread = x.new_zeros(*x.shape[:2], *((size - 1) * step + 1 for size, step in zip(x.shape[2:], steps, strict=True)))
+    spread[(..., *(slice(None, None, step) for step in steps))] = x
+    before = [gap * (size - 1) - pad for gap, size, pad in zip(gaps, kernel, padding, strict=True)]
+    after = [pad + more for pad, more in zip(before, _each(call.output_padding, axes), strict=True)]
+    padded = functional.pad(spread, _last_first(zip(before, after, strict=True)))
+    patches = _patches(padded, kernel, 1, gaps).unflatten(2, (x.shape[1], -1)).flip(3).flatten(2)
+    return call.use("matrix", patches, _second_axis(call.out.ndim), transposed=True)
 
 
 def _embedding(call: _Call) -> Use | None:
@@ -150,6 +169,7 @@ def _batch_norm(call: _Call) -> Use | None:
 _READERS: dict[str, Callable[[_Call], Use | None]] = {
     "linear": _linear,
     "convolution": _convolution,
+    "transposed convolution": _transposed_convolution,
     "embedding": _embedding,
     "layer norm": _layer_norm,
     "group norm": _group_norm,
@@ -177,11 +197,9 @@ def _last_axes(ndim: int, axes: int = 1) -> Callable[[Tensor], Tensor]:
     return positions
 
 
-def _patches(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Tensor:
-    """Return the patches of a convolution's inputs (B, I, *space), as (B, T, I * kernel)."""
+def _patches(x: Tensor, kernel: Any, stride: Any, dilations: list[int]) -> Tensor:
+    """Return the patches of a convolution's padded inputs (B, I, *space), as (B, T, I * kernel)."""
     axes = len(kernel)
-    dilations = _each(dilation, axes)
-    x = functional.pad(x, _padding(padding, kernel, dilations))
     for axis, (size, step, gap) in enumerate(zip(kernel, _each(stride, axes), dilations, strict=True)):
         x = x.unfold(2 + axis, gap * (size - 1) + 1, step)[..., ::gap]
     return x.movedim(1, 1 + axes).flatten(1 + axes).flatten(1, axes)
@@ -194,10 +212,15 @@ def _each(value: Any, axes: int) -> list[int]:
 
 
 def _padding(padding: Any, kernel: Any, dilations: list[int]) -> list[int]:
-    """Return the padding as `functional.pad` takes it, last axis first."""
+    """Return the padding as `functional.pad` takes it."""
     if padding == "same":
         totals = [gap * (size - 1) for size, gap in zip(kernel, dilations, strict=True)]
         pairs = [(total // 2, total - total // 2) for total in totals]
     else:
         pairs = [(pad, pad) for pad in _each(0 if padding == "valid" else padding, len(kernel))]
-    return [pad for pair in reversed(pairs) for pad in pair]
+    return _last_first(pairs)
+
+
+def _last_first(pairs: Iterable[tuple[int, int]]) -> list[int]:
+    """Return pairs of paddings, an axis each, as `functional.pad` takes them: last axis first."""
+    return [pad for pair in reversed(list(pairs)) for pad in pair]

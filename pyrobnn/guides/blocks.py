@@ -1,6 +1,5 @@
 """Blocks of a Gaussian over weights, each held in the structure of its precision."""
 
-import math
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
+from pyrobnn._torch.matrices import as_matrix, from_matrix
 from pyrobnn._torch.symmetric import eigh
 from pyrobnn.guides.joint import HALF_LOG_2PI
 
@@ -25,7 +25,7 @@ class BlockSpec:
             "full" for all correlations, "low_rank" for a prior plus a few directions.
         sites: names of the sites: a single site for "diag"; a weight, a bias, or both in this order for "kron".
         size: for "full", the number of entries, if not all entries of the sites; for "low_rank", the rank.
-        transposed: for "kron", whether the weight is held as (inputs, outputs).
+        transposed: for "kron", whether the first axes of the weight are (inputs, outputs).
     """
 
     kind: Kind
@@ -106,7 +106,7 @@ class Block(nn.Module, ABC):
         Args:
             g: derivatives of the network's outputs in the layer's, (C, B, T, O).
             a: inputs of the layer, (B, T, I), with 1 for the bias.
-            transposed: whether the weight is held as (I, O).
+            transposed: whether the first axes of the weight are its inputs and outputs.
         """
         return None
 
@@ -160,13 +160,15 @@ class DiagonalBlock(Block):
 
     def axes(self, g: Tensor, a: Tensor, *, transposed: bool) -> Axes:
         """Return the matrix as it is."""
-        shape = (g.shape[-1], a.shape[-1])
-        return Axes(g, a, self.scale.view(shape[::-1]).T if transposed else self.scale.view(shape))
+        return Axes(g, a, self._matrices(self.scale, transposed=transposed))
 
     def noise_in_axes(self, noise: Tensor, axes: Axes, *, transposed: bool) -> Tensor:
         """Return the noise as a matrix."""
-        shape = axes.scale.shape
-        return noise.view(-1, *shape[::-1]).mT if transposed else noise.view(-1, *shape)
+        return self._matrices(noise, transposed=transposed)
+
+    def _matrices(self, values: Tensor, *, transposed: bool) -> Tensor:
+        (shape,) = self.shapes.values()
+        return as_matrix(values, shape, transposed=transposed)
 
 
 class KroneckerBlock(Block):
@@ -236,20 +238,14 @@ class KroneckerBlock(Block):
 
     def _flat(self, matrix: Tensor) -> Tensor:
         """Return the entries of an (outputs, inputs) matrix in the layout of the sites."""
-        if len(self.shapes) == 1:
-            return (matrix.T if self.spec.transposed else matrix).reshape(-1)
-        weight = matrix[:, :-1]
-        return torch.cat([(weight.T if self.spec.transposed else weight).reshape(-1), matrix[:, -1]])
+        first, *rest = self.shapes.values()
+        weight, *bias = matrix.split([matrix.shape[1] - len(rest), *[1] * len(rest)], 1)
+        return torch.cat([from_matrix(weight, first, transposed=self.spec.transposed), *(part[:, 0] for part in bias)])
 
     def _matrix(self, rows: Tensor) -> Tensor:
         """Return rows over the sites as (outputs, inputs) matrices, (M, outputs, inputs)."""
-        outputs, inputs = self.scale.shape
-        weight, *bias = rows.split(self.sizes, -1)
-        columns = inputs - len(bias)
-        shape = (columns, outputs) if self.spec.transposed else (outputs, columns)
-        matrix = weight.view(-1, *shape)
-        matrix = matrix.transpose(1, 2) if self.spec.transposed else matrix
-        return torch.cat([matrix, *(part[:, :, None] for part in bias)], 2)
+        parts = zip(rows.split(self.sizes, -1), self.shapes.values(), strict=True)
+        return torch.cat([as_matrix(part, shape, transposed=self.spec.transposed) for part, shape in parts], 2)
 
 
 class FullBlock(Block):
@@ -340,10 +336,8 @@ class LowRankBlock(Block):
 def matrix_shape(spec: BlockSpec, shapes: dict[str, torch.Size]) -> tuple[int, int]:
     """Return the numbers of outputs and inputs, with 1 for the bias, of the matrix that a Kronecker block covers."""
     first, *rest = shapes.values()
-    if len(first) == 1:
-        return first[0], 1
-    outputs, inputs = (first[1], first[0]) if spec.transposed else (first[0], math.prod(first[1:]))
-    return outputs, inputs + len(rest)
+    outputs = first[1 if spec.transposed and len(first) > 1 else 0]
+    return outputs, first.numel() // outputs + len(rest)
 
 
 _CLASSES: dict[str, Any] = {

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from pyrobnn._torch.matrices import as_matrix
 from pyrobnn._torch.symmetric import eigh
 from pyrobnn.curvature.base import Curvature, Examples, Point
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.prior import PriorCurvature
-from pyrobnn.guides.blocks import BlockSpec, matrix_shape
+from pyrobnn.guides.blocks import BlockSpec
 from pyrobnn.guides.laplace import BlockGuide, Laplace
 
 _PRODUCT_TOLERANCE = 1e-3
@@ -78,7 +79,7 @@ def assemble(point: Point, prior: PriorCurvature, curvature: Curvature) -> Resul
         spec = BlockSpec("low_rank", tuple(point.sites), len(curvature.low_rank[1]))
         result.blocks.append((spec, (point.flat(prior.precision), *curvature.low_rank)))
     for factor in curvature.factors:
-        spec = BlockSpec("kron", factor.sites, transposed=factor.transposed and point.weights[factor.sites[0]].ndim > 1)
+        spec = BlockSpec("kron", factor.sites, transposed=factor.transposed)
         outer_prior, inner_prior, error = product_of(_prior_matrix(prior, spec))
         if error > 1 + _PRODUCT_TOLERANCE:
             result.product_error[factor.sites[0]] = error
@@ -122,10 +123,7 @@ def _positive_definite(matrix: Tensor, floor: Tensor, result: Result) -> Tensor:
 def _prior_matrix(prior: PriorCurvature, spec: BlockSpec) -> Tensor:
     """Return the prior precision of a Kronecker block's sites as an (outputs, inputs) matrix, the bias last."""
     parts = [prior.precision[name] for name in spec.sites]
-    outputs, inputs = matrix_shape(spec, {name: part.shape for name, part in zip(spec.sites, parts, strict=True)})
-    first = parts[0].flatten(1) if parts[0].ndim > 1 else parts[0][:, None]
-    first = first.T if spec.transposed else first
-    return torch.cat([first, *(part[:, None] for part in parts[1:])], 1).reshape(outputs, inputs)
+    return torch.cat([as_matrix(part.flatten(), part.shape, transposed=spec.transposed) for part in parts], 1)
 
 
 def product_of(matrix: Tensor) -> tuple[Tensor, Tensor, float]:
