@@ -418,6 +418,22 @@ def test_a_layer_whose_outputs_are_not_the_networks_is_no_last_layer(monkeypatch
     torch.testing.assert_close(found, expected.log_softmax(-1).detach(), **EXACT)
 
 
+def test_a_layer_that_is_added_after_a_prediction_counts_in_the_next_one():
+    posterior, net, x = posterior_of("mlp", sites="last_layer")
+    assert functional(posterior, x).covariance.isfinite().all()
+    posterior.predict(x, num_draws=6, seed=1)
+    for network in (net, posterior.bnn.net):
+        network.append(nn.Softplus())
+    jac = explicit_jacobian(posterior, net, x).detach()
+    covariance = jac @ block_covariance(posterior.guide) @ jac.mT
+    torch.testing.assert_close(functional(posterior, x).covariance, covariance, **EXACT)
+    draws, points = posterior.draw(6, seed=1), posterior.guide.points()
+    change = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
+    expected = net(x).detach() + torch.einsum("ncd,sd->snc", jac, change)
+    logits = posterior.predict(x, num_draws=6, seed=1).distribution.logits
+    torch.testing.assert_close(logits, expected.log_softmax(-1), **EXACT)
+
+
 def test_draws_that_stay_share_their_memory(monkeypatch):
     """In several blocks too, of which the last holds one draw."""
     monkeypatch.setattr("pyrobnn.posterior.posterior.draws_at_once", lambda *_: 3)

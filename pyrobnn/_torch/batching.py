@@ -1,5 +1,6 @@
 """Batched functions beside loops: whether torch batches a network rightly is asked once for each."""
 
+import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Hashable
@@ -60,10 +61,20 @@ def _are_close(result: Tensor, expected: Tensor) -> bool:
 
 
 def once[R](net: nn.Module, question: Hashable, ask: Callable[[], R]) -> R:
-    """Return the answer to a question about a network, which is asked when it is first seen, off the random stream."""
-    answers = _ANSWERS.setdefault(net, {})
-    if question not in answers:
+    """Return the answer to a question about a network, which is asked once, off the random stream.
+
+    It is asked again of a network that has other modules since then, or tensors of another shape, type or device.
+    """
+    answers, key = _ANSWERS.setdefault(net, {}), (question, *_state(net))
+    if key not in answers:
         with seeded(0, "batching"):
-            answers[question] = ask()
-    answer: R = answers[question]
+            answers[key] = ask()
+    answer: R = answers[key]
     return answer
+
+
+def _state(net: nn.Module) -> tuple[Hashable, ...]:
+    """Return what answers about a network rest on; a module that is gone equals no other, as its address might."""
+    tensors = itertools.chain(net.named_parameters(), net.named_buffers())
+    kinds = tuple((name, value.shape, value.dtype, value.device) for name, value in tensors)
+    return tuple((name, weakref.ref(module)) for name, module in net.named_modules()), kinds
