@@ -126,6 +126,12 @@ def test_block_is_the_dense_normal(name):
         torch.testing.assert_close(block.log_density(noise), normal.log_prob(deviation[varies]), **EXACT)
 
 
+def test_a_root_of_all_entries_is_that_of_the_block_with_all_correlations():
+    roots = {name: block.whole_root for name, (block, _) in ((name, make()) for name, make in BLOCKS.items())}
+    assert [name for name, root in roots.items() if root is not None] == ["full"]
+    torch.testing.assert_close(roots["full"] @ roots["full"].T, full_block()[1], **EXACT)
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_draws_of_a_block_have_its_covariance(name):
     """The transform is linear: its matrix M has M M^T = covariance, to rounding."""

@@ -260,8 +260,7 @@ class Tracker:
             matrices=frozenset(name for use in alone.uses if use.kind == "matrix" for name in use.sites),
             width=width,
             num_outputs=num_outputs,
-            held=sum(use.inputs.numel() + num_outputs * use.output.numel() for use in alone.uses)
-            + (num_outputs + 1) * sum(self._fixed[name].numel() for name in alone.others),
+            held=self._held(alone, num_outputs),
             is_last_layer=alone.is_last_layer,
         )
 
@@ -370,9 +369,13 @@ class Tracker:
 
     def examples_at_once(self, num_columns: int, numbers: int) -> int:
         """Return how many examples to pull at once, if the result holds so many numbers for each column of each."""
-        held = sum(use.inputs.numel() + num_columns * use.output.numel() for use in self.alone.uses)
-        held += (num_columns + 1) * sum(self._fixed[name].numel() for name in self.alone.others)
+        held = self._held(self.alone, num_columns)
         return self.inputs_at_once(examples_at_once(max(held, num_columns * numbers)))
+
+    def _held(self, recording: Recording, num_columns: int) -> int:
+        """Return how many numbers are held for some columns, pulled back through a recorded pass."""
+        held = sum(use.inputs.numel() + num_columns * use.output.numel() for use in recording.uses)
+        return held + (num_columns + 1) * sum(self._fixed[name].numel() for name in recording.others)
 
     def inputs_at_once(self, most: int) -> int:
         """Return how many inputs to run at once, at most some number, so that activations stay in the cache."""

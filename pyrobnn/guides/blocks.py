@@ -80,6 +80,11 @@ class Block(nn.Module, ABC):
         """The number of entries that have a density; the others of its sites stay at the mode."""
         return sum(self.sizes)
 
+    @property
+    def whole_root(self) -> Tensor | None:
+        """R (entries, dimension) with R R^T the covariance of all entries of the sites, if the block holds it."""
+        return None
+
     @abstractmethod
     def fill(self, *curvature: Any) -> None:
         """Take the precision, in the form that its structure gives it."""
@@ -263,6 +268,11 @@ class FullBlock(Block):
     def dimension(self) -> int:
         """The number of entries that have a density; the others of its sites stay at the mode."""
         return self.spec.size or sum(self.sizes)
+
+    @property
+    def whole_root(self) -> Tensor | None:
+        """R, if it is about all entries."""
+        return self.factor if self.spec.size is None else None
 
     def fill(self, precision: Tensor, index: Tensor | None = None) -> None:
         """Take the precision, positive definite, and the entries of the sites that it is about, if not all."""

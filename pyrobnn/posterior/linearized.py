@@ -16,7 +16,16 @@ from pyrobnn.guides.blocks import Block
 from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.roots import covariance, has_axes, root_parts, symmetric_root, use_of, variances, whole_layer
+from pyrobnn.posterior.roots import (
+    covariance,
+    has_axes,
+    joint_covariance,
+    root_parts,
+    rows_of_layer,
+    symmetric_root,
+    use_of,
+    variances,
+)
 
 Link = Literal["probit", "laplace_bridge", "mc"]
 _PROBIT = math.pi / 8
@@ -215,8 +224,8 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
                 covariances.append(_covariance(blocks, pulled))
     mean = torch.cat(means)
     if joint:
-        root = torch.cat(roots, 1).transpose(0, 1).flatten(0, 1)
-        return FunctionalNormal(mean, (root @ root.T).view(*mean.shape, *mean.shape))
+        whole = joint_covariance([torch.cat(roots, 1).transpose(0, 1)])
+        return FunctionalNormal(mean, whole.view(*mean.shape, *mean.shape))
     shared = [part for part in covariances if isinstance(part, SharedAxes)]
     if shared:
         return FunctionalNormal(mean, SharedAxes(shared[0].vectors, torch.cat([values for _, values in shared])))
@@ -226,7 +235,7 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
 def _inputs_at_once(tracker: Tracker, blocks: list[Block], *, joint: bool) -> int:
     """Return how many inputs to take at once: fewer where rows of the Jacobian have to be held."""
     rows = sum(sum(block.sizes) for block in blocks if joint or not has_axes(block, tracker))
-    if not joint and rows and whole_layer(blocks[0], tracker.pull_alone()) is not None:
+    if not joint and rows and rows_of_layer(blocks[0], tracker.pull_alone()) is not None:
         rows = 0
     most = min(_MOST_INPUTS, examples_at_once(tracker.num_outputs * rows)) if rows else _MOST_INPUTS
     return tracker.inputs_at_once(most)

@@ -16,7 +16,7 @@ from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import Pulled, Tracker
 from pyrobnn.guides.blocks import Axes, Block
-from pyrobnn.posterior.roots import has_axes, passes_once, root_parts, symmetric_root, use_of
+from pyrobnn.posterior.roots import has_axes, joint_covariance, passes_once, root_parts, symmetric_root, use_of
 
 _MOST_NOISE = 2**25
 """Normal numbers of all draws of the weights up to which the outputs are those of these draws."""
@@ -98,7 +98,7 @@ def _joint(blocks: Sequence[Block], pulled: Pulled, num_draws: int) -> Tensor:
     """Return draws from the joint normal distribution of the outputs of all inputs, (S, B, C)."""
     f = pulled.f
     total = f.expand(num_draws, *f.shape).clone()
-    gram = f.new_zeros(f.numel(), f.numel())
+    rest = list[Block]()
     for block in blocks:
         found = use_of(block, pulled)
         if found is not None and pulled.is_last_layer:
@@ -106,12 +106,11 @@ def _joint(blocks: Sequence[Block], pulled: Pulled, num_draws: int) -> Tensor:
             noise = torch.randn(*root.shape[:2], num_draws, dtype=f.dtype, device=f.device)
             total += _through(found[1], (root @ noise).permute(2, 0, 1), pulled)
         else:
-            for _, part in root_parts(block, pulled):
-                rows = part.flatten(0, 1)
-                gram.addmm_(rows, rows.T)
-    if bool(gram.any()):
-        noise = torch.randn(num_draws, len(gram), dtype=f.dtype, device=f.device)
-        total += _product(noise, symmetric_root(gram).view(*f.shape[::-1], -1))
+            rest.append(block)
+    if rest:
+        covariance = joint_covariance(root for block in rest for _, root in root_parts(block, pulled))
+        noise = torch.randn(num_draws, len(covariance), dtype=f.dtype, device=f.device)
+        total += _product(noise, symmetric_root(covariance).view(*f.shape[::-1], -1))
     return total
 
 

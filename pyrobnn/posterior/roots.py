@@ -1,6 +1,6 @@
 """The covariance of a linearised network's outputs under a Gaussian of curvature, block by block and in parts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -49,9 +49,8 @@ def root_parts(block: Block, pulled: Pulled) -> Iterator[tuple[slice, Tensor]]:
 
 def covariance(block: Block, pulled: Pulled) -> Tensor:
     """Return the part of the covariance of the outputs that a block makes, (B, C, C)."""
-    whole = whole_layer(block, pulled)
-    if whole is not None:
-        rows = _rows_of_layer(block, *whole)
+    rows = rows_of_layer(block, pulled)
+    if rows is not None:
         return rows @ rows.mT
     found = use_of(block, pulled)
     if found is not None and passes_once(found[1]):
@@ -75,16 +74,32 @@ def variances(axes: Axes) -> Tensor:
     return axes.a[:, 0].square() @ axes.scale.square().T
 
 
-def whole_layer(block: Block, pulled: Pulled) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return `Pulled.only_matrix` of a block with all correlations of one linear layer, None for other blocks."""
-    is_whole = block.spec.kind == "full" and block.spec.size is None
-    return pulled.only_matrix(list(block.shapes)) if is_whole else None
+def joint_covariance(roots: Iterable[Tensor]) -> Tensor:
+    """Return the covariance of all outputs of all inputs from parts of columns.
+
+    Args:
+        roots: parts R, (C, B, r), or (B, C, r) for this order of the rows and columns of the result.
+    """
+    total: Tensor | None = None
+    for root in roots:
+        rows = root.flatten(0, 1)
+        total = rows @ rows.T if total is None else total.addmm_(rows, rows.T)
+    if total is None:
+        raise ValueError("there were no parts")
+    return total
 
 
-def _rows_of_layer(block: Block, g: Tensor, a: Tensor, order: Tensor) -> Tensor:
-    """Return roots (B, C, D) for a layer with all correlations: inputs times the root first, then derivatives."""
-    factor = block.get_buffer("factor")
-    root = torch.empty_like(factor)
-    root[order] = factor
+def rows_of_layer(block: Block, pulled: Pulled) -> Tensor | None:
+    """Return roots (B, C, D) for a block with all correlations of one linear layer, None for other blocks.
+
+    Inputs are multiplied with the root first, and derivatives then.
+    """
+    whole = block.whole_root
+    layer = None if whole is None else pulled.only_matrix(list(block.shapes))
+    if whole is None or layer is None:
+        return None
+    g, a, order = layer
+    root = torch.empty_like(whole)
+    root[order] = whole
     by_output = (a @ root.view(g.shape[2], a.shape[1], -1)).transpose(0, 1)
     return g.transpose(0, 1) @ by_output
