@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pyrobnn as bnn
 from pyrobnn._core.checks import check_digits
+from pyrobnn._core.random import seeded
 from pyrobnn.guides import Laplace, Map, built
 
 G = torch.Generator().manual_seed(0)
@@ -224,6 +225,29 @@ def test_a_file_without_the_body_is_small_and_comes_back(guide, tmp_path):
         loaded = bnn.load(without, net=net)
         assert torch.equal(loaded.predict(X, num_draws=7).draw_means, posterior.predict(X, num_draws=7).draw_means)
     assert loaded.save(tmp_path / "again", body=False).exists()
+
+
+@pytest.mark.parametrize("body", [True, False])
+def test_a_function_that_makes_the_network_is_asked_once_to_load_and_again_to_fit(body, tmp_path):
+    calls = []
+
+    def make():
+        calls.append(0)
+        with seeded(3):
+            body = nn.Linear(3, 4).requires_grad_(requires_grad=False)
+        return nn.Sequential(body, nn.Tanh(), nn.Linear(4, 1))
+
+    posterior = fit(make, "mean_field")
+    folder = posterior.save(tmp_path / "saved", body=body)
+    calls.clear()
+    before = torch.get_rng_state()
+    loaded = bnn.load(folder, net=make)
+    assert len(calls) == 1
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(loaded.predict(X, num_draws=7).draw_means, posterior.predict(X, num_draws=7).draw_means)
+    starts = [loaded.bnn.fresh().net[2].bias for _ in range(2)]
+    assert len(calls) == 3
+    assert not torch.equal(*starts)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Reading a posterior from a folder."""
 
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -90,12 +91,14 @@ def _load_member(folder: Path, version: int, digest: str, net: Net | None, devic
 def _load(folder: Path, saved: SavedPosterior, net: Net | None, device: torch.device) -> Posterior:
     check_parts(folder, {SETTINGS, TENSORS})
     tensors = read_tensors(folder, saved.tensors_sha256)
-    given = {} if saved.body_sha256 is None or net is None else _state_of(net)
+    made = None if isinstance(net, nn.Module) or net is None else nets.owned(net)
+    net = net if made is None else functools.cache(made.build)
+    given = {} if saved.body_sha256 is None or net is None else _state_of(net, saved.seed)
     budget = Budget(tensors | given, folder)
     budget.check([saved.parts, saved.guide])
     try:
         with budget:
-            return _build(
+            posterior = _build(
                 saved, _checked(tensors, saved, folder), _net(saved, net, folder), device, folder, budget=budget
             )
     except InputError:
@@ -105,12 +108,15 @@ def _load(folder: Path, saved: SavedPosterior, net: Net | None, device: torch.de
         raise InputError(
             f"{folder} cannot be built from its settings ({reason}): restore it as it was saved."
         ) from error
+    if made is not None:  # further fits ask the function again
+        posterior.bnn.settings["net"] = made
+    return posterior
 
 
-def _state_of(net: Any) -> dict[str, Tensor]:
-    """Return the state of a network that was given, or is made by a function."""
-    with seeded(0, "network"):
-        return dict((net if isinstance(net, nn.Module) else nets.owned(net).build()).state_dict())
+def _state_of(net: Net, seed: int) -> dict[str, Tensor]:
+    """Return the state of a network that was given, or is made by a function, off the random stream."""
+    with seeded(seed):
+        return dict((net if isinstance(net, nn.Module) else net()).state_dict())
 
 
 def _with_body(tensors: Mapping[str, Tensor], bnn: BNN, digest: str | None, folder: Path) -> Mapping[str, Tensor]:
