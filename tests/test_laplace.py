@@ -417,6 +417,27 @@ def loader(**options):
     return DataLoader(TensorDataset(X, Y), batch_size=4, **options)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"structure": name, "rank": 2} for name in ("kron", "diag", "full", "low_rank")]
+    + [{"structure": "diag", "curvature": "hessian"}],
+    ids=str,
+)
+def test_the_network_takes_no_more_examples_at_once_than_asked_for_also_of_larger_batches(settings):
+    batches, sizes = DataLoader(TensorDataset(X, Y), batch_size=len(X)), []
+    model = model_with()
+    model.net.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    whole, found = (Laplace(**settings, batch_size=size) for size in (len(X), 3))
+    expected = whole.around(model, batches, progress=False, device="cpu")
+    assert max(sizes) == len(X)
+    sizes.clear()
+    posterior = found.around(model, batches, progress=False, device="cpu")
+    assert max(sizes) == 3
+    torch.testing.assert_close(posterior.guide.spread(), expected.guide.spread())
+    evidence = [one.record.laplace.log_evidence for one in (posterior, expected)]
+    assert evidence[0] == pytest.approx(evidence[1], rel=1e-8)
+
+
 class Endless(IterableDataset):
     """A stream of examples that does not end."""
 

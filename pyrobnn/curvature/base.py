@@ -64,7 +64,8 @@ class Examples:
     at_once: int = 1024
 
     def __iter__(self) -> Iterator[Batch]:
-        return iter(self.passes())
+        for batch in self.passes():
+            yield from zip(*(values.split(self.at_once) for values in batch), strict=True)
 
 
 @dataclasses.dataclass(eq=False)

@@ -107,7 +107,7 @@ class _Sweep:
                 f = tracker.alone.f.detach()
                 is_direct = tracker.is_last_layer and self._kind.information(point, f) is not None
                 count = 0 if is_direct else len(self._kind.columns(point, f, batch[1][:1]))
-                size = min(self._data.at_once, tracker.examples_at_once(count, self._numbers))
+                size = tracker.examples_at_once(count, self._numbers)
             for x, *targets in zip(*(values.split(size) for values in batch), strict=True):
 
                 def columns_at(f: Tensor, targets: Sequence[Tensor] = targets) -> Tensor:
