@@ -33,6 +33,8 @@ class _PlainErrors(TyperGroup):
             _fail(error, code=2)
         except FloatingPointError as error:
             _fail(error, code=1)
+        except KeyboardInterrupt:
+            _fail("stopped by SIGINT.", code=128 + signal.SIGINT)
         except (MemoryError, RuntimeError) as error:  # torch has no exception class for memory
             if isinstance(error, RuntimeError) and "allocate" not in str(error):
                 raise
@@ -187,23 +189,27 @@ def _show(result: Any) -> None:
 
 
 class _Stopped(BaseException):
-    """A signal asked the process to end."""
+    """SIGTERM asked the process to end."""
 
 
 @contextmanager
 def _stopped_cleanly(kept: Callable[[], str]) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM report in one line the files that are kept, and end with the code of the signal."""
+    """On Ctrl-C or SIGTERM report in one line the files that are kept, and end with the code of the signal.
+
+    A fit puts Python's own Ctrl-C off to the end of a step, and writes a checkpoint.
+    """
 
     def stop(number: int, _frame: Any) -> None:
         raise _Stopped(number)
 
     in_main = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
-    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
-    before = {number: signal.signal(number, stop) for number in numbers}
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: stop} if in_main else {}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
-    except _Stopped as stopped:
-        _fail(f"stopped by {signal.Signals(stopped.args[0]).name}: {kept()}.", code=128 + stopped.args[0])
+    except (KeyboardInterrupt, _Stopped) as stopped:
+        number = signal.SIGTERM if isinstance(stopped, _Stopped) else signal.SIGINT
+        _fail(f"stopped by {number.name}: {kept()}.", code=128 + number)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -146,7 +146,7 @@ def test_a_method_without_checkpoints_leaves_no_unfinished_run(tmp_path, monkeyp
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "fit", fail)
+        patch.setattr(runs, "fit_in_silence", fail)
         with pytest.raises(Killed) as caught:
             runs.run(swag, path, progress=False, overwrite=True)
     assert [place.name for place in tmp_path.iterdir()] == ["run"]
@@ -213,11 +213,11 @@ FIT = "the fit is kept in runs/spec, go on with `pyrobnn fit --resume runs/spec`
 
 
 def test_a_stop_names_the_folder_that_is_there(stopped, tmp_path):
-    assert stopped("fit", "spec.toml", place="fit") == NOTHING
+    assert stopped("fit", "spec.toml", place="fit_in_silence") == NOTHING
     assert not (tmp_path / "runs").exists()
     assert stopped("fit", "spec.toml", place="checkpoint") == CHECKPOINT
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["spec.unfinished"]
-    assert stopped("fit", "--resume", "runs/spec", place="fit") == CHECKPOINT
+    assert stopped("fit", "--resume", "runs/spec", place="fit_in_silence") == CHECKPOINT
     assert stopped("fit", "--resume", "runs/spec.unfinished", place="_judge") == FIT
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["spec"]
     assert stopped("fit", "--resume", "runs/spec", place="_judge") == FIT
@@ -228,7 +228,7 @@ def test_a_stop_names_the_folder_that_is_there(stopped, tmp_path):
 @pytest.mark.slow
 def test_a_stop_promises_only_what_is_kept(stopped, tmp_path):
     runs.run(spec(), tmp_path / "runs" / "spec", progress=False)
-    assert stopped("fit", "spec.toml", "--overwrite", place="fit") == NOTHING
+    assert stopped("fit", "spec.toml", "--overwrite", place="fit_in_silence") == NOTHING
     assert stopped("fit", "spec.toml", "--overwrite", place="checkpoint") == CHECKPOINT
     absolute = stopped("fit", "spec.toml", "--out", tmp_path / "far", place="checkpoint")
     assert absolute.startswith(f"the last checkpoint is kept in {tmp_path}/far.unfinished, go on with ")

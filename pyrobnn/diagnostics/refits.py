@@ -9,7 +9,10 @@ from tqdm.auto import tqdm
 from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
-from pyrobnn.inference import SVI, fit, fit_replicates
+from pyrobnn.inference import SVI
+from pyrobnn.inference.fit import fit_in_silence
+from pyrobnn.inference.method import Run
+from pyrobnn.inference.several.replicates import replicates_in_silence
 
 _WEIGHTS_AT_ONCE = 2**20
 """Weights that fits side by side may have together."""
@@ -21,7 +24,8 @@ def fit_each(
     """Fit a method to several data sets: sets of equal size side by side if the method is SVI, the others in turn.
 
     A fit in turn is `fit` with the seed `derive(seed, f"fit {index}")`. A group side by side is `fit_replicates` with
-    that seed of its first set. Posteriors come in the order of the sets; further arguments are passed to `fit`.
+    that seed of its first set. Posteriors come in the order of the sets; further arguments are those of `Run`. No fit
+    warns, and an interrupt ends all.
     """
     posteriors: list[Any] = [None] * len(sets)
     alone = []
@@ -30,13 +34,13 @@ def fit_each(
             alone += group
             continue
         parts = [sets[index] for index in group]
-        fit_seed = derive(seed, f"fit {group[0]}")
-        posteriors_of_group = fit_replicates(model, parts, method, seed=fit_seed, progress=progress, **arguments)
+        run = Run(seed=derive(seed, f"fit {group[0]}"), progress=progress, **arguments)
+        posteriors_of_group = replicates_in_silence(model, parts, method, run)
         for index, posterior in zip(group, posteriors_of_group, strict=True):
             posteriors[index] = posterior
     for index in tqdm(alone, desc="fits", unit="fit", disable=not (progress and alone)):
-        fit_seed = derive(seed, f"fit {index}")
-        posteriors[index] = fit(model, sets[index], method, seed=fit_seed, progress=False, **arguments)
+        run = Run(seed=derive(seed, f"fit {index}"), progress=False, **arguments)
+        posteriors[index] = fit_in_silence(model, sets[index], method, run)
     return posteriors
 
 

@@ -20,7 +20,6 @@ from pyrobnn._core.columns import (
     require_complete,
     require_distinct_names,
 )
-from pyrobnn._core.errors import PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.tables import Task
 from pyrobnn.bnn import BNN
@@ -30,11 +29,12 @@ from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, holds_chains, joined, make_model, require_learning_on, require_moments
 from pyrobnn.inference import default_parts
 from pyrobnn.inference.default_parts import PARTS
-from pyrobnn.inference.fit import fit
+from pyrobnn.inference.fit import fit_in_silence
+from pyrobnn.inference.method import Run
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import RunSpec
-from pyrobnn.verdict.comparison import SEE, complaint
+from pyrobnn.verdict.comparison import tell
 
 _LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24
@@ -183,23 +183,21 @@ class AbstractBNN(BaseEstimator):
             self._sizes = {"num_data": num_data, "num_inputs": examples.x[0].numel(), "num_classes": self._width}
         parts = self._parts(**self._sizes, learns_on=learns_on)
         method = self._method(parts)
-        arguments = {
-            "seed": int(check_random_state(self.random_state).randint(_LARGEST_SEED)),
-            "device": self.device,
-            "engine": self.engine,
-            "progress": bool(self.verbose),
-        }
+        run = Run(
+            seed=int(check_random_state(self.random_state).randint(_LARGEST_SEED)),
+            device=self.device,
+            engine=self.engine,
+            progress=bool(self.verbose),
+        )
         if reset:
             outputs = self._num_outputs(parts["likelihood"], examples.y)
             model = make_model(parts["net"], parts["prior"], parts["likelihood"], examples, outputs)
             self._check_task(model, examples)
-            self.posterior_ = fit(model, examples, method, **arguments)
+            self.posterior_ = fit_in_silence(model, examples, method, run)
             self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
         else:
-            self.posterior_ = fit_on(self.posterior_, method, examples, **arguments)
-        poor = None if self.verbose else complaint(self.posterior_, examples)
-        if poor is not None:
-            warn_user(f"{poor} {SEE}", PoorFitWarning)
+            self.posterior_ = fit_on(self.posterior_, method, examples, run)
+        tell(self.posterior_, examples)
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:

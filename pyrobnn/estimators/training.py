@@ -13,7 +13,8 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.built import built
 from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
-from pyrobnn.inference.fit import fit
+from pyrobnn.inference.fit import fit_in_silence
+from pyrobnn.inference.method import Run
 from pyrobnn.inference.tables import guide_of, innermost
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -29,7 +30,7 @@ def make_model(net: Any, prior: Any, likelihood: Any, examples: Data, num_output
         return BNN(net, prior=prior, likelihood=likelihood)
 
 
-def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, *, seed: int, **arguments: Any) -> Any:
+def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -> Any:
     """Return the posterior that has the posterior so far, as independent normals, for its prior.
 
     Scaling stays as on the first examples. Each member of a mixture learns on by itself; a method that tunes its
@@ -44,13 +45,13 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, *, seed: in
     members = members_of(fitted)
     models = {member: _updated(member) for member in members}
     later: dict[Posterior, Any] = {
-        member: fit(model, examples, alone, seed=derive(seed, f"member {index}"), **arguments)
+        member: fit_in_silence(model, examples, alone, dataclasses.replace(run, seed=derive(run.seed, f"member {index}")))
         for index, (member, model) in enumerate(models.items())
     }
     first = later[members[0]]
     if not isinstance(fitted, Mixture):
         return first
-    return Mixture([later[member] for member in members], seed=seed, info=first.record)
+    return Mixture([later[member] for member in members], seed=run.seed, info=first.record)
 
 
 def holds_chains(fitted: Posterior | Mixture) -> bool:

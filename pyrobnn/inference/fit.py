@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
+from tqdm.auto import tqdm
+
 from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn.bnn import BNN
@@ -19,6 +21,7 @@ from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.going_on import model_of
+from pyrobnn.inference.training.interrupts import Interrupted
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.comparison import tell
@@ -41,18 +44,17 @@ _OF_FIT = {*Arguments.__annotations__}
 
 
 @overload
-def fit[R](bnn: BNN, data: Any, method: Method[R], *, seed: int, **arguments: Unpack[Arguments]) -> R: ...
+def fit[R](bnn: BNN, data: Any, method: Method[R], *, seed: int = 0, **arguments: Unpack[Arguments]) -> R: ...
 @overload
 def fit(
-    bnn: BNN, data: Any, method: None = None, *, seed: int, **arguments: Unpack[Arguments]
+    bnn: BNN, data: Any, method: None = None, *, seed: int = 0, **arguments: Unpack[Arguments]
 ) -> Posterior | Mixture: ...
-@under(gradients)
 def fit(
     bnn: BNN,
     data: Any,
     method: Any = None,
     *,
-    seed: int,
+    seed: int = 0,
     device: str = "auto",
     engine: Engine = "auto",
     progress: bool = True,
@@ -79,6 +81,14 @@ def fit(
     steps, to a good state, and continues with a quarter of the learning rate. It does so up to five times
     (`Posterior.info["rewinds"]`). If that fails, or the first step is not finite, an error names the site.
 
+    A `PoorFitWarning` tells at the end of a fit that predicts no better than a constant, is far worse than a linear
+    model, has memorised its targets, or was cut short. Fits with a given length and given scales are looked at with
+    `progress` only, so that loops of short fits do not warn each time.
+
+    Ctrl-C ends a fit by `SVI` after a step, and a warning says which one. The posterior so far is returned; with
+    `checkpoint` the state is kept, and a KeyboardInterrupt tells so. Before the first step, in other methods, and the
+    second time, Ctrl-C stops at once.
+
     See docs/how-to/convergence.md for how long a fit should go on, and docs/how-to/warnings.md for warnings at its end.
 
     Args:
@@ -86,7 +96,7 @@ def fit(
         data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs, as it is or in a
             `Loader`.
         method: the inference method: `SVI` or another, such as `NUTS`; `Automatic` if left out.
-        seed: seed of starting values, mini-batches and draws.
+        seed: seed of starting values, mini-batches and draws; 0 if left out.
         device: "cpu", "cuda", ..., or "auto": a GPU if there is one, but the CPU for a small network, which
             it runs faster: below 10,000 multiplications an example.
         engine: "captured" records the step once and runs it without Python, "eager" runs Pyro at each step. With a
@@ -94,7 +104,7 @@ def fit(
             Otherwise they draw different noise of the same distribution. "auto" takes the engine predicted to finish
             first, by the operations of the first step and by figures in the code, never by a clock. The same call
             always takes the same engine. `Posterior.info["engine"]` names it, and why.
-        progress: show a progress bar with the ELBO, and warn at the end of a fit that is no better than a constant.
+        progress: show a progress bar with the ELBO.
         validation: `Data`, a pair (x, y) or a loader whose log score is followed, and decides if `method.patience` is
             set; for `SVI` only.
         callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; a
@@ -112,6 +122,7 @@ def fit(
     Raises:
         InputError: arguments that do not fit together, before training starts.
         FloatingPointError: the ELBO is no longer finite, also after going back with smaller steps.
+        KeyboardInterrupt: Ctrl-C, where it does not return the posterior so far.
 
     Examples:
         >>> model, method = bnn.BNN(bnn.MLP(1, [10], 1)), bnn.SVI(guide="laplace", steps=50)
@@ -119,8 +130,7 @@ def fit(
         >>> posterior.predict([[0.0], [1.0]]).interval(0.9)[0].shape
         torch.Size([2])
     """
-    method = Automatic() if method is None else checked_method(method, data)
-    data = as_data(data)
+    method = _checked(method, data)
     held_out = None if validation is None else _held_out(validation)
     run = Run(
         seed=seed,
@@ -133,19 +143,56 @@ def fit(
         every=every,
         start=start,
     )
+    data = as_data(data)
+    try:
+        posterior = fit_in_silence(bnn, data, method, run)
+    except Interrupted as interrupt:
+        if interrupt.method is not method:
+            raise
+        warn_user(interrupt.warning, PoorFitWarning)
+        return interrupt.posteriors[0]
+    if progress or _ends_by_itself(posterior):
+        with tqdm(desc="checking", bar_format="{desc}", disable=not progress, leave=False):
+            tell(posterior, data, held_out if isinstance(held_out, Data) else None)
+    return posterior
+
+
+@under(gradients)
+def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
+    """Do the work of `fit`: no word on the result, and an interrupt goes through."""
+    method = _checked(method, data)
     check_offered(method, run)
-    bnn = bnn if start is None else model_of(start, bnn)
+    bnn = bnn if run.start is None else model_of(run.start, bnn)
     method.check(bnn, data, run)
     if isinstance(data, Data) and data.constant_inputs:
         _warn_of(data.constant_inputs)
     closed = _with_measured_scales(bnn, data, method, run)
-    posterior = method.infer(closed.bnn, data, run)
+    try:
+        posterior = method.infer(closed.bnn, data, run)
+    except Interrupted as interrupt:
+        for one in interrupt.posteriors:
+            _note(closed, one, run)
+        raise
+    _note(closed, posterior, run)
+    return posterior
+
+
+def _checked(method: Any, data: Any) -> Any:
+    """Return the method, `Automatic` for none."""
+    return Automatic() if method is None else checked_method(method, data)
+
+
+def _note(closed: Measured, posterior: Any, run: Run) -> None:
+    """Note in the record of a posterior how the scales of its model were measured, if they were."""
     if closed.record is not None:
         seconds = run.seconds
         posterior.record = dataclasses.replace(posterior.record, evidence=closed.record, seconds=seconds)
-    if progress:
-        tell(posterior, data, held_out if isinstance(held_out, Data) else None)
-    return posterior
+
+
+def _ends_by_itself(posterior: Any) -> bool:
+    """Return whether nothing but the fit itself chose its length: steps until convergence, or scales that were tuned."""
+    record = posterior.record
+    return record.convergence is not None or record.automatic is not None or record.evidence is not None
 
 
 def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> Measured:
@@ -180,7 +227,7 @@ def fit_svi(
     x: Any,
     y: Any = None,
     *,
-    seed: int,
+    seed: int = 0,
     standardize: bool = False,
     replicates: int | None = None,
     validation: Any = None,

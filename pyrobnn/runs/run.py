@@ -16,7 +16,8 @@ from pyrobnn._core.tables import read_frame
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import load_features
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
-from pyrobnn.inference import fit
+from pyrobnn.inference.fit import fit_in_silence
+from pyrobnn.inference.method import Run
 from pyrobnn.inference.several.data_parallel import DataParallel
 from pyrobnn.inference.training.checkpoint import FILE as CHECKPOINT_FILE
 from pyrobnn.metrics import Score, score
@@ -188,10 +189,7 @@ def _fit_resumably(prepared: Prepared, path: Path, *, progress: bool, overwrite:
 
 def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Posterior | Mixture:
     spec = prepared.spec
-    fitted: Posterior | Mixture = fit(
-        prepared.bnn,
-        prepared.train,
-        spec.method,
+    run_of_fit = Run(
         seed=spec.fit.seed,
         device=spec.fit.device,
         engine=spec.fit.engine,
@@ -200,6 +198,7 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
         checkpoint=checkpoint,
         every=CHECKPOINT_EVERY,
     )
+    fitted: Posterior | Mixture = fit_in_silence(prepared.bnn, prepared.train, spec.method, run_of_fit)
     return fitted
 
 

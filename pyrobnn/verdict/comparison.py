@@ -1,14 +1,13 @@
 """The message at the end of a fit: does it predict better than a constant and a linear model do?"""
 
 import math
-import sys
 from typing import Any
 
 import torch
 from pyro import poutine
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from pyrobnn._core.errors import PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.processes import is_main_process
@@ -26,8 +25,8 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, Verdict, fit_baselines, judge
 from pyrobnn.verdict.left_out import memorised_targets
 
-SEE = "See docs/how-to/warnings.md."
-"""Where the lines at the end of a fit are explained."""
+_SEE = "See docs/how-to/warnings.md."
+"""Where the warnings at the end of a fit are explained."""
 _ROWS = 500
 _FEWEST_ROWS = 20
 _DRAWS = 100
@@ -42,11 +41,11 @@ _LEARNED = 0.25
 """Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
 
 
-def tell(posterior: Any, data: Any, validation: Data | None) -> None:
-    """Write the `complaint` about a fit to standard error."""
+def tell(posterior: Any, data: Any, validation: Data | None = None) -> None:
+    """Warn with the `complaint` about a fit."""
     text = complaint(posterior, data, validation)
     if text is not None:
-        tqdm.write(f"{text} {SEE}", file=sys.stderr)
+        warn_user(f"{text} {_SEE}", PoorFitWarning)
 
 
 @under(gradients)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pyrobnn._core.checks import check_count
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.inputs import shape_of
@@ -24,6 +24,7 @@ from pyrobnn.inference.scales.open_scales import measured
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import open_checkpoint
 from pyrobnn.inference.training.engines import Engine
+from pyrobnn.inference.training.interrupts import Interrupted, Interrupts
 from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.posterior.posterior import Posterior
 
@@ -32,13 +33,12 @@ _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_ever
 _IN_MEMORY = "Replicates need their data in memory: pass Data(x, y), or of a loader bnn.Loader(loader).in_memory()."
 
 
-@under(gradients)
 def fit_replicates(
     bnn: BNN | list[BNN],
     data: Any,
     method: SVI | list[SVI],
     *,
-    seed: int,
+    seed: int = 0,
     replicates: int | None = None,
     bootstrap: bool = False,
     device: str = "auto",
@@ -59,7 +59,7 @@ def fit_replicates(
         data: `Data` or a tuple (x, y) for all replicates, or a list of R data sets with the same number of examples.
         method: the method, or a list of R methods, which may differ in guide settings, learning
             rate, schedule, temperature, KL warm-up, `eval_every` and `tolerance`.
-        seed: each replicate gets a seed derived from it.
+        seed: each replicate gets a seed derived from it; 0 if left out.
         replicates: number of replicates R; not needed if a list is given.
         bootstrap: train each on N examples, drawn from its data with replacement; units still follow from all data.
         device: as in `fit`.
@@ -70,7 +70,7 @@ def fit_replicates(
         every: as in `fit`.
 
     Returns:
-        The R posteriors.
+        The R posteriors; after Ctrl-C as far as they came, with a warning (see `fit`).
 
     Raises:
         InputError: lists of different lengths, methods that differ in other settings, data of different shapes.
@@ -94,6 +94,24 @@ def fit_replicates(
         checkpoint=checkpoint,
         every=every,
     )
+    try:
+        return replicates_in_silence(bnn, data, method, run, replicates=replicates, bootstrap=bootstrap)
+    except Interrupted as interrupt:
+        warn_user(interrupt.warning, PoorFitWarning)
+        return [*interrupt.posteriors]
+
+
+@under(gradients)
+def replicates_in_silence(
+    bnn: BNN | list[BNN],
+    data: Any,
+    method: SVI | list[SVI],
+    run: Run,
+    *,
+    replicates: int | None = None,
+    bootstrap: bool = False,
+) -> list[Posterior]:
+    """Do the work of `fit_replicates`; an interrupt goes through."""
     methods = method if isinstance(method, list) else [method]
     _check_methods(methods)
     if all(choice.offer().wants_measured_scales for choice in methods):
@@ -118,7 +136,7 @@ def fit_side_by_side(
     replicates: int | None = None,
     bootstrap: bool = False,
 ) -> list[Posterior]:
-    """Do the work of `fit_replicates`, with the arguments of a run."""
+    """Fit replicates of models whose scales are closed; arguments as in `fit_replicates`."""
     bnns, methods, sets = _aligned(replicates, bnn, method, data)
     _check_methods(methods)
     seeds = [derive(run.seed, f"replicate {index}") for index in range(len(bnns))]
@@ -130,13 +148,16 @@ def fit_side_by_side(
     if bootstrap:
         sources = [resampled(source, seed) for source, seed in zip(sources, seeds, strict=True)]
     fits = [Declared(*parts) for parts in zip(bnns, methods, sources, seeds, strict=True)]
+    interrupts = Interrupts()
     with opened(fits, run, replicates=True) as session:
         _share_data([fit.state.batches for fit in session.fits])
-        session.train(checkpoint=keeper)
+        session.train(checkpoint=keeper, interrupts=interrupts)
     for index, posterior in enumerate(session.posteriors):
         own_storage(posterior)
         posterior.record = dataclasses.replace(posterior.record, replicate=index, replicates=len(session.posteriors))
-    return session.complete()
+    completed = session.complete()
+    interrupts.raise_with(method, completed)
+    return completed
 
 
 def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:

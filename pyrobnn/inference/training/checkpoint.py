@@ -35,12 +35,13 @@ class Checkpoint:
     """The file in which a fit keeps its place, replaced whole; one with another request is refused.
 
     Attributes:
+        folder: where it is.
         every: steps between two checkpoints.
         finished: whether the file is from a fit that ended.
     """
 
     def __init__(self, folder: Path, every: int, request: Mapping[str, str]) -> None:
-        self.every, self.finished = every, False
+        self.folder, self.every, self.finished = folder, every, False
         self._path, self._request = folder / FILE, dict(request)
 
     def read(self, fits: Sequence[TrainingState]) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:

@@ -17,6 +17,7 @@ from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._torch.private import tree_map
 from pyrobnn.data.batches import Batch
 from pyrobnn.inference.training.checkpoint import Checkpoint
+from pyrobnn.inference.training.interrupts import Interrupts
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.steps import Stepper
 from pyrobnn.inference.training.watch import Watch
@@ -39,6 +40,7 @@ def train(
     *,
     checkpoint: Checkpoint | None = None,
     most_rewinds: int = MOST_REWINDS,
+    interrupts: Interrupts | None = None,
 ) -> EngineRecord:
     """Run the steps of fits side by side, and return which engine ran them.
 
@@ -46,13 +48,16 @@ def train(
     the state kept after the last multiple of 500 steps, or to the one before if that fails at its first step, and the
     fit concerned goes on from there with a quarter of the learning rate. Callbacks then see steps again.
 
-    The fits go on from the place that the checkpoint keeps, if there is one.
+    The fits go on from the place that the checkpoint keeps, if there is one. Where interrupts are noted, Ctrl-C ends
+    them after a step; a checkpoint is then written.
 
     Raises:
+        KeyboardInterrupt: an interrupt where none are noted, or after the checkpoint was written.
         FloatingPointError: numbers that are not finite from a state kept on, or too often.
         InputError: a checkpoint of another fit.
     """
-    fits, turns = stepper.fits, _Turns(stepper)
+    interrupts = interrupts or Interrupts(puts_off=False)
+    fits, turns = stepper.fits, _Turns(stepper, interrupts)
     for fit in fits:
         fit.bnn.train()
     with watch, ExitStack() as at_end:
@@ -63,8 +68,9 @@ def train(
         finished = checkpoint is not None and checkpoint.finished
         while done < num_steps and not finished:
             count = watch.steps_to_next_look(done, checkpoint.every if checkpoint else None)
-            watch.terms.add(turns.advance(count))
-            done += count
+            terms = turns.advance(count)
+            watch.terms.add(terms)
+            done += len(terms)
             fault = _fault(stepper, watch, done)
             if fault is not None:
                 done = _go_back(stepper, watch, kept, fault, most_rewinds)
@@ -78,6 +84,15 @@ def train(
             if checkpoint is not None and due:
                 state = kept[-1] if kept[-1]["done"] == done else _state(stepper, watch, done)
                 checkpoint.write(state, kept, finished=finished)
+            if interrupts.asked and not finished:
+                if checkpoint is not None:
+                    checkpoint.write(_state(stepper, watch, done), kept, finished=False)
+                    raise KeyboardInterrupt(
+                        f"The fit was {interrupts.stop_reason(done)}. Its state is kept in {checkpoint.folder}: the "
+                        "same call goes on from there."
+                    )
+                watch.stop_reason = interrupts.stop_reason(done)
+                break
     for fit in fits:
         fit.bnn.eval()
     return stepper.record
@@ -86,19 +101,21 @@ def train(
 class _Turns:
     """Does steps a tenth of a second at a time, and lets other threads in between that wait."""
 
-    def __init__(self, stepper: Stepper) -> None:
-        self._stepper, self._at_once = stepper, 1
+    def __init__(self, stepper: Stepper, interrupts: Interrupts) -> None:
+        self._stepper, self._at_once, self._interrupts = stepper, 1, interrupts
 
     def advance(self, num_steps: int) -> Tensor:
-        """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
+        """Do some steps, fewer if interrupted, and return the log-likelihood and KL of each, (steps, [R,] 2)."""
         terms = []
         with ignored_warnings("Encountered NaN"):  # Pyro's word for what `train` goes back from
-            while num_steps:
-                ONE_THREAD.let_waiting_in()
+            while num_steps and not (terms and self._interrupts.asked):
+                with self._interrupts.noted():
+                    ONE_THREAD.let_waiting_in()
                 count, started = min(num_steps, self._at_once), time.perf_counter()
                 terms.append(self._stepper.advance(count))
                 self._at_once = max(1, int(count * _TURN / (time.perf_counter() - started)))
                 num_steps -= count
+                self._interrupts.begun = True
         return torch.cat(terms)
 
 

@@ -17,6 +17,7 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import Callback, Progress
 from pyrobnn.inference.training.convergence import ConvergenceRule
+from pyrobnn.inference.training.interrupts import Interrupts
 from pyrobnn.inference.training.state import Move
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
@@ -153,9 +154,10 @@ class Watch:
         eval_every: int,
         patience: int | None,
         block: int,
+        interrupts: Interrupts,
         rules: Sequence[ConvergenceRule] = (),
     ) -> None:
-        self._block, self.rules = block, rules
+        self._block, self.rules, self._interrupts = block, rules, interrupts
         self.terms = Terms()
         self.stop_reason: str | None = None
         self.rewinds: list[dict[str, Any]] = []
@@ -210,7 +212,7 @@ class Watch:
         self._show(done)
         state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
         converged = bool(self.rules) and all(rule.end is not None for rule in self.rules)
-        stop = ask(self._callbacks, state)
+        stop = ask(self._callbacks, state, self._interrupts)
         if stop and not converged:
             self.stop_reason = f"stopped by a callback after step {done}"
         return stop or converged
@@ -293,12 +295,14 @@ class Watch:
             rule.finish()
 
 
-def ask(callbacks: Sequence[Callback], state: Progress) -> bool:
-    """Show all callbacks the state of a fit, and return whether one of them ends it."""
+def ask(callbacks: Sequence[Callback], state: Progress, interrupts: Interrupts) -> bool:
+    """Show all callbacks the state of a fit, and return whether one of them ends it; note its interrupt."""
     if not callbacks:
         return False
-    with ONE_THREAD.others_let_in():
-        return any([asks_to_stop(callback(state)) for callback in callbacks])
+    stop = False
+    with interrupts.noted(), ONE_THREAD.others_let_in():
+        stop = any([asks_to_stop(callback(state)) for callback in callbacks])
+    return stop
 
 
 def asks_to_stop(answer: object) -> bool:

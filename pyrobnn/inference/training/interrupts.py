@@ -1,0 +1,85 @@
+"""Ctrl-C during the steps of a fit: put off to the end of a step, where everything fits together."""
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn.guides.built import built
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended a fit.
+
+    Attributes:
+        method: the method that was to fit; an outer method, which was not done, lets the interrupt through.
+        posteriors: the fits so far.
+    """
+
+    def __init__(self, method: Any, posteriors: Sequence[Any]) -> None:
+        super().__init__("The fit was stopped by Ctrl-C.")
+        self.method, self.posteriors = method, posteriors
+
+    @property
+    def warning(self) -> str:
+        """What the result is, for its user."""
+        first = self.posteriors[0]
+        go_on = ", or go on from here by `start=` of fit" if built(first.guide).trainable else ""
+        return (
+            f"The fit has not converged: it was {first.record.stop_reason}. Its predictions may be far off, and its "
+            f"uncertainty too small. Fit again{go_on}."
+        )
+
+
+class Interrupts:
+    """Notes Ctrl-C, and KeyboardInterrupt of a callback, for a fit to end after a step; a second one ends it at once.
+
+    Args:
+        puts_off: whether it does; else all interrupts go through.
+
+    Attributes:
+        asked: whether the fit is to end.
+        begun: whether a step was done; before the first one an interrupt goes through.
+    """
+
+    def __init__(self, *, puts_off: bool = True) -> None:
+        self._puts_off, self.asked, self.begun = puts_off, False, False
+
+    def _note(self, *_: Any) -> None:
+        if self.asked or not (self._puts_off and self.begun):
+            raise KeyboardInterrupt
+        self.asked = True
+
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Note Ctrl-C in the block, in place of Python's own handler; other handlers, and callbacks, keep theirs."""
+        in_main = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
+        if not (self._puts_off and in_main) or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        with ONE_THREAD.changed(lambda: signal.getsignal(signal.SIGINT), lambda it: signal.signal(signal.SIGINT, it)):
+            signal.signal(signal.SIGINT, self._note)
+            yield
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note a KeyboardInterrupt between two steps."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._note()
+
+    def stop_reason(self, done: int) -> str:
+        """Return why a fit has ended after a step."""
+        return f"stopped by Ctrl-C after step {done}"
+
+    def raise_with(self, method: Any, posteriors: Sequence[Any]) -> None:
+        """Raise where the fit was asked to end.
+
+        Raises:
+            Interrupted: with the fits so far.
+        """
+        if self.asked:
+            raise Interrupted(method, posteriors)

@@ -1,0 +1,210 @@
+"""Ctrl-C during a fit: the fit so far, a checkpoint, or the interrupt, but never a half-done step."""
+
+import os
+import signal
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn.inference.training import loop
+
+DATA = bnn.datasets.sinusoid()
+LIKELIHOOD = bnn.likelihoods.Gaussian(scale=0.1)
+
+
+class Net(nn.Sequential):
+    """A network that sends the process SIGINT in one of its calls."""
+
+    def __init__(self, call=None):
+        super().__init__(nn.Linear(1, 5), nn.Tanh(), nn.Linear(5, 1))
+        self.calls_left = call
+
+    def forward(self, x):
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if self.calls_left == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+        return super().forward(x)
+
+
+def model(net=None):
+    return bnn.BNN(net or bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=LIKELIHOOD)
+
+
+def stop_at(step):
+    def stop(progress):
+        if progress.step >= step:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def fit(method, *, net=None, **arguments):
+    return bnn.fit(model(net), DATA, method, seed=0, progress=False, **arguments)
+
+
+def interrupted(method, words, **arguments):
+    """Return the fit that its interrupt left, after its only warning."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", bnn.PoorFitWarning)
+        posterior = fit(method, **arguments)
+    (only,) = found
+    assert str(only.message).startswith(f"The fit has not converged: it was {words}")
+    assert only.filename == __file__
+    return posterior
+
+
+def assert_same(one, other):
+    for name, value in one.guide.state_dict().items():
+        assert torch.equal(value, other.guide.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("engine", ["eager", "captured"])
+def test_an_interrupt_leaves_the_fit_so_far(engine):
+    stopped = interrupted(
+        bnn.SVI(steps=500), "stopped by Ctrl-C after step 100", engine=engine, callbacks=[stop_at(100)]
+    )
+    assert stopped.record.stop_reason == "stopped by Ctrl-C after step 100"
+    shorter = fit(bnn.SVI(steps=100), engine=engine)
+    assert_same(stopped, shorter)
+    assert (stopped.history.elbo == shorter.history.elbo).all()
+
+
+@pytest.fixture
+def step_by_step(monkeypatch):
+    """Interrupts are looked for after each step, not after a tenth of a second of steps."""
+    monkeypatch.setattr(loop, "_TURN", 0.0)
+
+
+@pytest.mark.usefixtures("step_by_step")
+def test_a_signal_within_a_step_waits_for_its_end():
+    before = signal.getsignal(signal.SIGINT)
+    torch.manual_seed(0)
+    stopped = interrupted(bnn.SVI(steps=2000), "stopped by Ctrl-C after step", net=Net(call=40), engine="eager")
+    assert signal.getsignal(signal.SIGINT) is before
+    num_steps = len(stopped.history)
+    assert 1 < num_steps < 50
+    torch.manual_seed(0)
+    assert_same(stopped, fit(bnn.SVI(steps=num_steps), net=Net(), engine="eager"))
+
+
+@pytest.mark.parametrize("guide", ["map", "laplace"])
+def test_an_interrupt_of_l_bfgs_leaves_the_point_so_far(guide):
+    method = bnn.SVI(guide=guide, tolerance=1e-12)
+    stopped = interrupted(method, "stopped by Ctrl-C after step 100", callbacks=[stop_at(100)])
+    assert "L-BFGS" in stopped.record.engine.reason
+    assert not stopped.record.convergence.converged
+    assert stopped.history.elbo[-1] > stopped.history.elbo[0]
+
+
+def test_only_what_can_go_on_is_told_to():
+    with pytest.warns(bnn.PoorFitWarning, match="Fit again, or go on from here by `start=` of fit"):
+        stopped = fit(bnn.SVI(steps=500), callbacks=[stop_at(50)])
+    fit(bnn.SVI(steps=5), start=stopped)
+    with pytest.warns(bnn.PoorFitWarning, match=r"Fit again\.$"):
+        fit(bnn.SVI(guide="laplace", steps=500), callbacks=[stop_at(50)])
+
+
+def test_a_checkpoint_of_an_interrupt_goes_on_to_the_same_bits(tmp_path):
+    def same_call(callbacks=()):
+        return fit(bnn.SVI(steps=300, batch_size=10), engine="captured", checkpoint=tmp_path, callbacks=callbacks)
+
+    words = f"stopped by Ctrl-C after step 150. Its state is kept in {tmp_path}: the same call goes on from there."
+    with pytest.raises(KeyboardInterrupt) as caught:
+        same_call([stop_at(150)])
+    assert words in str(caught.value)
+    steps = []
+    resumed = same_call([lambda progress: steps.append(progress.step)])
+    assert steps == [200, 250, 300]
+    assert_same(resumed, fit(bnn.SVI(steps=300, batch_size=10), engine="captured"))
+
+
+@pytest.mark.usefixtures("step_by_step")
+def test_a_checkpoint_within_a_block_goes_on_to_the_same_bits(tmp_path):
+    def call(net, **arguments):
+        torch.manual_seed(0)
+        return fit(bnn.SVI(steps=120), net=net, engine="eager", **arguments)
+
+    with pytest.raises(KeyboardInterrupt, match=r"after step [1-4]?\d\. Its state is kept"):
+        call(Net(call=40), checkpoint=tmp_path)
+    resumed = call(Net(), checkpoint=tmp_path)
+    assert_same(resumed, call(Net()))
+    assert len(resumed.history) == 120
+
+
+def test_replicates_are_left_as_they_are():
+    method = bnn.SVI(steps=500)
+    with pytest.warns(bnn.PoorFitWarning, match="stopped by Ctrl-C after step 50"):
+        fits = bnn.fit_replicates(model(), DATA, method, replicates=2, progress=False, callbacks=[stop_at(50)])
+    assert [len(one.history) for one in fits] == [50, 50]
+
+
+OTHERS = {
+    "ensemble": bnn.Ensemble(bnn.SVI(guide="map", steps=500), members=2),
+    "marginal likelihood": bnn.MarginalLikelihood(method=bnn.SVI(guide="laplace", steps=500)),
+    "swag": bnn.SWAG(bnn.SVI(guide="map", steps=500)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_methods_around_svi_let_an_interrupt_through(name):
+    with pytest.raises(KeyboardInterrupt):
+        fit(OTHERS[name], callbacks=[stop_at(50)])
+
+
+def test_an_interrupt_before_the_first_step_goes_through(monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        fit(bnn.SVI(steps=100), net=Net(call=1), engine="eager")
+
+    def measured(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["pyrobnn.inference.fit"], "measured", measured)
+    with pytest.raises(KeyboardInterrupt):
+        fit(bnn.SVI())
+
+
+def test_handlers_of_the_caller_stay():
+    class Own(Exception):
+        pass
+
+    def raise_own(*_):
+        raise Own
+
+    before = signal.signal(signal.SIGINT, raise_own)
+    try:
+        with pytest.raises(Own):
+            fit(bnn.SVI(steps=2000), net=Net(call=40), engine="eager")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+SCRIPT = """
+import signal
+import pyrobnn as bnn
+signal.signal(signal.SIGINT, signal.default_int_handler)
+model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
+begun = lambda progress: print("begun", flush=True) if progress.step == 100 else None
+posterior = bnn.fit(model, bnn.datasets.sinusoid(), bnn.SVI(steps=10**9), engine="captured", callbacks=[begun])
+print(posterior.record.num_steps, posterior.record.stop_reason, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_in_another_process():
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    num_steps, reason = output.strip().split(" ", 1)
+    assert reason == f"stopped by Ctrl-C after step {num_steps}"
+    assert errors.count("PoorFitWarning: The fit has not converged") == 1
