@@ -286,11 +286,13 @@ class BNN(PyroModule):
         return cast(x, keeps_integers=any(isinstance(module, _LOOKS_UP) for module in self.net.modules()))
 
     @overload
-    def fit(self, x: Any, y: Any = None, *, seed: int, replicates: None = None, **arguments: Any) -> "Posterior": ...
-    @overload
-    def fit(self, x: Any, y: Any = None, *, seed: int, replicates: int, **arguments: Any) -> "list[Posterior]": ...
     def fit(
-        self, x: Any, y: Any = None, *, seed: int, replicates: int | None = None, **arguments: Any
+        self, x: Any, y: Any = None, *, seed: int = 0, replicates: None = None, **arguments: Any
+    ) -> "Posterior": ...
+    @overload
+    def fit(self, x: Any, y: Any = None, *, seed: int = 0, replicates: int, **arguments: Any) -> "list[Posterior]": ...
+    def fit(
+        self, x: Any, y: Any = None, *, seed: int = 0, replicates: int | None = None, **arguments: Any
     ) -> "Posterior | list[Posterior]":
         """Infer the posterior by SVI: shorthand for `pyrobnn.fit(model, Data(x, y), SVI(...), seed=seed)`.
 
@@ -299,7 +301,7 @@ class BNN(PyroModule):
         Args:
             x: inputs, or `Data`, or a DataLoader.
             y: targets, if x is inputs.
-            seed: seed of the fit.
+            seed: seed of the fit; 0 if left out.
             replicates: number of independent fits to run side by side, for a list of posteriors (`fit_replicates`).
             **arguments: settings of `SVI` (guide, steps, lr, ...), `standardize` of `Data`, and arguments of
                 `pyrobnn.fit` (device, engine, progress, validation, callbacks).
@@ -315,7 +317,7 @@ class BNN(PyroModule):
 
         return fit_svi(self, x, y, seed=seed, replicates=replicates, **arguments)
 
-    def sample_prior_predictive(self, x: Any, *, num_draws: int = 500, seed: int) -> "Prediction":
+    def sample_prior_predictive(self, x: Any, *, num_draws: int = 500, seed: int = 0) -> "Prediction":
         """Predict targets with draws from the prior in place of the posterior, before the model has seen data.
 
         Weights and the sites of prior and likelihood are drawn from their priors. Parameters that are optimised
@@ -325,7 +327,7 @@ class BNN(PyroModule):
             x: inputs (N, *in) in the units that the model sees, or a loader of them; or `Data`, which is scaled as in
                 `fit`, with predictions in original units.
             num_draws: number of draws S.
-            seed: seed of the draws.
+            seed: seed of the draws; 0 if left out.
 
         Returns:
             The mixture of the likelihood over the draws.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyrobnn as bnn
 from pyrobnn import likelihoods
 from pyrobnn._core.random import seeded
 from pyrobnn.verdict.baselines import fit_baselines, judge
+from pyrobnn.verdict.comparison import advice as advice_for
 from pyrobnn.verdict.comparison import leave_one_out, sites_at_prior
 
 NUM, FEATURES = 400, 4
@@ -204,15 +206,18 @@ def gains(mean, seed, spread=0.1, num=200):
     return mean + drawn - drawn.mean()
 
 
+COMPARED = "compared with a constant, the fit scores"
+
+
 @pytest.mark.parametrize(
     ("gain", "linear_gain", "kind", "words"),
     [
-        (-0.5, 0.0, "warning", "predicts no better than a constant, which ignores the inputs: the fit gains -0.5"),
+        (-0.5, 0.0, "warning", f"predicts no better than a constant, which ignores the inputs: {COMPARED} -0.5"),
         (0.0, 0.0, "warning", "The inputs say nothing of the target, or the fit has lost their information. Try more."),
         (0.0, 0.5, "warning", "The inputs do tell of the target. Try more."),
-        (0.28, 1.0, "warning", "predicts worse than a linear model, with 28% of its gain: the fit gains +0.28"),
+        (0.28, 1.0, "warning", f"predicts worse than a linear model, with 28% of its gain: {COMPARED} +0.28"),
         (0.5, 0.5, "note", "Nothing shows that the fit predicts better than a linear model"),
-        (1.0, 0.5, "fine", "predicts better than a constant and a linear model: the fit gains +1.0"),
+        (1.0, 0.5, "fine", f"predicts better than a constant and a linear model: {COMPARED} +1.0"),
     ],
 )
 def test_verdicts(gain, linear_gain, kind, words):
@@ -286,7 +291,7 @@ def test_a_regression_that_explains_nothing_says_so_first(collapsed):
         found = bnn.diagnose(posterior, train, data, num_draws=100)
         assert found.headlines[0].name == "baseline"
         assert str(found).startswith("! The fit predicts no better than a constant, which ignores the inputs")
-        assert "Try scale='tuned' for the noise" in found.warnings[0]
+        assert "Try no `steps`, so that the noise is measured first, one hidden layer" in found.warnings[0]
         assert found.names.count("prior") == 1
         (lost,) = (finding.text for finding in found.findings if finding.name == "prior")
         assert lost.startswith("Collapse to the prior at 2.weight: all of these weights have taken nothing")
@@ -320,19 +325,60 @@ def test_a_fit_that_misses_what_is_linear_is_told(name, slope):
             assert own.kind != "warning" or "predicts worse than a linear model" in own.text
 
 
-@pytest.mark.slow
-def test_the_end_of_a_fit_says_so_where_progress_is_shown(capfd):
+def told(model, data, method, **options):
+    """What a fit warns of at its end."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", bnn.PoorFitWarning)
+        bnn.fit(model, data, method, **({"engine": "eager"} | options))
+    return [str(one.message) for one in found if one.category is bnn.PoorFitWarning]
+
+
+def test_the_end_of_a_fit_warns_once():
+    """With bars or without where the fit ends by itself; one of given length with bars alone."""
     train, test = sines()
     model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale=9.0), prior=bnn.priors.Normal(1.0))
-    options = {"seed": 0, "engine": "eager"}
-    for extra in ({}, {"validation": test}):
-        bnn.fit(model, train, bnn.SVI(steps=20), **options, **extra)
-        assert capfd.readouterr().err.splitlines()[-1].startswith("The fit predicts no better than a constant")
-    bnn.fit(model, train, bnn.SGLD(step_size=1e-4, num_draws=10, burn_in=5, thinning=1, num_chains=1), **options)
-    assert "predicts no better than a constant" in capfd.readouterr().err
-    bnn.fit(model, train, bnn.SVI(steps=20), progress=False, **options)
-    assert capfd.readouterr().err == ""
+    ends_by_itself = bnn.SVI(guide=bnn.guides.MeanField(init_rho=-1.0), max_steps=50)
+    for method, progress in ((bnn.SVI(steps=20), True), (ends_by_itself, True), (ends_by_itself, False)):
+        for extra in ({}, {"validation": test}):
+            (text,) = told(model, train, method, progress=progress, **extra)
+            assert text.startswith("The fit predicts no better than a constant")
+            assert text.endswith("See docs/how-to/warnings.md.")
+    assert told(model, train, bnn.SVI(steps=20), progress=False) == []
+
+
+@pytest.mark.slow
+def test_fits_inside_of_other_functions_say_nothing_by_themselves(recwarn):
+    train, _ = sines()
+    model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale=9.0), prior=bnn.priors.Normal(1.0))
+    bnn.kfold(model, train, bnn.SVI(max_steps=50, patience=None), folds=2, progress=False)
+    assert not [one for one in recwarn if "predicts" in str(one.message)]
+
+
+@pytest.mark.slow
+def test_chains_and_good_fits_are_told_apart():
+    train, _ = sines()
+    model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale=9.0), prior=bnn.priors.Normal(1.0))
+    chains = told(model, train, bnn.SGLD(step_size=1e-4, num_draws=10, burn_in=5, thinning=1, num_chains=1))
+    assert any("predicts no better than a constant" in text for text in chains)
     line = bnn.BNN(torch.nn.Linear(1, 1), likelihood=likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
     x = train.x[:, :1]
-    bnn.fit(line, bnn.Data(x, 3 * x[:, 0] + noise(100, 0.5)), bnn.SVI(steps=300, lr=0.05), **options)
-    assert "predicts" not in capfd.readouterr().err
+    assert told(line, bnn.Data(x, 3 * x[:, 0] + noise(100, 0.5)), bnn.SVI(steps=300, lr=0.05)) == []
+
+
+@pytest.mark.parametrize(
+    ("scale", "length", "advice"),
+    [
+        (
+            "learned",
+            {"steps": 9},
+            "Try scale='tuned' for the noise and no `steps`, so that the noise is measured first",
+        ),
+        ("tuned", {"epochs": 9}, "Try no `epochs`, so that the noise is measured first, one hidden layer"),
+        ("tuned", {"max_steps": 50}, "Try one hidden layer"),
+        (0.5, {"steps": 9}, "Try one hidden layer"),
+    ],
+)
+def test_advice_names_what_was_given(scale, length, advice):
+    model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale), prior=bnn.priors.Normal(1.0))
+    posterior = bnn.fit(model, sines()[0], bnn.SVI("mean_field", **length), progress=False)
+    assert advice_for(posterior).startswith(advice)

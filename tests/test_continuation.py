@@ -280,9 +280,9 @@ def test_the_report_tells_how_a_fit_ended():
         "why it ended": "converged: dividing",
         "converged": "yes",
         "ELBO at the end": "-12.34 ± 0.2 nats",
-        "gain of the last cycle": "0.12 nats; 0.5 nats do not matter",
+        "gain of the last cycle": "0.12 nats; gains below 0.5 nats do not matter",
         "steps at the end of each cycle": "600, 1500",
     }
     both = dict(words.ending_rows(bnn.Mixture([ended(converged=True), ended(converged=False, gain=None)])))
     assert both["converged (member 2)"] == "no"
-    assert both["gain of the last cycle (member 2)"] == "none: one cycle only; 0.5 nats do not matter"
+    assert both["gain of the last cycle (member 2)"] == "none: one cycle only; gains below 0.5 nats do not matter"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
 from pyrobnn.data.batches import TensorBatches
 from pyrobnn.inference.svi.objective import make_elbo
+from pyrobnn.inference.training import watch
 from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.comparison import complaint
 
@@ -275,6 +277,40 @@ def test_progress_bar_shows_the_elbo_and_can_be_switched_off(capsys):
     for progress in (True, False):
         linear_model().fit(*linear_problem(), steps=50, seed=0, engine="eager", progress=progress)
         assert ("elbo=" in capsys.readouterr().err) == progress
+
+
+def test_the_bar_names_the_phase_and_the_best_score(capsys):
+    """In 80 columns: nothing is cut off, and there is no total that moves."""
+    data, model = bnn.datasets.sinusoid(), bnn.BNN(bnn.MLP(1, [5], 1), likelihood="gaussian")
+    held_out = bnn.Data(*linear_problem())
+    posterior = linear_model().fit(*linear_problem(), steps=60, seed=0, validation=held_out, eval_every=20)
+    *_, line = (line for line in re.split(r"[\r\n]", capsys.readouterr().err) if line.startswith("training:"))
+    assert f"best score={max(posterior.history.validation_scores):.3f}]" in line
+    assert len(line.rstrip().replace("█" * 10, "")) <= 79
+    bnn.fit(model, data, bnn.SVI(max_steps=100), engine="eager")
+    shown = capsys.readouterr().err
+    places = [shown.index(word) for word in ("scales:", "training: step 100 [", "checking")]
+    assert places == sorted(places)
+    assert "/100" not in shown
+    of_known_noise = model.with_parts(likelihood=bnn.likelihoods.Gaussian(0.1))
+    bnn.fit(of_known_noise, data, bnn.SVI(guide="map", max_steps=100), engine="eager")
+    assert "modes: 100step" in capsys.readouterr().err
+
+
+def test_a_long_fit_of_open_length_says_early_how_long_it_may_take(capsys, monkeypatch):
+    monkeypatch.setattr(watch, "_FORECAST_AFTER", 0.0)
+    words = (
+        r"This fit goes on until it has converged, for about (\d+) s at most; `steps=`, or SVI\(max_steps=...\), ends"
+    )
+    stop = [lambda progress: progress.step == 400]
+    options = {"prior": bnn.priors.Normal(1.0), "likelihood": bnn.likelihoods.Gaussian(0.1)}
+    model = bnn.BNN(bnn.MLP(1, [5], 1), **options)
+    for longest, count in ((0.0, 1), (1e6, 0)):
+        monkeypatch.setattr(watch, "_LONG", longest)
+        bnn.fit(model, bnn.datasets.sinusoid(), bnn.SVI(max_steps=2000), callbacks=stop, engine="eager")
+        assert len(re.findall(words, capsys.readouterr().err)) == count
+    bnn.fit(model, bnn.datasets.sinusoid(), bnn.SVI(max_steps=2000), callbacks=stop, engine="eager", progress=False)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow

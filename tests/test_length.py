@@ -413,4 +413,8 @@ def test_a_guide_that_was_cut_short_while_narrow_says_so(guide, settings, is_tol
     assert (text is not None) == is_told
     if is_told:
         assert text.startswith("The fit ended before it had converged (not converged within max_steps=50")
+        assert ": give SVI a larger `max_steps`, or give `steps`" in text
         assert float(posterior.predict(data.x).epistemic_std.mean()) < 0.1
+        stopped = quick(model, bnn.SVI(guide=guide), data, callbacks=[lambda _: True])
+        assert "(stopped by a callback after step 50). " in _cut_short(stopped)
+        assert ": let it end, or give `steps`" in _cut_short(stopped)

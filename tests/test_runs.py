@@ -149,7 +149,7 @@ ERRORS = [RuntimeError("no ink"), KeyboardInterrupt()]
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_failing_fit_leaves_nothing(error, tmp_path, no_report, monkeypatch):
-    monkeypatch.setattr("pyrobnn.runs.run.fit", failing(error))
+    monkeypatch.setattr("pyrobnn.runs.run.fit_in_silence", failing(error))
     with pytest.raises(type(error)):
         run(spec_of(), tmp_path / "r", progress=False)
     assert list(tmp_path.iterdir()) == []

@@ -103,8 +103,6 @@ def check_free(path: Path, replaces: Callable[[Path], bool] | None = None) -> No
     """Refuse a path that is taken, unless its content may be replaced."""
     taken = os.path.lexists(path)
     if taken and replaces is None:
-        raise InputError(
-            f"{path} exists already: choose another folder, or replace it with --overwrite (overwrite=True)."
-        )
+        raise InputError(f"{path} exists already: choose another folder, or remove it first.")
     if taken and replaces is not None and not replaces(path):
         raise InputError(f"{path} exists and is not a run folder, so it is not overwritten: choose another folder.")

@@ -191,14 +191,14 @@ def _trainable(posterior: Posterior) -> Iterator[bool]:
 
 def _finding(gain: Gain, method: SVI, level: float, *, of: str) -> Finding:
     numbers = f"{gain.steps} further steps of {of} at a constant learning rate of {gain.rate:.2g} change the ELBO by "
-    numbers += f"{gain.mean:+.3g} ± {gain.stderr:.2g} nats; {gain.tolerance:.2g} do not matter"
+    numbers += f"{gain.mean:+.3g} ± {gain.stderr:.2g} nats; changes below {gain.tolerance:.2g} do not matter"
     if gain.p_value < level:
         least = gain.mean - 2 * gain.stderr
         text = f"The fit has not converged, it is {least:.3g} nats away at least: {numbers}. "
         if method.patience is not None:
             return Finding("elbo", "note", f"{text}Early stopping leaves a fit so.", gain.p_value)
-        advice = "To mend it, train longer, or leave out `steps` and `epochs`."
-        return Finding("elbo", "warning", f"{text}{advice}", gain.p_value)
+        given = next((f", or leave out `{name}`" for name in ("steps", "epochs") if getattr(method, name)), "")
+        return Finding("elbo", "warning", f"{text}To mend it, train longer{given}.", gain.p_value)
     if gain.stderr > gain.tolerance:
         return Finding("elbo", "note", f"The ELBO is too noisy to tell whether the fit has converged: {numbers}.")
     return Finding("elbo", "fine", f"Training longer gains nothing that matters: {numbers}.", gain.p_value)

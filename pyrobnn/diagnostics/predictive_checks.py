@@ -245,11 +245,12 @@ def ranking_finding(prediction: Prediction, y: Any, level: float, *, seed: int) 
     if error == 0:
         return None
     p_value = float(student.sf((observed - chance.mean()) / error, _ORDERS - 1))
-    numbers = f"the area under the sparsification curve is {observed:.2f}, where a random order has {chance.mean():.2f}"
+    numbers = f"the area under the sparsification curve is {observed:.2f}; a random order has {chance.mean():.2f}"
     if p_value >= level:
-        return Finding("ranking", "fine", f"Errors are no larger where the fit is surer: {numbers}.", p_value)
+        text = f"The uncertainty ranks errors no worse than chance: {numbers}, and smaller is better."
+        return Finding("ranking", "fine", text, p_value)
     text = (
-        f"The uncertainty ranks errors worse than chance: {numbers} ± {error:.2f}. Errors are larger where the fit is "
-        "surer: do not select examples by it. Try heteroscedastic noise, or an ensemble."
+        f"The uncertainty ranks errors worse than chance: {numbers} ± {error:.2f}, and smaller is better. Errors "
+        "are larger where the fit is surer: do not select examples by it. Try heteroscedastic noise, or an ensemble."
     )
     return Finding("ranking", "warning", text, p_value)

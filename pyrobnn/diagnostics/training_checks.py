@@ -35,7 +35,8 @@ def _elbo(convergence: Convergence) -> str:
     """Return a sentence with the ELBO, its standard error, and the gain of the last cycle."""
     error = "" if convergence.elbo_error is None else f" ± {convergence.elbo_error:.2g}"
     gain = "there was no second cycle" if convergence.gain is None else f"the last cycle gained {convergence.gain:.2g}"
-    return f"Its ELBO is {convergence.elbo:.2f}{error} nats; {gain}, and {convergence.tolerance:.2g} do not matter."
+    matters = f"gains below {convergence.tolerance:.2g} do not matter"
+    return f"Its ELBO is {convergence.elbo:.2f}{error} nats; {gain}, and {matters}."
 
 
 def chain_findings(chains: Chains) -> list[Finding]:
@@ -44,8 +45,8 @@ def chain_findings(chains: Chains) -> list[Finding]:
     if chains.num_diverging:
         text = (
             f"{chains.num_diverging} of {chains.num_chains * chains.num_draws} draws diverged: some region of the "
-            "posterior is too narrow for the step size and not explored. Raise `target_accept`, or choose a smoother "
-            "prior."
+            "posterior is too narrow for the step size and not explored. Raise `target_accept`, lower a `step_size` "
+            "that was given, or choose a smoother prior."
         )
         findings.append(Finding("divergences", "warning", text))
     return findings

@@ -197,7 +197,7 @@ class AbstractBNN(BaseEstimator):
             self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
         else:
             self.posterior_ = fit_on(self.posterior_, method, examples, run)
-        tell(self.posterior_, examples)
+        tell(self.posterior_, examples, progress=run.progress)
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:

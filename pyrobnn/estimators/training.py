@@ -45,7 +45,9 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -
     members = members_of(fitted)
     models = {member: _updated(member) for member in members}
     later: dict[Posterior, Any] = {
-        member: fit_in_silence(model, examples, alone, dataclasses.replace(run, seed=derive(run.seed, f"member {index}")))
+        member: fit_in_silence(
+            model, examples, alone, dataclasses.replace(run, seed=derive(run.seed, f"member {index}"))
+        )
         for index, (member, model) in enumerate(models.items())
     }
     first = later[members[0]]

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-from tqdm.auto import tqdm
-
 from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn.bnn import BNN
@@ -152,8 +150,7 @@ def fit(
         warn_user(interrupt.warning, PoorFitWarning)
         return interrupt.posteriors[0]
     if progress or _ends_by_itself(posterior):
-        with tqdm(desc="checking", bar_format="{desc}", disable=not progress, leave=False):
-            tell(posterior, data, held_out if isinstance(held_out, Data) else None)
+        tell(posterior, data, held_out if isinstance(held_out, Data) else None, progress=progress)
     return posterior
 
 
@@ -190,7 +187,7 @@ def _note(closed: Measured, posterior: Any, run: Run) -> None:
 
 
 def _ends_by_itself(posterior: Any) -> bool:
-    """Return whether nothing but the fit itself chose its length: steps until convergence, or scales that were tuned."""
+    """Return whether the fit itself chose its length, or measured its scales."""
     record = posterior.record
     return record.convergence is not None or record.automatic is not None or record.evidence is not None
 
@@ -239,7 +236,7 @@ def fit_svi(
         bnn: the model.
         x: inputs, or data.
         y: targets, if x is inputs.
-        seed: seed of the fit.
+        seed: seed of the fit; 0 if left out.
         standardize: as in `Data`, if x is inputs.
         replicates: number of independent fits; a list is returned if it is given.
         validation: as in `fit`.

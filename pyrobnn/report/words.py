@@ -238,7 +238,10 @@ def ending_rows(posterior: Posterior | Mixture) -> list[tuple[str, str]]:
             rows += [
                 (f"converged{member_label}", "yes" if convergence.converged else "no"),
                 (f"ELBO at the end{member_label}", f"{convergence.elbo:.2f}{error} nats"),
-                (f"gain of the last cycle{member_label}", f"{gain}; {convergence.tolerance:.2g} nats do not matter"),
+                (
+                    f"gain of the last cycle{member_label}",
+                    f"{gain}; gains below {convergence.tolerance:.2g} nats do not matter",
+                ),
                 (f"steps at the end of each cycle{member_label}", ", ".join(map(str, convergence.cycle_ends)) or "–"),
             ]
     return rows

@@ -1,5 +1,6 @@
 """Run folders: their marks, the place of an unfinished run, and the check of a new run."""
 
+import os
 from pathlib import Path
 
 from pyrobnn._core.errors import InputError
@@ -31,7 +32,11 @@ def check_new_run(path: Path, *, overwrite: bool) -> None:
     Raises:
         InputError: the folder exists or is taken.
     """
-    check_free(path, is_run_folder if overwrite else None)
+    if os.path.lexists(path) and not overwrite:
+        raise InputError(
+            f"{path} exists already: choose another folder, or replace it with --overwrite (overwrite=True)."
+        )
+    check_free(path, is_run_folder)
     unfinished = unfinished_folder(path)
     if unfinished.exists() and not overwrite:
         raise InputError(

@@ -120,7 +120,7 @@ def _bytes_of(folder: Path, name: str) -> bytes:
     if path.is_symlink():
         raise InputError(f"{path} is a link to another place: a saved posterior holds its own files. Copy the file.")
     if not path.is_file():
-        raise InputError(f"{folder} is not a saved posterior, it has no {name}: pass a folder of save.")
+        raise InputError(f"{folder} is not a saved posterior, it has no {name}: pass a folder that bnn.save wrote.")
     return path.read_bytes()
 
 

@@ -314,8 +314,8 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, wher
     is_better = 1 - over_constant.below(0.0) < level
     linear = baselines.get("linear")
     gained = None if linear is None else _Gain.of(linear - baselines["constant"])
-    beside = "" if gained is None else f", a linear model {gained}"
-    numbers = f"the fit gains {over_constant} nats an example on a constant {where}{beside}"
+    beside = "" if gained is None else f", and a linear model {gained}"
+    numbers = f"compared with a constant, the fit scores {over_constant} nats an example {where}{beside}"
     p_value = max(over_constant.below(_NEGLIGIBLE), level if is_better else 0.0)
     if min(p_value, over_constant.below(0.0)) < level:
         cause = (

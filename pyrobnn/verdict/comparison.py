@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from pyro import poutine
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from pyrobnn._core.errors import PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
@@ -41,9 +42,10 @@ _LEARNED = 0.25
 """Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
 
 
-def tell(posterior: Any, data: Any, validation: Data | None = None) -> None:
+def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool) -> None:
     """Warn with the `complaint` about a fit."""
-    text = complaint(posterior, data, validation)
+    with tqdm(desc="checking", bar_format="{desc}", disable=not progress, leave=False):
+        text = complaint(posterior, data, validation)
     if text is not None:
         warn_user(f"{text} {_SEE}", PoorFitWarning)
 
@@ -91,9 +93,11 @@ def _cut_short(posterior: Posterior | Mixture) -> str | None:
         return None
     if narrowed(registry.resolve(guide)) == registry.resolve(guide):
         return None
+    remedies = {"not converged within": "give SVI a larger `max_steps`", "no better": "leave out `patience`"}
+    remedy = next((text for begin, text in remedies.items() if str(record.stop_reason).startswith(begin)), "let it end")
     return (
         f"The fit ended before it had converged ({record.stop_reason}). Its guide starts narrow, so its uncertainty "
-        "may be far too small: leave out `max_steps` and `patience`, or give `steps`, so that it starts wide."
+        f"may be far too small: {remedy}, or give `steps`, so that it starts wide."
     )
 
 
@@ -205,6 +209,11 @@ def _at_prior(posterior: Posterior) -> list[str]:
 
 def advice(posterior: Posterior | Mixture) -> str:
     """Return advice for a fit that predicts badly."""
-    learns_noise = as_likelihood(posterior.bnn.settings["likelihood"]).noise in OPEN
-    noise = "scale='tuned' for the noise and no `steps`, so that it is measured first, " if learns_noise else ""
-    return f"Try {noise}one hidden layer with fewer units, MarginalLikelihood(), or NUTS where weights are few."
+    noise = as_likelihood(posterior.bnn.settings["likelihood"]).noise
+    record = members_of(posterior)[0].record.method
+    method = record if isinstance(record, dict) and "max_steps" in record else {}  # its `steps` may be left out
+    given = [name for name in ("steps", "epochs") if name in method]
+    changes = ["scale='tuned' for the noise"] if noise == "learned" else []
+    changes += [f"no `{name}`" for name in given if noise in OPEN]
+    measure = f"{' and '.join(changes)}, so that the noise is measured first, " if changes else ""
+    return f"Try {measure}one hidden layer with fewer units, MarginalLikelihood(), or NUTS where weights are few."

@@ -14,6 +14,7 @@ from pyrobnn.curvature.metric import score_columns
 from pyrobnn.curvature.prior import prior_curvature
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.built import built
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import Baseline, judge
@@ -28,6 +29,9 @@ _FAR_BELOW = 5.0
 _LOST, _SHARE = 2.0, 0.8
 """Nats per example that a fit must lose; for labels and counts, at most this share of the constant's loss."""
 _LEVEL = 0.01
+_TOO_MANY = 10
+"""Real targets for each weight above which none are memorised: a target moves its own prediction by a tenth at most,
+in the mean."""
 
 
 def memorised_targets(
@@ -37,8 +41,13 @@ def memorised_targets(
 
     The loss is at least 2 nats per example; for labels and counts, 80 % of the constant's loss if that is less. The
     network is linearised at the mean of the guide (see `left_out_scores`), so this is for large effects: noise that is
-    set too small, or learned after all targets are met. Networks that would take seconds are skipped.
+    set too small, or learned after all targets are met. Networks that would take seconds are skipped, and real targets
+    that are ten times as many as the weights.
     """
+    bnn = posterior.bnn
+    is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
+    if is_real and train.y.numel() > _TOO_MANY * bnn.num_weights:
+        return None
     left_out = left_out_scores(posterior, train)
     if left_out is None or "linear" not in baselines:
         return None
@@ -50,14 +59,14 @@ def memorised_targets(
     scores = torch.maximum(left_out[rows], constant - _FAR_BELOW)
     lost = float((kept - scores).mean())
     threshold = _LOST
-    if posterior.bnn.settings["likelihood"].integer_targets:
+    if bnn.settings["likelihood"].integer_targets:
         threshold = min(_LOST, -_SHARE * float(constant.mean()))
     if lost < threshold or judge(scores, rivals, _LEVEL, where="", advice="").kind == "fine":
         return None
     return (
-        f"The fit has memorised its targets: an example is {lost:.1f} nats less likely where it is left out, which is "
-        f"{float((scores - constant).mean()):+.2f} on a constant, where a linear model has "
-        f"{float((rivals['linear'] - constant).mean()):+.2f}. Its intervals are too narrow for new data. {advice}"
+        f"The fit has memorised its targets: an example is {lost:.1f} nats less likely where it is left out. Compared "
+        f"with a constant, the fit then scores {float((scores - constant).mean()):+.2f} nats an example, and a linear "
+        f"model {float((rivals['linear'] - constant).mean()):+.2f}. Its intervals are too narrow for new data. {advice}"
     )
 
 

@@ -77,7 +77,8 @@ class Hamiltonian(ChainMethod):
         if diverging:
             warnings.warn(
                 f"{diverging} of {self.num_chains * self.num_draws} draws diverged: some region of the posterior is "
-                "too narrow for the step size and not explored. Raise `target_accept`, or choose a smoother prior.",
+                "too narrow for the step size and not explored. Raise `target_accept`, lower a `step_size` that was "
+                "given, or choose a smoother prior.",
                 stacklevel=2,
             )
         by_name = dict(zip(_STATISTICS, statistics.unbind(-1), strict=True))

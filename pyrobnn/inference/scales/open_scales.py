@@ -140,7 +140,7 @@ def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, star
     of_real = of_few if of_few.counts else FLAT
     is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
     hyperprior = of_real if is_real else Hyperprior(defaults.PRIOR_COUNTS)
-    search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE)
+    search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE, "scales")
     return tuned_modes(with_normals, source, len(rows), examples, run=run, search=search, held=held)
 
 

@@ -36,6 +36,7 @@ class Search:
         hyperprior: prior of the scales.
         tolerance: relative change of the energy at which L-BFGS stops in a round.
         last_tolerance: the same at the end.
+        phase: what the bar says.
     """
 
     starts: int
@@ -45,6 +46,7 @@ class Search:
     hyperprior: Hyperprior
     tolerance: float = 1e-7
     last_tolerance: float = 1e-12
+    phase: str = "modes"
 
 
 def tuned_modes(
@@ -76,7 +78,7 @@ def tuned_modes(
     starts, rounds = search.starts, search.rounds
     noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[:starts]
     modes: list[TunedMode] = []
-    with tqdm(total=starts * rounds, desc="evidence", disable=not run.progress) as bar:
+    with tqdm(total=starts * rounds, desc=search.phase, disable=not run.progress) as bar:
         for index, noise in enumerate(noises):
             with running(bnn, num_data, derive(run.seed, f"start {index}"), "fit") as threads:
                 model, example = fresh_model(bnn, source, run.device)

@@ -35,7 +35,7 @@ _OBJECTIVE = ("guide", "num_particles", "antithetic", "kl", "temperature")
 
 
 @under(gradients)
-def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int, start: Any = None) -> "PreparedFit":
+def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, start: Any = None) -> "PreparedFit":
     """Build model and guide for a training loop of your own: a `torch.nn.Module` whose loss is minus the ELBO.
 
     The loop, its optimiser, rates, batches and length are yours; `fit` does all of that for you. The module goes where
@@ -54,8 +54,8 @@ def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int, start
             with the targets last, or a mapping with `labels`. Batches are in the units of the network, unless the model
             has units, or `like` is `Data(x, y, standardize=True)`, which sets them: the loss and predictions then take
             original units.
-        seed: seed of the starting values, and of the posterior's draws. The loss draws from torch's global generator,
-            as dropout does: `torch.manual_seed` makes a loop reproducible.
+        seed: seed of the starting values, and of the posterior's draws; 0 if left out. The loss draws from torch's
+            global generator, as dropout does: `torch.manual_seed` makes a loop reproducible.
         start: a posterior to go on from, as in `fit`.
 
     Raises:

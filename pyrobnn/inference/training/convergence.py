@@ -255,12 +255,6 @@ class ConvergenceRule:
             return cycle
         return f"{cycle}, elbo={np.mean(now.blocks):.1f} ± {_error(now.blocks):.2g}"
 
-    def rest(self, done: int) -> int:
-        """Return the number of steps to come if this cycle is the last one, or the next if it is the first."""
-        now = self._now
-        cycles = 3 * now.cycle.steps if not now.cycle_ends else now.cycle.steps
-        return 0 if now.phase == "ended" else max(1, now.cycle.start + cycles - done)
-
     def reason(self) -> str:
         """Return why the fit ended, in words."""
         gain, steps = self._now.gain, self._now.cycle.steps

@@ -101,7 +101,7 @@ def descend(
     """
     starts = [cloned(fit.parameters) for fit in fits]
     ended = []
-    with tqdm(disable=not run.progress, desc="L-BFGS", unit="step") as bar:
+    with tqdm(disable=not run.progress, desc="modes", unit="step") as bar:
         for fit, tolerance in zip(fits, tolerances, strict=True):
             if interrupts.asked:
                 raise KeyboardInterrupt
@@ -234,4 +234,6 @@ class _Descent:
         done, fit = len(self._seen), self._fit
         elbo = -float(torch.stack(self._seen[-BLOCK:] or [self._terms]).sum(1).mean())
         self._bar.set_postfix_str(f"elbo={elbo:.1f}", refresh=False)
-        return ask(self._run.callbacks, Progress(done, fit.method.max_steps, elbo, fit.bnn, fit.guide), self._interrupts)
+        return ask(
+            self._run.callbacks, Progress(done, fit.method.max_steps, elbo, fit.bnn, fit.guide), self._interrupts
+        )

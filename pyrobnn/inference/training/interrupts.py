@@ -59,8 +59,8 @@ class Interrupts:
         if not (self._puts_off and in_main) or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
             return
-        with ONE_THREAD.changed(lambda: signal.getsignal(signal.SIGINT), lambda it: signal.signal(signal.SIGINT, it)):
-            signal.signal(signal.SIGINT, self._note)
+        with ONE_THREAD.changed(lambda: signal.getsignal(signal.SIGINT), _set_handler):
+            _set_handler(self._note)
             yield
 
     @contextmanager
@@ -83,3 +83,7 @@ class Interrupts:
         """
         if self.asked:
             raise Interrupted(method, posteriors)
+
+
+def _set_handler(handler: Any) -> None:
+    signal.signal(signal.SIGINT, handler)

@@ -106,7 +106,7 @@ class _Turns:
 
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps, fewer if interrupted, and return the log-likelihood and KL of each, (steps, [R,] 2)."""
-        terms = []
+        terms: list[Tensor] = []
         with ignored_warnings("Encountered NaN"):  # Pyro's word for what `train` goes back from
             while num_steps and not (terms and self._interrupts.asked):
                 with self._interrupts.noted():

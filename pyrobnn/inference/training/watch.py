@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import itertools
+import sys
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -130,6 +132,11 @@ class Terms:
 ALL_STEPS = "all steps done"
 BLOCK = 50
 """Steps between two looks at the ELBO from the host."""
+_FORM = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_OPEN_FORM = "{desc}: step {n_fmt} [{elapsed}{postfix}]"
+"""Of bars: both leave room for the ELBO in 80 columns. A fit that ends by itself has no total to show."""
+_FORECAST_AFTER, _LONG = 2.0, 10.0
+"""Seconds after which a fit that ends by itself tells how long it may take, if it is longer than that."""
 
 
 class Watch:
@@ -164,7 +171,10 @@ class Watch:
         self._bnn, self._guide = bnn, guide
         self._num_steps, self._eval_every, self._patience = num_steps, eval_every, patience
         self._callbacks, self._validate = callbacks, validate
-        self._bar = tqdm(total=num_steps, disable=not progress, desc="SVI", unit="step")
+        form = _OPEN_FORM if rules else _FORM
+        self._bar = tqdm(total=num_steps, disable=not progress, desc="training", bar_format=form)
+        self._elbo, self._is_forecast = "", False
+        self._first_look: tuple[float, int] | None = None
         self._trained = nn.ModuleList([bnn, guide])
         self._best_state: dict[str, Any] | None = None
 
@@ -208,8 +218,9 @@ class Watch:
     def _show_and_ask(self, done: int) -> bool:
         terms = self._latest(done)
         elbo = float((terms[..., 0] - terms[..., 1]).mean())
-        self._bar.set_postfix_str(self._words(elbo), refresh=False)
+        self._elbo = self._words(elbo)
         self._show(done)
+        self._forecast(done)
         state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
         converged = bool(self.rules) and all(rule.end is not None for rule in self.rules)
         stop = ask(self._callbacks, state, self._interrupts)
@@ -218,10 +229,28 @@ class Watch:
         return stop or converged
 
     def _show(self, done: int) -> None:
-        rest = [rule.rest(done) for rule in self.rules]
-        if rest:
-            self._bar.total = min(self._num_steps, done + max(rest))
+        scores = self.terms.validation_scores
+        best = f", best score={np.nanmax(scores):.3f}" if np.isfinite(scores).any() else ""
+        self._bar.set_postfix_str(f"{self._elbo}{best}", refresh=False)
         self._bar.update(done - self._bar.n)
+
+    def _forecast(self, done: int) -> None:
+        """Say once how long the fit may take at its present speed, if its end is open and may be far."""
+        if self._bar.disable or not self.rules:
+            return
+        now = time.perf_counter()
+        then, before = self._first_look = self._first_look or (now, done)
+        if self._is_forecast or now - then < _FORECAST_AFTER or done <= before:
+            return
+        self._is_forecast = True
+        seconds = (self._num_steps - done) * (now - then) / (done - before)
+        if seconds > _LONG:
+            length = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+            text = (
+                f"This fit goes on until it has converged, for about {length} at most; `steps=`, or "
+                "SVI(max_steps=...), ends it earlier."
+            )
+            self._bar.write(text, file=sys.stderr)
 
     def _words(self, elbo: float) -> str:
         if not self.rules:
@@ -257,6 +286,7 @@ class Watch:
         scores.append(validate())
         steps.append(done)
         best = int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
+        self._show(done)
         if self._patience is None:
             return False
         if best == len(scores) - 1:
@@ -299,10 +329,9 @@ def ask(callbacks: Sequence[Callback], state: Progress, interrupts: Interrupts) 
     """Show all callbacks the state of a fit, and return whether one of them ends it; note its interrupt."""
     if not callbacks:
         return False
-    stop = False
     with interrupts.noted(), ONE_THREAD.others_let_in():
-        stop = any([asks_to_stop(callback(state)) for callback in callbacks])
-    return stop
+        return any([asks_to_stop(callback(state)) for callback in callbacks])
+    return False
 
 
 def asks_to_stop(answer: object) -> bool:
