@@ -1,5 +1,6 @@
 """The command line: pyrobnn demo, fit, diagnose, compare, predict and data."""
 
+import json
 import os
 import signal
 import sys
@@ -15,9 +16,9 @@ from rich.table import Column, Table
 from typer.core import TyperGroup
 
 from pyrobnn._core.errors import InputError, printable
-from pyrobnn._core.tables import check_names, ending
+from pyrobnn._core.table_files import check_names, ending
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
-from pyrobnn.runs.spec_files import check_values, first_line, read_spec, spec_of_table
+from pyrobnn.runs.spec_files import check_values, first_line, not_of_data, read_spec, spec_of_table
 
 _UNFINISHED = ".unfinished"
 """Suffix of the name of a run folder until its fit is done."""
@@ -97,9 +98,14 @@ def demo(
 
 
 Source = Annotated[
-    Path | None, typer.Argument(metavar="[SPEC|TABLE]", help="Spec file, or a CSV or Parquet file.", show_default=False)
+    Path | None,
+    typer.Argument(metavar="[SPEC|TABLE]", help="Spec file, or a CSV, Excel or Parquet file.", show_default=False),
 ]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the table to predict.")]
+Drop = Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")]
+Categories = Annotated[
+    str | None, typer.Option("--categories", help="How text becomes numbers: onehot (as without it), or ordinal.")
+]
 Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run, which was interrupted.")]
 
 
@@ -109,6 +115,8 @@ def fit(
     *,
     target: Target = None,
     changes: Changes = None,
+    drop: Drop = None,
+    categories: Categories = None,
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = None,
@@ -116,10 +124,12 @@ def fit(
     """Fit a table or a spec file; score the fit on the test part, and write a run folder."""
     if (source is None) == (resume is None):
         raise InputError("`fit` needs a spec file or a table, or --resume with a run folder, not both.")
+    changes = [*(changes or ()), *([f"data.drop={json.dumps(drop)}"] if drop else ())]
+    changes += [f"data.categories={categories}"] if categories is not None else []
     if source is not None:
-        _fit_new(source, target, tuple(changes or ()), out, overwrite=overwrite)
+        _fit_new(source, target, tuple(changes), out, overwrite=overwrite)
     elif target or changes or out or overwrite:
-        raise InputError("--resume goes on with the spec of the run: leave out --set, --target, --out and --overwrite.")
+        raise InputError("--resume goes on with the spec of the run: leave out other options.")
     elif resume is not None:
         is_checkpoint = resume.name.endswith(_UNFINISHED) and not is_run_folder(resume)
         folder = resume.with_name(resume.name.removesuffix(_UNFINISHED)) if is_checkpoint else resume
@@ -142,6 +152,8 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
     if is_main:
         check_new_run(folder, overwrite=overwrite)
         typer.echo(printable(line))
+    if not_of_data(changes):
+        _spec(tables, changes)
     check_values(tables, changes)
 
     if is_main:
@@ -163,7 +175,7 @@ def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, over
         folder,
         progress=sys.stderr.isatty(),
         overwrite=overwrite,
-        on_prepared=lambda prepared: typer.echo(printable(prepared.sentence)),
+        on_prepared=lambda prepared: typer.echo(printable("\n".join([*prepared.dataset.notes, prepared.sentence]))),
     )
 
 
@@ -287,13 +299,15 @@ def predict(
     *,
     out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output if not given.")] = None,
 ) -> None:
-    """Predict for the rows of a CSV or Parquet file with the posterior of a run."""
+    """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
     run_folder(run_dir)
     check_names(table, [])
     from pyrobnn.runs.run import predict_table
 
-    predictions = predict_table(run_dir, table)
+    predictions = predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True))
     predictions.to_csv(sys.stdout if out is None else out, index=False)
+    if out is not None:
+        typer.echo(f"Predictions of {len(predictions)} rows: {out}")
 
 
 @data_app.command("list")

@@ -215,7 +215,7 @@ BAD_FILES = {
     "no source": ("[data]\nsplit = 1\n", r"\[data\] needs a `name`, or a `path` with a `target`"),
     "two sources": ('[data]\nname = "a"\npath = "b"\ntarget = "c"\n', r"\[data\] needs a `name`, or a `path`"),
     "no target": ('[data]\npath = "b.csv"\n', r"\[data\] `path` needs `target`"),
-    "target of a name": ('[data]\nname = "wine"\ntarget = "c"\n', r"\[data\] `target`, `task` and `id` belong to a"),
+    "target of a name": ('[data]\nname = "wine"\ntarget = "c"\n', r"\[data\] `target`, `task`, `id` and `drop` belong"),
 }
 
 
@@ -233,7 +233,7 @@ BAD_OVERRIDES = {
     "unknown section": ("fitt.seed=1", r"Unknown section \[fitt\]"),
     "unknown key": ("fit.stepz=1", r"\[fit\] unknown setting `stepz`; known are type, seed, device, engine, steps"),
     "guide in fit": ("fit.guide=map", r"\[fit\] unknown setting `guide`"),
-    "unknown data key": ("data.splitt=1", r"\[data\] DataSpec: unknown setting `splitt`; known are name, path"),
+    "unknown data key": ("data.splitt=1", r"\[data\] unknown setting `splitt`; known are name, path"),
     "unknown predict key": ("predict.draws=1", r"\[predict\] PredictSpec: unknown setting `draws`; known are num_dr"),
     "unknown net key": ("net.width=1", r"\[net\] MLP: unknown setting `width`; known are in_features, hidden"),
     "unknown type": ("guide.type=meanfield", r"Unknown guide 'meanfield'. Did you mean 'mean_field'\?"),

@@ -154,7 +154,9 @@ def test_what_training_has_not_seen_is_encoded_as_the_encoder_would(tmp_path):
 
 def test_all_faults_come_at_once_with_their_rows(tmp_path):
     names = [f"n{i}" for i in range(ROWS)]
-    frame = MIXED.assign(day="31.12.2020", name=names, y=MIXED["y"].where(MIXED.index != 3), far=np.inf)
+    frame = MIXED.assign(
+        day=[*["31.12.2020"] * (ROWS - 1), "May"], name=names, y=MIXED["y"].where(MIXED.index != 3), far=np.inf
+    )
     with pytest.raises(InputError) as caught:
         load_table(write(tmp_path / "t.csv", frame), "y", id="id")
     head, *listed = str(caught.value).splitlines()
@@ -165,7 +167,7 @@ def test_all_faults_come_at_once_with_their_rows(tmp_path):
             "1. Target column 'y' has 1 missing value(s), in row 4: drop",
             "2. Column 'age' has 4 missing value(s), in rows 4, 15, 26, 37: drop",
             "3. Column 'city' has 1 missing value(s), in row 6: drop",
-            "4. Column 'day' holds dates, such as '31.12.2020': turn",
+            "4. Column 'day' holds dates, but other text in row 40, such as 'May': turn",
             "5. Column 'name' holds 40 different texts in 40 rows, such as 'n0', which are no categories",
             "6. Column 'far' must be finite, and is not in rows 1, 2, 3, 4, 5 and 35 more",
         ],

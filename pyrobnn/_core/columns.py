@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from pyrobnn._core.errors import InputError, warn_user
-from pyrobnn._core.random import seeded
 
 if TYPE_CHECKING:
     from sklearn.compose import ColumnTransformer
@@ -142,6 +141,8 @@ def make_encoder(
         missing: an entry of `MISSING`.
         weights: positive weights of rows, for the means.
     """
+    from pyrobnn._core.random import seeded
+
     with seeded(0, "import"):  # scikit-learn imports rich, whose import draws random numbers
         from sklearn.compose import ColumnTransformer
         from sklearn.impute import SimpleImputer

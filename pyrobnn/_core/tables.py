@@ -1,33 +1,34 @@
-"""Users' tables, read and checked without torch, so that a command answers at once."""
+"""Users' tables, checked without torch, so that a command answers at once."""
 
-import csv
 import dataclasses
-import gzip
-import re
-import zlib
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from pyrobnn._core.errors import InputError, did_you_mean
+from pyrobnn._core.dates import dates_of, without_zone
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.number_texts import NumberFormat, as_numbers, has_sign, number_format
+from pyrobnn._core.table_files import Sheet, check_names, read_sheet, require
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Task = Literal["regression", "classification"]
+How = Mapping[str, Any]
+"""How a column was read, in JSON's types; `kind` is one of the following."""
+NUMBERS, DATES, TEXTS = "numbers", "dates", "texts"
 
-ENDINGS = (".csv", ".csv.gz", ".parquet")
 _MOST_CLASSES = 10
 """Most distinct whole numbers that count as classes without a given task."""
+_MOST_TEXTS = 50
+"""Different texts that a target may always hold; more must come back ten times each, else they are no classes."""
 _MOST_CATEGORIES = 20
 """Different texts that a column may always hold; more must come back in every second row, else they are names."""
 _MOST_ROWS = 5
 """Rows that a message names."""
-_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,33 +49,47 @@ class Target:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Table:
-    """A checked table.
+class Inputs:
+    """The columns to predict from.
 
     Attributes:
-        inputs: the columns to predict from: float64, or text and None.
-        target: the column to predict.
+        columns: float64, text and None, or dates.
+        how: how each was read.
+        notes: what was assumed, a line for each.
+        frame: the whole table.
     """
 
-    inputs: "pd.DataFrame"
-    target: Target
+    columns: "pd.DataFrame"
+    how: dict[str, How]
+    notes: tuple[str, ...]
+    frame: "pd.DataFrame"
 
-    @property
-    def is_numeric(self) -> bool:
-        """Whether the inputs are numbers alone, none of them missing."""
-        return bool((self.inputs.dtypes == np.float64).all() and not self.inputs.isna().any(axis=None))
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+    """A checked table: the columns to predict from, and the column to predict."""
+
+    inputs: Inputs
+    target: Target
 
 
 def read_table(
-    path: Path, target: str, *, task: str | None = None, id_column: str | None = None, missing: str = "raise"
+    path: Path,
+    target: str,
+    *,
+    task: str | None = None,
+    id_column: str | None = None,
+    drop: Sequence[str] = (),
+    missing: str = "raise",
 ) -> Table:
-    """Return a CSV or Parquet file as inputs and a target.
+    """Return a file as inputs and a target.
 
     Args:
         path: the file.
         target: name of the target column.
         task: "regression" or "classification", or None to infer it from the target.
         id_column: a column that names the rows and is not an input, or None.
+        drop: other columns that are not inputs.
         missing: "raise" or "impute": whether inputs may be missing.
 
     Raises:
@@ -82,107 +97,31 @@ def read_table(
     """
     if task not in (None, *get_args(Task)):
         raise InputError(f"`task` must be 'regression', 'classification' or None, got {task!r}.")
-    wanted = [target] if id_column is None else [target, id_column]
+    wanted = [target, *drop] if id_column is None else [target, id_column, *drop]
     check_names(path, wanted)
-    frame = read_frame(path)
-    _require(wanted, list(frame.columns), path)
-    features = [name for name in frame.columns if name not in wanted]
+    sheet = read_sheet(path)
+    require(wanted, list(sheet.frame.columns), path)
+    features = [name for name in sheet.frame.columns if name not in wanted]
     if not features:
         raise InputError(f"{path} has no feature columns, only the target {target!r}: add at least one column.")
     faults: list[str] = []
-    target_column = _collected(faults, lambda: _target(frame[target], task))
-    inputs = _inputs(frame, features, missing, faults)
+    notes = list(sheet.notes)
+    target_column = _collected(faults, lambda: _target(sheet, target, task, notes))
+    inputs = _inputs(sheet, dict.fromkeys(features), missing, faults, notes)
     _refuse(faults, path)
     assert target_column is not None  # a target without a fault
     return Table(inputs, target_column)
 
 
-def read_inputs(path: Path, names: Sequence[str], *, missing: str = "raise", texts: Sequence[str] = ()) -> Any:
-    """Return the named columns of a file for prediction, in this order, and its whole frame.
-
-    `texts` are the columns that held text in the training data.
-    """
-    check_names(path, names)
-    frame = read_frame(path)
-    _require(names, list(frame.columns), path)
+def read_inputs(path: Path, how: Mapping[str, How], *, missing: str = "raise") -> Inputs:
+    """Return columns of a file for prediction, in this order, read as in training."""
+    check_names(path, list(how))
+    sheet = read_sheet(path)
+    require(list(how), list(sheet.frame.columns), path)
     faults: list[str] = []
-    inputs = _inputs(frame, list(names), missing, faults, texts)
+    inputs = _inputs(sheet, how, missing, faults, list(sheet.notes))
     _refuse(faults, path)
-    return inputs, frame
-
-
-def ending(path: Path) -> str:
-    """Return which of `ENDINGS` a path has, or nothing."""
-    return next((suffix for suffix in ENDINGS if path.name.lower().endswith(suffix)), "")
-
-
-def check_names(path: Path, wanted: Sequence[str]) -> None:
-    """Refuse a file that does not exist, is no table or lacks these columns, from its first line alone."""
-    if not path.is_file():
-        raise InputError(f"There is no file {path}: check the path.")
-    if not ending(path):
-        raise InputError(f"{path} must end in {', '.join(ENDINGS)}: save the table as CSV or Parquet.")
-    _require(wanted, column_names(path), path)
-
-
-def column_names(path: Path) -> list[str]:
-    """Return the names of the columns, as pandas has them, reading the first line of a CSV or the schema alone."""
-    if ending(path) == ".parquet":
-        import pyarrow.parquet
-
-        names = _read(path, lambda: pyarrow.parquet.read_schema(path).names)
-        return [name for name in names if not re.fullmatch(r"__index_level_\d+__", name)]
-    first = _read(path, lambda: _first_line(path))
-    if not first:
-        raise InputError(f"{path} cannot be read as a table (it is empty): save it again as CSV or Parquet.")
-    seen: Counter[str] = Counter()
-    names = []
-    for i, name in enumerate(first):
-        plain = name or f"Unnamed: {i}"
-        names.append(f"{plain}.{seen[plain]}" if seen[plain] else plain)
-        seen[plain] += 1
-    return names
-
-
-def _first_line(path: Path) -> list[str]:
-    opened = gzip.open if path.name.lower().endswith(".gz") else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-        return next((line for line in csv.reader(file) if line), [])
-
-
-def read_frame(path: Path) -> "pd.DataFrame":
-    """Return the whole file; refuse a file without rows, or with names that files cannot hold."""
-    import pandas as pd
-
-    read = pd.read_parquet if ending(path) == ".parquet" else pd.read_csv
-    frame: pd.DataFrame = _read(path, lambda: read(path))
-    if frame.empty:
-        raise InputError(f"{path} has no rows: pass a table with at least one row below the column names.")
-    frame = frame.rename(columns=str)
-    given = list(frame.columns) if ending(path) == ".parquet" else list(filter(None, _first_line(path)))
-    twice = next((name for name, count in Counter(given).items() if count > 1), None)  # pandas renames them in CSV
-    if twice is not None:
-        raise InputError(f"{path} has two columns with the name {twice!r}: rename one of them.")
-    odd = next((name for name in frame.columns if "\0" in name), None)
-    if odd is not None:
-        raise InputError(f"{path} has a column with a null character, {odd!r}: rename it.")
-    return frame
-
-
-def _read[R](path: Path, read: Callable[[], R]) -> R:
-    try:
-        return read()
-    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
-        reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
-        raise InputError(f"{path} cannot be read as a table ({reason}): save it again as CSV or Parquet.") from None
-
-
-def _require(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
-    absent = [name for name in wanted if name not in names]
-    if absent:
-        raise InputError(
-            f"{path} has no column {absent[0]!r}.{did_you_mean(absent[0], names)} Its columns: {', '.join(names)}."
-        )
+    return inputs
 
 
 def _collected[R](faults: list[str], make: Callable[[], R]) -> R | None:
@@ -217,20 +156,94 @@ def _missing(column: Any, label: str, advice: str) -> None:
         raise InputError(f"{label} has {int(gaps.sum())} missing value(s), in {_rows(gaps)}: {advice}.")
 
 
+# Cells
+
+
+def _as_read(sheet: Sheet, name: str, label: str, before: How | None) -> tuple["pd.Series", dict[str, Any], str]:
+    """Return a column with texts as numbers or dates where they are, how it was read, and a line about it.
+
+    Args:
+        sheet: the file.
+        name: name of the column.
+        label: the column in messages.
+        before: how it was read in training, or None.
+    """
+    import pandas as pd
+
+    column, expected = sheet.frame[name], None if before is None else before["kind"]
+    kind = pd.api.types.infer_dtype(column, skipna=True)
+    if expected == TEXTS:
+        return column, {"kind": TEXTS}, ""
+    if kind in ("date", "datetime", "datetime64") and expected != NUMBERS:
+        return without_zone(pd.to_datetime(column)), {"kind": DATES}, ""
+    if kind != "string":
+        if before is not None and (expected == DATES or "%" in before.get("signs", ())) and column.notna().any():
+            wanted = "dates" if expected == DATES else "numbers with '%'"
+            raise InputError(f"{label} held {wanted} in training, and now {column.dropna().iloc[0]}: write it alike.")
+        return column, {"kind": NUMBERS}, ""
+    present = column.dropna()
+    if expected != DATES:
+        form = number_format(present, comma=sheet.decimal_comma, decimal=(before or {}).get("decimal"))
+        numbers = as_numbers(column, form)
+        strange = column.notna() & numbers.isna()
+        if expected == NUMBERS or 2 * strange.sum() <= len(present):
+            _refuse_strange(column, strange, label, "numbers", "text")
+            _check_signs(present, form, label, before)
+            is_whole = not (form.signs or column.isna().any() or present.str.contains(form.decimal, regex=False).any())
+            is_new = form.in_words and "decimal" not in (before or {})
+            how = {"kind": NUMBERS, "decimal": form.decimal, "signs": list(form.signs)}
+            return (
+                numbers.astype(np.int64) if is_whole else numbers,
+                how,
+                f"column {name!r}: read as numbers{form.in_words}" if is_new else "",
+            )
+    try:
+        dates, form_of_dates = dates_of(column, (before or {}).get("format"))
+    except InputError as error:
+        raise InputError(f"{label} holds {error}") from None
+    strange = column.notna() & dates.isna()
+    if expected == DATES or 2 * strange.sum() < len(present):
+        _refuse_strange(column, strange, label, "dates", "other text")
+        return dates, {"kind": DATES, "format": form_of_dates}, ""
+    return column, {"kind": TEXTS}, ""
+
+
+def _refuse_strange(column: "pd.Series", strange: "pd.Series", label: str, most: str, rest: str) -> None:
+    if strange.any():
+        raise InputError(
+            f"{label} holds {most}, but {rest} in {_rows(strange)}, such as {column[strange].iloc[0]!r}: turn it into "
+            f"{most}, or leave the cell empty if the value is missing."
+        )
+
+
+def _check_signs(present: "pd.Series", form: NumberFormat, label: str, before: How | None) -> None:
+    """Refuse numbers in two units, and units other than in training; a currency may be left out, per cent may not."""
+    known = form.signs if before is None else tuple(before.get("signs", ()))
+    lacks = "%" in known and not has_sign(present, "%").all()
+    if len(form.signs) > 1 or lacks or not set(form.signs) <= set(known):
+        found = " and ".join(map(repr, form.signs)) or "no sign"
+        instead = f"; training had {' and '.join(map(repr, known)) or 'none'}" if before is not None else ""
+        some = ", not in all rows" if lacks and form.signs and before is None else ""
+        raise InputError(f"{label} holds numbers with {found}{some}{instead}: write all of them in one unit.")
+
+
 # Inputs
 
 
 def _inputs(
-    frame: "pd.DataFrame", names: list[str], missing: str, faults: list[str], texts: Sequence[str] | None = None
-) -> "pd.DataFrame":
-    """Return columns as numbers or text, and note the faults of each; `texts` were text in training."""
+    sheet: Sheet, before: Mapping[str, How | None], missing: str, faults: list[str], notes: list[str]
+) -> Inputs:
+    """Return columns as numbers, dates or text, and note the faults of each; `before` is how training read them."""
     import pandas as pd
 
-    columns = {name: _collected(faults, partial(_input, frame[name], name, missing, texts)) for name in names}
-    return pd.DataFrame({name: column for name, column in columns.items() if column is not None})
+    read = {name: _collected(faults, partial(_input, sheet, name, missing, known)) for name, known in before.items()}
+    good = {name: column for name, column in read.items() if column is not None}
+    notes += [line for _, _, line in good.values() if line]
+    columns = pd.DataFrame({name: values for name, (values, _, _) in good.items()})
+    return Inputs(columns, {name: how for name, (_, how, _) in good.items()}, tuple(notes), sheet.frame)
 
 
-def _input(column: Any, name: str, missing: str, texts: Sequence[str] | None) -> "pd.Series":
+def _input(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["pd.Series", How, str]:
     from pyrobnn._core.columns import as_table
 
     label = f"Column {name!r}"
@@ -238,18 +251,23 @@ def _input(column: Any, name: str, missing: str, texts: Sequence[str] | None) ->
         raise InputError(f"{label} has no name in the file: name it, or drop it if it is a saved index.")
     if missing == "raise":
         instead = "let them be replaced by means, with columns that tell where (data.missing=impute)"
-        _missing(column, label, f"drop those rows, or {instead}")
+        _missing(sheet.frame[name], label, f"drop those rows, or {instead}")
+    column, how, line = _as_read(sheet, name, label, before)
+    if how["kind"] == DATES:
+        return column, how, line
+    if how["kind"] == TEXTS and before is not None:
+        return _as_text(column), how, line
     values = as_table(column.to_frame(name))[name]
-    if texts is not None and name in texts:
-        return _as_text(column)
     if values.dtype == np.float64:
         infinite = np.isinf(values)
         if infinite.any():
             raise InputError(f"{label} must be finite, and is not in {_rows(infinite)}: drop those rows or mend them.")
-        return values
+        return values, how, line
     text = _as_text(values)
-    _check_categories(text, name, texts)
-    return text
+    if before is not None:
+        _refuse_strange(text, text.notna(), label, "numbers", "text")
+    _check_categories(text, name)
+    return text, how | {"kind": TEXTS}, line
 
 
 def _as_text(values: "pd.Series") -> "pd.Series":
@@ -264,39 +282,30 @@ def _as_text(values: "pd.Series") -> "pd.Series":
     return pd.Series(named, dtype=object)
 
 
-def _check_categories(text: "pd.Series", name: str, texts: Sequence[str] | None) -> None:
-    """Refuse text that is no category: dates, numbers with a few words among them, and names of rows."""
-    import pandas as pd
-
-    label, present = f"Column {name!r}", text.dropna()
-    if len(present) and present.map(lambda value: bool(_DATE.fullmatch(value))).all():
-        raise InputError(
-            f"{label} holds dates, such as {present.iloc[0]!r}: turn them into numbers, such as days since some date, "
-            "or drop the column."
-        )
-    strange = text.notna() & pd.to_numeric(text, errors="coerce").isna()
-    if texts is not None or 0 < strange.sum() <= len(present) / 2:
-        first = text[strange].iloc[0] if strange.any() else present.iloc[0]
-        raise InputError(
-            f"{label} holds numbers, but text in {_rows(strange)}, such as {first!r}: turn it into numbers, or leave "
-            "the cell empty if the value is missing."
-        )
+def _check_categories(text: "pd.Series", name: str) -> None:
+    """Refuse text that is no category: names of rows."""
+    present = text.dropna()
     count = present.nunique()
     if count > _MOST_CATEGORIES and count > len(present) / 2:
         raise InputError(
-            f"{label} holds {count} different texts in {len(text)} rows, such as {present.iloc[0]!r}, which are no "
-            f"categories: turn it into numbers, drop it, or say that it names the rows (data.id={name})."
+            f"Column {name!r} holds {count} different texts in {len(text)} rows, such as {present.iloc[0]!r}, which "
+            f"are no categories: turn it into numbers, drop it (--drop {name}), or say that it names the rows "
+            f"(data.id={name})."
         )
 
 
 # The target
 
 
-def _target(column: "pd.Series", task: str | None) -> Target:
+def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Target:
     from pandas.api import types
 
-    label = f"Target column {column.name!r}"
-    _missing(column, label, "drop those rows")
+    label = f"Target column {name!r}"
+    _missing(sheet.frame[name], label, "drop those rows")
+    column, how, line = _as_read(sheet, name, label, None)
+    notes += [line] if line else []
+    if how["kind"] == DATES:
+        raise InputError(f"{label} holds dates: turn them into numbers, such as days since some date, or into classes.")
     numeric = types.is_numeric_dtype(column.dtype)
     _check_kind(column, label, is_numeric=numeric)
     is_whole = numeric and bool((column % 1 == 0).all()) if not types.is_bool_dtype(column.dtype) else False
@@ -313,10 +322,6 @@ def _target(column: "pd.Series", task: str | None) -> Target:
 
 
 def _check_kind(column: "pd.Series", label: str, *, is_numeric: bool) -> None:
-    from pandas.api import types
-
-    if not is_numeric and types.is_datetime64_any_dtype(column.dtype):
-        raise InputError(f"{label} holds dates: turn them into numbers or classes.")
     strange = [] if is_numeric else [value for value in column if not isinstance(value, (str, bool, float, int))]
     if strange:
         description = f"{strange[0]!r} of the kind {type(strange[0]).__name__}"
@@ -356,6 +361,12 @@ def _classes(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) 
     if len(classes) < 2:
         raise InputError(f"{label} has only one class, {str(classes[0])!r}: a classification needs at least two.")
     names = tuple(str(name) for name in classes)
+    if not (numeric or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
+        raise InputError(
+            f"{label} holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}, too many for "
+            "classes: turn it into numbers, choose another target, or say that they are classes "
+            "(data.task=classification)."
+        )
     odd = next((name for name in names if "\0" in name), None)
     if odd is not None:
         raise InputError(f"{label} has a class with a null character, {odd!r}: rename it.")

@@ -29,8 +29,9 @@ class Dataset:
         checksum: SHA-256 (hexadecimal) of the bytes of its files in order, or of the arrays for the sets of
             scikit-learn.
         reason: for a user's table, the reason for this task, in words.
-        encoder: for a table with categories or missing values, the encoder of its columns;
+        encoder: for a user's table, how its columns were read and encoded, in JSON's types;
             `pyrobnn.datasets.load_features` takes it.
+        notes: for a user's table, what was assumed in reading it, a line for each.
 
     Examples:
         >>> diabetes = bnn.datasets.load("diabetes")
@@ -48,6 +49,7 @@ class Dataset:
     checksum: str
     reason: str = ""
     encoder: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def num_splits(self) -> int:

@@ -1,19 +1,25 @@
-"""Users' tables: CSV and Parquet files with a target column."""
+"""Users' tables: files with a target column."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pyrobnn._core import dates
 from pyrobnn._core.checks import as_tensor, check_inputs
-from pyrobnn._core.tables import Table, ending, read_inputs, read_table
+from pyrobnn._core.table_files import ending
+from pyrobnn._core.tables import DATES, NUMBERS, TEXTS, Inputs, read_inputs, read_table
 from pyrobnn._torch.inputs import single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets._files import sha256
 from pyrobnn.datasets.base import Dataset, random_split
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def load_table(
@@ -22,22 +28,27 @@ def load_table(
     *,
     task: str | None = None,
     id: str | None = None,
+    drop: Sequence[str] = (),
     categories: str = "onehot",
     missing: str = "raise",
     split: int = 0,
 ) -> Dataset:
-    """Return a CSV (.csv, .csv.gz) or Parquet (.parquet) file as a data set without published splits.
+    """Return a file as a data set without published splits: CSV, Excel (.xlsx, if openpyxl is installed) or Parquet.
 
-    All columns but the target are features: numbers and booleans unchanged, text as categories. A target of text or
+    All columns but the target are features: numbers and booleans unchanged, texts such as "€1,234.50" as the numbers
+    that they are, dates as days since the first one and as sine and cosine of the time of year, week and day, other
+    text as categories. `notes` of the result say what was assumed. A target of text or
     booleans makes a classification: its distinct values, sorted, become the classes 0..C-1. So does one of at most 10
     different integers. With more, they could be counts, amounts or classes, so `task` is required. Any other target
     makes a regression.
 
     Args:
-        path: the file, with column names in the first line of a CSV.
+        path: the file, .csv, .csv.gz, .tsv, .txt, .xlsx or .parquet, with column names in its first line. Text may be
+            UTF-8, UTF-16 with a byte-order mark or Windows-1252, separated by commas, semicolons, tabs or bars.
         target: name of the target column.
         task: "regression" or "classification" to override the rule above, as for counts.
         id: a column that names the rows and is not a feature.
+        drop: other columns that are not features.
         categories: how text becomes numbers, "onehot" (a column of 0 and 1 for each category) or "ordinal".
         missing: "raise" refuses missing features, "impute" replaces numbers by the mean of their column, adds a column
             of 0 and 1 that marks them, and makes a category of missing text.
@@ -56,10 +67,11 @@ def load_table(
         ('regression', ('size', 'kind_flat', 'kind_house'))
     """
     path = Path(path)
-    table = read_table(path, target, task=task, id_column=id, missing=missing)
-    encoder = None if table.is_numeric and missing == "raise" else _learned(table, categories, missing, split)
-    x, names = _encoded(table.inputs, encoder)
+    table = read_table(path, target, task=task, id_column=id, drop=drop, missing=missing)
+    encoder = _learned(table.inputs, categories, missing, split)
+    x, names = _encoded(_expanded(table.inputs.columns, encoder["read"]), encoder)
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
+    lines = [f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how]
     return Dataset(
         path.name.removesuffix(ending(path)),
         table.target.task,
@@ -71,13 +83,14 @@ def load_table(
         sha256(path),
         table.target.reason,
         encoder,
+        (*table.inputs.notes, *lines),
     )
 
 
 def load_features(
     path: str | Path, feature_names: Sequence[str], *, encoder: Mapping[str, Any] | None = None
 ) -> Tensor:
-    """Return the feature columns of a CSV or Parquet file, for prediction; other columns are ignored.
+    """Return the feature columns of a file, for prediction, read as in training; other columns are ignored.
 
     Args:
         path: the file, as for `load_table`.
@@ -99,34 +112,107 @@ def load_features(
         >>> bnn.datasets.load_features("homes.csv", homes.data.feature_names, encoder=homes.encoder).shape
         torch.Size([18, 3])
     """
-    if encoder is None:
-        columns: Mapping[str, Any] = {name: {} for name in feature_names}
-        missing = "raise"
-    else:
-        columns, missing = encoder["columns"], encoder["missing"]
-    texts = [name for name, column in columns.items() if "values" in column]
-    inputs, _ = read_inputs(Path(path), list(columns), missing=missing, texts=texts)
-    x = as_tensor(_encoded(inputs, encoder)[0], "x")
+    return load_rows(path, feature_names, encoder).x
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NewRows:
+    """The rows of a file for prediction.
+
+    Attributes:
+        x: inputs, (N, features), float64.
+        frame: the whole table.
+        outside: for each row the columns whose value lies outside of what was learned, joined by ", "; None if the
+            range of the training data is not known.
+        notes: what was assumed, and what lies outside, a line for each.
+    """
+
+    x: Tensor
+    frame: "pd.DataFrame"
+    outside: list[str] | None
+    notes: tuple[str, ...]
+
+
+def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[str, Any] | None) -> NewRows:
+    """Return what `load_features` does, and which values lie outside of the training data's range and categories."""
+    stored: Mapping[str, Any] = encoder or {"columns": {name: {} for name in feature_names}, "missing": "raise"}
+    read = stored.get("read") or {
+        name: {"kind": TEXTS if "values" in column else NUMBERS} for name, column in stored["columns"].items()
+    }
+    inputs = read_inputs(Path(path), read, missing=stored["missing"])
+    columns = _expanded(inputs.columns, read)
+    x = as_tensor(_encoded(columns, encoder)[0], "x")
     check_inputs(x)
-    return x
+    if encoder is None or "read" not in encoder:
+        return NewRows(x, inputs.frame, None, inputs.notes)
+    found = {name: _outside(name, columns, encoder) for name in read}
+    rows = zip(*(np.where(is_out, name, "") for name, (is_out, _) in found.items()), strict=True)
+    lines = (line for _, said in found.values() for line in said)
+    return NewRows(x, inputs.frame, [", ".join(filter(None, row)) for row in rows], (*inputs.notes, *lines))
 
 
-def _learned(table: Table, categories: str, missing: str, split: int) -> dict[str, Any]:
+def _outside(name: str, columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> tuple["pd.Series", list[str]]:
+    """Return which values are unknown categories, or more than half the range of training beyond it, and a line."""
+    how = encoder["read"][name]
+    if how["kind"] == TEXTS:
+        values = columns[name]
+        is_new = ~values.isin(encoder["columns"][name]["values"]) & values.notna()
+        lines = [
+            f"{name}: {_count(is_new)} of a category unknown in training, such as {one!r}" for one in values[is_new]
+        ]
+        return is_new, lines[:1]
+    values = columns[f"{name} (days)" if how["kind"] == DATES else name]
+    low, high = how.get("range", (-np.inf, np.inf))
+    sides = []
+    beyond = [(values > high + (high - low) / 2, "above", high), (values < low - (high - low) / 2, "below", low)]
+    for is_out, side, bound in beyond:
+        ends = {"above": ("after", "last"), "below": ("before", "first")}[side]
+        if is_out.any() and how["kind"] == DATES:
+            sides.append(f"{_count(is_out)} {ends[0]} {dates.day(how, bound)}, the {ends[1]} day in training")
+        elif is_out.any():
+            extreme = "largest" if side == "above" else "smallest"
+            sides.append(f"{_count(is_out)} {side} {bound:g}, the {extreme} value in training")
+    return beyond[0][0] | beyond[1][0], [f"{name}: {' and '.join(sides)}"] if sides else []
+
+
+def _count(chosen: "pd.Series") -> str:
+    return f"{chosen.sum()} row{'' if chosen.sum() == 1 else 's'}"
+
+
+def _learned(inputs: Inputs, categories: str, missing: str, split: int) -> dict[str, Any]:
     """Return the encoder of the training part of a split."""
     from pyrobnn._core.columns import encoder_to_dict, make_encoder
 
-    num_rows = len(table.inputs)
+    num_rows = len(inputs.columns)
     rows, _ = random_split(Data(torch.arange(num_rows)[:, None], torch.zeros(num_rows)), split)
-    return encoder_to_dict(
-        make_encoder(table.inputs.iloc[single(rows.x, "A split")[:, 0].numpy()], categories, missing)
-    )
+    train = inputs.columns.iloc[single(rows.x, "A split")[:, 0].numpy()]
+    read = {
+        name: dict(how) | (dates.learned_dates(train[name]) if how["kind"] == DATES else {})
+        for name, how in inputs.how.items()
+    }
+    columns = _expanded(train, read)
+    for name, how in read.items():
+        present = columns[f"{name} (days)" if how["kind"] == DATES else name].dropna()
+        if how["kind"] != TEXTS and len(present):
+            how["range"] = [float(present.min()), float(present.max())]
+    return encoder_to_dict(make_encoder(columns, categories, missing)) | {"read": read}
 
 
-def _encoded(inputs: Any, encoder: Mapping[str, Any] | None) -> tuple[np.ndarray, list[str]]:
+def _expanded(columns: "pd.DataFrame", read: Mapping[str, Mapping[str, Any]]) -> "pd.DataFrame":
+    """Return columns with those of dates as numbers."""
+    import pandas as pd
+
+    made: dict[str, pd.Series] = {}
+    for name, how in read.items():
+        made |= dates.date_columns(columns[name], name, how) if how["kind"] == DATES else {name: columns[name]}
+    return pd.DataFrame(made)
+
+
+def _encoded(columns: "pd.DataFrame", encoder: Mapping[str, Any] | None) -> tuple[np.ndarray, list[str]]:
     """Return columns as a matrix of numbers, with a name for each."""
     if encoder is None:
-        return inputs.to_numpy(dtype=np.float64), list(inputs.columns)
+        return columns.to_numpy(dtype=np.float64), list(columns.columns)
     from pyrobnn._core.columns import encoded_names, encoder_from_dict
 
     fitted = encoder_from_dict(encoder)
-    return np.asarray(fitted.transform(inputs), dtype=np.float64), encoded_names(fitted)
+    return np.asarray(fitted.transform(columns), dtype=np.float64), encoded_names(fitted)

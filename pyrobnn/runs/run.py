@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, new_file, new_folder
-from pyrobnn._core.tables import read_frame
 from pyrobnn.data.in_memory import Data
-from pyrobnn.datasets import load_features
+from pyrobnn.datasets.table import load_rows
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
@@ -230,17 +229,22 @@ def _baseline_scores(posterior: Posterior | Mixture, train: Data, test: Data) ->
     return {name: dict(score(baseline.predict(test.x), test.y)) for name, baseline in baselines.items()}
 
 
-def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
-    """Predict for the rows of a CSV or Parquet file with the posterior of a run.
+def predict_table(
+    run_dir: str | Path, table: str | Path, *, on_note: Callable[[str], None] | None = None
+) -> "DataFrame":
+    """Predict for the rows of a table with the posterior of a run.
 
     Args:
         run_dir: a run folder.
         table: a file with the feature columns of the training data; other columns are ignored.
+        on_note: called with a line on each assumption about the file, and on each column with values outside of what
+            was learned: unknown categories, numbers more than half the range of training beyond it.
 
     Returns:
         One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
         from 1. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95. Classification:
-        class, prob_<class> for each class, entropy, mutual_information (in nats).
+        class, prob_<class> for each class, entropy, mutual_information (in nats). A run of a table adds `outside`, the
+        columns whose value lies outside of what was learned, or nothing.
 
     Raises:
         InputError: not a run folder, or a table that does not fit.
@@ -249,13 +253,16 @@ def predict_table(run_dir: str | Path, table: str | Path) -> "DataFrame":
 
     folder = run_folder(run_dir)
     data = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]
-    x = load_features(table, data["feature_names"], encoder=data.get("encoder"))
+    rows = load_rows(table, data["feature_names"], data.get("encoder"))
+    for note in rows.notes:
+        if on_note is not None:
+            on_note(note)
     spec = RunSpec.from_toml(folder / "spec.toml")
-    frame = read_frame(Path(table))
-    names = {"row": range(1, len(frame) + 1)} if spec.data.id not in frame else {spec.data.id: frame[spec.data.id]}
-    prediction = load(folder / "posterior").predict(x, num_draws=spec.predict.num_draws)
+    row = {"row": range(1, len(rows.frame) + 1)}
+    names = row if spec.data.id not in rows.frame else {spec.data.id: rows.frame[spec.data.id]}
+    prediction = load(folder / "posterior").predict(rows.x, num_draws=spec.predict.num_draws)
     columns = _class_columns(prediction, data["class_names"]) if data["class_names"] else _real_columns(prediction)
-    return pd.DataFrame(names | columns)
+    return pd.DataFrame(names | columns | ({} if rows.outside is None else {"outside": rows.outside}))
 
 
 def read_diagnosis(run_dir: str | Path) -> Diagnosis:

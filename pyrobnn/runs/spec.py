@@ -24,9 +24,10 @@ from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.default_parts import PARTS
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.runs.data_section import DataSpec
 from pyrobnn.runs.overrides import apply_overrides
-from pyrobnn.runs.spec_data import DataSpec, FitSpec, PredictSpec, optional
-from pyrobnn.runs.spec_files import check_sections, read_spec
+from pyrobnn.runs.spec_data import FitSpec, PredictSpec, optional
+from pyrobnn.runs.spec_files import check_sections, data_section, read_spec
 
 __all__ = ["DataSpec", "FitSpec", "PredictSpec", "Prepared", "RunSpec"]
 
@@ -262,7 +263,7 @@ class Prepared:
 _FEW_CLASSES = 5
 """Number of classes whose examples are counted in a sentence."""
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "data": lambda table: DataSpec(**table),
+    "data": data_section,
     "fit": FitSpec.from_table,
     "predict": lambda table: PredictSpec(**table),
 }

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.tables import check_names, column_names, read_table
+from pyrobnn._core.table_files import check_names, column_names, looks_like_data
+from pyrobnn._core.tables import read_table
+from pyrobnn.runs.data_section import DataSpec
 
 SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
 
@@ -33,8 +35,11 @@ def spec_of_table(path: Path, target: str | None) -> dict[str, Any]:
     """
     check_names(path, [])
     if target is None:
-        names = ", ".join(column_names(path))
-        raise InputError(f"{path} is a table: name the column to predict with --target. Its columns: {names}.")
+        names = column_names(path)
+        doubt = ", if the first row has names at all, and not data" if looks_like_data(names) else ""
+        raise InputError(
+            f"{path} is a table: name the column to predict with --target{doubt}. Its columns: {', '.join(names)}."
+        )
     return {"data": {"path": str(path), "target": target}}
 
 
@@ -89,10 +94,28 @@ def first_line(tables: Mapping[str, Any], changes: Sequence[str]) -> str:
     data = _data_section(tables, changes)
     if not _is_table(data):
         return f"Data set {data['name']}." if "name" in data else "Reading the spec."
-    names = [target for target in (data["target"], data.get("id")) if isinstance(target, str)]
+    section = data_section(data)
+    names = [data["target"], *section.drop, *([] if section.id is None else [section.id])]
     check_names(Path(data["path"]), names)
     num_inputs = len(column_names(Path(data["path"]))) - len(names)
     return f"{data['path']}: target {data['target']!r}, to be predicted from {num_inputs} other columns."
+
+
+def data_section(table: Mapping[str, Any]) -> DataSpec:
+    """Return the section [data] that a table stands for.
+
+    Raises:
+        InputError: unknown keys, or values that cannot be.
+    """
+    try:
+        return DataSpec(**table)
+    except InputError as error:
+        raise InputError("[data] " + str(error).removeprefix("DataSpec: ").removeprefix("[data] ")) from None
+
+
+def not_of_data(changes: Sequence[str]) -> bool:
+    """Return whether changes reach sections that only torch and the parts can check."""
+    return any(parse_change(text)[0][0] != "data" for text in changes)
 
 
 def check_values(tables: Mapping[str, Any], changes: Sequence[str]) -> None:
@@ -106,8 +129,15 @@ def check_values(tables: Mapping[str, Any], changes: Sequence[str]) -> None:
     data = _data_section(tables, changes)
     likelihood = "likelihood" in tables or any(parse_change(text)[0][0] == "likelihood" for text in changes)
     if _is_table(data) and not (likelihood and data.get("task") is None):
-        options = {"task": data.get("task"), "id_column": data.get("id"), "missing": data.get("missing", "raise")}
-        read_table(Path(data["path"]), data["target"], **options)
+        known = data_section(data)
+        read_table(
+            Path(data["path"]),
+            data["target"],
+            task=known.task,
+            id_column=known.id,
+            drop=known.drop,
+            missing=known.missing,
+        )
 
 
 def _data_section(tables: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:

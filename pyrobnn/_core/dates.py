@@ -1,0 +1,104 @@
+"""Dates of tables, as numbers: days since the first, and the phase of the year, the week and the day."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyrobnn._core.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ISO = "ISO8601"
+_DAYS = (
+    *("%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d.%m.%y", "%d/%m/%y"),
+    *("%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y"),
+)
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+_FORMATS = (_ISO, *(day + time for day in _DAYS for time in _TIMES))
+_DATE = r".*\d.*[-./, ].*\d.*"
+_TRIED = 5
+"""Different texts of a column that choose the formats to try on all."""
+
+_PHASES = {"year": "the day of the year", "week": "the weekday", "hour": "the time of day"}
+
+
+def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series", str]:
+    """Return texts as dates, missing where they are none, and the format that reads the most of them.
+
+    Args:
+        texts: texts, some of them missing.
+        known: the format of the texts in training, or None; the international format always goes.
+
+    Raises:
+        InputError: dates that read both as day and month and as month and day.
+    """
+    import pandas as pd
+
+    different = pd.Series(texts.dropna().unique(), dtype=object).astype(str)
+    different = different[different.str.fullmatch(_DATE)]
+    formats = _FORMATS if known is None else (known, _ISO)
+    parsed = {form: _parsed(different, form) for form in formats if _parsed(different[:_TRIED], form).notna().any()}
+    if not parsed:
+        return pd.Series(pd.NaT, index=texts.index, dtype="datetime64[us]"), _ISO
+    best = max(parsed, key=lambda form: int(parsed[form].notna().sum()))
+    whole = [dates for dates in parsed.values() if dates.notna().all()]
+    rival = next((dates for dates in whole if not dates.equals(parsed[best])), None)
+    if rival is not None and parsed[best].notna().all():
+        first = int((rival != parsed[best]).to_numpy().argmax())
+        readings = " or ".join(str(dates.iloc[first])[:10] for dates in (parsed[best], rival))
+        raise InputError(f"dates such as {different.iloc[first]!r}, which can be {readings}: write them in that form.")
+    found = dict(zip(different, parsed[best], strict=True))
+    return pd.to_datetime(texts.map(lambda text: found.get(str(text), pd.NaT))), best
+
+
+def _parsed(texts: "pd.Series", form: str) -> "pd.Series":
+    import pandas as pd
+
+    return without_zone(pd.to_datetime(texts, format=form, errors="coerce", utc=True))
+
+
+def without_zone(dates: "pd.Series") -> "pd.Series":
+    """Return dates in UTC, without their time zone."""
+    return dates if dates.dt.tz is None else dates.dt.tz_convert("UTC").dt.tz_localize(None)
+
+
+def learned_dates(dates: "pd.Series") -> dict[str, Any]:
+    """Return, in JSON's types, what turns dates into numbers: the first date, and the phases that vary."""
+    present = dates.dropna()
+    days = (present.max() - present.min()).days if len(present) else 0
+    shortest = {"year": 366, "week": 7, "hour": 1}
+    phases = [name for name, phase in _phases(present).items() if days >= shortest[name] and phase.nunique() > 1]
+    return {"start": str(present.min()) if len(present) else "1970-01-01", "phases": phases}
+
+
+def date_columns(dates: "pd.Series", name: str, stored: Mapping[str, Any]) -> dict[str, "pd.Series"]:
+    """Return the columns of numbers for a column of dates, as `learned_dates` chose them."""
+    import pandas as pd
+
+    columns = {f"{name} (days)": (dates - pd.Timestamp(stored["start"])) / pd.Timedelta(days=1)}
+    phases = _phases(dates)
+    for phase in stored["phases"]:
+        for wave in (np.sin, np.cos):
+            columns[f"{name} ({wave.__name__} of {phase})"] = wave(2 * np.pi * phases[phase])
+    return columns
+
+
+def _phases(dates: "pd.Series") -> dict[str, "pd.Series"]:
+    """Return the shares of year, week and day that have passed."""
+    clock = (dates - dates.dt.normalize()).dt.total_seconds() / 86_400
+    return {"year": (dates.dt.day_of_year - 1) / 365.25, "week": dates.dt.day_of_week / 7, "hour": clock}
+
+
+def said(stored: Mapping[str, Any]) -> str:
+    """Say how dates become numbers."""
+    waves = " and ".join(_PHASES[phase] for phase in stored["phases"])
+    return f"days since {day(stored, 0.0)}" + (f", and sine and cosine of {waves}" if waves else "")
+
+
+def day(stored: Mapping[str, Any], days: float) -> str:
+    """Return the date that lies that many days after the first."""
+    import pandas as pd
+
+    return str(pd.Timestamp(stored["start"]) + pd.Timedelta(days=days))[:10]

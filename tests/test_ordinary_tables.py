@@ -1,0 +1,348 @@
+"""Tables as people have them: what reaches the data set, or the one line that names the cause, at once."""
+
+import json
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from pyrobnn import InputError
+from pyrobnn._core import table_files
+from pyrobnn.cli import app
+from pyrobnn.datasets import load_features, load_table
+from pyrobnn.datasets.table import load_rows
+
+ROWS = 24
+NUMBERS = [1.5 + i for i in range(ROWS)]
+
+
+def table(separator=",", **columns):
+    """The text of a table with a target y, 1.5, 2.5 and so on; a column is a list of cells, or made from the row."""
+    cells = {name: [cell(i) for i in range(ROWS)] if callable(cell) else cell for name, cell in columns.items()}
+    cells = {"y": [str(value) for value in NUMBERS]} | cells
+    lines = [separator.join(cells), *(separator.join(row) for row in zip(*cells.values(), strict=True))]
+    return "\n".join(lines) + "\n"
+
+
+def write(folder, text, encoding="utf-8", name="t.csv"):
+    (folder / name).write_bytes(text.encode(encoding))
+    return folder / name
+
+
+def quoted(form):
+    return lambda i: f'"{form(1000.0 + i / 4)}"'
+
+
+def german(value):
+    return f"{value:,.2f}".translate(str.maketrans(",.", ".,"))
+
+
+QUARTERS = [1000 + i / 4 for i in range(ROWS)]
+TEXTS = {
+    "thousands": (quoted(lambda v: f"{v:,.2f}"), QUARTERS, "column 'a': read as numbers, without ','"),
+    "whole thousands": (lambda i: f'"1,{i:03d}"', range(1000, 1024), "column 'a': read as numbers, without ','"),
+    "some below a thousand": (lambda i: '"1,234"' if i else "999", [999, *[1234] * 23], "without ','"),
+    "euro before": (lambda i: f"€{3.2 + i:.2f}", np.arange(ROWS) + 3.2, "column 'a': read as numbers, without '€'"),
+    "euro behind": (lambda i: f"{3.2 + i:.2f} €", np.arange(ROWS) + 3.2, "column 'a': read as numbers, without '€'"),
+    "some with a currency": (lambda i: f"£{i}" if i % 2 else str(i), range(ROWS), "without '£'"),
+    "dollars": (quoted(lambda v: f"${v:,.2f}"), QUARTERS, "column 'a': read as numbers, without '$' and ','"),
+    "losses": (lambda i: f"(${i}.50)" if i % 2 else f"-${i}.50", [-i - 0.5 for i in range(ROWS)], "without '$'"),
+    "code": (lambda i: f"USD {i}.5", np.arange(ROWS) + 0.5, "without 'USD'"),
+    "per cent": (lambda i: f"{i} %", range(ROWS), "column 'a': read as numbers, without '%'"),
+    "unit": (lambda i: f"{i}.5 m²", np.arange(ROWS) + 0.5, "column 'a': read as numbers, without 'm²'"),
+    "decimal comma": (lambda i: f'"{i},5"', np.arange(ROWS) + 0.5, "column 'a': read as numbers with a decimal comma"),
+    "three decimals": (lambda i: f'"0,{i:03d}"', np.arange(ROWS) / 1000, "numbers with a decimal comma"),
+    "German": (quoted(german), QUARTERS, "column 'a': read as numbers with a decimal comma, without '.'"),
+    "Swiss": (quoted(lambda v: f"{v:,.2f}".replace(",", "’")), QUARTERS, 'without "\'"'),
+    "French": (quoted(lambda v: german(v).replace(".", "\u202f")), QUARTERS, "with a decimal comma, without ' '"),
+    "powers": (lambda i: f"{i}e3 kg", np.arange(ROWS) * 1e3, "without 'kg'"),
+    "blanks": (lambda i: f"  {i} ", range(ROWS), None),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+@pytest.mark.parametrize("role", ["input", "target"])
+def test_numbers_that_are_texts_are_read_with_a_line_that_says_so(case, role, tmp_path):
+    cell, expected, note = TEXTS[case]
+    if role == "input":
+        found = load_table(write(tmp_path, table(a=cell)), "y")
+        values = found.data.x[:, found.data.feature_names.index("a")]
+    else:
+        found = load_table(write(tmp_path, table(a=cell)), "a", task="regression")
+        values = found.data.y
+    assert values.tolist() == pytest.approx(list(expected), rel=1e-15, abs=0)
+    assert found.notes == () if note is None else note in found.notes[0]
+
+
+def test_a_target_of_amounts_makes_a_regression(tmp_path):
+    assert load_table(write(tmp_path, table(a=lambda i: f"€{i % 3}")), "a").task == "regression"
+    with pytest.raises(InputError, match="24 different whole numbers, 1000 to 1023: say whether"):
+        load_table(write(tmp_path, table(a=TEXTS["whole thousands"][0])), "a")
+
+
+def test_columns_beside_decimal_commas_have_points_for_thousands(tmp_path):
+    text = table(";", a=lambda i: f"1.{i:03d}", b=lambda i: f"{i},25", c=lambda i: f"3,{i:03d}", d=lambda i: f"{i}.5")
+    found = load_table(write(tmp_path, text), "y").data
+    assert found.feature_names == ("a", "b", "c", "d")
+    assert found.x[5].tolist() == [1005, 5.25, 3.005, 5.5]
+    plain = load_table(write(tmp_path, text.replace(",", ".")), "y").data
+    assert plain.x[5].tolist() == [1.005, 5.25, 3.005, 5.5]
+
+
+# Files
+
+FILES = {
+    "semicolons": (table(";", a=str), "utf-8", "t.csv"),
+    "semicolons and decimal commas": (table(";", a=str).replace(".", ","), "utf-8", "t.csv"),
+    "tabs": (table("\t", a=str), "utf-8", "t.tsv"),
+    "bars": (table("|", a=str), "utf-8", "t.txt"),
+    "a comma in the names": (table(";", **{"a, in m": str}), "utf-8", "t.csv"),
+    "blanks behind separators": (table(", ", a=str), "utf-8", "t.csv"),
+    "mark": (table(a=str), "utf-8-sig", "t.csv"),
+    "UTF-16": (table(";", a=str), "utf-16", "t.csv"),
+    "lines of Windows": (table(a=str).replace("\n", "\r\n"), "utf-8", "t.CSV"),
+    "lines between": (table(a=str).replace("\n", "\n\n"), "utf-8", "t.csv"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_separators_and_encodings_are_found(case, tmp_path):
+    found = load_table(write(tmp_path, *FILES[case]), "y").data
+    assert found.y.tolist() == NUMBERS
+    assert found.x[:, 0].tolist() == list(range(ROWS))
+    assert found.feature_names == (("a, in m",) if "names" in case else ("a",))
+
+
+def test_text_of_windows_is_read_and_said(tmp_path):
+    text = table(städte=lambda i: ("Köln", "Łódź", "Zürich")[2 * (i % 2)])
+    found = load_table(write(tmp_path, text, "cp1252"), "y")
+    assert found.data.feature_names == ("städte_Köln", "städte_Zürich")
+    assert "t.csv: its text is not UTF-8, and was read as Windows text (cp1252)." in found.notes[0]
+    assert load_table(write(tmp_path, text), "y").notes == ()
+
+
+def test_excel_files_need_openpyxl(tmp_path, monkeypatch):
+    path = write(tmp_path, "", name="t.xlsx")
+    monkeypatch.setattr(table_files, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="t.xlsx is an Excel file, which openpyxl reads: install it, or save"):
+        load_table(path, "y")
+    frame = pd.DataFrame({"y": NUMBERS, "a": pd.date_range("2020-01-01", periods=ROWS), 7: ["3,5"] * 12 + ["4,5"] * 12})
+    head = pd.DataFrame([list(frame.columns)])
+    monkeypatch.setattr(table_files, "find_spec", lambda name: name)
+    monkeypatch.setattr(pd, "read_excel", lambda path, engine, header=0, nrows=None: frame if nrows is None else head)
+    found = load_table(path, "y").data
+    assert (found.feature_names[0], found.feature_names[-1]) == ("a (days)", "7")
+    assert found.x[-1, -1] == 4.5
+    assert found.y.tolist() == NUMBERS
+
+
+def test_rare_classes_counts_and_few_rows(tmp_path):
+    rare = load_table(write(tmp_path, table(a=lambda i: "yes" if i == 7 else "no")), "a")
+    assert (rare.class_names, rare.data.y.tolist()) == (("no", "yes"), [int(i == 7) for i in range(ROWS)])
+    counts = load_table(write(tmp_path, table(a=lambda i: str(i % 4))), "a")
+    assert counts.class_names == ("0", "1", "2", "3")
+    assert "if they are counts, likelihood.type=poisson" in counts.reason
+    few = load_table(write(tmp_path, "\n".join(table(a=str).splitlines()[:9])), "y")
+    assert few.data.x.tolist() == [[float(i)] for i in range(8)]
+    same = load_table(write(tmp_path, table(a="7" * ROWS, b=str)), "y")
+    assert same.data.x[:, 0].tolist() == [7.0] * ROWS
+    gaps = load_table(write(tmp_path, table(a=lambda i: "" if i == 3 else str(i))), "y", missing="impute")
+    assert gaps.data.x[3].tolist() == [pytest.approx(12, abs=2), 1.0]
+
+
+def test_columns_are_dropped(tmp_path):
+    path = write(tmp_path, table(a=lambda i: f"name{i}", b=str, c=lambda i: "" if i else "1"))
+    assert load_table(path, "y", drop=["a", "c"]).data.feature_names == ("b",)
+    with pytest.raises(InputError, match="has no column 'd'"):
+        load_table(path, "y", drop=["d"])
+
+
+# Dates
+
+DAYS = pd.date_range("2020-02-27", periods=ROWS, freq="37D")
+FORMATS = ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%y", "%Y/%m/%d", "%d %b %Y", "%B %d, %Y", "%Y-%m-%dT%H:%M:%SZ"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_dates_become_days_and_phases(form, tmp_path):
+    found = load_table(write(tmp_path, table("\t", a=list(DAYS.strftime(form)))), "y")
+    x = found.data.x.numpy()
+    start = pd.Timestamp(found.encoder["read"]["a"]["start"])
+    assert x[:, 0].tolist() == [(day - start).days for day in DAYS]
+    parts = {
+        "a (sin of year)": np.sin(2 * np.pi * (DAYS.day_of_year - 1) / 365.25),
+        "a (cos of year)": np.cos(2 * np.pi * (DAYS.day_of_year - 1) / 365.25),
+        "a (sin of week)": np.sin(2 * np.pi * DAYS.day_of_week / 7),
+        "a (cos of week)": np.cos(2 * np.pi * DAYS.day_of_week / 7),
+    }
+    assert found.data.feature_names == ("a (days)", *parts)
+    for column, expected in enumerate(parts.values(), 1):
+        np.testing.assert_allclose(x[:, column], expected, atol=1e-12)
+    line = "column 'a': read as days since 2020-02-27, and sine and cosine of the day of the year and the weekday"
+    assert found.notes == (line,) or start != DAYS[0]
+
+
+def test_the_first_date_of_training_counts_days_again_for_new_rows(tmp_path):
+    path = write(tmp_path, table(a=list(DAYS.strftime("%d.%m.%Y"))))
+    stored = json.loads(json.dumps(load_table(path, "y").encoder, allow_nan=False))
+    days = (pd.Timestamp("2021-03-02") - pd.Timestamp(stored["read"]["a"]["start"])).days
+    for same in ("02.03.2021", "2021-03-02"):  # as in training, not the third of February
+        new = load_features(write(tmp_path, f"a\n{same}\n", name="new.csv"), (), encoder=stored)
+        assert new[0, 0] == days
+    with pytest.raises(InputError, match="Column 'a' held dates in training, and now 7: write it alike"):
+        load_features(write(tmp_path, "a\n7\n", name="new.csv"), (), encoder=stored)
+    with pytest.raises(InputError, match="Column 'a' holds dates, but other text in row 1, such as 'May'"):
+        load_features(write(tmp_path, "a\nMay\n", name="new.csv"), (), encoder=stored)
+
+
+def test_short_spans_and_times(tmp_path):
+    hours = pd.date_range("2021-05-03 00:30", periods=ROWS, freq="5h")
+    found = load_table(write(tmp_path, table(a=list(hours.strftime("%Y-%m-%d %H:%M")))), "y").data
+    assert found.feature_names == ("a (days)", "a (sin of hour)", "a (cos of hour)")
+    np.testing.assert_allclose(found.x[:, 1], np.sin(2 * np.pi * (hours.hour + 0.5) / 24), atol=1e-12)
+    frame = pd.DataFrame({"y": NUMBERS, "a": hours.tz_localize("Europe/Oslo"), "b": hours.date})
+    frame.to_parquet(tmp_path / "t.parquet")
+    typed = load_table(tmp_path / "t.parquet", "y").data
+    assert typed.feature_names == (*found.feature_names, "b (days)")
+    assert typed.x[1, 0] - typed.x[0, 0] == pytest.approx(5 / 24)
+    gaps = load_table(
+        write(tmp_path, table(a=lambda i: "" if i == 3 else f"2021-05-{i + 1:02d}")), "y", missing="impute"
+    )
+    assert gaps.data.x[3, 0] == pytest.approx(12, abs=3)
+
+
+# One line, at once
+
+MANY = "a,y\n" + "".join(f"{i},k{i}\n" for i in range(290))
+REFUSED = {
+    "text as a target": (MANY, "y", "'y' holds 290 different texts in 290 rows, such as 'k0', too many for classes"),
+    "words among prices": (
+        table(a=lambda i: f"€{i}" if i else "free"),
+        "y",
+        "numbers, but text in row 1, such as 'free'",
+    ),
+    "two currencies": (table(a=lambda i: f"{'€$'[i % 2]}{i}"), "y", "'a' holds numbers with '€' and '$': write all"),
+    "per cent in part": (table(a=lambda i: f"{i}%" if i else "0.5"), "y", "'%', not in all rows: write all of them in"),
+    "dates as a target": (table(a=list(DAYS.strftime("%d.%m.%Y"))), "a", "Target column 'a' holds dates: turn them"),
+    "words among dates": (table(a=lambda i: "2020-01-31" if i else "soon"), "y", "dates, but other text in row 1"),
+    "day or month": (
+        table(a=lambda i: f"{i % 12 + 1}/2/2020"),
+        "y",
+        "'1/2/2020', which can be 2020-02-01 or 2020-01-02",
+    ),
+    "no names": ("1.5,2.5\n" * 9, "y", "has no column 'y', and its first row looks like data, not names (1.5, 2.5)"),
+    "a name twice": ("a,a,y\n" + "1,2,3\n" * 9, "y", "has two columns with the name 'a': rename one of them"),
+    "more values than names": (
+        "a,y\n" + "1,2,3\n" * 9,
+        "y",
+        "has more values in its rows than names in its first line",
+    ),
+    "empty": ("", "y", "cannot be read as a table (it is empty)"),
+    "names alone": ("a,y\n", "y", "has no rows: pass a table with at least one row"),
+    "gaps": (
+        table(a=lambda i: "" if i == 3 else str(i)),
+        "y",
+        "'a' has 1 missing value(s), in row 4: drop those rows, or",
+    ),
+    "no target": (table(a=str), "z", "has no column 'z'. Its columns: y, a"),
+    "constant target": (table(a=lambda i: "3"), "a", "'a' has only one class, '3'"),
+    "names of rows": (
+        table(a=lambda i: f"name{i}"),
+        "y",
+        "no categories: turn it into numbers, drop it (--drop a), or",
+    ),
+    "ragged": (table(a=str) + "1,2,3,4\n", "y", "cannot be read as a table (Error tokenizing data"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_command_line_names_the_cause_in_one_line_at_once(case, tmp_path, monkeypatch):
+    text, target, message = REFUSED[case]
+    write(tmp_path, text)
+    monkeypatch.chdir(tmp_path)
+    started = time.process_time()
+    done = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["fit", "t.csv", "--target", target])
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert time.process_time() - started < 2
+    with pytest.raises(InputError):
+        load_table(tmp_path / "t.csv", target)
+
+
+def test_changes_and_options_are_checked_before_the_table_is_read(tmp_path, monkeypatch):
+    write(tmp_path, table(a=lambda i: f"name{i}"))
+    monkeypatch.chdir(tmp_path)
+    for options, message in {
+        ("--set", "data.mising=impute"): "[data] unknown setting `mising`",
+        ("--set", "fit.stepz=3"): "[fit] unknown setting `stepz`",
+        ("--categories", "many"): "Input should be 'onehot' or 'ordinal', got 'many'",
+        ("--drop", "b"): "t.csv has no column 'b'",
+    }.items():
+        done = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["fit", "t.csv", "--target", "y", *options])
+        assert (done.exit_code, message in done.stderr) == (2, True), done.output
+    write(tmp_path, "1.5,2.5\n" * 9)
+    done = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["fit", "t.csv"])
+    assert "with --target, if the first row has names at all, and not data" in done.stderr
+
+
+# Prediction
+
+
+def test_new_rows_are_read_as_in_training_and_what_lies_outside_is_said(tmp_path):
+    day = list(pd.date_range("2021-01-01", periods=ROWS).strftime("%d.%m.%Y"))
+    text = table(";", price=lambda i: f"€{1000 + i},5", share=lambda i: f"{i}%", kind=lambda i: "uv"[i % 2], day=day)
+    encoder = load_table(write(tmp_path, text), "y").encoder
+    stored = json.loads(json.dumps(encoder, allow_nan=False))
+    low, high = stored["read"]["price"]["range"]
+    new = "price;share;kind;day\n€1.005,5;5%;v;03.01.2021\n1100,5;6%;w;05.03.2021\n-€7;4%;u;04.12.2020\n"
+    rows = load_rows(write(tmp_path, new, name="new.csv"), (), stored)
+    assert rows.x[:, 0].tolist() == [1005.5, 1100.5, -7]
+    assert rows.x[:, 1].tolist() == [5, 6, 4]
+    assert rows.outside == ["", "price, kind, day", "price, day"]
+    first, last = (pd.Timestamp(stored["read"]["day"]["start"]) + pd.Timedelta(days=n) for n in (0, 23))
+    assert rows.notes[:2] == (
+        f"price: 1 row above {high:g}, the largest value in training and 1 row below {low:g}, the smallest value in "
+        "training",
+        "kind: 1 row of a category unknown in training, such as 'w'",
+    )
+    assert rows.notes[2].startswith("day: 1 row after 2021-01-2")
+    assert rows.notes[2].endswith("and 1 row before " + str(first)[:10] + ", the first day in training")
+    assert str(last)[:7] == "2021-01"
+    for cell, message in {
+        "5": "'share' held numbers with '%' in training, and now 5: write it alike",
+        "5 kg": "'share' holds numbers with 'kg'; training had '%': write all of them in one unit",
+    }.items():
+        with pytest.raises(InputError) as caught:
+            load_rows(write(tmp_path, f"price;share;kind;day\n1;{cell};v;03.01.2021\n", name="new.csv"), (), stored)
+        assert message in str(caught.value)
+
+
+def test_half_the_range_beyond_it_is_not_outside(tmp_path):
+    encoder = load_table(write(tmp_path, table(a=lambda i: str(i % 2 * 10))), "y").encoder
+    new = write(tmp_path, "a\n15\n15.1\n-5\n-5.1\n", name="new.csv")
+    assert load_rows(new, (), encoder).outside == ["", "a", "", "a"]
+    assert load_rows(new, ("a",), None).outside is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_from_a_table_to_predictions_on_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = table(";", price=lambda i: f"€{1000 + i},5", kind=lambda i: "uv"[i % 2], name=lambda i: f"n{i}")
+    write(tmp_path, text, "cp1252", "my.csv")
+    quick = [word for one in ("fit.type=svi", "fit.steps=3", "predict.num_draws=5") for word in ("--set", one)]
+    options = ["--drop", "name", "--categories", "ordinal", *quick]
+    done = CliRunner().invoke(app, ["fit", "my.csv", "--target", "price", *options])
+    assert done.exit_code == 0, done.output
+    assert "column 'price': read as numbers with a decimal comma, without '€'\nA regression: " in done.output
+    write(tmp_path, "kind;y\nv;2,5\nw;100\n", name="new.csv")
+    done = CliRunner().invoke(app, ["predict", "runs/my", "new.csv", "--out", "p.csv"])
+    assert done.stdout == "Predictions of 2 rows: p.csv\n"
+    assert "y: 1 row above 2" in done.stderr
+    predictions = pd.read_csv("p.csv")
+    assert predictions["row"].tolist() == [1, 2]
+    assert predictions["outside"].fillna("").tolist() == ["", "y, kind"]
+    assert predictions["mean"].between(500, 1500).all()
