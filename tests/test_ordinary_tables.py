@@ -99,6 +99,7 @@ FILES = {
     "tabs": (table("\t", a=str), "utf-8", "t.tsv"),
     "bars": (table("|", a=str), "utf-8", "t.txt"),
     "a comma in the names": (table(";", **{"a, in m": str}), "utf-8", "t.csv"),
+    "a comma in all lines, and names": (table(";", **{"a, in m": str}).replace(".", ","), "utf-8", "t.csv"),
     "blanks behind separators": (table(", ", a=str), "utf-8", "t.csv"),
     "mark": (table(a=str), "utf-8-sig", "t.csv"),
     "UTF-16": (table(";", a=str), "utf-16", "t.csv"),
@@ -152,6 +153,14 @@ def test_rare_classes_counts_and_few_rows(tmp_path):
     assert gaps.data.x[3].tolist() == [pytest.approx(12, abs=2), 1.0]
 
 
+def test_a_positive_skewed_target_is_named(tmp_path):
+    def notes(make):
+        return load_table(write(tmp_path, table(a=lambda i: f"{make(i)}")), "a", task="regression").notes
+
+    assert "'a': positive and skewed; a column of its logarithm may be" in notes(lambda i: 1.5 * 1.4**i)[0]
+    assert notes(lambda i: 0.5 + i) == notes(lambda i: -(1.5 * 1.4**i)) == notes(lambda i: 1.5 * 1.4**i - 2) == ()
+
+
 def test_columns_are_dropped(tmp_path):
     path = write(tmp_path, table(a=lambda i: f"name{i}", b=str, c=lambda i: "" if i else "1"))
     assert load_table(path, "y", drop=["a", "c"]).data.feature_names == ("b",)
@@ -185,10 +194,10 @@ def test_dates_become_days_and_phases(form, tmp_path):
 
 
 def test_the_first_date_of_training_counts_days_again_for_new_rows(tmp_path):
-    path = write(tmp_path, table(a=list(DAYS.strftime("%d.%m.%Y"))))
+    path = write(tmp_path, table(a=list(DAYS.strftime("%d/%m/%Y"))))
     stored = json.loads(json.dumps(load_table(path, "y").encoder, allow_nan=False))
     days = (pd.Timestamp("2021-03-02") - pd.Timestamp(stored["read"]["a"]["start"])).days
-    for same in ("02.03.2021", "2021-03-02"):  # as in training, not the third of February
+    for same in ("02/03/2021", "2021-03-02"):  # as in training, not the third of February
         new = load_features(write(tmp_path, f"a\n{same}\n", name="new.csv"), (), encoder=stored)
         assert new[0, 0] == days
     with pytest.raises(InputError, match="Column 'a' held dates in training, and now 7: write it alike"):
@@ -211,6 +220,9 @@ def test_short_spans_and_times(tmp_path):
         write(tmp_path, table(a=lambda i: "" if i == 3 else f"2021-05-{i + 1:02d}")), "y", missing="impute"
     )
     assert gaps.data.x[3, 0] == pytest.approx(12, abs=3)
+    assert gaps.data.feature_names[1:3] == ("a (sin of week)", "a (cos of week)")
+    days = table(a=lambda i: f"2021-05-{i % 7 + 1:02d}")
+    assert load_table(write(tmp_path, days), "y").data.feature_names == ("a (days)",)
 
 
 # One line, at once

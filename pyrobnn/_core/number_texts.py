@@ -22,6 +22,10 @@ _CELL = re.compile(
 _VARIANTS = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u2009": " ", "’": "'", "−": "-"})
 
 
+_SAMPLE = 200
+"""Different texts of a column that tell whether it can hold numbers at all."""
+
+
 @dataclasses.dataclass(frozen=True)
 class NumberFormat:
     """How the texts of a column are numbers.
@@ -30,11 +34,13 @@ class NumberFormat:
         decimal: mark of decimals.
         thousands: mark of thousands, or nothing.
         signs: currencies, units or per cent beside the numbers, without repetition.
+        has_bare: whether some numbers have no sign.
     """
 
     decimal: str
     thousands: str
     signs: tuple[str, ...] = ()
+    has_bare: bool = False
 
     @property
     def in_words(self) -> str:
@@ -44,48 +50,43 @@ class NumberFormat:
         return decimal + (f", without {left_out}" if left_out else "")
 
 
-def number_format(texts: "pd.Series", *, comma: bool, decimal: str | None = None) -> NumberFormat:
-    """Return the format that reads the most of these texts, whole or not at all.
+def read_numbers(
+    texts: "pd.Series", *, comma: bool = False, decimal: str | None = None
+) -> tuple[NumberFormat, "pd.Series"]:
+    """Return the format that reads all of these texts, or else the most, and the numbers, float64.
 
     Args:
-        texts: texts that are not missing.
+        texts: texts, some of them missing. Where they are missing or no numbers, the result is NaN.
         comma: whether "1,022" is a number with decimals, where no other text tells.
         decimal: the mark of decimals, if it is known.
     """
-    cells = _cells(texts)
+    import pandas as pd
+
+    different = texts.dropna().unique().tolist()
+    if sum(_cell(text) is not None for text in different[:_SAMPLE]) < len(different[:_SAMPLE]) / 2:
+        return NumberFormat(".", ""), pd.Series(np.nan, index=texts.index)
+    cells = {text: cell for text in different if (cell := _cell(text)) is not None}
     marks = sorted(_MARKS, key=lambda pair: pair[0] == ".") if comma else _MARKS
     known = [pair for pair in marks if decimal in (None, pair[0])]
-    counts = [sum(_is_number(cell, *pair) for cell in cells.values()) for pair in known]
-    best = known[int(np.argmax(counts))]
-    signs = {sign: None for cell in cells.values() if _is_number(cell, *best) for sign in _signs(cell)}
-    return NumberFormat(*best, tuple(signs))
+    whole = (pair for pair in known if all(_is_number(cell, *pair) for cell in cells.values()))
+    best = next(whole, None) or max(known, key=lambda pair: sum(_is_number(cell, *pair) for cell in cells.values()))
+    read = {text: cell for text, cell in cells.items() if _is_number(cell, *best)}
+    signs = {sign: None for cell in read.values() for sign in _signs(cell)}
+    form = NumberFormat(*best, tuple(signs), has_bare=not all(map(_signs, read.values())))
+    return form, texts.map({text: _value(cell, form) for text, cell in read.items()}).astype(np.float64)
 
 
-def as_numbers(texts: "pd.Series", form: NumberFormat) -> "pd.Series":
-    """Return texts as float64, NaN where they are missing or no numbers."""
-    cells = _cells(texts.dropna())
-    values = {
-        text: _value(cell, form) for text, cell in cells.items() if _is_number(cell, form.decimal, form.thousands)
-    }
-    return texts.map(values).astype(np.float64)
+def _cell(text: str) -> re.Match[str] | None:
+    """Return the parts of a text; None where it cannot be a number."""
+    return _CELL.fullmatch((text if text.isascii() else text.translate(_VARIANTS)).strip())
 
 
-def has_sign(texts: "pd.Series", sign: str) -> "pd.Series":
-    """Return which texts are a number with this sign."""
-    return texts.map({text: sign in _signs(cell) for text, cell in _cells(texts).items()})
+def _signs(cell: re.Match[str]) -> list[str]:
+    return [sign for sign in (cell["before"], cell["after"]) if sign]
 
 
-def _cells(texts: "pd.Series") -> dict[str, re.Match[str] | None]:
-    """Return the parts of each different text; None where it cannot be a number."""
-    return {text: _CELL.fullmatch(str(text).translate(_VARIANTS).strip()) for text in texts.unique()}
-
-
-def _signs(cell: re.Match[str] | None) -> list[str]:
-    return [] if cell is None else [sign for sign in (cell["before"], cell["after"]) if sign]
-
-
-def _is_number(cell: re.Match[str] | None, decimal: str, thousands: str) -> bool:
-    return cell is not None and _pattern(decimal, thousands).fullmatch(cell["number"].strip()) is not None
+def _is_number(cell: re.Match[str], decimal: str, thousands: str) -> bool:
+    return _pattern(decimal, thousands).fullmatch(cell["number"].strip()) is not None
 
 
 @functools.cache
@@ -95,8 +96,7 @@ def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
     return re.compile(rf"(?:{whole}(?:{mark}\d*)?|{mark}\d+)(?:[eE][-+]?\d+)?")
 
 
-def _value(cell: re.Match[str] | None, form: NumberFormat) -> float:
-    assert cell is not None  # only numbers have values
+def _value(cell: re.Match[str], form: NumberFormat) -> float:
     plain = cell["number"].strip()
     if form.thousands:
         plain = plain.replace(form.thousands, "")

@@ -26,6 +26,8 @@ _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BO
 """Byte-order marks, and the encodings that they announce."""
 _SAMPLE = 20
 """Lines that tell the separator."""
+_MOST = 1000
+"""Different texts of a column that tell whether commas mark decimals."""
 _DATA_CELL = re.compile(r"[-+(]?\W?[\d.,/:-]*\d[\d.,/:-]*\W{0,2}")
 
 
@@ -128,11 +130,11 @@ def _has_decimal_commas(frame: "pd.DataFrame") -> bool:
     """Return whether a column has numbers whose commas can only mark decimals."""
     from pandas.api.types import infer_dtype
 
-    from pyrobnn._core.number_texts import number_format
+    from pyrobnn._core.number_texts import read_numbers
 
     texts = (frame[name].dropna() for name in frame.columns if infer_dtype(frame[name], skipna=True) == "string")
     commas = (column for column in texts if column.str.contains(",", regex=False).any())
-    return any(number_format(column, comma=False).decimal == "," for column in commas)
+    return any(read_numbers(column.drop_duplicates()[:_MOST])[0].decimal == "," for column in commas)
 
 
 def _restore_points(frame: "pd.DataFrame", path: Path, separator: str, encoding: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pyrobnn._core.dates import dates_of, without_zone
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.number_texts import NumberFormat, as_numbers, has_sign, number_format
+from pyrobnn._core.number_texts import NumberFormat, read_numbers
 from pyrobnn._core.table_files import Sheet, check_names, read_sheet, require
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ _MOST_TEXTS = 50
 """Different texts that a target may always hold; more must come back ten times each, else they are no classes."""
 _MOST_CATEGORIES = 20
 """Different texts that a column may always hold; more must come back in every second row, else they are names."""
+_MOST_SKEW = 2
+"""Skewness of a target that is named; that of an exponential distribution."""
+_SKEWED = "column {0!r}: positive and skewed; a column of its logarithm may be predicted better, and never below zero"
 _MOST_ROWS = 5
 """Rows that a message names."""
 
@@ -183,12 +186,11 @@ def _as_read(sheet: Sheet, name: str, label: str, before: How | None) -> tuple["
         return column, {"kind": NUMBERS}, ""
     present = column.dropna()
     if expected != DATES:
-        form = number_format(present, comma=sheet.decimal_comma, decimal=(before or {}).get("decimal"))
-        numbers = as_numbers(column, form)
+        form, numbers = read_numbers(column, comma=sheet.decimal_comma, decimal=(before or {}).get("decimal"))
         strange = column.notna() & numbers.isna()
         if expected == NUMBERS or 2 * strange.sum() <= len(present):
             _refuse_strange(column, strange, label, "numbers", "text")
-            _check_signs(present, form, label, before)
+            _check_signs(form, label, before)
             is_whole = not (form.signs or column.isna().any() or present.str.contains(form.decimal, regex=False).any())
             is_new = form.in_words and "decimal" not in (before or {})
             how = {"kind": NUMBERS, "decimal": form.decimal, "signs": list(form.signs)}
@@ -216,10 +218,10 @@ def _refuse_strange(column: "pd.Series", strange: "pd.Series", label: str, most:
         )
 
 
-def _check_signs(present: "pd.Series", form: NumberFormat, label: str, before: How | None) -> None:
+def _check_signs(form: NumberFormat, label: str, before: How | None) -> None:
     """Refuse numbers in two units, and units other than in training; a currency may be left out, per cent may not."""
     known = form.signs if before is None else tuple(before.get("signs", ()))
-    lacks = "%" in known and not has_sign(present, "%").all()
+    lacks = "%" in known and (form.has_bare or "%" not in form.signs)
     if len(form.signs) > 1 or lacks or not set(form.signs) <= set(known):
         found = " and ".join(map(repr, form.signs)) or "no sign"
         instead = f"; training had {' and '.join(map(repr, known)) or 'none'}" if before is not None else ""
@@ -317,8 +319,20 @@ def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Targ
             "line after --set, in Python by `task`."
         )
     if task == "regression" or (task is None and types.is_float_dtype(column.dtype)):
-        return _numbers(column, label, is_told=task is not None, is_whole=is_whole)
+        target = _numbers(column, label, is_told=task is not None, is_whole=is_whole)
+        notes += [_SKEWED.format(name)] if not is_whole and _is_skewed(target.values) else []
+        return target
     return _classes(column, label, is_told=task is not None, is_whole=is_whole)
+
+
+def _is_skewed(values: np.ndarray) -> bool:
+    """Return whether values are positive, with a long tail that their logarithm lacks."""
+    import pandas as pd
+
+    if values.min() <= 0:
+        return False
+    skew, of_logs = (float(pd.Series(each.tolist(), dtype=float).skew()) for each in (values, np.log(values)))
+    return skew > _MOST_SKEW and abs(of_logs) < skew / 2
 
 
 def _check_kind(column: "pd.Series", label: str, *, is_numeric: bool) -> None:
