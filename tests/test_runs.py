@@ -103,7 +103,7 @@ def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, 
     fit = FIT | {"steps": 40, "lr": 0.2}
     result = run(spec_of(data=data, likelihood={"type": likelihood}, fit=fit), tmp_path / "r", progress=False)
     frame = predict_table(result.path, table)
-    assert list(frame) == ["row", "class", "prob_no", "prob_yes", "entropy", "mutual_information"]
+    assert list(frame) == ["row", "class", "prob_no", "prob_yes", "entropy", "mutual_information", "outside"]
     truth = pd.read_csv(table)["kind"]
     assert (frame["class"] == truth).mean() > 0.8
     assert (frame["prob_no"] + frame["prob_yes"]).to_numpy() == pytest.approx(1.0)

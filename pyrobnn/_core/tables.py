@@ -327,11 +327,11 @@ def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Targ
 
 def _is_skewed(values: np.ndarray) -> bool:
     """Return whether values are positive, with a long tail that their logarithm lacks."""
-    import pandas as pd
-
     if values.min() <= 0:
         return False
-    skew, of_logs = (float(pd.Series(each.tolist(), dtype=float).skew()) for each in (values, np.log(values)))
+    with np.errstate(all="ignore"):
+        standard = ((each - each.mean()) / each.std() for each in (values, np.log(values)))
+        skew, of_logs = (float((each**3).mean()) for each in standard)
     return skew > _MOST_SKEW and abs(of_logs) < skew / 2
 
 
