@@ -68,7 +68,7 @@ def load_table(
     """
     path = Path(path)
     table = read_table(path, target, task=task, id_column=id, drop=drop, missing=missing)
-    encoder = _learned(table.inputs, categories, missing, split)
+    encoder = _learned(table.inputs, table.target.values, categories, missing, split)
     x, names = _encoded(_expanded(table.inputs.columns, encoder["read"]), encoder)
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
     lines = [f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how]
@@ -179,12 +179,12 @@ def _count(chosen: "pd.Series") -> str:
     return f"{chosen.sum()} row{'' if chosen.sum() == 1 else 's'}"
 
 
-def _learned(inputs: Inputs, categories: str, missing: str, split: int) -> dict[str, Any]:
+def _learned(inputs: Inputs, targets: Any, categories: str, missing: str, split: int) -> dict[str, Any]:
     """Return the encoder of the training part of a split."""
     from pyrobnn._core.columns import encoder_to_dict, make_encoder
 
     num_rows = len(inputs.columns)
-    rows, _ = random_split(Data(torch.arange(num_rows)[:, None], torch.zeros(num_rows)), split)
+    rows, _ = random_split(Data(torch.arange(num_rows)[:, None], targets), split)
     train = inputs.columns.iloc[single(rows.x, "A split")[:, 0].numpy()]
     read = {
         name: dict(how) | (dates.learned_dates(train[name]) if how["kind"] == DATES else {})

@@ -22,7 +22,6 @@ from pyrobnn.inference.training.checkpoint import FILE as CHECKPOINT_FILE
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.manifest import make_manifest
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
@@ -261,8 +260,9 @@ def predict_table(
     row = {"row": range(1, len(rows.frame) + 1)}
     names = row if spec.data.id not in rows.frame else {spec.data.id: rows.frame[spec.data.id]}
     prediction = load(folder / "posterior").predict(rows.x, num_draws=spec.predict.num_draws)
-    columns = _class_columns(prediction, data["class_names"]) if data["class_names"] else _real_columns(prediction)
-    return pd.DataFrame(names | columns | ({} if rows.outside is None else {"outside": rows.outside}))
+    outside = {} if rows.outside is None else {"outside": rows.outside}
+    frame = prediction.to_frame(data["class_names"] or None)
+    return pd.DataFrame(names).join(frame).assign(**outside)
 
 
 def read_diagnosis(run_dir: str | Path) -> Diagnosis:
@@ -352,27 +352,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _real_columns(prediction: Prediction) -> dict[str, Any]:
-    lower, upper = prediction.interval(0.95)
-    columns = {
-        "mean": prediction.mean,
-        "std": prediction.std,
-        "epistemic_std": prediction.epistemic_std,
-        "aleatoric_std": prediction.aleatoric_std,
-        "lower_95": lower,
-        "upper_95": upper,
-    }
-    return {name: values.cpu().numpy() for name, values in columns.items()}
-
-
-def _class_columns(prediction: Prediction, class_names: list[str]) -> dict[str, Any]:
-    labels = [class_names[index] for index in prediction.label.tolist()]
-    probs = prediction.class_probs.cpu().numpy()
-    by_class = {f"prob_{name}": probs[:, index] for index, name in enumerate(class_names)}
-    uncertainty = {
-        "entropy": prediction.entropy.cpu().numpy(),
-        "mutual_information": prediction.mutual_information.cpu().numpy(),
-    }
-    return {"class": labels} | by_class | uncertainty
