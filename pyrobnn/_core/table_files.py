@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import gzip
 import re
+import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -111,8 +112,6 @@ def read_sheet(path: Path) -> Sheet:
         frame = frame.rename(columns=lambda name: str(name).strip())
     if frame.empty:
         raise InputError(f"{path} has no rows: pass a table with at least one row below the column names.")
-    if separator and not frame.index.equals(pd.RangeIndex(len(frame))):
-        raise InputError(f"{path} has more values in its rows than names in its first line: give each column a name.")
     twice = next((name for name, count in Counter(given).items() if count > 1), None)  # pandas renames them
     if twice is not None:
         raise InputError(f"{path} has two columns with the name {twice!r}: rename one of them.")
@@ -155,7 +154,15 @@ def _restore_points(frame: "pd.DataFrame", path: Path, separator: str, encoding:
 def _csv(path: Path, separator: str, encoding: str, **options: Any) -> "pd.DataFrame":
     import pandas as pd
 
-    return pd.read_csv(path, sep=separator, encoding=encoding, skipinitialspace=True, low_memory=False, **options)
+    given: dict[str, Any] = {"sep": separator, "encoding": encoding, "skipinitialspace": True, "low_memory": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # it says that values were lost
+        try:
+            return pd.read_csv(path, index_col=False, **given, **options)
+        except pd.errors.ParserWarning:
+            raise InputError(
+                f"{path} has more values in its rows than names in its first line: give each column a name."
+            ) from None
 
 
 def _excel(path: Path, **options: Any) -> "pd.DataFrame":
