@@ -8,7 +8,7 @@ from statistics import mean, median, stdev
 import pytest
 
 from benchmarks import RESULTS
-from benchmarks.measures import laplace_speed
+from benchmarks.measures import laplace_speed, processes
 from benchmarks.measures.alarms import is_bad, is_good
 from benchmarks.measures.harness import chosen, load_measure, load_rows, names
 from benchmarks.measures.likelihoods import way
@@ -493,6 +493,16 @@ def test_the_same_call_gives_the_same_bits_in_twenty_processes(call):
 def test_a_step_of_resnet_takes_little_more_than_that_of_plain_pytorch(engine, step, most):
     (row,) = chosen(load_rows("steps"), net="ResNet-18", engine=engine, step=step)
     assert row["of plain"] <= most
+
+
+@pytest.mark.parametrize("name", processes.NETS)
+def test_a_process_of_a_pair_takes_the_time_that_the_model_says(name):
+    """CPU time, within a fifth; the model has the all-reduce in it."""
+    rows = load_rows("processes")
+    (row,) = chosen(rows, what=name, side=processes.TWO)
+    fixed, shared = processes.parts(rows, name)
+    said = fixed + shared / 2 + processes.all_reduce(row["numbers"], 2, *processes.gloo(rows))
+    assert row["cpu ms"] == pytest.approx(said, rel=0.2)
 
 
 PASSES = "1.5: draws, densities and their gradients are passes over 2.4 million weights, which wait for the memory"

@@ -9,6 +9,7 @@ import torch
 from helpers import run, typed
 
 import pyrobnn as bnn
+from benchmarks.measures import processes
 from benchmarks.tasks import active, bandit, mnist, nuts, ood, regression
 from benchmarks.tasks.schema import METHOD, check_suite
 
@@ -194,3 +195,25 @@ def test_halves_of_nuts_are_close_and_a_network_is_not():
     assert len(nuts.figures(rows)[0].figure.axes) == 1
     with pytest.raises(bnn.InputError, match="make the job anew"):
         run(nuts, jobs[1] | {"reference": "0"})
+
+
+def test_the_model_of_several_processes_is_that_of_its_parts():
+    """Of 5 + 20 ms and 2000 bytes: in 4 processes 5 + 20 / 4 + 0.1 + 2 x 3 / 4 x 2000 / 1000."""
+    sides = {processes.CAPTURED: 9.0, processes.ONE: 25.0, processes.HALF: 15.0, processes.TWO: 18.0}
+    rows = [
+        {"what": name, "side": side, "ms": ms + 1, "cpu ms": ms, "numbers": 500, "steps a second": 1.0, "load": 2.5}
+        for name in processes.NETS
+        for side, ms in sides.items()
+    ]
+    reduced = zip(processes.SIZES.items(), (0.1, 0.4, 4.0, 40.0), strict=True)
+    rows += [
+        {"what": processes.REDUCE, "side": side, "numbers": size, "ms": ms, "load": 3.0} for (side, size), ms in reduced
+    ]
+    assert processes.parts(rows, "784-400-400-10") == (5.0, 20.0)
+    assert processes.gloo(rows) == (0.1, 1e6)
+    assert processes.all_reduce(500, 4, 0.1, 1000.0) == pytest.approx(0.1 + 1.5 * 2000 / 1000)
+    lines = processes.page(rows, None).lines
+    said = "| 784-400-400-10 | 5.0 | 20.0 | 500 | 15.1 | 19.0 | 18.0 |"
+    assert said in lines
+    (many,) = [line for line in lines if line.startswith("| three convolutions, one core")]
+    assert many.startswith("| three convolutions, one core, eager | 25.0 | 7.6 | 3.3 | 5.8 | 4.3 |")
