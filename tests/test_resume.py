@@ -253,7 +253,7 @@ def test_the_command_takes_a_spec_or_a_run(tmp_path):
     assert neither.exit_code == both.exit_code == with_changes.exit_code == 2
     assert "not both" in neither.output
     assert "not both" in both.output
-    assert "leave out --set" in with_changes.output
+    assert "goes on with the spec of the run: leave out other options" in with_changes.output
 
 
 @pytest.mark.one_in(0, 2)
