@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
-from benchmarks.measures import lenet
+from benchmarks.measures import fashion, lenet
 from benchmarks.measures.harness import chosen, load_rows, run_measure
 
 TRAIN, TEST = 2 * lenet.BATCH + 5, 40
@@ -91,3 +91,19 @@ def test_a_measure_from_points_to_the_page(monkeypatch, tmp_path):
     page = (tmp_path / "lenet.md").read_text()
     assert "## Scored on test images" in page
     assert "| variational inference | 0.985 | 0.048 | 0.01 |" in page
+
+
+@pytest.mark.slow
+def test_a_small_resnet_is_scored_on_clothes_noise_and_digits(monkeypatch, tmp_path):
+    data = numbered()
+    ways = {name: lenet.WAYS[name]._replace(epochs=2) for name in ("point", "mean-field")}
+    monkeypatch.setattr(fashion, "WAYS", ways)
+    monkeypatch.setattr(fashion, "images", lambda: (data[:TRAIN], data[TRAIN:]))
+    monkeypatch.setattr(fashion, "digits", lambda: torch.zeros(30, 784))
+    names = [*ways, lenet.ENSEMBLE, lenet.LAST_LAYER]
+    assert run_measure("fashion", ["--members", "2", "--methods", *names, "--out", str(tmp_path)])
+    rows = load_rows("fashion", tmp_path)
+    assert [row["method"] for row in rows] == ["point", "mean-field", "ensemble of 2", lenet.LAST_LAYER]
+    columns = {"accuracy", "NLL", "ECE", "NLL, noise 0.1", "NLL, noise 0.3", "AUROC"}
+    assert all(0 <= row[column] < 100 for row in rows for column in columns)
+    assert sum(value.numel() for value in fashion.network().parameters()) == 176_258

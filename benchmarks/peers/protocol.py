@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +40,13 @@ class Built(Protocol):
         ...
 
 
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "from source, not installed"
+
+
 def serve(build: Callable[[Case], Built], packages: tuple[str, ...]) -> None:
     """Answer requests until the input ends.
 
@@ -49,7 +56,7 @@ def serve(build: Callable[[Case], Built], packages: tuple[str, ...]) -> None:
     """
     server = _Server(build)
     say = _private_stdout()
-    say({"ready": {name: version(name) for name in packages}, "resident": server.resident})
+    say({"ready": {name: _version(name) for name in packages}, "resident": server.resident})
     for line in sys.stdin:
         say(server.answer(json.loads(line)))
 
