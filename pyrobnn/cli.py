@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,8 +62,13 @@ Changes = Annotated[
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line, with warnings as lines like the other findings."""
+    warnings.showwarning = _warned
     app()
+
+
+def _warned(message: Warning | str, *_: Any, **__: Any) -> None:
+    Console(stderr=True).print(f"[bold yellow]warning[/]: {_escaped(str(message))}", soft_wrap=True, highlight=False)
 
 
 def _version(value: bool) -> bool:  # noqa: FBT001 - the form typer asks for

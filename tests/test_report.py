@@ -177,7 +177,7 @@ def test_classification_has_a_reliability_diagram(classification, drawn):
     counts = [part.class_counts(3) for part in (train, test)]
     shown = ", ".join(f"{name} ({a} + {b})" for name, a, b in zip("abc", *counts, strict=True))
     assert f"classes (3), examples to train on and to test on{shown}" in flat_text(rendered)
-    assert "Scores on the 6 test examples" in flat_text(rendered)
+    assert "Scores on 6 test examples" in flat_text(rendered)
 
 
 @pytest.mark.slow
@@ -291,7 +291,7 @@ def test_every_warning_has_a_reason_in_words():
 def test_the_two_sentences_stand_above_all_else(page):
     text = flat_text(page)
     assert text.index("Whether it can be trusted is open") < text.index("The blue band")
-    assert text.index("The blue band") < text.index("10 uncertain weights") < text.index("Scores on the 12")
+    assert text.index("The blue band") < text.index("10 uncertain weights") < text.index("Scores on 12")
 
 
 # pictures on a phone

@@ -5,6 +5,7 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn import InputError
+from pyrobnn._core.settings import in_short
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
 
@@ -286,3 +287,12 @@ def test_parts_that_are_not_settings_cannot_be_written():
     spec = RunSpec(data=DataSpec(name="diabetes"), net=torch.nn.Linear(10, 1))
     with pytest.raises(InputError, match="cannot be written to a spec file"):
         spec.prepare()
+
+
+def test_a_setting_in_short_has_what_differs_from_its_defaults():
+    assert in_short(bnn.guides.Laplace(structure="full")) == "Laplace(structure='full')"
+    assert (
+        in_short(bnn.SVI(guide=bnn.guides.Flow(num_transforms=3), steps=5))
+        == "SVI(guide=Flow(num_transforms=3), steps=5)"
+    )
+    assert in_short("map") == "'map'"

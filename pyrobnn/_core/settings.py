@@ -117,6 +117,15 @@ def to_dict(value: Any) -> Any:
     )
 
 
+def in_short(value: Any) -> str:
+    """Return a setting in words: its class, with the fields that differ from their defaults."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr)
+    told = (f"{field.name}={in_short(given)}" for field, given in pairs if given != field.default)
+    return f"{type(value).__name__}({', '.join(told)})"
+
+
 def described(value: Any) -> Any:
     """Return a setting as `to_dict` does, or in words, where a spec file could not have it."""
     try:

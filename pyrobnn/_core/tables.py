@@ -252,7 +252,7 @@ def _input(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["
     if name.startswith("Unnamed: "):
         raise InputError(f"{label} has no name in the file: name it, or drop it if it is a saved index.")
     if missing == "raise":
-        instead = "let them be replaced by means, with columns that tell where (data.missing=impute)"
+        instead = "let them be replaced by means, with columns that tell where (--set data.missing=impute)"
         _missing(sheet.frame[name], label, f"drop those rows, or {instead}")
     column, how, line = _as_read(sheet, name, label, before)
     if how["kind"] == DATES:
@@ -292,7 +292,7 @@ def _check_categories(text: "pd.Series", name: str) -> None:
         raise InputError(
             f"Column {name!r} holds {count} different texts in {len(text)} rows, such as {present.iloc[0]!r}, which "
             f"are no categories: turn it into numbers, drop it (--drop {name}), or say that it names the rows "
-            f"(data.id={name})."
+            f"(--set data.id={name})."
         )
 
 
@@ -379,7 +379,7 @@ def _classes(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) 
         raise InputError(
             f"{label} holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}, too many for "
             "classes: turn it into numbers, choose another target, or say that they are classes "
-            "(data.task=classification)."
+            "(--set data.task=classification)."
         )
     odd = next((name for name in names if "\0" in name), None)
     if odd is not None:

@@ -13,7 +13,7 @@ from pyrobnn._torch.inputs import X
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.continuation import continuation_finding
-from pyrobnn.diagnostics.findings import BASELINE, Diagnosis, Finding
+from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, Diagnosis, Finding
 from pyrobnn.diagnostics.folds import collected
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
@@ -120,9 +120,9 @@ def diagnose(
     findings += _of_layers(posterior, verdict)
     if test is None:
         text = "No data were held out: nothing here tells whether predictions are calibrated."
-        findings.append(Finding("held-out data", "note", text))
+        findings.append(Finding(HELD_OUT, "note", text))
     elif too_few is not None:
-        findings.append(Finding("held-out data", "note", too_few))
+        findings.append(Finding(HELD_OUT, "note", too_few))
     else:
         findings += _of_held_out(posterior, prediction, x, y, level=level, seed=seed)
     findings += _of_weights(posterior, train)
@@ -198,7 +198,7 @@ def _of_held_out(
 ) -> list[Finding]:
     """Judge predictions at x by the targets y, and by targets simulated from the fit."""
     few = f"Only {len(x)} examples were held out: calibration can hardly be judged."
-    findings = [Finding("held-out data", "note", few)] if len(x) < _FEWEST_EXAMPLES else []
+    findings = [Finding(HELD_OUT, "note", few)] if len(x) < _FEWEST_EXAMPLES else []
     targets_seed = derive(seed, "simulated targets")
     num = num_simulations(level, len(members_of(posterior)))
     simulated = posterior.predict(x, num_draws=num, seed=targets_seed).sample(seed=targets_seed)

@@ -4,6 +4,8 @@ import dataclasses
 from typing import Literal
 
 Kind = Literal["warning", "note", "fine"]
+HELD_OUT = "held-out data"
+"""Name of the finding that few data, or none, were held out."""
 BASELINE = "baseline"
 """Name of the finding that compares a fit with a constant and a linear model; it comes first."""
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
@@ -60,8 +62,12 @@ class Diagnosis:
 
     @property
     def headlines(self) -> tuple[Finding, ...]:
-        """The findings that no reader should miss: the comparison with baselines unless it is fine, then warnings."""
-        told = [f for f in self.findings if f.kind == "warning" or (f.name == BASELINE and f.kind == "note")]
+        """The findings that no reader should miss: the comparison with baselines unless it is fine, then warnings.
+
+        A note that few or no data were held out is one of them.
+        """
+        notes = (BASELINE, HELD_OUT)
+        told = [f for f in self.findings if f.kind == "warning" or (f.name in notes and f.kind == "note")]
         return tuple(sorted(told, key=lambda finding: finding.name != BASELINE))
 
     def __str__(self) -> str:

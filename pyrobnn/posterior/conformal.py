@@ -165,6 +165,10 @@ class Conformal:
     ) -> None:
         self.posterior, self._scores, self._groups, self._num_draws = posterior, scores, groups, num_draws
 
+    def __repr__(self) -> str:
+        groups = "" if self._groups is None else f", groups={len(self._groups)}"
+        return f"Conformal({self.posterior!r}, {self.method!r}{groups})"
+
     @property
     def method(self) -> str:
         """How targets conform, as for `conformal`."""

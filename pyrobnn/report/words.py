@@ -9,7 +9,7 @@ from torch import nn
 from pyrobnn._core.settings import leaves, snake_case, to_dict
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
-from pyrobnn.diagnostics.findings import BASELINE, Diagnosis
+from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, Diagnosis
 from pyrobnn.inference.method import registry
 from pyrobnn.metrics import Score
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -138,7 +138,7 @@ def trust(diagnosis: Diagnosis, *, has_test: bool) -> str:
         return f"Do not trust it yet: {reasons} ({len(warnings)} of {num} checks {warn})."
     if not has_test:
         return "Whether it can be trusted is open: no data were held out."
-    doubts = [f.text for f in diagnosis.findings if f.kind == "note" and f.name in (BASELINE, "held-out data")]
+    doubts = [f.text for f in diagnosis.findings if f.kind == "note" and f.name in (BASELINE, HELD_OUT)]
     if doubts:
         reason = doubts[0].partition(":")[0].rstrip(".")
         return f"Use it with care: {reason[:1].lower()}{reason[1:]}."

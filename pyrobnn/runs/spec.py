@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrobnn._core.checks import check_size
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
-from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._core.settings import in_short, setting, to_dict
 from pyrobnn._core.tables import Task
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import fast_pyro
@@ -244,7 +244,10 @@ class Prepared:
         """Which task, likelihood and method were taken and why, in words."""
         spec, data = self.spec, self.dataset
         reason = f": {data.data.target_name!r} holds {data.reason}" if data.reason else ""
-        method, guide = to_dict(spec.method)["type"], "" if spec.guide is None else f" with the guide {spec.guide!r}"
+        method, guide = (
+            to_dict(spec.method)["type"],
+            "" if spec.guide is None else f" with the guide {in_short(spec.guide)}",
+        )
         held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
         return (
             f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}. Method {method}{guide}. "
