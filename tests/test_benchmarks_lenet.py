@@ -101,7 +101,9 @@ def test_a_small_resnet_is_scored_on_clothes_noise_and_digits(monkeypatch, tmp_p
     monkeypatch.setattr(fashion, "images", lambda: (data[:TRAIN], data[TRAIN:]))
     monkeypatch.setattr(fashion, "digits", lambda: torch.zeros(30, 784))
     names = [*ways, lenet.ENSEMBLE, lenet.LAST_LAYER]
-    assert run_measure("fashion", ["--members", "2", "--methods", *names, "--out", str(tmp_path)])
+    assert run_measure(
+        "fashion", ["--members", "2", "--methods", *names, "--out", str(tmp_path), "--keep", str(tmp_path / "kept")]
+    )
     rows = load_rows("fashion", tmp_path)
     assert [row["method"] for row in rows] == ["point", "mean-field", "ensemble of 2", lenet.LAST_LAYER]
     columns = {"accuracy", "NLL", "ECE", "NLL, noise 0.1", "NLL, noise 0.3", "AUROC"}
