@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
+from benchmarks import moved_images
 from benchmarks.measures import fashion, lenet
 from benchmarks.measures.harness import chosen, load_rows, run_measure
 
-TRAIN, TEST = 2 * lenet.BATCH + 5, 40
+TRAIN, TEST = 2 * moved_images.BATCH + 5, 40
 
 
 def numbered():
@@ -23,13 +24,17 @@ def numbered():
 
 def test_an_epoch_has_each_image_at_most_once_moved_within_the_frame():
     data = numbered()[:TRAIN]
-    epochs = lenet.Moved(data, 3)
+    epochs = moved_images.Moved(data, 3)
     known = {float(image.sum()): number for number, image in enumerate(data.x)}
     assert len(known) == TRAIN
     moves, orders = set(), []
     for _ in range(2):
         batches = list(epochs)
-        assert [x.shape for x, _ in batches] == [(lenet.BATCH, 784)] * len(epochs) == [(lenet.BATCH, 784)] * 2
+        assert (
+            [x.shape for x, _ in batches]
+            == [(moved_images.BATCH, 784)] * len(epochs)
+            == [(moved_images.BATCH, 784)] * 2
+        )
         sums = torch.tensor(list(known))
         rows = [int((sums - image.sum()).abs().argmin()) for x, _ in batches for image in x]
         orders.append(rows)
@@ -42,14 +47,14 @@ def test_an_epoch_has_each_image_at_most_once_moved_within_the_frame():
             move = tuple(int(b) - int(a) for a, b in zip(before.nonzero()[0], after.nonzero()[0], strict=True))
             assert torch.equal(torch.roll(before, move, (0, 1)), after)
             moves.add(move)
-    reach = range(-lenet.MOST, lenet.MOST + 1)
+    reach = range(-moved_images.MOST, moved_images.MOST + 1)
     assert moves == {(down, right) for down in reach for right in reach}
     assert orders[0] != orders[1]
 
 
 def test_the_order_and_the_moves_are_those_of_the_seed():
     data = numbered()[:TRAIN]
-    (first, _), (again, _), (other, _) = (next(iter(lenet.Moved(data, seed))) for seed in (3, 3, 4))
+    (first, _), (again, _), (other, _) = (next(iter(moved_images.Moved(data, seed))) for seed in (3, 3, 4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
