@@ -108,14 +108,25 @@ def test_a_converged_fit_of_open_length_keeps_the_scales_that_it_measured():
 
 
 def test_a_mode_that_lbfgs_seeks_is_sought_from_there():
-    """Seeds lead to modes with other signs and orders of the units, and this one stays, up to flat directions."""
+    """Seeds lead to modes with other signs and orders of the units, and this one stays.
+
+    Units that the data do not need shrink to 0, along directions where single precision hides the gain: 0.01 from 0
+    costs 1e-4 nats. They stay small; the others have the same weights.
+    """
     net = bnn.MLP(1, [6], 1, activation="tanh")
     known = bnn.BNN(net, prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.1))
     first = quick(known, bnn.SVI(guide="map"), (X, Y), engine="auto")
     second, other = (
         quick(known, bnn.SVI(guide="map"), (X, Y), engine="auto", seed=5, start=start) for start in (first, None)
     )
-    torch.testing.assert_close(second.mean(), first.mean(), rtol=0, atol=0.03)
+    needed = first.mean()["0.weight"].abs()[:, 0] > 0.1
+    assert bool(needed.any())
+    masks = {"0.weight": needed[:, None], "0.bias": needed, "2.weight": needed[None], "2.bias": torch.tensor([True])}
+    for name, units in masks.items():
+        value, before = second.mean()[name], first.mean()[name]
+        torch.testing.assert_close(value[units], before[units], rtol=0, atol=1e-3)
+        assert float(torch.cat([value[~units], before[~units], value.new_zeros(1)]).abs().max()) < 0.03
+    assert -1e-3 < second.record.convergence.elbo - first.record.convergence.elbo < 1e-3
     assert not torch.allclose(other.mean()["0.weight"], first.mean()["0.weight"], atol=0.1)
 
 
