@@ -43,6 +43,11 @@ def targets(name):
         "ordinal": (noisy.round().clamp(-2, 2) + 2).long(),
         "poisson": torch.poisson(rate, generator=generator).long(),
         "negative_binomial": torch.poisson(rate, generator=generator).long(),
+        "zero_inflated": torch.poisson(rate, generator=generator).long() * labels,
+        "log_normal": 1000 * noisy.exp(),
+        "gamma": 1000 * noisy.exp(),
+        "beta": torch.sigmoid(noisy),
+        "discretized": (2 * noisy).round(),
     }.get(name, noisy)
 
 
@@ -60,6 +65,13 @@ LIKELIHOODS = {
     "ordinal": (likelihoods.Ordinal(num_classes=6), 1),
     "poisson": (likelihoods.Poisson(), 1),
     "negative_binomial": (likelihoods.NegativeBinomial(), 1),
+    "zero_inflated": (likelihoods.ZeroInflated(), 2),
+    "log_normal": (likelihoods.LogNormal(), 1),
+    "gamma": (likelihoods.Gamma(), 1),
+    "beta": (likelihoods.Beta(), 1),
+    "discretized": (likelihoods.Discretized(), 1),
+    "mixture_density": (likelihoods.MixtureDensity(2), 6),
+    "spline_flow": (likelihoods.SplineFlow(3), 10),
 }
 
 

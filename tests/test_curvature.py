@@ -28,6 +28,9 @@ from pyrobnn.curvature.metric import fisher_columns, score_columns
 from pyrobnn.curvature.prior import log_entries, prior_curvature, prior_laws
 from pyrobnn.curvature.recursion import Recursion
 from pyrobnn.curvature.tracker import Tracker
+from pyrobnn.distributions import bounded
+from pyrobnn.distributions.rounded import BinnedNormal
+from pyrobnn.distributions.spline import SplineNormal
 from pyrobnn.guides.blocks import BlockSpec, make_block
 from pyrobnn.inference.laplace.gaussian import product_of
 from pyrobnn.posterior.tangent import Tangent
@@ -55,6 +58,9 @@ TARGETS = {
     likelihoods.Categorical: torch.tensor([0, 2, 1]),
     likelihoods.Bernoulli: torch.tensor([0.0, 1.0, 1.0]),
     likelihoods.Ordinal: torch.tensor([0, 1, 1]),
+    likelihoods.LogNormal: torch.tensor([0.5, 1.0, 2.0]),
+    likelihoods.Gamma: torch.tensor([0.5, 1.0, 2.0]),
+    likelihoods.Beta: torch.tensor([0.1, 0.5, 0.7]),
 }
 REAL_K = [likelihoods.Gaussian(0.3), likelihoods.Laplace(0.4), likelihoods.Gaussian("learned")]
 CASES = {f"{setting!r}": (setting, 1) for setting in LIKELIHOODS if setting != likelihoods.DenseCategorical(3)}
@@ -85,6 +91,36 @@ def base(distribution):
     return distribution
 
 
+def special_targets(entry, shape):
+    """The same for likelihoods of positive targets, shares, whole numbers, and any density; None for others."""
+    if isinstance(entry, SplineNormal):  # scores jump at the knots
+        ends = torch.tensor([[-11.0, 11.0]], dtype=F64).expand(len(entry.loc), -1)
+        knots = torch.cat([ends[:, :1], entry._knots()[0], ends[:, 1:]], 1)
+        nodes, weights = (torch.from_numpy(values) for values in np.polynomial.legendre.leggauss(201))
+        half = knots.diff(dim=1)[..., None] / 2
+        z = (knots[:, :-1, None] + half * (1 + nodes)).flatten(1)
+        return entry.loc[:, None] + entry.scale[:, None] * z, (entry.scale[:, None, None] * half * weights).flatten(1)
+    t = torch.linspace(-40.0, 40.0, 20000, dtype=F64)
+    step = t[1] - t[0]
+    if isinstance(entry, torch.distributions.LogNormal):
+        y = (entry.loc[..., None] + entry.scale[..., None] * t / 4).exp()
+        return y, y * entry.scale[..., None] / 4 * step
+    known = {
+        BinnedNormal: lambda: (torch.arange(-500.0, 500.0, dtype=F64), torch.ones(1000, dtype=F64)),
+        bounded.Beta: lambda: (
+            torch.sigmoid(0.75 * t),
+            0.75 * torch.sigmoid(0.75 * t) * torch.sigmoid(-0.75 * t) * step,
+        ),
+        bounded.Gamma: lambda: (t.exp(), t.exp() * step),
+        torch.distributions.MixtureSameFamily: lambda: (torch.sinh(t / 4), torch.cosh(t / 4) / 4 * step),
+    }
+    for kind, integral in known.items():
+        if isinstance(entry, kind):
+            y, w = integral()
+            return y.expand(shape), w
+    return None
+
+
 def single_targets(distribution):
     """Targets of each column in the last axis, and weights w: sum w g(y) is the sum over targets, or the integral."""
     entry = base(distribution)
@@ -94,6 +130,9 @@ def single_targets(distribution):
     shape = (*entry.batch_shape, -1)
     if isinstance(entry, torch.distributions.Bernoulli):
         return torch.tensor([0.0, 1.0], dtype=F64).expand(shape), torch.ones(2, dtype=F64)
+    special = special_targets(entry, shape)
+    if special is not None:
+        return special
     if not hasattr(entry, "scale"):
         return torch.arange(0.0, 2000.0, dtype=F64).expand(shape), torch.ones(2000, dtype=F64)
     lower, upper = getattr(entry, "lower", None), getattr(entry, "upper", None)
@@ -160,7 +199,7 @@ def test_fisher_of_a_strange_distribution_is_estimated_from_draws():
     assert fisher_columns(lambda f: Strange(f[:, 0], 1.0), f).shape == (1, 50, 1)  # a subclass of what is known
     assert strange.batch_shape == (50, 1)
     gumbel = fisher_columns(lambda f: dist.Gumbel(f[:, 0], 1.0), f)
-    assert gumbel.shape == (256, 50, 1)
+    assert gumbel.shape == (1, 50, 1)
     # scores of Gumbel are 1 - e, e ~ Exp(1): their squares have mean 1 and variance E(1 - e)^4 - 1 = 8
     assert float((outer(gumbel).mean() - 1).abs()) < 4 * math.sqrt(8 / 256)
 

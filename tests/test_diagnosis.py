@@ -12,7 +12,8 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
-from pyrobnn.distributions.targets import Poisson, StudentT
+from pyrobnn.distributions.counts import Poisson
+from pyrobnn.distributions.targets import StudentT
 
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3
 TESTED = {"bias", "spread", "coverage", "surprise", "confidence"}

@@ -192,8 +192,16 @@ def test_derivatives_that_do_not_fit_are_refused():
 
 def test_information_of_simulated_targets_has_no_more_columns_than_outputs():
     """Against all of them, of which only the products count."""
-    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.CensoredGaussian(lower=0.0, scale=0.5))
-    point = Point(model, model.initial_values, model.likelihood, list(model.initial_values))
+
+    class Twice(torch.nn.Module):
+        def forward(self, f):
+            return torch.distributions.Normal(f[..., 0], 0.5)
+
+        def fisher_columns(self, f):
+            return torch.stack([f, 1 - f, f.square()])
+
+    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(0.5))
+    point = Point(model, model.initial_values, Twice(), list(model.initial_values))
     f, y = torch.tensor([[-1.0], [0.2], [2.0]]), torch.tensor([0.0, 0.4, 1.5])
     every = GGN().weighted_columns(point, f, y).movedim(0, 2).detach().double()
     found = information(point, f, y)

@@ -12,7 +12,8 @@ from scipy import integrate, stats
 
 from pyrobnn import InputError, Prediction
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.distributions.targets import CensoredNormal, NegativeBinomial, Poisson, StudentT
+from pyrobnn.distributions.counts import NegativeBinomial, Poisson
+from pyrobnn.distributions.targets import CensoredNormal, StudentT
 from pyrobnn.metrics import crps, pit, pit_pvalue, regression, score
 from pyrobnn.metrics.calibration import uniformity_error
 from pyrobnn.metrics.crps import ranked_probability

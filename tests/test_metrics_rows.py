@@ -21,18 +21,35 @@ from pyrobnn.metrics.scoring import LEVELS, _statistics
 NUM, DRAWS, F64 = 5, 5, torch.float64
 SETTINGS = {
     "bernoulli": lik.Bernoulli(),
+    "beta": lik.Beta(3.0),
     "categorical": lik.Categorical(),
     "censored_gaussian": lik.CensoredGaussian(lower=-0.5, upper=4.0, scale=0.7),
+    "discretized": lik.Discretized(0.7),
+    "gamma": lik.Gamma(0.3),
     "gaussian": lik.Gaussian(0.7),
     "laplace": lik.Laplace(0.7),
+    "log_normal": lik.LogNormal(0.3),
+    "mixture_density": lik.MixtureDensity(2),
     "negative_binomial": lik.NegativeBinomial(0.3),
     "ordinal": lik.Ordinal(4),
     "poisson": lik.Poisson(),
+    "spline_flow": lik.SplineFlow(4),
     "student_t": lik.StudentT(0.7, df=3.0),
+    "zero_inflated": lik.ZeroInflated(0.3),
 }
 """Every likelihood."""
-REAL = ["censored_gaussian", "gaussian", "laplace", "student_t"]
-COUNTS = ["negative_binomial", "poisson"]
+REAL = [
+    "beta",
+    "censored_gaussian",
+    "gamma",
+    "gaussian",
+    "laplace",
+    "log_normal",
+    "mixture_density",
+    "spline_flow",
+    "student_t",
+]
+COUNTS = ["discretized", "negative_binomial", "poisson", "zero_inflated"]
 CASES = [*((name, 1) for name in SETTINGS), *((name, 2) for name in [*REAL, *COUNTS, "bernoulli"])]
 
 
@@ -40,7 +57,7 @@ def predict(name, columns):
     """Predictions of rows of very different size, the rows one by one, and targets."""
     generator = torch.Generator().manual_seed(0)
     setting = SETTINGS[name]
-    outputs = 4 if name == "categorical" else columns
+    outputs = 4 if name == "categorical" else setting.num_outputs(torch.zeros(1, columns))
     size = torch.linspace(-2.0, 8.0, NUM, dtype=F64)[:, None] if name in COUNTS else 0.0
     spread = torch.logspace(-3, 1, NUM, dtype=F64)[:, None]
     f = size + spread * 0.1 * torch.randn(DRAWS, NUM, outputs, generator=generator, dtype=F64)

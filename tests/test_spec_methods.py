@@ -169,19 +169,40 @@ def table(tmp_path, values):
 COUNTS = [0, 1, 3, 2] * 10
 TARGETS = {"classes": ["no", "yes", "may"] * 13, "counts": COUNTS, "real values": [0.5 * i for i in range(40)]}
 LIMIT = {"type": "censored_gaussian", "lower": 0.0}
+NUMBERS = (
+    "beta",
+    "censored_gaussian",
+    "discretized",
+    "gamma",
+    "gaussian",
+    "laplace",
+    "log_normal",
+    "mixture_density",
+    "negative_binomial",
+    "poisson",
+    "spline_flow",
+    "student_t",
+    "zero_inflated",
+)
 PAIRS = {
     **{("classes", kind): "'b' must be numeric for a regression, got str, with text such as 'no'" for kind in
-       ("gaussian", "student_t", "laplace", "poisson", "negative_binomial", "censored_gaussian")},
+       NUMBERS},
     **{("real values", kind): f"t has numbers as targets, and {name}.* is for classes" for kind, name in
        {"categorical": "Categorical", "bernoulli": "Bernoulli", "ordinal": "Ordinal"}.items()},
     **{("counts", kind): "t has numbers as targets" for kind in ("categorical", "bernoulli", "ordinal")},
     **{("real values", kind): f"t: {name} needs whole-number counts, got values such as 0.5" for kind, name in
-       {"poisson": "Poisson", "negative_binomial": "NegativeBinomial"}.items()},
+       {"poisson": "Poisson", "negative_binomial": "NegativeBinomial", "zero_inflated": "ZeroInflated"}.items()},
+    ("real values", "discretized"): "t: Discretized needs whole-number targets, got values such as 0.5",
+    **{("real values", kind): f"t: {name} needs positive targets, got 0" for kind, name in
+       {"log_normal": "LogNormal", "gamma": "Gamma"}.items()},
+    ("real values", "beta"): "t: Beta needs targets above 0 and below 1, got 0 to 19.5: divide percentages by 100",
     ("classes", "bernoulli"): "t: Bernoulli needs targets 0 and 1",
     ("classes", "categorical"): None,
     ("classes", "ordinal"): None,
-    **{("counts", kind): None for kind in ("gaussian", "poisson", "negative_binomial", "censored_gaussian")},
-    **{("real values", kind): None for kind in ("gaussian", "student_t", "laplace", "censored_gaussian")},
+    **{("counts", kind): None for kind in
+       ("gaussian", "poisson", "negative_binomial", "zero_inflated", "censored_gaussian", "discretized")},
+    **{("real values", kind): None for kind in
+       ("gaussian", "student_t", "laplace", "censored_gaussian", "mixture_density", "spline_flow")},
 }  # fmt: skip
 
 

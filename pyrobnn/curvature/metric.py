@@ -17,22 +17,27 @@ from torch import Tensor
 
 from pyrobnn._core.random import seeded
 from pyrobnn.curvature.outer import DiagonalLess
-from pyrobnn.distributions import targets
+from pyrobnn.distributions import bounded, counts, targets
+from pyrobnn.distributions.rounded import BinnedNormal
+from pyrobnn.distributions.spline import SplineNormal
 from pyrobnn.distributions.support import base_of
 from pyrobnn.likelihoods.base import known_fisher_columns, known_fisher_diagonal
 
 _DRAWS = 256
 _NODES = 64
 _WIDEST = 8.0
+_SINH = 6.0
+_COUNTS, _FAR_COUNTS = 512, 20.0
 Likelihood = Callable[[Tensor], Any]
-Terms = list[tuple[Tensor, Tensor]]
+Information = Tensor | Callable[[], Tensor]
+Terms = list[tuple[Tensor, Information]]
 
 
 def fisher_columns(likelihood: Likelihood, f: Tensor) -> Tensor:
     """Return columns v with sum_k v[k, b] v[k, b]^T the Fisher information of a target in f[b], (K, B, C).
 
-    It is exact for the likelihoods of this library. For another distribution it is the mean over 256 draws of the
-    outer products of its scores. If a likelihood has a function `fisher_columns`, that is used.
+    It is exact for the likelihoods of this library, up to quadrature. For another distribution it is the mean over 256
+    draws of the outer products of its scores. If a likelihood has a function `fisher_columns`, that is used.
 
     Args:
         likelihood: maps outputs (B, C) to the distribution of targets, of batch shape (B,).
@@ -52,9 +57,27 @@ def columns_by_autograd(likelihood: Likelihood, f: Tensor) -> Tensor:
     """Return the same columns from the derivatives of the distribution's parameters in f."""
     with torch.enable_grad():
         f = f.detach().requires_grad_()
-        terms = [term for term in _information(base_of(likelihood(f))) if term[0].requires_grad]
-        columns_of_terms = [_columns(*term, f) for term in terms]
+        information = _information(base_of(likelihood(f)))
+        if information is None:
+            return _columns_by_nodes(likelihood, f.detach())
+        columns_of_terms = [_columns(*term, f) for term in information if term[0].requires_grad]
         return torch.cat([columns for columns in columns_of_terms if columns is not None])
+
+
+def _columns_by_nodes(likelihood: Likelihood, f: Tensor) -> Tensor:
+    """Return as many columns as outputs, from the weighted mean over targets of the outer products of their scores."""
+    with torch.no_grad(), seeded(0, "scores"):
+        places, weights = _nodes(base_of(likelihood(f)))
+    with torch.enable_grad():
+        many = f.repeat(len(places), 1).requires_grad_()
+        each = base_of(likelihood(many)).log_prob(places.flatten(0, 1)).reshape(len(places), len(f), -1)
+        fisher = f.new_zeros(*f.shape, f.shape[1], dtype=torch.float64)
+        for column, weight in zip(each.unbind(-1), weights.reshape(each.shape).unbind(-1), strict=True):
+            (scores,) = torch.autograd.grad(column.sum(), many, retain_graph=True)
+            scores = scores.double().view(len(places), *f.shape)
+            fisher += torch.einsum("kb,kbc,kbd->bcd", weight.double(), scores, scores)
+    values, vectors = torch.linalg.eigh(fisher)
+    return (vectors * values.clamp_min(0).sqrt()[:, None, :]).movedim(-1, 0).to(f)
 
 
 def log_probs(likelihood: Likelihood, f: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -71,21 +94,21 @@ def score_columns(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
     return score[None]
 
 
-def _columns(parameter: Tensor, information: Tensor, f: Tensor) -> Tensor | None:
+def _columns(parameter: Tensor, information: Information, f: Tensor) -> Tensor | None:
     """Return sqrt(information) times the derivative of each entry of a parameter (B, *) in f, (entries, B, C)."""
     flat = parameter.reshape(len(f), -1)
-    roots = information.detach().expand(parameter.shape).reshape(len(f), -1).sqrt()
-    picks = torch.eye(flat.shape[1]).to(f)[:, None, :] * roots
-    return torch.autograd.grad(flat, f, picks, is_grads_batched=True, retain_graph=True, allow_unused=True)[0]
+    picks = torch.eye(flat.shape[1]).to(f)[:, None, :].expand(-1, len(f), -1)
+    slopes = torch.autograd.grad(flat, f, picks, is_grads_batched=True, retain_graph=True, allow_unused=True)[0]
+    if slopes is None:
+        return None
+    known = information() if callable(information) else information
+    return slopes * known.detach().expand(parameter.shape).reshape(len(f), -1).sqrt().to(f).T[:, :, None]
 
 
 @singledispatch
-def _information(distribution: Any) -> Terms:
-    """Return parameters with the information about each of their entries; together they are all there is."""
-    with seeded(0, "scores"):
-        drawn = distribution.sample((_DRAWS,))
-    scores = distribution.log_prob(drawn).movedim(0, -1)
-    return [(scores, torch.full_like(scores, 1 / _DRAWS))]
+def _information(distribution: Any) -> Terms | None:
+    """Return parameters with the information about each of their entries, all there is; None where it is not known."""
+    return None
 
 
 @_information.register
@@ -115,32 +138,145 @@ def _(distribution: targets.StudentT) -> Terms:
 
 
 @_information.register
-def _(distribution: targets.Poisson) -> Terms:
+def _(distribution: counts.Poisson) -> Terms:
     return [(distribution.log_rate, distribution.mean)]
 
 
 @_information.register
-def _(distribution: targets.NegativeBinomial) -> Terms:
-    return [(distribution.log_mean, distribution.mean / (1 + distribution.dispersion * distribution.mean))]
+def _(distribution: counts.NegativeBinomial) -> Terms:
+    of_mean = distribution.mean / (1 + distribution.dispersion * distribution.mean)
+    return [(distribution.log_mean, of_mean), (distribution.dispersion, lambda: _of_dispersion(distribution))]
 
 
 @_information.register
-def _(distribution: targets.CensoredNormal) -> Terms:
+def _(distribution: torch.distributions.LogNormal) -> Terms:
+    return _location_scale(distribution, 1.0, 2.0)
+
+
+@_information.register
+def _(distribution: bounded.Gamma) -> Terms:
+    """The mean and the shape a = 1 / dispersion are orthogonal; the information about a is trigamma(a) - 1 / a."""
+    shape = distribution.dispersion.double().reciprocal()
+    of_shape = torch.special.polygamma(1, shape) - shape.reciprocal()
+    return [(distribution.log_mean, shape), (distribution.dispersion, of_shape * shape.pow(4))]
+
+
+@_information.register
+def _(distribution: torch.distributions.LogNormal) -> Terms:
+    return _location_scale(distribution, 1.0, 2.0)
+
+
+@_information.register
+def _(distribution: bounded.Gamma) -> Terms:
+    """Mean and shape are orthogonal; the information about the shape a is trigamma(a) - 1 / a."""
+    shape = distribution.dispersion.detach().double().reciprocal()
+    of_shape = torch.special.polygamma(1, shape) - shape.reciprocal()
+    return [(distribution.log_mean, shape), (distribution.dispersion, of_shape * shape.pow(4))]
+
+
+@_information.register
+def _(distribution: bounded.Beta) -> Terms:
+    """The information about a and b as the product of a triangular matrix with itself."""
+    a, b = distribution.shapes()
+    of_a, of_b, of_sum = (torch.special.polygamma(1, value.detach()) for value in (a, b, a + b))
+    root = (of_a - of_sum).sqrt()
+    rest = (of_b - of_sum - (of_sum / root).square()).clamp_min(0)
+    return [(root * a - of_sum / root * b, torch.ones_like(rest)), (b, rest)]
+
+
+Nodes = tuple[Tensor, Tensor]
+
+
+@singledispatch
+def _nodes(distribution: Any) -> Nodes:
+    """Return targets (K, *batch) and weights, so that sum w g(y) is the mean of g; draws where nothing is known."""
+    drawn = distribution.sample((_DRAWS,))
+    return drawn, torch.full(drawn.shape[: 1 + len(distribution.batch_shape)], 1 / _DRAWS, dtype=torch.float64)
+
+
+@_nodes.register
+def _(distribution: targets.CensoredNormal) -> Nodes:
     """Gauss-Legendre quadrature between the limits, and the limits themselves, weighed with their probabilities."""
-    loc, scale = distribution.loc.detach(), distribution.scale.detach()
-    ends = [
-        loc - _WIDEST * scale if distribution.lower is None else torch.maximum(distribution.lower, loc - 8 * scale),
-        loc + _WIDEST * scale if distribution.upper is None else torch.minimum(distribution.upper, loc + 8 * scale),
-    ]
-    nodes, weights = (loc.new_tensor(values) for values in np.polynomial.legendre.leggauss(_NODES))
-    half = ((ends[1] - ends[0]) / 2).clamp_min(0)[..., None]
-    inside = ends[0][..., None] + half * (1 + nodes)
-    density = torch.exp(-0.5 * ((inside - loc[..., None]) / scale[..., None]) ** 2) / scale[..., None]
-    places = list(zip(inside.unbind(-1), (half * weights * density / math.sqrt(2 * math.pi)).unbind(-1), strict=True))
+    loc, scale = distribution.loc, distribution.scale
+    lower, upper = loc - _WIDEST * scale, loc + _WIDEST * scale
+    if distribution.lower is not None:
+        lower = torch.maximum(distribution.lower, lower)
+    if distribution.upper is not None:
+        upper = torch.minimum(distribution.upper, upper)
+    nodes, weights = _legendre(loc)
+    half = ((upper - lower) / 2).clamp_min(0)
+    places = [lower + half * (1 + nodes)]
+    density = torch.exp(-0.5 * ((places[0] - loc) / scale) ** 2) / scale / math.sqrt(2 * math.pi)
+    shares = [half * weights * density]
     for limit, sign in ((distribution.lower, 1.0), (distribution.upper, -1.0)):
         if limit is not None:
-            places.append((limit, torch.special.ndtr(sign * (limit - loc) / scale)))
-    return [(distribution.log_prob(place), weight) for place, weight in places]
+            places.append(limit.expand(1, *loc.shape))
+            shares.append(torch.special.ndtr(sign * (limit - loc) / scale)[None])
+    return torch.cat(places), torch.cat(shares)
+
+
+@_nodes.register
+def _(distribution: torch.distributions.MixtureSameFamily) -> Nodes:
+    """Quadrature of each component, weighed with its probability; draws for components that are not located so."""
+    each = distribution.component_distribution
+    if distribution.event_shape or not isinstance(each, (torch.distributions.Normal, targets.StudentT)):
+        return _nodes.dispatch(object)(distribution)
+    nodes, weights = _sinh_nodes(distribution.mixture_distribution.logits)
+    places = each.loc + each.scale * nodes
+    shares = distribution.mixture_distribution.probs * each.scale * weights * each.log_prob(places).exp()
+    return places.movedim(-1, 0).flatten(0, 1), shares.movedim(-1, 0).flatten(0, 1)
+
+
+@_nodes.register
+def _(distribution: SplineNormal) -> Nodes:
+    places, widths = distribution.quadrature(tails=_WIDEST)
+    return places, widths * distribution.log_prob(places).exp()
+
+
+@_nodes.register
+def _(distribution: BinnedNormal) -> Nodes:
+    stride = (_WIDEST * distribution.scale / distribution.width / _NODES).ceil().clamp_min(1)
+    offsets = torch.arange(-_NODES, _NODES + 1, device=stride.device).view(-1, *[1] * stride.ndim)
+    places = ((distribution.loc / distribution.width).round() + stride * offsets) * distribution.width
+    return places, stride * distribution.width * distribution.log_prob(places).exp()
+
+
+@_nodes.register
+def _(distribution: counts.ZeroInflated) -> Nodes:
+    return _nodes_of_counts(distribution)
+
+
+def _of_dispersion(distribution: counts.NegativeBinomial) -> Tensor:
+    """Return the information about the dispersion, which is orthogonal to the mean."""
+    with torch.no_grad():
+        places, weights = _nodes_of_counts(distribution)
+    with torch.enable_grad():
+        dispersion = distribution.dispersion.detach().expand(places.shape).clone().requires_grad_()
+        log_prob = counts.NegativeBinomial(distribution.log_mean.detach(), dispersion).log_prob(places)
+        (scores,) = torch.autograd.grad(log_prob.sum(), dispersion)
+    return (weights * scores.double().square()).sum(0)
+
+
+def _nodes_of_counts(distribution: Any) -> Nodes:
+    """All counts that matter, or the middles of as many ranges of them."""
+    mean, std = distribution.mean.double(), distribution.variance.double().sqrt()
+    first = (mean - _FAR_COUNTS * std).floor().clamp_min(0)
+    stride = ((2 * _FAR_COUNTS * std + 8) / _COUNTS).ceil().clamp_min(1)
+    steps = torch.arange(_COUNTS, device=mean.device, dtype=torch.float64).view(-1, *[1] * mean.ndim)
+    places = (first + stride * steps + ((stride - 1) / 2).floor()).to(distribution.mean.dtype)
+    return places, stride * distribution.log_prob(places).double().exp()
+
+
+def _legendre(like: Tensor, num: int = _NODES) -> Nodes:
+    """Return nodes and weights for (-1, 1), with an axis for each of `like`."""
+    nodes, weights = (like.new_tensor(values) for values in np.polynomial.legendre.leggauss(num))
+    return nodes.view(-1, *[1] * like.ndim), weights.view(-1, *[1] * like.ndim)
+
+
+def _sinh_nodes(like: Tensor) -> Nodes:
+    """Return nodes and weights of the trapezoidal rule for all real numbers, dense near 0."""
+    t = torch.linspace(-_SINH, _SINH, 4 * _NODES, dtype=like.dtype, device=like.device).view(-1, *[1] * like.ndim)
+    return torch.sinh(t), torch.cosh(t) * (2 * _SINH / (4 * _NODES - 1))
 
 
 def _location_scale(distribution: Any, of_loc: float | Tensor, of_scale: float | Tensor) -> Terms:

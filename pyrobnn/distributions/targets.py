@@ -17,7 +17,7 @@ _ONE_DRAW = torch.Size()
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
-class _Elementwise(TorchDistribution):
+class Elementwise(TorchDistribution):
     """Base of distributions of single numbers with parameters of any shapes that broadcast together."""
 
     def __init__(self, *, validate_args: bool | None = None, **parameters: Tensor | float) -> None:
@@ -42,7 +42,7 @@ class _Elementwise(TorchDistribution):
         return value
 
 
-class StudentT(_Elementwise):
+class StudentT(Elementwise):
     """Student's t with location and scale; unlike torch's it has a distribution function and its inverse.
 
     Args:
@@ -88,14 +88,14 @@ class StudentT(_Elementwise):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function, computed by SciPy on the CPU; it has no gradient."""
-        return _scipy("stdtr", self.df, (value - self.loc) / self.scale)
+        return scipy_function("stdtr", self.df, (value - self.loc) / self.scale)
 
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles at levels in (0, 1), likewise."""
-        return self.loc + self.scale * _scipy("stdtrit", self.df, value)
+        return self.loc + self.scale * scipy_function("stdtrit", self.df, value)
 
 
-class CensoredNormal(_Elementwise):
+class CensoredNormal(Elementwise):
     """A normal variable seen through limits: y = min(max(z, lower), upper), z ~ N(loc, scale^2) (Tobin 1958).
 
     Values inside the limits have a density, the limits themselves a probability; `log_prob` gives the log of either.
@@ -147,10 +147,10 @@ class CensoredNormal(_Elementwise):
         z = (self._checked(value) - self.loc) / self.scale
         log_prob = -0.5 * z.square() - self.scale.log() - _HALF_LOG_2PI
         if self.lower is not None:
-            tail = _log_ndtr((self.lower - self.loc) / self.scale)
+            tail = log_ndtr((self.lower - self.loc) / self.scale)
             log_prob = torch.where(value <= self.lower, tail, log_prob)
         if self.upper is not None:
-            tail = _log_ndtr((self.loc - self.upper) / self.scale)
+            tail = log_ndtr((self.loc - self.upper) / self.scale)
             log_prob = torch.where(value >= self.upper, tail, log_prob)
         return log_prob
 
@@ -219,14 +219,14 @@ class LabelOrIgnored(dist.Categorical):
         return torch.where(is_label, super().log_prob(torch.where(is_label, value, 0)), 0.0)
 
 
-def _log_ndtr(z: Tensor) -> Tensor:
+def log_ndtr(z: Tensor) -> Tensor:
     """Return the log of the normal distribution function; unlike torch's, its gradient is finite in the far tail."""
     low, high = z.clamp_max(-1), z.clamp_min(-1)
     tail = (0.5 * torch.special.erfcx(-low / math.sqrt(2))).log() - 0.5 * low.square()
-    return torch.where(z < -1, tail, torch.log1p(-_upper_tail(high)))
+    return torch.where(z < -1, tail, torch.log1p(-upper_tail(high)))
 
 
-def _upper_tail(z: Tensor) -> Tensor:
+def upper_tail(z: Tensor) -> Tensor:
     """Return the normal probability of more than z, in the tail too, where torch's ndtr(-z) has no digits."""
     return 0.5 * torch.special.erfc(z / math.sqrt(2))
 
@@ -243,108 +243,11 @@ def _excess_up_to(start: Tensor, end: Tensor | None) -> tuple[Tensor, Tensor]:
 def _excess(start: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first two moments of max(z - start, 0) for z ~ N(0, 1)."""
     density = (-0.5 * start.square() - _HALF_LOG_2PI).exp()
-    tail = _upper_tail(start)
+    tail = upper_tail(start)
     return density - start * tail, (1 + start.square()) * tail - start * density
 
 
-class Poisson(_Elementwise):
-    """Counts with a rate given by its log; log probabilities are exact for counts and rates of any size.
-
-    Args:
-        log_rate: log of the mean.
-    """
-
-    arg_constraints = {"log_rate": constraints.real}  # noqa: RUF012 - the form torch.distributions asks for
-    support = constraints.nonnegative_integer
-
-    def __init__(self, log_rate: Tensor | float, *, validate_args: bool | None = None) -> None:
-        super().__init__(log_rate=log_rate, validate_args=validate_args)
-
-    @property
-    def mean(self) -> Tensor:
-        """The rate."""
-        return self.log_rate.exp()
-
-    @property
-    def variance(self) -> Tensor:
-        """The rate."""
-        return self.mean
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log probability; its large terms are added in double precision."""
-        count, log_rate = self._checked(value).double(), self.log_rate.double()
-        return (count * log_rate - log_rate.exp() - torch.lgamma(count + 1)).to(self.log_rate.dtype)
-
-    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
-        """Draw counts, as floats."""
-        with torch.no_grad():
-            return torch.poisson(self.mean.expand(self._extended_shape(sample_shape)))
-
-    def cdf(self, value: Tensor) -> Tensor:
-        """Return the probability of a count of at most `value`, the regularised upper incomplete gamma function."""
-        count, rate = torch.broadcast_tensors(value.double().floor(), self.log_rate.double().exp())
-        cdf = torch.special.gammaincc(count.clamp_min(0) + 1, rate)
-        return torch.where(count < 0, 0.0, cdf).to(self.log_rate.dtype)
-
-
-class NegativeBinomial(_Elementwise):
-    """Counts with the mean m = exp(log_mean) and the variance m + dispersion m^2 (NB2, Cameron & Trivedi 1998).
-
-    A Poisson whose rate is m times a Gamma(r, r) variable, r = 1 / dispersion; the limit of no dispersion is Poisson.
-
-    Args:
-        log_mean: log of the mean.
-        dispersion: positive; 1e-6 at least, below which the probabilities are Poisson's up to rounding.
-    """
-
-    arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for
-        "log_mean": constraints.real,
-        "dispersion": constraints.positive,
-    }
-    support = constraints.nonnegative_integer
-
-    def __init__(
-        self, log_mean: Tensor | float, dispersion: Tensor | float, *, validate_args: bool | None = None
-    ) -> None:
-        super().__init__(log_mean=log_mean, dispersion=dispersion, validate_args=validate_args)
-
-    @property
-    def mean(self) -> Tensor:
-        """The mean, m."""
-        return self.log_mean.exp()
-
-    @property
-    def variance(self) -> Tensor:
-        """The variance, m + dispersion m^2."""
-        return self.mean + self.dispersion * self.mean.square()
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log probability; its large terms are added in double precision."""
-        count, log_mean, r = (
-            self._checked(value).double(),
-            self.log_mean.double(),
-            self.dispersion.double().reciprocal(),
-        )
-        log_odds = log_mean - r.log()
-        ways = torch.lgamma(count + r) - torch.lgamma(r) - torch.lgamma(count + 1)
-        log_prob = ways + count * torch.nn.functional.logsigmoid(log_odds)
-        return (log_prob + r * torch.nn.functional.logsigmoid(-log_odds)).to(self.log_mean.dtype)
-
-    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
-        """Draw rates, then counts, as floats."""
-        with torch.no_grad():
-            r = self.dispersion.reciprocal()
-            return torch.poisson(self.mean * dist.Gamma(r, r).sample(sample_shape))
-
-    def cdf(self, value: Tensor) -> Tensor:
-        """Return the probability of a count of at most `value`, computed by SciPy on the CPU; it has no gradient."""
-        count, r = value.double().floor(), self.dispersion.double().reciprocal()
-        none = torch.sigmoid(r.log() - self.log_mean.double())
-        cdf = _scipy("betainc", r, count.clamp_min(0) + 1, none)
-        return torch.where(count < 0, 0.0, cdf).to(self.log_mean.dtype)
-
-
-def _scipy(function: str, *arguments: Tensor) -> Tensor:
+def scipy_function(function: str, *arguments: Tensor) -> Tensor:
     """Return a function of scipy.special of tensors, in double precision, as a tensor like the last of them."""
     from scipy import special
 

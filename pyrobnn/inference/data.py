@@ -19,7 +19,7 @@ from pyrobnn.data.stored import StoredData
 from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference import defaults
 from pyrobnn.inference.network_checks import SHOWN, checked_outputs
-from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.likelihoods.base import as_likelihood, target_units
 
 BatchSize = int | Literal["all"] | None
 """Examples in a mini-batch, "all", or None to choose by the sizes of data and network."""
@@ -221,5 +221,4 @@ def _units(data: Data | StoredData | Loader, bnn: BNN) -> tuple[Scaler, Scaler]:
         return bnn.units
     if isinstance(data, Loader):
         return Scaler.identity(), Scaler.identity()
-    standardizes = bnn.settings["likelihood"].standardizes_targets
-    return data.x_scaler, data.y_scaler if standardizes else Scaler.identity()
+    return data.x_scaler, target_units(bnn.settings["likelihood"], data.y_scaler)

@@ -2,28 +2,41 @@
 
 from pyrobnn.likelihoods.base import BaseLikelihood, Likelihood, registry
 from pyrobnn.likelihoods.bernoulli import Bernoulli
+from pyrobnn.likelihoods.beta import Beta
 from pyrobnn.likelihoods.categorical import Categorical
 from pyrobnn.likelihoods.censored_gaussian import CensoredGaussian
 from pyrobnn.likelihoods.counts import NegativeBinomial, Poisson
 from pyrobnn.likelihoods.dense_categorical import DenseCategorical
+from pyrobnn.likelihoods.discretized import Discretized
 from pyrobnn.likelihoods.gaussian import Gaussian
 from pyrobnn.likelihoods.laplace import Laplace
+from pyrobnn.likelihoods.mixture_density import MixtureDensity
 from pyrobnn.likelihoods.ordinal import Ordinal
+from pyrobnn.likelihoods.positive import Gamma, LogNormal
+from pyrobnn.likelihoods.spline_flow import SplineFlow
 from pyrobnn.likelihoods.student_t import StudentT
+from pyrobnn.likelihoods.zero_inflated import ZeroInflated
 
 __all__ = [
     "BaseLikelihood",
     "Bernoulli",
+    "Beta",
     "Categorical",
     "CensoredGaussian",
     "DenseCategorical",
+    "Discretized",
+    "Gamma",
     "Gaussian",
     "Laplace",
     "Likelihood",
+    "LogNormal",
+    "MixtureDensity",
     "NegativeBinomial",
     "Ordinal",
     "Poisson",
+    "SplineFlow",
     "StudentT",
+    "ZeroInflated",
     "registry",
     "resolve",
 ]

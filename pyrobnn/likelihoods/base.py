@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import Registry
+from pyrobnn.data.in_memory import Scaler
 
 OPEN = ("tuned", "learned")
 """Placeholders for numbers of a likelihood that are estimated from the data."""
@@ -85,6 +86,12 @@ class BaseLikelihood:
         """Whether targets are normal around the outputs, with a scale that is the same for all inputs."""
         return False
 
+    def opened(self) -> "BaseLikelihood":
+        """Return the setting with the numbers of its noise learned, even if they were known."""
+        if self.noise in (None, "heteroscedastic"):
+            return self
+        return dataclasses.replace(self, scale="learned")  # type: ignore[type-var]
+
     def flat_outputs(self, f: Tensor) -> Tensor:
         """Return what the network gives, (N, ...), as outputs (N, outputs); by default it has to have this form."""
         return f
@@ -93,6 +100,20 @@ class BaseLikelihood:
 def as_likelihood(likelihood: Any) -> BaseLikelihood:
     """Return the interface of a setting: itself, or the defaults if it does not inherit from the base."""
     return likelihood if isinstance(likelihood, BaseLikelihood) else BaseLikelihood()
+
+
+def opened(likelihood: Any) -> Any:
+    """Return `BaseLikelihood.opened` of a setting; a setting that does not inherit stays as it is."""
+    return likelihood.opened() if isinstance(likelihood, BaseLikelihood) else likelihood
+
+
+@runtime_checkable
+class WithTargetUnits(Protocol):
+    """A likelihood with units of its own for real targets, such as positive ones, which are scaled but not centred."""
+
+    def target_units(self, standard: Scaler) -> Scaler:
+        """Return the map of targets to the units of the model, from the one that centres and scales them."""
+        ...
 
 
 @runtime_checkable
@@ -138,6 +159,13 @@ class WithLimits(Protocol):
             The rest of a sentence that begins with "its outputs", and advice.
         """
         ...
+
+
+def target_units(likelihood: Any, standard: Scaler) -> Scaler:
+    """Return `WithTargetUnits.target_units` of a likelihood; else the map given, or none for what has no units."""
+    if isinstance(likelihood, WithTargetUnits):
+        return likelihood.target_units(standard)
+    return standard if likelihood.standardizes_targets else Scaler.identity()
 
 
 def known_fisher_columns(module: Any, f: Tensor) -> Tensor | None:

@@ -1,34 +1,29 @@
 """The Poisson and negative binomial likelihoods for counts, both with a log link."""
 
-import dataclasses
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from pyro.nn import PyroModule, PyroParam
+from pyro.nn import PyroModule
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyrobnn._core.settings import setting
-from pyrobnn.distributions import targets
+from pyrobnn.distributions import counts
 from pyrobnn.likelihoods.base import (
-    LEAVE_OUT,
-    as_likelihood,
     check_width,
-    first_limited,
     num_columns,
-    range_in_words,
     registry,
     require_whole,
     squeeze_single,
 )
+from pyrobnn.likelihoods.log_link import LogLink, capped
+from pyrobnn.likelihoods.second_number import Number, SecondNumber, WithSecondNumber
 
-_LARGEST_LOG_MEAN = 20.0
-_SMALLEST_DISPERSION = 1e-6
+SMALLEST_DISPERSION = 1e-6
 
 
-class CountLikelihood:
-    """Base for likelihoods of counts, with one output for each target column: the log of the mean.
+class CountLikelihood(LogLink):
+    """Base for likelihoods of counts; the first output for each target column is the log of the mean.
 
     The log mean is capped at 20, a mean of 5e8, so that no output overflows. Beyond the cap the gradient is that at the
     cap, so that outputs come back. There is no lower bound: a mean may vanish, and its log stays exact.
@@ -45,17 +40,6 @@ class CountLikelihood:
         """Refuse targets that are not counts, and a network of the wrong width."""
         require_whole(y, type(self).__name__, "counts")
         check_width(self, y, outputs)  # type: ignore[arg-type]
-
-    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
-        """Report the range of means, if their logs stay in a narrow range or on one side of 0."""
-        logs = first_limited(low, high)
-        if logs is None:
-            return None
-        least, largest = (float(value.exp()) for value in logs)
-        return (
-            f"{range_in_words(*logs)}. {type(self).__name__} takes them as logs of means: a mean can only be "
-            f"{least:.2g} to {largest:.2g}. {LEAVE_OUT}"
-        )
 
 
 @registry.register
@@ -83,13 +67,13 @@ class PoissonCounts(PyroModule):
 
     def forward(self, f: Tensor) -> TorchDistributionMixin:
         """Map log rates (..., N, K) to Poisson targets of batch shape (..., N)."""
-        log_rate, event_dim = squeeze_single(_capped(f))
-        return targets.Poisson(log_rate).to_event(event_dim)
+        log_rate, event_dim = squeeze_single(capped(f))
+        return counts.Poisson(log_rate).to_event(event_dim)
 
 
 @registry.register
 @setting
-class NegativeBinomial(CountLikelihood):
+class NegativeBinomial(WithSecondNumber, CountLikelihood):
     """Counts 0, 1, 2, ... with the mean m = exp(f) and the variance m + dispersion m^2, column by column.
 
     This is the NB2 model (Cameron & Trivedi 1998, "Regression Analysis of Count Data", sec. 3.3): a Poisson with a rate
@@ -98,8 +82,8 @@ class NegativeBinomial(CountLikelihood):
 
     Attributes:
         dispersion: a number of at least 1e-6, "learned" for a value per target column, optimised with the guide, which
-            starts at 1 and stays above 1e-6, where the distribution is nearly Poisson, or "tuned" for a value chosen by
-            the evidence, as in `pyrobnn.likelihoods.noise.Scale`.
+            starts at 1 and stays above 1e-6, where the distribution is nearly Poisson, "tuned" for a value chosen by
+            the evidence, as in `pyrobnn.likelihoods.noise.Scale`, or "heteroscedastic" for a second output per column.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.NegativeBinomial(dispersion=0.5))
@@ -109,39 +93,22 @@ class NegativeBinomial(CountLikelihood):
         True
     """
 
-    dispersion: Annotated[float, Field(ge=_SMALLEST_DISPERSION)] | Literal["tuned", "learned"] = "tuned"
+    dispersion: Annotated[float, Field(ge=SMALLEST_DISPERSION)] | Literal["tuned", "learned", "heteroscedastic"] = (
+        "tuned"
+    )
+    second_number: ClassVar[str] = "dispersion"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps log means to negative binomial distributions."""
         return NegativeBinomialCounts(self.dispersion, like, target_scale)
 
 
-class NegativeBinomialCounts(PyroModule):
-    """Counts whose log means are the network's outputs, with a dispersion that is a buffer or a parameter."""
+class NegativeBinomialCounts(SecondNumber):
+    """Counts whose log means are the network's outputs, with a dispersion beside them."""
 
-    def __init__(self, dispersion: float | Literal["tuned", "learned"], like: Tensor, target_scale: Tensor) -> None:
-        super().__init__()
-        if isinstance(dispersion, str):
-            allowed = constraints.greater_than(_SMALLEST_DISPERSION)
-            self.dispersion = PyroParam(like.new_ones(target_scale.shape), allowed)
-        else:
-            self.register_buffer("dispersion", like.new_full((), dispersion))
+    def __init__(self, dispersion: Number, like: Tensor, target_scale: Tensor) -> None:
+        super().__init__("dispersion", dispersion, like, target_scale, start=1.0, least=SMALLEST_DISPERSION)
 
-    def forward(self, f: Tensor) -> TorchDistributionMixin:
-        """Map log means (..., N, K) to negative binomial targets of batch shape (..., N)."""
-        log_mean, event_dim = squeeze_single(_capped(f))
-        return targets.NegativeBinomial(log_mean, self.dispersion).to_event(event_dim)
-
-
-def _capped(f: Tensor) -> Tensor:
-    """Return log means no larger than the largest, with the gradient of f everywhere."""
-    return f.clamp_max(_LARGEST_LOG_MEAN).detach() + (f - f.detach())
-
-
-def with_open_noise(likelihood: Any) -> Any:
-    """Return a likelihood that learns its noise, or its dispersion, even if it was known."""
-    if as_likelihood(likelihood).noise not in (None, "heteroscedastic"):
-        return dataclasses.replace(likelihood, scale="learned")
-    if isinstance(likelihood, NegativeBinomial):
-        return dataclasses.replace(likelihood, dispersion="learned")
-    return likelihood
+    def entries(self, loc: Tensor, *others: Tensor) -> TorchDistributionMixin:
+        """Return negative binomial distributions."""
+        return counts.NegativeBinomial(capped(loc), self.number(others))

@@ -177,7 +177,7 @@ class Mixture(Fitted):
         else:
             pairs = zip(self.members, self.split(draws), strict=True)
             parts = [member.predict(x, draws=part, linearized=linearized) for member, part in pairs]
-        return Prediction(concatenate([part.distribution for part in parts]), self.y_scaler)
+        return Prediction(concatenate([part.distribution for part in parts]), parts[0].scaler)
 
     def predictor(self, num_draws: int = 100, *, seed: int | None = None) -> Predictor:
         """Return a module that predicts with draws of all members that stay, as `Posterior.predictor` does.

@@ -59,8 +59,8 @@ class Prediction(OfClasses):
     def mean(self) -> Tensor:
         """The mean of the mixture, (N, K).
 
-        For counts it may lie far above most draws. If the logarithm of the rate is uncertain by more than 1, as is
-        common under a Laplace approximation, a few draws with large rates make up the mean. A warning names these
+        For counts and positive targets it may lie far above most draws. If its logarithm is uncertain by more than 1,
+        as is common under a Laplace approximation, a few draws with large means make up the mean. A warning names these
         inputs. The median, `quantile(0.5)`, does not depend on such draws.
 
         Raises:
@@ -75,7 +75,7 @@ class Prediction(OfClasses):
 
     @property
     def rests_on_few_draws(self) -> Tensor:
-        """The inputs (N,) where less than a fifth of the draws make up the mean of counts; nowhere for other targets.
+        """The inputs (N,) where less than a fifth of the draws make up the mean; nowhere for targets with negatives.
 
         The effective number of draws, (sum m)^2 / sum m^2 of the means m under each draw (Kish 1965), is below S / 5
         where the deviation of m is above twice its mean.
@@ -86,7 +86,7 @@ class Prediction(OfClasses):
             >>> bnn.Prediction(Poisson(rates)).rests_on_few_draws
             tensor([False,  True])
         """
-        if not self._is_count:
+        if not self._is_positive:
             return torch.zeros(len(self), dtype=torch.bool, device="cpu")
         return self.by_rows(lambda part: rest_on_few(part._component_means))
 
@@ -171,9 +171,7 @@ class Prediction(OfClasses):
     def _checked(self, y: Any) -> Tensor:
         """Return targets that were checked: in original units, and labels as the distribution takes them."""
         targets = self._targets(y)
-        if self._is_count and bool(
-            (torch.as_tensor(support.ends(self._base.support)[0], device=self._like.device) >= 0).all()
-        ):
+        if self._is_count and self._is_positive:
             require_whole(targets, type(self._base).__name__, "counts")
         if not self.is_classification:
             return targets

@@ -13,6 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Scaler, row_index
 from pyrobnn.distributions import support
 from pyrobnn.distributions.parts import converted, in_double, take_apart
+from pyrobnn.distributions.rounded import BinnedNormal
 from pyrobnn.distributions.support import Components
 from pyrobnn.distributions.targets import CensoredNormal
 
@@ -31,6 +32,10 @@ class Rows:
     def __init__(self, distribution: TorchDistributionMixin, scaler: Scaler | None = None) -> None:
         self.distribution: Any = distribution
         self.scaler = scaler or Scaler.identity()
+        if type(self._base) is BinnedNormal:
+            units = (value.to(self._base.loc.device) for value in (self.scaler.loc, self.scaler.scale))
+            self.distribution = self._base.in_whole_numbers(*units).to_event(len(distribution.event_shape))
+            self.scaler = Scaler.identity()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self._base).__name__}, num_draws={self.num_draws}, num_inputs={len(self)})"
@@ -169,6 +174,12 @@ class Rows:
     @property
     def _is_count(self) -> bool:
         return bool(self._base.support.is_discrete) and not self.is_classification
+
+    @property
+    def _is_positive(self) -> bool:
+        """Whether targets are numbers from 0 up without an upper limit, such as counts and prices."""
+        lower, upper = (torch.as_tensor(end, device=self._like.device) for end in support.ends(self._base.support))
+        return not self.is_classification and bool((lower >= 0).all() and upper.isinf().all())
 
     @property
     def _is_binary(self) -> bool:

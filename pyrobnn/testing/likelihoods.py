@@ -28,6 +28,7 @@ from pyrobnn.testing.common import (
 
 _N, _S = 12, 4
 _EXTREME = 1e4
+_DRAWS = 20
 
 
 class _WithFixedLatents(nn.Module):
@@ -46,8 +47,8 @@ class _WithFixedLatents(nn.Module):
 def _candidates() -> list[Tensor]:
     real = torch.randn(_N, 2, generator=torch.Generator().manual_seed(3))
     three, two = torch.arange(_N) % 3, torch.arange(_N) % 2
-    columns = [real, real.exp(), torch.stack([three, two], 1), torch.stack([two, 1 - two], 1)]
-    return [real[:, 0], real[:, 0].exp(), three, two, *columns]
+    columns = [real, real.exp(), real.sigmoid(), torch.stack([three, two], 1), torch.stack([two, 1 - two], 1)]
+    return [real[:, 0], real[:, 0].exp(), real[:, 0].sigmoid(), three, two, *columns]
 
 
 def accepted_targets(setting: Any) -> Iterator[tuple[Tensor, int]]:
@@ -61,7 +62,10 @@ def accepted_targets(setting: Any) -> Iterator[tuple[Tensor, int]]:
             continue
         accepts = True
         yield y, outputs
-    require(accepts, f"{setting!r} takes none of the targets tried: real, positive, counts or binary, (N,) or (N, 2).")
+    require(
+        accepts,
+        f"{setting!r} takes none of the targets tried: real, positive, shares, counts or binary, (N,) or (N, 2).",
+    )
 
 
 def _cases(setting: Any, *leading: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
@@ -129,10 +133,11 @@ def check_likelihood_draws(setting: Any) -> None:
 
 
 def check_likelihood_gradients(setting: Any) -> None:
-    """The density has finite gradients, and every output column gets a gradient."""
+    """The density has finite gradients, and every output column gets a gradient, from targets or draws."""
     for module, f, y in _cases(setting):
         f.requires_grad_()
-        total = module(f).log_prob(y).sum()
+        distribution = module(f)
+        total = distribution.log_prob(y).sum() + distribution.log_prob(distribution.sample((_DRAWS,))).sum()
         gradient = torch.autograd.grad(total, f, allow_unused=True)[0] if total.requires_grad else None
         if gradient is None:
             raise AssertionError("No gradient reaches the network's outputs.")

@@ -16,8 +16,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.splits import same_inputs
-from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.likelihoods.counts import with_open_noise
+from pyrobnn.likelihoods.base import as_likelihood, opened, target_units
 from pyrobnn.posterior.prediction import Prediction
 
 _FOLDS = 5
@@ -86,7 +85,7 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
     rows = torch.randperm(len(data), generator=generator)[:size]
     x, y = data.x[rows].cpu(), data.y[rows].cpu()
     with fast_pyro():
-        problem = _Problem.of(with_open_noise(likelihood), x, y, outputs)
+        problem = _Problem.of(opened(likelihood), x, y, outputs)
         if problem is None:
             return {}
         baselines = {"constant": _fit(problem, rows, _nothing, x)}
@@ -149,7 +148,7 @@ class _Problem:
     @classmethod
     def of(cls, likelihood: Any, x: X, y: Tensor, outputs: int) -> "_Problem | None":
         """Return the problem; None for a likelihood that has latents."""
-        scaler = Scaler.fit(y) if likelihood.standardizes_targets else Scaler.identity()
+        scaler = target_units(likelihood, Scaler.fit(y))
         targets = y.long() if likelihood.integer_targets else scaler.transform(y.double())
         module = likelihood.build(torch.zeros((), dtype=torch.float64), scaler.scale.expand(y.shape[1:]))
         if any(isinstance(part, PyroModule) and part._pyro_samples for part in module.modules()):

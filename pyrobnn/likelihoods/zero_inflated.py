@@ -1,0 +1,74 @@
+"""The zero-inflated likelihood for counts with more zeros than their mean explains."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import setting
+from pyrobnn.distributions import counts
+from pyrobnn.likelihoods.base import num_columns, registry
+from pyrobnn.likelihoods.counts import SMALLEST_DISPERSION, CountLikelihood
+from pyrobnn.likelihoods.log_link import capped
+from pyrobnn.likelihoods.second_number import Number, SecondNumber, WithSecondNumber
+
+
+def _as_dispersion(value: float) -> float:
+    if value == 0 or value >= SMALLEST_DISPERSION:
+        return value
+    raise InputError(f"`dispersion` must be 0, for Poisson counts, or {SMALLEST_DISPERSION:g} and more; got {value:g}.")
+
+
+@registry.register
+@setting
+class ZeroInflated(WithSecondNumber, CountLikelihood):
+    """Counts that are 0 with the probability sigmoid(g), and else negative binomial or Poisson with the mean exp(f).
+
+    The network has the outputs f and g for each target column, first all f, then all g (Lambert 1992). The log mean is
+    capped at 20, as in `Poisson`.
+
+    Attributes:
+        dispersion: as in `NegativeBinomial`, or 0 for Poisson counts. A heteroscedastic one is a third output.
+
+    Examples:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 2), likelihood=bnn.likelihoods.ZeroInflated(dispersion=0))
+        >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0, 0, 7], steps=20, seed=0, progress=False)
+        >>> posterior.predict([[1.0]]).log_prob([0]).shape
+        torch.Size([1])
+    """
+
+    dispersion: Annotated[float, AfterValidator(_as_dispersion)] | Literal["tuned", "learned", "heteroscedastic"] = (
+        "tuned"
+    )
+    second_number: ClassVar[str] = "dispersion"
+
+    def num_outputs(self, y: Tensor) -> int:
+        """Return 2 K, or 3 K where the dispersion depends on the input."""
+        return super().num_outputs(y) + num_columns(y)
+
+    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
+        """Return the module that maps log means and logits of zeros to distributions."""
+        return ZeroInflatedCounts(self.dispersion, like, target_scale)
+
+
+class ZeroInflatedCounts(SecondNumber):
+    """Counts whose log means, and logits of further zeros, are the network's outputs."""
+
+    def __init__(self, dispersion: Number, like: Tensor, target_scale: Tensor) -> None:
+        super().__init__("dispersion", dispersion, like, target_scale, start=1.0, least=SMALLEST_DISPERSION)
+        self.is_poisson = dispersion == 0
+
+    @property
+    def num_kinds(self) -> int:
+        """The number of outputs for a target column: a log mean, a logit, and the dispersion if it depends on x."""
+        return super().num_kinds + 1
+
+    def entries(self, loc: Tensor, *others: Tensor) -> TorchDistributionMixin:
+        """Return zero-inflated distributions."""
+        gate, *rest = others
+        log_mean = capped(loc)
+        base = counts.Poisson(log_mean) if self.is_poisson else counts.NegativeBinomial(log_mean, self.number(rest))
+        return counts.ZeroInflated(base, gate)

@@ -1,0 +1,236 @@
+"""Likelihoods of positive targets, shares, whole numbers and any density: against SciPy, Pyro and quadrature."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pyro.distributions.transforms.spline import _monotonic_rational_spline
+from scipy import stats
+from torch import nn
+
+import pyrobnn as bnn
+from pyrobnn import InputError, Prediction, likelihoods
+from pyrobnn.distributions.spline import _LEAST, BOUND
+
+F64 = torch.float64
+F = torch.tensor([[-1.5], [-0.2], [0.0], [0.7], [2.0]], dtype=F64)
+POSITIVE = torch.tensor([0.03, 0.9, 1.0, 3.0, 20.0], dtype=F64)
+SHARES = torch.tensor([0.001, 0.3, 0.5, 0.9, 0.999], dtype=F64)
+COUNTS = torch.tensor([0.0, 0.0, 1.0, 4.0, 30.0], dtype=F64)
+
+
+def build(setting, columns=1, unit=1.0):
+    shape = () if columns == 1 else (columns,)
+    return setting.build(torch.zeros((), dtype=F64), torch.full(shape, unit, dtype=F64))
+
+
+def net(outputs):
+    return nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, outputs)).double()
+
+
+def expit(f):
+    return 1 / (1 + np.exp(-f))
+
+
+def negative_binomial(f, dispersion):
+    return stats.nbinom(1 / dispersion, 1 / (1 + dispersion * np.exp(f)))
+
+
+REFERENCES = {
+    "log_normal": (likelihoods.LogNormal(0.4), POSITIVE, lambda f: stats.lognorm(0.4, scale=np.exp(f))),
+    "gamma": (likelihoods.Gamma(0.3), POSITIVE, lambda f: stats.gamma(1 / 0.3, scale=0.3 * np.exp(f))),
+    "gamma, narrow": (likelihoods.Gamma(1e-5), POSITIVE, lambda f: stats.gamma(1e5, scale=1e-5 * np.exp(f))),
+    "beta": (likelihoods.Beta(4.0), SHARES, lambda f: stats.beta(4 * expit(f), 4 * expit(-f))),
+    "beta, wide": (likelihoods.Beta(0.5), SHARES, lambda f: stats.beta(0.5 * expit(f), 0.5 * expit(-f))),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_positive_targets_and_shares_agree_with_scipy(name):
+    setting, y, reference = REFERENCES[name]
+    found, expected = build(setting)(F), reference(F[:, 0].numpy())
+    np.testing.assert_allclose(found.log_prob(y), expected.logpdf(y), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.cdf(y), expected.cdf(y), rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(found.icdf(torch.tensor(0.3, dtype=F64)), expected.ppf(0.3), rtol=1e-8)
+    np.testing.assert_allclose(found.mean, expected.mean(), rtol=1e-9)
+    np.testing.assert_allclose(found.variance, expected.var(), rtol=1e-9)
+
+
+def test_further_zeros_are_added_to_the_counts():
+    gate = torch.tensor([[-2.0], [0.0], [1.0], [0.5], [-1.0]], dtype=F64)
+    share = expit(gate[:, 0].numpy())
+    for dispersion, base in (
+        (0, stats.poisson(np.exp(F[:, 0].numpy()))),
+        (0.6, negative_binomial(F[:, 0].numpy(), 0.6)),
+    ):
+        found = build(likelihoods.ZeroInflated(dispersion))(torch.cat([F, gate], 1))
+        probs = (1 - share) * base.pmf(COUNTS) + share * (COUNTS.numpy() == 0)
+        np.testing.assert_allclose(found.log_prob(COUNTS), np.log(probs), rtol=1e-10)
+        np.testing.assert_allclose(found.cdf(COUNTS), share + (1 - share) * base.cdf(COUNTS), rtol=1e-10)
+        np.testing.assert_allclose(found.mean, (1 - share) * base.mean(), rtol=1e-10)
+        square = (1 - share) * (base.var() + base.mean() ** 2)
+        np.testing.assert_allclose(found.variance, square - found.mean.numpy() ** 2, rtol=1e-10)
+        assert (found.cdf(-torch.ones(5)) == 0).all()
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.4, 1.4, 1.6, 8.0])
+def test_whole_numbers_have_the_probabilities_of_intervals(scale):
+    loc = np.array([-3.5, -0.2, 0.0, 0.49, 7.1])
+    unit, centre = 2.5, 3.0
+    scaler = bnn.data.in_memory.Scaler(torch.tensor(centre, dtype=F64), torch.tensor(unit, dtype=F64))
+    law = build(likelihoods.Discretized(scale), unit=unit)(torch.from_numpy((loc - centre) / unit)[:, None])
+    prediction = Prediction(law.expand((1, 5)), scaler)
+    grid = np.arange(-150, 150)[:, None]
+    exact = stats.norm.cdf(grid + 0.5, loc, scale) - stats.norm.cdf(grid - 0.5, loc, scale)
+    mean = (exact * grid).sum(0)
+    np.testing.assert_allclose(prediction.mean, mean, atol=1e-9)
+    np.testing.assert_allclose(prediction.variance, (exact * (grid - mean) ** 2).sum(0), atol=1e-8)
+    y = torch.tensor([-4.0, 0.0, 0.0, 1.0, 7.0], dtype=F64)
+    each = exact[y.long().numpy() + 150, np.arange(5)]
+    np.testing.assert_allclose(prediction.log_prob(y).exp(), each, rtol=1e-9, atol=1e-300)
+    cumulative = exact.cumsum(0)[y.long().numpy() + 150, np.arange(5)]
+    np.testing.assert_allclose(prediction.cdf(y), cumulative, atol=1e-12)
+    quantile = prediction.quantile(0.8).numpy()
+    assert (quantile == np.round(quantile)).all()
+    np.testing.assert_array_equal(quantile, grid[(exact.cumsum(0) >= 0.8).argmax(0), 0])
+    drawn = prediction.sample(1000, seed=0)
+    assert torch.equal(drawn, drawn.round())
+    assert float(prediction.log_prob(torch.full((5,), 400.0)).max()) < -100
+
+
+def test_mixtures_are_sums_of_their_components():
+    f = torch.randn(7, 9, generator=torch.Generator().manual_seed(0), dtype=F64)
+    y = torch.linspace(-3, 3, 7, dtype=F64)
+    logits, shifts, widths = f.numpy().reshape(7, 3, 3).transpose(1, 0, 2)
+    share = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    first = stats.norm.ppf([1 / 6, 0.5, 5 / 6])
+    for df, kind in ((None, stats.norm()), (4.0, stats.t(4.0))):
+        spread = math.sqrt((1 - (first**2).mean()) / kind.var())
+        scale = 1e-3 + np.logaddexp(0, widths + math.log(math.expm1(spread - 1e-3)))
+        found = build(likelihoods.MixtureDensity(3, df=df))(f)
+        z = (y.numpy()[:, None] - first - shifts) / scale
+        np.testing.assert_allclose(found.log_prob(y).exp(), (share * kind.pdf(z) / scale).sum(1), rtol=1e-9)
+        prediction = Prediction(found.expand((1, 7)))
+        np.testing.assert_allclose(prediction.cdf(y), (share * kind.cdf(z)).sum(1), rtol=1e-9, atol=1e-12)
+        quantile = prediction.quantile(0.3)
+        np.testing.assert_allclose(prediction.cdf(quantile), 0.3, rtol=1e-9)
+        start = build(likelihoods.MixtureDensity(5, df=df))(torch.zeros(1, 15, dtype=F64))
+        np.testing.assert_allclose([float(start.mean), float(start.variance)], [0, 1], atol=1e-9)
+
+
+def splines(num=6, bins=5, size=1.0):
+    f = size * torch.randn(num, 3 * bins + 1, generator=torch.Generator().manual_seed(1), dtype=F64)
+    return f, build(likelihoods.SplineFlow(bins))(f)
+
+
+def test_splines_agree_with_those_of_pyro():
+    bins = 5
+    f, law = splines(bins=bins)
+    y = torch.linspace(-4, 4, 6, dtype=F64)
+    scale = 1e-3 + torch.nn.functional.softplus(f[:, 1] + math.log(math.expm1(1 - 1e-3)))
+    z = (y - f[:, 0]) / scale
+    slopes = _LEAST + torch.nn.functional.softplus(f[:, 2 + 2 * bins :] + math.log(math.expm1(1 - _LEAST)))
+    u, log_slope = _monotonic_rational_spline(
+        z, f[:, 2 : 2 + bins].softmax(1), f[:, 2 + bins : 2 + 2 * bins].softmax(1), slopes, bound=BOUND,
+        min_bin_width=_LEAST, min_bin_height=_LEAST, min_derivative=0.0,
+    )  # fmt: skip
+    np.testing.assert_allclose(law.log_prob(y), stats.norm.logpdf(u) + (log_slope - scale.log()).numpy(), rtol=1e-9)
+    np.testing.assert_allclose(law.cdf(y), stats.norm.cdf(u), rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, 3.0])
+def test_splines_have_densities_that_integrate_to_their_distribution_functions(size):
+    _, law = splines(size=size)
+    levels = torch.tensor([1e-6, 0.01, 0.3, 0.5, 0.9, 1 - 1e-6], dtype=F64)[:, None]
+    np.testing.assert_allclose(law.cdf(law.icdf(levels)), levels.expand(6, 6), rtol=1e-7)
+    u = torch.linspace(-9, 9, 400_001, dtype=F64)[:, None]
+    y, mass = law.value_of(u.expand(-1, 6)), torch.exp(-0.5 * u**2) / math.sqrt(2 * math.pi) * 18 / 400_000
+    mean, square = (mass * y).sum(0), (mass * y**2).sum(0)
+    np.testing.assert_allclose(law.mean, mean, atol=1e-3 * float(law.variance.sqrt().max()))
+    np.testing.assert_allclose(law.variance, square - mean**2, rtol=1e-3)
+    z = torch.linspace(-8, 8, 400_001, dtype=F64)[:, None]
+    y = law.loc + law.scale * z
+    total = (law.log_prob(y).exp() * law.scale).sum(0) * 16 / 400_000
+    np.testing.assert_allclose(total, 1, atol=2e-4)
+
+
+SETTINGS = {
+    "log_normal": (likelihoods.LogNormal(0.4), 1, POSITIVE),
+    "gamma": (likelihoods.Gamma(0.4), 1, POSITIVE),
+    "mixture_density": (likelihoods.MixtureDensity(2), 6, POSITIVE),
+    "spline_flow": (likelihoods.SplineFlow(4), 13, POSITIVE),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_log_scores_are_densities_in_the_units_of_the_targets(name):
+    """The same fit of targets in cents and in euros: log scores differ by log 100, quantiles by 100."""
+    setting, outputs, y = SETTINGS[name]
+    found, layers = [], net(outputs)
+    for unit in (1.0, 100.0):
+        model = bnn.BNN(layers, likelihood=setting)
+        data = bnn.Data(F, unit * y, standardize=True)
+        posterior = model.fit(data, guide="map", steps=30, lr=0.05, seed=0, engine="eager", progress=False)
+        prediction = posterior.predict(F)
+        found.append((prediction.log_prob(unit * y) + math.log(unit), prediction.quantile(0.9) / unit))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", ["tuned", 0.7])
+def test_probabilities_of_whole_numbers_do_not_depend_on_units_of_the_model(scale):
+    y = torch.tensor([3.0, 5.0, 5.0, 6.0, 9.0], dtype=F64)
+    model = bnn.BNN(net(1), likelihood=likelihoods.Discretized(scale))
+    posterior = model.fit(bnn.Data(F, y, standardize=True), guide="laplace", steps=30, seed=0, progress=False)
+    prediction = posterior.predict(F, num_draws=20, seed=0)
+    grid = torch.arange(-100, 120, dtype=F64)
+    total = torch.stack([prediction.log_prob(value.expand(5)).exp() for value in grid]).sum(0)
+    torch.testing.assert_close(total, torch.ones(5, dtype=F64))
+    report = bnn.elbo_report(posterior, bnn.Data(F, y), num_draws=200, seed=0)
+    assert report.log_likelihood.mean <= 0
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "message"),
+    [
+        ("log_normal", [1.0, 0.0], "LogNormal needs positive targets, got 0: for zeros"),
+        ("gamma", [1.0, -2.0], "Gamma needs positive targets, got -2"),
+        ("beta", [0.0, 0.5], r"Beta needs targets above 0 and below 1, got 0 to 0.5: move 0 and 1 inwards"),
+        ("beta", [3.0, 40.0], "got 3 to 40: divide percentages by 100"),
+        ("discretized", [1.0, 2.5], "Discretized needs whole-number targets, got values such as 2.5: take Gaussian"),
+        ("zero_inflated", [1.0, -1.0], "ZeroInflated needs counts from 0 up, got -1"),
+        ("mixture_density", [1.0, 2.0], r"MixtureDensity\(components=3, df=None\) needs 9 network output"),
+    ],
+)
+def test_targets_that_cannot_be_are_refused(likelihood, y, message):
+    model = bnn.BNN(bnn.MLP(1, [3], 2 if likelihood == "zero_inflated" else 1), likelihood=likelihood)
+    with pytest.raises(InputError, match=message):
+        model.fit([[0.0], [1.0]], y, steps=1, progress=False)
+
+
+@pytest.mark.parametrize("number", [1e-9, -1.0])
+def test_a_dispersion_is_0_or_large_enough(number):
+    with pytest.raises(InputError, match="dispersion"):
+        likelihoods.ZeroInflated(dispersion=number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "likelihood", [likelihoods.MixtureDensity(2), likelihoods.SplineFlow(6)], ids=["mdn", "spline"]
+)
+def test_two_branches_are_learned(likelihood):
+    """y = +-sin(x) 2 with noise 0.2, half each; a Gaussian loses 1.3 nats. The truth scores -0.53; 4 errors of 400."""
+    g = torch.Generator().manual_seed(0)
+    x = 4 * torch.rand(1400, 1, generator=g) - 2
+    middle = 2 * x[:, 0].sin() + 1
+    sign = 1 - 2 * (torch.rand(1400, generator=g) < 0.5).float()
+    y = sign * middle + 0.2 * torch.randn(1400, generator=g)
+    truth = torch.logaddexp(
+        *(torch.distributions.Normal(side * middle, 0.2).log_prob(y) - math.log(2) for side in (1, -1))
+    )[1000:]
+    model = bnn.BNN(bnn.MLP(1, [30], likelihood.num_outputs(y)), likelihood=likelihood)
+    posterior = model.fit(bnn.Data(x[:1000], y[:1000], standardize=True), seed=0, progress=False)
+    scores = posterior.predict(x[1000:], num_draws=100, seed=0).log_prob(y[1000:])
+    lost = truth - scores
+    assert float(lost.mean()) < 0.15 + 4 * float(lost.std()) / 20
