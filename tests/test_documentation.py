@@ -9,6 +9,8 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
-    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+    r"^(?P<indent> *)```(?P<language>\w*)(?P<title>[^\n]*)\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )
 OTHERS = [ROOT / "docs" / "coming-from" / f"{library}.md" for library in ("numpyro", "torch-uncertainty", "tyxe")]
 WITH_OTHERS = {path: [path.stem.replace("-", "_")] for path in OTHERS} | {
@@ -33,10 +35,16 @@ OWN_LOOP = ROOT / "docs" / "how-to" / "own-loop.md"
 ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|et al|vs|cf|Eq|Fig|Sec)\.")
 
 
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+VARIES = "Numbers differ between machines"
+"""In the title of a block: any numbers will do, only words are compared."""
+
+
 class Block(NamedTuple):
-    """A fenced block: its language, its code and the line where the code starts."""
+    """A fenced block: its language, title and code, and the line where the code starts."""
 
     language: str
+    title: str
     code: str
     line: int
 
@@ -44,10 +52,62 @@ class Block(NamedTuple):
 def blocks(path, *languages):
     text = path.read_text(encoding="utf-8")
     found = (
-        Block(match["language"], textwrap.dedent(match["code"]), text[: match.start()].count("\n") + 2)
+        Block(match["language"], match["title"], textwrap.dedent(match["code"]), text[: match.start()].count("\n") + 2)
         for match in FENCE.finditer(text)
     )
-    return [block for block in found if block.language in languages]
+    return [block for block in found if not languages or block.language in languages]
+
+
+def pages_outputs(path):
+    """The block of text that follows a block of Python at once, by the line of the code."""
+    return {
+        code.line: text for code, text in pairwise(blocks(path)) if (code.language, text.language) == ("python", "text")
+    }
+
+
+def shows(shown, printed, *, any_numbers=False):
+    """Whether a page shows what its code prints: decimals up to one in their last place, `...` for any text."""
+    shown, printed = (re.sub(r"(?<=[\[(])\s+|\s+(?=[\])])", "", text).strip() for text in (shown, printed))
+    parts = re.split(rf"(\.\.\.|{NUMBER}|\s+)", shown)
+    numbers = [
+        part for part in parts if re.fullmatch(NUMBER, part) and (any_numbers or not part.lstrip("+-").isdigit())
+    ]
+    found = re.fullmatch("".join(pattern(part, numbers) for part in parts), printed, re.DOTALL)
+    return bool(found) and (any_numbers or all(map(is_near, numbers, found.groups())))
+
+
+def pattern(part, numbers):
+    if part in numbers:
+        return f"({NUMBER})"
+    return ".*?" if part == "..." else r"\s+" if part.isspace() else re.escape(part)
+
+
+def is_near(shown, printed):
+    last = Decimal(shown).as_tuple().exponent
+    return abs(Decimal(shown) - Decimal(printed)) <= Decimal(10) ** last
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "expected"),
+    [
+        ("a 1.25\n", "a 1.259\n", True),
+        ("a 1.25", "a 1.27", False),
+        ("a 1.25", "b 1.25", False),
+        ("a -1.2", "a 1.2", False),
+        ("3 steps", "4 steps", False),
+        ("3 steps", "3 steps, 2 more", False),
+        ("[ 0.1, -16.30]", "[0.1,    -16.31]", True),
+        ("first 1.0 ... last 2e-05", "first 1.0\nany words 3\nlast 3.1e-05", False),
+        ("first 1.0 ... last 2e-05", "first 1.0\nany words 3\nlast 2.1e-05", True),
+    ],
+)
+def test_shown_and_printed_are_compared(shown, printed, expected):
+    assert shows(shown, printed) is expected
+
+
+def test_only_words_are_compared_where_numbers_vary():
+    assert shows("mean 1.0 of 3", "mean -7.25 of 12", any_numbers=True)
+    assert not shows("mean 1.0", "median 1.0", any_numbers=True)
 
 
 @contextlib.contextmanager
@@ -68,16 +128,21 @@ def name(path):
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
 @pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python")], ids=name)
 def test_python_blocks_run(path, tmp_path, monkeypatch):
-    """All blocks of a page share one namespace; parts are forgotten."""
+    """All blocks of a page share one namespace, and print what it shows; parts are forgotten."""
     from pyrobnn import guides, likelihoods, priors
 
     for registry in (guides.registry, likelihoods.registry, priors.registry):
         monkeypatch.setattr(registry, "_classes", dict(registry._classes))
     monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "page"}
-    with no_figure_left(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    namespace, outputs, wrong = {"__name__": "page"}, pages_outputs(path), []
+    with no_figure_left(), contextlib.redirect_stderr(io.StringIO()):
         for block in blocks(path, "python"):
-            exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
+            output = outputs.get(block.line)
+            if output and not shows(output.code, printed.getvalue(), any_numbers=VARIES in output.title):
+                wrong.append(f"Line {output.line} shows\n{output.code}The code prints\n{printed.getvalue()}")
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.nightly
