@@ -21,6 +21,7 @@ PAGES = {
 }
 _FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', flags=re.DOTALL)
 _MATHJAX = re.compile(r"<script data-mkdocs-jupyter-mathjax=.*?</script>", flags=re.DOTALL)
+_CELL = re.compile(r"<td.*?</td>", flags=re.DOTALL)
 _PAGE = re.compile(r"(?<![\w/])docs/(?P<name>[\w-]+(?:/[\w-]+)?)\.md")
 _LINK = re.compile(
     r"(?P<text>!?\[[^\]]*\])\((?P<target>[^)#:\s]+|https?:[^)\s]*|mailto:[^)\s]*)(?P<anchor>#[^)\s]*)?\)"
@@ -46,7 +47,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Write formulas as MathML, and link the pages that docstrings name."""
+    """Write formulas as MathML, link the pages that docstrings name, and keep numbers beside their errors."""
     from html import unescape
 
     def mathml(found: re.Match[str]) -> str:
@@ -54,7 +55,9 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
         return convert(unescape(found["latex"]), display=display)
 
     up = "../" * page.url.count("/")
-    return _PAGE.sub(lambda found: f'<a href="{up}{found["name"]}/">{found["name"]}</a>', _FORMULA.sub(mathml, html))
+    html = _FORMULA.sub(mathml, html)
+    html = _CELL.sub(lambda found: found.group().replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"), html)
+    return _PAGE.sub(lambda found: f'<a href="{up}{found["name"]}/">{found["name"]}</a>', html)
 
 
 @event_priority(-100)  # after the plugin that renders notebooks has put it there

@@ -171,7 +171,7 @@ def _tidy(axis: Axes, x: str, y: str) -> None:
 
 
 def _rotation(rows: list[Row]) -> Figure:
-    picture = MatplotlibFigure(figsize=(11, 4.2), layout="constrained")
+    picture = MatplotlibFigure(figsize=(9, 3.9), layout="constrained")
     panels = {
         "rotation_accuracy": "accuracy, %",
         "rotation_entropy": "mean entropy, nats",
@@ -185,7 +185,7 @@ def _rotation(rows: list[Row]) -> Figure:
         axis.set_ylim(bottom=0)
         _tidy(axis, "rotation, degrees", title)
     picture.legend(
-        *picture.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9
+        *picture.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9
     )
     caption = (
         "Test digits turned against the clock: accuracy, entropy of the predicted classes, and mutual information of "

@@ -32,21 +32,20 @@ def save_picture(figure: "MatplotlibFigure", path: Path, dpi: int = 110) -> None
     Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
-def panels(count: int, columns: int, size: tuple[float, float], wider: float = 0.0, **shared: Any) -> Any:
+def panels(count: int, columns: int, size: tuple[float, float], **shared: Any) -> Any:
     """Return a picture and the axes of its panels; the rest of the last row stays empty.
 
     Args:
         count: number of panels.
         columns: panels in a row, at most.
         size: width and height of a panel in inches.
-        wider: inches beside the panels.
         shared: axes in common, as matplotlib names them.
     """
     from matplotlib.figure import Figure as MatplotlibFigure
 
     columns = min(columns, count)
     lines = math.ceil(count / columns)
-    picture = MatplotlibFigure(figsize=(size[0] * columns + wider, size[1] * lines), layout="constrained")
+    picture = MatplotlibFigure(figsize=(size[0] * columns, size[1] * lines), layout="constrained")
     axes = picture.subplots(lines, columns, squeeze=False, **shared).ravel()
     for axis in axes[count:]:
         axis.set_axis_off()

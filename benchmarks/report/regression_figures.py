@@ -2,6 +2,7 @@
 
 import math
 from statistics import mean
+from textwrap import shorten
 
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
@@ -25,7 +26,7 @@ def forest(rows: list[Row]) -> Figure:
     ours = own_means(rows, "log_score")
     theirs = published_means(load_published(), "log_score", data) if has_published_splits(rows) else {}
     count = max(sum(name in sets for sets in [*ours.values(), *theirs.values()]) for name in data)
-    picture, axes = panels(len(data), 2, (6.2, 0.24 * count + 1.0))
+    picture, axes = panels(len(data), 2, (4.1, 0.21 * count + 0.8))
     for axis, name in zip(axes, data, strict=True):
         _forest_of(axis, name, [*_marked(ours, name, _OURS), *_marked(theirs, name, _THEIRS)])
     whose = ": ours in blue, published numbers in grey" if theirs else ""
@@ -51,19 +52,31 @@ def _forest_of(axis, name: str, lines: list[tuple[str, Estimate, str]]) -> None:
     top, typical = values.max(), np.median(values)
     lowest = min(estimate.value - 2 * (estimate.error or 0.0) for _, estimate, _ in lines)
     left = max(lowest, top - 3 * max(top - typical, 0.1))
-    for place, (_, estimate, colour) in enumerate(lines):
+    right = max(estimate.value + 2 * (estimate.error or 0.0) for _, estimate, _ in lines)
+    for place, (method, estimate, colour) in enumerate(lines):
+        width = 2 * (estimate.error or 0.0)
         if estimate.value < left:
             axis.plot(left, place, marker="<", color=colour)
-            axis.annotate(f"{estimate.value:.2f}", (left, place), (8, -3), textcoords="offset points", fontsize=7)
+            text, ends = f"{estimate.value:.2f}, {method}", (left, left)
         else:
-            axis.errorbar(estimate.value, place, xerr=2 * (estimate.error or 0.0), fmt="o", ms=4, color=colour)
-    right = max(estimate.value + 2 * (estimate.error or 0.0) for _, estimate, _ in lines)
-    axis.set_xlim(left - 0.06 * (top - left), right + 0.05 * (right - left))
+            axis.errorbar(estimate.value, place, xerr=width, fmt="o", ms=4, color=colour)
+            text, ends = method, (max(estimate.value - width, left), estimate.value + width)
+        is_left = ends[0] - left > right - ends[1]
+        axis.annotate(
+            text if colour == _OURS else shorten(text.split(" (")[0], 36, placeholder="…"),
+            (ends[0] if is_left else ends[1], place),
+            (-6 if is_left else 6, 0),
+            textcoords="offset points",
+            ha="right" if is_left else "left",
+            va="center",
+            fontsize=8,
+            color="black" if colour == _OURS else "#555555",
+        ).set_in_layout(False)
+    axis.set_xlim(left - 0.35 * (right - left), right + 0.35 * (right - left))
     axis.set_ylim(-0.6, len(lines) - 0.4)
-    axis.set_yticks(range(len(lines)), [method if len(method) < 44 else method[:42] + "…" for method, _, _ in lines])
-    for label, (_, _, colour) in zip(axis.get_yticklabels(), lines, strict=True):
-        label.set_fontsize(7)
-        label.set_color("black" if colour == _OURS else "#666666")
+    axis.set_yticks([])
+    axis.locator_params(axis="x", nbins=5)
+    axis.spines[["left", "top", "right"]].set_visible(False)
     axis.set_title(name)
     axis.set_xlabel("log-likelihood, nats an example")
     axis.grid(axis="x", alpha=0.3)
@@ -110,7 +123,7 @@ def critical_difference(methods: int, sets: int) -> float:
 def calibration(rows: list[Row]) -> Figure:
     """Return, for each data set, the share of test targets below each quantile of their predictive distribution."""
     data, entries = distinct(rows, "data"), distinct(rows, "entry")
-    picture, axes = panels(len(data), 3, (3.6, 3.2), 2, sharey=True)
+    picture, axes = panels(len(data), 3, (2.9, 2.7), sharey=True)
     levels = np.linspace(0, 1, 11)
     for axis, name in zip(axes, data, strict=True):
         for index, entry in enumerate(entries):
@@ -122,7 +135,7 @@ def calibration(rows: list[Row]) -> Figure:
         axis.axhline(0, color="black", lw=0.8)
         axis.set_title(name)
         axis.set_xlabel("level of the quantile")
-    axes[0].set_ylabel("share of targets below, less level")
+    axes[0].set_ylabel("share below, less level")
     _legend(picture, entries)
     return Figure(
         "calibration",
@@ -138,14 +151,14 @@ def _legend(picture: MatplotlibFigure, entries: list[str]) -> None:
     by_axis = [axis.get_legend_handles_labels() for axis in picture.axes]
     shown = {label: handle for pairs in by_axis for handle, label in zip(*pairs, strict=True)}
     names = [entry for entry in entries if entry in shown]
-    picture.legend([shown[name] for name in names], names, loc="outside right upper", fontsize=8)
+    picture.legend([shown[name] for name in names], names, loc="outside lower center", ncols=3, fontsize=9)
 
 
 def pareto(rows: list[Row]) -> Figure:
     """Return the log score against the seconds that tuning, fitting and scoring of a split took."""
     data, entries = distinct(rows, "data"), distinct(rows, "entry")
     means = own_means(rows, "log_score")
-    picture, axes = panels(len(data), 3, (3.6, 3.2), 2)
+    picture, axes = panels(len(data), 3, (2.9, 2.7))
     for axis, name in zip(axes, data, strict=True):
         for index, entry in enumerate(entries):
             same = [row for row in rows if (row["entry"], row["data"]) == (entry, name)]
@@ -158,6 +171,7 @@ def pareto(rows: list[Row]) -> Figure:
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.tick_params(axis="x", labelsize=8)
         axis.set_title(name)
         axis.set_xlabel("seconds a split")
         axis.grid(alpha=0.3)

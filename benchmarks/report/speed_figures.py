@@ -98,7 +98,7 @@ def _draw_key(axis: Axes, results: Results) -> None:
 
 
 def _draw_growth(results: Results) -> Figure:
-    figure = Figure(figsize=(13, 4), layout="constrained")
+    figure = Figure(figsize=(10, 3.3), layout="constrained")
     axes = list(figure.subplots(1, len(_CURVES)).flat)
     for axis, (family, label) in zip(axes, _CURVES.items(), strict=True):
         _tidy(axis)
