@@ -45,8 +45,9 @@ import pyrobnn as bnn
 FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
 LONG, SHORT, QUICK, MEMBERS, NUM_DRAWS = (20, 20, 20, 2, 50) if FAST else (20_000, 5000, 1000, 10, 1000)
 RESULTS = Path("../benchmarks/results")
-INK, BAND, BLUE = "#1c1c1c", "#c9ced6", "#0b4f8a"
-plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "axes.titlelocation": "left"}
+INK, BLUE, LIGHT_BLUE, ORANGE, GREY = "#1c1c1c", "#0b4f8a", "#6fa8d6", "#d9822b", "#8a8a8a"  # as in bnn.plots
+plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY}
+plt.rcParams |= {"font.size": 9, "axes.titlelocation": "left", "axes.titlesize": 10, "legend.frameon": False}
 
 # %% [markdown]
 # ## The problem
@@ -147,22 +148,22 @@ def wasserstein_of_curves(prediction, reference):
 distance = {name: total_variation(prediction, nuts) for name, prediction in predictions.items()}
 
 # %% [markdown]
-# The grey bands below hold 95 % of NUTS's predictions. The lines show the same band of the guide. The number is the
+# The light bands below hold 95 % of NUTS's predictions. The lines show the same band of the guide. The number is the
 # total variation.
 
 # %% tags=["cover"]
 figure, axes = plt.subplots(3, 4, figsize=(11, 6.8), sharex=True, sharey=True, layout="constrained")
 low, high = nuts.interval(0.95)
 for axis, (name, prediction) in zip(axes.flat, predictions.items(), strict=True):
-    axis.fill_between(x_test[:, 0], low, high, color=BAND, linewidth=0, label="NUTS")
-    for bound, label in zip(prediction.interval(0.95), ("guide", None), strict=True):
-        axis.plot(x_test[:, 0], bound.flatten(), color=INK, linewidth=1.1, label=label)
-    axis.plot(data.x[:, 0], data.y, ".", color=INK, markersize=2.5, label="data")
+    axis.fill_between(x_test[:, 0], low, high, color=LIGHT_BLUE, linewidth=0, label="NUTS, 95 %")
+    for bound, label in zip(prediction.interval(0.95), ("guide, 95 %", None), strict=True):
+        axis.plot(x_test[:, 0], bound.flatten(), color=BLUE, linewidth=1.3, label=label)
+    axis.plot(data.x[:, 0], data.y, ".", color=INK, markersize=3, label="data")
     axis.set(ylim=(-2.2, 2.2), xlim=(-1.5, 1.5))
-    axis.set_title(f"{name}  {distance[name]:.2f}", fontsize=9.5)
-axes[0, 0].legend(frameon=False, fontsize=8, loc="upper left")
-figure.supxlabel("x", fontsize=9)
-figure.supylabel("y", fontsize=9)
+    axis.set_title(f"{name}  {distance[name]:.2f}")
+figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+figure.supxlabel("x", fontsize=10)
+figure.supylabel("y", fontsize=10)
 plt.show()
 
 # %%
@@ -255,23 +256,24 @@ for guide in ("map", "mean_field"):
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
 for place, (name, values) in enumerate(singles.items()):
     mean, std = np.mean(values), np.std(values, ddof=1)
-    left.plot(values, np.full(len(values), place - 0.18), "o", color="#8a8a8a", markersize=4, alpha=0.6)
-    left.errorbar(mean, place, xerr=std, fmt="|", color=INK, markersize=12, capsize=3)
-    left.plot(whole[name], place + 0.2, "D", color=BLUE, markersize=6)
+    left.plot(values, np.full(len(values), place - 0.18), "o", color=GREY, markersize=4, alpha=0.6, label="members")
+    left.errorbar(mean, place, xerr=std, fmt="|", color=INK, markersize=12, capsize=3, label="their mean ± sd")
+    left.plot(whole[name], place + 0.2, "D", color=BLUE, markersize=6, label="ensemble")
     print(f"{name:21} members {mean:.3f} ± {std:.3f}, ensemble {whole[name]:.3f}")
 left.set(yticks=range(4), yticklabels=singles, xlabel="total variation distance to NUTS", xlim=(0, None))
 left.invert_yaxis()
-left.set_title("circles: members; bar: their mean ± sd; diamond: ensemble", fontsize=9)
+handles = dict(zip(*left.get_legend_handles_labels()[::-1], strict=True))
+left.legend(handles.values(), handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
 
 members = [member.predict(x_test, num_draws=NUM_DRAWS) for member in fits["ensemble of mean_field"].members]
 for k, member in enumerate(members):
     label = None if k else "members, mean_field"
-    right.plot(x_test[:, 0], member.epistemic_std.flatten(), color="#8a8a8a", linewidth=0.7, label=label)
+    right.plot(x_test[:, 0], member.epistemic_std.flatten(), color=GREY, linewidth=0.7, label=label)
 together = predictions["ensemble of mean_field"].epistemic_std.flatten()
 right.plot(x_test[:, 0], together, color=BLUE, linestyle="--", linewidth=1.8, label="their ensemble")
-right.plot(x_test[:, 0], nuts.epistemic_std.flatten(), color=INK, linewidth=2.2, label="NUTS")
-right.set(xlabel="x", ylabel="standard deviation of the curves", ylim=(0, None))
-right.legend(frameon=False, loc="upper center")
+right.plot(x_test[:, 0], nuts.epistemic_std.flatten(), color=ORANGE, linewidth=2.2, label="NUTS")
+right.set(xlabel="x", ylabel="sd of the curves, in y", ylim=(0, None))
+right.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
 plt.show()
 
 # %%
@@ -313,9 +315,9 @@ for axis, (name, posterior) in zip(axes, shown.items(), strict=True):
     probability = class_probability(posterior)
     a, b = torch.logit(nuts_class, 1e-6), torch.logit(probability, 1e-6)
     slope = (a * b).sum() / a.square().sum()
-    axis.axline((0, 0), slope=1, color="#8a8a8a", linewidth=0.9)
+    axis.axline((0, 0), slope=1, color=GREY, linewidth=0.9)
     axis.plot(a, b, "o", color=BLUE, markersize=3, alpha=0.6)
-    axis.set_title(f"{name}\nslope {slope:.2f}", fontsize=9.5)
+    axis.set_title(f"{name}\nslope {slope:.2f}")
     axis.set(xlabel="log odds of class 1, NUTS")
     error, sure = (probability - nuts_class).abs(), (nuts_class - 0.5).abs() > 0.45
     parts = f"{error[sure].mean():.3f} where NUTS is sure, {error[~sure].mean():.3f} elsewhere"
@@ -354,12 +356,12 @@ for (above, below), (name, prior) in zip(axes.T, PRIORS.items(), strict=True):
     before = candidate.sample_prior_predictive(x_wide, num_draws=NUM_DRAWS, seed=0).draw_means.reshape(NUM_DRAWS, -1)
     fitted = bnn.fit(candidate, data, METHODS["full_rank"], seed=0, progress=False)
     after = fitted.predict(x_wide, num_draws=NUM_DRAWS).draw_means.reshape(NUM_DRAWS, -1)
-    above.plot(x_wide[:, 0], before[:12].T, color=INK, linewidth=0.8)
-    above.set_title(name, fontsize=9.5)
+    above.plot(x_wide[:, 0], before[:12].T, color=BLUE, linewidth=0.8)
+    above.set_title(name)
     above.set(ylim=(-9, 9))
     low, high = after.quantile(torch.tensor([0.025, 0.975]), 0)
-    below.fill_between(x_wide[:, 0], low, high, color=BAND, linewidth=0)
-    below.plot(x_wide[:, 0], after.mean(0), color=INK, linewidth=1.2)
+    below.fill_between(x_wide[:, 0], low, high, color=LIGHT_BLUE, linewidth=0)
+    below.plot(x_wide[:, 0], after.mean(0), color=BLUE, linewidth=1.4)
     below.plot(data.x[:, 0], data.y, ".", color=INK, markersize=2.5)
     below.set(ylim=(-2.6, 2.6), xlim=(-3, 3), xlabel="x")
     rows[name] = {
@@ -369,8 +371,8 @@ for (above, below), (name, prior) in zip(axes.T, PRIORS.items(), strict=True):
         "after, at 3": after[:, -1].std().item(),
         "mean at 3": after[:, -1].mean().item(),
     }
-axes[0, 0].set_ylabel("before the data")
-axes[1, 0].set_ylabel("after the data")
+axes[0, 0].set_ylabel("y, before the data")
+axes[1, 0].set_ylabel("y, after the data")
 plt.show()
 
 # %%
@@ -421,12 +423,12 @@ for axis, (name, prior) in zip(axes, shrinkage.items(), strict=True):
     score = posterior.predict(test.x, num_draws=500).log_prob(test.y).mean()
     size = posterior.mean()[next(iter(linear.initial_values))][0].abs()
     print(f"{name:28} test log-likelihood {score:.2f}, largest |weight| of a useless input {size[USEFUL:].max():.2f}")
-    axis.vlines(range(USEFUL, INPUTS), 0, size[USEFUL:], color="#8a8a8a", linewidth=1.2, label="no use")
+    axis.vlines(range(USEFUL, INPUTS), 0, size[USEFUL:], color=GREY, linewidth=1.2, label="no use")
     axis.vlines(range(USEFUL), 0, size[:USEFUL], color=BLUE, linewidth=2.6, label="useful")
-    axis.plot(range(USEFUL), truth[:USEFUL].abs(), "_", color=INK, markersize=5, label="true weight")
-    axis.set_title(name, fontsize=9.5)
+    axis.plot(range(USEFUL), truth[:USEFUL].abs(), "_", color=ORANGE, markersize=6, label="true weight")
+    axis.set_title(name)
     axis.set(ylim=(0, 2.4), ylabel="|posterior mean|")
-axes[0].legend(frameon=False, ncols=3, loc="upper right")
+axes[0].legend(ncols=3, loc="upper right")
 axes[1].set_xlabel("input")
 plt.show()
 

@@ -22,6 +22,9 @@
 # turned? Does it notice shoes? Which weights can it do without? It takes about eight minutes on two cores.
 #
 # ![The handwritten digits of which the network is least sure](attachment:cover.png)
+#
+# *Above each digit: its true label → the predicted one, the probability of that, and its spread (sd) over draws. Blue
+# marks wrong predictions.*
 
 # %%
 # %matplotlib inline
@@ -130,7 +133,7 @@ pd.DataFrame(rows).set_index("network").round(3)
 # Each draw of the weights gives ten probabilities for an image. Their mean is the prediction. The spread over draws of
 # the probability of the predicted class is one measure of doubt. The upper row has the twelve test digits with the
 # largest spread. The lower row has the twelve with the smallest predicted probability. `8→3, 0.42` means an 8 that was
-# taken for a 3, with probability 0.42.
+# taken for a 3, with probability 0.42. Blue marks wrong predictions.
 
 # %% tags=["cover"]
 prediction = twin.predict(test.x, num_draws=MANY_DRAWS)

@@ -43,8 +43,9 @@ import pyrobnn as bnn
 
 FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
 STEPS, POINT_STEPS, MEMBERS, CHAIN, DEPTH, NUM_DRAWS = (20, 20, 2, 4, 2, 20) if FAST else (8000, 3000, 5, 100, 7, 200)
-INK, BLUE, GREY, BAND = "#1c1c1c", "#0b4f8a", "#8a8a8a", "#c9ced6"
-plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "axes.titlelocation": "left"}
+INK, BLUE, ORANGE, GREY, PALE = "#1c1c1c", "#0b4f8a", "#d9822b", "#8a8a8a", "#dde3ea"  # as in bnn.plots
+plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY}
+plt.rcParams |= {"font.size": 9, "axes.titlelocation": "left", "axes.titlesize": 10, "legend.frameon": False}
 
 
 def svi(guide, steps, **settings):
@@ -89,7 +90,7 @@ for name, hand, auto in zip(("d_mu ", "d_rho"), (d_mu, d_rho), by_autograd, stri
 #
 # The data are points of $y = -x^4 + 3x^2 + 1$ with known noise 0.5, and none between −0.8 and 0.8. Three methods
 # approximate the same posterior of the same ten tanh units: mean-field, an ensemble of five point estimates, and NUTS,
-# the reference. Bands are ±2 standard deviations of the curve, without the noise.
+# the reference. The dark bands are ±2 standard deviations of the curve; the light ones include the noise.
 
 # %% tags=["cover"]
 everywhere = bnn.datasets.quartic()
@@ -103,19 +104,17 @@ toy_model = bnn.BNN(
 )
 gap = x_toy[:, 0].abs() < 0.8
 seen = ~gap & (x_toy[:, 0].abs() <= 2)
-figure, axes = plt.subplots(1, 3, figsize=(10, 2.9), sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True, layout="constrained")
 rows = {}
 for axis, (name, method) in zip(axes, METHODS.items(), strict=True):
     fitted = bnn.fit(toy_model, toy, method, seed=0, progress=False)
     view = fitted.predict(x_toy, num_draws=NUM_DRAWS)
     if name == "NUTS" and not FAST:
         print(f"NUTS: {bnn.function_rhat(fitted, x_toy)}")
-    low, high = (view.mean + sign * view.epistemic_std for sign in (-2, 2))
-    axis.fill_between(x_toy[:, 0], low, high, color=BAND, linewidth=0, label="±2 sd")
-    axis.plot(x_toy[:, 0], view.mean, color=INK, linewidth=1.2, label="mean")
-    axis.plot(x_toy[:, 0], truth, "--", color=BLUE, linewidth=1.2, label="truth")
-    axis.plot(toy.x[:, 0], toy.y, ".", color=INK, markersize=3)
-    axis.set(title=name, xlabel="x", ylim=(-6, 8))
+    bnn.plots.fit_1d(fitted, toy, x_toy, bnn.datasets.quartic_curve, num_draws=NUM_DRAWS, ax=axis)
+    axis.get_legend().remove()
+    axis.set(title=name, ylim=(-6, 8))
+    axis.label_outer()
     error = (view.mean - truth).square()
     rows[name] = {
         "RMSE among the data": error[seen].mean().sqrt(),
@@ -123,18 +122,18 @@ for axis, (name, method) in zip(axes, METHODS.items(), strict=True):
         "sd among the data": view.epistemic_std[seen].mean(),
         "sd in the gap": view.epistemic_std[gap].mean(),
     }
-axes[0].legend(frameon=False, ncols=3, loc="upper center")
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
 plt.show()
 pd.DataFrame(rows).T.astype(float).round(2)
 
 # %% [markdown]
 # Mean-field draws a flat line across the gap. It is wrong there by 1.95 and claims a standard deviation of 0.27, *less*
 # than among the data (0.30). The five members of the ensemble all make the same mistake. NUTS has the same network,
-# prior and data. Its band opens to 0.48 in the gap, 2.5 times as wide as among the data, and its mean is better. So
+# prior and data. Its band opens to 0.51 in the gap, 2.5 times as wide as among the data, and its mean is better. So
 # here the approximation is to blame. A guide with independent weights cannot represent several curves that all fit the
 # data. It settles for one.
 #
-# There is a second cause. The error of NUTS in the gap, 1.05, is still twice its standard deviation. Under the prior
+# There is a second cause. The error of NUTS in the gap, 1.13, is still twice its standard deviation. Under the prior
 # $N(0, 1)$ with ten units, a flat bridge is likelier than a deep dip. No inference method can repair that.
 
 # %% [markdown]
@@ -148,7 +147,8 @@ pd.DataFrame(rows).T.astype(float).round(2)
 # and 15 dB, in each building that it crosses. The noise has a standard deviation of 1 dB where the anchor is in view.
 # Behind buildings it has 4 dB, since power arrives by many weak paths. The data are 300 measurements, none inside
 # buildings and none in two *blind* regions. The region on the right covers nearly all of a building's shadow. The one
-# at the top left is open ground.
+# at the top left is open ground. In the maps the triangle is the anchor, hatched boxes are buildings, dashed ones blind
+# regions, and dots measurements.
 
 # %%
 SIDE, ANCHOR, EXPONENT, POWER = 100.0, torch.tensor([18.0, 45.0]), 2.0, -30.0
@@ -210,10 +210,12 @@ def draw_map(axis, values, title, *, limits=(0, 12), cmap="Blues"):
 
 
 figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.7), layout="constrained")
-shown = draw_map(axes[0], power(places), "power without noise; dots: measurements", limits=(-95, -45), cmap="cividis")
+shown = draw_map(axes[0], power(places), "power without noise", limits=(-95, -45), cmap="cividis")
 axes[0].plot(*data.x.T, ".", color="white", markeredgecolor=INK, markeredgewidth=0.4, markersize=4)
 figure.colorbar(shown, ax=axes[0], label="dBm")
 figure.colorbar(draw_map(axes[1], noise_sd(places), "sd of the noise"), ax=axes[1], label="dB")
+for axis in axes:
+    axis.set(xticks=(0, 50, 100), yticks=(0, 50, 100), xlabel="m", ylabel="m")
 plt.show()
 
 # %% [markdown]
@@ -319,10 +321,10 @@ table.iloc[:, 6:].round(2)
 # The causes, one by one:
 #
 # * **The noise.** With one level, fixed or inferred, no method orders the places well. The AUSE is 0.50 to 0.98, NUTS
-#   included (0.59); a random order has about 0.7. The aleatoric part is the largest and is the same everywhere. With
+#   included (0.53); a random order has about 0.7. The aleatoric part is the largest and is the same everywhere. With
 #   noise by place the AUSE falls to 0.21 to 0.30, about what the simulator itself gets (0.27).
 # * **Mean-field.** With one level of noise its epistemic standard deviation is 1.9 dB where there are data. In the
-#   blind regions it is 1.3 dB, with errors of 10 dB. For NUTS it goes up, from 1.6 to 3.6 dB, with errors of 4.3 dB.
+#   blind regions it is 1.3 dB, with errors of 10 dB. For NUTS it goes up, from 1.5 to 2.8 dB, with errors of 4.5 dB.
 #   The 95 % intervals of NUTS hold 96 % of the blind targets, the intervals of mean-field 64 %. The ensemble lies
 #   between (0.7 and 1.4 dB, 83 %). Mean-field also underfits, and takes the misfit for noise: it infers 5.0 dB where
 #   NUTS has 3.5.
@@ -335,16 +337,16 @@ table.iloc[:, 6:].round(2)
 # AUSE judges the order only, and relative to the model's own errors. Mean-field with noise by place has the best AUSE
 # of all, better than the simulator. Nearly all of its large errors are in one region (11.8 dB in the blind ones), and
 # its standard deviation is large there. But it is not large enough: only 72 % of the blind targets lie in its 95 %
-# intervals. The log score sees both, and prefers NUTS (−2.50 against −2.99).
+# intervals. The log score sees both, and prefers NUTS (−2.47 against −2.99).
 #
 # NUTS is a rough reference on this map. It has two chains of 100 draws. Their largest R-hat, printed above the maps, is
-# 1.3 with one level of noise and 2.0 with noise by place. So at some places the chains still disagree. In the
-# one-dimensional problem it is 1.07.
+# 1.4 with one level of noise and 1.9 with noise by place. So at some places the chains still disagree. In the
+# one-dimensional problem it is 1.06.
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.7), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
 keys = [*SHOWN, ("the simulator", "")]
-colors, lines = (GREY, GREY, INK, BLUE, BLUE, INK), ("-", "--", "-", "--", "-", ":")
+colors, lines = (ORANGE, "#7a4a12", "#0b2f57", "#3f86c4", "#8fc1e8", INK), ("-", "-", "-", "-", "-", ":")
 for key, color, line, marker in zip(keys, colors, lines, "sPovD^", strict=True):
     view, label = views[key], ", ".join(filter(None, key))
     curves = bnn.metrics.sparsification(view, observed)
@@ -355,11 +357,11 @@ for key, color, line, marker in zip(keys, colors, lines, "sPovD^", strict=True):
     level = [view.variance[group].mean().sqrt() for group in groups]
     right.plot(level, [error[group].mean().sqrt() for group in groups], **style)
 best = bnn.metrics.sparsification(views[SHOWN[-1]], observed)
-left.plot(1 - best.coverage, best.oracle, color=BAND, linewidth=3, label="by place, NUTS, best order", zorder=1)
+left.plot(1 - best.coverage, best.oracle, color=PALE, linewidth=4, label="by place, NUTS, best order", zorder=1)
 left.set(title="sparsification", xlabel="share of places left out", ylabel="RMSE of the rest / of all")
 left.set(xlim=(0, 1), ylim=(0, 2))
-left.legend(frameon=False, fontsize=7.5, loc="upper left", ncols=2)
-right.axline((0, 0), slope=1, color=BAND, linewidth=3, zorder=1)
+figure.legend(loc="outside lower center", ncols=4)
+right.axline((0, 0), slope=1, color=PALE, linewidth=4, zorder=1)
 right.set(title="eight groups of places by sd", xlabel="predicted sd, dB", ylabel="RMSE, dB")
 right.set(xlim=(0, None), ylim=(0, None))
 plt.show()
@@ -368,7 +370,7 @@ plt.show()
 # On the left, the curve of mean-field with one level of noise *rises*: its most uncertain places have smaller errors
 # than the rest. The right panel answers the question better. It shows the RMSE of groups of places with similar
 # standard deviations, not single errors. If the standard deviations are right, the groups lie on the diagonal. The
-# groups of NUTS with noise by place do, from 1 to 9 dB. The ensemble is a little overconfident where it is most certain
+# groups of NUTS with noise by place do, from 1 to 8 dB. The ensemble is a little overconfident where it is most certain
 # (0.7 dB, with an RMSE of 1.6). Mean-field with noise by place has a standard deviation of 8 dB in the group that
 # matters, and an RMSE of 16.
 
@@ -423,16 +425,16 @@ pd.DataFrame(rows).T.round(2)
 
 # %%
 if lora_views:
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     for axis, run in zip(axes, ("on foot", "by car"), strict=True):
         keys = [key for key in lora_views if key[0] == run]
-        for key, color, line in zip(keys, (GREY, GREY, BLUE, BLUE), ("-", "--", "-", "--"), strict=True):
+        for key, color, line in zip(keys, (ORANGE, ORANGE, BLUE, BLUE), ("-", "--", "-", "--"), strict=True):
             curves = bnn.metrics.sparsification(lora_views[key][0], lora_views[key][1].y)
             axis.plot(1 - curves.coverage, curves.error, line, color=color, linewidth=1.6, label=", ".join(key[1:]))
         axis.axhline(1, color=INK, linewidth=0.8, linestyle=":")
         axis.set(title=f"tested on the run {run}", xlabel="share of measurements left out", xlim=(0, 1), ylim=(0, 1.7))
     axes[0].set_ylabel("RMSE of the rest / of all")
-    axes[0].legend(frameon=False, ncols=2, loc="upper left")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     plt.show()
 
 # %% [markdown]

@@ -43,8 +43,9 @@ warnings.filterwarnings("ignore", message="Estimated shape parameter")  # the ta
 FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
 ENGINE = "eager" if FAST else "auto"
 STEPS, REFIT_STEPS, SIMULATIONS, NUM_DRAWS = (20, 20, 20, 100) if FAST else (5000, 2000, 50, 1000)
-INK, BAND, BLUE, GREY = "#1c1c1c", "#c9ced6", "#0b4f8a", "#8a8a8a"
-plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "axes.titlelocation": "left"}
+INK, BLUE, GREY = "#1c1c1c", "#0b4f8a", "#8a8a8a"  # as in bnn.plots
+plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY}
+plt.rcParams |= {"font.size": 9, "axes.titlelocation": "left", "axes.titlesize": 10, "legend.frameon": False}
 
 # %% [markdown]
 # ## The two posteriors
@@ -84,17 +85,13 @@ fits = {"good": good, "narrow": narrowed(good)}
 
 # %% tags=["cover"]
 x_wide = torch.linspace(-1.5, 1.5, 121)[:, None]
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharex=True, sharey=True, layout="constrained")
 for axis, (name, posterior) in zip(axes, fits.items(), strict=True):
-    prediction = posterior.predict(x_wide, num_draws=NUM_DRAWS)
-    mean, std = prediction.mean.flatten(), prediction.epistemic_std.flatten()
-    axis.fill_between(x_wide[:, 0], mean - 2 * std, mean + 2 * std, color=BAND, linewidth=0, label="curve, ±2 sd")
-    axis.plot(x_wide[:, 0], mean, color=INK, linewidth=1.4, label="mean")
-    axis.plot(x_wide[:, 0], torch.sin(3 * x_wide[:, 0]), "--", color=BLUE, linewidth=1.3, label="truth")
-    axis.plot(train.x[:, 0], train.y, "o", color=INK, markersize=3, label="data")
-    axis.set(title=name, xlabel="x", xlim=(-1.5, 1.5), ylim=(-2, 2))
-axes[0].set_ylabel("y")
-axes[0].legend(frameon=False, loc="upper left", ncols=2)
+    bnn.plots.fit_1d(posterior, train, x_wide, lambda x: (3 * x).sin(), num_draws=NUM_DRAWS, ax=axis)
+    axis.get_legend().remove()
+    axis.set(title=name, ylim=(-2, 2))
+    axis.label_outer()
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
 plt.show()
 
 # %% [markdown]
@@ -148,14 +145,14 @@ print(f"exact log evidence of the line {law.log_prob(slope.y):.2f}")
 pd.DataFrame(rows, index=["k-hat", "effective draws", "reliable", "log evidence", "its standard error"]).T
 
 # %% [markdown]
-# On the line k-hat works as intended. It accepts the good guide (-0.16), and the evidence is exact, 10.01. It rejects
+# On the line k-hat works as intended. It accepts the good guide (-0.08), and the evidence is exact, 10.01. It rejects
 # the narrow one (0.93): 28 of its 1000 draws are left, and the evidence is 3 standard errors off.
 #
 # On the network k-hat rejects the good posterior as well, as for nearly every network. One reason is symmetry. The five
 # units can be exchanged and their signs flipped in $5!\, 2^5 = 3840$ ways, and a guide covers one of them. The other
 # reason is that errors in each of the 16 weights multiply, so a joint distribution is hard to match. A good k-hat is
 # good news. A bad one says that the *weights* are wrong, and nothing about predictions. Here the narrow posterior even
-# has the lower k-hat (0.99 against 1.22). Do not choose by it.
+# has the lower k-hat (1.06 against 1.15). Do not choose by it.
 
 # %% [markdown]
 # ## 3. LOO believes the posterior, held-out data do not
@@ -191,11 +188,11 @@ pd.DataFrame(
 bnn.compare(held_out)[["rank", "elpd", "elpd_diff", "dse", "weight"]].round(2)
 
 # %% [markdown]
-# LOO under q prefers the narrow posterior by far (0.94 against -0.16), and held-out data say the opposite (-1.27
-# against 0.14). The draws of a narrow posterior hardly differ, so leaving out an example changes nothing. It seems to
-# use 0.2 parameters, and no k-hat of an example warns. The good posterior gets the warnings (9 of 16), and its LOO is
-# too low. Its folds and its held-out data agree at 0.14. So compare guides by held-out data or folds, and never by LOO
-# under q. (The posterior that was stopped early has a stacking weight of 0.32. It predicts some points better, but that
+# LOO under q prefers the narrow posterior by far (0.88 against -0.50), and held-out data say the opposite (-0.92
+# against 0.20). The draws of a narrow posterior hardly differ, so leaving out an example changes nothing. It seems to
+# use 0.2 parameters, and no k-hat of an example warns. The good posterior gets the warnings (10 of 16), and its LOO is
+# too low. Its folds (0.06) and its held-out data (0.20) are close. So compare guides by held-out data or folds, and never by LOO
+# under q. (The posterior that was stopped early has a stacking weight of 0.29. It predicts some points better, but that
 # does not make it good.)
 
 # %% [markdown]
@@ -222,9 +219,12 @@ for name, report in reports.items():
         tree,
         group="prior_sbc",
         sample_dims=["simulation"],
-        visuals={"p_value_text": False, "ecdf_lines": {"color": INK}},
-        figure_kwargs={"figsize": (9, 2.6)},
+        visuals={"p_value_text": False, "ecdf_lines": {"color": BLUE}},
+        figure_kwargs={"figsize": (9, 2.8)},
     )
+    for axis, place in zip(plt.gcf().axes, PLACES, strict=True):
+        axis.set(title=f"{name}, {place}", xlabel="share of draws below the truth")
+    plt.gcf().axes[0].set_ylabel("its distribution\nless uniform")
 plt.show()
 
 
@@ -232,7 +232,7 @@ plt.show()
 # If a line rises first and then falls far below zero, the shares crowd at 0 and 1: the draws are too narrow. A line on
 # one side of zero would be a bias. Dots mark the simulations with the strongest evidence against uniformity. The fit
 # that was stopped early fails everywhere. The good one is worse than it looked. Among the data nothing speaks against
-# it. In the gap and outside it is too narrow as well (spreads of 1.21 and 1.33, where 1 is right). One normal cannot
+# it. In the gap and outside it is too narrow as well (spreads of 1.26 and 1.44, where 1 is right). One normal cannot
 # represent the different curves through the same points. Held-out data cannot show this at $x = 1.5$, where there are
 # none; a simulation knows its truth. It judges a method for a model, not this fit.
 
@@ -265,10 +265,10 @@ for name, posterior in refitted.items():
 table
 
 # %% [markdown]
-# For the good posterior the curve is sensitive to the prior in the gap (0.081), but not among the data (0.021). The new
-# fits agree. In the gap the mean moves from -0.44 to -0.80, by one and a half standard deviations; among the data it
-# moves by 0.03. ArviZ calls it a "conflict" if a quantity depends on both prior and likelihood. For the narrow
-# posterior nothing seems to depend on anything, least of all in the gap. Its draws are all alike, so reweighting cannot
+# For the good posterior the curve depends on the prior most in the gap (0.048, just below the limit) and least among
+# the data (0.018). The new fits agree. In the gap the mean moves from -0.37 to -0.69, by one and a half standard
+# deviations; among the data it moves by 0.01. ArviZ calls it a "conflict" if a quantity depends on both prior and likelihood. For the narrow
+# posterior nothing seems to depend on anything. Its draws are all alike, so reweighting cannot
 # move them. A low sensitivity therefore means something only after the other tests. A new fit with another prior is the
 # safer test.
 
@@ -299,16 +299,17 @@ for name, tree in chains.items():
         tree,
         var_names=["curve"],
         labels=["pred_id"],
-        visuals={"trunk": {"color": INK}, "twig": {"color": GREY}, "point_estimate": {"color": INK}},
+        visuals={"trunk": {"color": BLUE}, "twig": {"color": GREY}, "point_estimate": {"color": BLUE}},
         figure_kwargs={"figsize": (9, 2.4)},
     )
     plot.add_title(name)
+    plt.gcf().axes[-1].set_xlabel("value of the curve, y")
 plt.show()
 
 # %% [markdown]
 # Each line of the forest is a seed; its thick part holds half of the draws. The two axes differ. The good fits overlap
-# in the gap and among the data (R-hat 1.03 and 1.02) and differ somewhat outside (1.12). The narrow ones contradict
-# each other (1.5 to 2.1): each is certain of something else. The weights have an R-hat of 2.7 although the curves
+# in the gap and among the data (R-hat 1.02 in both) and differ somewhat outside (1.18). The narrow ones contradict
+# each other (1.3 to 2.0): each is certain of something else. The weights have an R-hat of 2.7 although the curves
 # agree, again because of the symmetries. Seeds that agree may still share a mistake, as section 4 showed.
 
 # %% [markdown]
