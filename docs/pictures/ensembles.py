@@ -40,7 +40,7 @@ def main() -> None:
     for text in figure.findobj(Text):
         text.set_fontsize(10)
     for axis in figure.axes:
-        axis.set(xlabel="", ylabel="")
+        axis.label_outer()
     figure.axes[0].get_legend().remove()
     handles = figure.axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside upper center", ncols=4, frameon=False, fontsize=10)

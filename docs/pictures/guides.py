@@ -42,7 +42,7 @@ def main() -> None:
     for text in figure.findobj(Text):
         text.set_fontsize(10)
     for axis in figure.axes:
-        axis.set(xlabel="", ylabel="")
+        axis.label_outer()
     figure.axes[0].get_legend().remove()
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=10)

@@ -44,6 +44,8 @@ def main() -> None:
         axis.set_title(name, fontsize=10, loc="left")
         axis.tick_params(labelsize=10)
         axis.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("x", fontsize=10)
+    figure.supylabel("y", fontsize=10)
     labels = axis.get_legend_handles_labels()
     figure.legend(*labels, loc="outside upper center", ncols=3, frameon=False, fontsize=10)
     figure.savefig(OUT, dpi=110)
