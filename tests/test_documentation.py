@@ -1,7 +1,9 @@
 """README and the pages of the site: their code runs, their commands and links exist, their sentences are short."""
 
 import contextlib
+import functools
 import importlib.util
+import inspect
 import io
 import re
 import shlex
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+import pyrobnn as bnn
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -256,6 +260,24 @@ def test_a_long_sentence_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"# A title\n\nShort. {'word ' * 31}end.\n\n- an item of `code`\n")
     assert [len(one.split()) for one in sentences(page)] == [3, 1, 32, 5]
+
+
+def test_lists_of_members_in_the_reference_are_complete():
+    """A page that orders the members of a class names all of them: those that it leaves out would be on no page."""
+    text = (ROOT / "docs" / "reference" / "pyrobnn.md").read_text(encoding="utf-8")
+    lists = re.findall(r"^::: pyrobnn\.(\w+)\n(?:    .*\n)*?      members: \[([^\]]*)\]", text, re.MULTILINE)
+    assert len(lists) == 8
+    for owner, members in lists:
+        kind = getattr(bnn, owner)
+        defined = {
+            member
+            for base in kind.__mro__
+            if base.__module__.startswith("pyrobnn.")
+            for member, value in vars(base).items()
+            if inspect.isroutine(value) or isinstance(value, property | functools.cached_property | classmethod)
+        }
+        public = {one for one in defined if not one.startswith("_") and not one.endswith("_request")}  # of scikit-learn
+        assert not public - set(re.findall(r"\w+", members)), owner
 
 
 @pytest.mark.slow
