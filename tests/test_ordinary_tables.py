@@ -236,14 +236,27 @@ REFUSED = {
         "y",
         "numbers, but text in row 1, such as 'free'",
     ),
-    "two currencies": (table(a=lambda i: f"{'€$'[i % 2]}{i}"), "y", "'a' holds numbers with '€' and '$': write all"),
-    "per cent in part": (table(a=lambda i: f"{i}%" if i else "0.5"), "y", "'%', not in all rows: write all of them in"),
+    "two currencies": (
+        table(a=lambda i: f"{'€$'[i % 2]}{i}"),
+        "y",
+        "'a' holds numbers with '€' and '$'; expected '€' or '$', in the whole column: write all",
+    ),
+    "per cent in part": (
+        table(a=lambda i: f"{i}%" if i else "0.5"),
+        "y",
+        "'%', not in all rows; expected '%', in the whole column: write all of them in",
+    ),
     "dates as a target": (table(a=list(DAYS.strftime("%d.%m.%Y"))), "a", "Target column 'a' holds dates: turn them"),
     "words among dates": (table(a=lambda i: "2020-01-31" if i else "soon"), "y", "dates, but other text in row 1"),
     "day or month": (
         table(a=lambda i: f"{i % 12 + 1}/2/2020"),
         "y",
-        "'1/2/2020', which can be 2020-02-01 or 2020-01-02",
+        "'1/2/2020', which can be 2020-02-01 or 2020-01-02: expected a day above 12",
+    ),
+    "no names, and a cell as the target": (
+        "1.5,2.5,a\n" * 9,
+        "2.5",
+        "has '2.5' as the name of a column, and its first row looks like data, not names (1.5, 2.5, a): add a line of",
     ),
     "no names": ("1.5,2.5\n" * 9, "y", "has no column 'y', and its first row looks like data, not names (1.5, 2.5)"),
     "a name twice": ("a,a,y\n" + "1,2,3\n" * 9, "y", "has two columns with the name 'a': rename one of them"),
@@ -265,6 +278,22 @@ REFUSED = {
         table(a=lambda i: f"name{i}"),
         "y",
         "no categories: turn it into numbers, drop it (--drop a), or",
+    ),
+    "a unit without a space": (
+        table(a=lambda i: f"{i}kg"),
+        "y",
+        "(such as 12.5, 1,234.50, €3.20, 12 % or 80 kg), drop",
+    ),
+    "words in few numbers": (
+        table(a=lambda i: ["k.A.", "?", "unbekannt", "", "1"][i] if i < 5 else str(i % 2)),
+        "y",
+        "'a' holds numbers, but text in rows 1, 2, 3, such as 'k.A.' and '?' and 'unbekannt' (1 more is empty): turn "
+        "it into numbers, or let it count as missing, as empty cells do (--set data.missing=impute)",
+    ),
+    "more words than numbers": (
+        "a,y\n" + "".join(f"{i}.25,{i}.5\nk.A.,1.5\n?,2.5\n" for i in range(25)),
+        "y",
+        "'a' holds numbers, but text in rows 2, 3, 5, 6, 8 and 45 more, such as 'k.A.' and '?': turn",
     ),
     "ragged": (table(a=str) + "1,2,3,4\n", "y", "cannot be read as a table (Error tokenizing data"),
 }
@@ -326,7 +355,7 @@ def test_new_rows_are_read_as_in_training_and_what_lies_outside_is_said(tmp_path
     assert str(last)[:7] == "2021-01"
     for cell, message in {
         "5": "'share' held numbers with '%' in training, and now 5: write it alike",
-        "5 kg": "'share' holds numbers with 'kg'; training had '%': write all of them in one unit",
+        "5 kg": "'share' holds numbers with 'kg'; expected '%', as in training: write all of them in one unit",
     }.items():
         with pytest.raises(InputError) as caught:
             load_rows(write(tmp_path, f"price;share;kind;day\n1;{cell};v;03.01.2021\n", name="new.csv"), (), stored)

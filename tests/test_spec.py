@@ -1,6 +1,8 @@
 import copy
 import dataclasses
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import pyrobnn as bnn
@@ -146,6 +148,18 @@ def test_validation_is_taken_from_the_training_part(tmp_path):
         diabetes(tmp_path, "data.validation=0.25").prepare()
     prepared = diabetes(tmp_path, "data.validation=0.25", "fit.type=svi").prepare()
     assert [len(part) for part in (prepared.train, prepared.validation, prepared.test)] == [298, 100, 44]
+
+
+def test_the_share_of_the_test_part_is_given_where_no_splits_are_published(tmp_path):
+    frame = pd.DataFrame({"0": np.arange(40) / 7, "1": np.arange(40) + 0.5})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    table = {"path": str(tmp_path / "t.csv"), "target": "1"}
+    for data, sizes in ((table, (28, 12)), ({"name": "diabetes"}, (309, 133))):
+        prepared = RunSpec.from_dict({"data": data | {"test": 0.3}}).prepare()
+        assert (len(prepared.train), len(prepared.test)) == sizes
+        assert read(tmp_path, prepared.spec.to_toml()).data.test == 0.3
+    with pytest.raises(InputError, match="`test` draws another split, and sinusoid has its own: leave `test` out"):
+        RunSpec.from_dict({"data": {"name": "sinusoid", "test": 0.3}}).prepare()
 
 
 def test_classes_of_the_whole_set_count(tmp_path):

@@ -12,6 +12,8 @@ import torch
 from pyrobnn import InputError
 from pyrobnn._core import checks
 from pyrobnn._core.columns import as_table, encoded_names, encoder_from_dict, encoder_to_dict, make_encoder
+from pyrobnn._core.table_cells import read_cells
+from pyrobnn._core.table_files import Sheet
 from pyrobnn.datasets import load_features, load_table
 from pyrobnn.nets import MLP
 from pyrobnn.runs.spec import RunSpec
@@ -181,3 +183,73 @@ def test_text_in_a_column_of_numbers_is_refused_for_prediction(tmp_path):
     bad = write(tmp_path / "new.csv", MIXED.assign(size=["big", *MIXED["size"][1:]]))
     with pytest.raises(InputError, match="Column 'size' holds numbers, but text in row 1, such as 'big'"):
         load_features(bad, (), encoder=encoder)
+
+
+def test_words_among_numbers_and_dates_count_as_missing_where_missing_values_may_be(tmp_path):
+    words = {3: "k.A.", 5: "k.A.", 7: "unknown"}
+    days = pd.date_range("2020-01-01", periods=ROWS).strftime("%Y-%m-%d")
+    frame = pd.DataFrame({"a": [words.get(i, f"{i}.5") for i in range(ROWS)], "y": np.arange(ROWS) + 0.5})
+    frame["day"] = ["open" if i == 9 else day for i, day in enumerate(days)]
+    path = write(tmp_path / "t.csv", frame)
+    found = load_table(path, "y", missing="impute")
+    assert found.notes[:2] == (
+        "column 'a': 'k.A.' and 'unknown' in rows 4, 6, 8 counted as missing",
+        "column 'day': 'open' in row 10 counted as missing",
+    )
+    empty = write(tmp_path / "empty.csv", frame.replace(["k.A.", "unknown", "open"], None))
+    assert torch.equal(found.data.x, load_table(empty, "y", missing="impute").data.x)
+
+    encoder = json.loads(json.dumps(found.encoder, allow_nan=False))
+    assert torch.equal(load_features(path, (), encoder=encoder), found.data.x)
+    new = write(tmp_path / "new.csv", frame.assign(a=["?", *frame["a"][1:]]))
+    with pytest.raises(InputError, match="text in row 1, such as '\\?': turn it into numbers, or drop those rows"):
+        load_features(new, (), encoder=encoder)
+
+
+def test_words_among_the_numbers_of_a_sheet_are_read_as_in_text():
+    cells = pd.DataFrame({"a": pd.Series([1.5, "k.A.", 3, None], dtype=object)})
+    sheet = Sheet(cells, decimal_comma=False, notes=())
+    with pytest.raises(InputError, match="a holds numbers, but text in row 2, such as 'k.A.' .1 more is empty.: turn"):
+        read_cells(sheet, "a", "a", None, advice="drop it")
+    values, how, line = read_cells(sheet, "a", "a", None, words=True, advice="drop it")
+    np.testing.assert_array_equal(values, [1.5, np.nan, 3, np.nan])
+    assert (how["words"], line) == (["k.A."], "column 'a': 'k.A.' in row 2 counted as missing")
+
+
+def test_hints_for_a_prediction_can_be_followed(tmp_path):
+    encoder = load_table(write(tmp_path / "t.csv", MIXED), "y", id="id", missing="impute").encoder
+    stored = {**encoder, "missing": "raise"}
+    with pytest.raises(InputError) as caught:
+        load_features(write(tmp_path / "new.csv", MIXED), (), encoder=stored)
+    assert "in rows 4, 15, 26, 37: fill them in or drop those rows; only a new fit with --set" in str(caught.value)
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A table of 120 rows, the last 60 of which are copies under other names."""
+    generator = np.random.default_rng(0)
+    half = pd.DataFrame(generator.normal(size=(60, 2)).round(3), columns=["a", "b"])
+    half["kind"] = generator.choice(["u", "v", "w"], 60)
+    half["y"] = half["a"] + 0.25
+    whole = pd.concat([half, half], ignore_index=True).assign(name=[f"n{i}" for i in range(120)])
+    return write(tmp_path / "copied.csv", whole)
+
+
+@pytest.mark.parametrize("split", [0, 1])
+def test_the_same_rows_are_held_out_whichever_columns_are_used(copied, split):
+    settings = [{"id": "name"}, {"drop": ["name"]}, {"drop": ["name", "a"]}, {"drop": ["name", "b", "a"]}]
+    found = [load_table(copied, "y", split=split, test=0.3, **setting) for setting in settings]
+    parts = [dataset.split(split) for dataset in found]
+    for train, test in parts:
+        assert (len(train), len(test)) == (84, 36)
+        assert torch.equal(test.y, parts[0][1].y)
+        assert torch.equal(train.y, parts[0][0].y)
+        assert not set(train.y.tolist()) & set(test.y.tolist())
+
+
+def test_the_encoder_learns_from_the_training_part_alone(copied):
+    for split in range(5):
+        found = load_table(copied, "y", id="name", split=split)
+        train, _ = found.split(split)
+        low, high = found.encoder["read"]["a"]["range"]
+        assert [low, high] == [float(train.x[:, 0].min()), float(train.x[:, 0].max())]

@@ -48,7 +48,10 @@ def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series",
     if rival is not None and parsed[best].notna().all():
         first = int((rival != parsed[best]).to_numpy().argmax())
         readings = " or ".join(str(dates.iloc[first])[:10] for dates in (parsed[best], rival))
-        raise InputError(f"dates such as {different.iloc[first]!r}, which can be {readings}: write them in that form.")
+        raise InputError(
+            f"dates such as {different.iloc[first]!r}, which can be {readings}: expected a day "
+            "above 12 in some row, to tell day from month; else write them as year-month-day."
+        )
     found = dict(zip(different, parsed[best], strict=True))
     return pd.to_datetime(texts.map(lambda text: found.get(str(text), pd.NaT))), best
 

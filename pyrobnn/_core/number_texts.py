@@ -63,7 +63,9 @@ def read_numbers(
     import pandas as pd
 
     different = texts.dropna().unique().tolist()
-    if sum(_cell(text) is not None for text in different[:_SAMPLE]) < len(different[:_SAMPLE]) / 2:
+    sample = different[:_SAMPLE]
+    plausible = [text for text in sample if _cell(text) is not None]
+    if len(plausible) < len(sample) / 2 and 2 * texts.isin(plausible).sum() < texts.isin(sample).sum():
         return NumberFormat(".", ""), pd.Series(np.nan, index=texts.index)
     cells = {text: cell for text in different if (cell := _cell(text)) is not None}
     marks = sorted(_MARKS, key=lambda pair: pair[0] == ".") if comma else _MARKS

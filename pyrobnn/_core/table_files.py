@@ -75,6 +75,17 @@ def require(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
 _NO_NAMES = "and its first row looks like data, not names"
 
 
+def require_names(path: Path, target: str) -> None:
+    """Refuse a file without a line of names, whose first row would be taken for it, and a cell as the target."""
+    names = column_names(path)
+    numbered = all(name.isdecimal() for name in names) and [*map(int, names)] == sorted({*map(int, names)})
+    if _DATA_CELL.fullmatch(target) and looks_like_data(names) and not numbered:
+        raise InputError(
+            f"{path} has {target!r} as the name of a column, {_NO_NAMES} ({', '.join(names)}): add a line of names "
+            "above it, and give the name of the target."
+        )
+
+
 def looks_like_data(names: Sequence[str]) -> bool:
     """Return whether at least half of the names are numbers or dates."""
     return 2 * sum(bool(_DATA_CELL.fullmatch(name.strip())) for name in names) >= len(names)

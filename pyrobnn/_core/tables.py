@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from pyrobnn._core.dates import dates_of, without_zone
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.number_texts import NumberFormat, read_numbers
+from pyrobnn._core.table_cells import (
+    DATES,
+    NAMELESS,
+    TEXTS,
+    How,
+    names_rows,
+    read_cells,
+    refuse_missing,
+    refuse_words,
+    rows_of,
+)
 from pyrobnn._core.table_files import Sheet, check_names, read_sheet, require
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Task = Literal["regression", "classification"]
-How = Mapping[str, Any]
-"""How a column was read, in JSON's types; `kind` is one of the following."""
-NUMBERS, DATES, TEXTS = "numbers", "dates", "texts"
 
 _MOST_CLASSES = 10
 """Most distinct whole numbers that count as classes without a given task."""
@@ -27,11 +33,19 @@ _MOST_TEXTS = 50
 """Different texts that a target may always hold; more must come back ten times each, else they are no classes."""
 _MOST_CATEGORIES = 20
 """Different texts that a column may always hold; more must come back in every second row, else they are names."""
+_GAPS = {
+    True: "drop those rows, or let them be replaced by means, with columns that tell where (--set data.missing=impute)",
+    False: "fill them in or drop those rows; only a new fit with --set data.missing=impute can predict for them",
+}
+"""What to do about missing values, in training and in a prediction."""
+_WORDS = {
+    True: "let it count as missing, as empty cells do (--set data.missing=impute)",
+    False: "drop those rows",
+}
+"""What else to do about words among numbers or dates, likewise."""
 _MOST_SKEW = 2
 """Skewness of a target that is named; that of an exponential distribution."""
 _SKEWED = "column {0!r}: positive and skewed; a column of its logarithm may be predicted better, and never below zero"
-_MOST_ROWS = 5
-"""Rows that a message names."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,10 +84,17 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """A checked table: the columns to predict from, and the column to predict."""
+    """A checked table: the columns to predict from, and the column to predict.
+
+    Attributes:
+        inputs: the columns to predict from.
+        target: the column to predict.
+        compared: the columns that tell whether rows are copies: all but the target and names of rows.
+    """
 
     inputs: Inputs
     target: Target
+    compared: tuple[str, ...]
 
 
 def read_table(
@@ -113,7 +134,8 @@ def read_table(
     inputs = _inputs(sheet, dict.fromkeys(features), missing, faults, notes)
     _refuse(faults, path)
     assert target_column is not None  # a target without a fault
-    return Table(inputs, target_column)
+    compared = [name for name in sheet.frame.columns if name != target and not names_rows(sheet, name)]
+    return Table(inputs, target_column, tuple(compared))
 
 
 def read_inputs(path: Path, how: Mapping[str, How], *, missing: str = "raise") -> Inputs:
@@ -144,91 +166,6 @@ def _refuse(faults: Sequence[str], path: Path) -> None:
         raise InputError(f"{path} cannot be used, for {len(faults)} reasons (row 1 is below the names):{listed}")
 
 
-def _rows(chosen: Any) -> str:
-    """Return which rows a mask has, counted from 1 below the names of the columns."""
-    numbers = [str(i + 1) for i in np.flatnonzero(np.asarray(chosen, dtype=bool))]
-    if len(numbers) == 1:
-        return f"row {numbers[0]}"
-    listed = ", ".join(numbers[:_MOST_ROWS])
-    return f"rows {listed}" if len(numbers) <= _MOST_ROWS else f"rows {listed} and {len(numbers) - _MOST_ROWS} more"
-
-
-def _missing(column: Any, label: str, advice: str) -> None:
-    gaps = column.isna()
-    if gaps.any():
-        raise InputError(f"{label} has {int(gaps.sum())} missing value(s), in {_rows(gaps)}: {advice}.")
-
-
-# Cells
-
-
-def _as_read(sheet: Sheet, name: str, label: str, before: How | None) -> tuple["pd.Series", dict[str, Any], str]:
-    """Return a column with texts as numbers or dates where they are, how it was read, and a line about it.
-
-    Args:
-        sheet: the file.
-        name: name of the column.
-        label: the column in messages.
-        before: how it was read in training, or None.
-    """
-    import pandas as pd
-
-    column, expected = sheet.frame[name], None if before is None else before["kind"]
-    kind = pd.api.types.infer_dtype(column, skipna=True)
-    if expected == TEXTS:
-        return column, {"kind": TEXTS}, ""
-    if kind in ("date", "datetime", "datetime64") and expected != NUMBERS:
-        return without_zone(pd.to_datetime(column)), {"kind": DATES}, ""
-    if kind != "string":
-        if before is not None and (expected == DATES or "%" in before.get("signs", ())) and column.notna().any():
-            wanted = "dates" if expected == DATES else "numbers with '%'"
-            raise InputError(f"{label} held {wanted} in training, and now {column.dropna().iloc[0]}: write it alike.")
-        return column, {"kind": NUMBERS}, ""
-    present = column.dropna()
-    if expected != DATES:
-        form, numbers = read_numbers(column, comma=sheet.decimal_comma, decimal=(before or {}).get("decimal"))
-        strange = column.notna() & numbers.isna()
-        if expected == NUMBERS or 2 * strange.sum() <= len(present):
-            _refuse_strange(column, strange, label, "numbers", "text")
-            _check_signs(form, label, before)
-            is_whole = not (form.signs or column.isna().any() or present.str.contains(form.decimal, regex=False).any())
-            is_new = form.in_words and "decimal" not in (before or {})
-            how = {"kind": NUMBERS, "decimal": form.decimal, "signs": list(form.signs)}
-            return (
-                numbers.astype(np.int64) if is_whole else numbers,
-                how,
-                f"column {name!r}: read as numbers{form.in_words}" if is_new else "",
-            )
-    try:
-        dates, form_of_dates = dates_of(column, (before or {}).get("format"))
-    except InputError as error:
-        raise InputError(f"{label} holds {error}") from None
-    strange = column.notna() & dates.isna()
-    if expected == DATES or 2 * strange.sum() < len(present):
-        _refuse_strange(column, strange, label, "dates", "other text")
-        return dates, {"kind": DATES, "format": form_of_dates}, ""
-    return column, {"kind": TEXTS}, ""
-
-
-def _refuse_strange(column: "pd.Series", strange: "pd.Series", label: str, most: str, rest: str) -> None:
-    if strange.any():
-        raise InputError(
-            f"{label} holds {most}, but {rest} in {_rows(strange)}, such as {column[strange].iloc[0]!r}: turn it into "
-            f"{most}, or leave the cell empty if the value is missing."
-        )
-
-
-def _check_signs(form: NumberFormat, label: str, before: How | None) -> None:
-    """Refuse numbers in two units, and units other than in training; a currency may be left out, per cent may not."""
-    known = form.signs if before is None else tuple(before.get("signs", ()))
-    lacks = "%" in known and (form.has_bare or "%" not in form.signs)
-    if len(form.signs) > 1 or lacks or not set(form.signs) <= set(known):
-        found = " and ".join(map(repr, form.signs)) or "no sign"
-        instead = f"; training had {' and '.join(map(repr, known)) or 'none'}" if before is not None else ""
-        some = ", not in all rows" if lacks and form.signs and before is None else ""
-        raise InputError(f"{label} holds numbers with {found}{some}{instead}: write all of them in one unit.")
-
-
 # Inputs
 
 
@@ -249,12 +186,11 @@ def _input(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["
     from pyrobnn._core.columns import as_table
 
     label = f"Column {name!r}"
-    if name.startswith("Unnamed: "):
+    if name.startswith(NAMELESS):
         raise InputError(f"{label} has no name in the file: name it, or drop it if it is a saved index.")
+    column, how, line = read_cells(sheet, name, label, before, words=missing == "impute", advice=_WORDS[before is None])
     if missing == "raise":
-        instead = "let them be replaced by means, with columns that tell where (--set data.missing=impute)"
-        _missing(sheet.frame[name], label, f"drop those rows, or {instead}")
-    column, how, line = _as_read(sheet, name, label, before)
+        refuse_missing(column, label, _GAPS[before is None])
     if how["kind"] == DATES:
         return column, how, line
     if how["kind"] == TEXTS and before is not None:
@@ -263,11 +199,13 @@ def _input(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["
     if values.dtype == np.float64:
         infinite = np.isinf(values)
         if infinite.any():
-            raise InputError(f"{label} must be finite, and is not in {_rows(infinite)}: drop those rows or mend them.")
+            raise InputError(
+                f"{label} must be finite, and is not in {rows_of(infinite)}: drop those rows or mend them."
+            )
         return values, how, line
     text = _as_text(values)
     if before is not None:
-        _refuse_strange(text, text.notna(), label, "numbers", "text")
+        refuse_words(text, text.notna(), label, "numbers, but text", _WORDS[False])
     _check_categories(text, name)
     return text, how | {"kind": TEXTS}, line
 
@@ -289,9 +227,11 @@ def _check_categories(text: "pd.Series", name: str) -> None:
     present = text.dropna()
     count = present.nunique()
     if count > _MOST_CATEGORIES and count > len(present) / 2:
+        amounts = present.str.match(r"\W?\d").mean() > 1 / 2
+        forms = " (such as 12.5, 1,234.50, €3.20, 12 % or 80 kg)" if amounts else ""
         raise InputError(
             f"Column {name!r} holds {count} different texts in {len(text)} rows, such as {present.iloc[0]!r}, which "
-            f"are no categories: turn it into numbers, drop it (--drop {name}), or say that it names the rows "
+            f"are no categories: turn it into numbers{forms}, drop it (--drop {name}), or say that it names the rows "
             f"(--set data.id={name})."
         )
 
@@ -303,8 +243,8 @@ def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Targ
     from pandas.api import types
 
     label = f"Target column {name!r}"
-    _missing(sheet.frame[name], label, "drop those rows")
-    column, how, line = _as_read(sheet, name, label, None)
+    refuse_missing(sheet.frame[name], label, "drop those rows")
+    column, how, line = read_cells(sheet, name, label, None, advice="drop those rows")
     notes += [line] if line else []
     if how["kind"] == DATES:
         raise InputError(f"{label} holds dates: turn them into numbers, such as days since some date, or into classes.")
@@ -347,14 +287,14 @@ def _numbers(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) 
 
     if not pd.api.types.is_numeric_dtype(column.dtype):
         strange = pd.to_numeric(column, errors="coerce").isna()
-        where = f", with text such as {column[strange].iloc[0]!r} in {_rows(strange)}" if strange.any() else ""
+        where = f", with text such as {column[strange].iloc[0]!r} in {rows_of(strange)}" if strange.any() else ""
         raise InputError(
             f"{label} must be numeric for a regression, got {column.dtype}{where}: mend it, or ask for a "
             "classification (task='classification', a likelihood of classes)."
         )
     values = column.to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
-        raise InputError(f"{label} must be finite, and is not in {_rows(~np.isfinite(values))}: drop those rows.")
+        raise InputError(f"{label} must be finite, and is not in {rows_of(~np.isfinite(values))}: drop those rows.")
     if len(values) > 1 and (values == values[0]).all():
         raise InputError(f"{label} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
     kind = "whole numbers" if is_whole else "real numbers"

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, check_finite, check_flag
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
-from pyrobnn.data.splits import classes_of, drawn_together, same_inputs
+from pyrobnn.data.splits import same_inputs, split_rows
 
 
 class Data:
@@ -158,12 +158,7 @@ class Data:
             >>> len(train), len(test)
             (30, 10)
         """
-        if not 0 < fraction < 1:
-            raise InputError(f"`fraction` must lie between 0 and 1, got {fraction}.")
-        size = max(1, round(fraction * len(self)))
-        if size >= len(self):
-            raise InputError(f"Cannot split {len(self)} row(s) into two parts: pass more data.")
-        (part,), rest = drawn_together(same_inputs(self.x), [size], seed=seed, classes=classes_of(self.y))
+        rest, part = split_rows(same_inputs(self.x), self.y, fraction, seed=seed)
         return self[rest], self[part]
 
 

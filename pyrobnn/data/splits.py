@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import X, flat_rows
 
 _FEWEST_INPUTS = 10
@@ -17,14 +18,18 @@ def same_inputs(x: X) -> Tensor:
 
     Where few inputs come again and again, as in a table of some categories, each row is a group.
     """
-    width, number = x[0].numel(), torch.arange(len(x))
-    factors = torch.randint(-(2**62), 2**62, (width,), generator=torch.Generator().manual_seed(0)) | 1
-    marks = torch.cat([_mark(rows, factors) for rows in x.detach().split(_ROWS_AT_ONCE)])
+    factors = torch.randint(-(2**62), 2**62, (x[0].numel(),), generator=torch.Generator().manual_seed(0)) | 1
+    return same_marks(torch.cat([_mark(rows, factors) for rows in x.detach().split(_ROWS_AT_ONCE)]))
+
+
+def same_marks(marks: Tensor) -> Tensor:
+    """Return the group of each row, (N,), as `same_inputs` does, from a number for each that copies share."""
+    number = torch.arange(len(marks))
     _, group = marks.unique(return_inverse=True)
     count = int(group.max()) + 1
-    if count == len(x) or count < _FEWEST_INPUTS:
+    if count == len(marks) or count < _FEWEST_INPUTS:
         return number
-    first = torch.full((count,), len(x)).scatter_reduce(0, group, number, "amin")
+    first = torch.full((count,), len(marks)).scatter_reduce(0, group, number, "amin")
     return first.argsort().argsort()[group]
 
 
@@ -41,6 +46,24 @@ def classes_of(y: Tensor) -> Tensor | None:
         return None
     values, classes = y.unique(return_inverse=True)
     return classes if len(values) < len(y) else None
+
+
+def split_rows(groups: Tensor, y: Tensor, fraction: float, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the row numbers (rest, part) of a random split; groups stay whole, and each class has its share.
+
+    Args:
+        groups: the group of each row, (N,).
+        y: targets, (N,) or (N, K).
+        fraction: share of the rows in the part, rounded, and at least one.
+        seed: seed of the choice.
+    """
+    if not 0 < fraction < 1:
+        raise InputError(f"`fraction` must lie between 0 and 1, got {fraction}.")
+    size = max(1, round(fraction * len(y)))
+    if size >= len(y):
+        raise InputError(f"Cannot split {len(y)} row(s) into two parts: pass more data.")
+    (part,), rest = drawn_together(groups, [size], seed=seed, classes=classes_of(y))
+    return rest, part
 
 
 def drawn_together(

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.tables import Task
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.splits import same_inputs, split_rows
 
 NUM_RANDOM_SPLITS = 20
 TEST_FRACTION = 0.1
@@ -32,6 +34,9 @@ class Dataset:
         encoder: for a user's table, how its columns were read and encoded, in JSON's types;
             `pyrobnn.datasets.load_features` takes it.
         notes: for a user's table, what was assumed in reading it, a line for each.
+        groups: for a user's table, the group of each row, (N,): copies of a row share it, and a split keeps them in one
+            part. Else rows of the same inputs are copies.
+        test: share of the rows in the test part of a random split.
 
     Examples:
         >>> diabetes = bnn.datasets.load("diabetes")
@@ -50,6 +55,8 @@ class Dataset:
     reason: str = ""
     encoder: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    groups: Tensor | None = dataclasses.field(default=None, repr=False)
+    test: float = TEST_FRACTION
 
     @property
     def num_splits(self) -> int:
@@ -59,8 +66,8 @@ class Dataset:
     def split(self, i: int) -> tuple[Data, Data]:
         """Return the data of a split as (train, test).
 
-        If no splits are published, split i has a random 10 % of the rows (rounded, at least one) as its test part,
-        drawn by `Data.split(0.1, seed=i)`, with its share of each class.
+        If no splits are published, split i has a random share `test` of the rows (rounded, at least one) as its test
+        part, drawn as by `Data.split` with the seed i, with its share of each class.
 
         Args:
             i: number of the split, 0 to `num_splits` - 1.
@@ -78,11 +85,8 @@ class Dataset:
                 f"{self.name} has splits 0 to {self.num_splits - 1}, got {i!r}: pass a number in that range."
             )
         if not self.splits:
-            return random_split(self.data, i)
+            groups = same_inputs(self.data.x) if self.groups is None else self.groups
+            rest, part = split_rows(groups, self.data.y, self.test, seed=i)
+            return self.data[rest], self.data[part]
         train, test = self.splits[i]
         return self.data[train], self.data[test]
-
-
-def random_split(data: Data, i: int) -> tuple[Data, Data]:
-    """Return the random split of that number as (train, test)."""
-    return data.split(TEST_FRACTION, seed=i)

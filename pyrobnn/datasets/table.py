@@ -11,12 +11,13 @@ from torch import Tensor
 
 from pyrobnn._core import dates
 from pyrobnn._core.checks import as_tensor, check_inputs
+from pyrobnn._core.table_cells import DATES, NUMBERS, TEXTS
 from pyrobnn._core.table_files import ending
-from pyrobnn._core.tables import DATES, NUMBERS, TEXTS, Inputs, read_inputs, read_table
-from pyrobnn._torch.inputs import single
+from pyrobnn._core.tables import Inputs, Table, read_inputs, read_table
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.splits import same_marks, split_rows
 from pyrobnn.datasets._files import sha256
-from pyrobnn.datasets.base import Dataset, random_split
+from pyrobnn.datasets.base import TEST_FRACTION, Dataset
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,7 @@ def load_table(
     categories: str = "onehot",
     missing: str = "raise",
     split: int = 0,
+    test: float = TEST_FRACTION,
 ) -> Dataset:
     """Return a file as a data set without published splits: CSV, Excel (.xlsx, if openpyxl is installed) or Parquet.
 
@@ -52,7 +54,9 @@ def load_table(
         categories: how text becomes numbers, "onehot" (a column of 0 and 1 for each category) or "ordinal".
         missing: "raise" refuses missing features, "impute" replaces numbers by the mean of their column, adds a column
             of 0 and 1 that marks them, and makes a category of missing text.
-        split: the split whose training part gives means and categories.
+        split: the split whose training part gives means and categories. Copies of a row stay in one part: rows that
+            differ in no column of the file but the target and names of rows, whichever columns are features.
+        test: share of the rows in the test part of a split.
 
     Raises:
         InputError: the file cannot be read or is empty, a column is missing, or values cannot be used; one message
@@ -68,7 +72,9 @@ def load_table(
     """
     path = Path(path)
     table = read_table(path, target, task=task, id_column=id, drop=drop, missing=missing)
-    encoder = _learned(table.inputs, table.target.values, categories, missing, split)
+    groups = _copies(table)
+    train, _ = split_rows(groups, torch.tensor(table.target.values), test, seed=split)
+    encoder = _learned(table.inputs, train, categories, missing)
     x, names = _encoded(_expanded(table.inputs.columns, encoder["read"]), encoder)
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
     lines = [f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how]
@@ -84,6 +90,8 @@ def load_table(
         table.target.reason,
         encoder,
         (*table.inputs.notes, *lines),
+        groups,
+        test,
     )
 
 
@@ -179,13 +187,19 @@ def _count(chosen: "pd.Series") -> str:
     return f"{chosen.sum()} row{'' if chosen.sum() == 1 else 's'}"
 
 
-def _learned(inputs: Inputs, targets: Any, categories: str, missing: str, split: int) -> dict[str, Any]:
-    """Return the encoder of the training part of a split."""
+def _copies(table: Table) -> Tensor:
+    """Return the group of each row of the file, (N,), which its copies share, from the cells as they were read."""
+    import pandas as pd
+
+    marks = pd.util.hash_pandas_object(table.inputs.frame[list(table.compared)], index=False)
+    return same_marks(torch.from_numpy(marks.to_numpy(copy=True).view(np.int64)))
+
+
+def _learned(inputs: Inputs, rows: Tensor, categories: str, missing: str) -> dict[str, Any]:
+    """Return the encoder that these rows teach."""
     from pyrobnn._core.columns import encoder_to_dict, make_encoder
 
-    num_rows = len(inputs.columns)
-    rows, _ = random_split(Data(torch.arange(num_rows)[:, None], targets), split)
-    train = inputs.columns.iloc[single(rows.x, "A split")[:, 0].numpy()]
+    train = inputs.columns.iloc[rows.numpy()]
     read = {
         name: dict(how) | (dates.learned_dates(train[name]) if how["kind"] == DATES else {})
         for name, how in inputs.how.items()

@@ -31,6 +31,7 @@ class DataSpec:
         categories: how columns of text become numbers, "onehot" or "ordinal".
         missing: "raise" refuses missing values, "impute" replaces them by means and adds indicator columns.
         split: number of the train/test split.
+        test: share of the rows to test on, for data without published splits; a tenth if not given.
         standardize: centre and scale inputs, and real-valued targets, by the training part; inputs with a natural
             scale, such as pixels, are left unchanged.
         validation: share of the training part that is held out to follow the fit, or None.
@@ -45,6 +46,7 @@ class DataSpec:
     categories: Literal["onehot", "ordinal"] = "onehot"
     missing: Literal["raise", "impute"] = "raise"
     split: Annotated[int, Field(ge=0)] = 0
+    test: Annotated[float, Field(gt=0, lt=1)] | None = None
     standardize: bool = True
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
 
@@ -67,6 +69,7 @@ class DataSpec:
         """
         from pyrobnn import datasets
         from pyrobnn.data.in_memory import Data
+        from pyrobnn.datasets.base import TEST_FRACTION
 
         if self.path is not None and self.target is not None:
             dataset = datasets.load_table(
@@ -78,11 +81,19 @@ class DataSpec:
                 categories=self.categories,
                 missing=self.missing,
                 split=self.split,
+                test=TEST_FRACTION if self.test is None else self.test,
             )
         elif self.name in ("sinusoid", "quartic"):
             dataset = _toy(self.name)
         else:
             dataset = datasets.load(str(self.name))
+        if self.test is not None:
+            if dataset.splits:
+                raise InputError(
+                    f"[data] `test` draws another split, and {dataset.name} has its own: leave `test` out, and choose "
+                    f"one of them by `split`, 0 to {dataset.num_splits - 1}."
+                )
+            dataset = dataclasses.replace(dataset, test=self.test)
         raw = dataset.data
         data = Data(
             raw.x,

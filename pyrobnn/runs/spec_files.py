@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.table_files import check_names, column_names, looks_like_data
+from pyrobnn._core.table_files import check_names, column_names, looks_like_data, require_names
 from pyrobnn._core.tables import read_table
 from pyrobnn.runs.data_section import DataSpec
 
@@ -97,6 +97,7 @@ def first_line(tables: Mapping[str, Any], changes: Sequence[str]) -> str:
     section = data_section(data)
     names = [data["target"], *section.drop, *([] if section.id is None else [section.id])]
     check_names(Path(data["path"]), names)
+    require_names(Path(data["path"]), data["target"])
     num_inputs = len(column_names(Path(data["path"]))) - len(names)
     return f"{data['path']}: target {data['target']!r}, to be predicted from {num_inputs} other columns."
 

@@ -1,0 +1,158 @@
+"""Columns of users' tables as numbers, dates or text, with the rows that cannot be read."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyrobnn._core.dates import dates_of, without_zone
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.number_texts import NumberFormat, read_numbers
+from pyrobnn._core.table_files import Sheet
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+How = Mapping[str, Any]
+"""How a column was read, in JSON's types; `kind` is one of the following."""
+NUMBERS, DATES, TEXTS = "numbers", "dates", "texts"
+
+NAMELESS = "Unnamed: "
+"""Start of the name that pandas gives to a column without one, such as a saved index."""
+_MOST_NUMBERS = 20
+"""Different numbers that a column of categories may hold."""
+_MOST_ROWS = 5
+"""Rows that a message names."""
+_MOST_WORDS = 3
+"""Texts that a message names."""
+
+
+def rows_of(chosen: Any) -> str:
+    """Return which rows a mask has, counted from 1 below the names of the columns."""
+    numbers = [str(i + 1) for i in np.flatnonzero(np.asarray(chosen, dtype=bool))]
+    if len(numbers) == 1:
+        return f"row {numbers[0]}"
+    listed = ", ".join(numbers[:_MOST_ROWS])
+    return f"rows {listed}" if len(numbers) <= _MOST_ROWS else f"rows {listed} and {len(numbers) - _MOST_ROWS} more"
+
+
+def refuse_missing(column: Any, label: str, advice: str) -> None:
+    """Refuse a column with gaps."""
+    gaps = column.isna()
+    if gaps.any():
+        raise InputError(f"{label} has {int(gaps.sum())} missing value(s), in {rows_of(gaps)}: {advice}.")
+
+
+def read_cells(
+    sheet: Sheet, name: str, label: str, before: How | None, *, words: bool = False, advice: str
+) -> tuple["pd.Series", dict[str, Any], str]:
+    """Return a column with texts as numbers or dates where they are, how it was read, and a line about it.
+
+    Args:
+        sheet: the file.
+        name: name of the column.
+        label: the column in messages.
+        before: how it was read in training, or None.
+        words: whether words among numbers or dates count as missing.
+        advice: an alternative to mending such words, for messages.
+    """
+    import pandas as pd
+
+    column, expected = sheet.frame[name], None if before is None else before["kind"]
+    kind = pd.api.types.infer_dtype(column, skipna=True)
+    if expected == TEXTS:
+        return column, {"kind": TEXTS}, ""
+    if kind in ("date", "datetime", "datetime64") and expected != NUMBERS:
+        return without_zone(pd.to_datetime(column)), {"kind": DATES}, ""
+    if kind not in ("string", "mixed", "mixed-integer"):
+        if before is not None and (expected == DATES or "%" in before.get("signs", ())) and column.notna().any():
+            wanted = "dates" if expected == DATES else "numbers with '%'"
+            raise InputError(f"{label} held {wanted} in training, and now {column.dropna().iloc[0]}: write it alike.")
+        return column, {"kind": NUMBERS}, ""
+    texts = column.map(str, na_action="ignore")
+    known = (before or {}).get("words", _by_count(texts) if words and before is None else ())
+    if expected != DATES:
+        form, numbers = read_numbers(texts, comma=sheet.decimal_comma, decimal=(before or {}).get("decimal"))
+        strange = texts.notna() & numbers.isna()
+        if expected == NUMBERS or _are_numbers(texts, numbers):
+            refuse_words(texts, strange & ~texts.isin(known), label, "numbers, but text", advice)
+            _check_signs(form, label, before)
+            points = texts.str.contains(form.decimal, regex=False, na=False)
+            is_whole = not (form.signs or numbers.isna().any() or points.any())
+            stored, gaps = _as_gaps(texts, strange)
+            how = {"kind": NUMBERS, "decimal": form.decimal, "signs": list(form.signs)} | stored
+            in_words = form.in_words if "decimal" not in (before or {}) else ""
+            phrases = [f"read as numbers{in_words}"] if in_words else []
+            line = "; ".join([*phrases, *filter(None, [gaps])])
+            return numbers.astype(np.int64) if is_whole else numbers, how, f"column {name!r}: {line}" if line else ""
+    try:
+        dates, form_of_dates = dates_of(texts, (before or {}).get("format"))
+    except InputError as error:
+        raise InputError(f"{label} holds {error}") from None
+    strange = texts.notna() & dates.isna()
+    if expected == DATES or 2 * strange.sum() < texts.notna().sum():
+        refuse_words(texts, strange & ~texts.isin(known), label, "dates, but other text", advice)
+        stored, gaps = _as_gaps(texts, strange)
+        return dates, {"kind": DATES, "format": form_of_dates} | stored, f"column {name!r}: {gaps}" if gaps else ""
+    return column, {"kind": TEXTS}, ""
+
+
+def _are_numbers(texts: "pd.Series", numbers: "pd.Series") -> bool:
+    """Return whether half of the cells are numbers, or more different numbers than categories or words there are."""
+    found = numbers.nunique()
+    words = texts[numbers.isna()].nunique()
+    return bool(2 * numbers.notna().sum() >= texts.notna().sum()) or found > max(_MOST_NUMBERS, words)
+
+
+def refuse_words(texts: "pd.Series", strange: "pd.Series", label: str, most: str, advice: str) -> None:
+    """Refuse cells that are not like most of a column; `most` says what those are, and what the others are."""
+    if not strange.any():
+        return
+    gaps, listed = int(texts.isna().sum()), " and ".join(map(repr, _by_count(texts[strange])[:_MOST_WORDS]))
+    empty = f" ({gaps} more {'is' if gaps == 1 else 'are'} empty)" if gaps else ""
+    kind = most.partition(",")[0]
+    raise InputError(
+        f"{label} holds {most} in {rows_of(strange)}, such as {listed}{empty}: turn it into {kind}, or {advice}."
+    )
+
+
+def _by_count(texts: "pd.Series") -> list[str]:
+    return list(texts.value_counts().index)
+
+
+def _as_gaps(texts: "pd.Series", words: "pd.Series") -> tuple[dict[str, Any], str]:
+    """Return what is stored of words that count as missing, if any, and a phrase on them."""
+    if not words.any():
+        return {}, ""
+    found = _by_count(texts[words])
+    listed = " and ".join(map(repr, found[:_MOST_WORDS])) + (" and others" if len(found) > _MOST_WORDS else "")
+    return {"words": found}, f"{listed} in {rows_of(words)} counted as missing"
+
+
+def _check_signs(form: NumberFormat, label: str, before: How | None) -> None:
+    """Refuse numbers in two units, and units other than in training; a currency may be left out, per cent may not."""
+    known = form.signs if before is None else tuple(before.get("signs", ()))
+    lacks = "%" in known and (form.has_bare or "%" not in form.signs)
+    if len(form.signs) > 1 or lacks or not set(form.signs) <= set(known):
+        found = " and ".join(map(repr, form.signs)) or "no sign"
+        some = ", not in all rows" if lacks and form.signs and before is None else ""
+        where = "in the whole column" if before is None else "as in training"
+        expected = f"{' or '.join(map(repr, known)) or 'none'}, {where}"
+        raise InputError(
+            f"{label} holds numbers with {found}{some}; expected {expected}: write all of them in one unit."
+        )
+
+
+def names_rows(sheet: Sheet, name: str) -> bool:
+    """Return whether a column has a name for each row: all different, and neither numbers nor dates."""
+    import pandas as pd
+
+    column = sheet.frame[name]
+    if name.startswith(NAMELESS):
+        return True
+    if not column.is_unique or pd.api.types.infer_dtype(column) != "string":
+        return False
+    try:
+        return read_cells(sheet, name, name, None, words=True, advice="")[1]["kind"] == TEXTS
+    except InputError:  # not one kind of cells
+        return False
