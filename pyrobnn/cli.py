@@ -18,11 +18,15 @@ from typer.core import TyperGroup
 
 from pyrobnn._core.errors import InputError, printable
 from pyrobnn._core.table_files import check_names, ending
+from pyrobnn._core.waiting import waiting
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec_files import check_values, first_line, not_of_data, read_spec, spec_of_table
 
 _UNFINISHED = ".unfinished"
 """Suffix of the name of a run folder until its fit is done."""
+
+
+_LOADING = "loading torch and Pyro"
 
 
 class _PlainErrors(TyperGroup):
@@ -98,7 +102,8 @@ def demo(
     An earlier demonstration in the folder is replaced.
     """
     with _stopped_cleanly(lambda: f"the finished part is in {out}" if out.exists() else "nothing was done yet"):
-        from pyrobnn.runs import demo
+        with waiting(_LOADING):
+            from pyrobnn.runs import demo
 
         demo.demo(out, seed=seed, progress=sys.stderr.isatty(), console=Console(soft_wrap=False))
 
@@ -140,7 +145,8 @@ def fit(
         is_checkpoint = resume.name.endswith(_UNFINISHED) and not is_run_folder(resume)
         folder = resume.with_name(resume.name.removesuffix(_UNFINISHED)) if is_checkpoint else resume
         with _stopped_cleanly(lambda: _kept(folder, earlier=None)):
-            from pyrobnn.runs.run import resume as resume_run
+            with waiting(_LOADING):
+                from pyrobnn.runs.run import resume as resume_run
 
             result = resume_run(folder, progress=sys.stderr.isatty())
         _show(result)
@@ -174,7 +180,8 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
 
 
 def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, overwrite: bool) -> Any:
-    from pyrobnn.runs.run import run
+    with waiting(_LOADING):
+        from pyrobnn.runs.run import run
 
     return run(
         _spec(tables, changes),
@@ -186,8 +193,9 @@ def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, over
 
 
 def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
-    from pyrobnn.runs.overrides import apply_overrides
-    from pyrobnn.runs.spec import RunSpec
+    with waiting(_LOADING):
+        from pyrobnn.runs.overrides import apply_overrides
+        from pyrobnn.runs.spec import RunSpec
 
     return RunSpec.from_dict(apply_overrides(tables, changes))
 
@@ -253,7 +261,8 @@ def _time_of(file: Path) -> int | None:
 def diagnose(run_dir: Path) -> None:
     """Show the findings for and against the fit of a run."""
     run_folder(run_dir)
-    from pyrobnn.runs.run import read_diagnosis
+    with waiting(_LOADING):
+        from pyrobnn.runs.run import read_diagnosis
 
     diagnosis = read_diagnosis(run_dir)
     for finding in diagnosis.findings:
@@ -272,7 +281,8 @@ def compare(run_dirs: list[Path]) -> None:
     """Compare runs on the test data that they share, example by example."""
     for folder in run_dirs:
         run_folder(folder)
-    from pyrobnn.runs.compared import compare_runs
+    with waiting(_LOADING):
+        from pyrobnn.runs.compared import compare_runs
 
     comparison = compare_runs(run_dirs)
     names = list(comparison.scores)
@@ -308,10 +318,11 @@ def predict(
     """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
     run_folder(run_dir)
     check_names(table, [])
-    from pyrobnn.runs.run import predict_table
+    with waiting(_LOADING):
+        from pyrobnn.runs.predictions import predict_table, rounded
 
     predictions = predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True))
-    predictions.to_csv(sys.stdout if out is None else out, index=False)
+    rounded(predictions).to_csv(sys.stdout if out is None else out, index=False)
     if out is not None:
         typer.echo(f"Predictions of {len(predictions)} rows: {out}")
 

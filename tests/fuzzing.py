@@ -30,7 +30,7 @@ from pyrobnn.cli import app
 from pyrobnn.datasets import load_features, load_table
 from pyrobnn.inference import tables as methods
 from pyrobnn.runs.overrides import apply_overrides
-from pyrobnn.runs.run import predict_table
+from pyrobnn.runs.predictions import predict_table
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.storage import files
 

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pyrobnn as bnn
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.waiting import waiting
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
@@ -289,12 +291,23 @@ def test_the_bar_names_the_phase_and_the_best_score(capsys):
     assert len(line.rstrip().replace("█" * 10, "")) <= 79
     bnn.fit(model, data, bnn.SVI(max_steps=100), engine="eager")
     shown = capsys.readouterr().err
-    places = [shown.index(word) for word in ("scales:", "training: step 100 [", "checking")]
-    assert places == sorted(places)
+    assert 0 <= shown.index("scales:") < shown.index("training: step 100 [")
+    assert "checking" not in shown  # it stands on a terminal alone, and is taken away there
     assert "/100" not in shown
     of_known_noise = model.with_parts(likelihood=bnn.likelihoods.Gaussian(0.1))
     bnn.fit(of_known_noise, data, bnn.SVI(guide="map", max_steps=100), engine="eager")
     assert "modes: 100step" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_word_stands_on_a_terminal_while_work_takes_seconds(terminal, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with waiting("checking"):
+        assert capsys.readouterr().err == "checking ..." * terminal
+    assert capsys.readouterr().err == "\r\x1b[K" * terminal
+    with waiting("checking", shown=False):
+        pass
+    assert not capsys.readouterr().err
 
 
 def test_a_long_fit_of_open_length_says_early_how_long_it_may_take(capsys, monkeypatch):

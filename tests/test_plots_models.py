@@ -343,7 +343,8 @@ def test_planes_of_real_targets_show_mean_and_standard_deviations():
     model = bnn.BNN(bnn.MLP(2, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
     posterior = model.fit(data, steps=5, **FIT)
     axes = plots.decision_surface(posterior, data, num_draws=20).axes
-    assert [heading(axis) for axis in axes[:3]] == ["Mean", "Standard deviation", "Epistemic standard deviation"]
+    names = ["Mean of y", "Standard deviation of y", "Epistemic standard deviation of y"]
+    assert [heading(axis) for axis in axes[:3]] == names
     assert axes[1].collections[0].levels[0] == 0
 
 

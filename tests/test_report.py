@@ -189,6 +189,12 @@ def test_more_inputs_have_observed_against_predicted_and_standardised_units():
     assert "The model saw standardised targets: subtract" in flat_text(rendered)
 
 
+def test_priors_by_patterns_of_names_are_named():
+    priors = {"*.bias": bnn.priors.Normal(1.0), "0.*": None, "*": bnn.priors.StudentT()}
+    model = bnn.BNN(bnn.MLP(1, [2], 1), prior=priors)
+    assert words._kind(model.settings["prior"]) == words._kind(priors) == "normal and student t"
+
+
 def test_the_audit_is_elbo_report(regression, page):
     train, posterior = regression
     audit = bnn.elbo_report(posterior, train, num_draws=300)
@@ -291,7 +297,51 @@ def test_every_warning_has_a_reason_in_words():
 def test_the_two_sentences_stand_above_all_else(page):
     text = flat_text(page)
     assert text.index("Whether it can be trusted is open") < text.index("The blue band")
-    assert text.index("The blue band") < text.index("10 uncertain weights") < text.index("Scores on 12")
+    assert text.index("The blue band") < text.index("Scores on 12") < text.index("10 uncertain weights")
+
+
+def test_all_but_sentences_and_two_pictures_is_folded(page):
+    seen, folded = sections(page)
+    assert "<h2>" not in seen.replace("<h2>Predictions</h2>", "").replace("<h2>Calibration</h2>", "")
+    for heading in ("Scores on 12", "Is the fit credible?", "What to do next", "The audited ELBO", "Data", "Settings"):
+        assert f"<summary><h2>{heading}" in folded
+
+
+def test_what_was_assumed_in_reading_the_data_is_said(regression, drawn):
+    train, posterior = regression
+    assert "column 'Land': 'DE' in all rows" in flat_text(
+        report(posterior, train, notes=["column 'Land': 'DE' in all rows"])
+    )
+
+
+def letters(figures):
+    return [text.get_text() for figure in figures for text in figure.findobj(Text)]
+
+
+def test_pictures_bear_the_name_of_the_target_and_of_classes(classification, drawn):
+    train, _, posterior = classification
+    named = bnn.Data(train.x.repeat(2, 1), train.y.repeat(2), feature_names=train.feature_names, target_name="colour $")
+    report(posterior, named, test=named, class_names=("red", "green", "blue"))
+    shown = letters(drawn)
+    assert {"red", "green", "blue", "colour \\$", "confidence in the predicted colour \\$"} <= set(shown)
+    assert not [text for text in shown if "class 1" in text]
+    drawn.clear()
+    x = torch.linspace(-1, 1, 24)[:, None]
+    table = bnn.Data(x.repeat(1, 3), x[:, 0], target_name="price")
+    report(fitted(table, bnn.likelihoods.Gaussian(scale=0.5)), table)
+    shown = letters(drawn)
+    assert {"observed price", "predicted price", "share of price inside", "price"} <= set(shown)
+    assert not [text for text in shown if re.search(r"\by\b", text)]
+
+
+def test_a_guide_with_one_density_of_all_weights_has_totals_alone(regression, drawn):
+    train, _ = regression
+    guide = bnn.guides.Auto("AutoMultivariateNormal")
+    text = flat_text(report(fitted(train, bnn.likelihoods.Gaussian(scale=0.5), guide=guide), train))
+    assert "one density of all weights together, so the table has totals alone" in text
+    assert "total10" in text
+    assert "0.weight" not in text
+    assert "0.00 ± 0.00" not in text
 
 
 # pictures on a phone

@@ -11,7 +11,8 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.metrics import score
 from pyrobnn.runs.compared import compare_runs
-from pyrobnn.runs.run import predict_table, read_diagnosis, resume, run
+from pyrobnn.runs.predictions import predict_table, rounded
+from pyrobnn.runs.run import read_diagnosis, resume, run
 from pyrobnn.runs.spec import RunSpec
 
 FIT = {"type": "svi", "steps": 3, "seed": 1, "device": "cpu", "engine": "eager"}
@@ -116,6 +117,19 @@ def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, 
     few = run(spec_of(data={"path": str(few), "target": "b"}), tmp_path / "few", progress=False)
     metrics = json.loads((few.path / "metrics.json").read_text())
     assert (metrics["num_test"], metrics["scores"]["rmse"]["stderr"]) == (1, None)
+
+
+def test_files_of_predictions_have_the_digits_that_mean_something():
+    numbers = {"mean": [1 / 3, 1e9 + 1 / 3, 0.0, -2e-7], "std": [1 / 7, 2 / 3, np.inf, 1 / 7], "lower_95": [1e9] * 4}
+    frame = pd.DataFrame({"name": [1 / 3] * 4, **numbers, "outside": ["", "a", "", ""]})
+    text = rounded(frame).to_csv(index=False).splitlines()
+    assert text[1:3] == [
+        "0.3333333333333333,0.333333,0.142857,1000000000.0,",
+        "0.3333333333333333,1000000000.3333,0.666667,1000000000.0,a",
+    ]
+    assert text[3:] == ["0.3333333333333333,0.0,inf,1000000000.0,", "0.3333333333333333,-2e-07,0.142857,1000000000.0,"]
+    classes = pd.DataFrame({"row": [1], "class": ["a"], "prob_a": [1 - 1e-9], "prob_b": [1e-58], "entropy": [-1e-17]})
+    assert rounded(classes).to_csv(index=False).splitlines()[1] == "1,a,1.0,0.0,0.0"
 
 
 def test_an_existing_folder_is_refused_before_training(whole):

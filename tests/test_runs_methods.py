@@ -31,7 +31,7 @@ METHODS = {
     "svi": ('type = "svi"\nsteps = 5', "The audited ELBO", "with a mean field guide, in 5 steps"),
     "ensemble": (
         'type = "ensemble"\nmembers = 2\n[fit.method]\nsteps = 5\n[guide]\ntype = "mean_field"',
-        "The ELBO of each member",
+        "The 2 members, one by one",
         "by an ensemble of 2 fits with a mean field guide, in 5 steps",
     ),
     "swag": (
@@ -50,7 +50,7 @@ METHODS = {
         "by SGLD with 2 chains of 5 draws, in 7 steps",
     ),
 }
-SECTIONS = {"The audited ELBO", "The ELBO of each member", "The Markov chains"}
+SECTIONS = {"The audited ELBO", "The 2 members, one by one", "The Markov chains"}
 
 
 def invoke(*arguments):
@@ -85,7 +85,7 @@ def test_a_run_from_its_file_to_predictions(section, heading, sentence, tmp_path
     (tmp_path / "new.csv").write_text("x0\n0.1\n-0.3\n", encoding="utf-8")
     invoke("predict", "run", "new.csv", "--out", "p.csv")
     expected = posterior.predict(torch.tensor([[0.1], [-0.3]], dtype=torch.float64), num_draws=12)
-    np.testing.assert_allclose(pd.read_csv("p.csv")["mean"], expected.mean.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(pd.read_csv("p.csv")["mean"], expected.mean.numpy(), rtol=1e-5)
 
 
 @pytest.mark.slow

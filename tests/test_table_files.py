@@ -224,6 +224,22 @@ def test_hints_for_a_prediction_can_be_followed(tmp_path):
     assert "in rows 4, 15, 26, 37: fill them in or drop those rows; only a new fit with --set" in str(caught.value)
 
 
+def test_columns_that_never_vary_are_named_as_in_the_file(tmp_path):
+    frame = pd.DataFrame(
+        {"a": np.arange(ROWS) / 7, "my land": "DE", "c": 7, "day": "2020-01-31", "y": np.arange(ROWS) / 3}
+    )
+    found = load_table(write(tmp_path / "t.csv", frame), "y")
+    assert [line for line in found.notes if "never" in line or "--drop" in line] == [
+        f"column '{name}': {value} in all rows to train on, which teaches nothing: leave it out (--drop {drop})"
+        for name, value, drop in (
+            ("my land", "'DE'", "'my land'"),
+            ("c", "7", "c"),
+            ("day", "'2020-01-31 00:00:00'", "day"),
+        )
+    ]
+    assert not load_table(write(tmp_path / "t.csv", frame[["a", "y"]]), "y").notes
+
+
 @pytest.fixture
 def copied(tmp_path):
     """A table of 120 rows, the last 60 of which are copies under other names."""

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,7 +78,9 @@ def load_table(
     encoder = _learned(table.inputs, train, categories, missing)
     x, names = _encoded(_expanded(table.inputs.columns, encoder["read"]), encoder)
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
-    lines = [f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how]
+    lines = _constants(table.inputs.columns.iloc[train.numpy()]) + [
+        f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how
+    ]
     return Dataset(
         path.name.removesuffix(ending(path)),
         table.target.task,
@@ -185,6 +188,17 @@ def _outside(name: str, columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> 
 
 def _count(chosen: "pd.Series") -> str:
     return f"{chosen.sum()} row{'' if chosen.sum() == 1 else 's'}"
+
+
+def _constants(columns: "pd.DataFrame") -> list[str]:
+    """Return a line for each column that never varies in these rows."""
+    same = [str(name) for name in columns if len(columns) > 1 and columns[name].nunique(dropna=False) == 1]
+    values = {name: columns[name].iloc[0] for name in same}
+    said = {name: f"{value:g}" if isinstance(value, float) else repr(str(value)) for name, value in values.items()}
+    return [
+        f"column {name!r}: {value} in all rows to train on, which teaches nothing: leave it out (--drop {quote(name)})"
+        for name, value in said.items()
+    ]
 
 
 def _copies(table: Table) -> Tensor:

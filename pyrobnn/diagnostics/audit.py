@@ -92,10 +92,14 @@ class ElboReport:
     num_draws: int
     log_volume: float
 
+    @property
+    def is_joint(self) -> bool:
+        """Whether the guide has one density of all sites, whose entropy and KL exist in total alone."""
+        return any(site.size == 0 for site in self.sites)
+
     def __str__(self) -> str:
         header = f"{'site':<24}{'size':>9}{'log prior':>20}{'entropy':>20}{'KL':>20}{'KL exact':>14}"
-        is_joint = any(site.size == 0 for site in self.sites)
-        rows = [_row(site.name, site.size, site, of_all=is_joint) for site in self.sites if site.size]
+        rows = [_row(site.name, site.size, site, of_all=self.is_joint) for site in self.sites if site.size]
         total = _row("total", sum(site.size for site in self.sites), self)
         lines = [header, *rows, total, f"expected log-likelihood {self.log_likelihood}", f"ELBO {self.elbo}"]
         if self.log_volume:

@@ -29,7 +29,7 @@ from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, holds_chains, joined, make_model, require_learning_on, require_moments
 from pyrobnn.inference import default_parts
 from pyrobnn.inference.default_parts import PARTS
-from pyrobnn.inference.fit import fit_in_silence
+from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
 from pyrobnn.posterior.prediction import Prediction
@@ -193,6 +193,7 @@ class AbstractBNN(BaseEstimator):
             outputs = self._num_outputs(parts["likelihood"], examples.y)
             model = make_model(parts["net"], parts["prior"], parts["likelihood"], examples, outputs)
             self._check_task(model, examples)
+            tell_of_constants(examples)
             self.posterior_ = fit_in_silence(model, examples, method, run)
             self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
         else:

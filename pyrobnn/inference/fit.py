@@ -142,6 +142,7 @@ def fit(
         start=start,
     )
     data = as_data(data)
+    tell_of_constants(data)
     try:
         posterior = fit_in_silence(bnn, data, method, run)
     except Interrupted as interrupt:
@@ -161,8 +162,6 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     check_offered(method, run)
     bnn = bnn if run.start is None else model_of(run.start, bnn)
     method.check(bnn, data, run)
-    if isinstance(data, Data) and data.constant_inputs:
-        _warn_of(data.constant_inputs)
     closed = _with_measured_scales(bnn, data, method, run)
     try:
         posterior = method.infer(closed.bnn, data, run)
@@ -210,7 +209,11 @@ def _held_out(validation: Any) -> Data | Loader:
     return data
 
 
-def _warn_of(constant: Sequence[str]) -> None:
+def tell_of_constants(data: Any) -> None:
+    """Warn of inputs that never vary."""
+    constant = data.constant_inputs if isinstance(data, Data) else []
+    if not constant:
+        return
     names = ", ".join(map(repr, constant[:3])) + (f" and {len(constant) - 3} more" if len(constant) > 3 else "")
     warn_user(
         f"Inputs that have the same value in all rows: {names}. The data say nothing of their weights, so predictions "

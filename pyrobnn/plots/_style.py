@@ -19,6 +19,7 @@ SQUARE = (4.0, 3.9)
 """The same for a panel whose axes share a scale."""
 TALL = (4.0, 4.7)
 """The same with room for two lines of a legend below."""
+_LONGEST_NAME = 24
 _LABEL_INCHES = 0.42
 """How far the ticks and the label of an axis reach."""
 
@@ -33,8 +34,8 @@ class Picture(Figure):
 
 
 def plain(name: str) -> str:
-    """Return a name from data so that dollar signs in it are shown, and do not set mathematics."""
-    return name.replace("$", r"\$")
+    """Return a name from data, cut to a length that fits, whose dollar signs are shown and do not set mathematics."""
+    return (name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…").replace("$", r"\$")
 
 
 def band(axis: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, **options: Any) -> None:

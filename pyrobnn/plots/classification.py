@@ -11,11 +11,11 @@ from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import reliability_bins
 from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import Layout, as_array, legend, panels, title
+from pyrobnn.plots._style import Layout, as_array, legend, panels, plain, title
 from pyrobnn.posterior.prediction import Prediction
 
 
-def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Figure:
+def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row", target: str = "class") -> Figure:
     """Draw the accuracy of the predicted class against the confidence in it, and the distribution of confidence.
 
     Confidence is the probability of the predicted class, in 15 bins of equal width; each bin shows its number of
@@ -26,6 +26,7 @@ def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Fi
         prediction: a prediction of classes.
         y: the observed labels, (N,) or (N, K).
         layout: panels in a "row" or in a "column".
+        target: name of the target, for axes.
 
     Raises:
         InputError: real targets, or not one label for each prediction.
@@ -40,12 +41,12 @@ def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Fi
     if not prediction.is_classification:
         raise InputError(f"`reliability` needs classes, got {prediction!r}: use `observed_vs_predicted`.")
     figure, axes = panels(2, layout)
-    draw_reliability(axes[0], prediction, y)
-    draw_confidence(axes[1], prediction, y)
+    draw_reliability(axes[0], prediction, y, target)
+    draw_confidence(axes[1], prediction, y, target)
     return figure
 
 
-def draw_reliability(axis: Axes, prediction: Prediction, y: Any) -> None:
+def draw_reliability(axis: Axes, prediction: Prediction, y: Any, target: str = "class") -> None:
     """Draw the accuracy of each bin of confidence, with the noise that its number of examples has if it is right."""
     bins = reliability_bins(prediction, y)
     mean, accuracy, count = bins.confidence, bins.accuracy, bins.count
@@ -58,7 +59,7 @@ def draw_reliability(axis: Axes, prediction: Prediction, y: Any) -> None:
         offset, place = ((0, -6), "top") if below else ((0, 5), "bottom")
         axis.annotate(str(num), (x, share), offset, textcoords="offset points", fontsize=8.5, ha="center", va=place)
     gap = float((count * np.abs(accuracy - mean)).sum() / count.sum())
-    axis.set(xlabel="confidence in the predicted class", ylabel="share predicted correctly")
+    axis.set(xlabel=f"confidence in the predicted {plain(target)}", ylabel="share predicted correctly")
     axis.set_xlim(_leftmost(mean) - 0.02, 1.03)
     axis.set_ylim(_leftmost(np.concatenate([accuracy, low])) - 0.03, 1.06)
     title(axis, f"Reliability, with counts; ECE {gap:.3f}")
@@ -73,7 +74,7 @@ def _binomial_ends(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np
     return low, high
 
 
-def draw_confidence(axis: Axes, prediction: Prediction, y: Any) -> None:
+def draw_confidence(axis: Axes, prediction: Prediction, y: Any, target: str = "class") -> None:
     """Draw how the confidence of right and wrong predictions is distributed."""
     confidence = as_array(prediction.class_probs.amax(-1)).ravel()
     correct = as_array(prediction.label.cpu() == as_targets(y, len(prediction)).cpu()).ravel() > 0
@@ -82,7 +83,9 @@ def draw_confidence(axis: Axes, prediction: Prediction, y: Any) -> None:
     bins = np.linspace(_leftmost(confidence), 1.0, 21)
     colors, hatches = [LIGHT_BLUE, ORANGE], ["", "////"]
     axis.hist(parts, bins=list(bins), stacked=True, color=colors, hatch=hatches, edgecolor="white", label=labels)
-    axis.set(xlabel="confidence in the predicted class", ylabel="examples", xlim=(_leftmost(confidence), 1.0))
+    axis.set(
+        xlabel=f"confidence in the predicted {plain(target)}", ylabel="examples", xlim=(_leftmost(confidence), 1.0)
+    )
     axis.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     title(axis, "Distribution of confidence")
     legend(axis, loc="upper left")

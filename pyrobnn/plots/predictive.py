@@ -1,5 +1,6 @@
 """Would the fitted model make data like those observed, and are its class probabilities the frequencies they claim?"""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.diagnostics.simulation import VsbcReport
 from pyrobnn.plots._arviz import arviz_figure
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
-from pyrobnn.plots._style import band, first_column, grid, legend, legend_below, one_panel, title
+from pyrobnn.plots._style import band, first_column, grid, legend, legend_below, one_panel, plain, title
 from pyrobnn.plots.uncertainty import distance_from_uniform
 from pyrobnn.posterior.prediction import Prediction
 
@@ -23,11 +24,21 @@ _GRID = 300
 _MOST_BINS = 4000
 _CENTRAL = (0.025, 0.975)
 _INSIDE = 0.95
+_MOST_LETTERS = 40
+"""Letters that fit beside each other under a panel."""
 _FLOOR = 0.1
 """Share of the largest spread of curves that counts where they hardly differ, as in the tails of a density."""
 
 
-def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0, ax: Axes | None = None) -> Figure:
+def predictive_check(
+    prediction: Prediction,
+    y: Any,
+    *,
+    seed: int = 0,
+    ax: Axes | None = None,
+    target: str = "y",
+    class_names: Sequence[str] = (),
+) -> Figure:
     """Draw data sets that the fit simulates beside the observed data: these should not stand out.
 
     Real targets: the density, smoothed alike for all sets. Counts, and targets with probability at limits: the
@@ -42,6 +53,8 @@ def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0, ax: Axes 
         y: the observed targets, (N,) or (N, K).
         seed: seed of the simulated targets.
         ax: the panel to draw in; if not given, a new figure.
+        target: name of the target, for axes.
+        class_names: names of the classes; their numbers if not given.
 
     Raises:
         InputError: not one target per prediction.
@@ -55,7 +68,7 @@ def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0, ax: Axes 
     """
     observed, simulated = _targets(prediction, y, seed)
     if prediction.is_classification:
-        return _frequencies(simulated, observed, prediction.class_probs.shape[-1], ax)
+        return _frequencies(simulated, observed, class_names or range(prediction.class_probs.shape[-1]), target, ax)
     figure, axis = one_panel(ax)
     of_sets = _densities if prediction.is_continuous else _distributions
     y_values, curves = of_sets(np.concatenate([observed[None], simulated[:_MOST_SETS]]))
@@ -64,8 +77,9 @@ def predictive_check(prediction: Prediction, y: Any, *, seed: int = 0, ax: Axes 
     band(axis, y_values, low, high, color=LIGHT_BLUE, alpha=0.45, step=step, label="95 % of simulated sets")
     style = "default" if step is None else f"steps-{step}"
     axis.plot(y_values, curves[0], color=INK, linewidth=1.8, drawstyle=style, label="observed")
-    title(axis, "Observed and simulated targets")
-    axis.set(xlabel="y", ylabel="density" if step is None else "share of targets up to y")
+    title(axis, "Observed and simulated data")
+    name = plain(target)
+    axis.set(xlabel=name, ylabel="density" if step is None else f"share of targets up to {name}")
     axis.set(xlim=(y_values[0], y_values[-1]), ylim=(0, None))
     legend_below(axis)
     return figure
@@ -129,7 +143,14 @@ def _targets(prediction: Prediction, y: Any, seed: int) -> tuple[np.ndarray, np.
     return observed, np.stack([first_column(values) for values in prediction.sample(seed=seed)])
 
 
-def _frequencies(simulated: np.ndarray, observed: np.ndarray, num_classes: int, ax: Axes | None) -> Figure:
+def _frequencies(
+    simulated: np.ndarray,
+    observed: np.ndarray,
+    class_names: Sequence[str | int],
+    target: str,
+    ax: Axes | None,
+) -> Figure:
+    num_classes = len(class_names)
     classes = np.arange(num_classes)
     share = np.stack([(simulated == label).mean(1) for label in classes])
     low, high = np.quantile(share, _CENTRAL, axis=1)
@@ -137,8 +158,12 @@ def _frequencies(simulated: np.ndarray, observed: np.ndarray, num_classes: int, 
     axis.vlines(classes, low, high, color=LIGHT_BLUE, linewidth=7, label="simulated, 95 %")
     axis.plot(classes, share.mean(1), "_", color=BLUE, ms=12, mew=1.6, label="simulated, mean")
     axis.plot(classes, [(observed == label).mean() for label in classes], "o", color=INK, ms=5, label="observed")
-    axis.set(xlabel="class", ylabel="share of the targets", xlim=(-0.6, num_classes - 0.4))
-    axis.set_xticks(classes[:: max(1, num_classes // 10)])
+    axis.set(xlabel=plain(target), ylabel="share of the examples")
+    axis.set_xlim(-0.6, num_classes - 0.4)
+    shown = classes[:: max(1, num_classes // 10)]
+    names = [plain(str(class_names[label])) for label in shown]
+    is_long = sum(map(len, names)) > _MOST_LETTERS
+    axis.set_xticks(shown, names, rotation=30 if is_long else 0, ha="right" if is_long else "center")
     axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
     title(axis, "Observed and simulated frequencies")
     legend_below(axis, ncols=3)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import TALL, Layout, band, first_column, legend, legend_below, panels, title
+from pyrobnn.plots._style import TALL, Layout, band, first_column, legend, legend_below, panels, plain, title
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_POINTS = 200
@@ -20,7 +20,7 @@ LEVELS = np.arange(1, 20) / 20
 """Nominal levels of the intervals whose coverage is shown."""
 
 
-def observed_vs_predicted(prediction: Prediction, y: Any, *, layout: Layout = "row") -> Figure:
+def observed_vs_predicted(prediction: Prediction, y: Any, *, layout: Layout = "row", target: str = "y") -> Figure:
     """Draw 95 % intervals against the observed targets, and the coverage of intervals at each level.
 
     Both axes on the left have the same scale, so that predictions without error lie on the diagonal; longer intervals
@@ -31,6 +31,7 @@ def observed_vs_predicted(prediction: Prediction, y: Any, *, layout: Layout = "r
         prediction: a prediction of real targets.
         y: the observed targets, (N,) or (N, K).
         layout: panels in a "row" or in a "column".
+        target: name of the target, for axes and legends.
 
     Raises:
         InputError: class labels as targets, or not one target per prediction.
@@ -44,8 +45,8 @@ def observed_vs_predicted(prediction: Prediction, y: Any, *, layout: Layout = "r
     """
     require_real(prediction, "observed_vs_predicted")
     figure, axes = panels(2, layout, TALL)
-    draw_intervals(axes[0], prediction, y)
-    draw_coverage(axes[1], prediction, y)
+    draw_intervals(axes[0], prediction, y, target)
+    draw_coverage(axes[1], prediction, y, target)
     return figure
 
 
@@ -58,7 +59,7 @@ def coverage(pit: np.ndarray) -> np.ndarray:
     return (np.abs(2 * pit - 1)[None, :] <= LEVELS[:, None]).mean(1)
 
 
-def draw_intervals(axis: Axes, prediction: Prediction, y: Any) -> None:
+def draw_intervals(axis: Axes, prediction: Prediction, y: Any, target: str = "y") -> None:
     """Draw means and 95 % intervals of predictions against the targets, on equal scales."""
     observed, mean = first_column(as_targets(y, len(prediction))), first_column(prediction.mean)
     lower, upper = (first_column(bound) for bound in prediction.interval(0.95))
@@ -67,14 +68,17 @@ def draw_intervals(axis: Axes, prediction: Prediction, y: Any) -> None:
     ends = _common_ends(observed[shown], mean[shown], lower[shown], upper[shown])
     axis.plot(ends, ends, color=GREY, linewidth=1, zorder=2.5, label="predicted = observed")
     inside = (lower <= observed) & (observed <= upper)
-    groups = [(inside, LIGHT_BLUE, BLUE, "o", "interval holds y"), (~inside, ORANGE, INK, "D", "interval misses y")]
+    groups = [
+        (inside, LIGHT_BLUE, BLUE, "o", f"interval holds {plain(target)}"),
+        (~inside, ORANGE, INK, "D", f"interval misses {plain(target)}"),
+    ]
     for mask, bar, mark, symbol, label in groups:
         rows = shown[mask[shown]]
         if len(rows):
             axis.vlines(observed[rows], lower[rows], upper[rows], color=bar, linewidth=0.8, zorder=2)
             axis.plot(observed[rows], mean[rows], symbol, color=mark, ms=3.5, zorder=3, label=f"{label} ({len(rows)})")
     part = f", {len(shown)} of {len(observed)} examples" if len(shown) < len(observed) else ""
-    axis.set(xlabel="observed y", ylabel="predicted y", xlim=ends, ylim=ends)
+    axis.set(xlabel=f"observed {plain(target)}", ylabel=f"predicted {plain(target)}", xlim=ends, ylim=ends)
     axis.set_box_aspect(1)
     axis.locator_params(nbins=6)
     title(axis, f"Mean and 95 % interval{part}")
@@ -91,7 +95,7 @@ def _common_ends(observed: np.ndarray, mean: np.ndarray, lower: np.ndarray, uppe
     return float(low - margin), float(high + margin)
 
 
-def draw_coverage(axis: Axes, prediction: Prediction, y: Any) -> None:
+def draw_coverage(axis: Axes, prediction: Prediction, y: Any, target: str = "y") -> None:
     """Draw the share of targets inside the interval of each level, with its noise if the levels are right."""
     observed = coverage(first_column(prediction.cdf(y)))
     noise = 2 * np.sqrt(LEVELS * (1 - LEVELS) / len(prediction))
@@ -99,7 +103,9 @@ def draw_coverage(axis: Axes, prediction: Prediction, y: Any) -> None:
     band(axis, LEVELS, low, high, color=PALE, label="±2 se if calibrated")
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=1)
     axis.plot(LEVELS, observed, "o-", color=BLUE, ms=3.5, label="observed")
-    axis.set(xlabel="nominal level of the interval", ylabel="share of y inside", xlim=(0, 1), ylim=(0, 1.02))
+    axis.set(
+        xlabel="nominal level of the interval", ylabel=f"share of {plain(target)} inside", xlim=(0, 1), ylim=(0, 1.02)
+    )
     axis.set_box_aspect(1)
     title(axis, "Coverage of intervals")
     legend(axis, loc="upper left")

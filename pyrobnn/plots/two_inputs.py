@@ -23,7 +23,6 @@ _SIDE = 80
 _LEVELS = 15
 _MOST_POINTS = 400
 _MOST_MARKED = 6
-_LONGEST_NAME = 24
 _FACES = (ORANGE, "white", INK)
 _HALO: list[AbstractPathEffect] = [withStroke(linewidth=3.0, foreground="white")]
 
@@ -101,7 +100,11 @@ class Plane:
             mesh = np.meshgrid(*(as_array(x[:, column].unique()) for column in range(2)))
             prediction = posterior.predict(_points(mesh, data), num_draws=num_draws)
         has_classes = prediction.is_classification
-        surfaces = _of_classes(prediction, _name(1, class_names)) if has_classes else _of_numbers(prediction)
+        surfaces = (
+            _of_classes(prediction, _name(1, class_names))
+            if has_classes
+            else _of_numbers(prediction, plain(data.target_name))
+        )
         return cls(data, mesh, surfaces, _probs(prediction) if has_classes else None, class_names)
 
     def draw(self, axis: Axes, number: int) -> None:
@@ -135,8 +138,7 @@ def _name(label: int, class_names: Sequence[str]) -> str:
     """Return the name of a class, short enough for a heading."""
     if label >= len(class_names):
         return f"class {label}"
-    name = class_names[label]
-    return plain(name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…")
+    return plain(class_names[label])
 
 
 def _points(mesh: Sequence[np.ndarray], data: Data) -> Tensor:
@@ -166,11 +168,14 @@ def _probs(prediction: Prediction) -> np.ndarray:
     return probs if probs.ndim == 2 else probs[:, 0]
 
 
-def _of_numbers(prediction: Prediction) -> list[Surface]:
+def _of_numbers(prediction: Prediction, target: str) -> list[Surface]:
     mean = first_column(prediction.mean)
-    measures = {"Standard deviation": prediction.std, "Epistemic standard deviation": prediction.epistemic_std}
+    measures = {
+        f"Standard deviation of {target}": prediction.std,
+        f"Epistemic standard deviation of {target}": prediction.epistemic_std,
+    }
     spreads = [_from_zero(heading, first_column(values)) for heading, values in measures.items()]
-    return [("Mean", mean, float(mean.min()), float(mean.max())), *spreads]
+    return [(f"Mean of {target}", mean, float(mean.min()), float(mean.max())), *spreads]
 
 
 def _from_zero(heading: str, values: np.ndarray) -> Surface:

@@ -12,7 +12,7 @@ from pyrobnn.metrics import pit as transforms
 from pyrobnn.metrics import selective_risk as risk_curves
 from pyrobnn.metrics import sparsification as sparsification_curves
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import Layout, as_array, band, legend, one_panel, panels, shares, title
+from pyrobnn.plots._style import Layout, as_array, band, legend, one_panel, panels, plain, shares, title
 from pyrobnn.posterior.prediction import Prediction
 
 _NAMES = {
@@ -90,7 +90,7 @@ def _curves(axis: Axes, x: np.ndarray, curves: RiskCurves, label: str) -> None:
     legend(axis, loc="upper left")
 
 
-def pit(prediction: Prediction, y: Any, *, seed: int = 0, layout: Layout = "row") -> Figure:
+def pit(prediction: Prediction, y: Any, *, seed: int = 0, layout: Layout = "row", target: str = "y") -> Figure:
     """Draw the probability integral transforms: flat and on the diagonal if predictions are calibrated.
 
     A histogram like a U says that predictions are too narrow, a hill that they are too wide, a slope that they are too
@@ -101,6 +101,7 @@ def pit(prediction: Prediction, y: Any, *, seed: int = 0, layout: Layout = "row"
         y: their targets in original units, (N,) or (N, K).
         seed: seed of the draws for counts and censored targets.
         layout: panels in a "row" or in a "column".
+        target: name of the target, for axes.
 
     Raises:
         InputError: as for `pyrobnn.metrics.pit`.
@@ -115,7 +116,9 @@ def pit(prediction: Prediction, y: Any, *, seed: int = 0, layout: Layout = "row"
     values = np.sort(as_array(transforms(prediction, y, seed=seed)).ravel())
     figure, axes = panels(2, layout)
     _density(axes[0], values)
+    axes[0].set_xlabel(f"F({plain(target)}), the probability integral transform")
     distance_from_uniform(axes[1], values, len(prediction))
+    axes[1].set_ylabel(f"share of F({plain(target)}) up to p, less p")
     title(axes[1], "Distance from the diagonal")
     legend(axes[1], loc="upper right", ncols=2)
     title(axes[0], f"Transforms; uniform with p = {pit_pvalue(prediction, y, seed=seed):.2g}")
@@ -129,7 +132,7 @@ def _density(axis: Axes, values: np.ndarray) -> None:
     axis.axhline(1.0, color=INK, linewidth=1, label="calibrated")
     axis.axhline(max(0.0, 1 - noise), color=INK, linewidth=1, linestyle="--", label="±2 se if calibrated")
     axis.axhline(1 + noise, color=INK, linewidth=1, linestyle="--")
-    axis.set(xlabel="F(y), the probability integral transform", ylabel="density", xlim=(0, 1))
+    axis.set(ylabel="density", xlim=(0, 1))
     axis.set_ylim(0, 1.25 * axis.get_ylim()[1])
     legend(axis, loc="upper right", ncols=2)
 
@@ -142,7 +145,7 @@ def distance_from_uniform(axis: Axes, values: np.ndarray, num: int) -> None:
     axis.axhline(0.0, color=GREY, linewidth=1)
     share = np.searchsorted(values, levels, side="right") / len(values)
     axis.plot(levels, share - levels, color=BLUE, linewidth=1.6, label="observed")
-    axis.set(xlabel="level p", ylabel="share of F(y) up to p, less p", xlim=(0, 1))
+    axis.set(xlabel="level p", xlim=(0, 1))
     axis.set_ylim(axis.get_ylim()[0], 1.4 * axis.get_ylim()[1])
 
 

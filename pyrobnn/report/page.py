@@ -76,12 +76,14 @@ def render(
     manifest: Mapping[str, Any],
     class_names: Sequence[str] = (),
     baselines: Mapping[str, Mapping[str, Score]] = MappingProxyType({}),
+    notes: Sequence[str] = (),
 ) -> Rendered:
     """Make the report of a run, with `test` None if the scores are about the training data.
 
     For a guide with a density the report has the audited ELBO, for a mixture the ELBO of each member that has an ELBO,
     and for Markov chains R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested
     tables or as a setting, or None. `baselines` are the same scores of simpler models, by the name of the model.
+    `notes` say what was assumed in reading the data, a line for each.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(10)
@@ -101,7 +103,7 @@ def render(
         trust=words.trust(diagnosis, has_test=test is not None),
         sentence=words.sentence(posterior, train),
         diagnosis=diagnosis,
-        scores=words.score_rows(scores),
+        scores=[row for rows in words.score_rows(scores).values() for row in rows],
         baselines=baselines,
         evidence=_evidence(posterior),
         next_steps=words.next_steps(diagnosis, has_test=test is not None),
@@ -114,9 +116,10 @@ def render(
         num_members=len(members_of(posterior)),
         most_rows=_MOST_ROWS,
         chains=chains,
+        notes=notes,
+        data_rows=words.data_rows(train, test, class_names),
+        ending_rows=words.ending_rows(posterior),
         tables=[
-            ("Data", words.data_rows(train, test, class_names)),
-            ("How the fit ended", words.ending_rows(posterior)),
             ("Settings", words.flat(words.settings(posterior) if spec is None else spec)),
             ("Manifest", words.flat(manifest)),
         ],
@@ -138,11 +141,12 @@ def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, Elbo
 def _pictures(
     posterior: Posterior | Mixture, train: Data, scored: Data, prediction: Prediction, class_names: Sequence[str]
 ) -> list[_Picture]:
+    target = train.target_name
     pictures = _over_the_inputs(posterior, train, class_names, of_classes=prediction.is_classification)
-    pictures += _over_the_examples(scored, prediction, has_inputs=bool(pictures))
+    pictures += _over_the_examples(scored, prediction, target, has_inputs=bool(pictures))
     enough = len(scored) >= _FEWEST_FOR_CURVES
     if enough and prediction.has_quantiles:
-        figure = plots.pit(prediction, scored.y, layout="column")
+        figure = plots.pit(prediction, scored.y, layout="column", target=target)
         pictures.append(_picture("pit.png", "Calibration in detail", words.PIT, figure))
     if enough:
         caption = (
@@ -150,7 +154,7 @@ def _pictures(
         )
         if prediction.is_classification:
             caption = "How often each class occurs in data that the fit simulates, and how often it was seen."
-        figure = plots.predictive_check(prediction, scored.y)
+        figure = plots.predictive_check(prediction, scored.y, target=target, class_names=class_names)
         pictures.append(_picture("predictive_check.png", "Simulated data", caption, figure))
     if posterior.history is not None and len(posterior.history):
         mean = ", the mean over the members" if isinstance(posterior, Mixture) else ""
@@ -165,26 +169,26 @@ def _pictures(
     return pictures
 
 
-def _over_the_examples(scored: Data, prediction: Prediction, *, has_inputs: bool) -> list[_Picture]:
+def _over_the_examples(scored: Data, prediction: Prediction, target: str, *, has_inputs: bool) -> list[_Picture]:
     """Return pictures of the predictions, unless there is a picture over the inputs, and of their calibration."""
     pictures = []
     if prediction.is_classification:
         if not has_inputs:
             caption = "Confidence of the predictions; wrong predictions should be among the less sure, on the left."
-            figure = _alone(PANEL, draw_confidence, prediction, scored.y)
+            figure = _alone(PANEL, draw_confidence, prediction, scored.y, target)
             pictures.append(_picture("confidence.png", "Predictions", caption, figure, is_main=True))
         caption = "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the bars."
-        figure = _alone(SQUARE, draw_reliability, prediction, scored.y)
+        figure = _alone(SQUARE, draw_reliability, prediction, scored.y, target)
         pictures.append(_picture("reliability.png", "Calibration", caption, figure, is_main=True))
     elif prediction.has_quantiles:
         if not has_inputs:
             caption = (
                 "The closer the dots to the diagonal, the better; the bars are 95 % intervals, and should cross it."
             )
-            figure = _alone(TALL, draw_intervals, prediction, scored.y)
+            figure = _alone(TALL, draw_intervals, prediction, scored.y, target)
             pictures.append(_picture("observed_vs_predicted.png", "Predictions", caption, figure, is_main=True))
         caption = "Of 80 % intervals four in five should hold the target: the line belongs inside the grey area."
-        figure = _alone(SQUARE, draw_coverage, prediction, scored.y)
+        figure = _alone(SQUARE, draw_coverage, prediction, scored.y, target)
         pictures.append(_picture("coverage.png", "Calibration", caption, figure, is_main=True))
     return pictures
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from pyrobnn._core.settings import leaves, snake_case, to_dict
+from pyrobnn._core.settings import described, leaves, snake_case, to_dict
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, Diagnosis
@@ -54,8 +54,8 @@ AUSE = (
     "best order; 0 is perfect."
 )
 EXPLAINED = {
-    "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact distribution. Below 0.7 it "
-    "is close; above, it is not, though predictions may be good all the same."
+    "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact distribution. Below "
+    "the limit it is close; above, it is not, though predictions may be good all the same."
 }
 """The subject of a check, by the name of its finding, if the finding takes it as known."""
 
@@ -193,13 +193,13 @@ def _net(net: Any) -> str:
 
 
 def _kind(setting: Any) -> str:
-    if isinstance(setting, Mapping) and "type" not in setting:  # parts by patterns of names
-        return " and ".join(sorted({_kind(part) for part in setting.values() if part is not None})) or "by name"
-    if isinstance(setting, Mapping):
-        return str(setting["type"]).replace("_", " ")
-    return (
-        setting.replace("_", " ") if isinstance(setting, str) else snake_case(type(setting).__name__).replace("_", " ")
-    )
+    told = setting if isinstance(setting, str) else described(setting)
+    if isinstance(told, Mapping) and "type" not in told:  # parts by patterns of names
+        kinds = {_kind(part) for part in told.values() if part is not None}
+        return " and ".join(sorted(kinds - {"none"})) or "by name"
+    if isinstance(told, Mapping):
+        return str(told["type"]).replace("_", " ")
+    return (told if isinstance(setting, str) else snake_case(type(setting).__name__)).replace("_", " ")
 
 
 def settings(posterior: Posterior | Mixture) -> dict[str, Any]:

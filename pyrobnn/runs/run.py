@@ -1,4 +1,4 @@
-"""Runs: from a spec to a folder with the posterior, its scores, pictures and a report, and predictions from it."""
+"""Runs: from a spec to a folder with the posterior, its scores, pictures and a report."""
 
 import dataclasses
 import json
@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, new_file, new_folder
+from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data
-from pyrobnn.datasets.table import load_rows
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
-from pyrobnn.inference.fit import fit_in_silence
+from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.several.data_parallel import DataParallel
 from pyrobnn.inference.training.checkpoint import FILE as CHECKPOINT_FILE
@@ -28,9 +28,6 @@ from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
 from pyrobnn.verdict.baselines import fit_baselines
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 CHECKPOINT_EVERY = 1000
 """Steps between two checkpoints of a run."""
@@ -144,7 +141,7 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
         raise InputError(f"{path} is complete: there is nothing to go on with.")
     prepared = RunSpec.from_toml(path / "spec.toml").prepare()
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    return _judge(prepared, load(path / "posterior"), path, manifest)
+    return _judge(prepared, load(path / "posterior"), path, manifest, progress=progress)
 
 
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
@@ -155,7 +152,7 @@ def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, over
         _write_json(folder / "manifest.json", manifest)
         save(posterior, folder / "posterior")
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
-    return _judge(prepared, posterior, path, manifest)
+    return _judge(prepared, posterior, path, manifest, progress=progress)
 
 
 @contextmanager
@@ -196,12 +193,21 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
         checkpoint=checkpoint,
         every=CHECKPOINT_EVERY,
     )
+    if prepared.dataset.encoder is None:  # the notes of a table name its constant columns
+        tell_of_constants(prepared.train)
     fitted: Posterior | Mixture = fit_in_silence(prepared.bnn, prepared.train, spec.method, run_of_fit)
     return fitted
 
 
-def _judge(prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any]) -> RunResult:
+def _judge(
+    prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any], *, progress: bool
+) -> RunResult:
     """Add the files that are made from the fit to the run folder."""
+    with waiting("scoring the fit and writing the report", shown=progress):
+        return _judged(prepared, posterior, path, manifest)
+
+
+def _judged(prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any]) -> RunResult:
     from pyrobnn.diagnostics.diagnosis import diagnose
     from pyrobnn.diagnostics.failure import failure_finding
 
@@ -226,43 +232,6 @@ def _judge(prepared: Prepared, posterior: Posterior | Mixture, path: Path, manif
 def _baseline_scores(posterior: Posterior | Mixture, train: Data, test: Data) -> dict[str, dict[str, Score]]:
     baselines = fit_baselines(posterior.bnn, train)
     return {name: dict(score(baseline.predict(test.x), test.y)) for name, baseline in baselines.items()}
-
-
-def predict_table(
-    run_dir: str | Path, table: str | Path, *, on_note: Callable[[str], None] | None = None
-) -> "DataFrame":
-    """Predict for the rows of a table with the posterior of a run.
-
-    Args:
-        run_dir: a run folder.
-        table: a file with the feature columns of the training data; other columns are ignored.
-        on_note: called with a line on each assumption about the file, and on each column with values outside of what
-            was learned: unknown categories, numbers more than half the range of training beyond it.
-
-    Returns:
-        One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
-        from 1. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95. Classification:
-        class, prob_<class> for each class, entropy, mutual_information (in nats). A run of a table adds `outside`, the
-        columns whose value lies outside of what was learned, or nothing.
-
-    Raises:
-        InputError: not a run folder, or a table that does not fit.
-    """
-    import pandas as pd
-
-    folder = run_folder(run_dir)
-    data = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]
-    rows = load_rows(table, data["feature_names"], data.get("encoder"))
-    for note in rows.notes:
-        if on_note is not None:
-            on_note(note)
-    spec = RunSpec.from_toml(folder / "spec.toml")
-    row = {"row": range(1, len(rows.frame) + 1)}
-    names = row if spec.data.id not in rows.frame else {spec.data.id: rows.frame[spec.data.id]}
-    prediction = load(folder / "posterior").predict(rows.x, num_draws=spec.predict.num_draws)
-    outside = {} if rows.outside is None else {"outside": rows.outside}
-    frame = prediction.to_frame(data["class_names"] or None)
-    return pd.DataFrame(names).join(frame).assign(**outside)
 
 
 def read_diagnosis(run_dir: str | Path) -> Diagnosis:
@@ -308,6 +277,7 @@ def _write_views(
         spec=spec.as_dict(),
         manifest=manifest,
         class_names=prepared.dataset.class_names,
+        notes=prepared.dataset.notes,
     )
     with new_folder(folder / "figures", replaces=lambda _: True) as figures:
         for name, png in rendered.figures.items():

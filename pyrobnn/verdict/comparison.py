@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from pyro import poutine
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from pyrobnn._core.errors import PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
+from pyrobnn._core.waiting import waiting
 from pyrobnn._torch.processes import is_main_process
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
@@ -44,7 +44,7 @@ _LEARNED = 0.25
 
 def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool) -> None:
     """Warn with the `complaint` about a fit."""
-    with tqdm(desc="checking", bar_format="{desc}", disable=not progress, leave=False):
+    with waiting("checking", shown=progress):
         text = complaint(posterior, data, validation)
     if text is not None:
         warn_user(f"{text} {_SEE}", PoorFitWarning)

@@ -1,0 +1,77 @@
+"""Predictions for the rows of a table from a run folder."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from pyrobnn.datasets.table import load_rows
+from pyrobnn.runs.run_folders import run_folder
+from pyrobnn.runs.spec import RunSpec
+from pyrobnn.storage.load import load
+
+_DIGITS = 6
+"""Significant digits of numbers, and decimals of probabilities."""
+_DIGITS_OF_SPREAD = 4
+"""Digits of a standard deviation that a mean and the ends of an interval show."""
+
+
+def predict_table(
+    run_dir: str | Path, table: str | Path, *, on_note: Callable[[str], None] | None = None
+) -> pd.DataFrame:
+    """Predict for the rows of a table with the posterior of a run.
+
+    Args:
+        run_dir: a run folder.
+        table: a file with the feature columns of the training data; other columns are ignored.
+        on_note: called with a line on each assumption about the file, and on each column with values outside of what
+            was learned: unknown categories, numbers more than half the range of training beyond it.
+
+    Returns:
+        One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
+        from 1. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95. Classification:
+        class, prob_<class> for each class, entropy, mutual_information (in nats). A run of a table adds `outside`, the
+        columns whose value lies outside of what was learned, or nothing.
+
+    Raises:
+        InputError: not a run folder, or a table that does not fit.
+    """
+    folder = run_folder(run_dir)
+    data = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]
+    rows = load_rows(table, data["feature_names"], data.get("encoder"))
+    for note in rows.notes:
+        if on_note is not None:
+            on_note(note)
+    spec = RunSpec.from_toml(folder / "spec.toml")
+    row = {"row": range(1, len(rows.frame) + 1)}
+    names = row if spec.data.id not in rows.frame else {spec.data.id: rows.frame[spec.data.id]}
+    prediction = load(folder / "posterior").predict(rows.x, num_draws=spec.predict.num_draws)
+    outside = {} if rows.outside is None else {"outside": rows.outside}
+    frame = prediction.to_frame(data["class_names"] or None)
+    return pd.DataFrame(names).join(frame).assign(**outside)
+
+
+def rounded(predictions: pd.DataFrame) -> pd.DataFrame:
+    """Return a result of `predict_table` with the digits that a reader needs.
+
+    Numbers have six significant digits. Means and intervals have more where four digits of the standard deviation need
+    them, as for a target of a thousand million. Probabilities and what follows from them have six decimals.
+    """
+    _, *others = predictions.columns
+    numbers = [name for name in others if predictions[name].dtype.kind == "f"]
+    if "std" not in predictions:
+        return predictions.assign(**{name: predictions[name].round(_DIGITS) + 0.0 for name in numbers})
+    of_spread = [_decimals(value, _DIGITS_OF_SPREAD) for value in predictions["std"]]
+    made: dict[str, list[float]] = {}
+    for name in numbers:
+        least = of_spread if name in ("mean", "lower_95", "upper_95") else [0] * len(predictions)
+        pairs = zip(predictions[name].tolist(), least, strict=True)
+        made[name] = [round(value, max(_decimals(value, _DIGITS), decimals)) for value, decimals in pairs]
+    return predictions.assign(**made)
+
+
+def _decimals(value: float, digits: int) -> int:
+    """Return the decimals, below 0 for tens and hundreds, that show so many significant digits of a number."""
+    return digits - 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
