@@ -151,8 +151,17 @@ def test_replicates_are_left_as_they_are():
     assert [len(one.history) for one in fits] == [50, 50]
 
 
+def test_an_ensemble_is_left_as_far_as_its_members_came():
+    ensemble = bnn.Ensemble(bnn.SVI(guide="map", steps=500), members=3)
+    stopped = interrupted(ensemble, "stopped by Ctrl-C after step 50. Its predictions", callbacks=[stop_at(50)])
+    alone = fit(bnn.Ensemble(bnn.SVI(guide="map", steps=500), members=3), callbacks=[lambda seen: seen.step >= 50])
+    assert [len(member.history) for member in stopped.members] == [50] * 3
+    for one, other in zip(stopped.members, alone.members, strict=True):
+        assert_same(one, other)
+
+
 OTHERS = {
-    "ensemble": bnn.Ensemble(bnn.SVI(guide="map", steps=500), members=2),
+    "ensemble of swag": bnn.Ensemble(bnn.SWAG(bnn.SVI(guide="map", steps=500)), members=2),
     "marginal likelihood": bnn.MarginalLikelihood(method=bnn.SVI(guide="laplace", steps=500)),
     "swag": bnn.SWAG(bnn.SVI(guide="map", steps=500)),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.guides.built import built
+from pyrobnn.posterior.mixture import members_of
 
 
 class Interrupted(KeyboardInterrupt):
@@ -26,7 +27,8 @@ class Interrupted(KeyboardInterrupt):
     def warning(self) -> str:
         """What the result is, for its user."""
         first = self.posteriors[0]
-        go_on = ", or go on from here by `start=` of fit" if built(first.guide).trainable else ""
+        alone = members_of(first) == (first,)
+        go_on = ", or go on from here by `start=` of fit" if alone and built(first.guide).trainable else ""
         return (
             f"The fit has not converged: it was {first.record.stop_reason}. Its predictions may be far off, and its "
             f"uncertainty too small. Fit again{go_on}."
