@@ -121,6 +121,27 @@ def test_scores_print_as_a_table():
     assert isinstance(bnn.score(normals(3), [0.0, 1.0, 2.0]), Scores)
 
 
+def test_each_column_of_several_is_also_scored_by_itself():
+    several = normals(50, 2)
+    unit = torch.tensor([1.0, 100.0], dtype=torch.float64)
+    prediction = Prediction(
+        dist.Normal(several.distribution.mean * unit, several.distribution.stddev * unit).to_event(1)
+    )
+    y = np.random.default_rng(0).normal(size=(50, 2)) * unit.numpy()
+    found = score(prediction, y)
+    assert len(found.by_column) == 2
+    for column, scores in enumerate(found.by_column):
+        base = prediction.distribution.base_dist
+        alone = score(Prediction(dist.Normal(base.loc[..., column], base.scale[..., column])), y[:, column])
+        assert list(scores) == ["rmse", "mae", "r2", "coverage_95", "width_95"]
+        for name, entry in scores.items():
+            assert entry.value == pytest.approx(alone[name].value)
+            assert entry.stderr == pytest.approx(alone[name].stderr)
+    assert f"column 2: rmse {found.by_column[1]['rmse'].value:.4g} ±" in repr(found)
+    assert not score(normals(50), y[:, 0]).by_column
+    assert not score(normals(5, 21), np.zeros((5, 21))).by_column
+
+
 def test_columns_are_averaged():
     prediction, y = normals(60, 3), torch.randn(60, 3, generator=torch.Generator().manual_seed(3)).double()
     scores = score(prediction, y)

@@ -314,6 +314,16 @@ def test_what_was_assumed_in_reading_the_data_is_said(regression, drawn):
     )
 
 
+def test_columns_of_targets_are_scored_one_by_one(drawn):
+    x = torch.linspace(-1, 1, 24)[:, None]
+    data = bnn.Data(x, torch.cat([x, 100 * x], 1), target_name="load")
+    posterior = fitted(data, bnn.likelihoods.Gaussian(scale=0.5), outputs=2)
+    text = flat_text(report(posterior, data))
+    first, second = score(posterior.predict(data.x, num_draws=50), data.y).by_column
+    assert f"load 1{first['rmse']}" in text
+    assert f"load 2{second['rmse']}" in text
+
+
 def letters(figures):
     return [text.get_text() for figure in figures for text in figure.findobj(Text)]
 

@@ -38,18 +38,27 @@ class Score:
 class Scores(dict[str, Score]):
     """Scores by name; printed as a table with the standard errors and the directions.
 
+    Attributes:
+        by_column: the scores of each target column by itself, where there are several, up to 20.
+
     Examples:
         >>> scores = bnn.metrics.Scores(rmse=bnn.metrics.Score(1.25, 0.1, higher_is_better=False))
         >>> print(scores)
         rmse        1.25 ± 0.1      lower is better
     """
 
+    by_column: "tuple[Scores, ...]" = ()
+
     def __repr__(self) -> str:
         width = max((len(name) for name in self), default=0)
-        return "\n".join(
+        lines = [
             f"{name:<{width}}  {entry.value:>10.4g} {_plus_minus(entry.stderr):<10} {_direction(name, entry)}"
             for name, entry in self.items()
-        )
+        ]
+        for number, column in enumerate(self.by_column, 1):
+            told = ", ".join(f"{name} {entry.value:.4g} {_plus_minus(entry.stderr)}" for name, entry in column.items())
+            lines.append(f"column {number}: {told}")
+        return "\n".join(lines)
 
 
 def _plus_minus(stderr: float) -> str:

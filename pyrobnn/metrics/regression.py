@@ -14,6 +14,7 @@ from pyrobnn.metrics.crps import ranked_probability
 from pyrobnn.metrics.ranking import sparsification_error
 from pyrobnn.posterior.prediction import Prediction
 
+_LEVEL = 0.95
 _SAMPLES = 400
 _MOST_DISTANCES = 4_000_000
 
@@ -36,6 +37,23 @@ def real_statistics(prediction: Prediction, y: Any, levels: Sequence[float]) -> 
     if targets.shape[1] > 1:
         statistics["energy_score"] = mean_of(energy(prediction, targets))
     return statistics
+
+
+def statistics_by_column(prediction: Prediction, y: Any) -> list[dict[str, Statistic]]:
+    """Return errors of real targets or counts, and the coverage of their intervals, for each column by itself."""
+    targets = as_columns(observed(prediction, y))
+    found: list[dict[str, Statistic]] = [{} for _ in targets.T]
+    mean = as_columns(prediction.mean) if prediction.has_moments else None
+    for column, statistics in enumerate(found if mean is not None and np.isfinite(mean).all() else []):
+        assert mean is not None  # else nothing is found
+        statistics |= dict(_errors(targets[:, [column]], mean[:, [column]]))
+    if prediction.is_continuous and prediction.has_quantiles:
+        lower, upper = (as_columns(bound) for bound in prediction.interval(_LEVEL))
+        inside = (lower <= targets) & (targets <= upper)
+        for column, statistics in enumerate(found):
+            statistics["coverage_95"] = mean_of(inside[:, column], higher_is_better=True)
+            statistics["width_95"] = mean_of((upper - lower)[:, column])
+    return found
 
 
 def _errors(targets: np.ndarray, mean: np.ndarray) -> Iterator[tuple[str, Statistic]]:

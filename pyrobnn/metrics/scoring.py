@@ -9,7 +9,7 @@ import numpy as np
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics.base import Scores, Statistic, as_columns, finish, mean_of, standard_errors
 from pyrobnn.metrics.classification import class_statistics
-from pyrobnn.metrics.regression import real_statistics
+from pyrobnn.metrics.regression import real_statistics, statistics_by_column
 from pyrobnn.posterior.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the central intervals that are scored."""
+_MOST_COLUMNS = 20
+"""Target columns that are also scored by themselves."""
 
 
 def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -> Scores:
@@ -34,6 +36,7 @@ def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -
     targets, whose intervals hold more than their level even if calibrated. Scores that need the distribution function,
     or a finite mean, are left out if the likelihood lacks it. With several target columns all but the log score are
     averaged over them, and "energy_score" is added, in the units of all columns together, from 400 samples.
+    `by_column` of the result has the errors and the coverage of each column by itself, up to 20 columns.
 
     Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); the
     expected calibration error of the most probable class in 15 bins of its probability of equal width, "ece" (Guo et
@@ -68,7 +71,12 @@ def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -
         >>> scores["rmse"].higher_is_better
         False
     """
-    return finish(_statistics(prediction, y, levels), len(prediction))
+    scores = finish(_statistics(prediction, y, levels), len(prediction))
+    shape = prediction.distribution.event_shape
+    if not prediction.is_classification and len(shape) == 1 and 1 < shape[0] <= _MOST_COLUMNS:
+        by_column = statistics_by_column(prediction, y)
+        scores.by_column = tuple(finish(statistics, len(prediction)) for statistics in by_column)
+    return scores
 
 
 def compare_scores(a: Prediction, b: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -> "DataFrame":

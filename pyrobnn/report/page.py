@@ -117,6 +117,7 @@ def render(
         most_rows=_MOST_ROWS,
         chains=chains,
         notes=notes,
+        by_column=words.column_rows(scores, train.target_name),
         data_rows=words.data_rows(train, test, class_names),
         ending_rows=words.ending_rows(posterior),
         tables=[

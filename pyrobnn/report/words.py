@@ -11,7 +11,7 @@ from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, Diagnosis
 from pyrobnn.inference.method import registry
-from pyrobnn.metrics import Score
+from pyrobnn.metrics import Score, Scores
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
@@ -93,6 +93,12 @@ def score_rows(scores: Mapping[str, Score]) -> dict[str, list[tuple[str, Score, 
         "main": [row for row, main in zip(rows, is_main, strict=True) if main],
         "other": [row for row, main in zip(rows, is_main, strict=True) if not main],
     }
+
+
+def column_rows(scores: Mapping[str, Score], target: str) -> list[tuple[str, dict[str, Score]]]:
+    """Return the scores of each target column by itself, with a name for it, where there are several."""
+    columns = scores.by_column if isinstance(scores, Scores) else ()
+    return [(f"{target} {number}", column) for number, column in enumerate(columns, 1)]
 
 
 def found(
