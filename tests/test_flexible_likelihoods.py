@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 from pyro.distributions.transforms.spline import _monotonic_rational_spline
@@ -234,3 +235,52 @@ def test_two_branches_are_learned(likelihood):
     scores = posterior.predict(x[1000:], num_draws=100, seed=0).log_prob(y[1000:])
     lost = truth - scores
     assert float(lost.mean()) < 0.15 + 4 * float(lost.std()) / 20
+
+
+def gamma(f):
+    return torch.distributions.Gamma(f[..., 0].exp(), f[..., 1].exp())
+
+
+OWN = {
+    "pyro": (lambda f: dist.Gamma(f[..., 0].exp(), f[..., 1].exp()), POSITIVE, 2),
+    "torch": (gamma, POSITIVE, 2),
+    "counts": (lambda f: dist.Geometric(logits=f[..., 0]), COUNTS.long(), 1),
+    "columns": (lambda f: dist.Laplace(f, 1.0).to_event(1), torch.stack([POSITIVE, SHARES], 1), 2),
+    "joint": (
+        lambda f: dist.MultivariateNormal(f, torch.eye(2, dtype=f.dtype)),
+        torch.stack([POSITIVE, SHARES], 1),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("guide", ["mean_field", "laplace"])
+def test_a_function_to_a_distribution_is_a_likelihood(name, guide):
+    """Its log score is the mean over draws of the densities that the function gives for their outputs."""
+    function, y, outputs = OWN[name]
+    likelihood = likelihoods.resolve(function)
+    assert likelihood.num_outputs(y) == outputs
+    assert likelihood.integer_targets == (name == "counts")
+    model = bnn.BNN(net(outputs), likelihood=function)
+    posterior = model.fit(F, y, guide=guide, steps=20, seed=0, progress=False)
+    draws = posterior.draw(7, seed=1)
+    prediction = posterior.predict(F, draws=draws, linearized=False)
+    weights = [{name: value[i] for name, value in draws.items()} for i in range(7)]
+    f = torch.stack([posterior.bnn.outputs(each, F) for each in weights])
+    expected = torch.stack([function(each).log_prob(y) for each in f]).logsumexp(0) - math.log(7)
+    torch.testing.assert_close(prediction.log_prob(y), expected)
+
+
+def test_a_function_that_does_not_fit_is_refused(tmp_path):
+    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=gamma)
+    with pytest.raises(InputError, match=r"must map outputs \(N, 1\) .* it gives IndexError"):
+        model.fit(F, POSITIVE, steps=1, progress=False)
+    model = bnn.BNN(bnn.MLP(1, [3], 2), likelihood=gamma)
+    with pytest.raises(InputError, match=r"Targets such as -0.03 are impossible under Gamma"):
+        model.fit(F, -POSITIVE, steps=1, progress=False)
+    posterior = model.fit(F, POSITIVE, steps=1, progress=False)
+    with pytest.raises(InputError, match="cannot be written to a file, since it is no setting"):
+        posterior.save(tmp_path / "p")
+    with pytest.raises(InputError, match="no distribution for targets of shape"):
+        likelihoods.FromFunction(lambda f: f).num_outputs(POSITIVE)

@@ -88,7 +88,7 @@ class BinnedNormal(Elementwise):
 
     def in_whole_numbers(self, loc: Tensor, scale: Tensor) -> "RoundedNormal":
         """Return the distribution in the units of the targets, loc + scale z for z in the units of the model."""
-        return RoundedNormal(self.loc.double() * scale + loc, self.scale.double() * scale)
+        return RoundedNormal(self.loc * scale + loc, self.scale * scale)
 
 
 class RoundedNormal(BinnedNormal):

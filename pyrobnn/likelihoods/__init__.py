@@ -9,6 +9,7 @@ from pyrobnn.likelihoods.counts import NegativeBinomial, Poisson
 from pyrobnn.likelihoods.dense_categorical import DenseCategorical
 from pyrobnn.likelihoods.discretized import Discretized
 from pyrobnn.likelihoods.gaussian import Gaussian
+from pyrobnn.likelihoods.given import FromFunction, resolve
 from pyrobnn.likelihoods.laplace import Laplace
 from pyrobnn.likelihoods.mixture_density import MixtureDensity
 from pyrobnn.likelihoods.ordinal import Ordinal
@@ -25,6 +26,7 @@ __all__ = [
     "CensoredGaussian",
     "DenseCategorical",
     "Discretized",
+    "FromFunction",
     "Gamma",
     "Gaussian",
     "Laplace",
@@ -40,11 +42,3 @@ __all__ = [
     "registry",
     "resolve",
 ]
-
-resolve = registry.resolve
-"""Return the likelihood that a name, a table with its `type`, or an object stands for.
-
-Examples:
-    >>> bnn.likelihoods.resolve("poisson")
-    Poisson()
-"""

@@ -33,8 +33,9 @@ class Rows:
         self.distribution: Any = distribution
         self.scaler = scaler or Scaler.identity()
         if type(self._base) is BinnedNormal:
-            units = (value.to(self._base.loc.device) for value in (self.scaler.loc, self.scaler.scale))
-            self.distribution = self._base.in_whole_numbers(*units).to_event(len(distribution.event_shape))
+            base = self._base if self.scaler.is_identity else converted(self._base, in_double)
+            units = (value.to(base.loc.device) for value in (self.scaler.loc, self.scaler.scale))
+            self.distribution = base.in_whole_numbers(*units).to_event(len(distribution.event_shape))
             self.scaler = Scaler.identity()
 
     def __repr__(self) -> str:
