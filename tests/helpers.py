@@ -1,6 +1,11 @@
 """What tests of several files share."""
 
+import contextlib
+import re
+
+import jaxtyping
 import numpy as np
+import pytest
 import torch
 
 import pyrobnn as bnn
@@ -54,3 +59,12 @@ def edges(band, x):
     vertices = band.get_paths()[0].vertices
     columns = [vertices[np.isclose(vertices[:, 0], value), 1] for value in x]
     return np.array([c.min() for c in columns]), np.array([c.max() for c in columns])
+
+
+@contextlib.contextmanager
+def refused(match):
+    """Expect an `InputError` of this message; where types are checked at every call, a hint may refuse before it."""
+    with pytest.raises((bnn.InputError, jaxtyping.TypeCheckError)) as caught:
+        yield
+    if isinstance(caught.value, bnn.InputError):
+        assert re.search(match, str(caught.value))

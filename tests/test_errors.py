@@ -2,12 +2,14 @@
 
 import functools
 import operator
+import re
 
 import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from helpers import refused
 from pyro.infer.autoguide import AutoDelta
 from pyro.nn import PyroModule
 from torch import nn
@@ -380,9 +382,8 @@ def _untouched(monkeypatch):
 @pytest.mark.parametrize("name", CASES)
 def test_refused(name):
     call, message = CASES[name]
-    with pytest.raises(bnn.InputError) as caught:
+    with refused(re.escape(message)):
         call()
-    assert message in str(caught.value)
 
 
 def test_wrong_method_is_refused():
@@ -430,12 +431,12 @@ def test_autoguide_class_is_understood():
 
 @pytest.mark.parametrize("seed", [1.5, "a", None, True])
 def test_a_seed_is_a_whole_number(seed):
-    with pytest.raises(bnn.InputError, match="A seed must be a whole number, got"):
+    with refused("A seed must be a whole number, got"):
         unannotated(bnn.fit)(make_bnn(net()), bnn.Data(X, Y), bnn.SVI(steps=1), seed=seed)
 
 
 def test_a_number_of_replicates_is_a_whole_number():
-    with pytest.raises(bnn.InputError, match="`replicates` must be a whole number, at least 1"):
+    with refused("`replicates` must be a whole number, at least 1"):
         bnn.fit_replicates(make_bnn(net()), bnn.Data(X, Y), bnn.SVI(steps=1), seed=0, replicates="2")
 
 

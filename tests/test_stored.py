@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import quick
+from helpers import quick, refused
 from torch import nn
 
 import pyrobnn as bnn
@@ -499,7 +499,7 @@ def test_chains_on_files_have_mini_batches_of_their_own(tmp_path):
 @pytest.mark.parametrize("rows", [0, -1, 2.5])
 def test_parts_have_rows(stored, rows):
     for data in (stored, bnn.Data(stored[:8].x, stored[:8].y)):
-        with pytest.raises(InputError, match="`num_rows` must be a whole number, at least 1"):
+        with refused("`num_rows` must be a whole number, at least 1"):
             list(data.parts(rows))
 
 
