@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from typer.core import TyperGroup
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, printable
 from pyrobnn._core.table_files import check_names, ending
 from pyrobnn._core.waiting import waiting
@@ -206,9 +207,7 @@ def _show(result: Any) -> None:
     for finding in result.diagnosis.headlines:
         if finding.text != result.failed:
             Console().print(_shown(finding), highlight=False, soft_wrap=True)
-    Console().print(
-        score_table(f"{len(result.test)} test example{'s' * (len(result.test) > 1)}", result.scores, result.baselines)
-    )
+    Console().print(score_table(counted(len(result.test), "test example"), result.scores, result.baselines))
     typer.echo(f"Report: {result.path / 'report.html'}")
     if result.failed is not None:
         _fail(result.failed, code=1)
@@ -268,7 +267,8 @@ def diagnose(run_dir: Path) -> None:
     for finding in diagnosis.findings:
         Console().print(_shown(finding), highlight=False, soft_wrap=True)
     num = len(diagnosis.warnings)
-    typer.echo(f"{num or 'No'} warning{'' if num == 1 else 's'} from {len(diagnosis.findings)} checks.")
+    warnings = counted(num, "warning") if num else "No warnings"
+    typer.echo(f"{warnings} from {counted(len(diagnosis.findings), 'check')}.")
 
 
 def _shown(finding: Any) -> str:
@@ -324,7 +324,7 @@ def predict(
     predictions = predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True))
     rounded(predictions).to_csv(sys.stdout if out is None else out, index=False)
     if out is not None:
-        typer.echo(f"Predictions of {len(predictions)} rows: {out}")
+        typer.echo(f"Predictions of {counted(len(predictions), 'row')}: {out}")
 
 
 @data_app.command("list")

@@ -383,7 +383,7 @@ def test_nullable_columns_without_gaps_load(tmp_path):
 TABLE_REFUSALS = {
     "no such column": (FRAME, "doze", "has no column 'doze'. Did you mean 'dose'\\? Its columns: age, dose, sick"),
     "missing feature": (FRAME.assign(age=[1, None, None, 4]), "dose", "Column 'age' has 2 missing .* in rows 2, 3:"),
-    "missing target": (FRAME.assign(dose=[1, None, 3, 4]), "dose", "column 'dose' has 1 missing value.s., in row 2: "),
+    "missing target": (FRAME.assign(dose=[1, None, 3, 4]), "dose", "column 'dose' has 1 missing value, in row 2: "),
     "missing text": (FRAME.assign(city=["a", None, "b", "b"]), "city", "column 'city' has 1 missing value"),
     "stray text": (FRAME.assign(age=[1, 2, "x", 3]), "dose", "'age' holds numbers, but text in row 3, such as 'x'"),
     "constant": (
@@ -452,7 +452,7 @@ def test_load_features_takes_the_named_columns_in_order(tmp_path):
     [
         (["age", "doze"], "has no column 'doze'. Did you mean 'dose'"),
         (["age", "city"], "Column 'city' holds numbers, but text in rows 1, 2, 3, 4"),
-        (["gap"], "Column 'gap' has 1 missing value.s., in row 2"),
+        (["gap"], "Column 'gap' has 1 missing value, in row 2"),
         ([], "`x` must not be empty"),
         (["far"], "Column 'far' must be finite, and is not in row 2"),
     ],

@@ -185,7 +185,7 @@ CASES = {
     "a single target": (lambda: bnn.Data(X, Y[0]), "or (N, *positions), got a single number"),
     "feature names": (lambda: bnn.Data(X, Y, feature_names=["a"]), "`feature_names` must name the 2 columns of x"),
     "split fraction": (lambda: bnn.Data(X, Y).split(1.5, seed=0), "`fraction` must lie between 0 and 1, got 1.5"),
-    "split of one row": (lambda: bnn.Data(X[:1], Y[:1]).split(0.5, seed=0), "Cannot split 1 row(s) into two parts"),
+    "split of one row": (lambda: bnn.Data(X[:1], Y[:1]).split(0.5, seed=0), "Cannot split 1 row into two parts"),
     "nested text": (lambda: as_tensor([None, "b"], "rows"), "`rows` must be numeric"),
     # names and settings
     "unknown prior": (lambda: priors.resolve("norml"), "Unknown prior 'norml'. Did you mean 'normal'?"),
@@ -225,8 +225,8 @@ CASES = {
     # likelihoods
     "negative noise": (lambda: Gaussian(scale=-0.1), "Gaussian: `scale`"),
     "unknown noise": (lambda: Gaussian(scale="lerned"), "Gaussian: `scale`"),
-    "Gaussian width": (lambda: fit(y=TWO), "needs 2 network output(s) for targets of shape (6, 2), the network has 1"),
-    "heteroscedastic width": (lambda: fit_with(likelihood=Gaussian("heteroscedastic")), "needs 2 network output(s)"),
+    "Gaussian width": (lambda: fit(y=TWO), "needs 2 network outputs for targets of shape (6, 2), the network has 1"),
+    "heteroscedastic width": (lambda: fit_with(likelihood=Gaussian("heteroscedastic")), "needs 2 network outputs"),
     "not binary": (lambda: Bernoulli().check_targets(LABELS, 1), "Bernoulli needs targets 0 and 1, got values such as"),
     "not whole": (lambda: Categorical().check_targets(Y, 3), "Categorical needs whole-number labels"),
     "negative label": (

@@ -314,15 +314,15 @@ REFUSED = {
     "prior with a wrong number": (lambda: noise.Gamma(-1.0, 1.0), "Gamma: `concentration`"),
     "scales and columns": (
         check(Gaussian((0.1, 0.2, 0.3)), TWO, 2),
-        "Gaussian(scale=(0.1, 0.2, 0.3)) has 3 noise scale(s), and targets of shape (4, 2) have 2 column(s)",
+        "Gaussian(scale=(0.1, 0.2, 0.3)) has 3 noise scales, and targets of shape (4, 2) have 2 columns",
     ),
-    "width": (check(StudentT("heteroscedastic"), TWO, 2), "needs 4 network output(s) for targets of shape (4, 2)"),
+    "width": (check(StudentT("heteroscedastic"), TWO, 2), "needs 4 network outputs for targets of shape (4, 2)"),
     "no mean": (lambda: StudentT(df=1.0), "StudentT: `df`: Input should be greater than 1"),
     "no limit": (CensoredGaussian, "CensoredGaussian needs a limit"),
     "limits": (lambda: CensoredGaussian(2.0, 1.0), "`lower` must lie below `upper`, got 2.0 and 1.0"),
     "fractions": (check(Poisson(), [0.5, 1.0], 1), "Poisson needs whole-number counts, got values such as 0.5"),
     "negative counts": (check(NegativeBinomial(), [0, -1], 1), "NegativeBinomial needs counts from 0 up, got -1"),
-    "width of counts": (check(Poisson(), [[0, 1]], 1), "Poisson() needs 2 network output(s)"),
+    "width of counts": (check(Poisson(), [[0, 1]], 1), "Poisson() needs 2 network outputs"),
     "dispersion": (lambda: NegativeBinomial(0.0), "NegativeBinomial: `dispersion`"),
     "classes missing": (lambda: likelihoods.resolve("ordinal"), "Ordinal: `num_classes` is missing"),
     "one class": (lambda: Ordinal(1), "Ordinal: `num_classes`"),
@@ -332,7 +332,7 @@ REFUSED = {
     ),
     "labels in columns": (check(Ordinal(3), [[0, 1]], 1), "Ordinal(num_classes=3) needs one label per example"),
     "label not whole": (check(Ordinal(3), [0.5], 1), "Ordinal(num_classes=3) needs whole-number labels"),
-    "width of ordinal": (check(Ordinal(3), [0, 1, 2], 3), "Ordinal(num_classes=3) needs 1 network output(s)"),
+    "width of ordinal": (check(Ordinal(3), [0, 1, 2], 3), "Ordinal(num_classes=3) needs 1 network output for"),
     "counts in a fit": (
         lambda: bnn.BNN(bnn.MLP(2, [3], 1), likelihood="poisson", prior=bnn.priors.Normal(1.0)).fit(
             X, X[:, 0] + 0.5, steps=1, seed=0

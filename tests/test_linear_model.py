@@ -186,7 +186,7 @@ def test_groups_of_the_first_layer_are_columns():
 
 
 def test_derivatives_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match=r"1 output\(s\) of 100,000 examples in 10,000 weights need 7.5 GiB"):
+    with pytest.raises(InputError, match=r"1 output of 100,000 examples in 10,000 weights need 7.5 GiB"):
         check_entries(100_000, 1, 10_000)
 
 

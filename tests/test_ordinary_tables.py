@@ -270,7 +270,7 @@ REFUSED = {
     "gaps": (
         table(a=lambda i: "" if i == 3 else str(i)),
         "y",
-        "'a' has 1 missing value(s), in row 4: drop those rows, or",
+        "'a' has 1 missing value, in row 4: drop those rows, or",
     ),
     "no target": (table(a=str), "z", "has no column 'z'. Its columns: y, a"),
     "constant target": (table(a=lambda i: "3"), "a", "'a' has only one class, '3'"),

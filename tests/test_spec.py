@@ -273,7 +273,7 @@ UNFIT = {
     "unknown data": ("data.name=diabetis", "Unknown data set 'diabetis'"),
     "no such split": ("data.split=20", "splits 0 to 19, got 20"),
     "wrong width": ("net.in_features=3", "network does not take inputs of shape"),
-    "wrong outputs": ("net.out_features=3", r"needs 1 network output\(s\)"),
+    "wrong outputs": ("net.out_features=3", r"needs 1 network output for"),
     "classes needed": ("likelihood.type=bernoulli", "diabetes has numbers as targets, and Bernoulli.* for classes"),
     "pattern without a match": ('prior={"9.*"="normal", "*"="normal"}', "prior pattern '9.\\*' matches nothing"),
     "no such device": ("fit.device=abacus", "Device 'abacus' cannot be used here"),

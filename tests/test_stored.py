@@ -432,7 +432,7 @@ REFUSED = {
         lambda f: labels(f, last=-1, store=parquet),
         "needs labels from 0 up, got -1. .*The first such target is in row 17 of .*part_1.parquet",
     ),
-    "width": (lambda f: fit(arrays(f, y=np.stack([Y, Y], 1))), r"2 network output\(s\) .* has 1: change the width"),
+    "width": (lambda f: fit(arrays(f, y=np.stack([Y, Y], 1))), r"2 network outputs .* has 1: change the width"),
     "no mini-batches": (lambda f: fit(arrays(f), batch_size="all"), "StoredData are read in mini-batches: give the m"),
     "all inputs": (lambda f: arrays(f).x, "All data are needed in memory here .`x`."),
     "all at once": (lambda f: bnn.Data(X, arrays(f).y), "are needed in memory here .*pass some of their rows"),

@@ -166,9 +166,9 @@ def test_all_faults_come_at_once_with_their_rows(tmp_path):
     for line, words in zip(
         listed,
         [
-            "1. Target column 'y' has 1 missing value(s), in row 4: drop",
-            "2. Column 'age' has 4 missing value(s), in rows 4, 15, 26, 37: drop",
-            "3. Column 'city' has 1 missing value(s), in row 6: drop",
+            "1. Target column 'y' has 1 missing value, in row 4: drop",
+            "2. Column 'age' has 4 missing values, in rows 4, 15, 26, 37: drop",
+            "3. Column 'city' has 1 missing value, in row 6: drop",
             "4. Column 'day' holds dates, but other text in row 40, such as 'May': turn",
             "5. Column 'name' holds 40 different texts in 40 rows, such as 'n0', which are no categories",
             "6. Column 'far' must be finite, and is not in rows 1, 2, 3, 4, 5 and 35 more",

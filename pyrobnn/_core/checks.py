@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.masked import MaskedTensor
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import plain
 
@@ -116,7 +117,7 @@ def check_unmasked(value: Any, name: str) -> None:
     if isinstance(value, (list, tuple)) and any(isinstance(part, np.ma.MaskedArray) for part in value):
         value = np.ma.array(value)
     if np.ma.is_masked(value):
-        raise _not_dense(name, f"{np.ma.count_masked(value)} masked value(s)", "drop or impute those rows")
+        raise _not_dense(name, counted(int(np.ma.count_masked(value)), "masked value"), "drop or impute those rows")
 
 
 def _check_unsigned(values: Tensor, name: str, *, is_wide: bool) -> None:
@@ -187,7 +188,7 @@ def check_finite(value: Tensor, name: str) -> None:
     if not _is_finite(value):
         bad = (~torch.isfinite(value)).nonzero()
         raise InputError(
-            f"`{name}` must be finite, got {len(bad)} NaN or infinite value(s), the first at index "
+            f"`{name}` must be finite, got {counted(len(bad), 'NaN or infinite value')}, the first at index "
             f"{tuple(bad[0].tolist())}: drop or impute those rows."
         )
 

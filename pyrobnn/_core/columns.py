@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, warn_user
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ def require_complete(table: pd.DataFrame) -> None:
     if counts.any():
         name = counts.index[counts > 0][0]
         others = int((counts > 0).sum()) - 1
-        also = f", and others in {others} more column(s)" if others else ""
+        also = f", and others in {counted(others, 'more column')}" if others else ""
         raise InputError(
             f"Input X contains NaN: {counts[name]} of {len(table)} values of column {name!r} are missing{also}. Drop "
             "those rows, impute them in a pipeline, or pass missing='impute'."

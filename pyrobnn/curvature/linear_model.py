@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X
@@ -185,8 +186,9 @@ def check_entries(num_data: int, num_outputs: int, size: int) -> None:
     needed = num_data * num_outputs * size
     if needed > MOST_ENTRIES:
         raise InputError(
-            f"The derivatives of {num_outputs} output(s) of {num_data:,} examples in {size:,} weights need "
-            f"{8 * needed / 2**30:,.1f} GiB: use MarginalLikelihood, which holds them in parts, or fewer weights."
+            f"The derivatives of {counted(num_outputs, 'output')} of {counted(num_data, 'example')} in "
+            f"{counted(size, 'weight')} need {8 * needed / 2**30:,.1f} GiB: use MarginalLikelihood, which holds them "
+            "in parts, or fewer weights."
         )
 
 

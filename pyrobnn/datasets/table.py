@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyrobnn._core import dates
 from pyrobnn._core.checks import as_tensor, check_inputs
+from pyrobnn._core.counts import counted
 from pyrobnn._core.table_cells import DATES, NUMBERS, TEXTS
 from pyrobnn._core.table_files import ending
 from pyrobnn._core.tables import Inputs, Table, read_inputs, read_table
@@ -187,7 +188,7 @@ def _outside(name: str, columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> 
 
 
 def _count(chosen: "pd.Series") -> str:
-    return f"{chosen.sum()} row{'' if chosen.sum() == 1 else 's'}"
+    return counted(int(chosen.sum()), "row")
 
 
 def _constants(columns: "pd.DataFrame") -> list[str]:

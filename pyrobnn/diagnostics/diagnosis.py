@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive
@@ -197,7 +198,8 @@ def _of_held_out(
     posterior: Posterior | Mixture, prediction: Prediction, x: X, y: Tensor, *, level: float, seed: int
 ) -> list[Finding]:
     """Judge predictions at x by the targets y, and by targets simulated from the fit."""
-    few = f"Only {len(x)} examples were held out: calibration can hardly be judged."
+    were = "was" if len(x) == 1 else "were"
+    few = f"Only {counted(len(x), 'example')} {were} held out: calibration can hardly be judged."
     findings = [Finding(HELD_OUT, "note", few)] if len(x) < _FEWEST_EXAMPLES else []
     targets_seed = derive(seed, "simulated targets")
     num = num_simulations(level, len(members_of(posterior)))

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from pyrobnn._core.counts import counted
+
 Kind = Literal["warning", "note", "fine"]
 HELD_OUT = "held-out data"
 """Name of the finding that few data, or none, were held out."""
@@ -72,8 +74,8 @@ class Diagnosis:
 
     def __str__(self) -> str:
         num = len(self.warnings)
-        head = "nothing speaks against this fit" if num == 0 else f"{num} warning{'s' if num > 1 else ''}"
-        counted = f"{head} (tests raise a false alarm in at most {self.false_alarm_rate:.0%} of cases)"
+        head = "nothing speaks against this fit" if num == 0 else counted(num, "warning")
+        summary = f"{head} (tests raise a false alarm in at most {self.false_alarm_rate:.0%} of cases)"
         first = [finding for finding in self.headlines if finding.name == BASELINE]
         others = [finding for finding in self.findings if finding not in first]
-        return "\n".join([*map(str, first), counted, *map(str, others)])
+        return "\n".join([*map(str, first), summary, *map(str, others)])

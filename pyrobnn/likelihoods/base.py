@@ -7,6 +7,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import Registry
 from pyrobnn.data.in_memory import Scaler
@@ -222,8 +223,8 @@ def check_width(likelihood: Likelihood, y: Tensor, outputs: int) -> None:
     needed = likelihood.num_outputs(y)
     if outputs != needed:
         raise InputError(
-            f"{likelihood!r} needs {needed} network output(s) for targets of shape {tuple(y.shape)}, the network has "
-            f"{outputs}: change the width of its last layer.",
+            f"{likelihood!r} needs {counted(needed, 'network output')} for targets of shape {tuple(y.shape)}, the "
+            f"network has {outputs}: change the width of its last layer.",
             page=PAGE,
         )
 

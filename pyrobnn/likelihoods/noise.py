@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import softplus
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import setting
@@ -153,8 +154,8 @@ class NoisyLikelihood(BaseLikelihood):
         """Refuse a network of the wrong width, and a number of scales other than one per target column."""
         if isinstance(self.scale, tuple) and len(self.scale) != num_columns(y):
             raise InputError(
-                f"{self!r} has {len(self.scale)} noise scale(s), and targets of shape {tuple(y.shape)} have "
-                f"{num_columns(y)} column(s): give one scale per column, or a single number for all.",
+                f"{self!r} has {counted(len(self.scale), 'noise scale')}, and targets of shape {tuple(y.shape)} have "
+                f"{counted(num_columns(y), 'column')}: give one scale per column, or a single number for all.",
                 page=PAGE,
             )
         check_width(self, y, outputs)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.settings import described, leaves, snake_case, to_dict
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
@@ -105,8 +106,7 @@ def found(
     scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], train: Data, num: int, *, has_test: bool
 ) -> str:
     """Return a sentence on how well the network predicts, beside the baselines; empty without a finite score."""
-    few = "1 test example" if num == 1 else f"{num} test examples"
-    where = few if has_test else f"its own {num} training examples"
+    where = counted(num, "test example") if has_test else f"its own {counted(num, 'training example')}"
     ways = {
         "accuracy": (_share, "finds", f"the class of # of {where}"),
         "r2": (_share, "explains", f"# of the variance of {train.target_name} in {where}"),
@@ -169,7 +169,7 @@ def next_steps(diagnosis: Diagnosis, *, has_test: bool) -> list[str]:
 def sentence(posterior: Posterior | Mixture, train: Data) -> str:
     """Return a plain sentence that describes the fit."""
     settings, record = posterior.bnn.settings, posterior.record
-    steps = "" if record.num_steps is None else f", in {record.num_steps} steps"
+    steps = "" if record.num_steps is None else f", in {counted(record.num_steps, 'step')}"
     return (
         f"A Bayesian neural network with {posterior.bnn.num_weights} uncertain weights ({_net(settings['net'])}; "
         f"{_kind(settings['prior'])} prior; {_kind(settings['likelihood'])} likelihood) was fitted to {len(train)} "

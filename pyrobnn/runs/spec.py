@@ -10,6 +10,7 @@ from pyro import poutine
 from torch import Tensor
 
 from pyrobnn._core.checks import check_size
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import in_short, setting, to_dict
@@ -251,7 +252,7 @@ class Prepared:
         held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
         return (
             f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}. Method {method}{guide}. "
-            f"{len(self.train)} rows to train on,{held_out} {len(self.test)} to test on{self._classes}."
+            f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on{self._classes}."
         )
 
     @property
