@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.dates import dates_of, without_zone
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.number_texts import NumberFormat, read_numbers
@@ -40,7 +41,7 @@ def refuse_missing(column: Any, label: str, advice: str) -> None:
     """Refuse a column with gaps."""
     gaps = column.isna()
     if gaps.any():
-        raise InputError(f"{label} has {int(gaps.sum())} missing value(s), in {rows_of(gaps)}: {advice}.")
+        raise InputError(f"{label} has {counted(int(gaps.sum()), 'missing value')}, in {rows_of(gaps)}: {advice}.")
 
 
 def read_cells(

@@ -147,14 +147,14 @@ class Data:
         """
         return self.y.reshape(-1).long().bincount(minlength=num_classes).tolist()
 
-    def split(self, fraction: float, *, seed: int) -> tuple["Data", "Data"]:
+    def split(self, fraction: float, *, seed: int = 0) -> tuple["Data", "Data"]:
         """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one.
 
         Rows of the same inputs stay together, so that scores on the part hold for new inputs; with such rows the part
         may be smaller than `fraction`. Each class, of whole numbers as targets, has its share of both parts.
 
         Examples:
-            >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
+            >>> train, test = bnn.datasets.sinusoid(40).split(0.25)
             >>> len(train), len(test)
             (30, 10)
         """

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import X, flat_rows
 
@@ -61,7 +62,7 @@ def split_rows(groups: Tensor, y: Tensor, fraction: float, *, seed: int) -> tupl
         raise InputError(f"`fraction` must lie between 0 and 1, got {fraction}.")
     size = max(1, round(fraction * len(y)))
     if size >= len(y):
-        raise InputError(f"Cannot split {len(y)} row(s) into two parts: pass more data.")
+        raise InputError(f"Cannot split {counted(len(y), 'row')} into two parts: pass more data.")
     (part,), rest = drawn_together(groups, [size], seed=seed, classes=classes_of(y))
     return rest, part
 
