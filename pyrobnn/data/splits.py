@@ -11,7 +11,7 @@ from pyrobnn._torch.inputs import X, flat_rows
 
 _FEWEST_INPUTS = 10
 """Inputs that differ, below which rows of the same inputs are no copies but a table of categories."""
-_ROWS_AT_ONCE, _ROUNDING = 4096, 1e-9
+_NUMBERS_AT_ONCE, _ROUNDING = 2**16, 1e-9
 
 
 def same_inputs(x: X) -> Tensor:
@@ -19,8 +19,7 @@ def same_inputs(x: X) -> Tensor:
 
     Where few inputs come again and again, as in a table of some categories, each row is a group.
     """
-    factors = torch.randint(-(2**62), 2**62, (x[0].numel(),), generator=torch.Generator().manual_seed(0)) | 1
-    return same_marks(torch.cat([_mark(rows, factors) for rows in x.detach().split(_ROWS_AT_ONCE)]))
+    return same_marks(torch.cat([marks_of(x[rows].detach()) for rows in blocks_of(x)]))
 
 
 def same_marks(marks: Tensor) -> Tensor:
@@ -34,9 +33,16 @@ def same_marks(marks: Tensor) -> Tensor:
     return first.argsort().argsort()[group]
 
 
-def _mark(rows: X, factors: Tensor) -> Tensor:
+def blocks_of(x: X) -> list[slice]:
+    """Return consecutive rows whose numbers the cache holds."""
+    size = max(1, _NUMBERS_AT_ONCE // max(1, x[0].numel()))
+    return [slice(start, start + size) for start in range(0, len(x), size)]
+
+
+def marks_of(rows: X) -> Tensor:
     """Return a number of 64 bits for each row, which rows that differ share by chance alone."""
     bits = (flat_rows(rows).cpu() + 0.0).contiguous().view(torch.int64)
+    factors = torch.randint(-(2**62), 2**62, bits.shape[1:], generator=torch.Generator().manual_seed(0)) | 1
     mixed = (bits ^ (bits >> 29)) * factors
     return (mixed ^ (mixed >> 31)).sum(1)
 

@@ -10,6 +10,7 @@ from pyrobnn._core.modes import gradients, under
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.known_rows import kept_marks
 from pyrobnn.data.loader import Loader
 from pyrobnn.data.stored import StoredData
 from pyrobnn.inference.method import Callback, Method, Run, check_offered, checked_method
@@ -167,9 +168,9 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
         posterior = method.infer(closed.bnn, data, run)
     except Interrupted as interrupt:
         for one in interrupt.posteriors:
-            _note(closed, one, run)
+            _note(closed, data, one, run)
         raise
-    _note(closed, posterior, run)
+    _note(closed, data, posterior, run)
     return posterior
 
 
@@ -178,11 +179,14 @@ def _checked(method: Any, data: Any) -> Any:
     return Automatic() if method is None else checked_method(method, data)
 
 
-def _note(closed: Measured, posterior: Any, run: Run) -> None:
-    """Note in the record of a posterior how the scales of its model were measured, if they were."""
+def _note(closed: Measured, data: Any, posterior: Any, run: Run) -> None:
+    """Note in the record of a posterior how the scales of its model were measured, if they were, and a few rows."""
     if closed.record is not None:
         seconds = run.seconds
         posterior.record = dataclasses.replace(posterior.record, evidence=closed.record, seconds=seconds)
+    earlier = [] if run.start is None else run.start.record.marks
+    if isinstance(data, Data) and earlier is not None:
+        posterior.record = dataclasses.replace(posterior.record, marks=kept_marks(data, earlier))
 
 
 def _ends_by_itself(posterior: Any) -> bool:

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.checks import as_targets, as_tensor, check_finite
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.counts import counted
+from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.random import derive
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data, Scaler, row_index
+from pyrobnn.data.known_rows import num_known
 from pyrobnn.data.loader import Loader
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -71,6 +73,9 @@ def conformal(
     Returns:
         The calibrated fit, whose `predict` gives predictions with intervals or sets of classes of any level.
 
+    Warns:
+        UserWarning: rows that the fit was trained on.
+
     Raises:
         InputError: a method for other targets, several target columns, or groups and weights that do not fit the rows.
 
@@ -86,6 +91,7 @@ def conformal(
         data = data.in_memory()
     if not isinstance(data, Data):
         raise InputError("Held-out rows must be in memory, got StoredData: pass some of them, data[:1000].")
+    _tell_of_known(posterior, data)
     prediction = posterior.predict(data.x, num_draws=num_draws)
     names = None if groups is None else _names(groups, len(data))
     group = torch.zeros(len(data), dtype=torch.int64) if names is None else _numbers(names, sorted(set(names)))
@@ -254,7 +260,8 @@ class ConformalPrediction(Prediction):
             >>> x, y = [[0.0], [1.0]] * 40, [0, 1] * 40
             >>> model = bnn.BNN(bnn.MLP(1, [5], 2), likelihood="categorical")
             >>> posterior = model.fit(x, y, steps=50, seed=0, progress=False)
-            >>> bnn.conformal(posterior, (x, y)).predict([[0.0]]).label_set(0.9).shape
+            >>> held_out = [[0.1], [0.9]] * 40, [0, 1] * 40
+            >>> bnn.conformal(posterior, held_out).predict([[0.0]]).label_set(0.9).shape
             torch.Size([1, 2])
         """
         self._require_classes("Sets of classes")
@@ -262,6 +269,16 @@ class ConformalPrediction(Prediction):
             raise InputError(f"`level` must lie between 0 and 1, got {level}.")
         limits = self._conformity.thresholds(self._of_rows, level)
         return self._conformity.of_classes(self, self._chance) <= limits[:, None]
+
+
+def _tell_of_known(posterior: Posterior | Mixture, data: Data) -> None:
+    marks = posterior.record.marks
+    known = 0 if marks is None else num_known(data, marks)
+    if known:
+        warn_user(
+            f"It seems that the fit was trained on {known} of {counted(len(data), 'row')} that calibrate it, which "
+            "makes intervals and sets too narrow. Hold rows out: train, held_out = data.split(0.3), and fit to `train`."
+        )
 
 
 def uniform(num: int, seed: int, purpose: str) -> Tensor:
