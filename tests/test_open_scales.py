@@ -288,15 +288,19 @@ def test_the_best_candidate_is_chosen_and_one_that_failed_never():
         automatic._best([lost])
 
 
-def test_without_a_method_several_are_tried(monkeypatch, tmp_path):
+def test_without_a_method_several_are_tried(monkeypatch, tmp_path, capsys):
     """A constant cannot win where the targets are linear, and the record says what was tried."""
     methods = {
         "bad": bnn.SVI(guide="map", steps=1, lr=1e-9),
         "good": bnn.SVI(guide=bnn.guides.MeanField(init_rho=-4.0), steps=200, lr=0.05),
     }
     monkeypatch.setattr(automatic, "candidates", lambda *_: methods)
-    found = bnn.fit(bnn.BNN(Linear()), bnn.Data(X, Y), seed=0, progress=False)
+    found = bnn.fit(bnn.BNN(Linear()), bnn.Data(X, Y), seed=0)
     record = found.record.automatic
+    bad, good = record.candidates
+    said = f"good ({good.log_score:.3g} ± {good.error:.2g}) won, before bad ({bad.log_score:.3g} ± {bad.error:.2g}), in"
+    assert said in str(record)
+    assert str(record) in capsys.readouterr().err
     assert (record.chosen, [one.name for one in record.candidates]) == ("good", ["bad", "good"])
     assert record.candidates[1].log_score > record.candidates[0].log_score + 0.3
     assert all(one.seconds > 0 and one.error > 0 for one in record.candidates)

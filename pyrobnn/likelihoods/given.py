@@ -125,7 +125,8 @@ def _pyro(distribution: Any) -> Any:
     if isinstance(distribution, TorchDistributionMixin):
         return distribution
     new = copy.copy(distribution)
-    new.__class__ = _with_mixin(type(distribution))
+    kind: Any = type(distribution)
+    new.__class__ = _with_mixin(kind)
     return new
 
 

@@ -138,10 +138,14 @@ class CandidateRecord:
     error: float
     seconds: float
 
+    def __str__(self) -> str:
+        """Return its name and score."""
+        return f"{self.name} ({self.log_score:.3g} ± {self.error:.2g})"
+
 
 @dataclasses.dataclass(frozen=True)
 class AutomaticRecord:
-    """How a method was chosen.
+    """How a method was chosen; `print` shows the winner and those behind it.
 
     Attributes:
         method: the settings of `Automatic`.
@@ -152,6 +156,13 @@ class AutomaticRecord:
     method: Table
     candidates: list[CandidateRecord]
     chosen: str
+
+    def __str__(self) -> str:
+        """Return a sentence: the winner and the others, the best first, with their scores."""
+        ranked = sorted(self.candidates, key=lambda one: (one.name != self.chosen, -one.log_score))
+        first, *others = map(str, ranked)
+        before = f", before {' and '.join(others)}" if others else ""
+        return f"{first} won{before}, in nats an example held out"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -100,11 +101,14 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         is_over = self.max_seconds is not None and not self._has_time(tried, len(parts), run)
         is_finite = any(math.isfinite(candidate.log_score) for candidate in tried)
         chosen = tried[_best(scores, weights) if is_finite or not is_over else 0].name
+        record = AutomaticRecord(to_dict(self), tried, chosen)
+        if run.progress:
+            tqdm.write(str(record), file=sys.stderr)
         whole = self._measured(bnn, data, run, 0.75)
         posterior = _run(methods[chosen], whole, data, self._ending_at(self._share(1.0, run), methods[chosen], run))
         posterior.record = dataclasses.replace(
             posterior.record,
-            automatic=AutomaticRecord(to_dict(self), tried, chosen),
+            automatic=record,
             evidence=whole.record,
             seconds=run.seconds,
         )
