@@ -1,5 +1,7 @@
 """Plots: the numbers that the artists hold, not only that a picture appears."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pyro.distributions as dist
 import pytest
@@ -13,6 +15,7 @@ import pyrobnn as bnn
 from pyrobnn import plots
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.inference import History
+from pyrobnn.plots._style import close
 from pyrobnn.plots.regression import LEVELS
 from pyrobnn.posterior.weights import weight_moments
 
@@ -387,3 +390,41 @@ def test_pictures_of_one_panel_are_drawn_in_a_given_panel(name):
     assert not axes[0].has_data()
     assert axes[1].has_data()
     plt.close(figure)
+
+
+@pytest.fixture
+def windows(monkeypatch):
+    """Pyplot says that it opens windows; figures are drawn by Agg all the same."""
+    monkeypatch.setattr(plt, "get_backend", lambda: "TkAgg")
+    yield
+    plt.close("all")
+
+
+PICTURES = {
+    "of ours": lambda: plots.elbo(history(np.full(40, -3.0), np.ones(40))),
+    "of ArviZ": lambda: plots.calibration(
+        bnn.Prediction(dist.Bernoulli(torch.full((9, 20), 0.5))), torch.arange(20) % 2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pyplot_shows_pictures_where_it_opens_windows(name, windows):
+    figure = PICTURES[name]()
+    assert [plt.figure(number) for number in plt.get_fignums()] == [figure]
+    close(figure)
+    assert not plt.get_fignums()
+
+
+@pytest.mark.parametrize("backend", ["agg", "module://matplotlib_inline.backend_inline", "nbagg"])
+@pytest.mark.parametrize("name", PICTURES)
+def test_pyplot_does_not_keep_pictures_where_it_opens_none(name, backend, monkeypatch):
+    monkeypatch.setattr(plt, "get_backend", lambda: backend)
+    PICTURES[name]()
+    assert not plt.get_fignums()
+
+
+def test_pictures_of_other_threads_have_no_windows(windows):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(PICTURES["of ours"]).result()
+    assert not plt.get_fignums()

@@ -1,4 +1,4 @@
-"""Pictures of a fit, a prediction and a posterior; each function returns a matplotlib Figure and leaves no state."""
+"""Pictures of a fit, a prediction and a posterior; each function returns a matplotlib Figure."""
 
 from pyrobnn.plots.classification import reliability
 from pyrobnn.plots.comparison import compare_guides

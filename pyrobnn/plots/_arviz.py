@@ -1,4 +1,4 @@
-"""Pictures drawn by ArviZ, as figures in our style: no state is left with pyplot."""
+"""Pictures drawn by ArviZ, as figures in our style: pyplot keeps them only where it opens windows."""
 
 import warnings
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyrobnn.plots._style import PANEL, Picture, tidy
+from pyrobnn.plots._style import PANEL, Picture, pyplot_with_windows, tidy
 
 _MOST_COLUMNS = 4
 
@@ -17,6 +17,7 @@ def arviz_figure(plot: Callable[..., Any], tree: Any, num: int, **options: Any) 
 
     Returns the figure, and its panels by the name of the variable.
     """
+    keeps = pyplot_with_windows() is not None
     import matplotlib.pyplot as plt
 
     columns = min(num, _MOST_COLUMNS)
@@ -33,7 +34,8 @@ def arviz_figure(plot: Callable[..., Any], tree: Any, num: int, **options: Any) 
             **options,
         )
     figure = collection.viz["figure"].item()
-    plt.close(figure)
+    if not keeps:
+        plt.close(figure)
     for legend in [*figure.legends, *(axis.get_legend() for axis in figure.axes)]:
         if legend is not None:
             legend.remove()

@@ -1,10 +1,13 @@
 """The common style of pictures: panels with few lines, headings, legends, bands and histograms."""
 
 import io
+import sys
+import threading
 from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends import backend_registry
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 from torch import Tensor
@@ -24,6 +27,9 @@ _LABEL_INCHES = 0.42
 """How far the ticks and the label of an axis reach."""
 
 
+_WITHOUT_WINDOWS = (None, "nbagg", "webagg")
+
+
 class Picture(Figure):
     """A figure that notebooks show as the value of a cell."""
 
@@ -31,6 +37,26 @@ class Picture(Figure):
         stream = io.BytesIO()
         self.savefig(stream, format="png")
         return stream.getvalue()
+
+
+def pyplot_with_windows() -> Any:
+    """Return pyplot where the caller uses it and it opens windows, None elsewhere.
+
+    There `plt.show()` shows our figures, too. Without windows pyplot would only keep them in memory, and notebooks
+    would show the value of a cell twice. Windows belong to the main thread.
+    """
+    plt = sys.modules.get("matplotlib.pyplot")
+    if plt is None or threading.current_thread() is not threading.main_thread():
+        return None
+    _, framework = backend_registry.resolve_backend(plt.get_backend())
+    return None if framework in _WITHOUT_WINDOWS else plt
+
+
+def close(figure: Figure) -> None:
+    """Have pyplot forget a figure that nobody is to see in a window."""
+    plt = pyplot_with_windows()
+    if plt is not None:
+        plt.close(figure)
 
 
 def plain(name: str) -> str:
@@ -68,7 +94,9 @@ def grid(num: int, most_columns: int, panel: tuple[float, float] = PANEL) -> tup
     """Return a figure with panels in rows of at most `most_columns`, each panel (width, height) in inches."""
     columns = min(num, most_columns)
     rows = -(-num // columns)
-    figure = Picture(figsize=(panel[0] * columns, panel[1] * rows), layout="constrained")
+    options: Any = {"figsize": (panel[0] * columns, panel[1] * rows), "layout": "constrained"}
+    plt = pyplot_with_windows()
+    figure = Picture(**options) if plt is None else plt.figure(FigureClass=Picture, **options)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in axes[:num]:
         tidy(axis)

@@ -18,7 +18,7 @@ from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.guides.built import built
 from pyrobnn.metrics import Score
-from pyrobnn.plots._style import PANEL, SQUARE, TALL, panels
+from pyrobnn.plots._style import PANEL, SQUARE, TALL, close, panels
 from pyrobnn.plots.classification import draw_confidence, draw_reliability
 from pyrobnn.plots.regression import draw_coverage, draw_intervals
 from pyrobnn.plots.two_inputs import Plane
@@ -225,6 +225,7 @@ def _picture(name: str, title: str, caption: str, figure: Figure, *, is_main: bo
     figure.set_size_inches(_WIDTH, _WIDTH * height / width)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=_DPI)
+    close(figure)
     return _Picture(name, title, caption, stream.getvalue(), is_main)
 
 
