@@ -400,11 +400,10 @@ def windows(monkeypatch):
     plt.close("all")
 
 
+COINS = bnn.Prediction(dist.Bernoulli(torch.full((9, 20), 0.5)))
 PICTURES = {
     "of ours": lambda: plots.elbo(history(np.full(40, -3.0), np.ones(40))),
-    "of ArviZ": lambda: plots.calibration(
-        bnn.Prediction(dist.Bernoulli(torch.full((9, 20), 0.5))), torch.arange(20) % 2
-    ),
+    "of ArviZ": lambda: plots.calibration(COINS, torch.arange(20) % 2),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends import backend_registry
+from matplotlib.backends.registry import backend_registry
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 from torch import Tensor
