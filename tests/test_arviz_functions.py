@@ -65,6 +65,7 @@ STATISTICS = {
     "compare": lambda t: az.compare({"a": az.loo(t.real, reff=1.0), "b": az.loo(t.other, reff=1.0)})["elpd"],
     "loo_pit": lambda t: az.loo_pit(t.real)["y"],
     "loo_expectations": lambda t: az.loo_expectations(t.real, var_name="y", kind="quantile", probs=[0.1, 0.9])[0],
+    "loo_influence": lambda t: az.loo_influence(t.real, var_names="y")[0]["y"],
     "loo_score": lambda t: az.loo_score(t.real, kind="crps").mean,
     "metrics": lambda t: az.metrics(t.real, kind="rmse").mean,
     "metrics of test data": lambda t: az.metrics(t.test, kind="mae").mean,

@@ -4,12 +4,14 @@ import copy
 import dataclasses
 import itertools
 import math
+import warnings
 
 import arviz as az
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from helpers import quick
 from scipy import stats
 from torch import nn
 
@@ -136,6 +138,23 @@ def test_leave_one_out_of_exact_draws_is_that_of_refits():
     assert "LOO under q" in str(found)
     az.plot_khat(found)
     plt.close("all")
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("scale", [0.3, "heteroscedastic"])
+def test_arviz_finds_the_same_score_from_the_same_draws(scale, columns):
+    """In original units; more draws move the score where some examples have a large k-hat."""
+    rows = bnn.datasets.sinusoid(40)
+    y = 1000 * (rows.y[:, None] + torch.arange(columns))
+    data = bnn.Data(50 + 9 * rows.x, y, standardize=True)
+    model = bnn.BNN(bnn.MLP(1, [5], columns * (1 + (scale != 0.3))), likelihood=bnn.likelihoods.Gaussian(scale))
+    posterior = quick(model, bnn.SVI(steps=100), data)
+    tree = bnn.to_datatree(posterior, data, num_draws=200, prior=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Estimated shape parameter", category=UserWarning)
+        ours, arviz = bnn.loo(posterior, data, num_draws=200), az.loo(tree, pointwise=True)
+    np.testing.assert_allclose(ours.elpd_i, arviz.elpd_i, rtol=1e-12)
+    assert arviz.elpd_i.shape == (40,)
 
 
 def test_correction_finds_the_exact_score_from_a_guide_that_is_too_wide():
