@@ -33,6 +33,7 @@ from .estimators import BNNClassifier as BNNClassifier
 from .estimators import BNNRegressor as BNNRegressor
 from .inference import HMC as HMC
 from .inference import IVON as IVON
+from .inference import MCLMC as MCLMC
 from .inference import NUTS as NUTS
 from .inference import SGHMC as SGHMC
 from .inference import SGLD as SGLD

@@ -40,6 +40,7 @@ READ = {
         bnn.Ensemble(bnn.SWAG(bnn.SVI(guide="map", lr=0.1), rank=3)),
     ),
     "nuts": (NUTS, bnn.NUTS(num_draws=10)),
+    "mclmc": ('[fit]\ntype = "mclmc"\nadjusted = true\nthinning = 2\n', bnn.MCLMC(adjusted=True, thinning=2)),
     "hmc": ('[fit]\ntype = "hmc"\nstep_size = 0.1\n', bnn.HMC(step_size=0.1)),
     "sgld": ('[fit]\ntype = "sgld"\nstep_size = 1e-3\nschedule = "cosine_annealing_lr"\n', None),
     "sghmc": ('[fit]\ntype = "sghmc"\nstep_size = 1e-3\nbatch_size = 8\n', bnn.SGHMC(step_size=1e-3, batch_size=8)),
@@ -59,7 +60,8 @@ def test_a_method_is_read_and_written(text, expected, tmp_path):
 
 def test_every_registered_method_is_tried():
     tried = {type(RunSpec.from_dict(tomllib.loads(DATA + text)).method) for text, _ in READ.values()}
-    assert {methods.registry.get(name) for name in ("svi", "ensemble", "swag", "nuts", "hmc", "sgld", "sghmc")} <= tried
+    names = ("svi", "ensemble", "swag", "nuts", "hmc", "sgld", "sghmc", "mclmc")
+    assert {methods.registry.get(name) for name in names} <= tried
 
 
 def test_a_method_in_python_keeps_its_guide():

@@ -24,7 +24,7 @@ _DRAWS_FOR_LOO = 1000
 _FEWEST_DRAWS = 100
 _SHARE_OF_EQUAL = 0.9999
 _EXACT = ("nuts", "hmc")
-"""Methods whose draws come from the exact posterior, in the limit."""
+"""Methods whose draws come from the exact posterior, in the limit; MCLMC's do if it is adjusted."""
 
 
 def loo(
@@ -37,10 +37,10 @@ def loo(
 ) -> "az.ELPDDataLOO":
     """Return Pareto-smoothed importance sampling leave-one-out cross-validation (Vehtari et al. 2017).
 
-    It reweights draws as if an example had been left out. For NUTS or HMC this estimates the exact leave-one-out score,
-    of kind "loo", with the relative efficiency of the chains from the likelihoods of the examples. Draws of a guide are
-    treated as draws from the posterior: the result, of kind "LOO under q", is the score of q, and too certain if q is
-    too narrow.
+    It reweights draws as if an example had been left out. For NUTS, HMC or adjusted MCLMC this estimates the exact
+    leave-one-out score, of kind "loo", with the relative efficiency of the chains from the likelihoods of the examples.
+    Draws of a guide are treated as draws from the posterior: the result, of kind "LOO under q", is the score of q, and
+    too certain if q is too narrow.
 
     `correct=True` corrects for the guide, with importance weights p(w, D) / q(w) (Magnusson et al. 2019), and estimates
     the exact score, of kind "loo". It is refused if the k-hat of these weights is above min(1 - 1 / log10 S, 0.7), as
@@ -93,7 +93,7 @@ def loo(
     efficiency = _efficiency(tree["log_likelihood"]["y"]) if has_chains else 1.0
     with seeded(0, "loo"):  # ArviZ imports jax, whose import draws random numbers
         result = az.loo(tree, var_name="y", reff=efficiency, pointwise=True)
-    if not all(_method_type(member) in _EXACT for member in members):
+    if not all(map(_is_exact, members)):
         result.__class__ = LooUnderQ
     return mark(result, data)
 
@@ -130,8 +130,11 @@ def _require_near(posterior: Posterior | Mixture, data: Data, num_draws: int, se
     return weights.khat
 
 
-def _method_type(posterior: Posterior) -> str:
-    return str(posterior.record.methods[0]["type"]) if posterior.record.methods else ""
+def _is_exact(posterior: Posterior) -> bool:
+    if not posterior.record.methods:
+        return False
+    method = posterior.record.methods[0]
+    return method["type"] in _EXACT or (method["type"] == "mclmc" and method["adjusted"])
 
 
 def _efficiency(log_likelihood: "xr.DataArray") -> float:

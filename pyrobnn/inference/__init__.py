@@ -1,6 +1,7 @@
 """Inference: from a model and data to a posterior."""
 
 from pyrobnn.inference.fit import fit, fit_svi
+from pyrobnn.inference.mcmc.mclmc import MCLMC
 from pyrobnn.inference.mcmc.mcmc import HMC, NUTS
 from pyrobnn.inference.mcmc.sgmcmc import SGHMC, SGLD
 from pyrobnn.inference.method import BaseMethod, Method, Offer, Progress, Run, SideBySide
@@ -18,6 +19,7 @@ from pyrobnn.inference.training.watch import History
 __all__ = [
     "HMC",
     "IVON",
+    "MCLMC",
     "NUTS",
     "SGHMC",
     "SGLD",

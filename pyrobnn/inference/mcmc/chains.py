@@ -12,6 +12,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch
+from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import BatchSize, Source, make_source
@@ -82,6 +84,20 @@ class Target:
             "data, narrow the prior, or use another `init`.",
             page="how-to/mcmc",
         )
+
+    def all_data(self, method: str) -> Batch:
+        """Return all examples in the units of the model; the method's name is for the message.
+
+        Raises:
+            InputError: data that are not in memory.
+        """
+        if not isinstance(self.source.data, Data):
+            raise InputError(
+                f"{method} uses all data at every step, in memory: pass Data(x, y), which bnn.Loader(loader)."
+                "in_memory() makes of a loader, or use SGLD or SGHMC.",
+                page="how-to/mcmc",
+            )
+        return self.source.scaled(self.bnn, *self.source.data.tensors)
 
     def _from_prior(self) -> Tensor:
         with poutine.block():

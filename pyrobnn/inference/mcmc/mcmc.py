@@ -10,10 +10,8 @@ from pyro.infer import mcmc
 from torch import Tensor
 from tqdm.std import tqdm
 
-from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import Count, setting
-from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.kernels import RecordedHMC, RecordedNUTS
 from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potential
@@ -55,14 +53,7 @@ class Hamiltonian(ChainMethod):
         Raises:
             InputError: data that are not in memory.
         """
-        source, name = target.source, type(self).__name__
-        if not isinstance(source.data, Data):
-            raise InputError(
-                f"{name} uses all data at every step, in memory: pass Data(x, y), which bnn.Loader(loader).in_memory() "
-                "makes of a loader, or use SGLD or SGHMC.",
-                page="how-to/mcmc",
-            )
-        data = source.scaled(target.bnn, *source.data.tensors)
+        name, data = type(self).__name__, target.all_data(type(self).__name__)
         like = target.start(0, lambda point: True)
         expected = self.num_chains * self.num_steps * _TYPICAL_STEPS
         kept = self.num_kept if self.num_kept * len(like) <= _MOST_NUMBERS else 0

@@ -1,5 +1,6 @@
 """The density that chains sample: of unconstrained latents given data, with its gradient, eager or recorded."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -7,9 +8,10 @@ import torch
 from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._torch.batching import vmap_or_loop
 from pyrobnn._torch.private import private
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
@@ -120,6 +122,30 @@ def eager_potential(log_joint: LogJoint, data: Batch) -> ValueAndGradient:
         return energy.detach(), gradient
 
     return evaluate
+
+
+def log_densities(
+    log_joint: LogJoint, points: Tensor, batch: Batch, *, own_batches: bool = False
+) -> tuple[Callable[..., Tensor], bool]:
+    """Return the function from latents of chains (C, P) and data to log densities (C,), and whether it is batched.
+
+    A network that vmap cannot take runs chain by chain.
+
+    Args:
+        log_joint: the density.
+        points: latents of the chains, (C, P).
+        batch: data to try it on.
+        own_batches: whether data have a leading axis of chains.
+    """
+
+    def one_by_one(z: Tensor, *data: Any) -> Tensor:
+        batches = zip(*data, strict=True) if own_batches else itertools.repeat(data)
+        pairs = zip(z, batches, strict=False)
+        return torch.stack([-evaluated(row, eager_potential(log_joint, chain_batch)) for row, chain_batch in pairs])
+
+    mapped = vmap(log_joint, in_dims=(0, *[0 if own_batches else None] * len(batch)))
+    each = vmap_or_loop(mapped, one_by_one, points, *batch)
+    return each, each is mapped
 
 
 class State(NamedTuple):

@@ -1,7 +1,6 @@
 """Markov chain Monte Carlo with gradients of mini-batches, as methods for `fit`: SGLD and SGHMC of posteriors."""
 
 import functools
-import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -10,19 +9,17 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
-from torch.func import vmap
 from tqdm.std import tqdm
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import Count, setting
-from pyrobnn._torch.batching import vmap_or_loop
 from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
-from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, evaluated, is_finite
+from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, is_finite, log_densities
 from pyrobnn.inference.method import Run, registry
 from pyrobnn.optimizers import resolve_schedule
 from pyrobnn.posterior.record import EngineRecord
@@ -325,17 +322,9 @@ def _log_posterior(
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return the log density summed over chains, as the package posteriors takes it, and for each chain.
 
-    Each term of the sum belongs to one chain, so the gradient of the sum holds the gradient of each chain. A network
-    that vmap cannot take runs chain by chain.
+    Each term of the sum belongs to one chain, so the gradient of the sum holds the gradient of each chain.
     """
-
-    def one_by_one(z: Tensor, *data: Any) -> Tensor:
-        batches = zip(*data, strict=True) if own_batches else itertools.repeat(data)
-        pairs = zip(z, batches, strict=False)
-        return torch.stack([-evaluated(row, eager_potential(log_joint, chain_batch)) for row, chain_batch in pairs])
-
-    place = 0 if own_batches else None
-    each = vmap_or_loop(vmap(log_joint, in_dims=(0, *[place] * len(batch))), one_by_one, points, *batch)
+    each, _ = log_densities(log_joint, points, batch, own_batches=own_batches)
 
     def log_posterior(z: Tensor, data: Batch) -> tuple[Tensor, Tensor]:
         densities = each(z, *data)

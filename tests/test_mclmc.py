@@ -1,0 +1,479 @@
+"""Isokinetic Langevin chains: their steps against the equations of motion, and their draws against exact posteriors."""
+
+import dataclasses
+import functools
+import math
+
+import arviz as az
+import numpy as np
+import pytest
+import torch
+from helpers import Branching
+from scipy.integrate import solve_ivp
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pyrobnn as bnn
+from pyrobnn._core.errors import InputError
+from pyrobnn.inference.mcmc import mclmc, warmup
+from pyrobnn.inference.mcmc.isokinetic import State, Walk, stepped, turned, unit
+from pyrobnn.inference.mcmc.warmup import warm_up
+
+F64 = torch.float64
+LARGEST_Z = 5.0
+"""Largest z-score that is let pass; the seeds are fixed, so that a test passes always or never."""
+NOISE, SCALE = 0.5, 0.8
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+# Equations of motion
+
+
+@pytest.mark.parametrize("size", [0.01, 0.7, 5.0])
+def test_directions_turn_as_the_differential_equation_says(size):
+    """du/dt = -(1 - u u^T) g / (P - 1), and the energy changes by the integral of -u g; relative tolerance 1e-8."""
+    direction, gradient = unit(numbers(1, 6)), numbers(1, 6, seed=1)
+
+    def motion(_, now):
+        u = now[:6]
+        g = gradient[0].numpy()
+        return np.append(-(g - u * (u @ g)) / 5, -u @ g)
+
+    start = np.append(direction[0].numpy(), 0.0)
+    end = solve_ivp(motion, (0, size), start, rtol=1e-11, atol=1e-12).y[:, -1]
+    found, change = turned(direction, gradient, torch.tensor([size], dtype=F64))
+    np.testing.assert_allclose(found[0], end[:6], rtol=1e-8, atol=1e-9)
+    assert float(change) == pytest.approx(end[6], rel=1e-8)
+
+
+def test_turns_of_extreme_gradients_are_finite():
+    """Next to no gradient, one of 1e12, and directions straight up and straight down; float32."""
+    gradient = torch.tensor([[0.0, 0.0, 0.0], [0.0, 1e12, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
+    direction = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, -1.0, 0.0]])
+    found, change = turned(direction, gradient, torch.full((4,), 0.1))
+    assert torch.equal(found[0], direction[0])
+    assert torch.equal(found[1:, 1].sign(), torch.tensor([-1.0, 1.0, -1.0]))
+    assert bool(found.isfinite().all() & change.isfinite().all())
+    assert abs(float(change[0])) < 1e-30
+    assert change[2] < 0 < change[3]
+
+
+def quartic(place):
+    """U of a double well along each latent, with a coupling."""
+    value = (place.square() - 1).square().sum(-1) + 0.3 * place.sum(-1).square()
+    return value, 4 * place * (place.square() - 1) + 0.6 * place.sum(-1, keepdim=True)
+
+
+def moved(state, size):
+    """A state after a step without noise, from a direction that may be any."""
+    new = State(*(tensor.clone() for tensor in state.tensors))
+    new.size.fill_(size)
+    new.change.zero_()
+    stepped(new, quartic)
+    return new
+
+
+def at(place, direction):
+    state = State.at(place, *quartic(place))
+    state.direction.copy_(unit(direction))
+    state.root.copy_(torch.linspace(0.5, 2.0, place.shape[-1], dtype=F64).expand_as(place))
+    return state
+
+
+def test_a_step_is_undone_from_the_opposite_direction():
+    there = moved(at(numbers(3, 4), numbers(3, 4, seed=1)), 0.3)
+    there.direction.neg_()
+    back = moved(there, 0.3)
+    start = at(numbers(3, 4), numbers(3, 4, seed=1))
+    torch.testing.assert_close(back.place, start.place)
+    torch.testing.assert_close(back.direction, -start.direction)
+    torch.testing.assert_close(back.change, -there.change)
+    assert there.change.abs().min() > 1e-3
+
+
+def test_a_step_is_of_second_order():
+    """Against the equations of motion from 8 starts, root mean squares.
+
+    At half the step size the error is an eighth, and so is that of the energy.
+    """
+
+    def motion(_, now):
+        g = root * quartic(torch.from_numpy(now[:4])[None])[1][0].numpy()
+        u = now[4:]
+        return np.concatenate([root * u, -(g - u * (u @ g)) / 3])
+
+    errors = []
+    for size in (0.008, 0.004):
+        for seed in range(8):
+            start = at(numbers(1, 4, seed=seed), numbers(1, 4, seed=seed + 8))
+            root, begin = start.root[0].numpy(), np.append(start.place, start.direction)
+            exact = solve_ivp(motion, (0, size), begin, rtol=1e-12, atol=1e-13).y[:, -1]
+            end = moved(start, size)
+            errors.append([np.linalg.norm(np.append(end.place, end.direction) - exact), float(end.change)])
+    large, small = np.square(errors).reshape(2, 8, 2).mean(1) ** 0.5
+    ratios = large / small
+    assert np.all((ratios > 7.0) & (ratios < 9.0)), ratios
+
+
+def test_noise_keeps_directions_of_length_one_and_makes_them_forget():
+    """Without a gradient the mean cosine falls as exp(-t / L); 4000 chains, seed 0, 5 standard errors."""
+    place = torch.zeros(4000, 5, dtype=F64)
+    walk = Walk(lambda z: (torch.zeros(len(z), dtype=F64), torch.zeros_like(z)), place)
+    torch.manual_seed(0)
+    walk.turn_anew()
+    before = walk.state.direction.clone()
+    walk.set(0.05, 2.0)
+    walk.run(20)
+    torch.testing.assert_close(walk.state.direction.norm(dim=1), torch.ones(4000, dtype=F64))
+    cosines = (walk.state.direction * before).sum(1)
+    assert abs(float(cosines.mean()) - math.exp(-1.0 / 2.0)) < 5 * float(cosines.std()) / 4000**0.5
+    assert walk.num_steps == 20
+
+
+def test_a_step_that_changes_the_energy_by_far_is_not_taken():
+    """The first chain jumps into a wall, the second stays where the density is; all stays finite."""
+
+    def walled(place):
+        wall = torch.where(place[:, 0] > 1, torch.nan, 0.0)
+        return wall + 0.5 * place.square().sum(1), place + wall[:, None]
+
+    walk = Walk(walled, torch.tensor([[0.9, 0.0], [-3.0, 0.0]], dtype=F64))
+    walk.state.direction.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+    walk.set(0.3, 1.0)
+    walk.run(1)
+    assert walk.state.refused.tolist() == [1, 0]
+    assert walk.state.change[0] == math.inf
+    assert walk.state.place[0].tolist() == [0.9, 0.0]
+    assert walk.state.squares[0] == 1
+    walk.run(50)
+    assert all(bool(t.isfinite().all()) for t in (walk.state.place, walk.state.direction, walk.state.gradient))
+
+
+# Exact posteriors
+
+
+def gaussian_model(covariance, dtype=F64):
+    """A linear model whose posterior has a covariance and mean 1, but for a prior of standard deviation 1000."""
+    precision = torch.linalg.inv(covariance.to(F64)) - 1e-6 * torch.eye(len(covariance), dtype=F64)
+    x = torch.linalg.cholesky(precision).T.contiguous()
+    model = bnn.BNN(
+        nn.Linear(len(x), 1, bias=False).to(dtype),
+        prior=bnn.priors.Normal(1000.0),
+        likelihood=bnn.likelihoods.Gaussian(1.0),
+    )
+    return model, bnn.Data(x.to(dtype), x.sum(1).to(dtype))
+
+
+def rotated(ratio, size=10):
+    """A covariance with variances from 1 to 1 / ratio along directions at random."""
+    basis = torch.linalg.qr(numbers(size, size))[0]
+    return basis @ torch.logspace(0, -math.log10(ratio), size, dtype=F64).diag() @ basis.T
+
+
+def run(setting, model, data, **arguments):
+    given = {"seed": 0, "progress": False, "device": "cpu", "engine": "captured"} | arguments
+    return bnn.fit(model, data, setting, **given)
+
+
+def flat(posterior):
+    return posterior.guide.draws.double().numpy()
+
+
+def z_scores(chains, mean, covariance):
+    """Distances of means and covariances of chains (chain, draw, P) from exact ones, in standard errors by ESS."""
+    centred = chains - mean
+    pairs = [(i, j) for i in range(len(mean)) for j in range(i + 1)]
+    series = [centred[..., i] for i in range(len(mean))]
+    series += [centred[..., i] * centred[..., j] - covariance[i, j] for i, j in pairs]
+    return np.array([values.mean() / float(az.mcse(values, method="mean")) for values in series])
+
+
+def exact(covariance, data):
+    """Mean and covariance of the posterior of a Gaussian model."""
+    covariance = covariance.numpy()
+    return covariance @ (data.x.T @ data.y).double().numpy(), covariance
+
+
+TARGETS = {
+    "1:100, along any direction": rotated(100.0),
+    "1:10,000, along the axes": torch.logspace(0, -4, 10, dtype=F64).diag(),
+    "two latents": rotated(4.0, size=2),
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("adjusted", [False, True], ids=["unadjusted", "adjusted"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_chains_recover_a_gaussian(name, adjusted):
+    """All means and covariances within 5 standard errors by effective sample sizes; ratios of variances, seed 0."""
+    model, data = gaussian_model(TARGETS[name])
+    posterior = run(bnn.MCLMC(num_draws=500, warmup=4000, adjusted=adjusted), model, data)
+    z = z_scores(flat(posterior), *exact(TARGETS[name], data))
+    assert np.abs(z).max() < LARGEST_Z, z
+    assert posterior.info["engine"]["used"] == "captured"
+    assert posterior.info["num_diverging"] == 0
+
+
+@pytest.mark.slow
+def test_the_bias_of_unadjusted_chains_is_small_and_grows_with_the_square_of_the_step(monkeypatch):
+    """Mean ratio of variances, 10 latents, some 4000 independent draws: standard error sqrt(2 / 40,000) = 0.7 %.
+
+    At twice the step size, so 64 times the squared change of the energy, the bias is four times as large.
+    """
+    covariance = rotated(100.0)
+    model, data = gaussian_model(covariance)
+
+    def bias():
+        draws = flat(run(bnn.MCLMC(num_draws=2000), model, data)).reshape(-1, 10)
+        return np.trace(np.linalg.solve(covariance.numpy(), np.cov(draws.T))) / 10 - 1
+
+    usual = bias()
+    monkeypatch.setattr(warmup, "ERROR", 64 * warmup.ERROR)
+    large = bias()
+    assert abs(usual) < 0.025 + 3 * 0.007
+    assert -0.16 < large < -0.04
+    assert abs(usual - large / 4) < 4 * 0.007
+
+
+def regression(dtype=F64, likelihood=None):
+    """A linear regression, and the exact posterior of its weights and bias."""
+    x = (numbers(20, 2) @ torch.tensor([[1.0, 0.6], [0.0, 0.8]], dtype=F64)).to(dtype)
+    y = x @ torch.tensor([1.0, -0.5], dtype=dtype) + 0.3 + NOISE * numbers(20, seed=1).to(dtype)
+    model = bnn.BNN(
+        nn.Linear(2, 1).to(dtype),
+        prior=bnn.priors.Normal(SCALE),
+        likelihood=likelihood or bnn.likelihoods.Gaussian(NOISE),
+    )
+    features = torch.cat([x, torch.ones(20, 1)], 1).double().numpy()
+    covariance = np.linalg.inv(features.T @ features / NOISE**2 + np.eye(3) / SCALE**2)
+    return model, bnn.Data(x, y), covariance @ features.T @ y.double().numpy() / NOISE**2, covariance
+
+
+@functools.cache
+def fitted(*, adjusted=False, engine="captured", init="prior"):
+    model, data, _, _ = regression()
+    return run(bnn.MCLMC(num_draws=400, warmup=2000, adjusted=adjusted, init=init), model, data, engine=engine)
+
+
+@pytest.mark.parametrize("adjusted", [False, True], ids=["unadjusted", "adjusted"])
+def test_chains_recover_a_linear_regression(adjusted):
+    """Three means and six covariances within 5 standard errors, seed 0."""
+    z = z_scores(flat(fitted(adjusted=adjusted)), *regression()[2:])
+    assert np.abs(z).max() < LARGEST_Z, z
+
+
+def test_z_scores_see_a_wrong_covariance():
+    mean, covariance = regression()[2:]
+    draws = flat(fitted(adjusted=True))
+    assert np.abs(z_scores(draws, mean, 1.5 * covariance)).max() > LARGEST_Z
+    assert np.abs(z_scores(draws, mean + 0.1, covariance)).max() > LARGEST_Z
+
+
+@pytest.mark.slow
+def test_chains_recover_an_inferred_noise_scale():
+    """Against NUTS, means and deviations of noise and weights within 5 standard errors of both; seed 0."""
+    model, data, _, _ = regression(likelihood=bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0}))
+    nuts = run(bnn.NUTS(num_draws=1000, warmup=300), model, data)
+    for adjusted in (False, True):
+        chains = run(bnn.MCLMC(adjusted=adjusted), model, data)
+        for change in (lambda values: values, np.square):
+            a, b = change(flat(nuts)), change(flat(chains))
+            errors = [[float(az.mcse(v[..., i], method="mean")) for i in range(4)] for v in (a, b)]
+            z = (a.mean((0, 1)) - b.mean((0, 1))) / np.hypot(*errors)
+            assert np.abs(z).max() < LARGEST_Z, z
+
+
+SMALL = bnn.BNN(
+    bnn.MLP(1, [5], 1, activation="tanh"), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3)
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjusted", [False, True], ids=["unadjusted", "adjusted"])
+def test_chains_agree_with_nuts_in_the_functions_of_a_network(adjusted):
+    """Mean and second moment of the curve at 9 inputs, 5 standard errors by effective sample sizes of both, seed 0."""
+    x = torch.linspace(-1, 1, 24)[:, None]
+    data, probes = bnn.Data(x, torch.sin(3 * x[:, 0])), torch.linspace(-1.5, 1.5, 9)[:, None]
+    methods = bnn.NUTS(num_draws=1000, warmup=500, num_chains=4), bnn.MCLMC(adjusted=adjusted)
+    curves = []
+    for method in methods:
+        posterior = run(method, SMALL, data)
+        found = bnn.function_rhat(posterior, probes)
+        assert found.rhat.max() < 1.02
+        chains = posterior.guide.chains()
+        stacked = {name: values.flatten(0, 1) for name, values in chains.items()}
+        curve = posterior.predict(probes, draws=stacked).draw_means
+        curves.append(curve.reshape(*chains["0.weight"].shape[:2], 9).double().numpy())
+    for power in (1, 2):
+        means = [(curve**power).mean((0, 1)) for curve in curves]
+        errors = [[float(az.mcse(c[..., i] ** power, method="mean")) for i in range(9)] for c in curves]
+        z = (means[0] - means[1]) / np.hypot(*errors)
+        assert np.abs(z).max() < LARGEST_Z, z
+
+
+# The warm-up
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_the_warm_up_finds_units_step_size_and_length(dtype):
+    """A Gaussian of deviations 0.01 to 10: units within a factor of 1.5, and the change of the energy near its aim."""
+    scales = torch.logspace(-2, 1, 12, dtype=dtype)
+    torch.manual_seed(0)
+    walk = Walk(
+        lambda z: (0.5 * (z / scales).square().sum(1), z / scales.square()), scales * torch.randn(3, 12).to(dtype)
+    )
+    tuned = warm_up(walk, 6000)
+    ratios = walk.state.root / scales
+    assert float(ratios.min()) > 1 / 1.5
+    assert float(ratios.max()) < 1.5
+    assert 0.3 * 12**0.5 < tuned.length < 3 * 12**0.5
+    walk.set(*tuned)
+    walk.run(2000)
+    assert 0.4 * warmup.ERROR < float(walk.state.squares.mean() / 2000) < 2 * warmup.ERROR
+    assert walk.num_steps == 8000
+
+
+def test_a_warm_up_recovers_from_steps_that_are_far_too_large():
+    """Deviations of 1e-4 and first steps of 0.4; none is refused in the end."""
+    walk = Walk(lambda z: (0.5e8 * z.square().sum(1), 1e8 * z), 1e-4 * numbers(2, 3))
+    torch.manual_seed(0)
+    tuned = warm_up(walk, 4000)
+    assert walk.state.refused.tolist() == [0, 0]
+    assert float(walk.state.root.mean()) * tuned.size < 1e-3
+
+
+def test_starts_descend_to_the_bulk():
+    """From 1000 standard deviations away to within P / 2 + 10 nats of the least energy."""
+    scales = torch.logspace(-0.5, 0.5, 50, dtype=F64)
+
+    def evaluate(z):
+        return 0.5 * (z / scales).square().sum(), z / scales.square()
+
+    start = 1000 * scales * numbers(50)
+    point = warmup.descended(start, evaluate)
+    assert float(evaluate(point)[0]) < 35
+    assert float(evaluate(start)[0]) > 1e7
+
+
+# Engines and settings
+
+
+def test_recorded_steps_equal_eager_ones():
+    """400 draws of both engines from the same noise; rounding grows along a chain, so the first ones are compared."""
+    model, data, _, _ = regression()
+    short = bnn.MCLMC(num_draws=3, warmup=40, num_chains=2, thinning=2)
+    for adjusted in (False, True):
+        method = dataclasses.replace(short, adjusted=adjusted)
+        eager, captured = (run(method, model, data, engine=engine) for engine in ("eager", "captured"))
+        assert eager.info["engine"]["used"] == "eager"
+        assert captured.info["engine"]["used"] == "captured"
+        np.testing.assert_allclose(flat(captured), flat(eager), rtol=1e-6, atol=1e-6)
+
+
+def test_networks_that_cannot_be_recorded_run_eagerly_and_say_why():
+    model = bnn.BNN(
+        Branching(nn.Linear(2, 1)), likelihood=bnn.likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)
+    )
+    data = bnn.Data(numbers(20, 2).float(), numbers(20).float())
+    with pytest.warns(UserWarning, match="vmap does not take the model"):
+        posterior = run(bnn.MCLMC(num_draws=3, warmup=40, num_chains=2), model, data)
+    assert posterior.info["engine"]["used"] == "eager"
+
+
+def test_the_engine_is_chosen_by_the_predicted_time():
+    model, data, _, _ = regression()
+    used = [
+        run(bnn.MCLMC(num_draws=draws, warmup=40, num_chains=2, thinning=1), model, data, engine="auto").info["engine"]
+        for draws in (1, 2000)
+    ]
+    assert [engine["used"] for engine in used] == ["eager", "captured"]
+    assert all("predicted" in engine["reason"] for engine in used)
+
+
+SHORT = bnn.MCLMC(num_draws=4, warmup=40, num_chains=2)
+
+
+@pytest.mark.parametrize("adjusted", [False, True])
+def test_the_same_seed_gives_the_same_bits(adjusted):
+    model, data, _, _ = regression(torch.float32)
+    state, method = torch.get_rng_state(), dataclasses.replace(SHORT, adjusted=adjusted)
+    first, again, other = (flat(run(method, model, data, seed=seed)) for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_statistics_of_draws_and_the_record():
+    unadjusted, adjusted = fitted(), fitted(adjusted=True)
+    numbers = unadjusted.guide.sample_stats()
+    assert list(numbers) == ["diverging", "energy_error", "step_size", "n_steps"]
+    error = float(numbers["energy_error"].square().mean())
+    assert 0.3 * warmup.ERROR < error < 3 * warmup.ERROR
+    taken = int(numbers["n_steps"][0, 0])
+    assert unadjusted.record.num_steps == 2000 + 400 * taken
+    numbers = adjusted.guide.sample_stats()
+    assert list(numbers) == ["diverging", "acceptance_rate", "step_size", "n_steps"]
+    assert 0.8 < float(numbers["acceptance_rate"].mean()) < 0.97  # the aim is 0.9
+    assert len(numbers["n_steps"].unique()) > 2
+    assert adjusted.record.num_steps > 2000 + int(numbers["n_steps"][0].sum())
+    tree = bnn.to_datatree(unadjusted, regression()[1])
+    assert tree.sample_stats["diverging"].dtype == bool
+    assert tree.attrs["inference_method"] == "MCLMC"
+    assert unadjusted.info["method"]["warmup"] == 2000
+
+
+def test_thinning_is_the_number_of_steps_or_trajectories_between_draws():
+    model, data, _, _ = regression()
+    method = dataclasses.replace(SHORT, thinning=3)
+    posterior = run(method, model, data)
+    assert bool((posterior.guide.sample_stats()["n_steps"] == 3).all())
+    assert posterior.record.num_steps == 40 + 4 * 3
+    one, three = (
+        run(dataclasses.replace(SHORT, adjusted=True, thinning=thinning), model, data).guide.sample_stats()["n_steps"]
+        for thinning in (1, 3)
+    )
+    assert int(three[0].sum()) > int(one[0].sum())
+
+
+def test_divergences_are_counted_and_said(monkeypatch):
+    model, data, _, _ = regression()
+    monkeypatch.setattr(mclmc, "warm_up", lambda walk, num_steps: warmup.Tuned(1e4, 1e4))
+    with pytest.warns(UserWarning, match="8 of 8 draws diverged"):
+        posterior = run(dataclasses.replace(SHORT, thinning=2), model, data)
+    assert posterior.info["num_diverging"] == 8
+
+
+def test_starts_at_the_network_are_taken_and_functions_agree():
+    posterior = fitted(init="net")
+    found = bnn.function_rhat(posterior, torch.tensor([[-2.0, 0.0], [0.0, 0.0], [1.0, 3.0]], dtype=F64))
+    assert found.rhat.max() < 1.03
+    assert found.ess_bulk.min() > 200
+
+
+def test_a_single_latent_is_refused():
+    model = bnn.BNN(nn.Linear(1, 1, bias=False), likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0))
+    with pytest.raises(InputError, match="MCLMC turns directions, and a single latent has none: use NUTS"):
+        run(SHORT, model, bnn.Data(numbers(5, 1).float(), numbers(5).float()))
+
+
+def test_data_that_are_not_in_memory_are_refused():
+    model, data, _, _ = regression(torch.float32)
+    loader = DataLoader(TensorDataset(data.x, data.y), batch_size=5)
+    with pytest.raises(InputError, match="MCLMC uses all data at every step, in memory"):
+        run(SHORT, model, loader)
+
+
+def test_parameters_without_a_prior_are_refused():
+    model, data, _, _ = regression(likelihood=bnn.likelihoods.Gaussian("learned"))
+    with pytest.raises(InputError, match=r"MCLMC draws from priors, and likelihood\.scale"):
+        run(SHORT, model, data)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")
+def test_adjusted_chains_are_exact_for_leave_one_out():
+    data = regression()[1]
+    kinds = [bnn.loo(fitted(adjusted=adjusted), data).kind for adjusted in (True, False)]
+    assert kinds == ["loo", "LOO under q"]
