@@ -34,6 +34,7 @@ from .estimators import BNNRegressor as BNNRegressor
 from .inference import HMC as HMC
 from .inference import IVON as IVON
 from .inference import MCLMC as MCLMC
+from .inference import MILE as MILE
 from .inference import NUTS as NUTS
 from .inference import SGHMC as SGHMC
 from .inference import SGLD as SGLD

@@ -143,6 +143,7 @@ METHODS = {
     "swag": bnn.SWAG(bnn.SVI(guide="map", steps=5), steps=6, every=2, rank=2, lr=1e-4),
     "data_parallel": bnn.DataParallel(bnn.SVI(steps=10)),
     "nuts": bnn.NUTS(num_draws=4, warmup=4, num_chains=1, target_accept=0.99),
+    "mclmc": bnn.MCLMC(num_draws=4, warmup=40, num_chains=2, thinning=1),
     "hmc": bnn.HMC(num_draws=4, warmup=4, num_chains=1),
     "sgld": bnn.SGLD(step_size=1e-4, num_draws=4, burn_in=4, thinning=1, num_chains=2),
     "sghmc": bnn.SGHMC(step_size=1e-3, num_draws=4, burn_in=4, thinning=1, num_chains=2),

@@ -114,6 +114,7 @@ METHODS = {
     "ensemble": bnn.Ensemble(bnn.SVI(guide="map", steps=3), members=2, anchored=True),
     "ivon": bnn.IVON(steps=3),
     "nuts": bnn.NUTS(num_draws=3, warmup=3, num_chains=2, max_tree_depth=2),
+    "mclmc": bnn.MCLMC(num_draws=3, warmup=40, num_chains=2, thinning=1),
     "sgld": bnn.SGLD(num_draws=3, burn_in=2, thinning=1, num_chains=2, step_size=1e-5),
 }
 IGNORED = (

@@ -90,6 +90,7 @@ FITS = {
     "ivon": lambda: fit(bnn.IVON(steps=12)),
     "nuts": lambda: fit(bnn.NUTS(num_draws=4, warmup=4, num_chains=1, max_tree_depth=4)),
     "hmc": lambda: fit(bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=4, warmup=2, num_chains=1)),
+    "mclmc": lambda: fit(bnn.MCLMC(num_draws=4, warmup=40, num_chains=2, thinning=1)),
     "swag": lambda: fit(bnn.SWAG(SHORT_MAP, steps=12, every=2, rank=3)),
     "ensemble": lambda: fit(bnn.Ensemble(SHORT, 2)),
     "replicates": lambda: bnn.fit_replicates(MODEL, (X, Y), SHORT, replicates=2, **ARGUMENTS)[1],

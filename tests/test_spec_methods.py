@@ -41,6 +41,10 @@ READ = {
     ),
     "nuts": (NUTS, bnn.NUTS(num_draws=10)),
     "mclmc": ('[fit]\ntype = "mclmc"\nadjusted = true\nthinning = 2\n', bnn.MCLMC(adjusted=True, thinning=2)),
+    "mile": (
+        '[fit]\ntype = "mile"\nnum_chains = 3\n[fit.method]\nsteps = 7\n',
+        bnn.MILE(num_chains=3, method=bnn.SVI(guide="map", steps=7)),
+    ),
     "hmc": ('[fit]\ntype = "hmc"\nstep_size = 0.1\n', bnn.HMC(step_size=0.1)),
     "sgld": ('[fit]\ntype = "sgld"\nstep_size = 1e-3\nschedule = "cosine_annealing_lr"\n', None),
     "sghmc": ('[fit]\ntype = "sghmc"\nstep_size = 1e-3\nbatch_size = 8\n', bnn.SGHMC(step_size=1e-3, batch_size=8)),
@@ -60,7 +64,7 @@ def test_a_method_is_read_and_written(text, expected, tmp_path):
 
 def test_every_registered_method_is_tried():
     tried = {type(RunSpec.from_dict(tomllib.loads(DATA + text)).method) for text, _ in READ.values()}
-    names = ("svi", "ensemble", "swag", "nuts", "hmc", "sgld", "sghmc", "mclmc")
+    names = ("svi", "ensemble", "swag", "nuts", "hmc", "sgld", "sghmc", "mclmc", "mile")
     assert {methods.registry.get(name) for name in names} <= tried
 
 

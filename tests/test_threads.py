@@ -183,6 +183,7 @@ SAMPLES = {"num_chains": 1, "num_draws": 10}
 METHODS = {
     "svi": bnn.SVI(steps=60),
     "nuts": bnn.NUTS(warmup=10, max_tree_depth=3, **SAMPLES),
+    "mclmc": bnn.MCLMC(warmup=40, thinning=2, **SAMPLES),
     "sgld": bnn.SGLD(step_size=1e-4, burn_in=10, thinning=1, **SAMPLES),
     "laplace": bnn.SVI(guide=bnn.guides.Laplace(structure="diag", batch_size=4), steps=2),
 }

@@ -46,7 +46,7 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
     agree, but their predictions do. A chain that is stuck at another function shows here.
 
     Args:
-        posterior: the result of `NUTS`, `HMC`, `SGLD` or `SGHMC`, with two or more chains of at least 4 draws.
+        posterior: the result of Markov chains, as of `NUTS` or `MCLMC`: two or more of at least 4 draws.
         x: probe inputs (N, *in) in original units; a dozen, inside and outside the data, are enough.
 
     Returns:
@@ -74,7 +74,7 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
     if chains is None:
         raise InputError(
             f"R-hat compares Markov chains, and the guide {type(posterior.guide).__name__} has none: its draws are "
-            "independent. Fit with NUTS, HMC, SGLD or SGHMC."
+            "independent. Fit with NUTS, MCLMC, HMC, SGLD or SGHMC."
         )
     num_chains, num_draws = next(iter(chains.values())).shape[:2]
     if num_chains < 2 or num_draws < FEWEST_DRAWS:

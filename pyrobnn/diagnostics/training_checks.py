@@ -45,8 +45,8 @@ def chain_findings(chains: Chains) -> list[Finding]:
     if chains.num_diverging:
         text = (
             f"{chains.num_diverging} of {chains.num_chains * chains.num_draws} draws diverged: some region of the "
-            "posterior is too narrow for the step size and not explored. Raise `target_accept`, lower a `step_size` "
-            "that was given, or choose a smoother prior."
+            "posterior is too narrow for the step size and not explored. Raise `target_accept` (of MCLMC "
+            "`warmup`), lower a `step_size` that was given, or choose a smoother prior."
         )
         findings.append(Finding("divergences", "warning", text))
     return findings

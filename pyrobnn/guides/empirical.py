@@ -24,7 +24,7 @@ _NO_DENSITY = (
 @registry.register
 @setting
 class Empirical:
-    """q(w) is uniform over stored joint draws, such as the chains of `NUTS`, `HMC`, `SGLD` or `SGHMC`.
+    """q(w) is uniform over stored joint draws, such as the chains of `NUTS`, `MCLMC` or `SGLD`.
 
     S draws of T stored draws are spread evenly over the chains. No draw repeats before all have appeared; if S is above
     T, each appears S / T times, rounded up or down.

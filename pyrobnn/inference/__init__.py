@@ -10,6 +10,7 @@ from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.automatic import Automatic
 from pyrobnn.inference.several.data_parallel import DataParallel
 from pyrobnn.inference.several.ensemble import Ensemble
+from pyrobnn.inference.several.mile import MILE
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.several.swag import SWAG
 from pyrobnn.inference.svi.ivon import IVON
@@ -20,6 +21,7 @@ __all__ = [
     "HMC",
     "IVON",
     "MCLMC",
+    "MILE",
     "NUTS",
     "SGHMC",
     "SGLD",

@@ -1,7 +1,7 @@
 """The common parts of Markov chain methods: the target, overdispersed starts, and a posterior of stored draws."""
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -26,6 +26,8 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord
 
 Init = Literal["prior", "net"]
+Starts = Init | Sequence[Posterior]
+"""Where chains start: as a setting says, or each at a draw of a posterior."""
 _JITTER = 0.1
 """Standard deviation of the noise that is added to the network's weights, so that chains start apart."""
 _TRIES = 100
@@ -60,7 +62,7 @@ class Target:
         source: the data.
     """
 
-    def __init__(self, bnn: BNN, source: Source, device: str, seed: int, init: Init) -> None:
+    def __init__(self, bnn: BNN, source: Source, device: str, seed: int, init: Starts) -> None:
         self._declared, self._device, self._seed, self._init = bnn, device, seed, init
         self.source = source
         self.bnn, self.example = fresh_model(bnn, source, device)
@@ -76,11 +78,12 @@ class Target:
         """
         with seeded(derive(self._seed, f"chain {chain}"), "start"), torch.no_grad():
             for _ in range(_TRIES):
-                point = self._from_prior() if self._init == "prior" else self._from_net()
+                point = self._point(chain)
                 if is_usable(point):
                     return point
+        where = f"with init={self._init!r}" if isinstance(self._init, str) else "at the members"
         raise InputError(
-            f"None of {_TRIES} starts with init={self._init!r} has a finite density and gradient: standardise the "
+            f"None of {_TRIES} starts {where} has a finite density and gradient: standardise the "
             "data, narrow the prior, or use another `init`.",
             page="how-to/mcmc",
         )
@@ -98,6 +101,14 @@ class Target:
                 page="how-to/mcmc",
             )
         return self.source.scaled(self.bnn, *self.source.data.tensors)
+
+    def _point(self, chain: int) -> Tensor:
+        if self._init == "prior":
+            return self._from_prior()
+        if self._init == "net":
+            return self._from_net()
+        draw = self._init[chain].draw(1)
+        return self.log_joint.unconstrain({name: values[0] for name, values in draw.items()})
 
     def _from_prior(self) -> Tensor:
         with poutine.block():
@@ -138,6 +149,10 @@ class ChainMethod(BaseMethod[Posterior]):
         """Run the chains."""
         raise NotImplementedError
 
+    def starts(self, bnn: BNN, data: Any, run: Run) -> Starts:
+        """Return where chains start."""
+        return self.init
+
     def offer(self) -> Offer:
         """Return the features of the method beside `infer`."""
         return Offer(callbacks=False, copies=self.num_chains, wants_measured_scales=True)
@@ -155,8 +170,9 @@ class ChainMethod(BaseMethod[Posterior]):
         """
         source = make_source(data, bnn, None if self.batch_size == "all" else self.batch_size, seed=run.seed)
         check_all_inferred(bnn, type(self).__name__)
+        starts = self.starts(bnn, data, run)
         with running(bnn, source.batch_size(self.batch_size), run.seed, "fit") as threads:
-            target = Target(bnn, source, run.device, run.seed, self.init)
+            target = Target(bnn, source, run.device, run.seed, starts)
             posterior = self._posterior(target, self.sample(target, run), run.seed)
         seconds = run.seconds
         posterior.record = dataclasses.replace(posterior.record, threads=threads, seconds=seconds)

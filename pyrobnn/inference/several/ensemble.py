@@ -29,6 +29,10 @@ def _side_by_side(method: Any) -> Any:
     return method
 
 
+Members = Annotated[SideBySide, BeforeValidator(_side_by_side)]
+"""The method of the members of an ensemble."""
+
+
 @registry.register
 @setting
 class Ensemble(BaseMethod[Mixture]):
@@ -57,7 +61,7 @@ class Ensemble(BaseMethod[Mixture]):
         (3, torch.Size([2]))
     """
 
-    method: Annotated[SideBySide, BeforeValidator(_side_by_side)] = SVI(guide="map")
+    method: Members = SVI(guide="map")
     members: Annotated[int, Field(gt=0)] = 5
     bootstrap: bool = False
     anchored: bool = False
