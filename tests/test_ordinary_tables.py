@@ -8,11 +8,13 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn._core import table_files
 from pyrobnn.cli import app
 from pyrobnn.datasets import load_features, load_table
 from pyrobnn.datasets.table import load_rows
+from pyrobnn.runs.spec import RunSpec
 
 ROWS = 24
 NUMBERS = [1.5 + i for i in range(ROWS)]
@@ -154,12 +156,30 @@ def test_rare_classes_counts_and_few_rows(tmp_path):
     assert gaps.data.x[3].tolist() == [pytest.approx(12, abs=2), 1.0]
 
 
-def test_a_positive_skewed_target_is_named(tmp_path):
-    def notes(make):
-        return load_table(write(tmp_path, table(a=lambda i: f"{make(i)}")), "a", task="regression").notes
+def test_a_positive_skewed_target_is_log_normal_and_named(tmp_path):
+    def prepared(make, **likelihood):
+        data = {"path": str(write(tmp_path, table(a=lambda i: f"{make(i)}"))), "target": "a", "task": "regression"}
+        return RunSpec.from_dict({"data": data} | likelihood).prepare()
 
-    assert "'a': positive and skewed; a column of its logarithm may be" in notes(lambda i: 1.5 * 1.4**i)[0]
-    assert notes(lambda i: 0.5 + i) == notes(lambda i: -(1.5 * 1.4**i)) == notes(lambda i: 1.5 * 1.4**i - 2) == ()
+    skewed = prepared(lambda i: 1.5 * 1.4**i)
+    assert skewed.spec.likelihood == bnn.likelihoods.LogNormal()
+    assert "'a' is positive and skewed (`--set likelihood.type=gaussian` takes it otherwise)" in skewed.sentence
+    told = prepared(lambda i: 1.5 * 1.4**i, likelihood={"type": "gaussian"})
+    assert told.spec.likelihood == bnn.likelihoods.Gaussian()
+    assert "skewed" not in told.sentence
+    for make in (lambda i: 0.5 + i, lambda i: -(1.5 * 1.4**i), lambda i: 1.5 * 1.4**i - 2, lambda i: 1 + i // 20):
+        assert prepared(make).spec.likelihood == bnn.likelihoods.Gaussian()
+
+
+def test_estimators_take_log_normal_targets_as_tables_do():
+    g = np.random.default_rng(0)
+    x = g.normal(size=(40, 2))
+    y = 1000 * np.exp(2 * x[:, 0])
+    fitted = bnn.BNNRegressor(random_state=0).fit(x, y)
+    assert fitted.posterior_.bnn.settings["likelihood"].__class__ is bnn.likelihoods.LogNormal
+    lower, _ = fitted.predict_interval(x, level=0.99)
+    assert (lower > 0).all()
+    assert fitted.score(x, y) > 0.9
 
 
 def test_columns_are_dropped(tmp_path):

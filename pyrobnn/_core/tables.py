@@ -43,9 +43,6 @@ _WORDS = {
     False: "drop those rows",
 }
 """What else to do about words among numbers or dates, likewise."""
-_MOST_SKEW = 2
-"""Skewness of a target that is named; that of an exponential distribution."""
-_SKEWED = "column {0!r}: positive and skewed; a column of its logarithm may be predicted better, and never below zero"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -259,20 +256,8 @@ def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Targ
             "line after --set, in Python by `task`."
         )
     if task == "regression" or (task is None and types.is_float_dtype(column.dtype)):
-        target = _numbers(column, label, is_told=task is not None, is_whole=is_whole)
-        notes += [_SKEWED.format(name)] if not is_whole and _is_skewed(target.values) else []
-        return target
+        return _numbers(column, label, is_told=task is not None, is_whole=is_whole)
     return _classes(column, label, is_told=task is not None, is_whole=is_whole)
-
-
-def _is_skewed(values: np.ndarray) -> bool:
-    """Return whether values are positive, with a long tail that their logarithm lacks."""
-    if values.min() <= 0:
-        return False
-    with np.errstate(all="ignore"):
-        standard = ((each - each.mean()) / each.std() for each in (values, np.log(values)))
-        skew, of_logs = (float((each**3).mean()) for each in standard)
-    return skew > _MOST_SKEW and abs(of_logs) < skew / 2
 
 
 def _check_kind(column: "pd.Series", label: str, *, is_numeric: bool) -> None:

@@ -181,6 +181,7 @@ class AbstractBNN(BaseEstimator):
         if reset:
             num_data = max(len(examples), round(examples.total_weight))
             self._sizes = {"num_data": num_data, "num_inputs": examples.x[0].numel(), "num_classes": self._width}
+            self._sizes["skewed"] = self.TASK == "regression" and default_parts.is_skewed(examples.y)
         parts = self._parts(**self._sizes, learns_on=learns_on)
         method = self._method(parts)
         run = Run(

@@ -26,7 +26,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         net: the network, if None, in double precision, with one hidden layer of 50 units up to 500 rows, else two.
             Widths that are left out follow from the data.
         prior: the prior of the weights; Normal("fan_in") if None.
-        likelihood: the distribution of targets; Gaussian with learned noise if None.
+        likelihood: the distribution of targets. None means Gaussian with measured noise, or log-normal for positive
+            targets with a long tail that their logarithm lacks (skewness above 2), which are standardised.
         guide: the guide of the method, or of its inner method; None for the default.
         method: the inference method. None means the choice above if the prior is normal and the guide is Laplace or not
             given, else `SVI`.

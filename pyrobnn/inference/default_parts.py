@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.tables import Task
@@ -34,6 +35,12 @@ _NET_OF_WIDE = nets.MLP(hidden=(50,), activation="relu", dtype="float64")
 little: on 60 rows of 100 inputs a linear truth has a log score of -1.4 or -1.6, and of -2.1, as a constant, under SiLU.
 From three rows for each input on, the smooth network is better."""
 _LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classification": likelihoods.Categorical()}
+_OF_SKEWED = likelihoods.LogNormal()
+"""On 150 and 1,000 rows whose noise multiplies the mean, 0.7 and 0.4 nats an example better than a Gaussian. Where the
+noise is added, 0.1 to 0.7 nats worse: such targets were not `is_skewed`."""
+_MOST_SKEW, _FEWEST_SKEWED, _LEAST_OF_COUNTS = 2, 20, 100
+"""Skewness from which positive targets count as skewed, that of an exponential distribution; the fewest rows; and the
+median from which whole numbers are amounts and not counts."""
 _GUIDES: dict[Task, Any] = {
     "regression": guides.Laplace(structure="full"),
     "classification": guides.MeanField(init_rho=-3.0),
@@ -62,6 +69,7 @@ def parts_for(
     num_classes: int = 2,
     settings: Collection[str] = (),
     standardize: bool = True,
+    skewed: bool = False,
     learns_on: bool = False,
 ) -> Parts:
     """Return the parts for a task, given the parts that were chosen.
@@ -84,10 +92,12 @@ def parts_for(
         num_classes: number of classes, for classification.
         settings: names of settings that were chosen for the method.
         standardize: whether inputs are centred and scaled.
+        skewed: whether `is_skewed` of the targets, which are then log-normal.
         learns_on: whether the posterior becomes the prior of later rows, as independent normals, which draws of chains
             are far from.
     """
-    likelihood = _LIKELIHOODS[task] if likelihood is None else likelihood
+    if likelihood is None:
+        likelihood = _OF_SKEWED if skewed and standardize and not learns_on else _LIKELIHOODS[task]
     rows, numbers = num_data or 0, (num_data or 0) * (num_inputs or 0)
     is_few = rows <= defaults.MOST_SAMPLED_ROWS and numbers <= defaults.MOST_SAMPLED_NUMBERS
     is_wide = num_data is not None and num_data <= defaults.ROWS_OF_WIDE * (num_inputs or 0)
@@ -105,6 +115,17 @@ def parts_for(
         return {"net": small_net, "prior": small_prior, "likelihood": likelihood, "method": method}
     trained = _trained_regression if task == "regression" else _trained_classification
     return trained(prior, guide) | {"likelihood": likelihood}
+
+
+def is_skewed(y: Tensor) -> bool:
+    """Return whether targets are a column of positive amounts with a long tail that their logarithm lacks."""
+    y = y.double()
+    if y.ndim > 1 or len(y) < _FEWEST_SKEWED or bool((y <= 0).any()):
+        return False
+    if torch.equal(y, y.round()) and y.median() < _LEAST_OF_COUNTS:
+        return False
+    skew, of_logs = (float(((each - each.mean()) / each.std()).pow(3).mean()) for each in (y, y.log()))
+    return skew > _MOST_SKEW and abs(of_logs) < skew / 2
 
 
 def _suits_chains(net: Any, prior: Any, likelihood: Any) -> bool:

@@ -167,7 +167,8 @@ class RunSpec:
         except InputError as error:
             raise InputError(f"{dataset.name}: {error}") from None
         said = "[data] task" if self.data.task else "the likelihood" if self.likelihood and self.data.path else ""
-        return Prepared(spec, dataset, train, validation, test, bnn, f", as {said} asks" if said else "")
+        because = f", as {said} asks" if said else ""
+        return Prepared(spec, dataset, train, validation, test, bnn, because, self.likelihood is not None)
 
     def _resolved(self, dataset: Dataset) -> "RunSpec":
         """Return the spec with the parts that it leaves out and the widths of the network filled in."""
@@ -188,7 +189,9 @@ def _known(dataset: Dataset) -> dict[str, Any]:
     """Return the properties of the data that decide the defaults."""
     data = dataset.data
     rows = {"num_data": len(data), "num_inputs": data.x[0].numel(), "standardize": data.standardize}
-    return rows | {"num_classes": int(dataset.data.y.max()) + 1} if dataset.task == "classification" else rows
+    if dataset.task == "classification":
+        return rows | {"num_classes": int(dataset.data.y.max()) + 1}
+    return rows | {"skewed": default_parts.is_skewed(data.y)}
 
 
 def _check_task(dataset: Dataset, likelihood: Any) -> None:
@@ -230,6 +233,7 @@ class Prepared:
         test: the data to score on.
         bnn: the model.
         because: the source of the task, if it does not follow from the data.
+        is_told: whether the likelihood was given.
     """
 
     spec: RunSpec
@@ -239,6 +243,7 @@ class Prepared:
     test: Data
     bnn: BNN
     because: str = ""
+    is_told: bool = False
 
     @property
     def sentence(self) -> str:
@@ -250,10 +255,18 @@ class Prepared:
             "" if spec.guide is None else f" with the guide {in_short(spec.guide)}",
         )
         held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
+        skewed = "" if self.is_told or data.task == "classification" else self._skewed
         return (
-            f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}. Method {method}{guide}. "
+            f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}{skewed}. Method {method}{guide}. "
             f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on{self._classes}."
         )
+
+    @property
+    def _skewed(self) -> str:
+        if not default_parts.is_skewed(self.dataset.data.y):
+            return ""
+        name = self.dataset.data.target_name
+        return f", since {name!r} is positive and skewed (`--set likelihood.type=gaussian` takes it otherwise)"
 
     @property
     def _classes(self) -> str:
