@@ -236,6 +236,10 @@ def _check_categories(text: "pd.Series", name: str) -> None:
 # The target
 
 
+LEAST_AMOUNT = 100
+"""Median from which whole numbers that are not negative are amounts, such as prices, and not counts or classes."""
+
+
 def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Target:
     from pandas.api import types
 
@@ -248,15 +252,17 @@ def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Targ
     numeric = types.is_numeric_dtype(column.dtype)
     _check_kind(column, label, is_numeric=numeric)
     is_whole = numeric and bool((column % 1 == 0).all()) if not types.is_bool_dtype(column.dtype) else False
-    if task is None and types.is_integer_dtype(column.dtype) and column.nunique() > _MOST_CLASSES:
+    is_amount = is_whole and bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
+    if task is None and types.is_integer_dtype(column.dtype) and column.nunique() > _MOST_CLASSES and not is_amount:
         counts = "counts (likelihood.type=poisson), " if column.min() >= 0 else ""
         raise InputError(
             f"{label} holds {column.nunique()} different whole numbers, {column.min()} to {column.max()}: say whether "
             f"they are {counts}amounts (data.task=regression) or classes (data.task=classification); on the command "
             "line after --set, in Python by `task`."
         )
-    if task == "regression" or (task is None and types.is_float_dtype(column.dtype)):
-        return _numbers(column, label, is_told=task is not None, is_whole=is_whole)
+    is_many = is_amount and column.nunique() > _MOST_CLASSES
+    if task == "regression" or (task is None and (types.is_float_dtype(column.dtype) or is_many)):
+        return _numbers(column, label, is_told=task is not None or is_amount, is_whole=is_whole)
     return _classes(column, label, is_told=task is not None, is_whole=is_whole)
 
 

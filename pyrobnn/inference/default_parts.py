@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
-from pyrobnn._core.tables import Task
+from pyrobnn._core.tables import LEAST_AMOUNT, Task
 from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import defaults, tables
 from pyrobnn.inference.mcmc.mcmc import NUTS
@@ -38,9 +38,8 @@ _LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classifi
 _OF_SKEWED = likelihoods.LogNormal()
 """On 150 and 1,000 rows whose noise multiplies the mean, 0.7 and 0.4 nats an example better than a Gaussian. Where the
 noise is added, 0.1 to 0.7 nats worse: such targets were not `is_skewed`."""
-_MOST_SKEW, _FEWEST_SKEWED, _LEAST_OF_COUNTS = 2, 20, 100
-"""Skewness from which positive targets count as skewed, that of an exponential distribution; the fewest rows; and the
-median from which whole numbers are amounts and not counts."""
+_MOST_SKEW, _FEWEST_SKEWED = 2, 20
+"""Skewness from which positive targets count as skewed, that of an exponential distribution, and the fewest rows."""
 _GUIDES: dict[Task, Any] = {
     "regression": guides.Laplace(structure="full"),
     "classification": guides.MeanField(init_rho=-3.0),
@@ -117,15 +116,15 @@ def parts_for(
     return trained(prior, guide) | {"likelihood": likelihood}
 
 
-def is_skewed(y: Tensor) -> bool:
+def is_skewed(y: Tensor, most: float = _MOST_SKEW) -> bool:
     """Return whether targets are a column of positive amounts with a long tail that their logarithm lacks."""
     y = y.double()
     if y.ndim > 1 or len(y) < _FEWEST_SKEWED or bool((y <= 0).any()):
         return False
-    if torch.equal(y, y.round()) and y.median() < _LEAST_OF_COUNTS:
+    if torch.equal(y, y.round()) and y.median() < LEAST_AMOUNT:
         return False
     skew, of_logs = (float(((each - each.mean()) / each.std()).pow(3).mean()) for each in (y, y.log()))
-    return skew > _MOST_SKEW and abs(of_logs) < skew / 2
+    return skew > most and abs(of_logs) < skew / 2
 
 
 def _suits_chains(net: Any, prior: Any, likelihood: Any) -> bool:

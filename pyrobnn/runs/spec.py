@@ -263,9 +263,10 @@ class Prepared:
 
     @property
     def _skewed(self) -> str:
-        if not default_parts.is_skewed(self.dataset.data.y):
-            return ""
-        name = self.dataset.data.target_name
+        y, name = self.dataset.data.y, self.dataset.data.target_name
+        if not default_parts.is_skewed(y):
+            less = f" ({name!r} is positive and somewhat skewed: `--set likelihood.type=log_normal` may fit it better)"
+            return less if default_parts.is_skewed(y, _SOME_SKEW) else ""
         return f", since {name!r} is positive and skewed (`--set likelihood.type=gaussian` takes it otherwise)"
 
     @property
@@ -278,6 +279,7 @@ class Prepared:
 
 
 _FEW_CLASSES = 5
+_SOME_SKEW = 1.0
 """Number of classes whose examples are counted in a sentence."""
 _READERS: dict[str, Callable[[Any], Any]] = {
     "data": data_section,
