@@ -24,7 +24,8 @@ from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.guides import Laplace
 from pyrobnn.guides.blocks import BlockSpec, make_block
 from pyrobnn.posterior import posterior as posterior_module
-from pyrobnn.posterior.linearized import FunctionalNormal, check_link, functional
+from pyrobnn.posterior.linearized import functional
+from pyrobnn.posterior.normal_outputs import FunctionalNormal, check_link
 
 F64 = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
@@ -372,7 +373,7 @@ def test_outputs_that_are_drawn_without_weights_are_the_same_again_and_independe
 @pytest.mark.parametrize("structure", ["kron", "kron, bias apart", "diag"])
 def test_a_last_layer_is_described_in_axes_that_its_inputs_share(structure, monkeypatch):
     """As by the matrices of all inputs, in parts of 5 of which the last has one."""
-    monkeypatch.setattr("pyrobnn.posterior.linearized._MOST_INPUTS", 5)
+    monkeypatch.setattr("pyrobnn.posterior.normal_outputs._MOST_INPUTS", 5)
     posterior, _, x = posterior_of("mlp", sites="last_layer", **SETTINGS[structure])
     law, joint = functional(posterior, x[:11]), functional(posterior, x[:11], joint=True)
     own = torch.stack([joint.covariance[n, :, n] for n in range(11)])
@@ -493,7 +494,7 @@ def test_samples_of_the_law_have_its_covariance():
 def test_many_inputs_are_the_same_in_parts(monkeypatch):
     posterior, x = regression_posterior()
     whole, joint = functional(posterior, x), functional(posterior, x, joint=True)
-    monkeypatch.setattr("pyrobnn.posterior.linearized.examples_at_once", lambda numbers: 4)
+    monkeypatch.setattr("pyrobnn.posterior.normal_outputs.examples_at_once", lambda numbers: 4)
     torch.testing.assert_close(functional(posterior, x, joint=True).covariance, joint.covariance, **EXACT)
     torch.testing.assert_close(functional(posterior, x.repeat(3, 1)).covariance[30:], whole.covariance, **EXACT)
 

@@ -169,7 +169,7 @@ def stack_linear(net: nn.Module, draws: Mapping[str, Tensor]) -> list[StackedLin
 
 def _stack_linear(net: nn.Module, draws: Mapping[str, Tensor]) -> list[StackedLinear] | None:
     layers: list[StackedLinear] = []
-    for prefix, module in _sequence(net):
+    for prefix, module in sequence(net):
         if not _is_plain(module):
             return None
         if isinstance(module, nn.Linear):
@@ -184,22 +184,23 @@ def _stack_linear(net: nn.Module, draws: Mapping[str, Tensor]) -> list[StackedLi
     return layers or None
 
 
-def _sequence(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+def sequence(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules that a sequence runs, in order, with the prefixes of their parameters' names."""
-    if type(module) is nn.Sequential and _has_no_hooks(module):
+    if type(module) is nn.Sequential and has_no_hooks(module):
         for name, child in module._modules.items():
             if child is not None:
-                yield from _sequence(child, f"{prefix}{name}.")
+                yield from sequence(child, f"{prefix}{name}.")
     else:
         yield prefix, module
 
 
 def _is_plain(module: nn.Module) -> bool:
     known = type(module) is nn.Linear or type(module) in ENTRYWISE
-    return known and not module.training and _has_no_hooks(module)
+    return known and not module.training and has_no_hooks(module)
 
 
-def _has_no_hooks(module: nn.Module) -> bool:
+def has_no_hooks(module: nn.Module) -> bool:
+    """Return whether a module runs its own `forward` alone."""
     return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 

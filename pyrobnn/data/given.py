@@ -1,5 +1,6 @@
 """Data in the forms that users give them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -34,3 +35,16 @@ def as_loader(given: Any) -> Any:
 def first_rows(data: Data | StoredData | Loader) -> tuple[X, Tensor]:
     """Return inputs and targets to look at: all in memory, the first in files, or a loader's first batch."""
     return (data.x, data.y) if isinstance(data, Data) else data.head
+
+
+def columns_by_name(x: Any, names: Sequence[str]) -> Any:
+    """Return the columns of a frame in the order of training; by position where training had no names."""
+    if not names or not hasattr(x, "columns"):
+        return x
+    labels = {str(label): label for label in x.columns}
+    missing = [name for name in names if name not in labels]
+    if not missing:
+        return x[[labels[name] for name in names]]
+    if list(names) == [f"x{i}" for i in range(len(names))]:
+        return x
+    raise InputError(f"`x` must have the columns of the training inputs; {missing[0]!r} is missing.")

@@ -1,11 +1,23 @@
-"""The draws of a prediction: their variance, and whether a few of them make up the mean."""
+"""The draws of a prediction: their blocks, their variance, and whether a few of them make up the mean."""
 
+import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import FewDrawsWarning, warn_user
+from pyrobnn._torch.vectorize import is_alike
 
 _WIDEST = 2.0
 """Deviation over draws of the mean of counts, as a multiple of that mean, above which the mean is unreliable."""
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """Return blocks of draws as one tensor; equal draws share their memory, as in the blocks."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if is_alike(first) and all((is_alike(part) or len(part) == 1) and part[0].equal(first[0]) for part in parts[1:]):
+        return first[:1].expand(sum(len(part) for part in parts), *first.shape[1:])
+    return torch.cat(parts)
 
 
 def variance_over_draws(values: Tensor) -> Tensor:

@@ -18,14 +18,17 @@ from pyrobnn._core.types import Draws
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single, tensors_of
 from pyrobnn._torch.private import tree_map
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn._torch.vectorize import DrawMap, draws_at_once, is_alike, run_stacked, stack_linear
+from pyrobnn._torch.vectorize import DrawMap, draws_at_once, run_stacked, stack_linear
 from pyrobnn.bnn import BNN
+from pyrobnn.data.given import columns_by_name
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.batched import batch_by_batch
+from pyrobnn.posterior.draws import joined
+from pyrobnn.posterior.moments import output_moments
 from pyrobnn.posterior.output_draws import output_draws
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
@@ -108,7 +111,7 @@ class Posterior(Fitted):
             {'0.weight': (100, 10, 1), '0.bias': (100, 10), '2.weight': (100, 1, 10), '2.bias': (100, 1)}
         """
         parts = self.map_traces(_values, lambda draws: draws, num_draws, seed=seed)
-        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+        return {name: joined([part[name] for part in parts]) for name in parts[0]}
 
     def map_draws[T](
         self, function: Callable[[dict[str, Tensor], Tensor], T], num_draws: int, *, seed: int | None = None
@@ -219,6 +222,7 @@ class Posterior(Fitted):
         draws: Draws | None = None,
         at_mean: bool = False,
         linearized: bool | None = None,
+        moments: bool = False,
     ) -> Prediction:
         """Predict targets at inputs x (N, *in), given in original units.
 
@@ -233,13 +237,16 @@ class Posterior(Fitted):
             at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
             linearized: linearise the network around the posterior mean m: the outputs of a draw w are f(m) + J (w - m)
                 (Immer et al. 2021). If not given, the guide decides: Laplace guides linearise.
+            moments: in one pass, carry mean and covariance through the layers instead of draws, for mean-field and
+                Laplace guides and plain sequences of layers. 128 points with these moments then stand for the draws, at
+                each input by itself. See docs/how-to/deploy.md for its speed and its error.
 
         Returns:
             The mixture of the likelihood over the draws, in original units.
 
         Raises:
             InputError: not numeric, not finite, or not the columns of the training inputs; draws that lack a site; a
-                loader that shuffles.
+                loader that shuffles; moments of a guide or a network that has none.
 
         Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
@@ -256,6 +263,8 @@ class Posterior(Fitted):
             if at_mean:
                 draws = {name: value[None] for name, value in self.mean().items()}
             linear = built(self.guide).linearized if linearized is None else linearized
+            if moments:
+                return self._by_moments(inputs, seed, linear=linear, given=draws)
             if linear and not at_mean and draws is None:
                 drawn = self._output_draws(inputs, num_draws, seed)
                 if drawn is not None:
@@ -272,9 +281,20 @@ class Posterior(Fitted):
 
             count = self.num_distinct(num_draws)
             parts = [apply(draws)] if draws is not None else self.map_traces(_values, apply, count, seed=seed)
-            outputs = _joined([f for f, _ in parts])
-            others = {name: _joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
+            outputs = joined([f for f, _ in parts])
+            others = {name: joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
+
+    def _by_moments(self, inputs: X, seed: int | None, *, linear: bool, given: Draws | None) -> Prediction:
+        """Return the prediction by points that have the moments of the outputs."""
+        if given is not None:
+            raise InputError("Moments stand in for draws: leave `draws` and `at_mean` out, or `moments`.")
+        with torch.no_grad():
+            outputs = output_moments(self.bnn, built(self.guide), inputs, linearized=linear).points()
+        others = self._split(self.mean())[1]
+        if others:
+            others = self._split(self.draw(len(outputs), seed=seed))[1]
+        return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
     def _output_draws(self, inputs: X, num_draws: int, seed: int | None) -> Prediction | None:
         """Return the prediction of a Gaussian of curvature by draws of the outputs; None where it is another way."""
@@ -327,31 +347,18 @@ class Posterior(Fitted):
         return at(weights) if layers is None else run_stacked(layers, single(inputs, "A stack of layers"))
 
     def _split(self, draws: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the weights among draws of all sites, and the others."""
+        """Return the weights among draws of all sites, and the sites of the likelihood."""
         missing = [name for name in self.bnn.site_names if name not in draws]
         if missing:
             raise InputError(f"`draws` must hold every site, as `draw` returns them; {missing[0]!r} is not among them.")
         weights = {name: draws[name] for name in self.bnn.site_names}
-        return weights, {name: value for name, value in draws.items() if name not in weights}
+        others = {name: value for name, value in draws.items() if name not in weights}
+        return weights, {name: value for name, value in others.items() if not name.startswith("prior.")}
 
     def _likelihood(self, outputs: Tensor, others: dict[str, Tensor]) -> Any:
-        """Return the distribution of targets in the model's units, (S, N); sites of the prior play no part."""
-        others = {name: value for name, value in others.items() if not name.startswith("prior.")}
+        """Return the distribution of targets in the model's units, (S, N)."""
         with torch.no_grad(), fast_pyro(), poutine.block():
             return stack_likelihood(self.bnn.likelihood, outputs, others) if others else self.bnn.likelihood(outputs)
-
-    def _columns_by_name(self, x: Any) -> Any:
-        """Return the columns of a frame in the order of training; by position where training had no names."""
-        names = self.record.feature_names or []
-        if not names or not hasattr(x, "columns"):
-            return x
-        labels = {str(label): label for label in x.columns}
-        missing = [name for name in names if name not in labels]
-        if not missing:
-            return x[[labels[name] for name in names]]
-        if names == [f"x{i}" for i in range(len(names))]:
-            return x
-        raise InputError(f"`x` must have the columns of the training inputs; {missing[0]!r} is missing.")
 
     def inputs(self, x: Any) -> X:
         """Return checked inputs in the units, precision and place of the model; columns of a frame go by name.
@@ -359,7 +366,7 @@ class Posterior(Fitted):
         Of several tensors, and where targets are labels (N, T), lengths may differ from those of training, as where
         sequences are padded batch by batch.
         """
-        given, example = as_inputs(self._columns_by_name(x)), self.example[0]
+        given, example = as_inputs(columns_by_name(x, self.record.feature_names or [])), self.example[0]
         is_sequence = as_likelihood(self.bnn.settings["likelihood"]).has_positions and self.example[1].ndim == 2
         if isinstance(example, Inputs):
             if not isinstance(given, Inputs) or given.parts.keys() != example.parts.keys():
@@ -372,16 +379,6 @@ class Posterior(Fitted):
         for part in tensors_of(inputs):
             check_range(part, "x")
         return inputs
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    """Return blocks of draws as one tensor; equal draws share their memory, as in the blocks."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    if is_alike(first) and all((is_alike(part) or len(part) == 1) and part[0].equal(first[0]) for part in parts[1:]):
-        return first[:1].expand(sum(len(part) for part in parts), *first.shape[1:])
-    return torch.cat(parts)
 
 
 def latent_names(trace: Any) -> list[str]:
