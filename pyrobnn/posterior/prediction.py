@@ -171,7 +171,7 @@ class Prediction(OfClasses):
     def _checked(self, y: Any) -> Tensor:
         """Return targets that were checked: in original units, and labels as the distribution takes them."""
         targets = self._targets(y)
-        if self._is_count and self._is_positive:
+        if self._is_count and self._is_nonnegative:
             require_whole(targets, type(self._base).__name__, "counts")
         if not self.is_classification:
             return targets

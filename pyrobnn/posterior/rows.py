@@ -177,10 +177,16 @@ class Rows:
         return bool(self._base.support.is_discrete) and not self.is_classification
 
     @property
+    def _is_nonnegative(self) -> bool:
+        """Whether targets are numbers from 0 up."""
+        lower = torch.as_tensor(support.ends(self._base.support)[0], device=self._like.device)
+        return not self.is_classification and bool((lower >= 0).all())
+
+    @property
     def _is_positive(self) -> bool:
         """Whether targets are numbers from 0 up without an upper limit, such as counts and prices."""
-        lower, upper = (torch.as_tensor(end, device=self._like.device) for end in support.ends(self._base.support))
-        return not self.is_classification and bool((lower >= 0).all() and upper.isinf().all())
+        upper = torch.as_tensor(support.ends(self._base.support)[1], device=self._like.device)
+        return self._is_nonnegative and bool(upper.isinf().all())
 
     @property
     def _is_binary(self) -> bool:
