@@ -239,7 +239,7 @@ class Posterior(Fitted):
                 (Immer et al. 2021). If not given, the guide decides: Laplace guides linearise.
             moments: in one pass, carry mean and covariance through the layers instead of draws, for mean-field and
                 Laplace guides and sequences of layers. 128 points with these moments then stand for the draws, at each
-                input by itself. It is 2 to 16 times as fast; docs/how-to/deploy.md has its error.
+                input by itself. See docs/how-to/deploy.md for measured times and errors.
 
         Returns:
             The mixture of the likelihood over the draws, in original units.
