@@ -217,6 +217,16 @@ def test_chains_recover_a_gaussian(name, adjusted):
     assert posterior.info["num_diverging"] == 0
 
 
+def test_adjusted_chains_are_exact_at_steps_of_which_many_are_refused(monkeypatch):
+    """Acceptance of one half in place of 0.9; unadjusted chains of this step size are far off. Bounds as above."""
+    monkeypatch.setattr(mclmc, "_ACCEPTANCE", 0.5)
+    model, data = gaussian_model(TARGETS["two latents"])
+    posterior = run(bnn.MCLMC(num_draws=1000, warmup=2000, adjusted=True), model, data)
+    assert 0.35 < float(posterior.guide.sample_stats()["acceptance_rate"].mean()) < 0.65
+    z = z_scores(flat(posterior), *exact(TARGETS["two latents"], data))
+    assert np.abs(z).max() < LARGEST_Z, z
+
+
 @pytest.mark.slow
 def test_the_bias_of_unadjusted_chains_is_small_and_grows_with_the_square_of_the_step(monkeypatch):
     """Mean ratio of variances, 10 latents, some 4000 independent draws: standard error sqrt(2 / 40,000) = 0.7 %.
@@ -325,22 +335,22 @@ def test_the_warm_up_finds_units_step_size_and_length(dtype):
     walk = Walk(
         lambda z: (0.5 * (z / scales).square().sum(1), z / scales.square()), scales * torch.randn(3, 12).to(dtype)
     )
-    tuned = warm_up(walk, 6000)
+    tuned = warm_up(walk, 2400)
     ratios = walk.state.root / scales
     assert float(ratios.min()) > 1 / 1.5
     assert float(ratios.max()) < 1.5
     assert 0.3 * 12**0.5 < tuned.length < 3 * 12**0.5
     walk.set(*tuned)
-    walk.run(2000)
-    assert 0.4 * warmup.ERROR < float(walk.state.squares.mean() / 2000) < 2 * warmup.ERROR
-    assert walk.num_steps == 8000
+    walk.run(1000)
+    assert 0.4 * warmup.ERROR < float(walk.state.squares.mean() / 1000) < 2 * warmup.ERROR
+    assert walk.num_steps == 3400
 
 
 def test_a_warm_up_recovers_from_steps_that_are_far_too_large():
     """Deviations of 1e-4 and first steps of 0.4; none is refused in the end."""
     walk = Walk(lambda z: (0.5e8 * z.square().sum(1), 1e8 * z), 1e-4 * numbers(2, 3))
     torch.manual_seed(0)
-    tuned = warm_up(walk, 4000)
+    tuned = warm_up(walk, 2000)
     assert walk.state.refused.tolist() == [0, 0]
     assert float(walk.state.root.mean()) * tuned.size < 1e-3
 
