@@ -15,7 +15,7 @@ import pyrobnn as bnn
 from pyrobnn import plots
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.inference import History
-from pyrobnn.plots._style import close
+from pyrobnn.plots._style import close, panels
 from pyrobnn.plots.regression import LEVELS
 from pyrobnn.posterior.weights import weight_moments
 
@@ -427,3 +427,12 @@ def test_pictures_of_other_threads_have_no_windows(windows):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(PICTURES["of ours"]).result()
     assert not plt.get_fignums()
+
+
+def test_labels_of_large_numbers_are_short():
+    _, (axis,) = panels(1)
+    axis.plot([0, 200_000], [0, 20_000])
+    axis.figure.draw_without_rendering()
+    assert max(len(label.get_text()) for label in axis.get_xticklabels()) <= len("-0.25")
+    assert axis.xaxis.get_offset_text().get_text() == "1e5"
+    assert "20000" in [label.get_text() for label in axis.get_yticklabels()]

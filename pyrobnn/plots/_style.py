@@ -22,6 +22,8 @@ SQUARE = (4.0, 3.9)
 """The same for a panel whose axes share a scale."""
 TALL = (4.0, 4.7)
 """The same with room for two lines of a legend below."""
+_PLAIN = (-4, 5)
+"""Powers of ten between which ticks are written out; longer labels would run into each other."""
 _LONGEST_NAME = 24
 _LABEL_INCHES = 0.42
 """How far the ticks and the label of an axis reach."""
@@ -100,6 +102,7 @@ def grid(num: int, most_columns: int, panel: tuple[float, float] = PANEL) -> tup
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in axes[:num]:
         tidy(axis)
+        axis.ticklabel_format(scilimits=_PLAIN)
     for axis in axes[num:]:
         axis.remove()
     return figure, axes[:num]
