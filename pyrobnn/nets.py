@@ -26,6 +26,11 @@ def _name_of(activation: Any) -> Any:
     return next((name for name, known in _ACTIVATIONS.items() if known is activation), activation)
 
 
+def _layers(hidden: Any) -> Any:
+    """Return the width of a single layer as widths; other values as they are."""
+    return (hidden,) if type(hidden) is int else hidden
+
+
 Activation = Annotated[Literal["relu", "tanh", "sigmoid", "gelu", "silu", "elu", "softplus"], BeforeValidator(_name_of)]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -53,7 +58,7 @@ class MLP:
 
     Attributes:
         in_features: number of inputs; in a spec file it is taken from the data.
-        hidden: width of each hidden layer; empty for a linear model.
+        hidden: width of each hidden layer, or of the only one; empty for a linear model.
         out_features: number of outputs; in a spec file it follows from the data and the likelihood.
         activation: name of the activation, or its class, such as torch.nn.ReLU.
         bias: give each layer a bias.
@@ -66,7 +71,7 @@ class MLP:
     """
 
     in_features: Width | None = None
-    hidden: tuple[Width, ...] = (50,)
+    hidden: Annotated[tuple[Width, ...], BeforeValidator(_layers)] = (50,)
     out_features: Width | None = None
     activation: Activation = "relu"
     bias: bool = True

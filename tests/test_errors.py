@@ -19,6 +19,7 @@ import pyrobnn as bnn
 from pyrobnn import guides, likelihoods, optimizers, priors
 from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.settings import Options, setting, to_dict
+from pyrobnn.inference.method import registry as methods
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.optimizers import Optimizer, Schedule
 from pyrobnn.priors import Normal, ScaleMixture
@@ -388,8 +389,29 @@ def test_refused(name):
 
 def test_wrong_method_is_refused():
     """The function behind the annotation, which the tests would otherwise enforce first."""
-    with pytest.raises(bnn.InputError, match=r"Expected a method such as SVI\(...\), got 'nuts'"):
+    with pytest.raises(bnn.InputError, match=r"Expected a method such as SVI\(...\), got 'nuts': pass NUTS\(\)"):
         unannotated(bnn.fit)(make_bnn(net()), bnn.Data(X, Y), "nuts", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("resolve", "given", "known"),
+    [
+        (methods.resolve, "NUTS", "nuts"),
+        (methods.resolve, "MarginalLikelihood", "marginal_likelihood"),
+        (likelihoods.resolve, "LogNormal", "log_normal"),
+    ],
+)
+def test_names_of_classes_lead_to_the_names_of_parts(resolve, given, known):
+    with pytest.raises(bnn.InputError, match=f"Did you mean '{known}'"):
+        resolve(given)
+
+
+def test_a_single_whole_number_is_one_layer():
+    assert bnn.MLP(2, 10, 1) == bnn.MLP(2, [10], 1)
+    with pytest.raises(bnn.InputError, match="greater than 0"):
+        bnn.MLP(2, 0, 1)
+    with pytest.raises(bnn.InputError, match="valid tuple, got True"):
+        bnn.MLP(2, hidden=True, out_features=1)
 
 
 @pytest.mark.parametrize("function", [bnn.fit, bnn.fit_replicates])

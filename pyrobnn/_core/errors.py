@@ -107,8 +107,13 @@ def shown(value: Any) -> str:
     return " ".join(_SHORT.repr(value).split())
 
 
+def _letters(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known name, or nothing if none is near."""
     names = list(known)
-    close = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in names else difflib.get_close_matches(name, names, n=1)
+    same = [_ELSEWHERE.get(name), *(other for other in names if _letters(other) == _letters(name))]
+    close = [other for other in same if other in names] or difflib.get_close_matches(name, names, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -191,8 +191,10 @@ def checked_method(method: Any, data: Any) -> Any:
     if isinstance(data, Method):
         raise InputError("The data come before the method: fit(model, data, method, seed=0).")
     if not isinstance(method, Method) or isinstance(method, type):
+        cls = registry.get(method) if method in registry.names else method
+        remedy = f": pass {cls.__name__}()" if isinstance(cls, type) else ""
         raise InputError(
-            f"Expected a method such as SVI(...), got {method!r}. A custom method inherits from "
+            f"Expected a method such as SVI(...), got {method!r}{remedy}. A custom method inherits from "
             "pyrobnn.inference.BaseMethod and has a function infer(bnn, data, run)."
         )
     return method
