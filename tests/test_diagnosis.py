@@ -304,6 +304,8 @@ def test_predictions_of_a_class_with_few_held_out_examples_are_not_judged(rare, 
     test = bnn.Data(torch.ones(30 + rare, 1), torch.tensor([0] * 30 + [1] * rare), standardize=False)
     diagnosis = bnn.diagnose(posterior, train, test, seed=0)
     assert bool(diagnosis.warnings) == judged
+    named = bnn.diagnose(posterior, train, test, seed=0, class_names=("no", "yes"))
+    assert list(named.notes) == [note.replace("of class 1", "of class 'yes'") for note in diagnosis.notes]
     count = {0: "No examples are", 9: "9 examples are"}.get(rare)
     said = [note for note in diagnosis.notes if "too few to judge" in note]
     assert said == (

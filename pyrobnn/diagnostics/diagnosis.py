@@ -1,6 +1,7 @@
 """The check of a whole fit: can it be trusted?"""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,6 +58,7 @@ def diagnose(
     num_draws: int = 500,
     false_alarm_rate: float = 0.05,
     seed: int | None = None,
+    class_names: Sequence[str] = (),
 ) -> Diagnosis:
     """Look for reasons not to trust a fit.
 
@@ -88,6 +90,7 @@ def diagnose(
         false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit, split evenly between
             the tests. The comparison with baselines and the order of the errors need three standard errors.
         seed: seed of draws and simulations; the fit's if not given.
+        class_names: names of the classes, for the findings.
 
     Raises:
         InputError: data that do not fit the model, or a rate outside (0, 1).
@@ -112,7 +115,7 @@ def diagnose(
     findings = [*_of_training(posterior, train, level, seed), epistemic_finding(prediction), *mean_findings(prediction)]
     baselines = fit_baselines(posterior.bnn, train)
     has_classes = prediction.is_classification and y.ndim == 1
-    too_few = None if test is None else _too_few(y, train, has_classes=has_classes)
+    too_few = None if test is None else _too_few(y, train, class_names, has_classes=has_classes)
     held_out = None if test is None or too_few is not None else Data(x, y)
     verdict = _against_baselines(posterior, train, held_out, baselines, prediction.num_draws)
     memorised = memorised_targets(posterior, train, baselines, advice(posterior))
@@ -131,7 +134,7 @@ def diagnose(
     return Diagnosis(tuple(findings), false_alarm_rate)
 
 
-def _too_few(y: Tensor, train: Data, *, has_classes: bool) -> str | None:
+def _too_few(y: Tensor, train: Data, class_names: Sequence[str], *, has_classes: bool) -> str | None:
     """Say of which held-out examples, with targets y, there are too few to judge predictions; None if enough."""
     if len(y) < _TOO_FEW:
         return f"{_counted(len(y))} held out, too few to judge the predictions: hold out 10 or more."
@@ -142,9 +145,11 @@ def _too_few(y: Tensor, train: Data, *, has_classes: bool) -> str | None:
     rarest = min(range(len(counts)), key=counts.__getitem__)
     if counts[rarest] >= _TOO_FEW:
         return None
+    label = int(classes[rarest])
+    name = repr(class_names[label]) if class_names else label
     return (
-        f"{_counted(counts[rarest])} of class {int(classes[rarest])} among the {len(y)} held out, too few to judge the "
-        "predictions: hold out more rows, so that each class has 10 or more."
+        f"{_counted(counts[rarest])} of class {name} among the {len(y)} held out, too few to judge the predictions: "
+        "hold out more rows, so that each class has 10 or more."
     )
 
 

@@ -216,7 +216,8 @@ def _judged(prepared: Prepared, posterior: Posterior | Mixture, path: Path, mani
         scores = score(posterior.predict(test.x, num_draws=num_draws), test.y)
         baselines = _baseline_scores(posterior, train, test)
         _write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
-        diagnosis = diagnose(posterior, train, test, num_draws=num_draws)
+        names = prepared.dataset.class_names
+        diagnosis = diagnose(posterior, train, test, num_draws=num_draws, class_names=names)
         failure = failure_finding(posterior, train, num_draws=num_draws)
         if failure is not None:  # whether the ELBO is flat says nothing then
             others = (finding for finding in diagnosis.findings if finding.name != "elbo")

@@ -55,7 +55,8 @@ def memorised_targets(
     rivals = {name: baseline.cross_validated.log_prob(train.y[rows]) for name, baseline in baselines.items()}
     part, constant = train[rows], rivals["constant"]
     draws = max(_DRAWS, len(members_of(posterior)))
-    kept = posterior.predict(part.x, num_draws=draws).log_prob(part.y).double().cpu()
+    prediction = posterior.predict(part.x, num_draws=draws)
+    kept = prediction.log_prob(part.y).double().cpu()
     scores = torch.maximum(left_out[rows], constant - _FAR_BELOW)
     lost = float((kept - scores).mean())
     threshold = _LOST
@@ -63,10 +64,11 @@ def memorised_targets(
         threshold = min(_LOST, -_SHARE * float(constant.mean()))
     if lost < threshold or judge(scores, rivals, _LEVEL, where="", advice="").kind == "fine":
         return None
+    blame = "It is too sure of its classes" if prediction.is_classification else "Its intervals are too narrow"
     return (
         f"The fit has memorised its targets: an example is {lost:.1f} nats less likely where it is left out. Compared "
         f"with a constant, the fit then scores {float((scores - constant).mean()):+.2f} nats an example, and a linear "
-        f"model {float((rivals['linear'] - constant).mean()):+.2f}. Its intervals are too narrow for new data. {advice}"
+        f"model {float((rivals['linear'] - constant).mean()):+.2f}. {blame} on new data. {advice}"
     )
 
 
