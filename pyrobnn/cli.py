@@ -291,6 +291,7 @@ def compare(run_dirs: list[Path]) -> None:
     table = Table("score", *headings, title=title, title_justify="left")
     for score in comparison.scores[comparison.best]:
         table.add_row(score, *(_compared_cell(comparison, name, score) for name in names))
+    Console().print(_escaped(comparison.verdict), highlight=False, soft_wrap=True)
     Console().print(table)
     settings = Table("setting", *headings, title="differences", title_justify="left")
     for key, values in comparison.specs.items():
@@ -299,13 +300,15 @@ def compare(run_dirs: list[Path]) -> None:
 
 
 def _compared_cell(comparison: Any, name: str, score: str) -> str:
+    from pyrobnn.metrics.base import plus_minus
+
     if score not in comparison.scores[name]:
         return "–"
     value = str(comparison.scores[name][score])
     if name == comparison.best or score not in comparison.differences[name].index:
         return value
     row = comparison.differences[name].loc[score]
-    return f"{value} ({row['difference']:+.3g} ± {row['stderr']:.2g}, p = {row['p_value']:.2g})"
+    return f"{value} ({plus_minus(row['difference'], row['stderr'], '+')}, p = {row['p_value']:.2g})"
 
 
 @app.command()

@@ -96,7 +96,27 @@ def test_scores_of_a_standard_normal_by_hand():
     assert scores["coverage_95"].stderr == pytest.approx(math.sqrt(0.25 * 0.75 / 3))
     assert scores["width_95"].value == pytest.approx(2 * 1.959964, abs=1e-5)
     assert scores["width_95"].stderr == pytest.approx(0.0, abs=1e-9)
-    assert str(scores["coverage_95"]) == "0.750 ± 0.250"
+    assert str(scores["coverage_95"]) == "0.75 ± 0.25"
+
+
+@pytest.mark.parametrize(
+    ("value", "stderr", "text"),
+    [
+        (16548.568, 2351.985, "16500 ± 2400"),
+        (0.8712, 0.0123, "0.871 ± 0.012"),
+        (0.2, 0.0996, "0.20 ± 0.10"),  # rounding the error up takes a digit away
+        (123456.0, 99.6, "123460 ± 100"),
+        (-3.0, 2400.0, "0 ± 2400"),
+        (20.4361, 0.0, "20.44 ± 0"),
+        (0.0, 0.0, "0.000 ± 0"),
+        (250123.0, math.nan, "250100"),
+        (4.183, 3e-12, "4.183 ± 3e-12"),
+        (2e12, 3e11, "2e+12 ± 3e+11"),
+        (-math.inf, math.nan, "-inf"),
+    ],
+)
+def test_scores_are_written_to_the_second_digit_of_their_error(value, stderr, text):
+    assert str(Score(value, stderr, higher_is_better=True)) == text
 
 
 def test_names_and_levels_of_real_targets():
@@ -115,7 +135,7 @@ def test_scores_print_as_a_table():
     scores = Scores(rmse=Score(1.23456, 0.0456, higher_is_better=False), r2=Score(0.5, math.nan, higher_is_better=True))
     assert str(scores).splitlines() == [
         "rmse       1.235 ± 0.046    lower is better",
-        "r2           0.5            higher is better",
+        "r2        0.5000            higher is better",
     ]
     assert repr(Scores()) == ""
     assert isinstance(bnn.score(normals(3), [0.0, 1.0, 2.0]), Scores)

@@ -24,6 +24,9 @@ from pyrobnn.diagnostics.training_checks import chain_findings
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Rendered, render, words
 
+FROM_POSTERIOR = bnn.priors.FromPosterior(
+    {"0.weight": (torch.zeros(1, 1), torch.ones(1, 1)), "0.bias": (torch.zeros(1), torch.ones(1))}
+)
 HOSTILE = "<script>alert('x')</script>"
 GOOD = Diagnosis((Finding("elbo", "fine", "The ELBO is flat.", 0.5),), 0.01)
 BAD = Diagnosis((Finding("spread", "warning", "Predictions are too narrow.", 1e-9), *GOOD.findings), 0.01)
@@ -130,7 +133,7 @@ def test_scores_stand_with_standard_error_and_meaning(regression, drawn):
     rendered = render(posterior, train=train, test=None, scores=scores, diagnosis=GOOD, spec=None, manifest={})
     text = flat_text(rendered)
     assert f"rmse1.234± 0.056{words.SCORE_MEANINGS['rmse']}" in text
-    assert "own3± 1Higher is better." in text
+    assert "own3.0± 1.0Higher is better." in text
     assert "Manifest" not in text
     assert "Gaussian(scale=0.5)" in text
     posterior.history, history = None, posterior.history
@@ -146,13 +149,13 @@ def _score(value):
 
 def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression, drawn):
     train, posterior = regression
-    scores, simple = {"rmse": _score(1.0), "r2": _score(0.5)}, {"rmse": _score(2.345)}
+    scores, simple = {"rmse": _score(1.0), "r2": _score(0.5)}, {"rmse": _score(2.346)}
     worse = Diagnosis((Finding("baseline", "warning", "No better than a constant."), *BAD.findings), 0.01)
     options = {"train": train, "test": None, "scores": scores, "spec": None, "manifest": {}, "diagnosis": worse}
     text = flat_text(render(posterior, baselines={"constant": simple}, **options))
     assert "standard errorconstantmeaning" in text
-    assert "± 0.1constant 2.345Root mean" in text
-    assert "± 0.1constant –Share of" in text
+    assert "± 0.10constant 2.35Root mean" in text
+    assert "± 0.10constant –Share of" in text
     first = text.index("Read this first")
     assert first < text.index("No better than a constant.") < text.index("Predictions are too narrow.")
     assert first < text.index("uncertain weights")
@@ -547,3 +550,16 @@ def test_a_single_chain_cannot_be_judged(sampled):
     scalers = {"x_scaler": posterior.x_scaler, "y_scaler": posterior.y_scaler}
     single = bnn.Posterior(posterior.bnn, guide, example=posterior.example, **scalers, seed=0)
     assert chains_of(single, data).convergence is None
+
+
+@pytest.mark.parametrize(
+    ("prior", "said"),
+    [
+        ("normal", "normal prior"),
+        (FROM_POSTERIOR, "normal prior from an earlier fit"),
+        ({"0.weight": FROM_POSTERIOR, "0.bias": bnn.priors.Normal(2.0)}, "normal priors with measured scales"),
+    ],
+)
+def test_priors_with_measured_scales_are_said_in_words(prior, said):
+    network = bnn.BNN(bnn.MLP(1, [], 1), prior=prior)
+    assert words._prior(network.settings["prior"]) == said

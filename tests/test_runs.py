@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import torch
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.metrics import score
-from pyrobnn.runs.compared import compare_runs
+from pyrobnn.runs.compared import Comparison, compare_runs
 from pyrobnn.runs.predictions import predict_table, rounded
 from pyrobnn.runs.run import read_diagnosis, resume, run
 from pyrobnn.runs.spec import RunSpec
@@ -294,6 +295,24 @@ def test_runs_are_compared_on_the_same_examples(whole, longer):
     assert row["difference"] == pytest.approx(float(gap.double().mean()))
     assert row["stderr"] == pytest.approx(float(gap.double().std()) / len(gap) ** 0.5)
     assert found.num_test == len(test)
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [
+        ({"a": (-0.5, 0.125)}, "By log score b is better than a, by 4.0 standard errors."),
+        ({"a": (-0.5, 0.125), "c": (-3.0, 1.0)}, "b is better than a and c, by 3.0 standard errors or more."),
+        ({"a": (-0.1, 0.125), "c": (-3.0, 1.0)}, "nothing tells b from a: less than 2 standard errors between them."),
+        ({"a": (0.0, 0.0)}, "nothing tells b from a:"),
+        ({"a": (math.nan, math.nan)}, "nothing tells b from a:"),
+    ],
+)
+def test_a_sentence_says_which_run_is_better(differences, said):
+    tables = {
+        name: pd.DataFrame({"difference": [gap], "stderr": [error]}, index=["log_likelihood"])
+        for name, (gap, error) in differences.items()
+    }
+    assert said in Comparison("b", {}, tables, {}, 10).verdict
 
 
 @pytest.mark.slow

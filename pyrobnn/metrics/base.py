@@ -8,6 +8,8 @@ import numpy as np
 from torch import Tensor
 
 _RESAMPLES = 200
+_MOST_DIGITS = 8
+"""Digits before the decimal point, and after it, beyond which numbers are written with powers of ten."""
 
 Weighted = Callable[[np.ndarray], float]
 """A score as a function of the number of times (N,) that each example counts."""
@@ -32,7 +34,7 @@ class Score:
     higher_is_better: bool
 
     def __str__(self) -> str:
-        return f"{self.value:.3f}" if math.isnan(self.stderr) else f"{self.value:.3f} ± {self.stderr:.3f}"
+        return plus_minus(self.value, self.stderr)
 
 
 class Scores(dict[str, Score]):
@@ -44,25 +46,44 @@ class Scores(dict[str, Score]):
     Examples:
         >>> scores = bnn.metrics.Scores(rmse=bnn.metrics.Score(1.25, 0.1, higher_is_better=False))
         >>> print(scores)
-        rmse        1.25 ± 0.1      lower is better
+        rmse        1.25 ± 0.10     lower is better
     """
 
     by_column: "tuple[Scores, ...]" = ()
 
     def __repr__(self) -> str:
         width = max((len(name) for name in self), default=0)
-        lines = [
-            f"{name:<{width}}  {entry.value:>10.4g} {_plus_minus(entry.stderr):<10} {_direction(name, entry)}"
-            for name, entry in self.items()
-        ]
+        lines = []
+        for name, entry in self.items():
+            value, error = digits(entry.value, entry.stderr)
+            lines.append(f"{name:<{width}}  {value:>10} {error and f'± {error}':<10} {_direction(name, entry)}")
         for number, column in enumerate(self.by_column, 1):
-            told = ", ".join(f"{name} {entry.value:.4g} {_plus_minus(entry.stderr)}" for name, entry in column.items())
+            told = ", ".join(f"{name} {entry}" for name, entry in column.items())
             lines.append(f"column {number}: {told}")
         return "\n".join(lines)
 
 
-def _plus_minus(stderr: float) -> str:
-    return "" if math.isnan(stderr) else f"± {stderr:.2g}"
+def digits(value: float, stderr: float, sign: str = "") -> tuple[str, str]:
+    """Return a value and its standard error as texts, both to the second digit of the error.
+
+    Without an error the value has four digits, and its error is empty. Powers of ten stand for extreme sizes only.
+    `sign="+"` writes the sign of positive values, too.
+    """
+    plain_error = "" if math.isnan(stderr) else f"{stderr:.2g}"
+    if not math.isfinite(value):
+        return f"{value:{sign}g}", plain_error
+    has_error = 0 < stderr < math.inf
+    leading, more = (stderr, 1) if has_error else (value, 3)
+    decimals = more - int(f"{leading:.{more}e}".partition("e")[2])
+    if abs(decimals) > _MOST_DIGITS or abs(value) >= 10**_MOST_DIGITS:
+        return f"{value:{sign}.4g}", plain_error
+    value, form = round(value, decimals) + 0.0, f".{max(decimals, 0)}f"  # 0.0 has no sign
+    return f"{value:{sign}{form}}", f"{round(stderr, decimals):{form}}" if has_error else plain_error
+
+
+def plus_minus(value: float, stderr: float, sign: str = "") -> str:
+    """Return a value and its standard error as one text, such as "16500 ± 2400"; see `digits`."""
+    return " ± ".join(text for text in digits(value, stderr, sign) if text)
 
 
 def _direction(name: str, score: Score) -> str:

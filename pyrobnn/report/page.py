@@ -18,6 +18,7 @@ from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.guides.built import built
 from pyrobnn.metrics import Score
+from pyrobnn.metrics.base import digits
 from pyrobnn.plots._style import PANEL, SQUARE, TALL, close, panels
 from pyrobnn.plots.classification import draw_confidence, draw_reliability
 from pyrobnn.plots.regression import draw_coverage, draw_intervals
@@ -99,6 +100,7 @@ def render(
     chains = chains_of(posterior, train)
     html = _template().render(
         title=f"{train.target_name}: Bayesian neural network",
+        digits=digits,
         found=words.found(scores, baselines, train, len(scored), has_test=test is not None),
         trust=words.trust(diagnosis, has_test=test is not None),
         sentence=words.sentence(posterior, train),

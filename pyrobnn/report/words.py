@@ -80,6 +80,7 @@ _REASONS = {
 }
 """The meaning of a warning for the reader, by the name of its finding."""
 
+_MEASURED = "normal priors with measured scales"
 _MAIN = (
     "accuracy", "log_likelihood", "crps", "rmse", "r2", "coverage_95", "width_95", "brier", "ece", "auroc", "ause",
 )  # fmt: skip
@@ -172,9 +173,16 @@ def sentence(posterior: Posterior | Mixture, train: Data) -> str:
     steps = "" if record.num_steps is None else f", in {counted(record.num_steps, 'step')}"
     return (
         f"A Bayesian neural network with {posterior.bnn.num_weights} uncertain weights ({_net(settings['net'])}; "
-        f"{_kind(settings['prior'])} prior; {_kind(settings['likelihood'])} likelihood) was fitted to {len(train)} "
+        f"{_prior(settings['prior'])}; {_kind(settings['likelihood'])} likelihood) was fitted to {len(train)} "
         f"examples of {train.target_name}{_by(record.method)}{steps}."
     )
+
+
+def _prior(prior: Any) -> str:
+    kind = _kind(prior)
+    if kind == "from posterior":
+        return "normal prior from an earlier fit" if described(prior) == {"type": "from_posterior"} else _MEASURED
+    return _MEASURED if kind == "from posterior and normal" else f"{kind} prior"
 
 
 def _by(method: Any) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _INNER = "fit.method."
+_CLEAR = 2
+"""Standard errors of a difference from which on it counts."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,6 +41,24 @@ class Comparison:
     differences: dict[str, "DataFrame"]
     specs: dict[str, dict[str, Any]]
     num_test: int
+
+    @property
+    def verdict(self) -> str:
+        """A sentence on whether the best run is better than the others by log score."""
+        rows = {name: table.loc["log_likelihood"] for name, table in self.differences.items()}
+        apart = {name: _in_errors(row["difference"], row["stderr"]) for name, row in rows.items()}
+        near = [name for name, errors in apart.items() if errors < _CLEAR]
+        if near:
+            few = f"less than {_CLEAR} standard errors between them"
+            return f"By log score nothing tells {self.best} from {' or '.join(near)}: {few}."
+        more = " or more" if len(apart) > 1 else ""
+        errors = f"{min(apart.values()):.1f} standard errors{more}"
+        return f"By log score {self.best} is better than {' and '.join(apart)}, by {errors}."
+
+
+def _in_errors(difference: float, stderr: float) -> float:
+    """Return the size of a difference in standard errors; 0 where neither is known."""
+    return abs(difference) / stderr if stderr > 0 else 0.0
 
 
 def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
