@@ -45,7 +45,7 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """A sentence on whether the best run is better than the others by log score."""
-        rows = {name: table.loc["log_likelihood"] for name, table in self.differences.items()}
+        rows: dict[str, Any] = {name: table.loc["log_likelihood"] for name, table in self.differences.items()}
         apart = {name: _in_errors(row["difference"], row["stderr"]) for name, row in rows.items()}
         near = [name for name, errors in apart.items() if errors < _CLEAR]
         if near:
