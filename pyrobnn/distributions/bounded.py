@@ -106,12 +106,13 @@ class Beta(Elementwise):
         """Return the log density; its large terms are added in double precision."""
         y, (a, b) = self._checked(value).double(), self.shapes()
         constant = torch.lgamma(a + b) - torch.lgamma(a) - torch.lgamma(b)
-        return (constant + torch.xlogy(a - 1, y) + torch.special.xlog1py(b - 1, -y)).to(self.logit.dtype)
+        return (constant + (a - 1) * y.log() + (b - 1) * torch.log1p(-y)).to(self.logit.dtype)
 
     def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
-        """Draw numbers; one that would be rounded to 0 or 1 is the nearest number inside."""
+        """Draw numbers on the CPU; one that would be rounded to 0 or 1 is the nearest number inside."""
         with torch.no_grad():
-            drawn = dist.Beta(*self.shapes()).sample(sample_shape).to(self.logit.dtype)
+            a, b = (shape.cpu() for shape in self.shapes())
+            drawn = dist.Beta(a, b).sample(sample_shape).to(self.logit)
             finfo = torch.finfo(drawn.dtype)
             return drawn.clamp(finfo.tiny, 1 - finfo.eps)
 

@@ -78,4 +78,4 @@ class SecondNumber(PyroModule):
         if not self.is_heteroscedastic:
             number: Tensor = getattr(self, self._name)
             return number
-        return self._least + softplus(outputs[0] + self._shift)
+        return (self._least + softplus(outputs[0].double() + self._shift)).to(outputs[0].dtype)
