@@ -284,3 +284,10 @@ def test_a_function_that_does_not_fit_is_refused(tmp_path):
         posterior.save(tmp_path / "p")
     with pytest.raises(InputError, match="no distribution for targets of shape"):
         likelihoods.FromFunction(lambda f: f).num_outputs(POSITIVE)
+
+
+def test_baselines_learn_a_number_that_was_known_but_leave_poisson_counts():
+    assert likelihoods.LogNormal(0.3).opened() == likelihoods.LogNormal("learned")
+    assert likelihoods.ZeroInflated(0.3).opened() == likelihoods.ZeroInflated("learned")
+    for setting in (likelihoods.ZeroInflated(0), likelihoods.Gamma("heteroscedastic"), likelihoods.Poisson()):
+        assert setting.opened() == setting

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrobnn.distributions.targets import Elementwise, scipy_function
-
-_ONE_DRAW = torch.Size()
+from pyrobnn.distributions.targets import ONE_DRAW, Elementwise, scipy_function
 
 
 class Gamma(Elementwise):
@@ -48,7 +46,7 @@ class Gamma(Elementwise):
         constant = shape * shape.log() - torch.lgamma(shape)
         return (constant - log_mean - log_ratio + shape * (log_ratio - log_ratio.exp())).to(self.log_mean.dtype)
 
-    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
         """Draw numbers; a number that would be rounded to 0 is the least positive one."""
         with torch.no_grad():
             shape = self.dispersion.reciprocal()
@@ -108,7 +106,7 @@ class Beta(Elementwise):
         constant = torch.lgamma(a + b) - torch.lgamma(a) - torch.lgamma(b)
         return (constant + (a - 1) * y.log() + (b - 1) * torch.log1p(-y)).to(self.logit.dtype)
 
-    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
         """Draw numbers on the CPU; one that would be rounded to 0 or 1 is the nearest number inside."""
         with torch.no_grad():
             a, b = (shape.cpu() for shape in self.shapes())

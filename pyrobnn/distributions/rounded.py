@@ -6,9 +6,8 @@ import torch
 from pyro.distributions import constraints
 from torch import Tensor
 
-from pyrobnn.distributions.targets import Elementwise, log_ndtr, upper_tail
+from pyrobnn.distributions.targets import ONE_DRAW, Elementwise, log_ndtr, upper_tail
 
-_ONE_DRAW = torch.Size()
 _NARROW = 1.5
 """Deviation, in steps, from which rounding adds 1/12 to the variance and nothing to the mean, up to 1e-19."""
 _TERMS = 15
@@ -47,7 +46,7 @@ class BinnedNormal(Elementwise):
         log_prob = log_near + torch.log(-torch.expm1(log_ndtr(far) - log_near)) - (2 * half).log()
         return log_prob.to(self.loc.dtype)
 
-    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
         """Draw normal numbers, and round them."""
         with torch.no_grad():
             noise = torch.randn(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)

@@ -10,13 +10,12 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import pad, softmax, softplus
 
-from pyrobnn.distributions.targets import upper_tail
+from pyrobnn.distributions.targets import ONE_DRAW, upper_tail
 
 BOUND = 3.0
 """The spline moves numbers between -3 and 3; beyond it changes nothing."""
 _LEAST = 1e-3
 _NODES = 24
-_ONE_DRAW = torch.Size()
 
 
 class SplineNormal(TorchDistribution):
@@ -110,7 +109,7 @@ class SplineNormal(TorchDistribution):
         u, log_slope = exact._normal_of(value.double())
         return (log_slope - 0.5 * u.square() - 0.5 * math.log(2 * math.pi)).to(self.loc.dtype)
 
-    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
         """Draw normal numbers, and map them."""
         with torch.no_grad():
             shape = self._extended_shape(sample_shape)

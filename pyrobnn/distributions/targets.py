@@ -13,7 +13,7 @@ from torch.distributions.utils import broadcast_all
 
 from pyrobnn.distributions.latents import student_t_constant, student_t_exponent
 
-_ONE_DRAW = torch.Size()
+ONE_DRAW = torch.Size()
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -80,7 +80,7 @@ class StudentT(Elementwise):
         z = (self._checked(value) - self.loc) / self.scale
         return student_t_constant(self.df).to(z.dtype) - self.scale.log() - student_t_exponent(z, self.df)
 
-    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
         """Draw a normal, divided by the root of an independent chi-squared over its degrees of freedom."""
         with torch.no_grad():
             precision = dist.Gamma(0.5 * self.df, 0.5 * self.df).sample(sample_shape)
@@ -154,7 +154,7 @@ class CensoredNormal(Elementwise):
             log_prob = torch.where(value >= self.upper, tail, log_prob)
         return log_prob
 
-    def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
+    def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
         """Draw z, and clip it at the limits."""
         with torch.no_grad():
             noise = torch.randn(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)

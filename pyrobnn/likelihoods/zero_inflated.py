@@ -45,6 +45,10 @@ class ZeroInflated(WithSecondNumber, CountLikelihood):
     )
     second_number: ClassVar[str] = "dispersion"
 
+    def opened(self) -> WithSecondNumber:
+        """Return the setting with its dispersion learned; Poisson counts stay so."""
+        return self if self.dispersion == 0 else super().opened()
+
     def num_outputs(self, y: Tensor) -> int:
         """Return 2 K, or 3 K where the dispersion depends on the input."""
         return super().num_outputs(y) + num_columns(y)
