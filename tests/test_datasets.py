@@ -359,18 +359,32 @@ def test_task_can_be_forced(tmp_path):
     assert codes.data.y.tolist() == [0, 1, 0, 2]
 
 
-@pytest.mark.parametrize(("rows", "values"), [(300, 300), (300, 17), (1000, 11), (40, 2), (1000, 10)])
+@pytest.mark.parametrize(("rows", "values"), [(300, 150), (300, 17), (1000, 11), (40, 2), (1000, 10)])
 def test_many_whole_numbers_need_a_task(tmp_path, rows, values):
-    frame = pd.DataFrame({"area": np.arange(rows) / 7, "price": 1000 + np.arange(rows) % values})
+    frame = pd.DataFrame({"area": np.arange(rows) / 7, "number": 5 + np.arange(rows) % values})
     path = write(tmp_path / "t.csv", frame)
     if values <= 10:
-        assert len(datasets.load_table(path, "price").class_names) == values
+        assert len(datasets.load_table(path, "number").class_names) == values
         return
-    with pytest.raises(InputError, match=f"'price' holds {values} different whole numbers, 1000 to") as caught:
-        datasets.load_table(path, "price")
+    with pytest.raises(InputError, match=f"'number' holds {values} different whole numbers, 5 to") as caught:
+        datasets.load_table(path, "number")
     assert "counts (likelihood.type=poisson), amounts (data.task=regression) or classes" in str(caught.value)
-    assert datasets.load_table(path, "price", task="regression").data.y[:2].tolist() == [1000.0, 1001.0]
-    assert len(datasets.load_table(path, "price", task="classification").class_names) == values
+    assert datasets.load_table(path, "number", task="regression").data.y[:2].tolist() == [5.0, 6.0]
+    assert len(datasets.load_table(path, "number", task="classification").class_names) == values
+
+
+@pytest.mark.parametrize(("least", "median"), [(82, 99.5), (83, 100.5), (1000, 1017.5), (-300, -282.5)])
+def test_whole_numbers_from_a_median_of_100_are_amounts(tmp_path, least, median):
+    prices = least + np.arange(36)
+    assert np.median(prices) == median
+    path = write(tmp_path / "t.csv", pd.DataFrame({"area": np.arange(36) / 7, "price": prices}))
+    if median < 100:
+        with pytest.raises(InputError, match="'price' holds 36 different whole numbers"):
+            datasets.load_table(path, "price")
+        return
+    dataset = datasets.load_table(path, "price")
+    assert (dataset.task, dataset.data.y.tolist()) == ("regression", prices.tolist())
+    assert "if they are counts, likelihood.type=poisson" in dataset.reason
 
 
 def test_nullable_columns_without_gaps_load(tmp_path):

@@ -262,7 +262,7 @@ def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Targ
         )
     is_many = is_amount and column.nunique() > _MOST_CLASSES
     if task == "regression" or (task is None and (types.is_float_dtype(column.dtype) or is_many)):
-        return _numbers(column, label, is_told=task is not None or is_amount, is_whole=is_whole)
+        return _numbers(column, label, is_told=task is not None, is_whole=is_whole)
     return _classes(column, label, is_told=task is not None, is_whole=is_whole)
 
 

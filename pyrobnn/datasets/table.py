@@ -43,8 +43,8 @@ def load_table(
     that they are, dates as days since the first one and as sine and cosine of the time of year, week and day, other
     text as categories. `notes` of the result say what was assumed. A target of text or
     booleans makes a classification: its distinct values, sorted, become the classes 0..C-1. So does one of at most 10
-    different integers. With more, they could be counts, amounts or classes, so `task` is required. Any other target
-    makes a regression.
+    different integers. More of them are amounts, such as prices, if their median is at least 100; below, they could be
+    counts, amounts or classes, so `task` is required. Any other target makes a regression.
 
     Args:
         path: the file, .csv, .csv.gz, .tsv, .txt, .xlsx or .parquet, with column names in its first line. Text may be
