@@ -111,8 +111,8 @@ def test_demo_tells_of_every_problem_and_ends_with_a_picture_and_a_page(here, mo
     assert len(re.findall(r"pyrobnn .* constant .* linear", done.output)) == 3
     assert done.output.count("where a linear model") == 3
     assert done.output.count("It can be trusted for data like these: none of 1 checks ") == 3
-    doubts = re.findall(r"at the test data [\d.e+-]+, (in the gap [\d.e+-]+, )?three times as far from", done.output)
-    assert [bool(gap) for gap in doubts] == [True, False]
+    epistemic = re.findall(r"at the test data [\d.e+-]+, (in the gap [\d.e+-]+, )?three times as far from", done.output)
+    assert [bool(gap) for gap in epistemic] == [True, False]
     assert len(re.findall(r"how sure it is, on average \d+ % where it is (right|wrong) \(\d of 6\)", done.output)) == 1
     *_, last = done.output.splitlines()
     assert last == "Look at runs/demo/gap/figures/fit.png, then open runs/demo/gap/report.html"
@@ -139,7 +139,7 @@ def test_the_problems_of_the_demo_are_as_described():
 
 @pytest.mark.slow
 def test_the_demo_shows_what_a_bayesian_network_is_for(here):
-    """No check warns, straight lines lose, and doubt grows tenfold away from the data."""
+    """No check warns, straight lines lose, and epistemic uncertainty grows tenfold away from the data."""
     done = invoke("demo")
     assert done.exit_code == 0, done.output
     assert done.output.count("It can be trusted for data like these") == 3

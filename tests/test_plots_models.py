@@ -171,7 +171,7 @@ def test_prior_predictive_of_one_input_shows_functions_and_bands(line):
     np.testing.assert_allclose([low, high], np.quantile(drawn, [0.05, 0.95], axis=0), rtol=1e-4)
     sd = np.sqrt(1 + x[:, 0].numpy() ** 2)
     np.testing.assert_allclose([low / sd, high / sd], [np.full(9, -1.645), np.full(9, 1.645)], atol=0.54)
-    below, above = edges(labelled(axis, "90 % of targets"), x[:, 0].numpy())
+    below, above = edges(labelled(axis, "90 % predictive interval"), x[:, 0].numpy())
     assert (above - below > high - low).all()
     np.testing.assert_allclose(labelled(axis, "single functions").get_ydata(), drawn[0], rtol=1e-4, atol=1e-5)
     assert axis.get_ylim()[0] < below.min()

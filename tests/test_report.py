@@ -171,10 +171,10 @@ def test_every_score_has_its_meaning(regression, classification):
 def test_classification_has_a_reliability_diagram(classification, drawn):
     train, test, posterior = classification
     rendered = report(posterior, train, test, class_names=("a", "b", "c"))
-    assert list(rendered.figures) == ["surface.png", "doubt.png", "reliability.png", "elbo.png", "weights.png"]
+    assert list(rendered.figures) == ["surface.png", "epistemic.png", "reliability.png", "elbo.png", "weights.png"]
     assert [axis.get_title(loc="left") for figure in drawn[:2] for axis in figure.axes[:1]] == [
         "Probability of the predicted class",
-        "Mutual information (nats)",
+        "Mutual information (nats), the epistemic part",
     ]
     assert [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()] == ["a", "b", "c"]
     counts = [part.class_counts(3) for part in (train, test)]

@@ -24,10 +24,10 @@ def main() -> None:
     exec(re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)[0], names)
     test, fits = names["test"], names["fits"]
     figure = bnn.plots.images(test, fits["radial"].predict(test.x, num_draws=50), num=12)
-    figure.set_size_inches(7.2, 3.2)
+    figure.set_size_inches(4.8, 5.4)
     for text in figure.findobj(Text):
         text.set_fontsize(10)
-    figure.savefig(OUT, dpi=110)
+    figure.savefig(OUT, dpi=130)
     Image.open(OUT).convert("RGB").quantize(64).save(OUT, optimize=True)  # few colours, a small file
 
 

@@ -1,8 +1,8 @@
-"""The pictures of docs/how-to/few-labels.md: where a classifier of 60 points doubts, and log losses of ten draws.
+"""The pictures of docs/how-to/few-labels.md: where a classifier of 60 points is uncertain, and log losses of ten draws.
 
     uv run python docs/pictures/few-labels.py
 
-Some minutes on two cores. Writes docs/images/few-labels-doubt.png and few-labels-losses.png.
+Some minutes on two cores. Writes docs/images/few-labels-uncertainty.png and few-labels-losses.png.
 """
 
 from pathlib import Path
@@ -18,9 +18,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 import pyrobnn as bnn
+from pyrobnn.plots._colors import BLUE, GREY, INK, ORANGE
+from pyrobnn.plots._style import legend, panels, title
 
 IMAGES = Path(__file__).parents[1] / "images"
-COLORS = {"logistic regression": "#8a8f98", "Gaussian process": "#d95f02", "pyrobnn": "#1f5fa8"}
+COLORS = {"logistic\nregression": GREY, "Gaussian\nprocess": ORANGE, "pyrobnn": BLUE}
 
 
 def fitted(train: bnn.Data) -> bnn.Posterior:
@@ -36,8 +38,8 @@ def losses(seed: int) -> dict[str, float]:
     process = GaussianProcessClassifier(ConstantKernel() * RBF(), random_state=0).fit(x[:60], y[:60])
     prediction = fitted(bnn.Data(x[:60], y[:60])).predict(x[60:])
     return {
-        "logistic regression": log_loss(y[60:], linear.predict_proba(x[60:])),
-        "Gaussian process": log_loss(y[60:], process.predict_proba(x[60:])),
+        "logistic\nregression": log_loss(y[60:], linear.predict_proba(x[60:])),
+        "Gaussian\nprocess": log_loss(y[60:], process.predict_proba(x[60:])),
         "pyrobnn": -float(prediction.log_prob(y[60:]).mean()),
     }
 
@@ -52,28 +54,27 @@ def main() -> None:
     """Make the pictures."""
     x, y = make_moons(1060, noise=0.3, random_state=0)
     train = bnn.Data(x[:60].astype("float32"), y[:60])
-    doubt = bnn.plots.decision_surface(fitted(train), train)
-    doubt.set_size_inches(9.6, 2.9)
-    for text in doubt.findobj(Text):
+    surfaces = bnn.plots.decision_surface(fitted(train), train, layout="column")
+    surfaces.set_size_inches(4.8, 8.4)
+    for text in surfaces.findobj(Text):
         text.set_fontsize(10)
-    save(doubt, "few-labels-doubt.png", 105)
+    save(surfaces, "few-labels-uncertainty.png", 120)
 
     found = [losses(seed) for seed in range(10)]
-    figure = Figure(figsize=(7, 3), layout="constrained")
-    axis = figure.subplots()
-    for name, color in COLORS.items():
-        values = [row[name] for row in found]
-        print(f"{name}: {np.mean(values):.3f} ± {np.std(values, ddof=1) / len(values) ** 0.5:.3f}")
-        axis.plot(values, "o", color=color, ms=8, label=f"{name}: {np.mean(values):.2f}")
-    axis.set_xticks(range(10))
-    axis.set_xlabel("draw of 60 points", fontsize=11)
-    axis.set_ylabel("log loss on 1,000 new points", fontsize=11)
+    figure, (axis,) = panels(1, panel=(4.8, 2.6))
+    for row, name in enumerate(COLORS):
+        values = np.array([each[name] for each in found])
+        mean, error = values.mean(), values.std(ddof=1) / len(values) ** 0.5
+        print(f"{name}: {mean:.3f} ± {error:.3f}")
+        axis.plot(values, np.full(len(values), row), "o", color=COLORS[name], ms=6, alpha=0.5, mew=0)
+        axis.errorbar(mean, row, xerr=error, fmt="D", color=INK, ms=5, capsize=4, label="" if row else "mean ± 1 se")
+        axis.annotate(f"{mean:.2f}", (mean, row), (0, 9), textcoords="offset points", ha="center", fontsize=10)
+    axis.set(yticks=range(len(COLORS)), yticklabels=COLORS, ylim=(-0.5, len(COLORS) - 0.3))
+    axis.set_xlabel("log loss on 1,000 new points, lower is better", fontsize=10)
     axis.tick_params(labelsize=10)
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(
-        loc="outside upper center", ncols=3, frameon=False, fontsize=10, title="mean over ten draws", columnspacing=1
-    )
-    save(figure, "few-labels-losses.png", 110)
+    title(axis, "Ten draws of 60 labelled points, a dot each")
+    legend(axis, loc="upper right", fontsize=10)
+    save(figure, "few-labels-losses.png", 150)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def main() -> None:
         print(name, posterior.record.stop_reason, posterior.bnn.settings["likelihood"])
         prediction = posterior.predict(x)
         low, high = (bound.numpy() for bound in prediction.interval(0.95))
-        axis.fill_between(x[:, 0], low, high, color="#c3d7ec", linewidth=0, label="95 % interval")
+        axis.fill_between(x[:, 0], low, high, color="#c3d7ec", linewidth=0, label="95 % predictive interval")
         axis.plot(x[:, 0], prediction.quantile(0.5), color="#1f5fa8", label="median")
         axis.plot(x[:, 0], y, "o", color="#26323f", ms=2.2, label="data")
         axis.set(xlim=(-2, 2), ylim=(-4, 4))

@@ -20,12 +20,17 @@ STEPS = 20_000
 
 
 def panel(axis: Axes, title: str, posterior: bnn.Posterior, text: str, *, total: bool) -> None:
-    """Draw mean and epistemic band, and the predictive band if asked for."""
+    """Draw mean and epistemic band, and the predictive interval if asked for."""
     prediction = posterior.predict(GRID, num_draws=1600)
     mean = prediction.mean
     if total:
         axis.fill_between(
-            GRID[:, 0], mean - 2 * prediction.std, mean + 2 * prediction.std, color=PALE, lw=0, label="all, ±2 sd"
+            GRID[:, 0],
+            mean - 2 * prediction.std,
+            mean + 2 * prediction.std,
+            color=PALE,
+            lw=0,
+            label="predictive interval, ±2 sd",
         )
     spread = prediction.epistemic_std
     axis.fill_between(GRID[:, 0], mean - 2 * spread, mean + 2 * spread, color=BAND, lw=0, label="epistemic, ±2 sd")

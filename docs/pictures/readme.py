@@ -1,4 +1,4 @@
-"""The picture of README and of the home page: the fit of README's hello world, and its doubt.
+"""The picture of README and of the home page: the fit of README's hello world, and its uncertainty.
 
     uv run python docs/pictures/readme.py
 
@@ -24,14 +24,14 @@ def main() -> None:
     figure = bnn.plots.fit_1d(posterior, data, torch.linspace(-1, 1, 300)[:, None])
     figure.set_size_inches(WIDTH, HEIGHT)
     axis = figure.axes[0]
-    axis.set(ylim=(-45, 45), xlabel="x", ylabel="y")
-    none = "no data:\nmuch doubt"
-    for x, y, text in ((0, 26, "data: little doubt"), (-0.76, -32, none), (0.76, 22, none)):
+    axis.set(ylim=(-50, 50), xlabel="x", ylabel="y")
+    none = "no data:\nuncertain"
+    for x, y, text in ((0, 26, "data: certain"), (-0.76, -32, none), (0.76, 22, none)):
         axis.text(x, y, text, ha="center", fontsize=11)
     for label in (axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()):
         label.set_fontsize(11)
     handles, _ = axis.get_legend_handles_labels()
-    names = ["noise added", "doubt of the network", "mean", "data"]
+    names = ["predictive interval", "epistemic part", "mean", "data"]
     axis.legend(handles, names, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=11)
     OUT.parent.mkdir(exist_ok=True)
     figure.savefig(OUT, dpi=DPI)

@@ -1,36 +1,56 @@
-"""Draw segmentation.png: an image, its labels, the predicted labels and the doubt of each pixel."""
+"""Draw segmentation.png: an image, its labels, the predicted labels and the epistemic uncertainty of each pixel.
+
+    uv run python docs/pictures/segmentation.py
+
+Runs the page itself; half a minute.
+"""
 
 import re
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from pyrobnn.plots._colors import BLUE, GREY, ORANGE, PALE, SHADES
 
 DOCS = Path(__file__).parents[1]
-COLORS = ["#e3e9ef", "#8fb8db", "#0b4f8a"]
+CLASSES = {"background": PALE, "bright square": ORANGE, "brighter square": BLUE}
+HEADINGS = ("image", "labels", "prediction", "epistemic")
 
 
 def main() -> None:
-    """Run the page, and draw three of its images."""
+    """Run the page, and draw two of its images."""
     page = (DOCS / "how-to" / "segmentation.md").read_text()
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2]:
         exec(block, names)
-    images, truth, doubt = (np.asarray(names[name]) for name in ("new", "truth", "doubt"))
+    images, truth, epistemic = (np.asarray(names[name]) for name in ("new", "truth", "epistemic"))
     label = np.asarray(names["prediction"].label)  # type: ignore[attr-defined]
-    figure, axes = plt.subplots(3, 4, figsize=(7, 5.4), layout="constrained")
-    classes = plt.matplotlib.colors.ListedColormap(COLORS).with_extremes(bad="white")
+    figure = Figure(figsize=(4.8, 3.4), layout="constrained")
+    axes = figure.subplots(2, 4)
+    colors = {"cmap": ListedColormap([*CLASSES.values()]).with_extremes(bad="white"), "vmin": 0, "vmax": 2}
     for row, axs in enumerate(axes):
         axs[0].imshow(images[row, 0], cmap="gray")
-        axs[1].imshow(np.ma.masked_less(truth[row], 0), cmap=classes, vmin=0, vmax=2)
-        axs[2].imshow(label[row], cmap=classes, vmin=0, vmax=2)
-        shown = axs[3].imshow(doubt[row], cmap="magma", vmin=0, vmax=doubt[:3].max())
-    for axis, title in zip(axes[0], ("image", "labels", "predicted", "mutual information"), strict=True):
-        axis.set_title(title, fontsize=10)
+        axs[1].imshow(np.ma.masked_less(truth[row], 0), **colors)
+        axs[2].imshow(label[row], **colors)
+        shown = axs[3].imshow(epistemic[row], cmap=SHADES, vmin=0, vmax=epistemic[:2].max())
+    for axis, heading in zip(axes[0], HEADINGS, strict=True):
+        axis.set_title(heading, fontsize=9.5)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
-    figure.colorbar(shown, ax=axes[:, 3], label="nats", shrink=0.6)
-    figure.savefig(DOCS / "images" / "segmentation.png", dpi=120)
+        axis.spines[:].set_color(GREY)
+    options = {"location": "bottom", "anchor": (1, 1), "shrink": 0.45, "aspect": 16, "ticks": [0, 0.05, 0.1]}
+    bar = figure.colorbar(shown, ax=axes, **options)
+    bar.set_label("mutual information (nats)", fontsize=9)
+    bar.ax.tick_params(labelsize=9)
+    patches = [Patch(facecolor=color, edgecolor=GREY, label=name) for name, color in CLASSES.items()]
+    patches.append(Patch(facecolor="white", edgecolor=GREY, label="no label"))
+    figure.legend(
+        handles=patches, loc="lower left", ncols=2, frameon=False, fontsize=8.5, columnspacing=0.8, handlelength=1.4
+    )
+    figure.savefig(DOCS / "images" / "segmentation.png", dpi=150)
 
 
 if __name__ == "__main__":

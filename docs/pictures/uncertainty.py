@@ -1,4 +1,4 @@
-"""Draw uncertainty.png and uncertainty-classes.png: the two parts of the doubt, of numbers and of classes."""
+"""Draw uncertainty.png and uncertainty-classes.png: the two parts of the uncertainty, of numbers and of classes."""
 
 from pathlib import Path
 
@@ -28,7 +28,10 @@ def numbers() -> None:
     prediction = posterior.predict(grid, num_draws=2000)
     mean, epistemic, aleatoric = prediction.mean, prediction.epistemic_std, prediction.aleatoric_std
     figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3), sharex=True, layout="constrained")
-    for spread, color, label in ((prediction.std, PALE, "all, ±2 sd"), (epistemic, BAND, "epistemic, ±2 sd")):
+    for spread, color, label in (
+        (prediction.std, PALE, "predictive interval, ±2 sd"),
+        (epistemic, BAND, "epistemic, ±2 sd"),
+    ):
         left.fill_between(grid[:, 0], mean - 2 * spread, mean + 2 * spread, color=color, linewidth=0, label=label)
     left.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6)
     left.plot(x[:, 0], y, "o", color=INK, markersize=2.5)

@@ -228,6 +228,22 @@ def encoded_names(encoder: "ColumnTransformer") -> list[str]:
     return list(names)
 
 
+def origins(encoder: "ColumnTransformer") -> list[str]:
+    """Return the column of the table that is behind each column of the matrix."""
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import OneHotEncoder
+
+    found: list[str] = []
+    for _, step, names in encoder.transformers_:
+        if isinstance(step, OneHotEncoder):
+            found += [name for name, values in zip(names, step.categories_, strict=True) for _ in values]
+        else:
+            found += (
+                [*names, *(names[i] for i in step.indicator_.features_)] if isinstance(step, SimpleImputer) else names
+            )
+    return list(map(str, found))
+
+
 def require_complete(table: pd.DataFrame) -> None:
     """Refuse missing values, naming the first column with a gap."""
     counts = table.isna().sum()

@@ -127,6 +127,19 @@ def load_features(
     return load_rows(path, feature_names, encoder).x
 
 
+def columns_of(encoder: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return for each column of a table the positions of the inputs that were made from it."""
+    from pyrobnn._core.columns import encoder_from_dict, origins
+
+    dated = [name for name, how in encoder["read"].items() if how["kind"] == DATES]
+    columns: dict[str, list[int]] = {}
+    for position, origin in enumerate(origins(encoder_from_dict(encoder))):
+        made = (date for date in dated if origin.startswith(f"{date} ("))
+        name = origin if origin in encoder["read"] else next(made)
+        columns.setdefault(name, []).append(position)
+    return columns
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class NewRows:
     """The rows of a file for prediction.

@@ -2,8 +2,10 @@
 
 from pyrobnn.metrics.base import Score, Scores
 from pyrobnn.metrics.calibration import Reliability, pit, pit_pvalue, reliability_bins
+from pyrobnn.metrics.confusion import confusion
 from pyrobnn.metrics.curves import RiskCurves, selective_risk, sparsification
 from pyrobnn.metrics.out_of_distribution import ood_measures, score_ood
+from pyrobnn.metrics.permutation import permutation_importance
 from pyrobnn.metrics.scoring import compare_scores, score
 
 __all__ = [
@@ -12,7 +14,9 @@ __all__ = [
     "Score",
     "Scores",
     "compare_scores",
+    "confusion",
     "ood_measures",
+    "permutation_importance",
     "pit",
     "pit_pvalue",
     "reliability_bins",

@@ -1,6 +1,7 @@
 """Pictures of a fit, a prediction and a posterior; each function returns a matplotlib Figure."""
 
-from pyrobnn.plots.classification import reliability
+from pyrobnn.plots.classification import confusion, reliability
+from pyrobnn.plots.columns import importance
 from pyrobnn.plots.comparison import compare_guides
 from pyrobnn.plots.one_input import fit_1d
 from pyrobnn.plots.parameters import weights
@@ -15,10 +16,12 @@ from pyrobnn.plots.uncertainty import ood, pit, selective_risk, sparsification
 __all__ = [
     "calibration",
     "compare_guides",
+    "confusion",
     "decision_surface",
     "elbo",
     "fit_1d",
     "images",
+    "importance",
     "observed_vs_predicted",
     "ood",
     "pit",

@@ -67,8 +67,8 @@ def plain(name: str) -> str:
 
 
 def band(axis: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, **options: Any) -> None:
-    """Fill the space between two curves, without an edge."""
-    axis.fill_between(x, low, high, linewidth=0, **options)
+    """Fill the space between two curves, without an edge unless options say so."""
+    axis.fill_between(x, low, high, **({"linewidth": 0} | options))
 
 
 def shares(axis: Axes, values: np.ndarray, bins: np.ndarray, **options: Any) -> None:
@@ -81,10 +81,10 @@ def panels(num: int, layout: Layout = "row", panel: tuple[float, float] = PANEL)
     return grid(num, num if layout == "row" else 1, panel)
 
 
-def one_panel(ax: Axes | None) -> tuple[Figure, Axes]:
-    """Return a figure with one panel, or the figure and the panel that are given."""
+def one_panel(ax: Axes | None, panel: tuple[float, float] = PANEL) -> tuple[Figure, Axes]:
+    """Return a figure with one panel of that size, or the figure and the panel that are given."""
     if ax is None:
-        figure, (axis,) = panels(1)
+        figure, (axis,) = panels(1, panel=panel)
         return figure, axis
     tidy(ax)
     given = ax.get_figure(root=True)

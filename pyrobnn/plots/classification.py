@@ -1,5 +1,6 @@
 """Predicted class probabilities against observed labels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from pyrobnn import metrics
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import reliability_bins
-from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import Layout, as_array, legend, panels, plain, title
+from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE, SHADES
+from pyrobnn.plots._style import SQUARE, Layout, as_array, legend, one_panel, panels, plain, title
 from pyrobnn.posterior.prediction import Prediction
+
+_MOST_NAMES, _MOST_COUNTS = 20, 12
+"""Classes that are named, and classes whose counts have room."""
+_MOST_LETTERS = 24
+"""Letters that fit beside each other under a square panel."""
 
 
 def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row", target: str = "class") -> Figure:
@@ -64,6 +71,57 @@ def draw_reliability(axis: Axes, prediction: Prediction, y: Any, target: str = "
     axis.set_ylim(_leftmost(np.concatenate([accuracy, low])) - 0.03, 1.06)
     title(axis, f"Reliability, with counts; ECE {gap:.3f}")
     legend(axis, loc="lower right", frameon=True, framealpha=0.85, edgecolor="none")
+
+
+def confusion(
+    prediction: Prediction,
+    y: Any,
+    *,
+    ax: Axes | None = None,
+    target: str = "class",
+    class_names: Sequence[str] = (),
+) -> Figure:
+    """Draw how often each class was predicted where each class was observed (`pyrobnn.metrics.confusion`).
+
+    Cells are dark where a large share of an observed class lies. Counts are written up to 12 classes.
+
+    Args:
+        prediction: a prediction of classes.
+        y: the observed labels, (N,) or (N, K).
+        ax: the panel to draw in; if not given, a new figure.
+        target: name of the target, for axes.
+        class_names: names of the classes; their numbers if not given.
+
+    Raises:
+        InputError: real targets, not one label for each prediction, or not a name for each class.
+
+    Examples:
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="bernoulli").fit(x, y, steps=20, seed=0, progress=False)
+        >>> figure = bnn.plots.confusion(posterior.predict(x), y, target="side", class_names=["left", "right"])
+        >>> figure.axes[0].get_ylabel()
+        'observed side'
+    """
+    table = metrics.confusion(prediction, y, class_names=class_names)
+    counts, names = table.to_numpy(), [plain(name) for name in table.index]
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    figure, axis = one_panel(ax, SQUARE)
+    axis.imshow(share, cmap=SHADES, vmin=0, vmax=1)
+    shown = range(0, len(names), -(-len(names) // _MOST_NAMES))
+    is_long = sum(len(names[label]) for label in shown) > _MOST_LETTERS
+    axis.set_xticks(shown, [names[label] for label in shown])
+    axis.set_yticks(shown, [names[label] for label in shown])
+    axis.tick_params(axis="x", rotation=35 if is_long else 0)
+    for label in axis.get_xticklabels() if is_long else ():
+        label.set(ha="right", rotation_mode="anchor")
+    if len(names) <= _MOST_COUNTS:
+        for (row, column), count in np.ndenumerate(counts):
+            color = "white" if share[row, column] > 0.5 else INK if count else GREY
+            axis.text(column, row, str(count), ha="center", va="center", color=color, fontsize=9)
+    axis.set(xlabel=f"predicted {plain(target)}", ylabel=f"observed {plain(target)}")
+    right = int(counts.trace())
+    title(axis, f"Confusion: {right} of {int(counts.sum())} are right")
+    return figure
 
 
 def _binomial_ends(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._torch.inputs import is_number, shape_of, single
 from pyrobnn.data.in_memory import Data
-from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE, PALE
+from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import as_array, band, first_column, legend, one_panel, plain
 from pyrobnn.plots.regression import require_real
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -20,6 +20,12 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
 _GRID = 300
+_MARGIN = 0.25
+"""How far curves go on beyond the data, as a share of their range: farther out, bands are all that can be seen."""
+_REACH = 1.5
+"""How far bands are shown above and below the targets, as a share of the range of these."""
+_MANY = 60
+"""Data points that are drawn in full size; more are smaller, and leave the bands visible."""
 
 
 def fit_1d(
@@ -31,16 +37,16 @@ def fit_1d(
     num_draws: int = 500,
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw the predictive mean over one input with its bands of ±2 standard deviations, and the training data.
+    """Draw the predictive mean over one input with bands of ±2 standard deviations, and the training data.
 
-    The dark band is the epistemic part, the light band the whole predictive spread. The picture cuts off bands that are
-    farther from the data than the data points are from each other. Of several targets, the first.
+    The light band between two lines is the predictive interval, the dark band its epistemic part. The picture cuts off
+    bands that are farther from the targets than one and a half times their range. Of several targets, the first.
 
     Args:
         posterior: a posterior, or a mixture such as an ensemble, over a network with one input and real targets.
         train: the training data.
-        x: inputs (G, 1) at which to predict; if not given, the range of the data and half of it on either side, or the
-            inputs of the data if the network takes no others, such as codes of categories.
+        x: inputs (G, 1) at which to predict; if not given, the range of the data and a quarter of it on either side, or
+            the inputs of the data if the network takes no others, such as codes of categories.
         truth: the curve without noise, from x (G, 1) to values with G entries.
         num_draws: number of posterior draws.
         ax: the panel to draw in; if not given, a new figure.
@@ -78,24 +84,23 @@ def fit_1d(
 
 
 def _limits(present: tuple[float, float], y: np.ndarray, mean: np.ndarray) -> tuple[float, float]:
-    """Return limits no farther from the targets than the range of these, or twice as far for the mean."""
+    """Return limits no farther from the targets than `_REACH` times their range, or a little more for the mean."""
     low, high = float(y.min()), float(y.max())
     span = high - low
     if span == 0:
         return present
     lowest, highest = (float(np.clip(end, low - 2 * span, high + 2 * span)) for end in (mean.min(), mean.max()))
-    return max(present[0], min(low - span, lowest)), min(present[1], max(high + span, highest))
+    return max(present[0], min(low - _REACH * span, lowest)), min(present[1], max(high + _REACH * span, highest))
 
 
 def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tensor:
-    """Return inputs (G, 1) over the range of the data and half of it on either side; if needed, the data's inputs."""
+    """Return inputs (G, 1) over the range of the data and a quarter on either side; if needed, the data's inputs."""
     x = single(train.x, "A curve")
     if not is_number(x):
         return x
     low, high = x.double().amin(0), x.double().amax(0)
-    half = 0.5 * (high - low)
-    steps = as_tensor(np.linspace(0.0, 1.0, _GRID)[:, None], "x")
-    grid = (low - half) + steps * (high - low + 2 * half)
+    steps = as_tensor(np.linspace(-_MARGIN, 1 + _MARGIN, _GRID)[:, None], "x")
+    grid = low + steps * (high - low)
     try:
         for posterior in posteriors:
             posterior.predict(grid, num_draws=len(members_of(posterior)))
@@ -111,9 +116,9 @@ def draw_data(axis: Axes, data: Data) -> None:
         first_column(data.y),
         "o",
         color=INK,
-        ms=3.5,
+        ms=3.5 if len(data) <= _MANY else 2,
         mec="white",
-        mew=0.5,
+        mew=0.5 if len(data) <= _MANY else 0,
         label="data",
     )
     axis.set(xlabel=plain((data.feature_names or ("x",))[0]), ylabel=plain(data.target_name))
@@ -122,7 +127,8 @@ def draw_data(axis: Axes, data: Data) -> None:
 def draw_bands(axis: Axes, x: np.ndarray, prediction: Prediction) -> None:
     """Draw the mean over sorted inputs (G,) with the bands of ±2 standard deviations."""
     mean = first_column(prediction.mean)
-    epistemic, total = first_column(prediction.epistemic_std), first_column(prediction.std)
-    band(axis, x, mean - 2 * total, mean + 2 * total, color=PALE, label="total, ±2 sd")
+    epistemic, std = first_column(prediction.epistemic_std), first_column(prediction.std)
+    edge = {"edgecolor": GREY, "linewidth": 1.0}  # seen where the epistemic part fills the interval
+    band(axis, x, mean - 2 * std, mean + 2 * std, facecolor=PALE, label="predictive interval, ±2 sd", **edge)
     band(axis, x, mean - 2 * epistemic, mean + 2 * epistemic, color=LIGHT_BLUE, label="epistemic, ±2 sd")
     axis.plot(x, mean, color=BLUE, linewidth=1.6, label="mean")

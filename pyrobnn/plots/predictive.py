@@ -24,7 +24,7 @@ _GRID = 300
 _MOST_BINS = 4000
 _CENTRAL = (0.025, 0.975)
 _INSIDE = 0.95
-_MOST_LETTERS = 40
+_MOST_LETTERS = 28
 """Letters that fit beside each other under a panel."""
 _FLOOR = 0.1
 """Share of the largest spread of curves that counts where they hardly differ, as in the tails of a density."""
@@ -163,7 +163,8 @@ def _frequencies(
     shown = classes[:: max(1, num_classes // 10)]
     names = [plain(str(class_names[label])) for label in shown]
     is_long = sum(map(len, names)) > _MOST_LETTERS
-    axis.set_xticks(shown, names, rotation=30 if is_long else 0, ha="right" if is_long else "center")
+    place: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
+    axis.set_xticks(shown, names, **place)
     axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
     title(axis, "Observed and simulated frequencies")
     legend_below(axis, ncols=3)

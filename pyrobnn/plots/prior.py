@@ -33,9 +33,9 @@ Quantity = tuple[str, np.ndarray, np.ndarray]
 def prior_predictive(model: BNN, x: Any, *, num_draws: int = 200, seed: int = 0, layout: Layout = "row") -> Figure:
     """Draw the predictions of a model with weights from its prior.
 
-    Over one input and real targets: functions of 12 draws, and the bands that hold 90 % of all functions and of all
-    targets. Over more inputs: values of the function, and the variation of each function from input to input. Of
-    several targets, the first.
+    Over one input and real targets: functions of 12 draws, the band that holds 90 % of all functions, and the
+    predictive interval, which holds 90 % of all targets. Over more inputs: values of the function, and the variation
+    of each function from input to input. Of several targets, the first.
 
     Classes: the probability of the most probable class under single draws, and the share of inputs that a draw puts
     in the same class. If both crowd at 1, the prior is sure that all inputs belong to the same class
@@ -74,7 +74,7 @@ def _functions(prediction: Prediction, x: np.ndarray, data: Data | None, seed: i
     targets = np.stack([first_column(draw) for draw in prediction.sample(seed=seed)])[:, order]
     figure, (axis,) = panels(1)
     limits, inner = (np.quantile(each, _LEVELS, axis=0) for each in (targets, values))
-    band(axis, x[order], *limits, color=PALE, label="90 % of targets")
+    band(axis, x[order], *limits, color=PALE, label="90 % predictive interval")
     band(axis, x[order], *inner, color=LIGHT_BLUE, label="90 % of functions")
     for draw in values[:_SHOWN_DRAWS]:
         axis.plot(x[order], draw, color=BLUE, linewidth=0.8)

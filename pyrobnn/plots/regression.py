@@ -1,4 +1,4 @@
-"""Predictions of real targets against observed targets, and the coverage of their intervals."""
+"""Predictions of real targets against observed targets, and the coverage of predictive intervals."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ LEVELS = np.arange(1, 20) / 20
 
 
 def observed_vs_predicted(prediction: Prediction, y: Any, *, layout: Layout = "row", target: str = "y") -> Figure:
-    """Draw 95 % intervals against the observed targets, and the coverage of intervals at each level.
+    """Draw 95 % predictive intervals against the observed targets, and the coverage of intervals at each level.
 
     Both axes on the left have the same scale, so that predictions without error lie on the diagonal; longer intervals
     leave the picture. Of several targets, the first. At most 200 examples, evenly spaced in the order of y, are drawn;
@@ -60,7 +60,7 @@ def coverage(pit: np.ndarray) -> np.ndarray:
 
 
 def draw_intervals(axis: Axes, prediction: Prediction, y: Any, target: str = "y") -> None:
-    """Draw means and 95 % intervals of predictions against the targets, on equal scales."""
+    """Draw means and 95 % predictive intervals against the targets, on equal scales."""
     observed, mean = first_column(as_targets(y, len(prediction))), first_column(prediction.mean)
     lower, upper = (first_column(bound) for bound in prediction.interval(0.95))
     shown = np.argsort(observed, kind="stable")
@@ -81,8 +81,8 @@ def draw_intervals(axis: Axes, prediction: Prediction, y: Any, target: str = "y"
     axis.set(xlabel=f"observed {plain(target)}", ylabel=f"predicted {plain(target)}", xlim=ends, ylim=ends)
     axis.set_box_aspect(1)
     axis.locator_params(nbins=6)
-    title(axis, f"Mean and 95 % interval{part}")
-    legend_below(axis)
+    title(axis, f"95 % predictive intervals{part}")
+    legend_below(axis, ncols=1)  # two columns would be wider than the panel
 
 
 def _common_ends(observed: np.ndarray, mean: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[float, float]:
@@ -104,10 +104,13 @@ def draw_coverage(axis: Axes, prediction: Prediction, y: Any, target: str = "y")
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=1)
     axis.plot(LEVELS, observed, "o-", color=BLUE, ms=3.5, label="observed")
     axis.set(
-        xlabel="nominal level of the interval", ylabel=f"share of {plain(target)} inside", xlim=(0, 1), ylim=(0, 1.02)
+        xlabel="nominal level of the interval",
+        ylabel=f"share of {plain(target)} inside",
+        xlim=(0, 1),
+        ylim=(0, 1.02),
     )
     axis.set_box_aspect(1)
-    title(axis, "Coverage of intervals")
+    title(axis, "Coverage of predictive intervals")
     legend(axis, loc="upper left")
 
 

@@ -158,7 +158,10 @@ def _of_classes(prediction: Prediction, second: str) -> list[Surface]:
         first = (f"Probability of {second}", probs[:, 1], 0.0, 1.0)
     else:
         first = ("Probability of the predicted class", probs.max(1), 1 / num_classes, 1.0)
-    measures = {"Entropy (nats)": prediction.entropy, "Mutual information (nats)": prediction.mutual_information}
+    measures = {
+        "Entropy (nats)": prediction.entropy,
+        "Mutual information (nats), the epistemic part": prediction.mutual_information,
+    }
     return [first, *(_from_zero(heading, as_array(values)) for heading, values in measures.items())]
 
 

@@ -14,9 +14,11 @@ from pyrobnn.plots._style import as_array, first_column, grid, plain
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.posterior.prediction import Prediction
 
-_COLUMNS = 6
+_COLUMNS = 4
 _PANEL = (1.5, 2.05)
 _COLORS = (1, 3)
+_FEW_PIXELS = 16
+"""Sides of images below this are smoothed: single pixels hide what they show."""
 
 
 def _std(prediction: Prediction) -> np.ndarray:
@@ -73,15 +75,17 @@ def images(
     rows = np.argsort(values if by == "confidence" else -values, kind="stable")[: max(1, num)]
     predicted = as_array(prediction.label).astype(int)
     figure, axes = grid(len(rows), _COLUMNS, _PANEL)
+    smooth = "bicubic" if max(pixels.shape[1:3]) < _FEW_PIXELS else None
     limits = {"vmin": pixels[rows].min(), "vmax": pixels[rows].max()}
     for axis, row in zip(axes, rows, strict=True):
-        axis.imshow(pixels[row], cmap="gray", **limits)
+        axis.imshow(pixels[row], cmap="gray", interpolation=smooth, **limits)
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(labels is not None and bool(labels[row] != predicted[row]))
         axis.spines[:].set(color=ORANGE, linewidth=3)
         named = [_name(int(codes[row]), class_names) for codes in (labels, predicted) if codes is not None]
         axis.set_title(f"{' → '.join(named)}\n{short} {values[row]:.2f}", fontsize=8.5, color=INK)
-    figure.suptitle("label → prediction" if labels is not None else "prediction", fontsize=9, x=0.01, ha="left")
+    heading = "prediction" if labels is None else "label → prediction; a frame marks a wrong one"
+    figure.suptitle(heading, fontsize=9, x=0.01, ha="left")
     return figure
 
 

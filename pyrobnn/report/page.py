@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jinja2
+import numpy as np
 from matplotlib.figure import Figure
 
 from pyrobnn import plots
@@ -17,7 +18,7 @@ from pyrobnn.diagnostics.audit import ElboReport, elbo_report
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.guides.built import built
-from pyrobnn.metrics import Score
+from pyrobnn.metrics import Score, permutation_importance
 from pyrobnn.metrics.base import digits
 from pyrobnn.plots._style import PANEL, SQUARE, TALL, close, panels
 from pyrobnn.plots.classification import draw_confidence, draw_reliability
@@ -34,6 +35,11 @@ _PREDICTIVE_DRAWS = 500
 _PLANE_DRAWS = 100
 _MOST_ROWS = 30
 _FEWEST_FOR_CURVES = 20
+_SHUFFLES, _SHUFFLE_DRAWS = 3, 50
+_MOST_COLUMNS = 300
+"""Columns whose importance is worth its wait."""
+_SHUFFLED_ROWS = 60_000
+"""Rows that are predicted for the importance of the columns, in all."""
 _WIDTH = 4.0
 """Width of a picture in inches: on a phone 390 points wide a letter of 9 points has 10 of them or more."""
 _DPI = 200
@@ -78,13 +84,15 @@ def render(
     class_names: Sequence[str] = (),
     baselines: Mapping[str, Mapping[str, Score]] = MappingProxyType({}),
     notes: Sequence[str] = (),
+    columns: Mapping[str, Sequence[int]] | None = None,
 ) -> Rendered:
     """Make the report of a run, with `test` None if the scores are about the training data.
 
     For a guide with a density the report has the audited ELBO, for a mixture the ELBO of each member that has an ELBO,
     and for Markov chains R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested
     tables or as a setting, or None. `baselines` are the same scores of simpler models, by the name of the model.
-    `notes` say what was assumed in reading the data, a line for each.
+    `notes` say what was assumed in reading the data, a line for each. `columns` are the positions of inputs by the name
+    of the column of a table that they were made from.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(10)
@@ -97,6 +105,7 @@ def render(
     scored = train if test is None else test
     prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
     pictures = _pictures(posterior, train, scored, prediction, class_names)
+    pictures += _over_the_columns(posterior, scored, columns)
     chains = chains_of(posterior, train)
     html = _template().render(
         title=f"{train.target_name}: Bayesian neural network",
@@ -146,7 +155,7 @@ def _pictures(
 ) -> list[_Picture]:
     target = train.target_name
     pictures = _over_the_inputs(posterior, train, class_names, of_classes=prediction.is_classification)
-    pictures += _over_the_examples(scored, prediction, target, has_inputs=bool(pictures))
+    pictures += _over_the_examples(scored, prediction, target, class_names, has_inputs=bool(pictures))
     enough = len(scored) >= _FEWEST_FOR_CURVES
     if enough and prediction.has_quantiles:
         figure = plots.pit(prediction, scored.y, layout="column", target=target)
@@ -168,29 +177,34 @@ def _pictures(
         pictures.append(_picture("weights.png", "Weights", caption, plots.weights(posterior, layout="column")))
     if enough and (prediction.is_classification or prediction.has_quantiles):
         figure = plots.sparsification(prediction, scored.y)
-        pictures.append(_picture("sparsification.png", "Is the error where the doubt is?", words.AUSE, figure))
+        pictures.append(_picture("sparsification.png", "Is the error where the uncertainty is?", words.AUSE, figure))
     return pictures
 
 
-def _over_the_examples(scored: Data, prediction: Prediction, target: str, *, has_inputs: bool) -> list[_Picture]:
+def _over_the_examples(
+    scored: Data, prediction: Prediction, target: str, class_names: Sequence[str], *, has_inputs: bool
+) -> list[_Picture]:
     """Return pictures of the predictions, unless there is a picture over the inputs, and of their calibration."""
     pictures = []
     if prediction.is_classification:
-        if not has_inputs:
-            caption = "Confidence of the predictions; wrong predictions should be among the less sure, on the left."
-            figure = _alone(PANEL, draw_confidence, prediction, scored.y, target)
-            pictures.append(_picture("confidence.png", "Predictions", caption, figure, is_main=True))
+        caption = "Right predictions lie on the diagonal; dark cells hold much of an observed class."
+        figure = plots.confusion(prediction, scored.y, target=target, class_names=class_names)
+        pictures.append(_picture("confusion.png", "Confusion of classes", caption, figure, is_main=not has_inputs))
+        caption = "Confidence of the predictions; wrong predictions should be among the less sure, on the left."
+        figure = _alone(PANEL, draw_confidence, prediction, scored.y, target)
+        pictures.append(_picture("confidence.png", "Confidence", caption, figure))
         caption = "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the bars."
         figure = _alone(SQUARE, draw_reliability, prediction, scored.y, target)
         pictures.append(_picture("reliability.png", "Calibration", caption, figure, is_main=True))
     elif prediction.has_quantiles:
         if not has_inputs:
             caption = (
-                "The closer the dots to the diagonal, the better; the bars are 95 % intervals, and should cross it."
+                "The closer the dots to the diagonal, the better; the bars are 95 % predictive intervals, and should "
+                "cross it."
             )
             figure = _alone(TALL, draw_intervals, prediction, scored.y, target)
             pictures.append(_picture("observed_vs_predicted.png", "Predictions", caption, figure, is_main=True))
-        caption = "Of 80 % intervals four in five should hold the target: the line belongs inside the grey area."
+        caption = "Of 80 % predictive intervals four in five should hold the target: the line belongs in the grey area."
         figure = _alone(SQUARE, draw_coverage, prediction, scored.y, target)
         pictures.append(_picture("coverage.png", "Calibration", caption, figure, is_main=True))
     return pictures
@@ -202,7 +216,10 @@ def _over_the_inputs(
     """Return pictures of the predictions over one or two inputs; none for more, or for a curve of classes."""
     num_inputs = train.x[0].numel() if train.x.ndim == 2 else 0
     if num_inputs == 1 and not of_classes:
-        caption = "The blue band is what more data would narrow; the grey band around it is the whole spread."
+        caption = (
+            "The grey lines bound the predictive interval, which should hold 19 of 20 targets. The blue band is its "
+            "epistemic part, which more data would narrow."
+        )
         return [_picture("fit.png", "Predictions", caption, plots.fit_1d(posterior, train), is_main=True)]
     if num_inputs != 2:
         return []
@@ -211,8 +228,38 @@ def _over_the_inputs(
     first, last = (_alone(PANEL, plane.draw, number) for number in (0, len(plane.surfaces) - 1))
     return [
         _picture("surface.png", "Predictions", "The predictions, and the training data.", first, is_main=True),
-        _picture("doubt.png", "Doubt", "Dark where more data would change the predictions most.", last, is_main=True),
+        _picture(
+            "epistemic.png",
+            "Epistemic uncertainty",
+            "Dark where more data would change the predictions most.",
+            last,
+            is_main=True,
+        ),
     ]
+
+
+def _over_the_columns(
+    posterior: Posterior | Mixture, scored: Data, columns: Mapping[str, Sequence[int]] | None
+) -> list[_Picture]:
+    """Return a picture of the importance of several columns, from as many rows as a second or two allow."""
+    num_columns = len(columns or scored.feature_names)
+    if not 1 < num_columns <= _MOST_COLUMNS or len(scored) < _FEWEST_FOR_CURVES:
+        return []
+    num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _SHUFFLED_ROWS // (num_columns * _SHUFFLES)))
+    table = permutation_importance(
+        posterior,
+        scored[np.linspace(0, len(scored) - 1, num_rows).round().astype(int)],
+        groups=columns,
+        num_shuffles=_SHUFFLES,
+        num_draws=max(_SHUFFLE_DRAWS, len(members_of(posterior))),
+    )
+    if not np.isfinite(table["importance"]).all():  # a target that cannot be
+        return []
+    caption = (
+        "By how much the log score falls if a column is shuffled among the examples: 0 for a column that the network "
+        "does not use. Of columns that say the same, each stands in for the others."
+    )
+    return [_picture("importance.png", "Importance of the columns", caption, plots.importance(table), is_main=True)]
 
 
 def _alone(size: tuple[float, float], draw: Callable[..., None], *arguments: Any) -> Figure:

@@ -17,9 +17,9 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
 _INTERVALS = {
-    "coverage": "Share of the targets inside their {level} % interval; it should be 0.{level}.",
-    "width": "Mean width of the {level} % intervals, in units of the target; narrow is good where coverage is right.",
-    "interval_score": "Width of the {level} % intervals with a penalty for targets outside. Lower is better.",
+    "coverage": "Share of the targets inside their {level} % predictive interval; it should be 0.{level}.",
+    "width": "Mean width of these intervals, in units of the target; narrow is good where coverage is right.",
+    "interval_score": "Width of these intervals with a penalty for targets outside. Lower is better.",
 }
 SCORE_MEANINGS = {
     "log_likelihood": "Mean log density (or probability) of the targets in nats, original units. Higher is better.",
@@ -51,8 +51,8 @@ PIT = (
     "equally frequent, and the bars lie between the dashed lines."
 )
 AUSE = (
-    "Dropping the examples with the most doubt should lower the error. AUSE is the area between their order and the "
-    "best order; 0 is perfect."
+    "Dropping the most uncertain examples should lower the error. AUSE is the area between their order and the best "
+    "order; 0 is perfect."
 )
 EXPLAINED = {
     "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact distribution. Below "
@@ -73,7 +73,7 @@ _REASONS = {
     "mean": "a few draws make up its mean counts",
     "bias": "its predictions are biased",
     "spread": "its predictions are too wide or too narrow",
-    "coverage": "its intervals hold too many or too few targets",
+    "coverage": "its predictive intervals hold too many or too few targets",
     "confidence": "its confidence is wrong",
     "surprise": "targets are not as likely as it says",
     "ranking": "its errors are largest where it is surest",

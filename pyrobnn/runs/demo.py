@@ -115,7 +115,7 @@ def _tell(console: Console, result: RunResult, *, has_gap: bool) -> None:
     _say(console, trust(result.diagnosis, has_test=True))
     shown = {name: entry for name, entry in result.scores.items() if name in _SHOWN}
     console.print(score_table("", shown, result.baselines))
-    _say(console, confidence(result) if "accuracy" in result.scores else doubt(result, has_gap=has_gap))
+    _say(console, confidence(result) if "accuracy" in result.scores else epistemic(result, has_gap=has_gap))
     _say(console, f"Report: {result.path / 'report.html'}\n")
 
 
@@ -123,16 +123,16 @@ def _say(console: Console, text: str) -> None:
     console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def doubt(result: RunResult, *, has_gap: bool) -> str:
-    """Say how the doubt about real targets grows from the test data to where there are no data."""
+def epistemic(result: RunResult, *, has_gap: bool) -> str:
+    """Say how the epistemic uncertainty of real targets grows from the test data to where there are no data."""
     x, centre = single(result.test.x, "The demo"), single(result.train.x, "The demo").mean(0)
     places = {"at the test data": x}
     if has_gap:
         places["in the gap"] = torch.linspace(-_GAP, _GAP, 50, dtype=x.dtype)[:, None]
     places["three times as far from the middle"] = centre + 3 * (x - centre)
-    doubts = {where: float(result.posterior.predict(inputs).epistemic_std.mean()) for where, inputs in places.items()}
-    parts = ", ".join(f"{where} {value:.2g}" for where, value in doubts.items())
-    return f"Its doubt grows away from the data (epistemic standard deviation): {parts}."
+    stds = {where: float(result.posterior.predict(inputs).epistemic_std.mean()) for where, inputs in places.items()}
+    parts = ", ".join(f"{where} {value:.2g}" for where, value in stds.items())
+    return f"Its epistemic uncertainty grows away from the data (standard deviation of y): {parts}."
 
 
 def confidence(result: RunResult) -> str:

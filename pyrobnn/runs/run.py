@@ -14,6 +14,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, new_file, new_folder
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data
+from pyrobnn.datasets.table import columns_of
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
@@ -265,7 +266,7 @@ def _write_views(
     from pyrobnn.diagnostics.convert import to_datatree
     from pyrobnn.report import render
 
-    spec, train = prepared.spec, prepared.train
+    spec, train, encoder = prepared.spec, prepared.train, prepared.dataset.encoder
     with new_file(folder / "posterior.nc") as file:
         to_datatree(posterior, train, num_draws=spec.predict.num_draws).to_netcdf(file, engine="h5netcdf")
     rendered = render(
@@ -279,6 +280,7 @@ def _write_views(
         manifest=manifest,
         class_names=prepared.dataset.class_names,
         notes=prepared.dataset.notes,
+        columns=None if encoder is None else columns_of(encoder),
     )
     with new_folder(folder / "figures", replaces=lambda _: True) as figures:
         for name, png in rendered.figures.items():

@@ -1,0 +1,80 @@
+"""How much a fit relies on each column of its inputs."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from pyrobnn._core.checks import check_count
+from pyrobnn._core.errors import InputError
+from pyrobnn._torch.inputs import shape_of, single
+from pyrobnn.data.in_memory import Data
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def permutation_importance(
+    posterior: Posterior | Mixture,
+    data: Data,
+    *,
+    groups: Mapping[str, Sequence[int]] | None = None,
+    num_shuffles: int = 5,
+    num_draws: int = 100,
+    seed: int = 0,
+) -> "DataFrame":
+    """Return how much worse the log score is with the values of a column shuffled among the examples (Breiman 2001).
+
+    A column that the fit ignores has an importance of 0. Of two columns that say the same each may have little, as the
+    other stands in for it. Use data that the fit has not seen: otherwise it is about what the fit has memorised.
+
+    The standard error is over the examples, of their means over the shuffles, so that it holds the chance of the
+    shuffles, and of which examples there are.
+
+    Args:
+        posterior: a posterior or a mixture over a network that takes a table, (N, columns).
+        data: the held-out data, at least two examples.
+        groups: positions of columns that are shuffled together, by name, such as the columns of a category; if not
+            given, each column is by itself.
+        num_shuffles: number of shuffles of each column.
+        num_draws: number of posterior draws; at least the members of a mixture.
+        seed: seed of the shuffles.
+
+    Returns:
+        A row for each group, the largest importance first, with the columns importance and stderr, in nats an example.
+
+    Raises:
+        InputError: inputs that are no table, or a single example.
+
+    Examples:
+        >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+        >>> data = bnn.Data(x, 3 * x[:, 0], feature_names=["size", "noise"])
+        >>> posterior = bnn.BNN(bnn.MLP(2, [], 1)).fit(data[:40], guide="laplace", steps=200, seed=0, progress=False)
+        >>> list(bnn.metrics.permutation_importance(posterior, data[40:]).index)
+        ['size', 'noise']
+    """
+    import pandas as pd
+
+    x = single(data.x, "Permutation importance")
+    if x.ndim != 2 or len(x) < 2:
+        raise InputError(
+            f"`permutation_importance` shuffles the columns of a table with two rows or more, got x of shape "
+            f"{shape_of(x)}: pass examples as rows of numbers."
+        )
+    check_count(num_shuffles, "num_shuffles")
+    before = posterior.predict(x, num_draws=num_draws).log_prob(data.y)
+    generator = np.random.default_rng(seed)
+    orders = torch.as_tensor(np.stack([generator.permutation(len(x)) for _ in range(num_shuffles)]))
+    y = data.y.repeat(num_shuffles, *[1] * (data.y.ndim - 1))
+    rows = {}
+    for name, columns in (groups or {name: [i] for i, name in enumerate(data.feature_names)}).items():
+        shuffled = x.repeat(num_shuffles, 1)
+        shuffled[:, list(columns)] = x[:, list(columns)][orders.flatten()]
+        after = posterior.predict(shuffled, num_draws=num_draws).log_prob(y).view(num_shuffles, -1)
+        losses = (before - after.mean(0)).double().cpu().numpy()
+        rows[name] = {"importance": losses.mean(), "stderr": losses.std(ddof=1) / math.sqrt(len(losses))}
+    return pd.DataFrame.from_dict(rows, orient="index").sort_values("importance", ascending=False, kind="stable")
