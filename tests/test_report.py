@@ -171,10 +171,18 @@ def test_every_score_has_its_meaning(regression, classification):
 def test_classification_has_a_reliability_diagram(classification, drawn):
     train, test, posterior = classification
     rendered = report(posterior, train, test, class_names=("a", "b", "c"))
-    assert list(rendered.figures) == ["surface.png", "epistemic.png", "reliability.png", "elbo.png", "weights.png"]
+    assert list(rendered.figures) == [
+        "surface.png",
+        "epistemic.png",
+        "confusion.png",
+        "confidence.png",
+        "reliability.png",
+        "elbo.png",
+        "weights.png",
+    ]
     assert [axis.get_title(loc="left") for figure in drawn[:2] for axis in figure.axes[:1]] == [
         "Probability of the predicted class",
-        "Mutual information (nats), the epistemic part",
+        "Epistemic: mutual information (nats)",
     ]
     assert [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()] == ["a", "b", "c"]
     counts = [part.class_counts(3) for part in (train, test)]
@@ -299,14 +307,14 @@ def test_every_warning_has_a_reason_in_words():
 
 def test_the_two_sentences_stand_above_all_else(page):
     text = flat_text(page)
-    assert text.index("Whether it can be trusted is open") < text.index("The blue band")
-    assert text.index("The blue band") < text.index("Scores on 12") < text.index("10 uncertain weights")
+    assert text.index("Whether it can be trusted is open") < text.index("The grey lines")
+    assert text.index("The grey lines") < text.index("Scores on 12") < text.index("10 uncertain weights")
 
 
 def test_all_but_sentences_and_two_pictures_is_folded(page):
     seen, folded = sections(page)
     assert "<h2>" not in seen.replace("<h2>Predictions</h2>", "").replace("<h2>Calibration</h2>", "")
-    for heading in ("Scores on 12", "Is the fit credible?", "What to do next", "The audited ELBO", "Data", "Settings"):
+    for heading in ("Scores on 12", "Is the fit credible?", "What to do next", "How far the fit", "Data", "Settings"):
         assert f"<summary><h2>{heading}" in folded
 
 
@@ -377,6 +385,30 @@ def test_two_pictures_are_seen_at_once_and_the_others_are_folded(page):
     assert "2 more pictures" in folded
 
 
+def test_tables_show_the_importance_of_their_columns(drawn):
+    """Columns of one category stand together; no picture for one column, few rows or a wide table."""
+    x = torch.linspace(-1, 1, 24)[:, None]
+    table = bnn.Data(x.repeat(1, 3), x[:, 0], feature_names=["size", "kind_a", "kind_b"])
+    posterior = fitted(table, bnn.likelihoods.Gaussian(scale=0.5))
+    columns = {"size": [0], "kind": [1, 2]}
+    seen, _ = sections(report(posterior, table, columns=columns))
+    assert titles(seen) == ["Predictions", "Calibration", "Importance of the columns"]
+    names = [label.get_text() for label in drawn[-1].axes[0].get_yticklabels()]
+    expected = bnn.metrics.permutation_importance(posterior, table, groups=columns, num_shuffles=3, num_draws=50)
+    assert names == list(expected.index)
+    assert "importance.png" not in report(posterior, table[:19]).figures
+    assert "importance.png" not in report(posterior, table, columns={"all": [0, 1, 2]}).figures
+
+
+def test_classes_show_their_confusion_first(drawn):
+    generator = torch.Generator().manual_seed(0)
+    table = bnn.Data(torch.randn(24, 3, generator=generator), torch.arange(24) % 2, target_name="colour")
+    seen, folded = sections(report(fitted(table, "categorical", 2), table, class_names=("red", "blue")))
+    assert titles(seen) == ["Confusion of classes", "Calibration", "Importance of the columns"]
+    assert "Confidence" in titles(folded)
+    assert {"predicted colour", "observed colour", "red", "blue"} <= set(letters(drawn[:1]))
+
+
 def test_pictures_are_narrow_and_their_letters_readable_on_a_phone(classification, drawn):
     """390 points less the page's margins: a picture is 348 wide, and letters have 9 of them or more."""
     train, test, posterior = classification
@@ -384,7 +416,7 @@ def test_pictures_are_narrow_and_their_letters_readable_on_a_phone(classificatio
     x = torch.linspace(-1, 1, 24)[:, None]
     table = bnn.Data(x.repeat(1, 3), x[:, 0])
     report(fitted(table, bnn.likelihoods.Gaussian(scale=0.5)), table)
-    assert len(drawn) == 5 + 7
+    assert len(drawn) == 7 + 8
     for figure in drawn:
         assert figure.get_figwidth() == 4.0
         assert min(text.get_fontsize() for text in figure.findobj(Text)) * 348 / 4.0 / 72 >= 9
@@ -469,13 +501,32 @@ def test_a_mixture_has_the_elbo_of_each_member_up_to_a_number(regression, monkey
     assert "by an ensemble of 2 fits with a mean field guide, in 60 steps." in text
     for number, member in enumerate(mixture.members, 1):
         audit = bnn.elbo_report(member, train, num_draws=300)
-        assert f"{number}{audit.elbo}{audit.log_likelihood}{audit.kl}{audit.kl_exact:.2f}" in text
-    assert "The audited ELBO" not in text
+        assert f"{number}{audit.elbo}{audit.log_likelihood}{audit.kl}" in text
+    assert "How far the fit has moved from the prior (ELBO)" not in text
     assert "Markov" not in text
     assert list(rendered.figures) == ["fit.png", "coverage.png", "elbo.png"]
     assert "the mean over the members" in text
     monkeypatch.setattr("pyrobnn.report.page._MOST_ROWS", 1)
     assert "These are 1 of the 2 members." in flat_text(report(mixture, train))
+
+
+def test_members_that_are_the_same_stand_in_one_row(regression):
+    train, posterior = regression
+    other = fitted(train, bnn.likelihoods.Gaussian(scale=0.5), seed=1)
+    mixture = bnn.Mixture([posterior, other, posterior])
+    text = flat_text(report(mixture, train))
+    for numbers, member in (("1, 3", posterior), ("2", other)):
+        audit = bnn.elbo_report(member, train, num_draws=300)
+        assert f"{numbers}{audit.elbo}{audit.log_likelihood}{audit.kl}" in text
+    assert "most likely they found the same mode" in text
+    same = bnn.Mixture([posterior, posterior])
+    assert "The 2 members are alike" in flat_text(report(same, train))
+    (label, reason), *_ = words.ending_rows(same)
+    assert (label, reason) == ("why it ended (all members)", posterior.record.stop_reason)
+    assert [label for label, _ in words.ending_rows(mixture)] in (
+        ["why it ended (all members)"],
+        ["why it ended (members 1, 3)", "why it ended (member 2)"],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -506,7 +557,7 @@ def test_markov_chains_have_their_own_section(sampled):
         f"acceptance rate{posterior.guide.sample_stats()['acceptance_rate'].mean():.2f}",
     ):
         assert fact in text
-    assert "audited ELBO" not in text
+    assert "How far the fit has moved from the prior (ELBO)" not in text
     folded = ["pit.png", "predictive_check.png", "weights.png", "sparsification.png"]
     assert list(rendered.figures) == ["fit.png", "coverage.png", *folded]
 

@@ -28,15 +28,19 @@ num_draws = 12
 device = "cpu"
 """
 METHODS = {
-    "svi": ('type = "svi"\nsteps = 5', "The audited ELBO", "with a mean field guide, in 5 steps"),
+    "svi": (
+        'type = "svi"\nsteps = 5',
+        "How far the fit has moved from the prior (ELBO)",
+        "with a mean field guide, in 5 steps",
+    ),
     "ensemble": (
         'type = "ensemble"\nmembers = 2\n[fit.method]\nsteps = 5\n[guide]\ntype = "mean_field"',
-        "The 2 members, one by one",
+        "The 2 members",
         "by an ensemble of 2 fits with a mean field guide, in 5 steps",
     ),
     "swag": (
         'type = "swag"\nsteps = 8\nevery = 2\nrank = 2\n[fit.method]\nsteps = 5',
-        "The audited ELBO",
+        "How far the fit has moved from the prior (ELBO)",
         "by SWAG, in 5 steps",
     ),
     "nuts": (
@@ -55,7 +59,7 @@ METHODS = {
         "by SGLD with 2 chains of 5 draws, in 7 steps",
     ),
 }
-SECTIONS = {"The audited ELBO", "The 2 members, one by one", "The Markov chains"}
+SECTIONS = {"How far the fit has moved from the prior (ELBO)", "The 2 members", "The Markov chains"}
 
 
 def invoke(*arguments):

@@ -15,6 +15,7 @@ from pyrobnn._core.columns import as_table, encoded_names, encoder_from_dict, en
 from pyrobnn._core.table_cells import read_cells
 from pyrobnn._core.table_files import Sheet
 from pyrobnn.datasets import load_features, load_table
+from pyrobnn.datasets.table import columns_of
 from pyrobnn.nets import MLP
 from pyrobnn.runs.spec import RunSpec
 
@@ -141,6 +142,24 @@ def test_a_table_is_encoded_as_by_the_estimators(categories, ending, tmp_path):
     stored = json.loads(json.dumps(found.encoder, allow_nan=False))
     again = load_features(path, (), encoder=stored)
     assert torch.equal(again, found.data.x)
+
+
+@pytest.mark.parametrize("categories", ["onehot", "ordinal"])
+def test_inputs_know_the_column_that_they_come_from(categories, tmp_path):
+    """Another value in a column of the file changes the inputs that are said to be made from it, and no others."""
+    num = 40
+    days = pd.date_range("2020-01-01", periods=num, freq="37D").strftime("%Y-%m-%d")
+    size = [None if row == 7 else float(row) for row in range(num)]
+    frame = pd.DataFrame({"kind": ["a", "b", "c", "d"] * 10, "size": size, "day": days, "day (": range(num)})
+    frame["y"] = np.linspace(0, 1, num)
+    found = load_table(write(tmp_path / "t.csv", frame), "y", categories=categories, missing="impute")
+    columns = columns_of(found.encoder)
+    assert sorted(position for each in columns.values() for position in each) == list(range(found.data.x.shape[1]))
+    other = frame.assign(kind=[*"bcda"] * 10, size=size[::-1], day=days[::-1])
+    for name in ("kind", "size", "day"):
+        changed = write(tmp_path / f"{name}.csv", frame.assign(**{name: other[name]}))
+        new = load_features(changed, found.data.feature_names, encoder=found.encoder)
+        assert (new != found.data.x).any(0).nonzero().flatten().tolist() == columns[name]
 
 
 def test_what_training_has_not_seen_is_encoded_as_the_encoder_would(tmp_path):

@@ -28,8 +28,8 @@ def main() -> None:
         table.round(3)[:300].to_csv(path, index=False)
         spec = RunSpec.from_dict({"data": {"path": str(path), "target": "harvest"}})
         result = run(spec, Path(folder) / "plants", progress=False)
-    figure = bnn.plots.observed_vs_predicted(result.posterior.predict(result.test.x), result.test.y)
-    figure.set_size_inches(6.4, 3.5)
+    figure = bnn.plots.observed_vs_predicted(result.posterior.predict(result.test.x), result.test.y, target="harvest")
+    figure.set_size_inches(6.4, 3.8)
     for axis in figure.axes:
         for label in (axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()):
             label.set_fontsize(11)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _MOST_COLUMNS = 15
-_FRAME, _ROW = 1.0, 0.24
+_FRAME, _ROW = 1.4, 0.28
 """Height of a picture without its rows, and of a row, in inches."""
 
 

@@ -160,7 +160,7 @@ def _of_classes(prediction: Prediction, second: str) -> list[Surface]:
         first = ("Probability of the predicted class", probs.max(1), 1 / num_classes, 1.0)
     measures = {
         "Entropy (nats)": prediction.entropy,
-        "Mutual information (nats), the epistemic part": prediction.mutual_information,
+        "Epistemic: mutual information (nats)": prediction.mutual_information,
     }
     return [first, *(_from_zero(heading, as_array(values)) for heading, values in measures.items())]
 

@@ -144,10 +144,17 @@ def _evidence(posterior: Posterior | Mixture) -> LaplaceRecord | None:
     return None if isinstance(posterior, Mixture) else posterior.record.laplace
 
 
-def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, ElboReport]]:
-    """Return the audited ELBO of each member that has a density, with its number; a posterior is its only member."""
+def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[list[int], ElboReport]]:
+    """Return the ELBO of the members that have a density, with the numbers of all members of which it is the same.
+
+    A posterior is its only member. Fits from different starts often find the same mode.
+    """
     members = [pair for pair in enumerate(members_of(posterior), 1) if built(pair[1].guide).chains() is None]
-    return [(number, elbo_report(member, train, num_draws=_AUDIT_DRAWS)) for number, member in members[:_MOST_ROWS]]
+    different: dict[str, tuple[list[int], ElboReport]] = {}
+    for number, member in members[:_MOST_ROWS]:
+        audit = elbo_report(member, train, num_draws=_AUDIT_DRAWS)
+        different.setdefault(f"{audit.elbo} {audit.log_likelihood} {audit.kl}", ([], audit))[0].append(number)
+    return [*different.values()]
 
 
 def _pictures(
@@ -241,7 +248,10 @@ def _over_the_inputs(
 def _over_the_columns(
     posterior: Posterior | Mixture, scored: Data, columns: Mapping[str, Sequence[int]] | None
 ) -> list[_Picture]:
-    """Return a picture of the importance of several columns, from as many rows as a second or two allow."""
+    """Return a picture of the importance of several columns, from as many rows as a second or two allow.
+
+    Predictions over a plane of two columns show it already.
+    """
     num_columns = len(columns or scored.feature_names)
     if not 1 < num_columns <= _MOST_COLUMNS or len(scored) < _FEWEST_FOR_CURVES:
         return []
@@ -259,7 +269,8 @@ def _over_the_columns(
         "By how much the log score falls if a column is shuffled among the examples: 0 for a column that the network "
         "does not use. Of columns that say the same, each stands in for the others."
     )
-    return [_picture("importance.png", "Importance of the columns", caption, plots.importance(table), is_main=True)]
+    figure = plots.importance(table)
+    return [_picture("importance.png", "Importance of the columns", caption, figure, is_main=num_columns > 2)]
 
 
 def _alone(size: tuple[float, float], draw: Callable[..., None], *arguments: Any) -> Figure:

@@ -239,26 +239,35 @@ def data_rows(train: Data, test: Data | None, class_names: Sequence[str]) -> lis
 
 
 def ending_rows(posterior: Posterior | Mixture) -> list[tuple[str, str]]:
-    """Return how a fit came to its end as rows; of a mixture, of each member."""
+    """Return how a fit came to its end as rows; of a mixture, with the members of which it is the same."""
     members = members_of(posterior)
-    rows = []
+    told: dict[tuple[str, str], list[int]] = {}
     for number, member in enumerate(members, 1):
-        member_label = f" (member {number})" if len(members) > 1 else ""
-        reason, convergence = member.record.stop_reason, member.record.convergence
-        rows += [] if reason is None else [(f"why it ended{member_label}", reason)]
-        if convergence is not None:
-            error = "" if convergence.elbo_error is None else f" ± {convergence.elbo_error:.2g}"
-            gain = "none: one cycle only" if convergence.gain is None else f"{convergence.gain:.2g} nats"
-            rows += [
-                (f"converged{member_label}", "yes" if convergence.converged else "no"),
-                (f"ELBO at the end{member_label}", f"{convergence.elbo:.2f}{error} nats"),
-                (
-                    f"gain of the last cycle{member_label}",
-                    f"{gain}; gains below {convergence.tolerance:.2g} nats do not matter",
-                ),
-                (f"steps at the end of each cycle{member_label}", ", ".join(map(str, convergence.cycle_ends)) or "–"),
-            ]
-    return rows
+        for row in _ending(member):
+            told.setdefault(row, []).append(number)
+    return [(f"{fact}{_which(numbers, len(members))}", value) for (fact, value), numbers in told.items()]
+
+
+def _which(numbers: Sequence[int], num_members: int) -> str:
+    if len(numbers) == num_members:
+        return " (all members)" if num_members > 1 else ""
+    return f" ({'members' if len(numbers) > 1 else 'member'} {', '.join(map(str, numbers))})"
+
+
+def _ending(member: Posterior) -> list[tuple[str, str]]:
+    reason, convergence = member.record.stop_reason, member.record.convergence
+    rows = [] if reason is None else [("why it ended", reason)]
+    if convergence is None:
+        return rows
+    error = "" if convergence.elbo_error is None else f" ± {convergence.elbo_error:.2g}"
+    gain = "none: one cycle only" if convergence.gain is None else f"{convergence.gain:.2g} nats"
+    return [
+        *rows,
+        ("converged", "yes" if convergence.converged else "no"),
+        ("ELBO at the end", f"{convergence.elbo:.2f}{error} nats"),
+        ("gain of the last cycle", f"{gain}; gains below {convergence.tolerance:.2g} nats do not matter"),
+        ("steps at the end of each cycle", ", ".join(map(str, convergence.cycle_ends)) or "–"),
+    ]
 
 
 def flat(value: Any) -> list[tuple[str, str]]:
