@@ -270,7 +270,9 @@ def _over_the_columns(
         "does not use. Of columns that say the same, each stands in for the others."
     )
     figure = plots.importance(table)
-    return [_picture("importance.png", "Importance of the columns", caption, figure, is_main=len(scored.feature_names) > 2)]
+    return [
+        _picture("importance.png", "Importance of the columns", caption, figure, is_main=len(scored.feature_names) > 2)
+    ]
 
 
 def _alone(size: tuple[float, float], draw: Callable[..., None], *arguments: Any) -> Figure:
