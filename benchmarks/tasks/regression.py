@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import numpy as np
 import torch
 from pydantic import BaseModel, Field
+from sklearn.preprocessing import QuantileTransformer
 
 import pyrobnn as bnn
 from benchmarks.report.regression import figures, tables
@@ -40,18 +41,24 @@ class Sections(TypedDict, total=False):
     predict: dict[str, Any]
 
 
-class Entry(Sections, total=False):
-    """An entry, with the grid of its candidates."""
+class OfData(Sections, total=False):
+    """What a data set has in place of [base], and of the grid of an entry."""
 
-    name: str
     grid: schema.Grid
 
 
+class Entry(OfData, total=False):
+    """An entry, with the grid of its candidates."""
+
+    name: str
+
+
 class SuiteSettings(BaseModel):
-    """What a suite may set, with defaults."""
+    """What a suite may set, with defaults. With `ranks`, each input is there once more, as a rank."""
 
     data: Annotated[list[str], schema.NOT_SHARED] = []
     splits: Literal["published", "gap"] = "published"
+    ranks: bool = False
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.2
     seed: schema.Seed = 0
     num_splits: schema.Count | None = None
@@ -86,13 +93,14 @@ def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     schema.check_table("[base]", suite.get("base", {}), Sections)
     schema.check_keys("[for_data]", suite.get("for_data", {}), suite["data"])
     for name, table in suite.get("for_data", {}).items():
-        schema.check_table(f"[for_data.{name}]", table, Sections)
+        schema.check_table(f"[for_data.{name}]", table, OfData)
     return [_job(settings, suite, name, entry) for name in suite["data"] for entry in suite["entries"]]
 
 
 def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    layers = (suite.get("base", {}), entry, suite.get("for_data", {}).get(name, {}))
-    grid = entry.get("grid", {})
+    of_data = suite.get("for_data", {}).get(name, {})
+    layers = (suite.get("base", {}), entry, of_data)
+    grid = of_data.get("grid", entry.get("grid", {}))
     open_to_choice = schema.candidates(schema.merged(layers, Sections.__annotations__), grid)
     specs = [_spec(entry["name"], name, candidate) for candidate in open_to_choice]
     if settings["tuning_members"] and not all(isinstance(spec.method, bnn.Ensemble) for spec in specs):
@@ -150,7 +158,16 @@ def _parts(settings: Settings) -> Parts:
     if settings.splits == "gap":
         return [gap_split(data, number) for number in settings.numbers]
     standardised = dataclasses.replace(dataset, data=data)
-    return [standardised.split(number) for number in settings.numbers]
+    parts = [standardised.split(number) for number in settings.numbers]
+    return [_with_ranks(*part) for part in parts] if settings.ranks else parts
+
+
+def _with_ranks(train: bnn.Data, test: bnn.Data) -> tuple[bnn.Data, bnn.Data]:
+    """Return the parts with the rank of each input among those of the training part, from 0 to 1, as more inputs."""
+    ranks = QuantileTransformer(n_quantiles=min(1000, len(train))).fit(train.x.numpy())
+    both = [torch.cat([part.x, torch.as_tensor(ranks.transform(part.x.numpy()))], 1) for part in (train, test)]
+    new_train, new_test = (bnn.Data(x, part.y, standardize=True) for x, part in zip(both, (train, test), strict=True))
+    return new_train, new_test
 
 
 def _run_chunk(settings: Settings, parts: Parts, numbers: list[int]) -> list[dict[str, Any]]:
