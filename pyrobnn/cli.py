@@ -189,8 +189,13 @@ def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, over
         folder,
         progress=sys.stderr.isatty(),
         overwrite=overwrite,
-        on_prepared=lambda prepared: typer.echo(printable("\n".join([*prepared.dataset.notes, prepared.sentence]))),
+        on_prepared=_say_how,
     )
+
+
+def _say_how(prepared: Any) -> None:
+    dataset = prepared.dataset
+    typer.echo(printable("\n".join([*dataset.notes, *dataset.doubts, prepared.sentence])))
 
 
 def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
@@ -202,10 +207,14 @@ def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
 
 
 def _show(result: Any) -> None:
+    from pyrobnn.report.words import found, trust
     from pyrobnn.runs.demo import score_table
 
+    if result.failed is None:
+        said = found(result.scores, result.baselines, result.train, len(result.test), has_test=True)
+        typer.echo(printable("\n".join(filter(None, (said, trust(result.diagnosis, has_test=True))))))
     for finding in result.diagnosis.headlines:
-        if finding.text != result.failed:
+        if finding.said("command") != result.failed:
             Console().print(_shown(finding), highlight=False, soft_wrap=True)
     Console().print(score_table(counted(len(result.test), "test example"), result.scores, result.baselines))
     typer.echo(f"Report: {result.path / 'report.html'}")
@@ -273,7 +282,7 @@ def diagnose(run_dir: Path) -> None:
 
 def _shown(finding: Any) -> str:
     word = {"warning": "[bold yellow]warning[/]", "note": "note", "fine": "[green]fine[/]"}[finding.kind]
-    return f"{word}: {_escaped(finding.text)}"
+    return f"{word}: {_escaped(finding.said('command'))}"
 
 
 @app.command()

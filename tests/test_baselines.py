@@ -13,9 +13,9 @@ import torch
 import pyrobnn as bnn
 from pyrobnn import likelihoods
 from pyrobnn._core.random import seeded
+from pyrobnn._core.remedies import mended
 from pyrobnn.verdict.baselines import fit_baselines, judge
-from pyrobnn.verdict.comparison import advice as advice_for
-from pyrobnn.verdict.comparison import leave_one_out, sites_at_prior
+from pyrobnn.verdict.comparison import leave_one_out, remedies, sites_at_prior
 
 NUM, FEATURES = 400, 4
 
@@ -205,11 +205,11 @@ def noise(num, scale=1.0, seed=0):
     return scale * torch.randn(num, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def verdict(own, of_linear, level=0.01):
+def verdict(own, of_linear, level=0.01, basis="held out"):
     """The verdict on the gains of a fit and of a linear model over a constant."""
     constant = noise(len(own), seed=7)
     scores = {"constant": constant, "linear": constant + of_linear}
-    return judge(constant + own, scores, level, where="here", advice="Try more.")
+    return judge(constant + own, scores, level, basis)
 
 
 def gains(mean, seed, spread=0.1, num=200):
@@ -218,31 +218,46 @@ def gains(mean, seed, spread=0.1, num=200):
     return mean + drawn - drawn.mean()
 
 
-COMPARED = "compared with a constant, the fit scores"
+HELD_OUT = "Log score above a constant's, in nats an example, on 200 held-out examples: fit"
 
 
 @pytest.mark.parametrize(
     ("gain", "linear_gain", "kind", "words"),
     [
-        (-0.5, 0.0, "warning", f"predicts no better than a constant, which ignores the inputs: {COMPARED} -0.5"),
-        (0.0, 0.0, "warning", "The inputs say nothing of the target, or the fit has lost their information. Try more."),
-        (0.0, 0.5, "warning", "The inputs do tell of the target. Try more."),
-        (0.28, 1.0, "warning", f"predicts worse than a linear model, with 28% of its gain: {COMPARED} +0.28"),
-        (0.5, 0.5, "note", "Nothing shows that the fit predicts better than a linear model"),
-        (1.0, 0.5, "fine", f"predicts better than a constant and a linear model: {COMPARED} +1.0"),
+        (-0.5, 0.0, "warning", "predicts no better than a constant, which ignores the inputs."),
+        (0.0, 0.0, "warning", "Either the inputs say nothing of the target, or the fit has missed what they say."),
+        (0.0, 0.5, "warning", "The inputs do tell of the target: a linear model is better than a constant."),
+        (0.28, 1.0, "warning", "predicts worse than a linear model, with 28% of its gain."),
+        (0.5, 0.5, "note", "Nothing shows that the fit predicts better than a linear model."),
+        (1.0, 0.5, "fine", "predicts better than a constant and a linear model."),
     ],
 )
 def test_verdicts(gain, linear_gain, kind, words):
     found = verdict(gains(gain, 1), gains(linear_gain, 2))
     assert found.kind == kind
     assert words in found.text
+    said = f"{HELD_OUT} {gain:+.2f} ± 0.01, linear model {linear_gain:+.2f} ± 0.01."
+    assert said in found.text.replace("-0.00", "+0.00")
     assert (found.p_value is not None) == (kind == "warning")
+    assert found.is_better == (gain > 0)
+
+
+def test_training_examples_never_show_that_a_fit_is_good():
+    """What is bad on them is bad; and each example left out of the fit tells as much as one held out."""
+    for gain, linear_gain in ((1.0, 0.5), (0.5, 0.5), (0.0, 0.5), (0.28, 1.0)):
+        pair = gains(gain, 1), gains(linear_gain, 2)
+        held_out, left_out, training = (verdict(*pair, basis=one) for one in ("held out", "left out", "training"))
+        assert held_out.kind == left_out.kind
+        assert training.kind == ("note" if held_out.kind == "fine" else held_out.kind)
+        assert "predicts better than a constant and" not in training.text
+        assert "on 200 training examples, which flatter the fit: fit" in training.text
+        assert "on 200 training examples, each left out of the fit: fit" in left_out.text
 
 
 @pytest.mark.parametrize(
     ("gain", "spread", "num", "words"),
     [
-        (0.02, 1.0, 20, "Nothing shows that the fit predicts better than a constant:"),
+        (0.02, 1.0, 20, "Nothing shows that the fit predicts better than a constant."),
         (0.5, 1.5, 10, "10 examples are too few to tell the fit"),
     ],
 )
@@ -303,11 +318,11 @@ def test_a_regression_that_explains_nothing_says_so_first(collapsed):
         found = bnn.diagnose(posterior, train, data, num_draws=100)
         assert found.headlines[0].name == "baseline"
         assert str(found).startswith("! The fit predicts no better than a constant, which ignores the inputs")
-        assert "Try no `steps`, so that the noise is measured first, one hidden layer" in found.warnings[0]
+        assert "To mend it, measure the noise first: no `steps`; take one hidden layer" in found.warnings[0]
         assert found.names.count("prior") == 1
         (lost,) = (finding.text for finding in found.findings if finding.name == "prior")
         assert lost.startswith("Collapse to the prior at 2.weight: all of these weights have taken nothing")
-        assert lost.endswith("Their layers only add noise: leave them out.")
+        assert lost.endswith("Their layers only add noise.")
         assert sum("2.weight" in finding.text for finding in found.findings) == 1
 
 
@@ -378,19 +393,26 @@ def test_chains_and_good_fits_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    ("scale", "length", "advice"),
+    ("scale", "length", "advice", "command"),
     [
         (
             "learned",
             {"steps": 9},
-            "Try scale='tuned' for the noise and no `steps`, so that the noise is measured first",
+            "measure the noise first: scale='tuned' for the noise, no `steps`; take one hidden layer",
+            "measure the noise first: set likelihood.scale=tuned, leave out fit.steps; take one",
         ),
-        ("tuned", {"epochs": 9}, "Try no `epochs`, so that the noise is measured first, one hidden layer"),
-        ("tuned", {"max_steps": 50}, "Try one hidden layer"),
-        (0.5, {"steps": 9}, "Try one hidden layer"),
+        (
+            "tuned",
+            {"epochs": 9},
+            "measure the noise first: no `epochs`; take one hidden layer",
+            "measure the noise first: leave out fit.epochs; take one small",
+        ),
+        ("tuned", {"max_steps": 50}, "take one hidden layer", "take one small hidden layer (--set net.hidden=[10])"),
+        (0.5, {"steps": 9}, "take one hidden layer", "take one small hidden layer (--set net.hidden=[10])"),
     ],
 )
-def test_advice_names_what_was_given(scale, length, advice):
+def test_remedies_name_what_was_given(scale, length, advice, command):
     model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale), prior=bnn.priors.Normal(1.0))
     posterior = bnn.fit(model, sines()[0], bnn.SVI("mean_field", **length), progress=False)
-    assert advice_for(posterior).startswith(advice)
+    for spelling, words in (("python", advice), ("command", command)):
+        assert mended("Bad.", remedies(posterior), spelling).startswith(f"Bad. To mend it, {words}")

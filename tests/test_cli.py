@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 
 import pyrobnn
 from pyrobnn.cli import app
+from pyrobnn.runs.overrides import apply_overrides
+from pyrobnn.runs.spec import RunSpec
 
 SPEC = """
 [data]
@@ -113,7 +116,9 @@ def test_demo_tells_of_every_problem_and_ends_with_a_picture_and_a_page(here, mo
     assert done.output.count("It can be trusted for data like these: none of 1 checks ") == 3
     epistemic = re.findall(r"at the test data [\d.e+-]+, (in the gap [\d.e+-]+, )?three times as far from", done.output)
     assert [bool(gap) for gap in epistemic] == [True, False]
-    assert len(re.findall(r"how sure it is, on average \d+ % where it is (right|wrong) \(\d of 6\)", done.output)) == 1
+    assert (
+        len(re.findall(r"how sure it is, on average \d+ % where it is (right|wrong) \(\d+ of \d\d\)", done.output)) == 1
+    )
     *_, last = done.output.splitlines()
     assert last == "Look at runs/demo/gap/figures/fit.png, then open runs/demo/gap/report.html"
     assert "row,mean,std" in invoke("predict", "runs/demo/gap", "runs/demo/gap.csv").output
@@ -210,6 +215,43 @@ def test_errors_in_a_table_are_one_line(here):
         assert done.exit_code == 2
         assert message in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+OF_CHAINS = ("fit.num_draws", "fit.num_chains", "fit.warmup", "fit.target_accept")
+
+
+def test_remedies_are_options_that_the_command_line_takes():
+    """Every change that verdict and diagnostics name is one of a spec; chains alone have chains."""
+    sources = [
+        path for room in ("verdict", "diagnostics") for path in (Path(pyrobnn.__file__).parent / room).glob("*.py")
+    ]
+    calls = [call for path in sources for call in re.findall(r"change\(([^)]*)\)", path.read_text(encoding="utf-8"))]
+    changes = [settings for call in calls if (settings := re.findall(r"'([a-z_.]+=[^'{]+)'", call))]
+    assert ["net.hidden=[10]"] in changes
+    assert len(changes) >= 14
+    for settings in changes:
+        method = ["fit.type=nuts"] if settings[0].startswith(OF_CHAINS) else []
+        options = [*method, *settings]
+        RunSpec.from_dict(apply_overrides({"data": {"path": "t.csv", "target": "y"}}, options))
+
+
+def test_the_terminal_says_what_the_report_says_and_names_its_own_options(here):
+    """A fit that its noise keeps at a constant: the verdict by held-out rows, and no call of Python."""
+    g = np.random.default_rng(0)
+    x = g.normal(size=(100, 2))
+    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x[:, 0] + 0.1 * g.normal(size=100)}).to_csv("t.csv", index=False)
+    quick = [*QUICK, "--set", "likelihood.type=gaussian", "--set", "likelihood.scale=9.0"]
+    done = invoke("fit", "t.csv", "--target", "y", *quick)
+    assert done.exit_code == 0, done.output
+    assert "80 rows to train on, 20 to test on" in done.output
+    assert "Do not trust it yet: a simpler model predicts as well or better" in done.output
+    assert "on 20 held-out examples: fit" in done.output
+    assert "take one small hidden layer (--set net.hidden=[10])" in done.output
+    assert "train longer (--set fit.steps=12)" in done.output
+    assert "training example" not in done.output
+    for text in (done.output, invoke("diagnose", "runs/t").output):
+        assert not re.search(r"MarginalLikelihood\(|NUTS|`steps`|`max_steps`|StudentT\(", text)
+        assert "(--set net.hidden=[10])" in text
 
 
 @pytest.mark.slow

@@ -268,7 +268,9 @@ def test_counts_that_vary_more_than_predicted():
 def test_without_held_out_data_it_says_so():
     model, train, _ = linear_problem(0)
     found = bnn.diagnose(exact_posterior(model, train), train)
-    assert "No data were held out" in found.notes[0]
+    is_open, none = found.notes[:2]
+    assert is_open.startswith("How the fit compares with a constant and a linear model on new examples is open.")
+    assert none.startswith("No data were held out: nothing here tells how good predictions of new rows are.")
     assert not {finding.name for finding in found.findings} & {"bias", "spread", "coverage", "surprise", "ranking"}
     assert any("is close to the posterior" in finding.text for finding in found.findings)  # q is exact
 
@@ -307,25 +309,62 @@ def test_predictions_of_a_class_with_few_held_out_examples_are_not_judged(rare, 
     named = bnn.diagnose(posterior, train, test, seed=0, class_names=("no", "yes"))
     assert list(named.notes) == [note.replace("of class 1", "of class 'yes'") for note in diagnosis.notes]
     count = {0: "No examples are", 9: "9 examples are"}.get(rare)
-    said = [note for note in diagnosis.notes if "too few to judge" in note]
-    assert said == (
-        []
-        if judged
-        else [
-            f"{count} of class 1 among the {30 + rare} held out, too few to judge the "
-            "predictions: hold out more rows, so that each class has 10 or more."
-        ]
+    (said,) = [note for note in diagnosis.notes if "too few to judge" in note] or [None]
+    share = {0: "0.11", 9: "0.1"}.get(rare)
+    few = [finding for finding in diagnosis.findings if finding.name == "held-out data"]
+    if judged:
+        assert said is None
+        assert few == []
+        return
+    text = f"{count} of class 1 among the {30 + rare} held out, too few to judge the predictions."
+    assert said == f"{text} To mend it, hold out 10 or more examples of class 1."
+    assert few[0].said("command").endswith(f"examples of class 1 (--set data.test={share}).")
+    assert "baseline" not in {finding.name for finding in diagnosis.findings}  # training examples do not stand in
+
+
+def test_of_many_classes_a_rare_one_alone_is_not_judged():
+    """Of 43 held-out examples 20 each are of two classes, and 3 of a third."""
+    x = torch.tensor([[-1.0], [0.0], [1.0]]).repeat(50, 1)
+    train = bnn.Data(x, (x[:, 0] + 1).long(), standardize=False)
+    model = bnn.BNN(nn.Linear(1, 3), prior=bnn.priors.Normal(3.0), likelihood="categorical")
+    posterior = model.fit(train, guide="laplace", seed=0, progress=False, steps=200)
+    test = bnn.Data(
+        torch.tensor([[-1.0]] * 20 + [[1.0]] * 20 + [[0.0]] * 3), torch.tensor([0] * 20 + [2] * 20 + [1] * 3)
     )
+    found = {f.name: f for f in bnn.diagnose(posterior, train, test, num_draws=50, **FEW).findings}
+    assert found["held-out data"].text.endswith(
+        "of class 1 among the 43 held out, too few to judge the predictions of this class."
+    )
+    assert "on 43 held-out examples" in found["baseline"].text
+    assert "confidence" in found
+
+
+def test_with_held_out_examples_no_judgement_rests_on_training_examples():
+    """A fit that follows the noise of 40 labels: it has memorised by new labels, and without them by those left out."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 2, generator=generator)
+    y = (torch.rand(80, generator=generator) < 0.5).long()
+    train, test = bnn.Data(x[:40], y[:40], standardize=False), bnn.Data(x[40:], y[40:], standardize=False)
+    model = bnn.BNN(bnn.MLP(2, [50], 2), prior=bnn.priors.Normal(10.0), likelihood="categorical")
+    posterior = model.fit(train, guide="map", steps=1000, lr=0.03, seed=0, progress=False)
+    found = {f.name: f for f in bnn.diagnose(posterior, train, test, num_draws=20, **FEW).findings}
+    assert found["memorised"].text.startswith("The fit has memorised its targets: a held-out example is")
+    assert found["baseline"].kind != "fine"
+    assert "on 40 held-out examples" in found["baseline"].text
+    assert not [f for f in found.values() if "training example," in f.text]
+    alone = {f.name: f for f in bnn.diagnose(posterior, train, num_draws=20, **FEW).findings}
+    assert alone["memorised"].text.startswith("The fit has memorised its targets: a training example is")
+    assert alone["baseline"].kind == "note"
 
 
 def test_few_examples_are_called_few_and_a_rate_is_a_probability():
     model, train, test = linear_problem(0)
     posterior = exact_posterior(model, train)
     one = bnn.Data(test.x[:1], test.y[:1], standardize=False)
-    few = "1 example is held out, too few to judge the predictions: hold out 10 or more."
+    few = "1 example is held out, too few to judge the predictions. To mend it, hold out 10 or more examples."
     assert few in bnn.diagnose(posterior, train, one).notes
     twelve = bnn.Data(test.x[:12], test.y[:12], standardize=False)
-    few = "Only 12 examples were held out: calibration can hardly be judged."
+    few = "Only 12 examples were held out: calibration can hardly be judged. To mend it, hold out 20 or more examples."
     assert few in bnn.diagnose(posterior, train, twelve).notes
     with pytest.raises(bnn.InputError, match="`false_alarm_rate` must lie between 0 and 1, got 1.5"):
         bnn.diagnose(posterior, train, false_alarm_rate=1.5)

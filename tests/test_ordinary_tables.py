@@ -1,18 +1,22 @@
 """Tables as people have them: what reaches the data set, or the one line that names the cause, at once."""
 
 import json
+import re
 import time
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn._core import table_files
 from pyrobnn.cli import app
+from pyrobnn.data.splits import split_rows
 from pyrobnn.datasets import load_features, load_table
+from pyrobnn.datasets.base import test_share as share_of
 from pyrobnn.datasets.table import load_rows
 from pyrobnn.runs.spec import RunSpec
 
@@ -153,8 +157,48 @@ def test_rare_classes_counts_and_few_rows(tmp_path):
     assert few.data.x.tolist() == [[float(i)] for i in range(8)]
     same = load_table(write(tmp_path, table(a="7" * ROWS, b=str)), "y")
     assert same.data.x[:, 0].tolist() == [7.0] * ROWS
-    gaps = load_table(write(tmp_path, table(a=lambda i: "" if i == 3 else str(i))), "y", missing="impute")
-    assert gaps.data.x[3].tolist() == [pytest.approx(12, abs=2), 1.0]
+    gaps = load_table(write(tmp_path, table(a=lambda i: "" if i % 3 == 0 else str(i))), "y", missing="impute")
+    assert gaps.data.x[3].tolist() == [pytest.approx(12, abs=3), 1.0]
+    (line,) = gaps.doubts
+    assert re.fullmatch(
+        r"column 'a': missing in \d of 1\d rows to train on, and filled in: leave it .* \(--drop a\)", line
+    )
+
+
+def test_held_out_rows_beyond_the_range_of_training_are_named(tmp_path):
+    def doubts(rows):
+        return load_table(write(tmp_path, table(a=lambda i: str(1000 if i in rows else i))), "y").doubts
+
+    held_out = [row for row in range(ROWS) if doubts({row})]
+    assert len(held_out) == round(ROWS * share_of(torch.arange(ROWS, dtype=torch.float64)))
+    (line,) = doubts({held_out[0]})
+    assert line.startswith("held-out rows, column a: 1 row above 2")
+    assert line.endswith("the largest value in training: predictions for them are guesses")
+
+
+@pytest.mark.parametrize(
+    ("num", "rare", "share"),
+    [
+        (380, 23, 10.5 / 23),
+        (380, 20, 0.2),
+        (380, 100, 0.2),
+        (999, 200, 0.2),
+        (1_250, 400, 0.16),
+        (4_000, 2_000, 0.1),
+        (4_000, 84, 0.125),
+        (20_000, 50, 0.1),
+        (24, None, 10.5 / 24),
+        (20, None, 0.2),
+        (300, None, 0.2),
+        (50_000, None, 0.1),
+    ],
+)
+def test_small_tables_hold_out_enough_to_judge_a_fit(num, rare, share):
+    y = torch.arange(num, dtype=torch.float64) if rare is None else (torch.arange(num) < rare).long()
+    assert share_of(y) == pytest.approx(share)
+    if rare is not None and share not in (0.1, 0.2):
+        _, part = split_rows(torch.arange(num), y, share_of(y), seed=0)
+        assert int((y[part] == 1).sum()) >= 10
 
 
 def test_a_positive_skewed_target_is_log_normal_and_named(tmp_path):

@@ -10,10 +10,30 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.tables import Task
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.splits import same_inputs, split_rows
+from pyrobnn.data.splits import classes_of, same_inputs, split_rows
 
 NUM_RANDOM_SPLITS = 20
 TEST_FRACTION = 0.1
+"""Share of the rows in the test part of a random split, of data sets by name and of large tables."""
+_OF_SMALL, _ROWS = 0.2, 200
+"""The share of small tables, and the rows that are enough for larger ones."""
+_OF_EACH, _MOST_OF_SMALL, _MOST_ROWS = 10.5, 0.5, 500
+"""Test rows that each class should have, and the largest share and number of rows that may be held out for that."""
+
+
+def test_share(y: Tensor) -> float:
+    """Return the share of a table's rows that are held out by default, so that they can tell how good a fit is.
+
+    It is a fifth up to 1,000 rows, 200 rows up to 2,000, and a tenth of more. If fewer than ten rows in all, or of a
+    class, would be held out then, it is the share that gives ten, up to half of the rows and 500 of them.
+
+    Args:
+        y: targets, (N,) or (N, K).
+    """
+    share = max(TEST_FRACTION, min(_OF_SMALL, _ROWS / len(y)))
+    classes = classes_of(y)
+    needed = _OF_EACH / (len(y) if classes is None else int(classes.bincount().min()))
+    return max(share, needed) if needed <= min(_MOST_OF_SMALL, _MOST_ROWS / len(y)) else share
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,6 +54,7 @@ class Dataset:
         encoder: for a user's table, how its columns were read and encoded, in JSON's types;
             `pyrobnn.datasets.load_features` takes it.
         notes: for a user's table, what was assumed in reading it, a line for each.
+        doubts: for a user's table, columns to look at again, and why, a line for each.
         groups: for a user's table, the group of each row, (N,): copies of a row share it, and a split keeps them in one
             part. Else rows of the same inputs are copies.
         test: share of the rows in the test part of a random split.
@@ -55,6 +76,7 @@ class Dataset:
     reason: str = ""
     encoder: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     groups: Tensor | None = dataclasses.field(default=None, repr=False)
     test: float = TEST_FRACTION
 

@@ -19,7 +19,7 @@ from pyrobnn._core.tables import Inputs, Table, read_inputs, read_table
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_marks, split_rows
 from pyrobnn.datasets._files import sha256
-from pyrobnn.datasets.base import TEST_FRACTION, Dataset
+from pyrobnn.datasets.base import Dataset, test_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,7 @@ def load_table(
     categories: str = "onehot",
     missing: str = "raise",
     split: int = 0,
-    test: float = TEST_FRACTION,
+    test: float | None = None,
 ) -> Dataset:
     """Return a file as a data set without published splits: CSV, Excel (.xlsx, if openpyxl is installed) or Parquet.
 
@@ -58,7 +58,8 @@ def load_table(
             of 0 and 1 that marks them, and makes a category of missing text.
         split: the split whose training part gives means and categories. Copies of a row stay in one part: rows that
             differ in no column of the file but the target and names of rows, whichever columns are features.
-        test: share of the rows in the test part of a split.
+        test: share of the rows in the test part of a split. If not given, a fifth up to 1,000 rows, 200 rows up to
+            2,000, and a tenth of more; and up to half of a small table, where ten rows of each class take as much.
 
     Raises:
         InputError: the file cannot be read or is empty, a column is missing, or values cannot be used; one message
@@ -74,14 +75,14 @@ def load_table(
     """
     path = Path(path)
     table = read_table(path, target, task=task, id_column=id, drop=drop, missing=missing)
-    groups = _copies(table)
-    train, _ = split_rows(groups, torch.tensor(table.target.values), test, seed=split)
+    groups, y = _copies(table), torch.tensor(table.target.values)
+    test = test_share(y) if test is None else test
+    train, held_out = split_rows(groups, y, test, seed=split)
     encoder = _learned(table.inputs, train, categories, missing)
     x, names = _encoded(_expanded(table.inputs.columns, encoder["read"]), encoder)
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
-    lines = _constants(table.inputs.columns.iloc[train.numpy()]) + [
-        f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how
-    ]
+    lines = (f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how)
+    columns = table.inputs.columns.iloc[train.numpy()]
     return Dataset(
         path.name.removesuffix(ending(path)),
         table.target.task,
@@ -94,6 +95,7 @@ def load_table(
         table.target.reason,
         encoder,
         (*table.inputs.notes, *lines),
+        (*_constants(columns), *_gaps(columns), *_beyond(table.inputs.columns.iloc[held_out.numpy()], encoder)),
         groups,
         test,
     )
@@ -213,6 +215,24 @@ def _constants(columns: "pd.DataFrame") -> list[str]:
         f"column {name!r}: {value} in all rows to train on, which teaches nothing: leave it out (--drop {quote(name)})"
         for name, value in said.items()
     ]
+
+
+def _gaps(columns: "pd.DataFrame") -> list[str]:
+    """Return a line for each column with missing values in these rows."""
+    counts = {str(name): int(columns[name].isna().sum()) for name in columns}
+    return [
+        f"column {name!r}: missing in {count:,} of {counted(len(columns), 'row')} to train on, and filled in: leave it "
+        f"out if a fit without it is as good (--drop {quote(name)})"
+        for name, count in counts.items()
+        if count
+    ]
+
+
+def _beyond(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
+    """Return a line for each column of which held-out rows have values outside of what was learned."""
+    expanded = _expanded(columns, encoder["read"])
+    lines = (line for name in encoder["read"] for line in _outside(name, expanded, encoder)[1])
+    return [f"held-out rows, column {line}: predictions for them are guesses" for line in lines]
 
 
 def _copies(table: Table) -> Tensor:

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.remedies import Remedy, change
 from pyrobnn.data.batches import Batches
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Finding
+from pyrobnn.diagnostics.training_checks import section_of
 from pyrobnn.guides.built import built
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import registry
@@ -35,10 +37,8 @@ _BLOCK = 20
 """Estimates of the objective between two looks at the error of their mean."""
 _FEWEST_BLOCKS, _MOST_BLOCKS = 4, 20
 _MOST_MEMBERS = 3
-_UNKNOWN = (
-    "Convergence is unknown: the number of steps was given, and the fit cannot be continued. Leave out `steps` and "
-    "`epochs`: the fit then ends by itself."
-)
+_UNKNOWN = "Convergence is unknown: the number of steps was given, and the fit cannot be continued."
+_OPEN_END = Remedy("leave out `steps` and `epochs`: the fit then ends by itself", "leave out fit.steps and fit.epochs")
 _OF_THE_OPTIMIZER = ("guide", "lr", "optimizer", "schedule")
 """Settings of a method that mean nothing to Adam."""
 
@@ -163,10 +163,11 @@ def continuation_finding(posterior: Posterior | Mixture, train: Data, level: flo
     methods = [_method_of(member) for member in members]
     pairs = [(member, method) for member, method in zip(members, methods, strict=True) if method is not None]
     if len(pairs) < len(members):
-        return Finding("elbo", "note", _UNKNOWN)
+        return Finding("elbo", "note", _UNKNOWN, remedies=(_OPEN_END,))
     gains = [(_Continuation(*pair, train, seed).gain(), pair[1]) for pair in pairs]
     gain, method = min(gains, key=lambda pair: (pair[0].p_value, -pair[0].mean))
-    return _finding(gain, method, level / len(members), of="a member" if len(members) > 1 else "the fit")
+    of = "a member" if len(members) > 1 else "the fit"
+    return _finding(gain, method, level / len(members), of=of, section=section_of(posterior))
 
 
 def _method_of(posterior: Posterior) -> SVI | None:
@@ -189,16 +190,18 @@ def _trainable(posterior: Posterior) -> Iterator[bool]:
     return (p.requires_grad for p in (*posterior.bnn.parameters(), *posterior.guide.parameters()))
 
 
-def _finding(gain: Gain, method: SVI, level: float, *, of: str) -> Finding:
+def _finding(gain: Gain, method: SVI, level: float, *, of: str, section: str) -> Finding:
     numbers = f"{gain.steps} further steps of {of} at a constant learning rate of {gain.rate:.2g} change the ELBO by "
     numbers += f"{gain.mean:+.3g} ± {gain.stderr:.2g} nats; changes below {gain.tolerance:.2g} do not matter"
     if gain.p_value < level:
         least = gain.mean - 2 * gain.stderr
-        text = f"The fit has not converged, it is {least:.3g} nats away at least: {numbers}. "
+        text = f"The fit has not converged, it is {least:.3g} nats away at least: {numbers}."
         if method.patience is not None:
-            return Finding("elbo", "note", f"{text}Early stopping leaves a fit so.", gain.p_value)
-        given = next((f", or leave out `{name}`" for name in ("steps", "epochs") if getattr(method, name)), "")
-        return Finding("elbo", "warning", f"{text}To mend it, train longer{given}.", gain.p_value)
+            return Finding("elbo", "note", f"{text} Early stopping leaves a fit so.", gain.p_value)
+        given = [(name, getattr(method, name)) for name in ("steps", "epochs") if getattr(method, name)]
+        longer = Remedy("train longer", f"train longer {change(*(f'{section}.{name}={4 * n}' for name, n in given))}")
+        leave = [Remedy(f"leave out `{name}`", f"leave out {section}.{name}") for name, _ in given]
+        return Finding("elbo", "warning", text, gain.p_value, (longer, *leave) if given else (Remedy("train longer"),))
     if gain.stderr > gain.tolerance:
         return Finding("elbo", "note", f"The ELBO is too noisy to tell whether the fit has converged: {numbers}.")
     return Finding("elbo", "fine", f"Training longer gains nothing that matters: {numbers}.", gain.p_value)

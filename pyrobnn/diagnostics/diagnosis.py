@@ -1,6 +1,6 @@
 """The check of a whole fit: can it be trusted?"""
 
-import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +11,7 @@ from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive
+from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._torch.inputs import X
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.chains import chains_of
@@ -27,13 +28,13 @@ from pyrobnn.diagnostics.predictive_checks import (
     ranking_finding,
     statistics_of,
 )
-from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
+from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding, section_of
 from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.verdict.baselines import Baseline, Verdict, fit_baselines
-from pyrobnn.verdict.comparison import advice, compare_with_baselines, sites_at_prior
+from pyrobnn.verdict.baselines import Verdict, fit_baselines
+from pyrobnn.verdict.comparison import compare_with_baselines, remedies, sites_at_prior
 from pyrobnn.verdict.left_out import memorised_targets
 
 _ORDER = ("warning", "note", "fine")
@@ -47,6 +48,9 @@ _MOST_FOR_KHAT = 10_000
 _FEWEST_EXAMPLES = 20
 _TOO_FEW = 10
 """Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
+_HOLD_OUT = Remedy("hold rows out: `train, test = data.split(0.25)`")
+_MOST_HELD_OUT = 0.5
+"""Share of the examples above which holding out more is no remedy."""
 
 
 @under(gradients)
@@ -67,8 +71,8 @@ def diagnose(
     - training: does the ELBO rise further, or do Markov chains disagree;
     - calibration: are held-out targets biased, too spread out or too close, outside their intervals, or less likely
       than the fit expects (see `predictive_checks`);
-    - baselines: does a constant predict as well, or a linear model better (`pyrobnn.verdict.baselines`), on held-out or
-      training data;
+    - baselines: does a constant predict as well, or a linear model better (`pyrobnn.verdict.baselines`), and has the
+      fit memorised its targets;
     - uncertainty: does it rank errors worse than chance, does the uncertainty of the weights reach the predictions, and
       is the mean of counts made up by a few draws;
     - layers: has the guide gone back to the prior at some weights.
@@ -84,8 +88,9 @@ def diagnose(
     Args:
         posterior: the fitted posterior.
         train: the training data: `Data`, a pair (x, y), or a loader, whose examples are all collected in memory.
-        test: held-out data, of which at most 1000 examples are used; without them, or with fewer than 10 of a class,
-            predictions are not judged.
+        test: held-out data, of which at most 1000 examples are used. With them all judgements of predictions rest on
+            them; fewer than 10, or than 10 that are not of the most frequent class, are not judged. Without them,
+            training data tell what is bad, and never that a fit is good.
         num_draws: number of draws S for predictions.
         false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit, split evenly between
             the tests. The comparison with baselines and the order of the errors need three standard errors.
@@ -115,41 +120,63 @@ def diagnose(
     findings = [*_of_training(posterior, train, level, seed), epistemic_finding(prediction), *mean_findings(prediction)]
     baselines = fit_baselines(posterior.bnn, train)
     has_classes = prediction.is_classification and y.ndim == 1
-    too_few = None if test is None else _too_few(y, train, class_names, has_classes=has_classes)
-    held_out = None if test is None or too_few is not None else Data(x, y)
-    verdict = _against_baselines(posterior, train, held_out, baselines, prediction.num_draws)
-    memorised = memorised_targets(posterior, train, baselines, advice(posterior))
-    findings += [] if memorised is None else [Finding("memorised", "warning", memorised)]
-    findings += [] if verdict is None else [Finding(BASELINE, **dataclasses.asdict(verdict))]
+    too_few, can_judge = (None, True) if test is None else _too_few(y, train, class_names, has_classes=has_classes)
+    held_out = None if test is None else Data(x, y)
+    verdict = None
+    if can_judge:
+        num = prediction.num_draws
+        verdict = compare_with_baselines(
+            posterior, train, baselines, held_out, num_draws=num, level=_THREE_ERRORS, most_rows=_MOST_EXAMPLES
+        )
+        is_good = verdict is not None and verdict.kind == "fine"
+        memorised = None if is_good else memorised_targets(posterior, train, baselines, held_out)
+        findings += [] if memorised is None else [Finding("memorised", "warning", memorised)]
+    if verdict is not None:
+        tries = remedies(posterior) if verdict.kind == "warning" else ()
+        findings.append(Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, tries))
     findings += _of_layers(posterior, verdict)
     if test is None:
-        text = "No data were held out: nothing here tells whether predictions are calibrated."
-        findings.append(Finding(HELD_OUT, "note", text))
+        text = "No data were held out: nothing here tells how good predictions of new rows are."
+        findings.append(Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,)))
     elif too_few is not None:
-        findings.append(Finding(HELD_OUT, "note", too_few))
-    else:
+        findings.append(too_few)
+    if test is not None and can_judge:
         findings += _of_held_out(posterior, prediction, x, y, level=level, seed=seed)
     findings += _of_weights(posterior, train)
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name != BASELINE))
     return Diagnosis(tuple(findings), false_alarm_rate)
 
 
-def _too_few(y: Tensor, train: Data, class_names: Sequence[str], *, has_classes: bool) -> str | None:
-    """Say of which held-out examples, with targets y, there are too few to judge predictions; None if enough."""
+def _too_few(y: Tensor, train: Data, class_names: Sequence[str], *, has_classes: bool) -> tuple[Finding | None, bool]:
+    """Say of which held-out examples, with targets y, there are too few, if so, and whether the others can be judged.
+
+    They can be if ten or more are not of the most frequent class.
+    """
     if len(y) < _TOO_FEW:
-        return f"{_counted(len(y))} held out, too few to judge the predictions: hold out 10 or more."
+        text = f"{_counted(len(y))} held out, too few to judge the predictions."
+        return _few(text, len(y) + len(train), "examples"), False
     if not has_classes:
-        return None
+        text = f"Only {counted(len(y), 'example')} were held out: calibration can hardly be judged."
+        few = _few(text, len(y) + len(train), "examples", _FEWEST_EXAMPLES)
+        return few if len(y) < _FEWEST_EXAMPLES else None, True
     classes = train.y.unique()
     counts = [int((y == label).sum()) for label in classes]
     rarest = min(range(len(counts)), key=counts.__getitem__)
     if counts[rarest] >= _TOO_FEW:
-        return None
-    label = int(classes[rarest])
-    name = repr(class_names[label]) if class_names else label
-    return (
-        f"{_counted(counts[rarest])} of class {name} among the {len(y)} held out, too few to judge the predictions: "
-        "hold out more rows, so that each class has 10 or more."
+        return None, True
+    label, are_others_enough = int(classes[rarest]), len(y) - max(counts) >= _TOO_FEW
+    name = f"class {repr(class_names[label]) if class_names else label}"
+    what = "predictions of this class" if are_others_enough else "predictions"
+    text = f"{_counted(counts[rarest])} of {name} among the {len(y)} held out, too few to judge the {what}."
+    return _few(text, counts[rarest] + int((train.y == label).sum()), f"examples of {name}"), are_others_enough
+
+
+def _few(text: str, total: int, of: str, least: int = _TOO_FEW) -> Finding:
+    """Note that few of a number of examples were held out, and how to mend it."""
+    share = math.ceil(100 * (least + 0.5) / total) / 100
+    more = Remedy(f"hold out {least} or more {of}", f"hold out {least} or more {of} {change(f'data.test={share:g}')}")
+    return Finding(
+        HELD_OUT, "note", text, remedies=(more if share <= _MOST_HELD_OUT else Remedy(f"collect more {of}"),)
     )
 
 
@@ -172,44 +199,21 @@ def _by_steps(posterior: Posterior | Mixture) -> bool:
 def _of_training(posterior: Posterior | Mixture, train: Data, level: float, seed: int) -> list[Finding]:
     chains = chains_of(posterior, train)
     findings = [] if chains is None else chain_findings(chains)
-    endings = [ending for ending in map(ending_finding, members_of(posterior)) if ending is not None]
+    every = (ending_finding(member, section_of(posterior)) for member in members_of(posterior))
+    endings = [ending for ending in every if ending is not None]
     if _by_steps(posterior) and not endings:
         findings.append(continuation_finding(posterior, train, level, derive(seed, "continuation")))
     return findings + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
-
-
-def _against_baselines(
-    posterior: Posterior | Mixture,
-    train: Data,
-    test: Data | None,
-    baselines: dict[str, Baseline],
-    num_draws: int,
-) -> Verdict | None:
-    """Compare with baselines on held-out data and, where these do not tell, on training data."""
-
-    def by(data: Data | None) -> Verdict | None:
-        return compare_with_baselines(
-            posterior, train, baselines, data, num_draws=num_draws, level=_THREE_ERRORS, most_rows=_MOST_EXAMPLES
-        )
-
-    verdict = by(test)
-    if test is None or verdict is None or verdict.kind != "note":
-        return verdict
-    on_training = by(None)
-    return on_training if on_training is not None and on_training.kind == "warning" else verdict
 
 
 def _of_held_out(
     posterior: Posterior | Mixture, prediction: Prediction, x: X, y: Tensor, *, level: float, seed: int
 ) -> list[Finding]:
     """Judge predictions at x by the targets y, and by targets simulated from the fit."""
-    were = "was" if len(x) == 1 else "were"
-    few = f"Only {counted(len(x), 'example')} {were} held out: calibration can hardly be judged."
-    findings = [Finding(HELD_OUT, "note", few)] if len(x) < _FEWEST_EXAMPLES else []
     targets_seed = derive(seed, "simulated targets")
     num = num_simulations(level, len(members_of(posterior)))
     simulated = posterior.predict(x, num_draws=num, seed=targets_seed).sample(seed=targets_seed)
-    findings += predictive_findings(prediction, y, simulated, level, seed=seed)
+    findings = predictive_findings(prediction, y, simulated, level, seed=seed)
     ranking = ranking_finding(prediction, y, _THREE_ERRORS, seed=seed)
     return findings if ranking is None else [*findings, ranking]
 
@@ -223,16 +227,19 @@ def _of_layers(posterior: Posterior | Mixture, verdict: Verdict | None) -> list[
     if not names:
         return []
     weights = [name for name in posterior.bnn.site_names if posterior.bnn.initial_values[name].ndim > 1]
-    text = f"Collapse to the prior at {', '.join(names)}: all of these weights have taken nothing from the data. "
-    if len(names) == len(weights) and (verdict is None or verdict.kind != "fine"):
-        text += "Nothing is left that learns: train longer, and check that the noise is not too large."
-        return [Finding("prior", "warning", text)]
+    text = f"Collapse to the prior at {', '.join(names)}: all of these weights have taken nothing from the data."
+    is_better = verdict is not None and verdict.is_better
+    if len(names) == len(weights) and not is_better:
+        longer = Remedy("train longer", "train longer: leave out fit.steps and fit.epochs")
+        noise = Remedy("check that the noise is not too large")
+        return [Finding("prior", "warning", f"{text} Nothing is left that learns.", remedies=(longer, noise))]
     is_joint = any(built(member.guide).gaussian_blocks() for member in members_of(posterior))
-    if is_joint and verdict is not None and verdict.kind == "fine":
+    if is_joint and is_better:
         return []  # of correlated weights each alone may stay near the prior
     is_bad = verdict is not None and verdict.kind == "warning"
-    text += "Their layers only add noise: leave them out." if is_bad else "Fewer layers or units may do as well."
-    return [Finding("prior", "warning" if is_bad else "note", text)]
+    text += " Their layers only add noise." if is_bad else " Fewer layers or units may do as well."
+    leave = (Remedy("leave these layers out", "take fewer layers, or fewer units (--set net.hidden=[10])"),)
+    return [Finding("prior", "warning" if is_bad else "note", text, remedies=leave if is_bad else ())]
 
 
 def _of_weights(posterior: Posterior | Mixture, train: Data) -> list[Finding]:

@@ -6,8 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from pyrobnn._core.remedies import Remedy, change
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Finding
+from pyrobnn.diagnostics.training_checks import section_of
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -34,12 +36,15 @@ def failure_finding(posterior: Posterior | Mixture, train: Data, *, num_draws: i
     is_fast = rate is not None and rate >= 10 * _USUAL_RATE
     if not ratio > (_NO_BETTER if is_fast else _TIMES_WORSE):
         return None
-    cure = "Train longer, or standardise the data."
-    if rate is not None and rate > _USUAL_RATE:
-        cure = f"The learning rate, {rate:g}, is probably too high: try {_USUAL_RATE:g} (fit.lr={_USUAL_RATE:g})."
     word = "worse" if ratio > _TIMES_WORSE else "no better"
-    text = f"The fit failed: it predicts its own training data {word} than a constant does ({number}). {cure}"
-    return Finding(FAILED, "warning", text)
+    text = f"The fit failed: it predicts its own training data {word} than a constant does ({number})."
+    if rate is not None and rate > _USUAL_RATE:
+        text += f" The learning rate, {rate:g}, is probably too high."
+        lower = f"{section_of(posterior)}.lr={_USUAL_RATE:g}"
+        return Finding(
+            FAILED, "warning", text, remedies=(Remedy(f"try lr={_USUAL_RATE:g}", f"lower it {change(lower)}"),)
+        )
+    return Finding(FAILED, "warning", text, remedies=(Remedy("train longer"), Remedy("standardise the data")))
 
 
 def _largest(rates: Any) -> float:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from pyrobnn._core.counts import counted
+from pyrobnn._core.remedies import Remedy, Spelling, mended
 
 Kind = Literal["warning", "note", "fine"]
 HELD_OUT = "held-out data"
@@ -20,17 +21,23 @@ class Finding:
     Attributes:
         name: the subject of the check, such as "elbo" or "bias".
         kind: "warning" for a reason not to trust the fit, "note" for information, "fine" otherwise.
-        text: a sentence, with the number behind it.
+        text: a sentence or more, with the number behind it.
         p_value: chance of a number as extreme if the fit is good, in both tails; None without a test.
+        remedies: what to try, for a reader of Python and for one at the command line.
     """
 
     name: str
     kind: Kind
     text: str
     p_value: float | None = None
+    remedies: tuple[Remedy, ...] = ()
+
+    def said(self, spelling: Spelling = "python") -> str:
+        """Return the text and what to try."""
+        return mended(self.text, self.remedies, spelling)
 
     def __str__(self) -> str:
-        return f"{_MARKS[self.kind]} {self.text}"
+        return f"{_MARKS[self.kind]} {self.said()}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +57,12 @@ class Diagnosis:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The reasons not to trust the fit."""
-        return tuple(finding.text for finding in self.findings if finding.kind == "warning")
+        return tuple(finding.said() for finding in self.findings if finding.kind == "warning")
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Further findings that a reader should know."""
-        return tuple(finding.text for finding in self.findings if finding.kind == "note")
+        return tuple(finding.said() for finding in self.findings if finding.kind == "note")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.random import derive
+from pyrobnn._core.remedies import Remedy, change
 from pyrobnn.diagnostics.findings import Finding
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import errors_and_uncertainty
@@ -30,61 +31,96 @@ _FEWEST_SIMULATIONS = 200
 _ORDERS = 200
 
 
+_ENSEMBLE = Remedy("take an ensemble", f"average several networks {change('fit.type=ensemble')}")
+_LONGER = Remedy("train longer", "train longer, if fit.steps or fit.epochs are set: leave them out")
+_NARROWER = Remedy("narrow the prior", f"narrow the prior {change('prior.type=normal', 'prior.scale=0.3')}")
+_MEASURED = Remedy(
+    "let the noise be measured: leave out its number", "let the noise be measured: leave out likelihood.scale"
+)
+_VARYING = Remedy(
+    "let the noise depend on the inputs, scale='heteroscedastic'",
+    f"let the noise depend on the inputs {change('likelihood.type=gaussian', 'likelihood.scale=heteroscedastic')}",
+)
+_HEAVIER = Remedy(
+    "look for outliers, and take noise with heavy tails, StudentT()",
+    f"look for outliers, and take noise with heavy tails {change('likelihood.type=student_t')}",
+)
+_OF_NOISE = (_MEASURED, _VARYING, _HEAVIER)
+_SPREAD_COUNTS = Remedy(
+    "take counts that may spread more, NegativeBinomial()",
+    f"take counts that may spread more {change('likelihood.type=negative_binomial')}",
+)
+_OTHER_GUIDE = Remedy("take another guide", f"take another guide {change('guide.type=mean_field')}")
+_SHIFT_OF_DATA = Remedy("look for what differs between training and held-out examples")
+
+
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """The words for a statistic that is too low, too high, or as it should be, and how to write its value."""
+    """The words for a statistic that is too low, too high, or as it should be, how to write its value, and what helps.
+
+    Attributes:
+        low, high, fine: sentences.
+        number: the form of the value.
+        if_low, if_high: what to try.
+    """
 
     low: str
     high: str
     fine: str
     number: str
+    if_low: tuple[Remedy, ...]
+    if_high: tuple[Remedy, ...]
 
 
-_DUE = "where {expected} ± {error} is due"
+_DUE = "where {expected} ± {error} is expected"
+_SIDE = "on average a share of {value} of the predictive distribution lies below its target, {due}"
+_BIASED = (_SHIFT_OF_DATA, _ENSEMBLE)
+_SURE = "The share of right labels less the mean confidence is {value}, {due}."
 _WORDS = {
     "bias": _Words(
-        "Targets lie below the predictions: their mean rank in the predictive distribution is {value}, {due}. The "
-        "fit is biased, or far too sure of itself: look for a shift between training and test data, or try a richer"
-        " guide or an ensemble.",
-        "Targets lie above the predictions: their mean rank in the predictive distribution is {value}, {due}. The "
-        "fit is biased, or far too sure of itself: look for a shift between training and test data, or try a richer"
-        " guide or an ensemble.",
-        "Targets lie above and below the predictions as chance has it: their mean rank is {value}, {due}.",
+        f"Targets lie below the predictions: {_SIDE}. The fit is biased, or far too sure of itself.",
+        f"Targets lie above the predictions: {_SIDE}. The fit is biased, or far too sure of itself.",
+        f"Targets lie above and below the predictions as chance has it: {_SIDE}.",
         "{:.3f}",
+        _BIASED,
+        _BIASED,
     ),
     "spread": _Words(
-        "The predictions are too wide: ranks of the targets spread {value} times as much as uniform ones, {due}. "
-        "The noise may be over-estimated, or the posterior too vague: train longer, or narrow the prior.",
-        "The predictions are too narrow: ranks of the targets spread {value} times as much as uniform ones, {due}. "
-        "The noise may be under-estimated, or the guide too tight: learn the noise, or use an ensemble.",
-        "Predictions are as wide as they should be: ranks of the targets spread {value} times as much as uniform "
-        "ones, {due}.",
+        "The predictions are too wide: ranks of the targets in them spread {value} times as much as uniform ones, "
+        "{due}. The noise may be over-estimated, or the posterior too vague.",
+        "The predictions are too narrow: ranks of the targets in them spread {value} times as much as uniform ones, "
+        "{due}. The noise may be under-estimated, or the posterior too narrow.",
+        "Predictions are as wide as they should be: ranks of the targets in them spread {value} times as much as "
+        "uniform ones, {due}.",
         "{:.2f}",
+        (_LONGER, _NARROWER),
+        (_MEASURED, _ENSEMBLE),
     ),
     "coverage": _Words(
-        "The central 95 % of the predictive distributions hold {value} of the targets, {due}: they are too narrow. "
-        "Widen them by a learned noise or an ensemble.",
-        "The central 95 % of the predictive distributions hold {value} of the targets, {due}: they are too wide. "
-        "Train longer, or narrow the prior.",
+        "The central 95 % of the predictive distributions hold {value} of the targets, {due}: they are too narrow.",
+        "The central 95 % of the predictive distributions hold {value} of the targets, {due}: they are too wide.",
         "The central 95 % of the predictive distributions hold {value} of the targets, {due}.",
         "{:.1%}",
+        (_MEASURED, _ENSEMBLE),
+        (_LONGER, _NARROWER),
     ),
     "confidence": _Words(
-        "The fit is over-confident: the share of right labels less the mean confidence is {value}, {due}. Use an "
-        "ensemble or a richer guide, or a stronger prior.",
-        "The fit is under-confident: the share of right labels less the mean confidence is {value}, {due}. The "
-        "posterior is too vague: train longer, narrow the prior, or tune it by the evidence.",
-        "Labels are right as often as their probabilities say: the share of right labels less the mean confidence is "
-        "{value}, {due}.",
+        f"The fit is over-confident: it is right less often than it says. {_SURE}",
+        f"The fit is under-confident: it is right more often than it says. {_SURE}",
+        f"The fit is right as often as it says. {_SURE}",
         "{:.1%}",
+        (_ENSEMBLE, _NARROWER),
+        (_LONGER, _NARROWER),
     ),
     "surprise": _Words(
-        "Targets are less likely than the fit expects of itself: their log score is {value} nats an example, {due}."
-        " It misses something: outliers, a shift, or the wrong likelihood.",
-        "Targets are more likely than the fit expects of itself: their log score is {value} nats an example, {due}."
-        " Its predictions are vaguer than the data call for: train longer, or narrow the prior.",
-        "Targets are as likely as the fit expects of itself: their log score is {value} nats an example, {due}.",
+        "Targets are less likely than the fit expects of itself: their mean log score is {value} nats, {due}. It "
+        "misses something, such as outliers, or a difference between training and held-out examples.",
+        "Targets are more likely than the fit expects of itself: their mean log score is {value} nats, {due}. Its "
+        "predictions are vaguer than the data call for.",
+        "Targets are as likely as the fit expects of itself: their mean log score is {value} nats, {due}.",
         "{:.2f}",
+        (_SHIFT_OF_DATA, _HEAVIER),
+        (_LONGER, _NARROWER),
     ),
 }
 _SHIFT = {"bias": 0.5}
@@ -128,7 +164,19 @@ def _finding(name: str, value: float, simulated: np.ndarray, level: float, predi
     numbers = {"value": value + shift, "expected": expected + shift, "error": error}
     shown = {key: words.number.format(number) for key, number in numbers.items()}
     text = template.format(value=shown["value"], due=_DUE.format(**shown))
-    return Finding(name, "fine" if p_value >= level else "warning", text, p_value)
+    if p_value >= level:
+        return Finding(name, "fine", text, p_value)
+    remedies = words.if_high if value > expected else words.if_low
+    return Finding(name, "warning", text, p_value, _fitting(remedies, prediction))
+
+
+def _fitting(remedies: tuple[Remedy, ...], prediction: Prediction) -> tuple[Remedy, ...]:
+    """Return the remedies for such targets: of real numbers alone the noise can be changed."""
+    if prediction.is_continuous:
+        return remedies
+    instead = (_SPREAD_COUNTS,) if prediction.has_quantiles else ()
+    others = tuple(remedy for remedy in remedies if remedy not in _OF_NOISE)
+    return others if len(others) == len(remedies) else (*instead, *others)
 
 
 def num_simulations(level: float, members: int) -> int:
@@ -182,17 +230,19 @@ def epistemic_finding(prediction: Prediction) -> Finding:
         total = _total_variance(prediction)
         share = float((_mean(prediction, prediction.epistemic_variance) / total.clamp_min(1e-300)).min())
     if not math.isfinite(share):
-        text = "The predictions have no finite or known mean, and so no epistemic part that can be told."
+        text = "The predictions have no finite or known mean, so the share of doubt about the weights cannot be told."
         return Finding("epistemic", "note", text)
     if share > _NEGLIGIBLE:
-        text = f"The uncertainty of the weights makes up {share:.1%} of the predictive variance."
+        text = (
+            f"Doubt about the weights, which more data would remove, makes up {share:.1%} of the predictive variance."
+        )
         return Finding("epistemic", "fine", text)
     words = f"near zero ({share:.1e} of it)" if share > 0 else "zero"
     text = (
         f"The epistemic part of the predictive variance is {words}: the posterior behaves like a single network, as a "
         "point estimate such as MAP does, and says nothing about what more data would teach."
     )
-    return Finding("epistemic", "warning", text)
+    return Finding("epistemic", "warning", text, remedies=(_OTHER_GUIDE, _ENSEMBLE))
 
 
 def mean_findings(prediction: Prediction) -> list[Finding]:
@@ -202,9 +252,10 @@ def mean_findings(prediction: Prediction) -> list[Finding]:
         return []
     text = (
         f"The predictive mean rests on less than a fifth of the draws at {few} of {len(prediction)} inputs, where "
-        "a few rates are far above the others. Take the median, `prediction.quantile(0.5)`, or another guide."
+        "a few rates are far above the others."
     )
-    return [Finding("mean", "warning", text)]
+    median = Remedy("take the median, `prediction.quantile(0.5)`", "distrust the mean there, and keep to the intervals")
+    return [Finding("mean", "warning", text, remedies=(median, _OTHER_GUIDE))]
 
 
 def _total_variance(prediction: Prediction) -> Tensor:
@@ -245,12 +296,12 @@ def ranking_finding(prediction: Prediction, y: Any, level: float, *, seed: int) 
     if error == 0:
         return None
     p_value = float(student.sf((observed - chance.mean()) / error, _ORDERS - 1))
-    numbers = f"the area under the sparsification curve is {observed:.2f}; a random order has {chance.mean():.2f}"
+    left = f"dropping the least sure examples first leaves {observed:.2f} of the error on average"
+    numbers = f"{left}, dropping them at random {chance.mean():.2f}"
     if p_value >= level:
-        text = f"The uncertainty ranks errors no worse than chance: {numbers}, and smaller is better."
-        return Finding("ranking", "fine", text, p_value)
+        return Finding("ranking", "fine", f"The uncertainty ranks errors no worse than chance: {numbers}.", p_value)
     text = (
-        f"The uncertainty ranks errors worse than chance: {numbers} ± {error:.2f}, and smaller is better. Errors "
-        "are larger where the fit is surer: do not select examples by it. Try heteroscedastic noise, or an ensemble."
+        f"The uncertainty ranks errors worse than chance: {numbers} ± {error:.2f}. Errors are larger where the fit is "
+        "surer: do not select examples by it."
     )
-    return Finding("ranking", "warning", text, p_value)
+    return Finding("ranking", "warning", text, p_value, _fitting((_VARYING, _ENSEMBLE), prediction))

@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pyrobnn import plots
+from pyrobnn._core.remedies import Spelling
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import ElboReport, elbo_report
 from pyrobnn.diagnostics.chains import chains_of
@@ -85,14 +86,16 @@ def render(
     baselines: Mapping[str, Mapping[str, Score]] = MappingProxyType({}),
     notes: Sequence[str] = (),
     columns: Mapping[str, Sequence[int]] | None = None,
+    doubts: Sequence[str] = (),
 ) -> Rendered:
     """Make the report of a run, with `test` None if the scores are about the training data.
 
     For a guide with a density the report has the audited ELBO, for a mixture the ELBO of each member that has an ELBO,
     and for Markov chains R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested
     tables or as a setting, or None. `baselines` are the same scores of simpler models, by the name of the model.
-    `notes` say what was assumed in reading the data, a line for each. `columns` are the positions of inputs by the name
-    of the column of a table that they were made from.
+    `notes` say what was assumed in reading the data, and `doubts` which columns to look at, a line for each. With a
+    spec the remedies are options of the command line, else they are calls. `columns` are the positions of inputs by the
+    name of the column of a table that they were made from.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(10)
@@ -107,6 +110,7 @@ def render(
     pictures = _pictures(posterior, train, scored, prediction, class_names)
     pictures += _over_the_columns(posterior, scored, columns)
     chains = chains_of(posterior, train)
+    spelling: Spelling = "python" if spec is None else "command"
     html = _template().render(
         title=f"{train.target_name}: Bayesian neural network",
         digits=digits,
@@ -117,7 +121,8 @@ def render(
         scores=[row for rows in words.score_rows(scores).values() for row in rows],
         baselines=baselines,
         evidence=_evidence(posterior),
-        next_steps=words.next_steps(diagnosis, has_test=test is not None),
+        spelling=spelling,
+        next_steps=words.next_steps(diagnosis, doubts, spelling),
         scored="training" if test is None else "test",
         num_scored=len(scored),
         main_pictures=[picture for picture in pictures if picture.is_main],

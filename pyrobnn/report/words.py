@@ -1,12 +1,14 @@
 """Sentences and tables of the report: the fit, the meaning of scores, settings as rows."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from pyrobnn._core.counts import counted
+from pyrobnn._core.remedies import Spelling
 from pyrobnn._core.settings import described, leaves, snake_case, to_dict
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
@@ -82,15 +84,18 @@ _REASONS = {
 
 _MEASURED = "normal priors with measured scales"
 _MAIN = (
-    "accuracy", "log_likelihood", "crps", "rmse", "r2", "coverage_95", "width_95", "brier", "ece", "auroc", "ause",
+    "log_likelihood", "auroc", "accuracy", "crps", "rmse", "r2", "coverage_95", "width_95", "brier", "ece", "ause",
 )  # fmt: skip
-"""The scores that a reader sees first."""
+"""The scores that a reader sees first, in their order."""
+_ONE_SIDED = 0.8
+"""Share of the most frequent class from which on accuracy says little."""
 
 
 def score_rows(scores: Mapping[str, Score]) -> dict[str, list[tuple[str, Score, str]]]:
     """Return the rows of the table of scores, name, score and meaning: the main rows, and the others."""
-    rows = [(name, entry, SCORE_MEANINGS.get(name, "")) for name, entry in scores.items()]
-    is_main = [name in _MAIN or name not in SCORE_MEANINGS for name in scores]
+    order = [*(name for name in _MAIN if name in scores), *(name for name in scores if name not in _MAIN)]
+    rows = [(name, scores[name], SCORE_MEANINGS.get(name, "")) for name in order]
+    is_main = [name in _MAIN or name not in SCORE_MEANINGS for name in order]
     return {
         "main": [row for row, main in zip(rows, is_main, strict=True) if main],
         "other": [row for row, main in zip(rows, is_main, strict=True) if not main],
@@ -108,6 +113,9 @@ def found(
 ) -> str:
     """Return a sentence on how well the network predicts, beside the baselines; empty without a finite score."""
     where = counted(num, "test example") if has_test else f"its own {counted(num, 'training example')}"
+    usual = baselines.get("constant", {}).get("accuracy")
+    if usual is not None and usual.value >= _ONE_SIDED and "accuracy" in scores:
+        return _of_rare(scores, baselines, usual, where)
     ways = {
         "accuracy": (_share, "finds", f"the class of # of {where}"),
         "r2": (_share, "explains", f"# of the variance of {train.target_name} in {where}"),
@@ -125,6 +133,27 @@ def found(
         said = f"The network {verb} {before}{shown(scores[name].value)}{after}"
         return f"{said}, where {rest}." if rest else f"{said}."
     return ""
+
+
+def _of_rare(
+    scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], usual: Score, where: str
+) -> str:
+    """Say how well classes are told of which one is far more frequent than all others."""
+    names = {"linear": "a linear model", "constant": "the shares of the classes alone"}
+    losses = [f"{names[kind]} {-entries['log_likelihood'].value:.3f}" for kind, entries in [*baselines.items()][::-1]]
+    said = (
+        f"The log loss of the network on {where} is {-scores['log_likelihood'].value:.3f}, with {' and '.join(losses)}"
+    )
+    auroc = scores.get("auroc")
+    told = (
+        ""
+        if auroc is None or not math.isfinite(auroc.value)
+        else (
+            f" Of two examples of different classes it tells which is which in {_share(auroc.value)} of cases (AUROC; "
+            "guessing: 50 %)."
+        )
+    )
+    return f"{said}; lower is better.{told} Accuracy says little: the most frequent class makes {_share(usual.value)}."
 
 
 def _share(value: float) -> str:
@@ -147,24 +176,20 @@ def trust(diagnosis: Diagnosis, *, has_test: bool) -> str:
         return "Whether it can be trusted is open: no data were held out."
     doubts = [f.text for f in diagnosis.findings if f.kind == "note" and f.name in (BASELINE, HELD_OUT)]
     if doubts:
-        reason = doubts[0].partition(":")[0].rstrip(".")
+        reason = re.split("[:.] ", doubts[0])[0].rstrip(".")
         return f"Use it with care: {reason[:1].lower()}{reason[1:]}."
     return f"It can be trusted for data like these: none of {num} checks gave a reason not to."
 
 
-def next_steps(diagnosis: Diagnosis, *, has_test: bool) -> list[str]:
-    """Return advice on the fit."""
-    steps = []
-    if diagnosis.warnings:
-        steps.append("Mend the faults that the warnings name, in order, fit again, and compare the two runs.")
-    if not has_test:
-        steps.append("Hold out data that the fit has not seen: only they tell whether the predictions can be trusted.")
-    return [
-        *steps,
-        "Fit the same data with another guide or prior, and let paired scores decide: pyrobnn compare RUN_DIR RUN_DIR.",
-        "Predict for new rows: pyrobnn predict RUN_DIR TABLE.csv.",
-        "Look further with ArviZ: pyrobnn.to_datatree(posterior, data), or posterior.nc of a run folder.",
-    ]
+def next_steps(diagnosis: Diagnosis, doubts: Sequence[str], spelling: Spelling) -> list[str]:
+    """Return what to do by what was found in the data and in the fit; nothing if nothing was."""
+    is_open = any(finding.remedies for finding in diagnosis.headlines)
+    compared = {
+        "python": "Try one remedy at a time, and compare the fits on the same held-out examples: bnn.compare_scores.",
+        "command": "Try one remedy at a time in another folder (--out runs/second), and compare both runs: pyrobnn "
+        "compare RUN_DIR RUN_DIR.",
+    }
+    return [*(f"{doubt[:1].upper()}{doubt[1:]}." for doubt in doubts), *([compared[spelling]] if is_open else [])]
 
 
 def sentence(posterior: Posterior | Mixture, train: Data) -> str:

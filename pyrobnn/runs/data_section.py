@@ -31,7 +31,8 @@ class DataSpec:
         categories: how columns of text become numbers, "onehot" or "ordinal".
         missing: "raise" refuses missing values, "impute" replaces them by means and adds indicator columns.
         split: number of the train/test split.
-        test: share of the rows to test on, for data without published splits; a tenth if not given.
+        test: share of the rows to test on, for data without published splits. If not given, a tenth of a data set by
+            name; of a file a fifth up to 1,000 rows, or more (`pyrobnn.datasets.load_table`).
         standardize: centre and scale inputs, and real-valued targets, by the training part; inputs with a natural
             scale, such as pixels, are left unchanged.
         validation: share of the training part that is held out to follow the fit, or None.
@@ -69,7 +70,6 @@ class DataSpec:
         """
         from pyrobnn import datasets
         from pyrobnn.data.in_memory import Data
-        from pyrobnn.datasets.base import TEST_FRACTION
 
         if self.path is not None and self.target is not None:
             dataset = datasets.load_table(
@@ -81,7 +81,7 @@ class DataSpec:
                 categories=self.categories,
                 missing=self.missing,
                 split=self.split,
-                test=TEST_FRACTION if self.test is None else self.test,
+                test=self.test,
             )
         elif self.name in ("sinusoid", "quartic"):
             dataset = _toy(self.name)

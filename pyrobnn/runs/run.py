@@ -12,6 +12,7 @@ from typing import Any
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, new_file, new_folder
+from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.table import columns_of
@@ -60,8 +61,9 @@ class RunResult:
 
     @property
     def failed(self) -> str | None:
-        """Why the fit is of no use at all, if it is (see `failure_finding`)."""
-        return next((finding.text for finding in self.diagnosis.findings if finding.name == "failed"), None)
+        """Why the fit is of no use at all, if it is (see `failure_finding`), for the command line."""
+        found = (finding for finding in self.diagnosis.findings if finding.name == "failed")
+        return next((finding.said("command") for finding in found), None)
 
 
 def run(
@@ -249,7 +251,11 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
             f"{folder} has no diagnosis.json: an earlier version made it, or it could not be written. Fit again."
         )
     table = json.loads(file.read_text(encoding="utf-8"))
-    return Diagnosis(tuple(Finding(**finding) for finding in table["findings"]), table["false_alarm_rate"])
+    findings = tuple(
+        Finding(**finding | {"remedies": tuple(Remedy(**one) for one in finding.get("remedies", ()))})
+        for finding in table["findings"]
+    )
+    return Diagnosis(findings, table["false_alarm_rate"])
 
 
 def _write_views(
@@ -281,6 +287,7 @@ def _write_views(
         class_names=prepared.dataset.class_names,
         notes=prepared.dataset.notes,
         columns=None if encoder is None else columns_of(encoder),
+        doubts=prepared.dataset.doubts,
     )
     with new_folder(folder / "figures", replaces=lambda _: True) as figures:
         for name, png in rendered.figures.items():

@@ -182,7 +182,8 @@ class RunSpec:
             net = dataclasses.replace(net, in_features=dataset.data.x[0].numel())
         if hasattr(net, "out_features") and net.out_features is None:
             net = dataclasses.replace(net, out_features=likelihood.num_outputs(dataset.data.y))
-        return dataclasses.replace(self, net=net, prior=parts["prior"], likelihood=likelihood, fit=fit)
+        data = self.data if self.data.path is None else dataclasses.replace(self.data, test=dataset.test)
+        return dataclasses.replace(self, data=data, net=net, prior=parts["prior"], likelihood=likelihood, fit=fit)
 
 
 def _known(dataset: Dataset) -> dict[str, Any]:

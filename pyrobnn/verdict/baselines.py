@@ -9,6 +9,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn._torch.lbfgs import minimize_in_place
@@ -263,13 +264,15 @@ class Verdict:
     Attributes:
         kind: "warning" where the fit predicts no better than a constant, or far worse than a linear model; "note" where
             nothing shows that it is better than either; "fine" otherwise.
-        text: a sentence with the numbers.
+        text: two sentences or three, the last with the numbers.
         p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
+        is_better: whether the fit scores more than a constant, also on training examples.
     """
 
     kind: Literal["warning", "note", "fine"]
     text: str
     p_value: float | None = None
+    is_better: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,42 +298,52 @@ class _Gain:
         return f"{self.mean:+.2f} ± {self.stderr:.2f}"
 
 
-def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, where: str, advice: str) -> Verdict:
+Basis = Literal["held out", "left out", "training"]
+"""The examples of a comparison: unseen by the fit, left out of it one by one, or those that it was trained on."""
+_EXAMPLES: dict[Basis, str] = {
+    "held out": "held-out example",
+    "left out": "training example, each left out of the fit",
+    "training": "training example, which flatter the fit",
+}
+
+
+def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> Verdict:
     """Compare the log scores of a fit and of the baselines, example by example.
 
     It warns if the fit is worse than the constant, or if it is not shown to be better and gains at most 0.05 nats per
     example with that confidence. It also warns if the fit attains less than 80 % of the linear model's gain over the
-    constant.
+    constant. The examples that a fit was trained on never show that it is good.
 
     Args:
         scores: log density or probability of each target, (N,), N at least 2.
         baselines: the scores of baselines by name, "constant" and perhaps "linear".
         level: the p-value below which a difference counts.
-        where: the source of the examples, to follow the numbers.
-        advice: a sentence on what to try.
+        basis: the examples.
     """
     over_constant = _Gain.of(scores - baselines["constant"])
     is_better = 1 - over_constant.below(0.0) < level
     linear = baselines.get("linear")
     gained = None if linear is None else _Gain.of(linear - baselines["constant"])
-    beside = "" if gained is None else f", and a linear model {gained}"
-    numbers = f"compared with a constant, the fit scores {over_constant} nats an example {where}{beside}"
+    noun, _, rest = _EXAMPLES[basis].partition(",")
+    beside = "" if gained is None else f", linear model {gained}"
+    numbers = f"Log score above a constant's, in nats an example, on {counted(len(scores), noun)}"
+    numbers = f"{numbers}{',' if rest else ''}{rest}: fit {over_constant}{beside}."
     p_value = max(over_constant.below(_NEGLIGIBLE), level if is_better else 0.0)
     if min(p_value, over_constant.below(0.0)) < level:
         cause = (
-            "The inputs say nothing of the target, or the fit has lost their information"
+            "Either the inputs say nothing of the target, or the fit has missed what they say."
             if gained is None or 1 - gained.below(0.0) >= level
-            else "The inputs do tell of the target"
+            else "The inputs do tell of the target: a linear model is better than a constant."
         )
-        text = f"The fit predicts no better than a constant, which ignores the inputs: {numbers}. {cause}. {advice}"
+        text = f"The fit predicts no better than a constant, which ignores the inputs. {cause} {numbers}"
         return Verdict("warning", text, min(p_value, over_constant.below(0.0)))
     if linear is not None and gained is not None:
         short = _Gain.of(scores - baselines["constant"] - _FAR_LESS * (linear - baselines["constant"]))
         if gained.mean > 0 and short.below(0.0) < level:
             share = over_constant.mean / gained.mean
             of_gain = f", with {share:.0%} of its gain" if share > 0 else ""
-            text = f"The fit predicts worse than a linear model{of_gain}: {numbers}. {advice}"
-            return Verdict("warning", text, short.below(0.0))
+            text = f"The fit predicts worse than a linear model{of_gain}. {numbers}"
+            return Verdict("warning", text, short.below(0.0), is_better)
         over_linear = _Gain.of(scores - linear)
         if 1 - over_linear.below(0.0) >= level and is_better:
             keep = "The linear model is simpler: keep it unless more data tell them apart."
@@ -340,13 +353,19 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, *, wher
                 if is_worse
                 else "Nothing shows that the fit predicts better than"
             )
-            text = f"{text} a linear model: {numbers}. {keep}"
-            return Verdict("note", text)
-    if not is_better:
-        if over_constant.mean > _NEGLIGIBLE:
-            return Verdict("note", f"{len(scores)} examples are too few to tell the fit from a constant: {numbers}.")
-        return Verdict("note", f"Nothing shows that the fit predicts better than a constant: {numbers}.")
-    return Verdict("fine", f"The fit predicts better than a constant{_and_linear(gained)}: {numbers}.")
+            return Verdict("note", f"{text} a linear model. {keep} {numbers}", is_better=True)
+    if not is_better and over_constant.mean > _NEGLIGIBLE:
+        text = f"{len(scores)} examples are too few to tell the fit from a constant"
+        text += ": a gain below three standard errors or so may be chance."
+    elif not is_better:
+        text = "Nothing shows that the fit predicts better than a constant."
+    elif basis == "training":
+        text = "How the fit compares with a constant and a linear model on new examples is open."
+    else:
+        return Verdict(
+            "fine", f"The fit predicts better than a constant{_and_linear(gained)}. {numbers}", is_better=True
+        )
+    return Verdict("note", f"{text} {numbers}", is_better=is_better)
 
 
 def _and_linear(gained: _Gain | None) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 from pyrobnn._core.errors import PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
+from pyrobnn._core.remedies import Remedy, change, mended
 from pyrobnn._core.waiting import waiting
 from pyrobnn._torch.processes import is_main_process
 from pyrobnn._torch.pyro import fast_pyro
@@ -23,7 +24,7 @@ from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.verdict.baselines import Baseline, Verdict, fit_baselines, judge
+from pyrobnn.verdict.baselines import Baseline, Basis, Verdict, fit_baselines, judge
 from pyrobnn.verdict.left_out import memorised_targets
 
 _SEE = "See docs/how-to/warnings.md."
@@ -40,6 +41,12 @@ _NEGLIGIBLE = 0.02
 """Nats a weight, in the mean, below which a site has taken nothing from the data."""
 _LEARNED = 0.25
 """Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
+
+_SIMPLER = (
+    Remedy("take one hidden layer with fewer units", f"take one small hidden layer {change('net.hidden=[10]')}"),
+    Remedy("tune the prior, by MarginalLikelihood()", f"tune the prior {change('fit.type=marginal_likelihood')}"),
+    Remedy("where weights are few, take NUTS", f"where weights are few, sample them {change('fit.type=nuts')}"),
+)
 
 
 def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool) -> None:
@@ -79,9 +86,9 @@ def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None
     if verdict is not None and verdict.kind == "warning":
         lost = sites_at_prior(posterior)
         layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
-        return f"{verdict.text}{layers}"
-    memorised = memorised_targets(posterior, data, baselines, advice(posterior)) if held_out is None else None
-    return memorised or _cut_short(posterior)
+        return mended(f"{verdict.text}{layers}", remedies(posterior))
+    memorised = memorised_targets(posterior, data, baselines) if held_out is None else None
+    return _cut_short(posterior) if memorised is None else mended(memorised, remedies(posterior))
 
 
 def _cut_short(posterior: Posterior | Mixture) -> str | None:
@@ -120,11 +127,12 @@ def compare_with_baselines(
     level: float,
     most_rows: int,
 ) -> Verdict | None:
-    """Compare predictions with the predictions of baselines, on data held out or on training data.
+    """Compare predictions with the predictions of baselines: on data held out if there are some, else on training data.
 
     On training data the baselines are cross-validated, and draws of Markov chains have the scores of `leave_one_out`.
     Draws of a guide are too far from the leave-one-out posterior (their k-hat is above 0.7 even for good predictions),
-    so their scores are used unchanged. These flatter the fit: a warning holds all the more for new data.
+    so their scores are used unchanged. These flatter the fit: a warning holds all the more for new data, and praise
+    does not.
 
     Args:
         posterior: the fit.
@@ -145,20 +153,21 @@ def compare_with_baselines(
         part = train[rows]
         prediction = posterior.predict(part.x, num_draws=num_draws)
         if all(built(member.guide).chains() is not None for member in members_of(posterior)):
-            scores, where = leave_one_out(prediction, part.y), "by leave-one-out"
+            scores = leave_one_out(prediction, part.y)
+            basis: Basis = "left out"
         else:
-            scores, where = prediction.log_prob(part.y).double().cpu(), "on its own training data, which flatter it"
+            scores, basis = prediction.log_prob(part.y).double().cpu(), "training"
         rivals = {
             name: base.cross_validated.log_prob(train.y[base.rows])[: len(rows)] for name, base in baselines.items()
         }
     else:
         order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))
-        part, where = held_out[order[:most_rows]], "on held-out data"
+        part, basis = held_out[order[:most_rows]], "held out"
         scores = posterior.predict(part.x, num_draws=num_draws).log_prob(part.y).double().cpu()
         rivals = {name: baseline.predict(part.x).log_prob(part.y) for name, baseline in baselines.items()}
     if len(part) < 2:
         return None
-    return judge(scores, rivals, level, where=where, advice=advice(posterior))
+    return judge(scores, rivals, level, basis)
 
 
 def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
@@ -207,13 +216,17 @@ def _at_prior(posterior: Posterior) -> list[str]:
         return unlearned
 
 
-def advice(posterior: Posterior | Mixture) -> str:
-    """Return advice for a fit that predicts badly."""
+def remedies(posterior: Posterior | Mixture) -> tuple[Remedy, ...]:
+    """Return what to try where a fit predicts badly."""
     noise = as_likelihood(posterior.bnn.settings["likelihood"]).noise
     record = members_of(posterior)[0].record.method
     method = record if isinstance(record, dict) and "max_steps" in record else {}  # its `steps` may be left out
     given = [name for name in ("steps", "epochs") if name in method]
-    changes = ["scale='tuned' for the noise"] if noise == "learned" else []
-    changes += [f"no `{name}`" for name in given if noise in OPEN]
-    measure = f"{' and '.join(changes)}, so that the noise is measured first, " if changes else ""
-    return f"Try {measure}one hidden layer with fewer units, MarginalLikelihood(), or NUTS where weights are few."
+    tuned = ["scale='tuned' for the noise"] if noise == "learned" else []
+    asked = ["set likelihood.scale=tuned"] if noise == "learned" else []
+    left = [name for name in given if noise in OPEN]
+    measured = Remedy(
+        f"measure the noise first: {', '.join([*tuned, *(f'no `{name}`' for name in left)])}",
+        f"measure the noise first: {', '.join([*asked, *(f'leave out fit.{name}' for name in left)])}",
+    )
+    return (*([measured] if tuned or left else []), *_SIMPLER)

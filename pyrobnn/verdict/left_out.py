@@ -17,7 +17,7 @@ from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.verdict.baselines import Baseline, judge
+from pyrobnn.verdict.baselines import Baseline, Basis, judge
 
 _DRAWS = 100
 _MOST_ENTRIES = 2**24
@@ -35,40 +35,54 @@ in the mean."""
 
 
 def memorised_targets(
-    posterior: Posterior | Mixture, train: Data, baselines: dict[str, Baseline], advice: str
+    posterior: Posterior | Mixture, train: Data, baselines: dict[str, Baseline], held_out: Data | None = None
 ) -> str | None:
-    """Report a fit whose training examples are far less likely when left out, if a linear model is as good.
+    """Report a fit under which new examples are far less likely than training examples, if a linear model is as good.
 
-    The loss is at least 2 nats per example; for labels and counts, 80 % of the constant's loss if that is less. The
-    network is linearised at the mean of the guide (see `left_out_scores`), so this is for large effects: noise that is
-    set too small, or learned after all targets are met. Networks that would take seconds are skipped, and real targets
-    that are ten times as many as the weights.
+    The new examples are those held out. Without them it is each training example left out of the fit, where the network
+    is linearised at the mean of the guide (see `left_out_scores`). Networks that would take seconds are then skipped.
+
+    The loss is at least 2 nats per example; for labels and counts, 80 % of the constant's loss if that is less. So this
+    is for large effects: noise that is set too small, or learned after all targets are met. Real targets that are ten
+    times as many as the weights are skipped. A fit that a comparison on held-out data does not warn of has not
+    memorised.
     """
     bnn = posterior.bnn
     is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
-    if is_real and train.y.numel() > _TOO_MANY * bnn.num_weights:
+    if "linear" not in baselines or (is_real and train.y.numel() > _TOO_MANY * bnn.num_weights):
         return None
-    left_out = left_out_scores(posterior, train)
-    if left_out is None or "linear" not in baselines:
-        return None
-    rows = baselines["constant"].rows
-    rivals = {name: baseline.cross_validated.log_prob(train.y[rows]) for name, baseline in baselines.items()}
-    part, constant = train[rows], rivals["constant"]
+    part = train[baselines["constant"].rows]
     draws = max(_DRAWS, len(members_of(posterior)))
     prediction = posterior.predict(part.x, num_draws=draws)
-    kept = prediction.log_prob(part.y).double().cpu()
-    scores = torch.maximum(left_out[rows], constant - _FAR_BELOW)
-    lost = float((kept - scores).mean())
+    basis: Basis = "left out" if held_out is None else "held out"
+    if held_out is None:
+        left_out = left_out_scores(posterior, train)
+        if left_out is None:
+            return None
+        new = left_out[baselines["constant"].rows]
+        rivals = {name: baseline.cross_validated.log_prob(part.y) for name, baseline in baselines.items()}
+    else:
+        new = posterior.predict(held_out.x, num_draws=draws).log_prob(held_out.y).double().cpu()
+        rivals = {name: baseline.predict(held_out.x).log_prob(held_out.y) for name, baseline in baselines.items()}
+    constant = rivals["constant"]
+    scores = torch.maximum(new, constant - _FAR_BELOW)
+    lost = float(prediction.log_prob(part.y).double().mean() - scores.mean())
     threshold = _LOST
     if bnn.settings["likelihood"].integer_targets:
         threshold = min(_LOST, -_SHARE * float(constant.mean()))
-    if lost < threshold or judge(scores, rivals, _LEVEL, where="", advice="").kind == "fine":
+    kind = judge(scores, rivals, _LEVEL, basis).kind
+    if lost < threshold or kind == "fine" or (basis == "held out" and kind == "note"):
         return None
     blame = "It is too sure of its classes" if prediction.is_classification else "Its intervals are too narrow"
+    if basis == "held out":
+        return (
+            f"The fit has memorised its targets: a held-out example is {lost:.1f} nats less likely than one that the "
+            f"fit was trained on. {blame} on new data."
+        )
     return (
-        f"The fit has memorised its targets: an example is {lost:.1f} nats less likely where it is left out. Compared "
-        f"with a constant, the fit then scores {float((scores - constant).mean()):+.2f} nats an example, and a linear "
-        f"model {float((rivals['linear'] - constant).mean()):+.2f}. {blame} on new data. {advice}"
+        f"The fit has memorised its targets: a training example is {lost:.1f} nats less likely where it is left out of "
+        f"the fit. {blame} on new data. Log score above a constant's, in nats an example, each left out: fit "
+        f"{float((scores - constant).mean()):+.2f}, linear model {float((rivals['linear'] - constant).mean()):+.2f}."
     )
 
 

@@ -1,0 +1,41 @@
+"""Remedies: what may mend a fit, as one writes it in Python and on the command line."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+Spelling = Literal["python", "command"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Remedy:
+    """Something to try: words that go on after "To mend it,".
+
+    Attributes:
+        python: for a reader who calls functions.
+        command: for a reader at the command line, with its options; the same words if empty.
+
+    Examples:
+        >>> longer = Remedy("raise `max_steps`", "train longer (--set fit.max_steps=300000)")
+        >>> mended("It was cut short.", [longer], "command")
+        'It was cut short. To mend it, train longer (--set fit.max_steps=300000).'
+    """
+
+    python: str
+    command: str = ""
+
+    def said(self, spelling: Spelling) -> str:
+        """Return the words for a reader."""
+        return self.command or self.python if spelling == "command" else self.python
+
+
+def mended(text: str, remedies: Sequence[Remedy], spelling: Spelling = "python") -> str:
+    """Return a text with a sentence on its remedies, which are alternatives."""
+    *others, last = [remedy.said(spelling) for remedy in remedies] or [""]
+    listed = f"{'; '.join(others)}; or {last}" if others else last
+    return f"{text} To mend it, {listed}." if listed else text
+
+
+def change(*settings: str) -> str:
+    """Return the options that change settings of a run, such as "fit.max_steps=300000", in brackets."""
+    return f"({' '.join(f'--set {one}' for one in settings)})"
