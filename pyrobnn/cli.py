@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, printable
+from pyrobnn._core.remedies import reader
 from pyrobnn._core.table_files import check_names, ending
 from pyrobnn._core.waiting import waiting
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
@@ -69,6 +70,7 @@ Changes = Annotated[
 def main() -> None:
     """Run the command line, with warnings as lines like the other findings."""
     warnings.showwarning = _warned
+    reader.set("command")
     app()
 
 

@@ -13,6 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import pyrobnn
+from pyrobnn._core.errors import warn_user
+from pyrobnn._core.remedies import Remedy, reader
 from pyrobnn.cli import app
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.spec import RunSpec
@@ -217,22 +219,29 @@ def test_errors_in_a_table_are_one_line(here):
         assert done.stderr.count("\n") == 1
 
 
-OF_CHAINS = ("fit.num_draws", "fit.num_chains", "fit.warmup", "fit.target_accept")
+METHODS = {"burn_in": "sgld", "bootstrap": "ensemble", "starts": "evidence_framework", "max_steps": "svi"}
 
 
 def test_remedies_are_options_that_the_command_line_takes():
-    """Every change that verdict and diagnostics name is one of a spec; chains alone have chains."""
-    sources = [
-        path for room in ("verdict", "diagnostics") for path in (Path(pyrobnn.__file__).parent / room).glob("*.py")
-    ]
-    calls = [call for path in sources for call in re.findall(r"change\(([^)]*)\)", path.read_text(encoding="utf-8"))]
+    """Every change of the package's remedies is one of a spec, of a method that has the setting."""
+    sources = [path.read_text(encoding="utf-8") for path in Path(pyrobnn.__file__).parent.rglob("*.py")]
+    calls = [call for text in sources for call in re.findall(r"\bchange\(([^)]*)\)", text)]
     changes = [settings for call in calls if (settings := re.findall(r"'([a-z_.]+=[^'{]+)'", call))]
     assert ["net.hidden=[10]"] in changes
-    assert len(changes) >= 14
+    assert len(changes) >= 24
     for settings in changes:
-        method = ["fit.type=nuts"] if settings[0].startswith(OF_CHAINS) else []
-        options = [*method, *settings]
-        RunSpec.from_dict(apply_overrides({"data": {"path": "t.csv", "target": "y"}}, options))
+        section, _, name = settings[0].partition("=")[0].partition(".")
+        method = [f"fit.type={METHODS.get(name, 'nuts')}"] if section == "fit" and name != "type" else []
+        RunSpec.from_dict(apply_overrides({"data": {"path": "t.csv", "target": "y"}}, [*method, *settings]))
+
+
+def test_warnings_speak_to_the_reader_at_the_command_line():
+    remedies = [Remedy("raise `max_steps`", "train longer (--set fit.max_steps=9)")]
+    for said, words in (("python", "raise `max_steps`"), ("command", r"train longer \(--set fit.max_steps=9\)")):
+        token = reader.set(said)
+        with pytest.warns(UserWarning, match=f"^Too short. To mend it, {words}.$"):
+            warn_user("Too short.", remedies=remedies)
+        reader.reset(token)
 
 
 def test_the_terminal_says_what_the_report_says_and_names_its_own_options(here):

@@ -3,9 +3,11 @@
 import difflib
 import reprlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from pyrobnn._core.remedies import Remedy, mended
 
 _PACKAGE = str(Path(__file__).parents[1])
 REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
@@ -64,9 +66,9 @@ class FewDrawsWarning(UserWarning):
     """
 
 
-def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line of the user's code that called the package."""
-    warnings.warn(message, category, skip_file_prefixes=(_PACKAGE,))
+def warn_user(message: str, category: type[Warning] = UserWarning, *, remedies: Sequence[Remedy] = ()) -> None:
+    """Warn at the line of the user's code that called the package, with what to try."""
+    warnings.warn(mended(message, remedies), category, skip_file_prefixes=(_PACKAGE,))
 
 
 def printable(text: str) -> str:

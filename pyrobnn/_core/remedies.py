@@ -2,9 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Literal
 
 Spelling = Literal["python", "command"]
+reader: ContextVar[Spelling] = ContextVar("reader", default="python")
+"""The reader of what is said while work goes on, such as warnings; the command line sets it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +32,9 @@ class Remedy:
         return self.command or self.python if spelling == "command" else self.python
 
 
-def mended(text: str, remedies: Sequence[Remedy], spelling: Spelling = "python") -> str:
-    """Return a text with a sentence on its remedies, which are alternatives."""
-    *others, last = [remedy.said(spelling) for remedy in remedies] or [""]
+def mended(text: str, remedies: Sequence[Remedy], spelling: Spelling | None = None) -> str:
+    """Return a text with a sentence on its remedies, which are alternatives; for the `reader` without a spelling."""
+    *others, last = [remedy.said(spelling or reader.get()) for remedy in remedies] or [""]
     listed = f"{'; '.join(others)}; or {last}" if others else last
     return f"{text} To mend it, {listed}." if listed else text
 

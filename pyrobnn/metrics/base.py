@@ -8,6 +8,8 @@ import numpy as np
 from torch import Tensor
 
 _RESAMPLES = 200
+_ROUNDING = 1e-14
+"""Share of a value below which its standard error is none but the rounding of equal numbers."""
 _MOST_DIGITS = 8
 """Digits before the decimal point, and after it, beyond which numbers are written with powers of ten."""
 
@@ -69,6 +71,7 @@ def digits(value: float, stderr: float, sign: str = "") -> tuple[str, str]:
     Without an error the value has four digits, and its error is empty. Powers of ten stand for extreme sizes only.
     `sign="+"` writes the sign of positive values, too.
     """
+    stderr = 0.0 if stderr < _ROUNDING * abs(value) else stderr
     plain_error = "" if math.isnan(stderr) else f"{stderr:.2g}"
     if not math.isfinite(value):
         return f"{value:{sign}g}", plain_error

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import FewDrawsWarning, warn_user
+from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.vectorize import is_alike
 
 _WIDEST = 2.0
@@ -45,7 +46,11 @@ def tell_of_few_draws(rests_on_few: Tensor, num_draws: int) -> None:
     if few:
         warn_user(
             f"The mean over {num_draws} draws rests on less than a fifth of them at {few} of {len(rests_on_few)} "
-            "inputs: the rates of the others are far smaller. Take the median, `prediction.quantile(0.5)`. See "
-            "docs/how-to/likelihoods.md.",
+            "inputs: the rates of the others are far smaller. See docs/how-to/likelihoods.md.",
             FewDrawsWarning,
+            remedies=(
+                Remedy(
+                    "take the median, `prediction.quantile(0.5)`", "distrust the mean there, and keep to the intervals"
+                ),
+            ),
         )

@@ -9,6 +9,7 @@ from torch.func import grad
 
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.globs import assign
+from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._torch.forward_mode import missing_forward_mode
 from pyrobnn._torch.inputs import X
 from pyrobnn._torch.symmetric import LARGE
@@ -131,8 +132,17 @@ def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names
         length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
         warn_user(
             f"Laplace: structure={setting.structure!r} takes {task}, in all up to {operations:.0e} operations "
-            f"({length} at 20 GFLOPS{fewer}), and {8 * side**2 / 2**30:.1f} GiB: structure='diag' or 'low_rank', or "
-            "sites='last_layer', take less."
+            f"({length} at 20 GFLOPS{fewer}), and {8 * side**2 / 2**30:.1f} GiB.",
+            remedies=(
+                Remedy(
+                    "take structure='diag' or 'low_rank'",
+                    f"take less of the curvature {change('guide.type=laplace', 'guide.structure=diag')}",
+                ),
+                Remedy(
+                    "take sites='last_layer'",
+                    f"take the last layer alone {change('guide.type=laplace', 'guide.sites=last_layer')}",
+                ),
+            ),
         )
 
 

@@ -9,6 +9,7 @@ from tqdm.std import tqdm
 
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.random import seeded
+from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import Count, setting
 from pyrobnn.data.batches import Batch
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
@@ -19,6 +20,11 @@ from pyrobnn.inference.method import Run, registry
 from pyrobnn.inference.training.engines import Choice, Engine, Work, capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
+_SMALLER_STEPS = (
+    Remedy("raise `warmup`", f"warm up longer {change('fit.warmup=2000')}"),
+    Remedy("use NUTS()", f"use NUTS {change('fit.type=nuts')}"),
+    Remedy("choose a smoother prior", f"choose a smoother prior {change('prior.type=normal')}"),
+)
 _TYPICAL_STEPS = 20
 """Steps from one draw to the next, for the choice of the engine."""
 _ACCEPTANCE, _TRANSITIONS, _DECAY = 0.9, 100, 0.6
@@ -68,7 +74,8 @@ class Microcanonical(ChainMethod):
             warn_user(
                 f"{diverging} of {self.num_chains * self.num_draws} draws diverged: a step before them changed the "
                 "energy by far, and was not taken. Some region of the posterior is too narrow for the step size and "
-                "not explored. Raise `warmup`, use NUTS, or choose a smoother prior."
+                "not explored.",
+                remedies=_SMALLER_STEPS,
             )
         return Chains(draws, numbers, record, diverging, num_steps=walk.num_steps)
 

@@ -1,7 +1,6 @@
 """Markov chain Monte Carlo with gradients of all data, as methods for `fit`: Pyro's NUTS and HMC."""
 
 import math
-import warnings
 from typing import Annotated, Any
 
 import torch
@@ -10,7 +9,9 @@ from pyro.infer import mcmc
 from torch import Tensor
 from tqdm.std import tqdm
 
+from pyrobnn._core.errors import warn_user
 from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import Count, setting
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.kernels import RecordedHMC, RecordedNUTS
@@ -18,6 +19,11 @@ from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potentia
 from pyrobnn.inference.method import Run, registry
 
 Share = Annotated[float, Field(gt=0, lt=1)]
+_SMALLER_STEPS = (
+    Remedy("raise `target_accept`", f"take smaller steps {change('fit.target_accept=0.95')}"),
+    Remedy("lower a `step_size` that was given", "leave out fit.step_size, if it is set"),
+    Remedy("choose a smoother prior", f"choose a smoother prior {change('prior.type=normal')}"),
+)
 _TYPICAL_STEPS = 50
 """Leapfrog steps of a transition, for the choice of the engine: a linear model needs 5, a small network up to 1000."""
 _MOST_NUMBERS = 2**26
@@ -66,11 +72,10 @@ class Hamiltonian(ChainMethod):
         statistics = torch.stack([numbers for _, numbers in runs])
         diverging = int(statistics[..., 0].sum())
         if diverging:
-            warnings.warn(
+            warn_user(
                 f"{diverging} of {self.num_chains * self.num_draws} draws diverged: some region of the posterior is "
-                "too narrow for the step size and not explored. Raise `target_accept`, lower a `step_size` that was "
-                "given, or choose a smoother prior.",
-                stacklevel=2,
+                "too narrow for the step size and not explored.",
+                remedies=_SMALLER_STEPS,
             )
         by_name = dict(zip(_STATISTICS, statistics.unbind(-1), strict=True))
         return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, diverging)

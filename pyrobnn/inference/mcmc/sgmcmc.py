@@ -14,6 +14,7 @@ from tqdm.std import tqdm
 from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import Count, setting
 from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
@@ -359,8 +360,14 @@ def _trends(densities: Sequence[Tensor]) -> bool:
 def _tell_of_trend(method: str, burn_in: int) -> None:
     warn_user(
         f"The chains of {method} have not forgotten their start after {burn_in} steps: the log density of their draws "
-        "still rises or falls. Raise `burn_in`, or `thinning` for longer chains. See docs/how-to/mcmc.md.",
+        "still rises or falls. See docs/how-to/mcmc.md.",
         PoorFitWarning,
+        remedies=(
+            Remedy(
+                "raise `burn_in`", f"drop more of the first steps {change(f'fit.burn_in={max(1000, 2 * burn_in)}')}"
+            ),
+            Remedy("raise `thinning` for longer chains", "raise fit.thinning for longer chains"),
+        ),
     )
 
 

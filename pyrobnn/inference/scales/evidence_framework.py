@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError, warn_user
+from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._torch.private import tree_map
 from pyrobnn.bnn import BNN
@@ -160,7 +161,13 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
             warn_user(
                 f"EvidenceFramework takes the eigenvectors of a {side:,} x {side:,} matrix {times} times ({length} at "
-                "20 GFLOPS): fewer starts or rounds take less, and so does MarginalLikelihood."
+                "20 GFLOPS).",
+                remedies=(
+                    Remedy("take fewer starts or rounds", f"take fewer starts or rounds {change('fit.starts=1')}"),
+                    Remedy(
+                        "take MarginalLikelihood()", f"take another method {change('fit.type=marginal_likelihood')}"
+                    ),
+                ),
             )
 
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:

@@ -11,6 +11,7 @@ from torch import nn
 from pyrobnn import priors
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.random import derive
+from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import described, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
@@ -168,13 +169,21 @@ def _check_alike(models: Any) -> None:
             )
 
 
+_UNLIKE = (
+    Remedy("pass a function that makes the network, as BNN(lambda: Net()), which starts each member anew"),
+    Remedy(
+        "use bootstrap=True, anchored=True, or a `batch_size`",
+        f"let them see other rows {change('fit.bootstrap=true')}",
+    ),
+)
+
+
 def _tell_if_alike(posteriors: Sequence[Posterior]) -> None:
     """Warn of members that are all equal: the same start, the same order of batches, and no noise."""
     first, *others = [member.guide.state_dict() for member in posteriors]
     if others and all(torch.equal(first[name], state[name]) for state in others for name in first):
         warn_user(
             f"The {len(posteriors)} members of the ensemble are identical: they started from the network's "
-            "weights, and saw the same batches without noise. Pass a function that makes the network, as "
-            "BNN(lambda: Net()), which starts each member anew, or use bootstrap=True, anchored=True, or a "
-            "`batch_size`."
+            "weights, and saw the same batches without noise.",
+            remedies=_UNLIKE,
         )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tqdm.std import tqdm
 
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.remedies import Remedy, change, reader
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import Callback, Progress
 from pyrobnn.inference.training.convergence import ConvergenceRule
@@ -137,6 +138,7 @@ _OPEN_FORM = "{desc}: step {n_fmt} [{elapsed}{postfix}]"
 """Of bars: both leave room for the ELBO in 80 columns. A fit that ends by itself has no total to show."""
 _FORECAST_AFTER, _LONG = 2.0, 10.0
 """Seconds after which a fit that ends by itself tells how long it may take, if it is longer than that."""
+_SHORTER = Remedy("`steps=`, or SVI(max_steps=...),", f"a limit {change('fit.max_steps=20000')}")
 
 
 class Watch:
@@ -246,11 +248,8 @@ class Watch:
         seconds = (self._num_steps - done) * (now - then) / (done - before)
         if seconds > _LONG:
             length = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-            text = (
-                f"This fit goes on until it has converged, for about {length} at most; `steps=`, or "
-                "SVI(max_steps=...), ends it earlier."
-            )
-            self._bar.write(text, file=sys.stderr)
+            text = f"This fit goes on until it has converged, for about {length} at most"
+            self._bar.write(f"{text}; {_SHORTER.said(reader.get())} ends it earlier.", file=sys.stderr)
 
     def _words(self, elbo: float) -> str:
         if not self.rules:
