@@ -15,7 +15,7 @@ from pyrobnn.data.splits import classes_of, same_inputs, split_rows
 NUM_RANDOM_SPLITS = 20
 TEST_FRACTION = 0.1
 """Share of the rows in the test part of a random split, of data sets by name and of large tables."""
-_OF_SMALL, _ROWS = 0.2, 200
+OF_SMALL, _ROWS = 0.2, 200
 """The share of small tables, and the rows that are enough for larger ones."""
 _OF_EACH, _MOST_OF_SMALL, _MOST_ROWS = 10.5, 0.5, 500
 """Test rows that each class should have, and the largest share and number of rows that may be held out for that."""
@@ -30,7 +30,7 @@ def test_share(y: Tensor) -> float:
     Args:
         y: targets, (N,) or (N, K).
     """
-    share = max(TEST_FRACTION, min(_OF_SMALL, _ROWS / len(y)))
+    share = max(TEST_FRACTION, min(OF_SMALL, _ROWS / len(y)))
     classes = classes_of(y)
     needed = _OF_EACH / (len(y) if classes is None else int(classes.bincount().min()))
     return max(share, needed) if needed <= min(_MOST_OF_SMALL, _MOST_ROWS / len(y)) else share

@@ -59,7 +59,7 @@ def load_table(
         split: the split whose training part gives means and categories. Copies of a row stay in one part: rows that
             differ in no column of the file but the target and names of rows, whichever columns are features.
         test: share of the rows in the test part of a split. If not given, a fifth up to 1,000 rows, 200 rows up to
-            2,000, and a tenth of more; and up to half of a small table, where ten rows of each class take as much.
+            2,000, and a tenth of more. If half of the rows, and 500, are enough for ten of each class, that many.
 
     Raises:
         InputError: the file cannot be read or is empty, a column is missing, or values cannot be used; one message

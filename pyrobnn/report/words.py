@@ -24,7 +24,7 @@ _INTERVALS = {
     "interval_score": "Width of these intervals with a penalty for targets outside. Lower is better.",
 }
 SCORE_MEANINGS = {
-    "log_likelihood": "Mean log density (or probability) of the targets in nats, original units. Higher is better.",
+    "log_likelihood": "Mean log of the probability, or density, that targets got, in nats. Higher is better.",
     "crps": "Continuous ranked probability score, in the units of the target: the absolute error of a distribution.",
     "rmse": "Root mean squared error of the predictive mean, in the units of the target. Lower is better.",
     "mae": "Mean absolute error of the predictive mean, in the units of the target. Lower is better.",
@@ -36,7 +36,7 @@ SCORE_MEANINGS = {
     "ece": "Expected calibration error: mean gap between confidence and accuracy; 0 is calibrated.",
     "ece_equal_mass": "The same, from bins with equally many examples.",
     "ece_classwise": "Mean gap between probability and frequency of each class; 0 is calibrated.",
-    "auroc": "Chance that a class is more probable where it is right than where it is not; 0.5 is guessing.",
+    "auroc": "How often the fit tells which is which of two examples of different classes; 0.5 is guessing.",
     "aurc": "Mean error rate among the most confident examples, over all shares of them. Lower is better.",
     "eaurc": "By how much this exceeds that of the best order of the examples; 0 is perfect.",
     "ause": "AUSE: error that is left when the least sure examples are dropped, above the best order; 0 is perfect.",

@@ -20,6 +20,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
+from pyrobnn.datasets.base import OF_SMALL, test_share
 from pyrobnn.inference import SVI, default_parts
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import make_source
@@ -259,7 +260,8 @@ class Prepared:
         skewed = "" if self.is_told or data.task == "classification" else self._skewed
         return (
             f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}{skewed}. Method {method}{guide}. "
-            f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on{self._classes}."
+            f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on{self._share}"
+            f"{self._classes}."
         )
 
     @property
@@ -269,6 +271,15 @@ class Prepared:
             less = f" ({name!r} is positive and somewhat skewed: `--set likelihood.type=log_normal` may fit it better)"
             return less if default_parts.is_skewed(y, _SOME_SKEW) else ""
         return f", since {name!r} is positive and skewed (`--set likelihood.type=gaussian` takes it otherwise)"
+
+    @property
+    def _share(self) -> str:
+        """Say why more than a fifth of a table is held out by default."""
+        data = self.dataset
+        if data.encoder is None or data.test <= OF_SMALL or data.test != test_share(data.data.y):
+            return ""
+        each = "" if data.task == "regression" else " of each class"
+        return f" ({data.test:.0%}, to have ten{each}; `--set data.test={OF_SMALL:g}` holds out fewer)"
 
     @property
     def _classes(self) -> str:
