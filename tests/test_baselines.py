@@ -333,7 +333,7 @@ def test_a_fit_that_misses_what_is_linear_is_told(name, slope):
     likelihood, _ = LIKELIHOODS[name]
     x, y = problem()[0], all_targets(name)
     train, test = (
-        bnn.Data(x[part], y[part], standardize=name == "gaussian") for part in (slice(NUM), slice(NUM, NUM + 100))
+        bnn.Data(x[part], y[part], standardize=name == "gaussian") for part in (slice(NUM), slice(NUM, 2 * NUM))
     )
     model = bnn.BNN(torch.nn.Linear(FEATURES, 1), likelihood=likelihood, prior=bnn.priors.Normal(1.0))
     right = {"negative_binomial": 1.0, "bernoulli": 2.0, "gaussian": 0.85}[name]

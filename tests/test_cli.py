@@ -286,7 +286,8 @@ def test_a_table_of_ones_own(here):
     assert second.startswith(
         "A regression: 'y' holds real numbers. Likelihood Gaussian(scale='tuned'). Method svi with "
     )
-    assert second.endswith("36 rows to train on, 4 to test on.")
+    said = "30 rows to train on, 10 to test on (26%, to have ten; `--set data.test=0.2` holds out fewer)."
+    assert second.endswith(said)
     (here / "new.csv").write_text("city,a\nOslo,1.5\nParis,2\n", encoding="utf-8")
     assert invoke("predict", "runs/my", "new.csv", "--out", "p.csv").exit_code == 0
     assert pd.read_csv("p.csv")["row"].tolist() == [1, 2]
@@ -372,6 +373,6 @@ def test_a_fit_that_learns_nothing_at_a_large_rate_fails_and_names_it(target, he
     done = invoke("fit", "my.csv", "--target", target, *(word for one in changes for word in ("--set", one)))
     assert done.exit_code == 1, done.output
     assert "error: The fit failed: it predicts its own training data " in done.stderr
-    assert "The learning rate, 10, is probably too high: try 0.01 (fit.lr=0.01)." in done.stderr
+    assert "The learning rate, 10, is probably too high. To mend it, lower it (--set fit.lr=0.01)." in done.stderr
     assert "train longer" not in done.stderr
     assert "The fit failed" in invoke("diagnose", "runs/my").output.splitlines()[0]
