@@ -6,7 +6,7 @@ from collections import Counter
 from statistics import mean
 
 from benchmarks.report import regression_figures as draw
-from benchmarks.report.regression_means import QUOTES, Estimate, own_means, published_means
+from benchmarks.report.regression_means import PRETRAINED, QUOTES, Estimate, own_means, published_means
 from benchmarks.rows import Figure, Row, Table, distinct
 
 METRICS = {"log_score": ("Mean test log-likelihood", True), "rmse": ("Test RMSE", False)}
@@ -67,7 +67,11 @@ def _beside(rows: list[Row], published: list[Row], data: list[str], title: str, 
     lines = []
     for name in data:
         candidates = {method: sets[name] for method, sets in theirs.items() if name in sets}
-        candidates = {method: estimate for method, estimate in candidates.items() if not rivals or method in rivals}
+        candidates = {
+            method: estimate
+            for method, estimate in candidates.items()
+            if (method in rivals if rivals else not method.endswith(PRETRAINED))
+        }
         entries = {entry: sets[name] for entry, sets in ours.items() if name in sets}
         if candidates:
             entry, rival = (
@@ -79,6 +83,7 @@ def _beside(rows: list[Row], published: list[Row], data: list[str], title: str, 
             lines.append([name, *words])
     note = (
         "Log-likelihood. 'Within' means that ours is less by at most two standard errors of ours and theirs together. "
+        "Pretrained networks, which have seen many other tables, are no rivals: see them above. "
         "Where there are several entries the best is taken by its test score: for a fair row take one entry above. "
         "The targets of wine-quality-red are integers and some of its rows are there twice: a density may be as "
         "high as it is narrow around an integer, so noise that can narrow wins there without better predictions "

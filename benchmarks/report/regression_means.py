@@ -11,6 +11,8 @@ from benchmarks.rows import Row
 _PUBLISHED_AS = {"log_score": {"ll": 1.0, "nll": -1.0}, "rmse": {"rmse": 1.0}}
 _NUM_SPLITS = {"protein-tertiary-structure": 5, "YearPredictionMSD": 1}
 QUOTES = "as quoted there"
+PRETRAINED = "(pretrained)"
+"""How the names of published methods end that were trained on other tables before."""
 
 
 @dataclass(frozen=True)
