@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import run
+from scipy.stats import rankdata
 
 import pyrobnn as bnn
 from benchmarks.report import regression as report
@@ -49,6 +50,29 @@ def test_a_part_of_another_type_replaces_that_of_the_base_and_sets_may_have_thei
     assert settings(fit={"steps": 7})["candidates"][0]["fit"] == SUITE["base"]["fit"] | {"steps": 7}
     suite = SUITE | {"entries": [ENTRY], "for_data": {"diabetes": {"net": {"hidden": [9]}}}}
     assert regression.jobs(suite)[0]["candidates"][0]["net"] == {"type": "mlp", "hidden": [9]}
+
+
+def test_sets_may_have_their_own_grid():
+    entry = ENTRY | {"grid": {"prior.scale": [0.1, 1.0]}}
+    for grid, scales in (({}, [1.0]), ({"prior.scale": [2.0, 3.0, 4.0]}, [2.0, 3.0, 4.0])):
+        (job,) = regression.jobs(SUITE | {"entries": [entry], "for_data": {"diabetes": {"grid": grid}}})
+        assert [one["prior"]["scale"] for one in job["candidates"]] == scales
+        assert job["grid"] == list(grid)
+
+
+def test_ranks_are_those_of_the_training_part():
+    rng = np.random.default_rng(0)
+    train, test = (bnn.Data(rng.normal(size=(rows, 2)) ** 3, np.zeros(rows)) for rows in (301, 50))
+    (job,) = regression.jobs(SUITE | {"entries": [ENTRY], "ranks": True})
+    assert job["ranks"]
+    assert "ranks" not in settings()
+    new_train, new_test = regression._with_ranks(train, test)
+    assert torch.equal(new_train.x[:, :2], train.x)
+    assert torch.equal(new_test.x[:, :2], test.x)
+    places = rankdata(train.x.numpy(), axis=0)
+    np.testing.assert_allclose(new_train.x[:, 2:].numpy(), (places - 1) / 300, atol=1e-6)
+    below = (train.x[None] < test.x[:, None]).double().mean(1)
+    np.testing.assert_allclose(new_test.x[:, 2:].numpy(), below.numpy(), atol=1 / 300)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +218,17 @@ def test_published_numbers_are_brought_to_one_convention():
 )
 def test_standing_beside_the_best_published_row(ours, standing):
     assert report._standing(report.Estimate(ours, 0.06), report.Estimate(-1.0, 0.08)) == standing
+
+
+def test_pretrained_networks_are_shown_and_are_no_rivals():
+    base = {"dataset": "yacht", "metric": "ll", "error": None, "error_kind": "", "status": "read", "source": "s"}
+    published = [base | {"method": "A", "value": -1.0}, base | {"method": "B (pretrained)", "value": 3.0}]
+    rows = [row("ours", "yacht", score) for score in (-0.4, -0.6)]
+    scores = report._score_table(rows, published, "log_score", ["yacht"])
+    assert "B (pretrained)" in str(scores.rows)
+    beside = report._beside(rows, published, ["yacht"], "", set())
+    assert "B (pretrained)" not in str(beside.rows)
+    assert beside.rows[0][-2:] == ["A: -1.000", "beaten"]
 
 
 def test_the_critical_difference_is_that_of_the_paper():

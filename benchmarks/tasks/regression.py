@@ -105,7 +105,9 @@ def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict
     specs = [_spec(entry["name"], name, candidate) for candidate in open_to_choice]
     if settings["tuning_members"] and not all(isinstance(spec.method, bnn.Ensemble) for spec in specs):
         raise bnn.InputError(f"`tuning_members` is for ensembles, and {entry['name']} has {specs[0].method!r}.")
-    job = {key: value for key, value in settings.items() if key != "num_splits"}
+    # Without ranks the job is as it was before there were any, so that earlier rows stay its rows.
+    left_out = {"num_splits"} if settings["ranks"] else {"num_splits", "ranks"}
+    job = {key: value for key, value in settings.items() if key not in left_out}
     job |= {"numbers": _numbers(name, settings), "grid": list(grid), "candidates": open_to_choice}
     return {"entry": entry["name"], "data": name} | job
 
