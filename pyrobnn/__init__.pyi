@@ -53,6 +53,7 @@ from .metrics import compare_scores as compare_scores
 from .metrics import score as score
 from .metrics import score_ood as score_ood
 from .nets import MLP as MLP
+from .posterior.calibration import calibrate as calibrate
 from .posterior.conformal import conformal as conformal
 from .posterior.linearized import functional as functional
 from .posterior.mixture import Mixture as Mixture

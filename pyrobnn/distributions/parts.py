@@ -41,6 +41,13 @@ def converted(distribution: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return build([function(tensor) for tensor in tensors])
 
 
+def with_arguments(distribution: Any, **changed: Any) -> Any:
+    """Return a distribution of the same form, without checks, with some arguments of its constructor changed."""
+    kind: Any = type(distribution)
+    unchecked = {"validate_args": False} if "validate_args" in _parameters(kind) else {}
+    return kind(**(dict(_arguments(distribution)) | changed), **unchecked)
+
+
 def in_double(tensor: Tensor) -> Tensor:
     """Return real numbers in double precision, and others as they are."""
     return tensor.double() if tensor.is_floating_point() else tensor

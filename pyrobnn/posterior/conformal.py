@@ -86,12 +86,7 @@ def conformal(
         >>> lower.shape
         torch.Size([2])
     """
-    data = as_data(data)
-    if isinstance(data, Loader):
-        data = data.in_memory()
-    if not isinstance(data, Data):
-        raise InputError("Held-out rows must be in memory, got StoredData: pass some of them, data[:1000].")
-    _tell_of_known(posterior, data)
+    data = held_out_rows(posterior, data, "makes intervals and sets too narrow")
     prediction = posterior.predict(data.x, num_draws=num_draws)
     names = None if groups is None else _names(groups, len(data))
     group = torch.zeros(len(data), dtype=torch.int64) if names is None else _numbers(names, sorted(set(names)))
@@ -271,14 +266,25 @@ class ConformalPrediction(Prediction):
         return self._conformity.of_classes(self, self._chance) <= limits[:, None]
 
 
-def _tell_of_known(posterior: Posterior | Mixture, data: Data) -> None:
+def held_out_rows(posterior: Posterior | Mixture, data: Any, harm: str) -> Data:
+    """Return rows that calibrate a fit, in memory; a warning says what harm rows of its training data do.
+
+    Raises:
+        InputError: rows that are not in memory.
+    """
+    data = as_data(data)
+    if isinstance(data, Loader):
+        data = data.in_memory()
+    if not isinstance(data, Data):
+        raise InputError("Held-out rows must be in memory, got StoredData: pass some of them, data[:1000].")
     marks = posterior.record.marks
     known = 0 if marks is None else num_known(data, marks)
     if known:
         warn_user(
             f"It seems that the fit was trained on {known} of {counted(len(data), 'row')} that calibrate it, which "
-            "makes intervals and sets too narrow. Hold rows out: train, held_out = data.split(0.3), and fit to `train`."
+            f"{harm}. Hold rows out: train, held_out = data.split(0.3), and fit to `train`."
         )
+    return data
 
 
 def uniform(num: int, seed: int, purpose: str) -> Tensor:
