@@ -1,5 +1,6 @@
 """Common parts of the estimators: parameters with nested names, checked inputs, fitting, and pickling."""
 
+import sys
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from tqdm.auto import tqdm
 
 from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
 from pyrobnn._core.columns import (
@@ -26,9 +28,10 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
-from pyrobnn.estimators.training import fit_on, holds_chains, joined, make_model, require_learning_on, require_moments
+from pyrobnn.estimators.training import fit_on, holds_chains, joined, require_learning_on, require_moments
 from pyrobnn.inference import default_parts
-from pyrobnn.inference.default_parts import PARTS
+from pyrobnn.inference.default_parts import PARTS, make_model
+from pyrobnn.inference.density import better_density
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
@@ -183,13 +186,20 @@ class AbstractBNN(BaseEstimator):
             self._sizes = {"num_data": num_data, "num_inputs": examples.x[0].numel(), "num_classes": self._width}
             self._sizes["skewed"] = self.TASK == "regression" and default_parts.is_skewed(examples.y)
         parts = self._parts(**self._sizes, learns_on=learns_on)
-        method = self._method(parts)
         run = Run(
             seed=int(check_random_state(self.random_state).randint(_LARGEST_SEED)),
             device=self.device,
             engine=self.engine,
             progress=bool(self.verbose),
         )
+        held_out = None
+        if reset and self.TASK == "regression" and self._is_open() and not learns_on:
+            density = better_density(examples, parts, run)
+            if density is not None:
+                parts, held_out = density.parts, density.held_out
+                if run.progress:
+                    tqdm.write(f"Likelihood {parts['likelihood']!r}{density.reason}.", file=sys.stderr)
+        method = self._method(parts)
         if reset:
             outputs = self._num_outputs(parts["likelihood"], examples.y)
             model = make_model(parts["net"], parts["prior"], parts["likelihood"], examples, outputs)
@@ -199,7 +209,7 @@ class AbstractBNN(BaseEstimator):
             self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
         else:
             self.posterior_ = fit_on(self.posterior_, method, examples, run)
-        tell(self.posterior_, examples, progress=run.progress)
+        tell(self.posterior_, examples, held_out, progress=run.progress)
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
@@ -216,6 +226,10 @@ class AbstractBNN(BaseEstimator):
             method = with_guide(method, parts["guide"])
         settings = self._settings()
         return with_innermost(method, lambda inner: replaced(inner, settings)) if settings else method
+
+    def _is_open(self) -> bool:
+        """Return whether no part and no setting of the method was given."""
+        return all(getattr(self, name) is None for name in PARTS) and not self._settings()
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings of the method that are parameters of the estimator, where given."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.random import derive
 from pyrobnn._torch.inputs import single
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -19,15 +19,6 @@ from pyrobnn.inference.tables import guide_of, innermost
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.weights import update_prior
-
-
-def make_model(net: Any, prior: Any, likelihood: Any, examples: Data, num_outputs: int) -> BNN:
-    """Return the model, with the widths of a declared network filled in where they were left out."""
-    widths = {"in_features": examples.x[0].numel(), "out_features": num_outputs}
-    open_widths = {name: width for name, width in widths.items() if getattr(net, name, 0) is None}
-    net = dataclasses.replace(net, **open_widths) if open_widths else net
-    with seeded(0, "model"):  # a fit draws the first weights of a declared network anew
-        return BNN(net, prior=prior, likelihood=likelihood)
 
 
 def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -> Any:

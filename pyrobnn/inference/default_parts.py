@@ -1,5 +1,6 @@
 """The parts that are chosen where nobody chose, for the estimators and for a spec; and where each is declared."""
 
+import dataclasses
 from collections.abc import Collection
 from types import ModuleType
 from typing import Any
@@ -8,7 +9,10 @@ import torch
 from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
+from pyrobnn._core.random import seeded
 from pyrobnn._core.tables import LEAST_AMOUNT, Task
+from pyrobnn.bnn import BNN
+from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import defaults, tables
 from pyrobnn.inference.mcmc.mcmc import NUTS
@@ -114,6 +118,24 @@ def parts_for(
         return {"net": small_net, "prior": small_prior, "likelihood": likelihood, "method": method}
     trained = _trained_regression if task == "regression" else _trained_classification
     return trained(prior, guide) | {"likelihood": likelihood}
+
+
+def make_model(net: Any, prior: Any, likelihood: Any, data: Data, num_outputs: int | None = None) -> BNN:
+    """Return the model, with the widths of a declared network filled in where they were left out.
+
+    Args:
+        net: the network.
+        prior: the prior.
+        likelihood: the likelihood.
+        data: data with the inputs and targets.
+        num_outputs: the width of the output; None for what the likelihood needs for the targets.
+    """
+    outputs = likelihood.num_outputs(data.y) if num_outputs is None else num_outputs
+    widths = {"in_features": data.x[0].numel(), "out_features": outputs}
+    open_widths = {name: width for name, width in widths.items() if getattr(net, name, 0) is None}
+    net = dataclasses.replace(net, **open_widths) if open_widths else net
+    with seeded(0, "model"):  # a fit draws the first weights of a declared network anew
+        return BNN(net, prior=prior, likelihood=likelihood)
 
 
 def is_skewed(y: Tensor, most: float = _MOST_SKEW) -> bool:

@@ -25,6 +25,8 @@ from pyrobnn.inference import SVI, default_parts
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.default_parts import PARTS
+from pyrobnn.inference.density import Density, better_density
+from pyrobnn.inference.method import Run
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.data_section import DataSpec
 from pyrobnn.runs.overrides import apply_overrides
@@ -154,10 +156,11 @@ class RunSpec:
         """
         resolve_device(self.fit.device)
         dataset = self.data.load(None if self.likelihood is None else _task_of(self.likelihood))
-        spec = self._resolved(dataset)
+        train, test = dataset.split(self.data.split)
+        density = self._density(dataset, train)
+        spec = self._resolved(dataset, density)
         spec.to_toml()
         check_size(spec.net)
-        train, test = dataset.split(self.data.split)
         validation = None
         if self.data.validation is not None:
             train, validation = train.split(self.data.validation, seed=self.fit.seed)
@@ -169,15 +172,23 @@ class RunSpec:
             raise InputError(f"{dataset.name}: {error}") from None
         said = "[data] task" if self.data.task else "the likelihood" if self.likelihood and self.data.path else ""
         because = f", as {said} asks" if said else ""
-        return Prepared(spec, dataset, train, validation, test, bnn, because, self.likelihood is not None)
+        return Prepared(spec, dataset, train, validation, test, bnn, because, self.likelihood is not None, density)
 
-    def _resolved(self, dataset: Dataset) -> "RunSpec":
+    def _density(self, dataset: Dataset, train: Data) -> Density | None:
+        """Return the likelihood that is better than the default's on rows of the training data, if no part is given."""
+        given = (self.net, self.prior, self.guide, self.likelihood, self.fit.method)
+        if dataset.task == "classification" or any(part is not None for part in given) or self.fit.settings:
+            return None
+        run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
+        return better_density(train, self.parts_for(dataset.task, **_known(dataset)), run)
+
+    def _resolved(self, dataset: Dataset, density: Density | None) -> "RunSpec":
         """Return the spec with the parts that it leaves out and the widths of the network filled in."""
-        known = _known(dataset)
-        parts = self.parts_for(dataset.task, **known)
+        parts = self.parts_for(dataset.task, **_known(dataset)) if density is None else density.parts
         likelihood = parts["likelihood"]
         _check_task(dataset, likelihood)
-        fit = dataclasses.replace(self.fit, method=self.method_for(dataset.task, **known), settings={})
+        method = self.fit.method or methods.with_settings(parts["method"], self.fit.settings)
+        fit = dataclasses.replace(self.fit, method=method, settings={})
         net: Any = self.net or parts["net"]
         if hasattr(net, "in_features") and net.in_features is None:
             net = dataclasses.replace(net, in_features=dataset.data.x[0].numel())
@@ -236,6 +247,7 @@ class Prepared:
         bnn: the model.
         because: the source of the task, if it does not follow from the data.
         is_told: whether the likelihood was given.
+        density: why the likelihood is another than the default, if it is.
     """
 
     spec: RunSpec
@@ -246,6 +258,7 @@ class Prepared:
     bnn: BNN
     because: str = ""
     is_told: bool = False
+    density: Density | None = None
 
     @property
     def sentence(self) -> str:
@@ -266,6 +279,8 @@ class Prepared:
 
     @property
     def _skewed(self) -> str:
+        if self.density is not None:
+            return f"{self.density.reason} (`--set likelihood.type=gaussian` takes it otherwise)"
         y, name = self.dataset.data.y, self.dataset.data.target_name
         if not default_parts.is_skewed(y):
             less = f" ({name!r} is positive and somewhat skewed: `--set likelihood.type=log_normal` may fit it better)"
