@@ -6,6 +6,8 @@ the level has to hold whatever the fit. "before" is the coverage of the posterio
 sets of classes that hold 95 % of its probability; "width" is the mean width, or number of classes, after over before.
 """
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -79,7 +81,11 @@ def page(rows: list[Row], options: Options) -> Page:
             means = (np.mean([row[column] for row in same]) for column in ("before", "width"))
             before, width = (f"{mean:.3f}" for mean in means)
             sizes = [same[0][column] for column in ("trained", "calibrated", "tested")]
-            lines.append([name, len(same), *sizes, before, f"{after.mean():.3f} ± {error:.3f}", width])
+            expected = math.ceil(LEVEL * (sizes[1] + 1)) / (sizes[1] + 1)
+            lines.append(
+                [name, len(same), *sizes, before, f"{expected:.3f}", f"{after.mean():.3f} ± {error:.3f}", width]
+            )
     title = "Coverage of intervals and sets of 95 % after `bnn.conformal`"
-    columns = ["data", "splits", "trained", "calibrated", "tested", "before", "after", "width"]
-    return Page(title, ["Means over splits, ± standard errors over splits."], grid(columns, lines))
+    columns = ["data", "splits", "trained", "calibrated", "tested", "before", "expected", "after", "width"]
+    about = ["Means over splits, ± standard errors. Expected is what so many held-out rows give without ties."]
+    return Page(title, about, grid(columns, lines))
