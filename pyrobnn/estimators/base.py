@@ -192,11 +192,10 @@ class AbstractBNN(BaseEstimator):
             engine=self.engine,
             progress=bool(self.verbose),
         )
-        held_out = None
         if reset and self.TASK == "regression" and self._is_open() and not learns_on:
             density = better_density(examples, parts, run)
             if density is not None:
-                parts, held_out = density.parts, density.held_out
+                parts = density.parts
                 if run.progress:
                     tqdm.write(f"Likelihood {parts['likelihood']!r}{density.reason}.", file=sys.stderr)
         method = self._method(parts)
@@ -209,7 +208,7 @@ class AbstractBNN(BaseEstimator):
             self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
         else:
             self.posterior_ = fit_on(self.posterior_, method, examples, run)
-        tell(self.posterior_, examples, held_out, progress=run.progress)
+        tell(self.posterior_, examples, progress=run.progress)
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:

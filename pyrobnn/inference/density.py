@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn import likelihoods, nets, priors
+from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.random import derive
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import drawn_together, same_inputs
@@ -29,6 +29,9 @@ _NET, _PRIOR = nets.MLP(hidden=(50,), dtype="float64"), priors.Normal(scale="fan
 _QUICK = SVI(guide="map", steps=3000, batch_size=64, patience=5)
 """A point estimate of a second or less, which ends at its best validation score. ReLU units bend sooner than smooth
 ones, which stay at lines for a thousand steps."""
+_GUIDE = guides.Laplace()
+"""Around five anchored modes: away from the data three times the epistemic deviation of five point estimates (1.0 to
+2.1, where these have 0.3 to 0.5 and the default has 1.6 to 3.4), at a log score 0.02 lower on five made-up tables."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +42,11 @@ class Density:
         parts: the likelihood with a network, a prior and a method.
         gain: how much higher its mean log score is, in nats a row.
         error: the standard error of the gain over rows.
-        held_out: these rows.
     """
 
     parts: Parts
     gain: float
     error: float
-    held_out: Data
 
     @property
     def reason(self) -> str:
@@ -58,8 +59,8 @@ def better_density(data: Data, default: Parts, run: Run) -> Density | None:
 
     A quick point estimate of each likelihood on two thirds of the rows is scored on the last third. If the best gains
     on the default's likelihood, both are fitted to the two thirds as they would be in the end: the default parts, and
-    five point estimates of as many steps as did best. The last third decides. A gain counts if it is above 0.02 nats a
-    row and two standard errors.
+    an ensemble of five Laplace approximations, trained for as many steps as did best. The last third decides. A gain
+    counts if it is above 0.02 nats a row and two standard errors.
 
     Args:
         data: the rows to train on. Only some are looked at: real targets in one column, mostly distinct and without
@@ -80,10 +81,11 @@ def better_density(data: Data, default: Parts, run: Run) -> Density | None:
     best = max(tried, key=lambda shape: float(tried[shape][0].mean()))
     if not _is_clear(tried[best][0] - usual):
         return None
-    method = Ensemble(dataclasses.replace(_QUICK, steps=tried[best][1], patience=None), members=5)
+    member = dataclasses.replace(_QUICK, guide=_GUIDE, steps=tried[best][1], patience=None)
+    method = Ensemble(member, members=5, anchored=True)
     parts = {"net": _NET, "prior": _PRIOR, "likelihood": best, "method": method}
     gains = _scores(_fit(parts, train, run), rest) - _scores(_fit(default, train, run), rest)
-    return Density(parts, *_mean(gains), rest) if _is_clear(gains) else None
+    return Density(parts, *_mean(gains)) if _is_clear(gains) else None
 
 
 def _is_suited(data: Data) -> bool:
