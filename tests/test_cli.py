@@ -364,6 +364,21 @@ def test_a_mistake_is_named_within_a_second(arguments, here, bytecode):
     assert arguments == ("--help",) or done.stderr.startswith("error: ")
 
 
+@pytest.mark.slow
+def test_a_prediction_waits_for_torch_pandas_and_pyro_alone(here, bytecode):
+    """Neither scikit-learn, nor scipy.stats, nor the compiler of torch, which took half of the time."""
+    (here / "my.csv").write_text(TABLE, encoding="utf-8")
+    changes = [f"--set={one}" for one in ("data.id=name", "fit.type=svi", "fit.steps=5", "fit.engine=eager")]
+    for seed in range(2):
+        done = invoke("fit", "my.csv", "--target", "y", f"--out=runs/{seed}", *changes, f"--set=fit.seed={seed}")
+        assert done.exit_code == 0, done.output
+    unwanted = LIGHT.replace('"torch", "pandas", "sklearn", "pyro"', '"sklearn", "scipy.stats", "torch._dynamo"')
+    for command in (("predict", "runs/0", "my.csv"), ("compare", "runs/0", "runs/1")):
+        child = [sys.executable, "-c", unwanted, *command]
+        done = subprocess.run(child, capture_output=True, text=True, check=True, env=bytecode)
+        assert "heavy=[] " in done.stdout, command
+
+
 @pytest.mark.one_in(0, 2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("target", ["y", "city"])

@@ -153,3 +153,25 @@ def test_a_table_of_contents_longer_than_any_is_not_read(copy):
     seal(copy, {"tensors_sha256": files.write_tensors(tensors | more, copy)})
     with pytest.raises(InputError, match="has too many tensors for a posterior"):
         bnn.load(copy)
+
+
+WIDE, TALL = torch.zeros(1, 300, dtype=torch.complex128), torch.zeros(200, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    {
+        "mul.Tensor": (WIDE, TALL),
+        "clone.default": (TALL.expand(200, 50),),
+        "where.self": (TALL > 0, WIDE, TALL),
+        "cat.default": ([TALL, TALL],),
+        "cumsum.default": (TALL.to(torch.uint8), 0),
+        "logsumexp.default": (TALL.expand(200, 9), [1], True),
+    }.items(),
+)
+def test_the_quick_bound_on_memory_is_never_below_the_need(name, arguments):
+    packet, overload = name.split(".")
+    func = getattr(getattr(torch.ops.aten, packet), overload)
+    need = func(*arguments).nbytes
+    assert budget._planned(func, arguments, {}) == need
+    assert need <= budget._at_most(func, arguments, {}) < float("inf")

@@ -1,6 +1,6 @@
 """Tables of numbers and categories as matrices of numbers, by scikit-learn's imputers and encoders."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,7 +134,7 @@ def make_encoder(
 
     Categories become columns of 0 and 1, or numbers; an unknown category later becomes zeros, or -1.
     Missing numbers become the mean of their column, and a column of 0 and 1 marks them; a missing category is a
-    separate category, or -1.
+    category of its own.
 
     Args:
         table: as `as_table` returns it.
@@ -149,9 +149,7 @@ def make_encoder(
         from sklearn.impute import SimpleImputer
         from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
-    for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):
-        if value not in known:
-            raise InputError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}.")
+    _check_choices(categories, missing)
     numeric = list(table.select_dtypes("number").columns)
     categorical = [name for name in table.columns if name not in numeric]
     imputer = SimpleImputer(add_indicator=True, keep_empty_features=True) if missing == "impute" else "passthrough"
@@ -168,6 +166,12 @@ def make_encoder(
     return encoder
 
 
+def _check_choices(categories: str, missing: str) -> None:
+    for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):
+        if value not in known:
+            raise InputError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}.")
+
+
 def _weighted_means(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the mean of each column, missing values left out, and 0 where all are missing."""
     present = ~np.isnan(values)
@@ -175,51 +179,59 @@ def _weighted_means(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (weights @ np.where(present, values, 0.0)) / np.where(total > 0, total, 1.0)
 
 
-def encoder_to_dict(encoder: "ColumnTransformer") -> dict[str, Any]:
-    """Return the learned values of an encoder of numbers and text, in JSON's types, for `encoder_from_dict`.
+def learned(table: pd.DataFrame, categories: str, missing: str) -> dict[str, Any]:
+    """Return what `make_encoder` learns of a table of numbers and text, in JSON's types, for `encoded`.
 
     It has the mean of each column of numbers and whether values were missing, and the categories of each other column.
     """
-    from sklearn.impute import SimpleImputer
-    from sklearn.preprocessing import OrdinalEncoder
-
-    steps = {name: (step, names) for name, step, names in encoder.transformers_}
-    fitted: dict[str, Any] = {name: {} for name in encoder.feature_names_in_}
-    settings = {"categories": CATEGORIES[0], "missing": MISSING[0]}
-    step, names = steps.get(_NUMBERS, (None, ()))
-    if isinstance(step, SimpleImputer):
-        gaps = set(step.indicator_.features_.tolist())
-        settings["missing"] = "impute"
-        fitted |= {name: {"mean": float(step.statistics_[i]), "has_missing": i in gaps} for i, name in enumerate(names)}
-    if _CATEGORIES in steps:
-        step, names = steps[_CATEGORIES]
-        settings["categories"] = "ordinal" if isinstance(step, OrdinalEncoder) else "onehot"
-        fitted |= {name: {"values": values.tolist()} for name, values in zip(names, step.categories_, strict=True)}
-    return settings | {"columns": fitted}
+    _check_choices(categories, missing)
+    numbers = table.select_dtypes("number")
+    columns: dict[str, dict[str, Any]] = {name: {} for name in table.columns}
+    if missing == "impute":
+        gaps = np.isnan(numbers.to_numpy())
+        means = np.ma.filled(np.ma.masked_array(numbers.to_numpy(), gaps).mean(axis=0), 0.0)
+        for name, mean, has_missing in zip(map(str, numbers), means, gaps.any(axis=0), strict=True):
+            columns[name] = {"mean": float(mean), "has_missing": bool(has_missing)}
+    for name in (name for name in columns if name not in numbers):
+        values = set(table[name])
+        columns[name] = {"values": [*sorted(values - {None}), *({None} & values)]}
+    return {"categories": categories, "missing": missing, "columns": columns}
 
 
-def encoder_from_dict(stored: Mapping[str, Any]) -> "ColumnTransformer":
-    """Return the encoder behind a result of `encoder_to_dict`, fitted to a table of its learned values."""
+def encoded(table: pd.DataFrame, stored: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
+    """Return the matrix of a table, and names of its columns, as the encoder of `make_encoder` does.
+
+    It works without scikit-learn, whose import takes seconds.
+
+    Args:
+        table: columns of float64, or of text and None.
+        stored: a result of `learned`.
+    """
     columns = stored["columns"]
-    num_rows = 2 + max(len(column.get("values", ())) for column in columns.values())
-    table = {}
-    for name, column in columns.items():
-        if "values" in column:
-            values = column["values"]
-            table[name] = pd.Series(values + values[:1] * (num_rows - len(values)), dtype=object)
+    numbers = [name for name, column in columns.items() if "values" not in column]
+    made = {name: table[name].fillna(columns[name].get("mean", np.nan)) for name in numbers}
+    gaps = [name for name in numbers if columns[name].get("has_missing")]
+    parts = [*made.items(), *((f"missingindicator_{name}", table[name].isna()) for name in gaps)]
+    for name in (name for name in columns if name not in made):
+        values = columns[name]["values"]
+        if stored["categories"] == "onehot":
+            has = ((value, table[name].isna() if value is None else table[name] == value) for value in values)
+            parts += [(f"{name}_{value}", column) for value, column in has]
         else:
-            table[name] = pd.Series([np.nan if column.get("has_missing") else 0.0] + [0.0] * (num_rows - 1))
-    encoder = make_encoder(pd.DataFrame(table), stored["categories"], stored["missing"])
-    means = [column["mean"] for column in columns.values() if "mean" in column]
-    if means:
-        encoder.named_transformers_[_NUMBERS].statistics_ = np.array(means)
-    return encoder
+            codes = {value: code for code, value in enumerate(values)}
+            parts.append((name, table[name].map(lambda value, codes=codes: codes.get(value, -1))))
+    matrix = np.stack([column.to_numpy(dtype=np.float64) for _, column in parts], axis=1)
+    return matrix, _distinct(name for name, _ in parts)
 
 
 def encoded_names(encoder: "ColumnTransformer") -> list[str]:
     """Return a name for each column of the matrix; a repeated name gets a number."""
+    return _distinct(map(str, encoder.get_feature_names_out()))
+
+
+def _distinct(given: Iterable[str]) -> list[str]:
     names: dict[str, None] = {}
-    for name in map(str, encoder.get_feature_names_out()):
+    for name in given:
         new, count = name, 1
         while new in names:
             count += 1

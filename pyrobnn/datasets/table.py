@@ -245,7 +245,7 @@ def _copies(table: Table) -> Tensor:
 
 def _learned(inputs: Inputs, rows: Tensor, categories: str, missing: str) -> dict[str, Any]:
     """Return the encoder that these rows teach."""
-    from pyrobnn._core.columns import encoder_to_dict, make_encoder
+    from pyrobnn._core.columns import learned
 
     train = inputs.columns.iloc[rows.numpy()]
     read = {
@@ -257,7 +257,7 @@ def _learned(inputs: Inputs, rows: Tensor, categories: str, missing: str) -> dic
         present = columns[f"{name} (days)" if how["kind"] == DATES else name].dropna()
         if how["kind"] != TEXTS and len(present):
             how["range"] = [float(present.min()), float(present.max())]
-    return encoder_to_dict(make_encoder(columns, categories, missing)) | {"read": read}
+    return learned(columns, categories, missing) | {"read": read}
 
 
 def _expanded(columns: "pd.DataFrame", read: Mapping[str, Mapping[str, Any]]) -> "pd.DataFrame":
@@ -274,7 +274,6 @@ def _encoded(columns: "pd.DataFrame", encoder: Mapping[str, Any] | None) -> tupl
     """Return columns as a matrix of numbers, with a name for each."""
     if encoder is None:
         return columns.to_numpy(dtype=np.float64), list(columns.columns)
-    from pyrobnn._core.columns import encoded_names, encoder_from_dict
+    from pyrobnn._core.columns import encoded
 
-    fitted = encoder_from_dict(encoder)
-    return np.asarray(fitted.transform(columns), dtype=np.float64), encoded_names(fitted)
+    return encoded(columns, encoder)

@@ -1,12 +1,14 @@
 """The memory for building a saved posterior: not much more than the tensors that were saved with it."""
 
 import json
+import math
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +21,10 @@ _OPERATIONS, _OPERATIONS_EACH = 4000, 200
 """Operations of torch, and more for each of the tensors."""
 _TEXT, _TEXT_EACH = 2**13, 2**8
 """Characters of the settings of model and guide, and more for each of the tensors."""
+_LARGEST = 16
+"""Bytes of the largest number."""
+_NO_LARGER = tuple(getattr(torch.ops.aten, name) for name in ("all", "cat", "cumsum", "logsumexp", "randn_like"))
+"""Operations whose result has no more numbers than their tensors."""
 _DEPTH = 32
 """Largest depth of nested tables and lists."""
 
@@ -72,7 +78,8 @@ class Budget(OperationMode):
         self._operations -= 1
         if self._operations < 0:
             raise self._too_much("more operations")
-        if sum(self._held.values()) + _planned(func, args, kwargs) > self._room:
+        left = self._room - sum(self._held.values())
+        if _at_most(func, args, kwargs) > left and _planned(func, args, kwargs) > left:
             raise self._too_much("more memory")
         result = func(*args, **kwargs)
         for value in tree_leaves(result):
@@ -99,6 +106,14 @@ def _depth(settings: Any) -> int:
         inside = [value.values() if isinstance(value, Mapping) else value for value in level]
         level = [value for values in inside for value in values if isinstance(value, (Mapping, list))]
     return depth
+
+
+def _at_most(func: Any, args: Any, kwargs: Any) -> float:
+    """Return a quick bound on the bytes of a result: `_planned` may import the compiler of torch, for two seconds."""
+    values = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+    if torch.Tag.pointwise in func.tags:
+        return _LARGEST * math.prod(np.broadcast_shapes(*(value.shape for value in values)))  # torch's imports sympy
+    return _LARGEST * sum(value.numel() for value in values) if func.overloadpacket in _NO_LARGER else math.inf
 
 
 def _planned(func: Any, args: Any, kwargs: Any) -> int:
