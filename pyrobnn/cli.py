@@ -260,7 +260,7 @@ def _kept(folder: Path, *, earlier: int | None) -> str:
         return f"the last checkpoint is kept in {shown}, {go_on}"
     if _time_of(folder / "manifest.json") not in (None, earlier):
         return f"the fit is kept in {folder}, {go_on}"
-    return "nothing is kept, as no checkpoint was written yet"
+    return "nothing is kept, as there was no result and no checkpoint yet"
 
 
 def _time_of(file: Path) -> int | None:

@@ -15,7 +15,9 @@ from pyrobnn import InputError
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._core.tree_files import read_tree, write_tree
 from pyrobnn.data.batches import LoaderBatches, ShuffledRows, TensorBatches
+from pyrobnn.inference.scales import open_scales
 from pyrobnn.inference.training import checkpoint as checkpoints
+from pyrobnn.posterior.mixture import members_of
 
 X = torch.linspace(-1, 1, 40)[:, None]
 Y = (3 * X).sin()[:, 0]
@@ -380,3 +382,68 @@ def test_guides_given_as_functions_are_known_again(tmp_path):
     method = bnn.SVI(guide=guide, steps=STEPS)
     interrupted(tmp_path, method=method)
     assert same(resumed(tmp_path, method=method), go(method=method))
+
+
+# Measured scales
+
+MANY = torch.linspace(-1, 1, 600)[:, None]
+OPEN = {
+    "scales and noise": ((X, Y), bnn.SVI(max_steps=100)),
+    "start of the noise": ((MANY, (3 * MANY).sin()[:, 0] + 0.1 * torch.cos(97 * MANY[:, 0])), bnn.SVI(max_steps=100)),
+    "start of the weights": ((X, Y), bnn.SVI(guide="laplace", max_steps=100)),
+    "an ensemble": ((X, Y), bnn.Ensemble(bnn.SVI(max_steps=100), members=2)),
+}
+
+
+@pytest.fixture
+def searches(monkeypatch):
+    """The numbers of rows of the searches for scales, each from one start."""
+    found, real = [], open_scales._look
+
+    def look(model, source, data, run):
+        found.append(len(data))
+        return real(model, source, data, run)
+
+    monkeypatch.setattr(open_scales, "_look", look)
+    monkeypatch.setattr(open_scales, "_MOST_STARTS", 1)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
+@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize("at", [0, 50], ids=["before the first step", "after a checkpoint"])
+def test_measured_scales_are_not_searched_again(name, at, tmp_path, monkeypatch, searches):
+    data, method = OPEN[name]
+    straight = go(data, method=method, checkpoint=tmp_path / "straight", every=20)
+    searches.clear()
+    with monkeypatch.context() as patch:
+        if at == 0:
+            patch.setattr(checkpoints.Checkpoint, "read", lambda *_: (_ for _ in ()).throw(Stop))
+        with pytest.raises(Stop):
+            go(data, method=method, checkpoint=tmp_path / "stopped", every=20, callbacks=[stop_at(50)])
+    assert searches
+    searches.clear()
+    again = go(data, method=method, checkpoint=tmp_path / "stopped", every=20)
+    assert searches == []
+    for one, other in zip(members_of(again), members_of(straight), strict=True):
+        assert same(one, other)
+    assert again.record.evidence == straight.record.evidence
+    assert again.bnn.settings["prior"] == straight.bnn.settings["prior"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
+@pytest.mark.parametrize("change", ["data", "seed", "model"])
+def test_scales_of_another_fit_are_searched_anew(change, tmp_path, searches):
+    method = bnn.SVI(max_steps=50)
+    go(method=method, checkpoint=tmp_path)
+    searches.clear()
+    other = {
+        "data": {"data": (X, 2 * Y)},
+        "seed": {"seed": 1},
+        "model": {"bnn_model": bnn.BNN(bnn.MLP(1, [7], 1))},
+    }[change]
+    with pytest.raises(InputError, match="is of another fit, the"):
+        go(method=method, checkpoint=tmp_path, **other)
+    assert searches

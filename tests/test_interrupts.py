@@ -1,5 +1,6 @@
 """Ctrl-C during a fit: the fit so far, a checkpoint, or the interrupt, but never a half-done step."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
+from pyrobnn.inference.scales.tuned_mode import TunedMode
+from pyrobnn.inference.several import automatic
 from pyrobnn.inference.training import loop
 
 DATA = bnn.datasets.sinusoid()
@@ -168,21 +171,81 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_methods_around_svi_let_an_interrupt_through(name):
-    with pytest.raises(KeyboardInterrupt):
+def test_methods_around_svi_say_that_nothing_was_kept(name):
+    words = f"nothing was kept; {type(OTHERS[name]).__name__} keeps no checkpoints, as SVI does"
+    with pytest.raises(KeyboardInterrupt, match=f"^The fit was stopped by Ctrl-C before it had a result: {words}"):
         fit(OTHERS[name], callbacks=[stop_at(50)])
 
 
-def test_an_interrupt_before_the_first_step_goes_through(monkeypatch):
-    with pytest.raises(KeyboardInterrupt):
-        fit(bnn.SVI(steps=100), net=Net(call=1), engine="eager")
+def test_marginal_likelihood_leaves_its_last_round():
+    def method(rounds):
+        return bnn.MarginalLikelihood(method=bnn.SVI(guide="laplace", steps=100), rounds=rounds)
 
-    def measured(*_, **__):
-        raise KeyboardInterrupt
+    calls = []
 
-    monkeypatch.setattr(sys.modules["pyrobnn.inference.fit"], "measured", measured)
-    with pytest.raises(KeyboardInterrupt):
-        fit(bnn.SVI())
+    def stop_in_the_second_round(progress):
+        calls.append(progress.step)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    stopped = interrupted(method(4), "stopped by Ctrl-C after 1 of 4 rounds. Its", callbacks=[stop_in_the_second_round])
+    alone = fit(method(1))
+    assert_same(stopped, alone)
+    assert stopped.record.laplace.rounds == alone.record.laplace.rounds
+
+
+def stop_in_start(monkeypatch, number):
+    """Interrupt the search for scales in a start."""
+    real, begun = TunedMode.begin, []
+
+    def begin(self, noise):
+        begun.append(noise)
+        if len(begun) == number:
+            raise KeyboardInterrupt
+        real(self, noise)
+
+    monkeypatch.setattr(TunedMode, "begin", begin)
+
+
+def test_the_evidence_framework_leaves_the_starts_so_far(monkeypatch):
+    method = bnn.EvidenceFramework(starts=3, rounds=2, iterations=20)
+    stop_in_start(monkeypatch, 2)
+    stopped = interrupted(method, "stopped by Ctrl-C after 1 of 3 starts. Its", net=bnn.MLP(1, [3], 1))
+    monkeypatch.undo()
+    alone = fit(dataclasses.replace(method, starts=1), net=bnn.MLP(1, [3], 1))
+    assert len(stopped.record.evidence.starts) == 1
+    assert_same(stopped, alone)
+
+
+def test_automatic_leaves_the_fit_of_the_chosen_method(monkeypatch):
+    chosen = bnn.SVI(guide="map", steps=500)
+    monkeypatch.setattr(automatic, "candidates", lambda *_: {"only": chosen})
+    whole = len(DATA)
+    real = bnn.SVI.infer
+
+    def infer(self, model, data, run):
+        callbacks = [stop_at(50)] if len(data) == whole else [lambda seen: seen.step >= 50]
+        return real(self, model, data, dataclasses.replace(run, callbacks=callbacks))
+
+    monkeypatch.setattr(bnn.SVI, "infer", infer)
+    stopped = interrupted(None, "stopped by Ctrl-C after step 50. Its")
+    assert stopped.record.automatic.chosen == "only"
+    assert len(stopped.history) == 50
+
+
+@pytest.mark.parametrize("arguments", [{}, {"checkpoint": "kept"}], ids=["alone", "checkpoint"])
+def test_an_interrupt_before_the_first_step_says_how_to_keep(arguments, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = "before it had a result: nothing was kept; with `checkpoint`, a folder, the same call goes on where it was"
+    with pytest.raises(KeyboardInterrupt, match=words):
+        fit(bnn.SVI(steps=100), net=Net(call=1), engine="eager", **arguments)
+    stop_in_start(monkeypatch, 2)  # no search that was cut measures the scales of a fit
+    open_scales = bnn.BNN(bnn.MLP(1, [3], 1))
+    with pytest.raises(KeyboardInterrupt, match=words):
+        bnn.fit(open_scales, DATA, bnn.SVI(), progress=False, **arguments)
+    stop_in_start(monkeypatch, 1)
+    with pytest.raises(KeyboardInterrupt, match=words):
+        bnn.fit_replicates(open_scales, DATA, bnn.SVI(), replicates=2, progress=False, **arguments)
 
 
 def test_handlers_of_the_caller_stay():

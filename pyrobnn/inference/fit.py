@@ -20,7 +20,7 @@ from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.going_on import model_of
-from pyrobnn.inference.training.interrupts import Interrupted
+from pyrobnn.inference.training.interrupts import Interrupted, with_words
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.comparison import tell
@@ -85,8 +85,9 @@ def fit(
     `progress` only, so that loops of short fits do not warn each time.
 
     Ctrl-C ends a fit by `SVI` after a step, and a warning says which one. The posterior so far is returned; with
-    `checkpoint` the state is kept, and a KeyboardInterrupt tells so. Before the first step, in other methods, and the
-    second time, Ctrl-C stops at once.
+    `checkpoint` the state is kept, and a KeyboardInterrupt tells so. `EvidenceFramework` returns the posterior of the
+    starts so far, `MarginalLikelihood` that of the last round. Before the first step, start or round, in other methods,
+    and the second time, Ctrl-C stops at once, and the KeyboardInterrupt says that nothing was kept.
 
     See docs/how-to/convergence.md for how long a fit should go on, and docs/how-to/warnings.md for warnings at its end.
 
@@ -108,9 +109,10 @@ def fit(
             set; for `SVI` only.
         callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; a
             callback that returns True ends the fit.
-        checkpoint: a folder for the state of the fit. After an interruption the same call resumes there, with the same
-            bits on the same machine as without the interruption; after the end it returns the same posterior at once.
-            It works for `SVI` and an `Ensemble` of it. Callbacks are not called again for steps done before.
+        checkpoint: a folder for measured scales and the state of the fit. After an interruption the same call resumes
+            there, with the same bits on the same machine as without the interruption; after the end it returns the same
+            posterior at once. It works for `SVI` and an `Ensemble` of it. Callbacks are not called again for steps done
+            before.
         every: steps between two checkpoints.
         start: a posterior of this model and guide, also of other data: the fit goes on from its parameters, with its
             scales and in its units, and measures none; for `SVI` and `IVON`. See docs/how-to/own-loop.md.
@@ -146,9 +148,9 @@ def fit(
     tell_of_constants(data)
     try:
         posterior = fit_in_silence(bnn, data, method, run)
-    except Interrupted as interrupt:
-        if interrupt.method is not method:
-            raise
+    except KeyboardInterrupt as interrupt:
+        if not (isinstance(interrupt, Interrupted) and interrupt.method is method):
+            raise with_words(interrupt, method, checkpoint) from None
         warn_user(interrupt.warning, PoorFitWarning)
         return interrupt.posteriors[0]
     if progress or _ends_by_itself(posterior):

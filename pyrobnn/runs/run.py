@@ -20,7 +20,7 @@ from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.several.data_parallel import DataParallel
-from pyrobnn.inference.training.checkpoint import FILE as CHECKPOINT_FILE
+from pyrobnn.inference.training.interrupts import Interrupted
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -148,13 +148,21 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
 
 
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
+    interrupt: Interrupted | None = None
     with _noting_what_is_kept(path), new_folder(path, replaces=is_run_folder if overwrite else None) as folder:
-        posterior = _fit_resumably(prepared, path, progress=progress, overwrite=overwrite)
+        try:
+            posterior = _fit_resumably(prepared, path, progress=progress, overwrite=overwrite)
+        except Interrupted as stopped:
+            if stopped.method is not prepared.spec.method:
+                raise
+            interrupt, (posterior,) = stopped, stopped.posteriors
         manifest = make_manifest(prepared, members_of(posterior)[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
         _write_json(folder / "manifest.json", manifest)
         save(posterior, folder / "posterior")
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
+    if interrupt is not None:
+        raise KeyboardInterrupt(f"{interrupt.warning} It is kept in {path}; `pyrobnn fit --resume {path}` scores it.")
     return _judge(prepared, posterior, path, manifest, progress=progress)
 
 
@@ -180,7 +188,7 @@ def _fit_resumably(prepared: Prepared, path: Path, *, progress: bool, overwrite:
     try:
         return _fit(prepared, unfinished, progress=progress)
     except BaseException as error:
-        if isinstance(error, FloatingPointError) or not (unfinished / CHECKPOINT_FILE).exists():
+        if isinstance(error, FloatingPointError) or not any(unfinished.glob("*.safetensors")):
             shutil.rmtree(unfinished, ignore_errors=True)
         raise
 

@@ -24,6 +24,7 @@ from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.interrupts import Interrupted, stopped_after
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -123,6 +124,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             InputError: priors that are not normal, latent sites other than weights, or a Jacobian that does not fit
                 into memory.
             FloatingPointError: no start with finite numbers.
+            Interrupted: Ctrl-C after the first start, with the posterior of the starts so far.
         """
         source = make_source(data, bnn, None, seed=run.seed)
         self._tell_cost(source)
@@ -135,7 +137,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         num_inputs = source.head[0][0].numel()
         of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
         search = Search(self.starts, self.rounds, self.iterations, self.per, of_real if is_real else FLAT)
-        modes, chosen = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
+        modes, chosen, is_cut = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
         mixes = isinstance(self.guide, Laplace) and is_real
         counts = _members([start.score for start in modes], mixes=mixes)
         order = sorted(range(len(modes)), key=lambda index: index != chosen)
@@ -144,13 +146,18 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             around[chosen].record,
             method=to_dict(self) | {"guide": around[chosen].record.guide},
             seconds=run.seconds,
+            stop_reason=stopped_after(len(modes), self.starts, "start")
+            if is_cut
+            else around[chosen].record.stop_reason,
             evidence=dataclasses.replace(evidence_record(modes, chosen, source), members=counts),
         )
-        for posterior in around.values():
-            posterior.record = record
-        if len(around) == 1:
-            return around[chosen]
-        return Mixture([around[index] for index in order for _ in range(counts[index])], seed=run.seed, info=record)
+        for one in around.values():
+            one.record = record
+        members = [around[index] for index in order for _ in range(counts[index])]
+        posterior = around[chosen] if len(around) == 1 else Mixture(members, seed=run.seed, info=record)
+        if is_cut:
+            raise Interrupted(self, [posterior])
+        return posterior
 
     def _tell_cost(self, source: Source) -> None:
         """Warn where the eigenvectors that tune the scales take minutes or hours."""

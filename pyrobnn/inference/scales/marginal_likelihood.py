@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
+import sys
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BeforeValidator, Field
+from tqdm.auto import tqdm
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
@@ -17,6 +19,7 @@ from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
 from pyrobnn.inference.scales.tune_prior import Per, tune_prior
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.interrupts import Interrupted, stopped_after
 from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
@@ -77,21 +80,25 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         """Fit and tune in turns; `info["laplace"]["rounds"]` of the last posterior has the evidence of each.
 
         `info["method"]["noise"]` says whether the noise was tuned, also where the setting is "auto".
+
+        Raises:
+            Interrupted: Ctrl-C after the first round, with the posterior of the last one.
         """
         posterior: Posterior | None = None
         evidence = []
         noise: bool | None = None if self.noise == "auto" else self.noise
         for index in range(self.rounds):
             round_run = dataclasses.replace(run, seed=derive(run.seed, f"round {index}"))
-            trained = self._round(bnn, posterior, data, round_run)
-            noise = _has_one_scale_to_learn(trained) if noise is None else noise
-            if index == 0 and noise and _learns_noise(bnn):
-                spread = _spread(trained.bnn, make_source(data, bnn, self.method.batch_size, seed=run.seed))
-                if float(trained.bnn.likelihood.scale.detach()) > _UNEXPLAINED * spread:
-                    known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
-                    held = bnn.with_parts(likelihood=Gaussian(scale=known))
-                    trained = self._round(held, None, data, round_run)
-            posterior = tune_prior(trained, data, by=self.by, per=self.per, noise=noise)
+            if run.progress:
+                words = "training, then the scales that make the data most probable"
+                tqdm.write(f"round {index + 1} of {self.rounds}: {words}", file=sys.stderr)
+            try:
+                noise, tuned = self._tuned(bnn, posterior, data, round_run, noise=noise)
+            except KeyboardInterrupt:
+                if posterior is None:
+                    raise
+                break
+            posterior = tuned
             laplace = posterior.record.laplace
             assert laplace is not None  # its guide is Laplace
             evidence.append(laplace.log_evidence)
@@ -104,7 +111,25 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             laplace=dataclasses.replace(laplace, rounds=evidence),
             seconds=run.seconds,
         )
+        if len(evidence) < self.rounds:
+            reason = stopped_after(len(evidence), self.rounds, "round")
+            posterior.record = dataclasses.replace(posterior.record, stop_reason=reason)
+            raise Interrupted(self, [posterior])
         return posterior
+
+    def _tuned(
+        self, bnn: BNN, last: Posterior | None, data: Any, run: Run, *, noise: bool | None
+    ) -> tuple[bool, Posterior]:
+        """Do a round after the last one; return whether the noise is tuned, and the posterior."""
+        trained = self._round(bnn, last, data, run)
+        noise = _has_one_scale_to_learn(trained) if noise is None else noise
+        if last is None and noise and _learns_noise(bnn):
+            spread = _spread(trained.bnn, make_source(data, bnn, self.method.batch_size, seed=run.seed))
+            if float(trained.bnn.likelihood.scale.detach()) > _UNEXPLAINED * spread:
+                known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
+                held = bnn.with_parts(likelihood=Gaussian(scale=known))
+                trained = self._round(held, None, data, run)
+        return noise, tune_prior(trained, data, by=self.by, per=self.per, noise=noise)
 
     def _round(self, bnn: BNN, last: Posterior | None, data: Any, run: Run) -> Posterior:
         """Train on from the last posterior's mode, under its prior, and take the curvature there."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +16,9 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import Run
+from pyrobnn.inference.scales import kept_scales
 from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
+from pyrobnn.inference.scales.kept_scales import Found
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.training.engines import Work
@@ -77,10 +78,23 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
     if not (sites or numbers) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
         return Measured(bnn)
     source = make_source(data, bnn, None, seed=run.seed)
+    file = kept_scales.file_for(bnn, source, run, starts_there=starts_there)
+    found = None if file is None else kept_scales.read(file)
+    if found is None:
+        found = _found(bnn, data, source, run, set(sites), is_open=bool(numbers), starts_there=starts_there)
+        if file is not None and found is not None:
+            kept_scales.write(file, found)
+    return Measured(bnn) if found is None else Measured(_closed(bnn, found), found.record)
+
+
+def _found(
+    bnn: BNN, data: Data, source: Source, run: Run, sites: set[str], *, is_open: bool, starts_there: bool
+) -> Found | None:
+    """Return the scales of some sites, and of the noise if it is open; None where nothing could be measured."""
     best = _look(bnn, source, data, run)
     num_inputs = data.x[0].numel()
     is_table = data.x.ndim == 2 and num_inputs <= defaults.MOST_INPUTS_OF_STAND_IN
-    if numbers and is_table and (best is None or best.score < _constant(bnn, data) + defaults.LITTLE_GAIN):
+    if is_open and is_table and (best is None or best.score < _constant(bnn, data) + defaults.LITTLE_GAIN):
         net = MLP(num_inputs, defaults.STAND_IN, source.outputs)
         small = BNN(**(bnn.settings | {"net": net, "prior": priors.Normal()}))
         small.units = bnn.units
@@ -88,17 +102,17 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
         if best is None or (of_small is not None and of_small.score > best.score):
             best = of_small
     if best is None:
-        return Measured(bnn)
-    is_of_model = best.bnn is bnn
-    closed = _closed(
-        bnn,
-        best.modes[best.chosen],
-        source,
-        sites if is_of_model else {},
-        keeps_noise=best.num_rows == len(data) or bnn.num_weights >= len(data),
-        starts_there=starts_there and is_of_model,
+        return None
+    mode, is_of_model = best.modes[best.chosen], best.bnn is bnn
+    keeps_noise = best.num_rows == len(data) or bnn.num_weights >= len(data)
+    scales = {name: max(scale, defaults.SMALLEST_PRIOR_SCALE) for name, scale in mode.scales().items()}
+    return Found(
+        {name: scale for name, scale in scales.items() if name in sites and is_of_model},
+        mode.numbers(source) if is_open and keeps_noise else None,
+        mode.bnn.state_at(mode.weights) if starts_there and is_of_model else None,
+        dict(mode.bnn.likelihood.state_dict()) if is_open and not keeps_noise else None,
+        evidence_record(best.modes, best.chosen, source),
     )
-    return Measured(closed, evidence_record(best.modes, best.chosen, source))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +143,9 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
     return _Look(bnn, modes, chosen, len(rows), score)
 
 
-def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, starts: int) -> tuple[list[TunedMode], int]:
+def _modes(
+    bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, starts: int, phase: str = "search for scales"
+) -> tuple[list[TunedMode], int]:
     """Return a mode for each start, of some rows, and the number of the best."""
     with_normals, held = _with_normals(bnn)
 
@@ -140,8 +156,11 @@ def _modes(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, star
     of_real = of_few if of_few.counts else FLAT
     is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
     hyperprior = of_real if is_real else Hyperprior(defaults.PRIOR_COUNTS)
-    search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE, "scales")
-    return tuned_modes(with_normals, source, len(rows), examples, run=run, search=search, held=held)
+    search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE, phase)
+    modes, chosen, is_cut = tuned_modes(with_normals, source, len(rows), examples, run=run, search=search, held=held)
+    if is_cut:
+        raise KeyboardInterrupt
+    return modes, chosen
 
 
 def _missed(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run) -> tuple[TunedMode, Batch]:
@@ -149,7 +168,7 @@ def _missed(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run) -> tup
     with seeded(run.seed, "held out"):
         order = rows[torch.randperm(len(rows))]
     kept, others = order[len(rows) // _FOLDS :], order[: len(rows) // _FOLDS]
-    (mode, *_), _ = _modes(bnn, source, data, kept, run, starts=1)
+    (mode, *_), _ = _modes(bnn, source, data, kept, run, starts=1, phase="noise on rows held out")
     return mode, source.scaled(mode.bnn, *(values[others] for values in data.tensors))
 
 
@@ -219,21 +238,17 @@ def work_of_gradient(bnn: BNN, source: Source, num_rows: int) -> Work:
     return work
 
 
-def _closed(
-    bnn: BNN, mode: TunedMode, source: Source, sites: Mapping[str, Any], *, keeps_noise: bool, starts_there: bool
-) -> BNN:
-    scales = {name: max(scale, defaults.SMALLEST_PRIOR_SCALE) for name, scale in mode.scales().items()}
+def _closed(bnn: BNN, found: Found) -> BNN:
     chosen = {
-        name: dataclasses.replace(prior, scale=scales[name]) if name in sites else prior
+        name: dataclasses.replace(prior, scale=found.scales[name]) if name in found.scales else prior
         for name, prior in prior_by_site(bnn).items()
     }
-    likelihood = bnn.settings["likelihood"]
-    parts: dict[str, Any] = {"prior": chosen} if sites else {}
-    if open_numbers(likelihood, (_TUNED,)) and keeps_noise:
-        parts["likelihood"] = mode.closed(likelihood, source)
+    parts: dict[str, Any] = {"prior": chosen} if found.scales else {}
+    if found.numbers is not None:
+        parts["likelihood"] = dataclasses.replace(bnn.settings["likelihood"], **found.numbers)
     closed = bnn.with_parts(**parts)
-    if starts_there:
-        closed.start_at(mode.bnn.state_at(mode.weights))
-    if not keeps_noise and open_numbers(likelihood, (_TUNED,)):
-        closed.start_likelihood_at(mode.bnn.likelihood.state_dict())
+    if found.start is not None:
+        closed.start_at(found.start)
+    if found.noise is not None:
+        closed.start_likelihood_at(found.noise)
     return closed

@@ -22,6 +22,7 @@ from pyrobnn.posterior.record import EvidenceRecord
 
 _LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
 """Noise that starts begin from, in units of the spread of the targets."""
+_FORM = "{l_bar}{bar}| [{elapsed}<{remaining}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Search:
     hyperprior: Hyperprior
     tolerance: float = 1e-7
     last_tolerance: float = 1e-12
-    phase: str = "modes"
+    phase: str = "search for weights and scales"
 
 
 def tuned_modes(
@@ -58,8 +59,8 @@ def tuned_modes(
     run: Run,
     search: Search,
     held: Collection[str] = (),
-) -> tuple[list[TunedMode], int]:
-    """Return a mode for each start, with its tuned scales, and the number of the best mode.
+) -> tuple[list[TunedMode], int, bool]:
+    """Return a mode for each start, with its tuned scales, the number of the best, and whether Ctrl-C cut it short.
 
     Args:
         bnn: the model, with normal priors.
@@ -73,54 +74,66 @@ def tuned_modes(
     Raises:
         InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
         FloatingPointError: no start with finite numbers.
+        KeyboardInterrupt: Ctrl-C before the first start was done.
     """
     refuse_mixed_examples(bnn.net)
     starts, rounds = search.starts, search.rounds
     noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[:starts]
     modes: list[TunedMode] = []
-    with tqdm(total=starts * rounds, desc=search.phase, disable=not run.progress) as bar:
-        for index, noise in enumerate(noises):
-            with running(bnn, num_data, derive(run.seed, f"start {index}"), "fit") as threads:
-                model, example = fresh_model(bnn, source, run.device)
-                sites = latent_sites(model, *example)
-                strange = [site.name for site in sites if site.name not in model.site_names]
-                if strange:
-                    raise InputError(
-                        f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
-                        f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
-                    )
-                check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
-                weights = {site.name: site.start.clone() for site in sites}
-                start = TunedMode(
-                    model,
-                    weights,
-                    examples(model),
-                    per=search.per,
-                    held=held,
-                    hyperprior=search.hyperprior,
-                    records=run.engine != "eager",
-                    threads=threads,
+
+    def mode_from(index: int, noise: float) -> TunedMode:
+        """Return the mode of a start, which has no finite score if its numbers did not stay finite."""
+        with running(bnn, num_data, derive(run.seed, f"start {index}"), "fit") as threads:
+            model, example = fresh_model(bnn, source, run.device)
+            sites = latent_sites(model, *example)
+            strange = [site.name for site in sites if site.name not in model.site_names]
+            if strange:
+                raise InputError(
+                    f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
+                    f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
                 )
-                if rounds:
-                    start.begin(float(noise))
-                try:
-                    for _ in range(rounds):
-                        start.to_mode(search.iterations, search.tolerance)
-                        start.tune()
-                        bar.update()
-                    start.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
-                    start.judge()
-                except FloatingPointError:
-                    bar.update(rounds - bar.n % max(rounds, 1))
-                bar.set_postfix(score=f"{start.score:.1f}")
-                modes.append(start)
+            check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
+            start = TunedMode(
+                model,
+                {site.name: site.start.clone() for site in sites},
+                examples(model),
+                per=search.per,
+                held=held,
+                hyperprior=search.hyperprior,
+                records=run.engine != "eager",
+                threads=threads,
+            )
+            if search.rounds:
+                start.begin(noise)
+            try:
+                for _ in range(search.rounds):
+                    start.to_mode(search.iterations, search.tolerance)
+                    start.tune()
+                    bar.update()
+                start.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
+                start.judge()
+            except FloatingPointError:
+                bar.update((index + 1) * search.rounds - bar.n)
+            return start
+
+    is_cut = False
+    with tqdm(total=starts * rounds, desc=search.phase, bar_format=_FORM, disable=not run.progress) as bar:
+        for index, noise in enumerate(noises):
+            bar.set_description(f"{search.phase}, start {index + 1} of {starts}")
+            try:
+                modes.append(mode_from(index, float(noise)))
+            except KeyboardInterrupt:
+                if not any(np.isfinite(start.score) for start in modes):
+                    raise
+                is_cut = True
+                break
     scores = [start.score for start in modes]
     if not np.isfinite(scores).any():
         raise FloatingPointError(
             "EvidenceFramework: no start kept finite numbers. Look for extreme values in the data, standardise "
             "them, or use another network."
         )
-    return modes, int(np.nanargmax(scores))
+    return modes, int(np.nanargmax(scores)), is_cut
 
 
 def evidence_record(modes: Sequence[TunedMode], chosen: int, source: Source) -> EvidenceRecord:

@@ -352,6 +352,10 @@ class TunedMode:
 
     def closed(self, likelihood: Any, source: Source) -> Any:
         """Return a likelihood with the tuned numbers in it, where it takes them."""
+        return dataclasses.replace(likelihood, **self.numbers(source))
+
+    def numbers(self, source: Source) -> dict[str, Any]:
+        """Return the tuned numbers that a likelihood takes."""
         values: dict[str, Any] = {}
         for name in self.tuned_numbers:
             value = getattr(self.bnn.likelihood, name).detach().double().reshape(-1)
@@ -359,7 +363,7 @@ class TunedMode:
             numbers = (value * units).tolist()
             if len(numbers) == 1 or name == "scale":
                 values[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
-        return dataclasses.replace(likelihood, **values)
+        return values
 
     def scales(self) -> dict[str, float]:
         """Return the prior scale of each site whose entries share it."""

@@ -27,6 +27,7 @@ from pyrobnn.inference.method import BaseMethod, Method, Offer, Run, registry
 from pyrobnn.inference.scales.open_scales import Measured, measured, work_of_gradient
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.interrupts import Interrupted
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import AutomaticRecord, CandidateRecord
@@ -75,6 +76,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         Raises:
             InputError: data in files or loaders, or fewer than 5 examples.
             FloatingPointError: no candidate with a finite fit.
+            Interrupted: Ctrl-C in the steps of the chosen method, with its fit so far.
         """
         if not isinstance(data, Data) or len(data) < defaults.FOLDS[0]:
             raise InputError(
@@ -105,14 +107,12 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         if run.progress:
             tqdm.write(str(record), file=sys.stderr)
         whole = self._measured(bnn, data, run, 0.75)
-        posterior = _run(methods[chosen], whole, data, self._ending_at(self._share(1.0, run), methods[chosen], run))
-        posterior.record = dataclasses.replace(
-            posterior.record,
-            automatic=record,
-            evidence=whole.record,
-            seconds=run.seconds,
-        )
-        return posterior
+        try:
+            posterior = _run(methods[chosen], whole, data, self._ending_at(self._share(1.0, run), methods[chosen], run))
+        except Interrupted as interrupt:
+            (so_far,) = interrupt.posteriors
+            raise Interrupted(self, [_noted(so_far, record, whole, run)]) from None
+        return _noted(posterior, record, whole, run)
 
     def _share(self, share: float, run: Run) -> float | None:
         """Return when a share of the seconds has passed, None without a bound."""
@@ -160,6 +160,13 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             return True
         slowest = max(candidate.seconds for candidate in tried)
         return run.seconds + slowest * (1 + 1.5 / parts) < self.max_seconds
+
+
+def _noted(posterior: Posterior | Mixture, tried: AutomaticRecord, whole: Measured, run: Run) -> Posterior | Mixture:
+    posterior.record = dataclasses.replace(
+        posterior.record, automatic=tried, evidence=whole.record, seconds=run.seconds
+    )
+    return posterior
 
 
 def _run(method: Any, model: Measured, data: Data, run: Run) -> Posterior | Mixture:

@@ -24,7 +24,7 @@ from pyrobnn.inference.scales.open_scales import measured
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import open_checkpoint
 from pyrobnn.inference.training.engines import Engine
-from pyrobnn.inference.training.interrupts import Interrupted, Interrupts
+from pyrobnn.inference.training.interrupts import Interrupted, Interrupts, with_words
 from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.posterior.posterior import Posterior
 
@@ -99,6 +99,9 @@ def fit_replicates(
     except Interrupted as interrupt:
         warn_user(interrupt.warning, PoorFitWarning)
         return [*interrupt.posteriors]
+    except KeyboardInterrupt as interrupt:
+        one = method[0] if isinstance(method, list) else method
+        raise with_words(interrupt, one, checkpoint) from None
 
 
 @under(gradients)

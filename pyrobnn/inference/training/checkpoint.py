@@ -127,14 +127,7 @@ def open_checkpoint(
     if run.checkpoint is None:
         return None
     check_count(run.every, "every")
-    path = Path(run.checkpoint)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise InputError(f"`checkpoint`: cannot write to {path} ({error.strerror}): choose another folder.") from None
+    path = writable(Path(run.checkpoint))
     request = {
         "seed": run.seed,
         "method": methods,
@@ -144,7 +137,28 @@ def open_checkpoint(
         "validation data": None if validation is None else _of_validation(validation, run.seed),
         **more,
     }
-    return Checkpoint(path, run.every, {name: _ADDRESS.sub("", str(value)) for name, value in request.items()})
+    return Checkpoint(path, run.every, {name: without_addresses(value) for name, value in request.items()})
+
+
+def writable(folder: Path) -> Path:
+    """Return a folder of checkpoints after it was made.
+
+    Raises:
+        InputError: it cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"`checkpoint`: cannot write to {folder} ({error.strerror}): choose another folder.") from None
+    return folder
+
+
+def without_addresses(value: object) -> str:
+    """Return the text of a value, the same in every process."""
+    return _ADDRESS.sub("", str(value))
 
 
 def fingerprint(source: Source) -> str:

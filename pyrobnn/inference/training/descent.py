@@ -101,7 +101,7 @@ def descend(
     """
     starts = [cloned(fit.parameters) for fit in fits]
     ended = []
-    with tqdm(disable=not run.progress, desc="modes", unit="step") as bar:
+    with tqdm(disable=not run.progress, desc="training", unit=" steps") as bar:
         for fit, tolerance in zip(fits, tolerances, strict=True):
             if interrupts.asked:
                 raise KeyboardInterrupt

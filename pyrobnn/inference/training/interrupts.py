@@ -4,8 +4,10 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import members_of
@@ -33,6 +35,24 @@ class Interrupted(KeyboardInterrupt):
             f"The fit has not converged: it was {first.record.stop_reason}. Its predictions may be far off, and its "
             f"uncertainty too small. Fit again{go_on}."
         )
+
+
+def stopped_after(done: int, planned: int, what: str) -> str:
+    """Return why a method that does its work in parts has ended."""
+    return f"stopped by Ctrl-C after {done} of {counted(planned, what)}"
+
+
+def with_words(interrupt: KeyboardInterrupt, method: Any, checkpoint: str | Path | None) -> KeyboardInterrupt:
+    """Return an interrupt that says that nothing was kept, and how to keep; one with words of its own is unchanged."""
+    if interrupt.args and not isinstance(interrupt, Interrupted):
+        return interrupt
+    if checkpoint is not None and any(Path(checkpoint).glob("*.safetensors")):
+        kept = f"what {checkpoint} has is kept: the same call goes on from there"
+    elif method.offer().resumable:
+        kept = "nothing was kept; with `checkpoint`, a folder, the same call goes on where it was, once steps are done"
+    else:
+        kept = f"nothing was kept; {type(method).__name__} keeps no checkpoints, as SVI does"
+    return KeyboardInterrupt(f"The fit was stopped by Ctrl-C before it had a result: {kept}.")
 
 
 class Interrupts:
