@@ -346,10 +346,13 @@ def list_data() -> None:
     """List the data sets."""
     from pyrobnn import datasets
 
-    table = Table(Column("name", no_wrap=True), "task", "rows", "columns", "splits", "here", "licence")
+    names = ("name", "task", "rows", "cols", "splits", "here")
+    columns = (Column(name, no_wrap=True) for name in names)
+    table = Table(*columns, "licence", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for entry in datasets.info():
         here = "yes" if entry.available else "no"
-        table.add_row(entry.name, entry.task, *map(str, (entry.rows, entry.columns, entry.splits)), here, entry.licence)
+        licence = entry.licence.partition(" (")[0]
+        table.add_row(entry.name, entry.task, *map(str, (entry.rows, entry.columns, entry.splits)), here, licence)
     Console().print(table)
 
 

@@ -78,9 +78,14 @@ def test_fit_writes_a_run_folder_and_predict_reads_it(here):
 
 
 def test_data_list_and_fetch(here, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     listed = invoke("data", "list")
     assert listed.exit_code == 0
-    assert all(name in listed.output for name in pyrobnn.datasets.names())
+    rows = {line.split()[0]: line for line in listed.output.splitlines()}
+    for entry in pyrobnn.datasets.info():  # a line each, where no word is cut
+        assert rows[entry.name].split()[1:4] == [entry.task, str(entry.rows), str(entry.columns)]
+        assert rows[entry.name].rstrip().endswith(entry.licence.partition(" (")[0])
+        assert len(rows[entry.name]) <= 80
     monkeypatch.setattr(pyrobnn.datasets, "fetch", lambda name: here / name)
     assert invoke("data", "fetch", "yacht", "energy").output.splitlines() == [
         f"yacht: {here}/yacht",

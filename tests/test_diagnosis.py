@@ -416,9 +416,11 @@ def test_warnings_are_listed_first():
     found = Diagnosis((Finding("a", "warning", "Beware."), Finding("b", "fine", "All right.")), 0.01)
     lines = str(found).splitlines()
     assert lines == ["1 warning (tests raise a false alarm in at most 1% of cases)", "! Beware.", "+ All right."]
+    baseline = Finding("baseline", "note", "A linear model is as good.")
+    lines = str(Diagnosis((*found.findings[:1], baseline), 0.01)).splitlines()
+    assert [line[0] for line in lines] == ["1", "!", "-"]
+    assert str(Diagnosis((baseline,), 0.01)).splitlines()[0] == "- A linear model is as good."
+    worse = Finding("baseline", "warning", "Worse than a constant.")
+    lines = str(Diagnosis((worse, *found.findings[:1]), 0.01)).splitlines()
+    assert [line[:3] for line in lines] == ["! W", "2 w", "! B"]
     assert str(Diagnosis((), 0.01)).startswith("nothing speaks against this fit")
-    note = Finding("baseline", "note", "No better than a constant.")
-    lines = str(Diagnosis((Finding("a", "warning", "Beware."), note), 0.01)).splitlines()
-    assert lines[0] == "- No better than a constant."
-    assert lines[1].startswith("1 warning")
-    assert lines[2:] == ["! Beware."]

@@ -44,7 +44,8 @@ class Finding:
 class Diagnosis:
     """The findings for and against a fit; str() lists it, warnings first.
 
-    Unless the fit predicts better than a constant and a linear model, the first line says so.
+    Unless the fit predicts better than a constant and a linear model, the first line says so; beside warnings, where it
+    is a note, a later one.
 
     Attributes:
         findings: all of them, warnings first, then notes.
@@ -71,18 +72,15 @@ class Diagnosis:
 
     @property
     def headlines(self) -> tuple[Finding, ...]:
-        """The findings that no reader should miss: the comparison with baselines unless it is fine, then warnings.
-
-        A note that few or no data were held out is one of them.
-        """
+        """The findings that no reader should miss: warnings, then notes on baselines and on few or no data held out."""
         notes = (BASELINE, HELD_OUT)
         told = [f for f in self.findings if f.kind == "warning" or (f.name in notes and f.kind == "note")]
-        return tuple(sorted(told, key=lambda finding: finding.name != BASELINE))
+        return tuple(sorted(told, key=lambda finding: (finding.kind != "warning", finding.name != BASELINE)))
 
     def __str__(self) -> str:
         num = len(self.warnings)
         head = "nothing speaks against this fit" if num == 0 else counted(num, "warning")
         summary = f"{head} (tests raise a false alarm in at most {self.false_alarm_rate:.0%} of cases)"
-        first = [finding for finding in self.headlines if finding.name == BASELINE]
+        first = [finding for finding in self.headlines[:1] if finding.name == BASELINE]
         others = [finding for finding in self.findings if finding not in first]
         return "\n".join([*map(str, first), summary, *map(str, others)])

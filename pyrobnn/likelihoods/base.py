@@ -68,6 +68,7 @@ class BaseLikelihood:
     Attributes:
         has_labels: whether targets are labels of classes.
         has_positions: whether targets are (N, *positions), such as the labels of the pixels of images.
+        is_symmetric: whether numbers lie around their mean alike on both sides, given the outputs.
 
     Examples:
         >>> bnn.likelihoods.StudentT(scale=0.5).noise, bnn.likelihoods.Ordinal(5).noise
@@ -76,6 +77,7 @@ class BaseLikelihood:
 
     has_labels: ClassVar[bool] = False
     has_positions: ClassVar[bool] = False
+    is_symmetric: ClassVar[bool] = True
 
     @property
     def noise(self) -> Noise | None:

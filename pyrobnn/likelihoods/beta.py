@@ -41,6 +41,7 @@ class Beta(WithSecondNumber):
         Annotated[float, Field(ge=_SMALLEST_CONCENTRATION)] | Literal["tuned", "learned", "heteroscedastic"]
     ) = "tuned"
     second_number: ClassVar[str] = "concentration"
+    is_symmetric: ClassVar[bool] = False
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = False
 

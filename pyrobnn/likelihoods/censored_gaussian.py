@@ -41,6 +41,7 @@ class CensoredGaussian(NoisyLikelihood):
     lower: float | None = None
     upper: float | None = None
     scale: Scale = "tuned"
+    is_symmetric: ClassVar[bool] = False
     standardizes_targets: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -1,5 +1,7 @@
 """Likelihoods whose first output for a target column is the log of its mean or median."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from pyrobnn.likelihoods.base import LEAVE_OUT, BaseLikelihood, first_limited, num_columns, range_in_words
@@ -9,6 +11,8 @@ _LARGEST_LOG = 20.0
 
 class LogLink(BaseLikelihood):
     """Base for likelihoods with a log link."""
+
+    is_symmetric: ClassVar[bool] = False
 
     def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
         """Report the range of means, if their logs stay in a narrow range or on one side of 0."""

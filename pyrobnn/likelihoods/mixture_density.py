@@ -41,6 +41,7 @@ class MixtureDensity(BaseLikelihood):
 
     components: Annotated[int, Field(ge=1, le=100)] = 3
     df: Annotated[float, Field(gt=2)] | None = None
+    is_symmetric: ClassVar[bool] = False
     standardizes_targets: ClassVar[bool] = True
     integer_targets: ClassVar[bool] = False
 

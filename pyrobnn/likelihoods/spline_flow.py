@@ -38,6 +38,7 @@ class SplineFlow(BaseLikelihood):
     """
 
     bins: Annotated[int, Field(ge=2, le=100)] = 8
+    is_symmetric: ClassVar[bool] = False
     standardizes_targets: ClassVar[bool] = True
     integer_targets: ClassVar[bool] = False
 

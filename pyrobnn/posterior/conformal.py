@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from pyrobnn._core.checks import as_targets, as_tensor, check_finite
 from pyrobnn._core.counts import counted
@@ -15,7 +16,9 @@ from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data, Scaler, row_index
 from pyrobnn.data.known_rows import num_known
 from pyrobnn.data.loader import Loader
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.distributions.support import base_of
+from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
@@ -56,14 +59,15 @@ def conformal(
     | method | a target conforms by |
     |---|---|
     | "scaled" | its distance to the predictive mean, in predictive standard deviations (Lei et al. 2018, sec. 5.2) |
-    | "quantiles" | its distance to the interval of the same level, CQR (Romano, Patterson & Candès 2019) |
+    | "quantiles" | its distance, in logs if positive, to the interval of the level: CQR (Romano et al. 2019) |
     | "aps" | the probability of classes at least as probable, randomised (Romano, Sesia & Candès 2020) |
     | "raps" | the same, plus 0.01 for each class after five (Angelopoulos et al. 2021) |
 
     Args:
         posterior: the fit.
         data: `Data` or a pair (x, y) of rows that took no part in the fit, with one target column.
-        method: as above; "scaled" or "aps" if not given.
+        method: as above. If not given, "aps" for classes, and for numbers "scaled", or "quantiles" where the likelihood
+            is not symmetric, such as `LogNormal`, `Gamma`, `MixtureDensity` and `SplineFlow`.
         groups: the group of each row, (N,), whole numbers or texts: each group is calibrated alone (Mondrian).
         weights: how likely each row's inputs are among new rows over how likely they are here, (N,) up to a factor,
             under a shift of inputs (Tibshirani et al. 2019); 1 for each if not given.
@@ -88,6 +92,9 @@ def conformal(
     """
     data = held_out_rows(posterior, data, "makes intervals and sets too narrow")
     prediction = posterior.predict(data.x, num_draws=num_draws)
+    likelihood = as_likelihood(members_of(posterior)[0].bnn.settings["likelihood"])
+    if method is None and not (prediction.is_classification or likelihood.is_symmetric):
+        method = "quantiles"
     names = None if groups is None else _names(groups, len(data))
     group = torch.zeros(len(data), dtype=torch.int64) if names is None else _numbers(names, sorted(set(names)))
     rows = Grouping(group, _weights(weights, len(data)))
@@ -141,8 +148,10 @@ class ConformityScores:
     def _scores(self, level: float) -> Tensor:
         """Return the score of each held-out row, (N,)."""
         if self.method == "quantiles":
-            lower, upper = (bound.double().cpu() for bound in self._prediction.interval(level))
-            return torch.maximum(lower - self._y, self._y - upper)
+            lower, upper, y = *(bound.double().cpu() for bound in self._prediction.interval(level)), self._y
+            if is_positive(self._prediction):
+                lower, upper, y = lower.log(), upper.log(), y.log()
+            return torch.maximum(lower - y, y - upper)
         if self.method == "scaled":
             return (self._y - self._prediction.mean.double().cpu()).abs() / self._prediction.std.double().cpu()
         chance = uniform(len(self._y), self._seed, "held out")
@@ -242,8 +251,13 @@ class ConformalPrediction(Prediction):
         lower, upper = super().interval(level)
         distance = self._conformity.thresholds(self._of_rows, level).to(lower)
         if self._conformity.method == "quantiles":
-            return lower - distance, upper + distance
-        return self.mean - distance * self.std, self.mean + distance * self.std
+            if is_positive(self):
+                return lower * (-distance).exp(), upper * distance.exp()
+            lower, upper = lower - distance, upper + distance
+        else:
+            lower, upper = self.mean - distance * self.std, self.mean + distance * self.std
+        least, most = ends(self)
+        return lower.clamp_min(least), upper.clamp_max(most)
 
     def label_set(self, level: float = 0.95) -> Tensor:
         """Return which classes are in the set that holds new labels with at least this probability, (N, C) bool.
@@ -285,6 +299,19 @@ def held_out_rows(posterior: Posterior | Mixture, data: Any, harm: str) -> Data:
             f"{harm}. Hold rows out: train, held_out = data.split(0.3), and fit to `train`."
         )
     return data
+
+
+def is_positive(prediction: Prediction) -> bool:
+    """Return whether targets are positive real numbers."""
+    return base_of(prediction.distribution).support is constraints.positive
+
+
+def ends(prediction: Prediction) -> tuple[float, float]:
+    """Return the smallest and the largest number that targets can be, infinite where there is none."""
+    support = base_of(prediction.distribution).support
+    given = getattr(support, "lower_bound", -torch.inf), getattr(support, "upper_bound", torch.inf)
+    least, most = prediction.scaler.inverse(torch.tensor(given, dtype=torch.float64)).tolist()
+    return least, most
 
 
 def uniform(num: int, seed: int, purpose: str) -> Tensor:
