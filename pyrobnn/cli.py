@@ -26,9 +26,26 @@ from pyrobnn.runs.spec_files import check_values, first_line, not_of_data, read_
 
 _UNFINISHED = ".unfinished"
 """Suffix of the name of a run folder until its fit is done."""
-
-
 _LOADING = "loading torch and Pyro"
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Say what takes seconds, and put Ctrl-C off to its end: an interrupt in the import of torch aborts the process."""
+    in_main = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        with waiting(_LOADING):
+            yield
+        return
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    try:
+        with waiting(_LOADING):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt
 
 
 class _PlainErrors(TyperGroup):
@@ -105,7 +122,7 @@ def demo(
     An earlier demonstration in the folder is replaced.
     """
     with _stopped_cleanly(lambda: f"the finished part is in {out}" if out.exists() else "nothing was done yet"):
-        with waiting(_LOADING):
+        with _loading():
             from pyrobnn.runs import demo
 
         demo.demo(out, seed=seed, progress=sys.stderr.isatty(), console=Console(soft_wrap=False))
@@ -148,7 +165,7 @@ def fit(
         is_checkpoint = resume.name.endswith(_UNFINISHED) and not is_run_folder(resume)
         folder = resume.with_name(resume.name.removesuffix(_UNFINISHED)) if is_checkpoint else resume
         with _stopped_cleanly(lambda: _kept(folder, earlier=None)):
-            with waiting(_LOADING):
+            with _loading():
                 from pyrobnn.runs.run import resume as resume_run
 
             result = resume_run(folder, progress=sys.stderr.isatty())
@@ -183,7 +200,7 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
 
 
 def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, overwrite: bool) -> Any:
-    with waiting(_LOADING):
+    with _loading():
         from pyrobnn.runs.run import run
 
     return run(
@@ -201,7 +218,7 @@ def _say_how(prepared: Any) -> None:
 
 
 def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
-    with waiting(_LOADING):
+    with _loading():
         from pyrobnn.runs.overrides import apply_overrides
         from pyrobnn.runs.spec import RunSpec
 
@@ -271,7 +288,7 @@ def _time_of(file: Path) -> int | None:
 def diagnose(run_dir: Path) -> None:
     """Show the findings for and against the fit of a run."""
     run_folder(run_dir)
-    with waiting(_LOADING):
+    with _loading():
         from pyrobnn.runs.run import read_diagnosis
 
     diagnosis = read_diagnosis(run_dir)
@@ -292,7 +309,7 @@ def compare(run_dirs: list[Path]) -> None:
     """Compare runs on the test data that they share, example by example."""
     for folder in run_dirs:
         run_folder(folder)
-    with waiting(_LOADING):
+    with _loading():
         from pyrobnn.runs.compared import compare_runs
 
     comparison = compare_runs(run_dirs)
@@ -332,7 +349,7 @@ def predict(
     """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
     run_folder(run_dir)
     check_names(table, [])
-    with waiting(_LOADING):
+    with _loading():
         from pyrobnn.runs.predictions import predict_table, rounded
 
     predictions = predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True))

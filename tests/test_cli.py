@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pyrobnn
+from pyrobnn import cli
 from pyrobnn._core.errors import warn_user
 from pyrobnn._core.remedies import Remedy, reader
 from pyrobnn.cli import app
@@ -382,6 +383,23 @@ def test_a_prediction_waits_for_torch_pandas_and_pyro_alone(here, bytecode):
         child = [sys.executable, "-c", unwanted, *command]
         done = subprocess.run(child, capture_output=True, text=True, check=True, env=bytecode)
         assert "heavy=[] " in done.stdout, command
+
+
+def test_an_interrupt_of_an_import_waits_for_its_end():
+    before, done = signal.signal(signal.SIGINT, signal.default_int_handler), []
+
+    def load():
+        with cli._loading():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("imported")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            load()
+        assert done == ["imported"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.one_in(0, 2)

@@ -410,3 +410,28 @@ def test_automatic_measures_the_scales_of_a_candidate_without_the_rows_that_judg
     parts = automatic._splits(bnn.Data(x, x[:, 0]), derive(0, "folds"))
     assert all(torch.equal(one, train.x) for one, (train, _) in zip(seen, parts, strict=False))
     assert len(seen) == len(parts) + 1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("measures", [0, 2], ids=["nothing", "the folds alone"])
+def test_automatic_does_without_nuts_where_the_noise_stays_open(measures, monkeypatch):
+    calls, real = [], automatic.measured
+
+    def measured(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) > measures:
+            raise automatic.OutOfTime
+        return real(*arguments, **options)
+
+    poor, good = bnn.SVI(guide="laplace", steps=1), bnn.NUTS(num_draws=30, warmup=60, num_chains=1)
+    monkeypatch.setattr(automatic, "measured", measured)
+    monkeypatch.setattr(automatic, "_splits", lambda data, seed: [(data[:20], data[20:]), (data[20:], data[:20])])
+    monkeypatch.setattr(automatic, "candidates", lambda *_: {"laplace": poor, "nuts": good})
+    x = torch.linspace(-1, 1, 40)[:, None]
+    model = bnn.BNN(bnn.MLP(1, [3], 1))
+    posterior = bnn.fit(model, (x, x[:, 0]), bnn.Automatic(max_seconds=1e6), seed=0, engine="eager", progress=False)
+    record = posterior.record.automatic
+    assert record.chosen == "laplace"
+    if measures:
+        assert record.candidates[1].log_score > record.candidates[0].log_score
+    assert [one.name for one in record.candidates] == (["laplace", "nuts"] if measures else ["laplace"])

@@ -28,6 +28,7 @@ from pyrobnn.inference.scales.open_scales import Measured, measured, work_of_gra
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.interrupts import Interrupted
+from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import AutomaticRecord, CandidateRecord
@@ -89,6 +90,8 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         parts = _splits(data, derive(run.seed, "folds"))
         models = [self._measured(bnn, train, run, 0.25) for train, _ in parts]
         methods = candidates(bnn, _size(data), _most_steps(bnn, source))
+        if not all(map(_is_closed, models)):
+            methods.pop("nuts", None)  # it draws from priors, and optimises nothing
         weights = None if data.weights is None else torch.cat([rest.tensors[2] for _, rest in parts]).cpu()
         tried: list[CandidateRecord] = []
         scores: list[Tensor] = []
@@ -101,12 +104,14 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 scores.append(self._held_out_scores(name, method, models, parts, run))
                 tried.append(_record(name, scores[-1], weights, time.perf_counter() - started))
         is_over = self.max_seconds is not None and not self._has_time(tried, len(parts), run)
-        is_finite = any(math.isfinite(candidate.log_score) for candidate in tried)
-        chosen = tried[_best(scores, weights) if is_finite or not is_over else 0].name
+        whole = self._measured(bnn, data, run, 0.75)
+        able = [index for index, one in enumerate(tried) if one.name != "nuts" or _is_closed(whole)]
+        is_finite = any(math.isfinite(tried[index].log_score) for index in able)
+        best = _best([scores[index] for index in able], weights) if is_finite or not is_over else 0
+        chosen = tried[able[best]].name
         record = AutomaticRecord(to_dict(self), tried, chosen)
         if run.progress:
             tqdm.write(str(record), file=sys.stderr)
-        whole = self._measured(bnn, data, run, 0.75)
         try:
             posterior = _run(methods[chosen], whole, data, self._ending_at(self._share(1.0, run), methods[chosen], run))
         except Interrupted as interrupt:
@@ -160,6 +165,11 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             return True
         slowest = max(candidate.seconds for candidate in tried)
         return run.seconds + slowest * (1 + 1.5 / parts) < self.max_seconds
+
+
+def _is_closed(model: Measured) -> bool:
+    """Return whether no number of the noise is left open."""
+    return not open_numbers(model.bnn.settings["likelihood"])
 
 
 def _noted(posterior: Posterior | Mixture, tried: AutomaticRecord, whole: Measured, run: Run) -> Posterior | Mixture:
