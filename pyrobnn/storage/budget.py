@@ -110,10 +110,10 @@ def _depth(settings: Any) -> int:
 
 def _at_most(func: Any, args: Any, kwargs: Any) -> float:
     """Return a quick bound on the bytes of a result: `_planned` may import the compiler of torch, for two seconds."""
-    values = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+    shapes = [value.shape for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
     if torch.Tag.pointwise in func.tags:
-        return _LARGEST * math.prod(np.broadcast_shapes(*(value.shape for value in values)))  # torch's imports sympy
-    return _LARGEST * sum(value.numel() for value in values) if func.overloadpacket in _NO_LARGER else math.inf
+        return float(_LARGEST * math.prod(np.broadcast_shapes(*shapes)))  # torch's own imports sympy
+    return float(_LARGEST * sum(map(math.prod, shapes))) if func.overloadpacket in _NO_LARGER else math.inf
 
 
 def _planned(func: Any, args: Any, kwargs: Any) -> int:
