@@ -133,7 +133,7 @@ def write(path, frame):
 def test_a_table_is_encoded_as_by_the_estimators(categories, ending, tmp_path):
     """The training part of the split gives means and categories; the stored encoder gives the same numbers again."""
     path = write(tmp_path / f"t{ending}", MIXED)
-    found = load_table(path, "y", id="id", categories=categories, missing="impute", split=2)
+    found = load_table(path, "y", id="id", categories=categories, missing="impute", split=2, test=0.1)
     inputs = as_table(MIXED.drop(columns=["id", "y"]))
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(2)).numpy()
     encoder = make_encoder(inputs.iloc[order[ROWS // 10 :]], categories, "impute")
@@ -249,7 +249,7 @@ def test_columns_that_never_vary_are_named_as_in_the_file(tmp_path):
         {"a": np.arange(ROWS) / 7, "my land": "DE", "c": 7, "day": "2020-01-31", "y": np.arange(ROWS) / 3}
     )
     found = load_table(write(tmp_path / "t.csv", frame), "y")
-    assert [line for line in found.notes if "never" in line or "--drop" in line] == [
+    assert [line for line in found.doubts if "never" in line or "--drop" in line] == [
         f"column '{name}': {value} in all rows to train on, which teaches nothing: leave it out (--drop {drop})"
         for name, value, drop in (
             ("my land", "'DE'", "'my land'"),
@@ -257,7 +257,7 @@ def test_columns_that_never_vary_are_named_as_in_the_file(tmp_path):
             ("day", "'2020-01-31 00:00:00'", "day"),
         )
     ]
-    assert not load_table(write(tmp_path / "t.csv", frame[["a", "y"]]), "y").notes
+    assert not load_table(write(tmp_path / "t.csv", frame[["a", "y"]]), "y").doubts
 
 
 @pytest.fixture

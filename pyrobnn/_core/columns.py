@@ -224,6 +224,16 @@ def encoded(table: pd.DataFrame, stored: Mapping[str, Any]) -> tuple[np.ndarray,
     return matrix, _distinct(name for name, _ in parts)
 
 
+def origins(stored: Mapping[str, Any]) -> list[str]:
+    """Return the column of the table that is behind each column of the matrix of `encoded`."""
+    columns = stored["columns"]
+    texts = {name: column["values"] for name, column in columns.items() if "values" in column}
+    numbers = [name for name in columns if name not in texts]
+    gaps = [name for name in numbers if columns[name].get("has_missing")]
+    made = [(name, len(values) if stored["categories"] == "onehot" else 1) for name, values in texts.items()]
+    return numbers + gaps + [name for name, count in made for _ in range(count)]
+
+
 def encoded_names(encoder: "ColumnTransformer") -> list[str]:
     """Return a name for each column of the matrix; a repeated name gets a number."""
     return _distinct(map(str, encoder.get_feature_names_out()))
@@ -238,22 +248,6 @@ def _distinct(given: Iterable[str]) -> list[str]:
             new = f"{name}_{count}"
         names[new] = None
     return list(names)
-
-
-def origins(encoder: "ColumnTransformer") -> list[str]:
-    """Return the column of the table that is behind each column of the matrix."""
-    from sklearn.impute import SimpleImputer
-    from sklearn.preprocessing import OneHotEncoder
-
-    found: list[str] = []
-    for _, step, names in encoder.transformers_:
-        if isinstance(step, OneHotEncoder):
-            found += [name for name, values in zip(names, step.categories_, strict=True) for _ in values]
-        else:
-            found += (
-                [*names, *(names[i] for i in step.indicator_.features_)] if isinstance(step, SimpleImputer) else names
-            )
-    return list(map(str, found))
 
 
 def require_complete(table: pd.DataFrame) -> None:

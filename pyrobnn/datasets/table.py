@@ -131,11 +131,11 @@ def load_features(
 
 def columns_of(encoder: Mapping[str, Any]) -> dict[str, list[int]]:
     """Return for each column of a table the positions of the inputs that were made from it."""
-    from pyrobnn._core.columns import encoder_from_dict, origins
+    from pyrobnn._core.columns import origins
 
     dated = [name for name, how in encoder["read"].items() if how["kind"] == DATES]
     columns: dict[str, list[int]] = {}
-    for position, origin in enumerate(origins(encoder_from_dict(encoder))):
+    for position, origin in enumerate(origins(encoder)):
         made = (date for date in dated if origin.startswith(f"{date} ("))
         name = origin if origin in encoder["read"] else next(made)
         columns.setdefault(name, []).append(position)
