@@ -161,7 +161,7 @@ def test_rare_classes_counts_and_few_rows(tmp_path):
     assert gaps.data.x[3].tolist() == [pytest.approx(12, abs=3), 1.0]
     (line,) = gaps.doubts
     assert re.fullmatch(
-        r"column 'a': missing in \d of 1\d rows to train on, and filled in: leave it .* \(--drop a\)", line
+        r"column 'a': missing in \d of 1\d rows to train on, filled in with their mean: leave it .* \(--drop a\)", line
     )
 
 

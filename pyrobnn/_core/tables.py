@@ -34,7 +34,7 @@ _MOST_TEXTS = 50
 _MOST_CATEGORIES = 20
 """Different texts that a column may always hold; more must come back in every second row, else they are names."""
 _GAPS = {
-    True: "drop those rows, or let them be replaced by means, with columns that tell where (--set data.missing=impute)",
+    True: "drop those rows, or let them be filled in, with columns that tell where (--set data.missing=impute)",
     False: "fill them in or drop those rows; only a new fit with --set data.missing=impute can predict for them",
 }
 """What to do about missing values, in training and in a prediction."""

@@ -219,13 +219,20 @@ def _constants(columns: "pd.DataFrame") -> list[str]:
 
 def _gaps(columns: "pd.DataFrame") -> list[str]:
     """Return a line for each column with missing values in these rows."""
-    counts = {str(name): int(columns[name].isna().sum()) for name in columns}
-    return [
-        f"column {name!r}: missing in {count:,} of {counted(len(columns), 'row')} to train on, and filled in: leave it "
-        f"out if a fit without it is as good (--drop {quote(name)})"
-        for name, count in counts.items()
-        if count
-    ]
+    from pandas.api import types
+
+    lines = []
+    for name in map(str, columns):
+        count = int(columns[name].isna().sum())
+        is_number = types.is_numeric_dtype(columns[name].dtype)
+        filled = "filled in with their mean" if is_number else "taken as a category of their own"
+        advice = (
+            f": leave it out if a fit without it is as good (--drop {quote(name)})" if count > len(columns) / 4 else ""
+        )
+        if count:
+            where = f"missing in {count:,} of {counted(len(columns), 'row')} to train on"
+            lines.append(f"column {name!r}: {where}, {filled}{advice}")
+    return lines
 
 
 def _beyond(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ PANEL = (4.8, 3.3)
 """Width and height of a panel in inches."""
 SQUARE = (4.0, 3.9)
 """The same for a panel whose axes share a scale."""
-TALL = (4.0, 4.7)
+TALL = (4.0, 5.2)
 """The same with room for two lines of a legend below."""
 _PLAIN = (-4, 5)
 """Powers of ten between which ticks are written out; longer labels would run into each other."""

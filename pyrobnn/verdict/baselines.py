@@ -355,7 +355,7 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
             )
             return Verdict("note", f"{text} a linear model. {keep} {numbers}", is_better=True)
     if not is_better and over_constant.mean > _NEGLIGIBLE:
-        text = f"{len(scores)} examples are too few to tell the fit from a constant"
+        text = f"{len(scores)} examples are too few to tell the fit from a constant by their log scores"
         text += ": a gain below three standard errors or so may be chance."
     elif not is_better:
         text = "Nothing shows that the fit predicts better than a constant."
