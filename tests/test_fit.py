@@ -296,7 +296,7 @@ def test_the_bar_names_the_phase_and_the_best_score(capsys):
     assert "/100" not in shown
     of_known_noise = model.with_parts(likelihood=bnn.likelihoods.Gaussian(0.1))
     bnn.fit(of_known_noise, data, bnn.SVI(guide="map", max_steps=100), engine="eager")
-    assert "modes: 100step" in capsys.readouterr().err
+    assert "training: 100 steps [" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -679,7 +679,7 @@ def test_a_function_makes_a_new_network_for_each_fit(tmp_path):
 
     mixture, of_function = starts(make_plain)
     _, of_declared = starts(bnn.MLP(3, [4], 1, activation="tanh"))
-    with pytest.warns(UserWarning, match="Pass a function that makes the network"):
+    with pytest.warns(UserWarning, match="pass a function that makes the network"):
         _, of_module = starts(plain())
     torch.testing.assert_close(of_function, of_declared)
     assert (of_function[0] - of_function[1]).abs().min() > 0

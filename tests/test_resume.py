@@ -117,7 +117,7 @@ def test_data_that_changed_are_refused_and_nothing_is_lost(tmp_path, monkeypatch
     table.write_text("a,y\n" + "\n".join(f"{i},{i * 0.5}" for i in range(40)))
     settings = spec(data={"path": str(table), "target": "y"})
     interrupted(monkeypatch, tmp_path / "run", settings)
-    table.write_text(table.read_text().replace("19.5", "19.25"))
+    table.write_text(table.read_text().replace(".5\n", ".25\n"))
     with pytest.raises(InputError, match="is of another fit, the data differ"):
         runs.resume(tmp_path / "run", progress=False)
     assert (runs.unfinished_folder(tmp_path / "run") / FILE).is_file()
