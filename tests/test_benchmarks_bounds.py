@@ -30,6 +30,16 @@ SUITES = sorted((RESULTS.parent / "suites").glob("*.toml"))
 
 BEATEN = {"yacht": -0.47, "energy": -0.61, "protein-tertiary-structure": -2.63}
 NEAR = {"concrete": (-2.82, 0.02), "power-plant": (-2.67, 0.01)}
+LEAST = {
+    "yacht": 0.45,
+    "energy": -0.20,
+    "concrete": -2.75,
+    "power-plant": -2.58,
+    "protein-tertiary-structure": -1.95,
+}
+"""Mean test log-likelihood that one recipe is to reach."""
+MOST = {"concrete": 4.4, "power-plant": 3.6, "protein-tertiary-structure": 3.6, "yacht": 0.45}
+"""The same for the RMSE."""
 ONE_LAYER = "ensemble, heteroscedastic Student-t"
 
 
@@ -63,6 +73,26 @@ def test_rows_of_a_measure_are_told_apart_by_its_key(name):
     assert all(callable(part) for part in (measure.jobs, measure.run, measure.page))
     assert measure.OPTIONS is not None
     assert all(set(measure.KEY) <= row.keys() for row in load_rows(name))
+
+
+YACHT = ".449 and .484: rates of 0.01 and more are too high; 0.003 had .651 and .429 on validation rows of five splits"
+ENERGY = "-.218: rates from 0.003 to 0.05, 3,000 to 10,000 steps, ReLU and SiLU had -.251 to -.71 on validation rows"
+POWER_PLANT = "3.69: three networks; on validation rows five had 3.74, and one of three layers of 256 units 3.76"
+
+
+def but(misses, names):
+    marks = {name: pytest.mark.xfail(strict=True, reason=reason) for name, reason in misses.items()}
+    return [pytest.param(name, marks=marks[name]) if name in marks else name for name in names]
+
+
+@pytest.mark.parametrize("name", but({"yacht": YACHT, "energy": ENERGY}, LEAST))
+def test_one_recipe_has_the_log_likelihood_that_was_asked_for(name):
+    assert estimate("uci-best", data=name)[0] >= LEAST[name]
+
+
+@pytest.mark.parametrize("name", but({"yacht": YACHT, "power-plant": POWER_PLANT}, MOST))
+def test_one_recipe_has_the_error_that_was_asked_for(name):
+    assert mean(row["rmse"] for row in rows_of("uci-best", data=name)) <= MOST[name]
 
 
 @pytest.mark.parametrize("name", BEATEN)

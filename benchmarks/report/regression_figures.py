@@ -11,13 +11,19 @@ from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from benchmarks.published import load_published
 from benchmarks.report.parts import panels
-from benchmarks.report.regression_means import Estimate, own_means, published_means
+from benchmarks.report.regression_means import PRETRAINED, Estimate, own_means, published_means
 from benchmarks.rows import Figure, Row, distinct
 
 _OURS, _THEIRS = "#0072B2", "#999999"
 _LEVEL = 0.05
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vPX*<>hp"
+
+
+def _short(method: str) -> str:
+    """Return the name of a published method without what follows in brackets, unless it was pretrained."""
+    name = method.replace(f" {PRETRAINED}", ", pretrained")
+    return shorten(name.split(" (")[0], 36, placeholder="…")
 
 
 def forest(rows: list[Row]) -> Figure:
@@ -63,7 +69,7 @@ def _forest_of(axis, name: str, lines: list[tuple[str, Estimate, str]]) -> None:
             text, ends = method, (max(estimate.value - width, left), estimate.value + width)
         is_left = ends[0] - left > right - ends[1]
         axis.annotate(
-            text if colour == _OURS else shorten(text.split(" (")[0], 36, placeholder="…"),
+            text if colour == _OURS else _short(text),
             (ends[0] if is_left else ends[1], place),
             (-6 if is_left else 6, 0),
             textcoords="offset points",
