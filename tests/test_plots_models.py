@@ -68,10 +68,12 @@ def report(num_simulations=60):
 PICTURES = {
     "calibration": lambda line, two, three: plots.calibration(two[0].predict(two[1].x, num_draws=50), two[1].y),
     "compare_guides": lambda line, two, three: plots.compare_guides({"one": line[0], "same": line[0]}, line[1]),
+    "confusion": lambda line, two, three: plots.confusion(three[0].predict(three[1].x), three[1].y),
     "decision_surface": lambda line, two, three: plots.decision_surface(*three, num_draws=20, layout="column"),
     "elbo": lambda line, two, three: plots.elbo(line[0].history),
     "fit_1d": lambda line, two, three: plots.fit_1d(bnn.Mixture([line[0], line[0]]), line[1], num_draws=20),
     "images": lambda line, two, three: plots.images(torch.rand(40, 5, 5), three[0].predict(three[1].x, num_draws=20)),
+    "importance": lambda line, two, three: plots.importance(bnn.metrics.permutation_importance(*two, num_draws=20)),
     "observed_vs_predicted": lambda line, two, three: plots.observed_vs_predicted(
         line[0].predict(line[1].x), line[1].y
     ),

@@ -101,7 +101,7 @@ def test_predictions_for_a_table_of_numbers(whole, tmp_path):
 @pytest.mark.one_in(0, 2)
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli"])
 def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, table, tmp_path, no_report):
-    data = {"path": str(table), "target": "kind", "validation": 0.2}
+    data = {"path": str(table), "target": "kind", "validation": 0.2, "test": 0.1}
     fit = FIT | {"steps": 40, "lr": 0.2}
     result = run(spec_of(data=data, likelihood={"type": likelihood}, fit=fit), tmp_path / "r", progress=False)
     frame = predict_table(result.path, table)
@@ -115,7 +115,7 @@ def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, 
     assert (metrics["num_train"], metrics["num_validation"], metrics["num_test"]) == (43, 11, 6)
     few = tmp_path / "few.csv"
     pd.read_csv(table)[["a", "b"]].head(10).to_csv(few, index=False)
-    few = run(spec_of(data={"path": str(few), "target": "b"}), tmp_path / "few", progress=False)
+    few = run(spec_of(data={"path": str(few), "target": "b", "test": 0.1}), tmp_path / "few", progress=False)
     metrics = json.loads((few.path / "metrics.json").read_text())
     assert (metrics["num_test"], metrics["scores"]["rmse"]["stderr"]) == (1, None)
 

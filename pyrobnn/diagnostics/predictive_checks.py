@@ -87,13 +87,13 @@ _WORDS = {
     ),
     "spread": _Words(
         "The predictions are too wide: ranks of the targets in them spread {value} times as much as uniform ones, "
-        "{due}. The noise may be over-estimated, as outliers cause, or the posterior too vague.",
+        "{due}. The noise may be over-estimated, or the posterior too vague.",
         "The predictions are too narrow: ranks of the targets in them spread {value} times as much as uniform ones, "
         "{due}. The noise may be under-estimated, or the posterior too narrow.",
         "Predictions are as wide as they should be: ranks of the targets in them spread {value} times as much as "
         "uniform ones, {due}.",
         "{:.2f}",
-        (_HEAVIER, _LONGER, _NARROWER),
+        (_LONGER, _NARROWER, _HEAVIER),
         (_MEASURED, _ENSEMBLE),
     ),
     "coverage": _Words(
