@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.random import derive
+from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import drawn_together, same_inputs
 from pyrobnn.inference import defaults
@@ -71,7 +72,11 @@ def better_density(data: Data, default: Parts, run: Run) -> Density | None:
     """
     if not _is_suited(data):
         return None
-    run = dataclasses.replace(run, progress=False)
+    with waiting("comparing likelihoods on rows held out", shown=run.progress):
+        return _better(data, default, dataclasses.replace(run, progress=False))
+
+
+def _better(data: Data, default: Parts, run: Run) -> Density | None:
     (rows,), _ = drawn_together(same_inputs(data.x), [len(data) // 3], seed=derive(run.seed, "density"))
     is_held_out = torch.zeros(len(data), dtype=torch.bool)
     is_held_out[rows] = True
