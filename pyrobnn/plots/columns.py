@@ -31,6 +31,7 @@ def importance(table: "DataFrame", *, ax: Axes | None = None) -> Figure:
         InputError: a table without columns importance and stderr, or without rows.
 
     Examples:
+        >>> import pandas as pd
         >>> table = pd.DataFrame({"importance": [0.9, 0.0], "stderr": [0.2, 0.1]}, index=["size", "noise"])
         >>> figure = bnn.plots.importance(table)
         >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
