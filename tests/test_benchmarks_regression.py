@@ -60,19 +60,38 @@ def test_sets_may_have_their_own_grid():
         assert job["grid"] == list(grid)
 
 
-def test_ranks_are_those_of_the_training_part():
+def test_ranks_and_waves_are_those_of_the_training_part():
     rng = np.random.default_rng(0)
     train, test = (bnn.Data(rng.normal(size=(rows, 2)) ** 3, np.zeros(rows)) for rows in (301, 50))
-    (job,) = regression.jobs(SUITE | {"entries": [ENTRY], "ranks": True})
-    assert job["ranks"]
-    assert "ranks" not in settings()
-    new_train, new_test = regression._with_ranks(train, test)
+    assert regression.encoded({}, train, test) == (train, test)
+    new_train, new_test = regression.encoded({"ranks": True, "waves": 2}, train, test)
     assert torch.equal(new_train.x[:, :2], train.x)
     assert torch.equal(new_test.x[:, :2], test.x)
     places = rankdata(train.x.numpy(), axis=0)
-    np.testing.assert_allclose(new_train.x[:, 2:].numpy(), (places - 1) / 300, atol=1e-6)
+    np.testing.assert_allclose(new_train.x[:, 2:4].numpy(), (places - 1) / 300, atol=1e-6)
     below = (train.x[None] < test.x[:, None]).double().mean(1)
-    np.testing.assert_allclose(new_test.x[:, 2:].numpy(), below.numpy(), atol=1 / 300)
+    np.testing.assert_allclose(new_test.x[:, 2:4].numpy(), below.numpy(), atol=1 / 300)
+    turns = np.exp(1j * np.pi * new_test.x[:, 2:4].double().numpy())
+    waves = np.concatenate([turns.imag, turns.real, (turns**2).imag, (turns**2).real], 1)
+    np.testing.assert_allclose(new_test.x[:, 4:].numpy(), waves, atol=1e-5)
+
+
+def test_inputs_are_chosen_with_the_rest(monkeypatch):
+    """The target is a wave of the rank: without waves three units see little of it, with waves nearly all."""
+    x = np.random.default_rng(0).normal(size=300) ** 3
+    y = np.sin(8 * np.pi * (rankdata(x) - 1) / 299)
+    dataset = dataclasses.replace(
+        bnn.datasets.load("diabetes"),
+        data=bnn.Data(x[:, None], y),
+        splits=((np.arange(250), np.arange(250, 300)),) * 2,
+    )
+    monkeypatch.setattr(bnn.datasets, "load", lambda name: dataset)
+    entry = ENTRY | {"inputs": {"ranks": True}, "grid": {"inputs.waves": [4, 0]}, "fit": {"steps": 300}}
+    (job,) = regression.jobs(SUITE | {"entries": [entry]})
+    assert [candidate["inputs"] for candidate in job["candidates"]] == [{"ranks": True, "waves": n} for n in (4, 0)]
+    rows = run(regression, job)
+    assert [json.loads(row["chosen"])["inputs.waves"] for row in rows] == [4, 4]
+    assert all(row["rmse"] < 0.4 for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ replicates of one captured graph. Ensembles may be tuned with fewer members than
 
 import dataclasses
 import json
+import math
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
@@ -30,8 +31,17 @@ _PIT_BINS = 10
 Parts = list[tuple[bnn.Data, bnn.Data]]
 
 
+class Inputs(TypedDict, total=False):
+    """What networks see beside each input: its rank among the training rows, and so many waves of that rank."""
+
+    ranks: bool
+    waves: Annotated[int, Field(ge=0)]
+
+
 class Sections(TypedDict, total=False):
-    """Parts of a spec, which [base], an entry and [for_data] have."""
+    """Parts of a spec, and how inputs are given to it, which [base], an entry and [for_data] have."""
+
+    inputs: Inputs
 
     net: Any
     prior: Any
@@ -54,11 +64,10 @@ class Entry(OfData, total=False):
 
 
 class SuiteSettings(BaseModel):
-    """What a suite may set, with defaults. With `ranks`, each input is there once more, as a rank."""
+    """What a suite may set, with defaults."""
 
     data: Annotated[list[str], schema.NOT_SHARED] = []
     splits: Literal["published", "gap"] = "published"
-    ranks: bool = False
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.2
     seed: schema.Seed = 0
     num_splits: schema.Count | None = None
@@ -102,22 +111,25 @@ def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict
     layers = (suite.get("base", {}), entry, of_data)
     grid = of_data.get("grid", entry.get("grid", {}))
     open_to_choice = schema.candidates(schema.merged(layers, Sections.__annotations__), grid)
-    specs = [_spec(entry["name"], name, candidate) for candidate in open_to_choice]
+    specs = [_checked(entry["name"], name, candidate) for candidate in open_to_choice]
     if settings["tuning_members"] and not all(isinstance(spec.method, bnn.Ensemble) for spec in specs):
         raise bnn.InputError(f"`tuning_members` is for ensembles, and {entry['name']} has {specs[0].method!r}.")
-    # Without ranks the job is as it was before there were any, so that earlier rows stay its rows.
-    left_out = {"num_splits"} if settings["ranks"] else {"num_splits", "ranks"}
-    job = {key: value for key, value in settings.items() if key not in left_out}
+    job = {key: value for key, value in settings.items() if key != "num_splits"}
     job |= {"numbers": _numbers(name, settings), "grid": list(grid), "candidates": open_to_choice}
     return {"entry": entry["name"], "data": name} | job
 
 
-def _spec(entry: str, data: str, candidate: dict[str, Any]) -> RunSpec:
+def _checked(entry: str, data: str, candidate: dict[str, Any]) -> RunSpec:
     schema.check_keys(f"what the grid of {entry} names", candidate, Sections.__annotations__)
+    schema.check_table(f"`inputs` of {entry}", candidate.get("inputs", {}), Inputs)
     schema.check_fit(entry, candidate)
-    spec = schema.make_spec(candidate, data)
+    spec = _spec(candidate, data)
     schema.check_engine(spec.fit.engine)
     return spec
+
+
+def _spec(candidate: dict[str, Any], data: str) -> RunSpec:
+    return schema.make_spec({key: value for key, value in candidate.items() if key != "inputs"}, data)
 
 
 def _numbers(name: str, settings: dict[str, Any]) -> list[int]:
@@ -160,25 +172,36 @@ def _parts(settings: Settings) -> Parts:
     if settings.splits == "gap":
         return [gap_split(data, number) for number in settings.numbers]
     standardised = dataclasses.replace(dataset, data=data)
-    parts = [standardised.split(number) for number in settings.numbers]
-    return [_with_ranks(*part) for part in parts] if settings.ranks else parts
+    return [standardised.split(number) for number in settings.numbers]
 
 
-def _with_ranks(train: bnn.Data, test: bnn.Data) -> tuple[bnn.Data, bnn.Data]:
-    """Return the parts with the rank of each input among those of the training part, from 0 to 1, as more inputs."""
+def encoded(inputs: Inputs, train: bnn.Data, test: bnn.Data) -> tuple[bnn.Data, bnn.Data]:
+    """Return the parts with more columns for each input, learned from the training part.
+
+    The rank is that among the training rows, from 0 to 1. Wave k of rank r is sin(pi 2^k r) and cos(pi 2^k r)
+    (Gorishniy et al. 2022, "On embeddings for numerical features in tabular deep learning").
+    """
+    if not inputs.get("ranks"):
+        return train, test
     ranks = QuantileTransformer(n_quantiles=min(1000, len(train))).fit(train.x.numpy())
-    both = [torch.cat([part.x, torch.as_tensor(ranks.transform(part.x.numpy()))], 1) for part in (train, test)]
-    new_train, new_test = (bnn.Data(x, part.y, standardize=True) for x, part in zip(both, (train, test), strict=True))
+
+    def columns(part: bnn.Data) -> torch.Tensor:
+        rank = torch.as_tensor(ranks.transform(part.x.numpy()))
+        angles = [math.pi * 2**number * rank for number in range(inputs.get("waves", 0))]
+        return torch.cat([part.x, rank, *(wave(angle) for angle in angles for wave in (torch.sin, torch.cos))], 1)
+
+    new_train, new_test = (bnn.Data(columns(part), part.y, standardize=True) for part in (train, test))
     return new_train, new_test
 
 
 def _run_chunk(settings: Settings, parts: Parts, numbers: list[int]) -> list[dict[str, Any]]:
     started = time.perf_counter()
     seed = settings.seed + numbers[0]
-    specs = [schema.make_spec(tables, settings.data) for tables in settings.candidates]
+    specs = [_spec(candidate, settings.data) for candidate in settings.candidates]
     scores = _validation_scores(settings, specs, parts, numbers) if len(specs) > 1 else None
     best = np.zeros(len(parts), int) if scores is None else np.nan_to_num(scores, nan=-np.inf).argmax(0)
     tuned = time.perf_counter()
+    parts = [encoded(_inputs(settings, index), *both) for index, both in zip(best, parts, strict=True)]
     fitted = fit_all([(specs[index], train) for index, (train, _) in zip(best, parts, strict=True)], seed)
     rows = [
         {"entry": settings.entry, "data": settings.data, "splits": settings.splits}
@@ -201,10 +224,15 @@ def _validation_scores(settings: Settings, specs: list[RunSpec], parts: Parts, n
     """Return the mean log score of each candidate (rows) on the validation rows of each split (columns)."""
     tuned = _with_members(specs, settings.tuning_members)
     cut = [train.split(settings.validation, seed=number) for (train, _), number in zip(parts, numbers, strict=True)]
-    every = [(spec, train, held_out) for spec in tuned for train, held_out in cut]
+    every = [(spec, *encoded(_inputs(settings, index), *both)) for index, spec in enumerate(tuned) for both in cut]
     fitted = fit_all([(spec, train) for spec, train, _ in every], settings.seed + numbers[0])
     scores = [_log_score(fit, spec, held_out) for fit, (spec, _, held_out) in zip(fitted, every, strict=True)]
     return np.array(scores).reshape(len(specs), len(parts))
+
+
+def _inputs(settings: Settings, index: int) -> Inputs:
+    inputs: Inputs = settings.candidates[index].get("inputs", {})
+    return inputs
 
 
 def _with_members(specs: list[RunSpec], members: int | None) -> list[RunSpec]:

@@ -20,15 +20,15 @@ def engine_of(fitted: Fitted) -> str:
 
 
 def fit_all(pairs: Pairs, seed: int) -> list[Fitted]:
-    """Return a posterior for each pair of a spec and a data set; all sets have the same size.
+    """Return a posterior for each pair of a spec and a data set; all sets have equally many rows.
 
     Fits by SVI, and ensembles of it, are replicates of one captured graph where their specs differ only in numbers
     of the prior or the guide; the others are fitted one after the other. Noise goes by the place among those that share
     a graph: fits with different graphs have it in common.
     """
     groups: dict[str, list[int]] = {}
-    for place, (spec, _) in enumerate(pairs):
-        groups.setdefault(_graph(spec), []).append(place)
+    for place, (spec, data) in enumerate(pairs):
+        groups.setdefault(_graph(spec, data), []).append(place)
     fits: dict[int, Fitted] = {}
     for places in groups.values():
         fitted = _fit_group([pairs[place] for place in places], seed)
@@ -36,11 +36,11 @@ def fit_all(pairs: Pairs, seed: int) -> list[Fitted]:
     return [fits[place] for place in range(len(pairs))]
 
 
-def _graph(spec: RunSpec) -> str:
-    """Return the same words for specs that share a captured graph."""
+def _graph(spec: RunSpec, data: bnn.Data) -> str:
+    """Return the same words for specs and data that share a captured graph."""
     tables = spec.as_dict()
     numbers = {name: _without_numbers(tables[name]) for name in ("prior", "guide") if name in tables}
-    return json.dumps(tables | numbers, sort_keys=True, default=str)
+    return json.dumps([tables | numbers, data.x.shape[1]], sort_keys=True, default=str)
 
 
 def _without_numbers(table: Any) -> Any:
