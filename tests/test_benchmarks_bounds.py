@@ -174,6 +174,13 @@ def test_mean_field_converges_within_ten_thousand_steps(data):
     assert max(row["steps"] for row in rows_of("uci-converged", entry="mean-field", data=data)) <= 10_000
 
 
+def test_intervals_hold_85_of_100_targets_in_gaps_of_energy():
+    """By a method that was chosen on gaps inside training parts."""
+    rows = rows_of("uci-gap", entry="Laplace, full", data="energy")
+    assert len(rows) == 8
+    assert mean(row["coverage_95"] for row in rows) >= 0.85
+
+
 @pytest.mark.parametrize("problem", ["sinusoid", "motorcycle", "moons"])
 def test_microcanonical_chains_are_close_to_nuts_and_have_twice_its_effective_draws_a_second(problem):
     """In each of two seeds; the distance has the bound 0.04, and adjusted chains need less time as well."""
