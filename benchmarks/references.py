@@ -8,6 +8,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.model_selection import cross_val_predict
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -53,14 +54,26 @@ class Normals(NamedTuple):
         """Return the mean log density of targets."""
         return float(norm.logpdf(y, self.mean, self.std).mean())
 
+    def scores(self, y: np.ndarray) -> dict[str, float]:
+        """Return the log score, the CRPS (Gneiting & Raftery 2007), the RMSE, and the share within 95 % intervals."""
+        z = (y - self.mean) / self.std
+        crps = self.std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - np.pi**-0.5)
+        return {
+            "log_score": self.log_score(y),
+            "crps": float(crps.mean()),
+            "rmse": float(np.sqrt(np.mean((y - self.mean) ** 2))),
+            "coverage": float((np.abs(z) <= norm.ppf(0.975)).mean()),
+        }
 
-def normals(model: Any, data: Arrays, *, states_std: bool = False) -> Normals:
+
+def normals(model: Any, data: Arrays, *, states_std: bool = False, folds: int = 0) -> Normals:
     """Fit a regressor, and return what it predicts.
 
     Args:
         model: sees standardised inputs and targets.
         data: to train on, and to test on.
         states_std: whether the model states a standard deviation; if not, it is that of the training residuals.
+        folds: number of folds, each of which gets its residuals from a fit to the others; 0 for those of the fit.
     """
     x, y, x_test, _ = data
     scaler, loc, unit = StandardScaler().fit(x), y.mean(), y.std()
@@ -69,7 +82,8 @@ def normals(model: Any, data: Arrays, *, states_std: bool = False) -> Normals:
     if states_std:
         mean, std = model.predict(new, return_std=True)
     else:
-        mean, std = model.predict(new), np.sqrt(np.mean((model.predict(inputs) - targets) ** 2))
+        fitted = cross_val_predict(model, inputs, targets, cv=folds) if folds else model.predict(inputs)
+        mean, std = model.predict(new), np.sqrt(np.mean((fitted - targets) ** 2))
     return Normals(loc + unit * mean, unit * std)
 
 

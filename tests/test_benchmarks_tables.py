@@ -1,0 +1,79 @@
+"""The measure of ten tables, and the normals that stand beside the regressor."""
+
+import numpy as np
+import pytest
+import scoringrules
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import KFold
+
+from benchmarks.measures import ten_tables
+from benchmarks.measures.harness import load_measure, parsed
+from benchmarks.references import Normals, normals
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 2))
+Y = 100 + 10 * X[:, 0] + RNG.normal(size=60)
+
+
+def test_scores_of_normals_are_those_of_another_library():
+    mean, std = RNG.normal(size=60), RNG.uniform(0.5, 2, size=60)
+    y = mean + std * RNG.normal(size=60)
+    scores = Normals(mean, std).scores(y)
+    assert scores["crps"] == pytest.approx(scoringrules.crps_normal(y, mean, std).mean())
+    assert scores["log_score"] == pytest.approx(-scoringrules.logs_normal(y, mean, std).mean())
+    assert scores["rmse"] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()))
+    assert scores["coverage"] == (np.abs(y - mean) < 1.959964 * std).mean()
+
+
+def test_the_variance_of_held_out_residuals_is_that_of_a_loop_over_folds():
+    data = X, Y, X[:3], Y[:3]
+    squares = np.concatenate(
+        [
+            (Y[test] - LinearRegression().fit(X[train], Y[train]).predict(X[test])) ** 2
+            for train, test in KFold(5).split(X)
+        ]
+    )
+    held_out, fitted = (normals(LinearRegression(), data, folds=folds) for folds in (5, 0))
+    assert held_out.std == pytest.approx(np.sqrt(squares.mean()))
+    np.testing.assert_allclose(held_out.mean, LinearRegression().fit(X, Y).predict(X[:3]))
+    assert held_out.std > fitted.std
+
+
+@pytest.mark.parametrize(("rows", "train"), [(111, 88), (5000, 2000)])
+def test_a_fifth_is_to_test_on_and_no_more_than_2000_rows_to_train_on(rows, train):
+    table = np.arange(rows)[:, None], np.arange(rows)
+    x, y, x_test, y_test = ten_tables.split(table, seed=1)
+    assert (len(y), len(y_test)) == (train, rows - rows * 4 // 5)
+    assert not set(y) & set(y_test)
+    assert (x[:, 0] == y).all()
+    assert (x_test[:, 0] == y_test).all()
+    assert not np.array_equal(ten_tables.split(table, seed=2)[3], y_test)
+
+
+class Peer:
+    """Answers for the process with the tables and NGBoost."""
+
+    def ask(self, **request):
+        if "read" in request:
+            assert request["read"] == ["datasets", "airquality"]
+            return {"x": X.tolist(), "y": Y.tolist()}
+        count = len(request["predict"])
+        return {"mean": [100.0] * count, "std": [10.0] * count, "seconds": 2.0, "cpu": 1.0}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_each_model_gives_a_row_of_scores_and_the_page_shows_them(monkeypatch):
+    ten_tables.read.cache_clear()
+    monkeypatch.setattr(ten_tables, "peer", lambda python: Peer())
+    options = parsed("ten_tables", load_measure("ten_tables"), ["--sets", "airquality", "--seeds", "1"])
+    rows = [row for job in ten_tables.jobs(options) for row in ten_tables.run(job, options)]
+    ten_tables.read.cache_clear()
+    assert [row["model"] for row in rows] == list(ten_tables.MODELS)
+    assert all(ten_tables.SCORES.keys() <= row.keys() for row in rows)
+    found = {row["model"]: row["rmse"] for row in rows}
+    assert found["BNNRegressor"] < 3 < found["NGBoost"]
+    assert found["Ridge"] < 3
+    lines = ten_tables.page(rows, options).lines
+    assert f"| airquality | {rows[0]['cpu']:.1f} |" in "\n".join(lines)
+    assert "| airquality | datasets | Ozone: positive, skewed | 60 | 48 | 2 | `Gaussian` |" in lines
