@@ -321,6 +321,29 @@ def test_regression_on_300_rows_is_near_the_best_of_scikit_learn():
         assert row["log_score"] >= row["log_score_gp"] - 0.1, row["data"]
 
 
+def of_ten_tables(column, model):
+    """Return the mean of a column over three seeds, by table."""
+    by_set = grouped(chosen(load_rows("ten_tables"), model=model), "data")
+    assert len(by_set) == 10
+    assert all(sorted(row["seed"] for row in rows) == [0, 1, 2] for rows in by_set.values())
+    return {name: mean_of(rows, column) for name, rows in by_set.items()}
+
+
+@pytest.mark.xfail(
+    strict=True, reason="seven: airquality .001 below, Auto .08, NMES1988 .10, where it is below a constant"
+)
+def test_nothing_set_beats_the_residuals_of_boosted_trees_on_eight_of_ten_tables():
+    ours, trees = (of_ten_tables("log_score", model) for model in ("BNNRegressor", "HistGradientBoosting"))
+    assert sum(ours[name] > trees[name] for name in ours) >= 8
+
+
+@pytest.mark.xfail(
+    strict=True, reason="64 once on NOxEmissions beside other work, where likelihoods are compared; 54, 59"
+)
+def test_a_table_with_nothing_set_takes_a_minute_of_the_processor_at_most():
+    assert max(row["cpu"] for row in chosen(load_rows("ten_tables"), model="BNNRegressor")) <= 60
+
+
 def alarms(is_meant):
     rows = [row for row in load_rows("alarms") if is_meant(row)]
     return sum(row["named"] for row in rows), len(rows)

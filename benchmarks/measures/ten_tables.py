@@ -28,7 +28,7 @@ ABOUT = """\
 Means over three random splits, four fifths to train on (2,000 rows at most), a fifth to test on; nothing is set. Log
 scores are nats a row in original units, higher is better. Ridge, MLPRegressor and HistGradientBoosting see standardised
 inputs and targets, and predict a normal with the variance of their residuals in five-fold cross-validation. The
-Gaussian process has an RBF kernel with a length for each input, and noise, and learns from 1,000 rows at most. NGBoost
+Gaussian process has an RBF kernel with a length for each input, and noise, and learns from 500 rows at most. NGBoost
 predicts a normal. Seconds are those of the processor to fit and predict on one thread, cross-validation included."""
 TABLES = {
     "airquality": ("datasets", "Ozone", "Solar.R Wind Temp Month Day"),
@@ -70,7 +70,7 @@ SCORES = {
 }
 KEY = ("data", "seed", "model")
 OPTIONS = {"sets": list(TABLES), "models": list(MODELS), "seeds": 3, "python": ""}
-MOST_ROWS, MOST_OF_GP, FOLDS = 2000, 1000, 5
+MOST_ROWS, MOST_OF_GP, FOLDS = 2000, 500, 5
 
 
 def jobs(options: Options) -> list[Row]:
@@ -183,10 +183,11 @@ def page(rows: list[Row], options: Options) -> Page:
 
 
 def means(rows: list[Row], column: str, digits: int) -> list[str]:
-    """Return the means over seeds of a column, the models side by side."""
+    """Return the means over seeds of a column, the models side by side; empty where a model lacks seeds."""
     cells = []
     for name in TABLES:
         values = [[row[column] for row in chosen(rows, data=name, model=model)] for model in MODELS]
-        if any(values):
-            cells.append([name, *(f"{np.mean(found):.{digits}f}" if found else "" for found in values)])
+        if most := max(map(len, values)):
+            shown = (f"{np.mean(found):.{digits}f}" if len(found) == most else "" for found in values)
+            cells.append([name, *shown])
     return grid(["data", *MODELS], cells)
