@@ -15,6 +15,7 @@ from torch.func import functional_call
 
 from pyrobnn import likelihoods, nets, priors
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.keywords import explained
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import callers_modes
 from pyrobnn._core.random import seeded
@@ -82,15 +83,13 @@ class BNN(PyroModule):
         torch.Size([3, 1])
     """
 
+    @explained()
     def __init__(self, net: Any, *, prior: Any = "normal", likelihood: Any = "gaussian") -> None:
         with local_parameters():
             super().__init__()
             net = nets.owned(net)
-        self.settings: dict[str, Any] = {
-            "net": net,
-            "prior": priors.resolve(prior),
-            "likelihood": likelihoods.resolve(likelihood),
-        }
+        parts = {"net": net, "prior": priors.resolve(prior), "likelihood": likelihoods.resolve(likelihood)}
+        self.settings: dict[str, Any] = parts
         self.units: tuple[Scaler, Scaler] | None = None
         self._start: dict[str, Tensor] = {}
         self._likelihood_start: dict[str, Tensor] = {}

@@ -9,7 +9,7 @@ from torch.optim import Optimizer as TorchOptimizer
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, did_you_mean, unknown_setting
 from pyrobnn._core.settings import FrozenDict, Options, setting
 from pyrobnn._torch.light_optimizers import light
 
@@ -123,11 +123,16 @@ _SCHEDULES = _classes(
 
 def _lookup(classes: dict[str, type], name: str, kind: str) -> type:
     if _plain(name) not in classes:
-        raise InputError(f"Unknown {kind} {name!r}. Known: {', '.join(sorted(classes))}.")
+        hint = did_you_mean(_plain(name), classes)
+        raise InputError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(classes))}.")
     return classes[_plain(name)]
 
 
 def _construct(cls: type, name: str, *args: Any, **options: Any) -> Any:
+    known = [option for option in inspect.signature(cls).parameters if option not in ("params", "optimizer")]
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise InputError(f"{name}: {unknown_setting(unknown[0], known)}")
     try:
         return cls(*args, **options)
     except (TypeError, ValueError) as error:

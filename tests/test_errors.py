@@ -108,6 +108,17 @@ class Pair(nn.Module):
         return x @ self.weight, x
 
 
+class AfterLayer(nn.Module):
+    """A network that fails after its layer, not in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.layer(x).view(7)
+
+
 class Lookup(nn.Module):
     """A network that takes three numbers."""
 
@@ -253,7 +264,7 @@ CASES = {
         "needs a prior of finite mean and variance",
     ),
     # optimisers
-    "unknown optimizer": (lambda: Optimizer("adan"), "Unknown optimizer 'adan'. Known: "),
+    "unknown optimizer": (lambda: Optimizer("adan"), "Unknown optimizer 'adan'. Did you mean 'adam'? Known: "),
     "optimizer option": (lambda: Optimizer("adam", {"momentum": 0.9}), "adam: "),
     "optimizer value": (lambda: Optimizer("adam", {"betas": (2.0, 0.9)}), "adam: Invalid beta parameter"),
     "unknown schedule": (lambda: Schedule("cosine"), "Unknown schedule 'cosine'. Known: "),
@@ -268,7 +279,7 @@ CASES = {
     "two lengths": (lambda: bnn.SVI(steps=3, epochs=3), "give `steps` or `epochs`, not both"),
     "no steps": (lambda: bnn.SVI(steps=0), "SVI: `steps`: Input should be greater than 0, got 0"),
     "temperature": (lambda: bnn.SVI(temperature=0.0), "SVI: `temperature`"),
-    "unknown fit setting": (lambda: fit(step=3), "SVI: unknown setting `step`; known are guide, steps"),
+    "unknown fit setting": (lambda: fit(step=3), "BNN.fit: unknown setting `step`; known are guide, steps"),
     "patience alone": (lambda: fit(patience=3), "`patience` needs a validation score: pass `validation=Data(x, y)`"),
     "bad device": (lambda: fit(device="abacus"), "Device 'abacus' cannot be used here"),
     "absent device": (lambda: fit(device="xpu:99"), "Device 'xpu:99' cannot be used here"),
@@ -276,7 +287,23 @@ CASES = {
         lambda: fit(model=make_bnn(net(), prior="scale_mixture"), kl="analytic"),
         "kl='analytic' needs a closed form at every site, and there is none at '0.weight'",
     ),
-    "columns of x": (lambda: fit(x=torch.ones(6, 5)), "The network does not take inputs of shape (6, 5)"),
+    "columns of x": (
+        lambda: fit(x=torch.ones(6, 5)),
+        "of shape (6, 5): its layer '0' takes 2 features and was given 5: build it with in_features=5, or change",
+    ),
+    "a layer's width": (
+        lambda: fit(model=make_bnn(lambda: nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 1)))),
+        "its layer '1' takes 4 features and was given 3: build it with in_features=3",
+    ),
+    "a layer's axes": (
+        lambda: fit(model=make_bnn(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()))),
+        "its layer '0', Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1)), was given (2, 2): Expected 3D",
+    ),
+    "axes between layers": (lambda: fit(model=make_bnn(AfterLayer)), "inputs of shape (6, 2): shape '[7]' is inval"),
+    "columns of x before a fit": (
+        lambda: make_bnn(net()).sample_prior_predictive(torch.ones(6, 5)),
+        "its layer '0' takes 2 features and was given 5",
+    ),
     "outputs of several axes": (
         lambda: fit(model=make_bnn(SeveralAxes())),
         "must map inputs (N, ...) to outputs (N, outputs)",
@@ -468,6 +495,9 @@ def test_a_number_of_replicates_is_a_whole_number():
         (lambda: bnn.SVI(learning_rate=0.1), "unknown setting `learning_rate`; .* Did you mean 'lr'?"),
         (lambda: bnn.NUTS(chains=2), "unknown setting `chains`; .* Did you mean 'num_chains'?"),
         (lambda: bnn.SVI(stepz=3), "unknown setting `stepz`; .* Did you mean 'steps'?"),
+        (lambda: fit(sead=3), "BNN.fit: unknown setting `sead`; .* Did you mean 'seed'?"),
+        (lambda: bnn.SVI(optimizer="admw"), "Unknown optimizer 'admw'. Did you mean 'adamw'?"),
+        (lambda: bnn.SVI(optimizer={"type": "adam", "lrr": 1}), "adam: unknown setting `lrr`; .* Did you mean 'lr'?"),
         (lambda: bnn.SVI(zzz=3), "unknown setting `zzz`; known are [a-z_, ]*$"),
         (lambda: bnn.SVI(steps=np.ones((50, 40))), "`steps`: .*, got ndarray of shape \\(50, 40\\)$"),
         (lambda: bnn.BNN(net(), likelihood=torch.ones(500)), "got Tensor of shape \\(500,\\)\\."),
@@ -477,6 +507,33 @@ def test_a_number_of_replicates_is_a_whole_number():
 def test_settings_are_suggested_and_arrays_are_not_printed(call, message):
     with pytest.raises(bnn.InputError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "options", "suggested"),
+    [
+        (bnn.BNNRegressor, {"hidden": [20]}, "net=bnn.MLP(hidden=...)"),
+        (bnn.BNNRegressor, {"hidden_layer_sizes": [20]}, "net=bnn.MLP(hidden=...)"),
+        (bnn.BNNClassifier, {"epochs": 3}, "method=bnn.SVI(epochs=...)"),
+        (bnn.BNNClassifier, {"seed": 3}, "'random_state'"),
+        (bnn.BNNClassifier, {"clas_weight": 3}, "'class_weight'"),
+        (bnn.fit, {"sed": 3}, "'seed'"),
+        (bnn.fit, {"stepz": 3}, "method=bnn.SVI(steps=...)"),
+        (bnn.fit_replicates, {"replicate": 3}, "'replicates'"),
+        (bnn.BNN, {"priors": "normal"}, "'prior'"),
+        (bnn.Data, {"standardise": True}, "'standardize'"),
+    ],
+)
+def test_a_keyword_that_a_function_lacks_is_suggested(call, options, suggested):
+    (name,) = options
+    message = f"{call.__name__}() got an unexpected keyword argument '{name}'. Did you mean {suggested}?"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        call(**options)
+
+
+def test_a_keyword_that_is_like_no_other_has_the_known_ones_beside_it():
+    with pytest.raises(TypeError, match=r"^BNN\(\) got an .* argument 'zzz'. Known: net, prior, likelihood\.$"):
+        bnn.BNN(net(), zzz=1)
 
 
 def test_names_that_torch_and_statistics_have_are_taken():

@@ -245,8 +245,11 @@ BAD_OVERRIDES = {
     "no key": ("=3", r"must read section.key=value, got '=3'"),
     "bad key": ("fit..seed=3", r"must read section.key=value, got 'fit..seed=3'"),
     "top level": ("type=map", r"Unknown section \[type\]"),
-    "unknown section": ("fitt.seed=1", r"Unknown section \[fitt\]"),
-    "unknown key": ("fit.stepz=1", r"\[fit\] unknown setting `stepz`; known are type, seed, device, engine, steps"),
+    "unknown section": ("fitt.seed=1", r"Unknown section \[fitt\] in the spec\. Did you mean 'fit'\?"),
+    "unknown key": (
+        "fit.stepz=1",
+        r"\[fit\] unknown setting `stepz`; known are type, .*\. Did you mean 'steps'\?",
+    ),
     "guide in fit": ("fit.guide=map", r"\[fit\] unknown setting `guide`"),
     "unknown data key": ("data.splitt=1", r"\[data\] unknown setting `splitt`; known are name, path"),
     "unknown predict key": ("predict.draws=1", r"\[predict\] PredictSpec: unknown setting `draws`; known are num_dr"),

@@ -96,6 +96,9 @@ _ELSEWHERE = {
     "sigma": "scale",
     "std": "scale",
     "random_state": "seed",
+    "seed": "random_state",
+    "hidden_layer_sizes": "hidden",
+    "learning_rate_init": "lr",
 }
 """Names that other libraries have for settings, and ours."""
 _SHORT = reprlib.Repr(maxstring=200, maxother=200, maxlist=10, maxtuple=10, maxdict=10)
@@ -113,9 +116,21 @@ def _letters(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" with the nearest known name, or nothing if none is near."""
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the nearest known name, or None if none is near."""
     names = list(known)
     same = [_ELSEWHERE.get(name), *(other for other in names if _letters(other) == _letters(name))]
     close = [other for other in same if other in names] or difflib.get_close_matches(name, names, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    return close[0] if close else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" with the nearest known name, or nothing if none is near."""
+    near = nearest(name, known)
+    return "" if near is None else f" Did you mean {near!r}?"
+
+
+def unknown_setting(name: str, known: Sequence[str]) -> str:
+    """Say that a setting is unknown, which are known, and which is near."""
+    hint = did_you_mean(name, known)
+    return f"unknown setting `{name}`; known are {', '.join(known)}{hint and '.'}{hint}"

@@ -67,7 +67,9 @@ class Registry:
         if isinstance(value, Mapping):
             options = dict(value)
             if "type" not in options:
-                raise InputError(f"A {self.kind} given as a table needs a `type`: one of {', '.join(self.names)}.")
+                given = ", ".join(f"`{key}`" for key in options) or "nothing"
+                known = ", ".join(self.names)
+                raise InputError(f"A {self.kind} given as a table needs a `type`, one of {known}; got {given}.")
             cls = self.get(options.pop("type"))
             try:
                 return cls(**options)

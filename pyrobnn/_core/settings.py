@@ -9,7 +9,7 @@ from typing import Annotated, Any, dataclass_transform
 import pydantic
 from pydantic import AfterValidator, ConfigDict, Field
 
-from pyrobnn._core.errors import InputError, did_you_mean, shown
+from pyrobnn._core.errors import InputError, shown, unknown_setting
 
 _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 _LARGEST_FLOAT = 3.4028234663852886e38
@@ -84,8 +84,7 @@ def _describe_one(item: Any, names: list[str]) -> str:
     path = names[head] if isinstance(head, int) and head < len(names) else head
     path = ".".join([str(path), *(str(part) for part in rest if isinstance(part, int))])
     if item["type"] == "unexpected_keyword_argument":
-        hint = did_you_mean(path, names)
-        return f"unknown setting `{path}`; known are {', '.join(names)}{hint and '.'}{hint}"
+        return unknown_setting(path, names)
     if item["type"] in ("missing", "missing_argument"):
         return f"`{path}` is missing"
     cause = item.get("ctx", {}).get("error")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, check_finite, check_flag
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.keywords import explained
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
 from pyrobnn.data.splits import same_inputs, split_rows
 
@@ -43,6 +44,7 @@ class Data:
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=20, seed=0, progress=False)
     """
 
+    @explained()
     def __init__(
         self,
         x: Any,

@@ -22,6 +22,7 @@ from pyrobnn._core.columns import (
     require_complete,
     require_distinct_names,
 )
+from pyrobnn._core.keywords import explained_init
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.tables import Task
 from pyrobnn.bnn import BNN
@@ -34,7 +35,9 @@ from pyrobnn.inference.default_parts import PARTS, make_model
 from pyrobnn.inference.density import better_density
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
+from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
+from pyrobnn.nets import MLP
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.verdict.comparison import tell
@@ -44,6 +47,7 @@ _AT_ONCE = 2**24
 """Largest number of values that a block of predictions holds."""
 
 
+@explained_init(net=MLP, method=SVI)
 @dataclass(eq=False, repr=False)
 class AbstractBNN(BaseEstimator):
     """Base of the estimators: write `TASK`, `_check_targets`, `_check_task` and predictions."""

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pyrobnn._core.errors import did_you_mean
 from pyrobnn.inference import tables as methods
 
 
@@ -30,7 +31,8 @@ def replaced(part: Any, values: Mapping[str, Any]) -> Any:
     known = list(methods.fields_of(type(part)))
     for name in (*direct, *inner):
         if name not in known:
-            raise ValueError(f"Invalid parameter {name!r} for {part!r}. Valid parameters are: {known!r}.")
+            hint = did_you_mean(name, known)
+            raise ValueError(f"Invalid parameter {name!r} for {part!r}.{hint} Valid parameters are: {known!r}.")
     changed = dataclasses.replace(part, **direct) if direct else part
     below = {name: replaced(getattr(changed, name), settings) for name, settings in inner.items()}
     return dataclasses.replace(changed, **below) if below else changed

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
+from pyrobnn._core.errors import InputError, PoorFitWarning, unknown_setting, warn_user
+from pyrobnn._core.keywords import explained
 from pyrobnn._core.modes import gradients, under
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
@@ -18,6 +19,7 @@ from pyrobnn.inference.scales.open_scales import Measured, measured
 from pyrobnn.inference.several.automatic import Automatic
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.tables import fields_of
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.going_on import model_of
 from pyrobnn.inference.training.interrupts import Interrupted, with_words
@@ -48,6 +50,7 @@ def fit[R](bnn: BNN, data: Any, method: Method[R], *, seed: int = 0, **arguments
 def fit(
     bnn: BNN, data: Any, method: None = None, *, seed: int = 0, **arguments: Unpack[Arguments]
 ) -> Posterior | Mixture: ...
+@explained(method=SVI)
 def fit(
     bnn: BNN,
     data: Any,
@@ -254,6 +257,10 @@ def fit_svi(
     if y is None and standardize:
         raise InputError("`standardize` belongs to Data here: pass Data(x, y, standardize=True).")
     data = x if y is None else Data(x, y, standardize=standardize)
+    known = [*fields_of(SVI), "seed", "standardize", "replicates", *Arguments.__annotations__]
+    for name in arguments:
+        if name not in known:
+            raise InputError(f"BNN.fit: {unknown_setting(name, known)}")
     method = SVI(**{name: value for name, value in arguments.items() if name not in _OF_FIT})
     fit_arguments = {name: value for name, value in arguments.items() if name in _OF_FIT}
     if replicates is None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pyro.nn import PyroModule
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, nearest
 from pyrobnn._core.registry import Registry
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -191,7 +191,8 @@ def checked_method(method: Any, data: Any) -> Any:
     if isinstance(data, Method):
         raise InputError("The data come before the method: fit(model, data, method, seed=0).")
     if not isinstance(method, Method) or isinstance(method, type):
-        cls = registry.get(method) if method in registry.names else method
+        near = nearest(method, registry.names) if isinstance(method, str) else None
+        cls = registry.get(near) if near else method
         remedy = f": pass {cls.__name__}()" if isinstance(cls, type) else ""
         raise InputError(
             f"Expected a method such as SVI(...), got {method!r}{remedy}. A custom method inherits from "

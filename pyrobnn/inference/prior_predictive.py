@@ -14,6 +14,7 @@ from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn._torch.pyro import local_parameters
+from pyrobnn._torch.refused import refusal
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_loader
 from pyrobnn.data.in_memory import Data, Scaler
@@ -55,13 +56,13 @@ def _from_data(model: BNN, data: Data) -> Posterior:
 
 def _from_inputs(model: BNN, x: X) -> Posterior:
     example = model.cast_inputs(x[:2].clone())
-    try:
-        with torch.no_grad(), local_parameters(), seeded(0, "example"), poutine.block():
+    with torch.no_grad(), local_parameters(), seeded(0, "example"), poutine.block():
+        try:
             f = model.outputs(model.initial_values, example)
             y = model.likelihood(f).sample()
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        first_line = str(error).splitlines()[0]
-        raise InputError(f"The network does not take inputs of shape {shape_of(x)}: {first_line}") from None
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            reason = refusal(model.net, lambda: model.outputs(model.initial_values, example), error)
+            raise InputError(f"The network does not take inputs of shape {shape_of(x)}: {reason}.") from None
     return _posterior(model, (example, y), Scaler.identity(), Scaler.identity())
 
 

@@ -5,7 +5,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, nearest, unknown_setting
 from pyrobnn._core.settings import snake_case, to_dict
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.svi import SVI
@@ -76,8 +76,8 @@ def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any
     unknown = [key for key in options if key not in fields or key == "guide"]
     if unknown:
         known = ["type", *also, *(name for name in fields if name != "guide")]
-        known_here = f"known are {', '.join(known)}{_hint(unknown[0], fields)}"
-        raise InputError(f"unknown setting `{unknown[0]}`; {known_here}{_owners(unknown[0])}")
+        elsewhere = "" if nearest(unknown[0], known) else _hint(unknown[0], fields) + _owners(unknown[0])
+        raise InputError(unknown_setting(unknown[0], known) + elsewhere)
     if "method" in options:
         options["method"] = _inner(options["method"], fields["method"].default)
     if type(start) is not cls:

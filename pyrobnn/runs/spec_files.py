@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn._core.table_files import check_names, column_names, looks_like_data, require_names
 from pyrobnn._core.tables import read_table
 from pyrobnn.runs.data_section import DataSpec
@@ -47,7 +47,8 @@ def check_sections(tables: Mapping[str, Any]) -> None:
     """Refuse sections that no spec has, and a spec without data."""
     unknown = [name for name in tables if name not in SECTIONS]
     if unknown:
-        raise InputError(f"Unknown section [{unknown[0]}] in the spec. Known: {', '.join(SECTIONS)}.")
+        hint = did_you_mean(unknown[0], SECTIONS)
+        raise InputError(f"Unknown section [{unknown[0]}] in the spec.{hint} Known: {', '.join(SECTIONS)}.")
     if "data" not in tables:
         raise InputError('The spec needs a section [data], such as name = "diabetes".')
 

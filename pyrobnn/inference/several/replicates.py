@@ -10,6 +10,7 @@ import torch
 
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
+from pyrobnn._core.keywords import explained
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.inputs import shape_of
@@ -33,6 +34,7 @@ _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_ever
 _IN_MEMORY = "Replicates need their data in memory: pass Data(x, y), or of a loader bnn.Loader(loader).in_memory()."
 
 
+@explained(method=SVI)
 def fit_replicates(
     bnn: BNN | list[BNN],
     data: Any,
