@@ -38,7 +38,13 @@ def _loading() -> Iterator[None]:
             yield
         return
     asked: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+
+    def note(number: int, _frame: Any) -> None:
+        if not asked:
+            typer.echo("stopping, once torch is loaded", err=True)
+        asked.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
     try:
         with waiting(_LOADING):
             yield
@@ -277,7 +283,7 @@ def _kept(folder: Path, *, earlier: int | None) -> str:
         return f"the last checkpoint is kept in {shown}, {go_on}"
     if _time_of(folder / "manifest.json") not in (None, earlier):
         return f"the fit is kept in {folder}, {go_on}"
-    return "nothing is kept, as there was no result and no checkpoint yet"
+    return "nothing is kept, as there was no result and no checkpoint yet; the same command starts anew"
 
 
 def _time_of(file: Path) -> int | None:
@@ -314,29 +320,13 @@ def compare(run_dirs: list[Path]) -> None:
 
     comparison = compare_runs(run_dirs)
     names = list(comparison.scores)
-    headings = [_escaped(name) for name in names]
-    title = f"{comparison.num_test} test examples; in brackets: difference to {_escaped(comparison.best)}, p-value"
-    table = Table("score", *headings, title=title, title_justify="left")
-    for score in comparison.scores[comparison.best]:
-        table.add_row(score, *(_compared_cell(comparison, name, score) for name in names))
     Console().print(_escaped(comparison.verdict), highlight=False, soft_wrap=True)
-    Console().print(table)
-    settings = Table("setting", *headings, title="differences", title_justify="left")
+    for table in comparison.tables:
+        Console().print("", table, "", sep="\n")
+    settings = Table("setting", *map(_escaped, names), title="differences", title_justify="left")
     for key, values in comparison.specs.items():
         settings.add_row(_escaped(key), *(_escaped(str(values[name])) for name in names))
     Console().print(settings)
-
-
-def _compared_cell(comparison: Any, name: str, score: str) -> str:
-    from pyrobnn.metrics.base import plus_minus
-
-    if score not in comparison.scores[name]:
-        return "–"
-    value = str(comparison.scores[name][score])
-    if name == comparison.best or score not in comparison.differences[name].index:
-        return value
-    row = comparison.differences[name].loc[score]
-    return f"{value} ({plus_minus(row['difference'], row['stderr'], '+')}, p = {row['p_value']:.2g})"
 
 
 @app.command()

@@ -301,6 +301,14 @@ def test_calibration_is_the_isotonic_regression_of_the_labels():
         assert [artist for artist in axis.get_children() if isinstance(artist, PolyCollection)]
 
 
+def test_calibration_of_real_targets_is_the_share_inside_the_interval_of_each_level():
+    y = torch.linspace(-3, 3, 101)
+    (axis,) = plots.calibration(bnn.Prediction(dist.Normal(torch.zeros(1, 101), torch.ones(1, 101))), y).axes
+    levels, shares = labelled(axis, "observed").get_data()
+    expected = [(y.abs().numpy() <= stats.norm.ppf((1 + level) / 2)).mean() for level in levels]
+    np.testing.assert_allclose(shares, expected)
+
+
 def test_vsbc_draws_the_ranks_of_each_quantity_the_worst_first():
     found = report()
     axes = plots.vsbc(found).axes
@@ -390,7 +398,6 @@ def test_plots_refuse_what_they_cannot_draw(line):
     for message, draw in {
         "`compare_guides` needs posteriors by name, got none": lambda: plots.compare_guides({}, line[1]),
         r"`decision_surface` draws two inputs, got x of shape \(12, 1\)": lambda: plots.decision_surface(*line),
-        "`calibration` needs classes, got Prediction.*use `pit`": lambda: plots.calibration(normal, torch.zeros(4)),
         "same number of rows": lambda: plots.predictive_check(normal, torch.zeros(5)),
     }.items():
         with pytest.raises(bnn.InputError, match=message):

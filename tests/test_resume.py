@@ -208,7 +208,7 @@ def stopped(tmp_path, monkeypatch):
     return run
 
 
-NOTHING = "nothing is kept, as there was no result and no checkpoint yet."
+NOTHING = "nothing is kept, as there was no result and no checkpoint yet; the same command starts anew."
 CHECKPOINT = "the last checkpoint is kept in runs/spec.unfinished, go on with `pyrobnn fit --resume runs/spec`."
 FIT = "the fit is kept in runs/spec, go on with `pyrobnn fit --resume runs/spec`."
 

@@ -1,3 +1,4 @@
+import io
 import json
 import math
 import shutil
@@ -7,10 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.metrics import score
+from pyrobnn.metrics.base import plus_minus
 from pyrobnn.runs.compared import Comparison, compare_runs
 from pyrobnn.runs.predictions import predict_table, rounded
 from pyrobnn.runs.run import read_diagnosis, resume, run
@@ -295,6 +298,14 @@ def test_runs_are_compared_on_the_same_examples(whole, longer):
     assert row["difference"] == pytest.approx(float(gap.double().mean()))
     assert row["stderr"] == pytest.approx(float(gap.double().std()) / len(gap) ** 0.5)
     assert found.num_test == len(test)
+    console = Console(width=80, file=io.StringIO())
+    for table in found.tables:
+        console.print(table)
+    title, headings, *rows = (line.rstrip() for line in console.file.getvalue().splitlines())
+    assert title == f"a/whole less b/whole, on {len(test)} test examples"
+    assert headings.split() == ["score", "b/whole", "a/whole", "difference", "p-value"]
+    assert [line.split()[0] for line in rows] == list(found.scores["b/whole"])  # no line wraps
+    assert plus_minus(row["difference"], row["stderr"], "+") in rows[0]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from pyrobnn._core.checks import as_targets
-from pyrobnn._core.errors import InputError
 from pyrobnn.diagnostics.simulation import VsbcReport
 from pyrobnn.plots._arviz import arviz_figure
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
 from pyrobnn.plots._style import band, first_column, grid, legend, legend_below, one_panel, plain, title
+from pyrobnn.plots.regression import draw_coverage
 from pyrobnn.plots.uncertainty import distance_from_uniform
 from pyrobnn.posterior.prediction import Prediction
 
@@ -172,8 +172,12 @@ def _frequencies(
 
 
 def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
-    """Draw how often each class occurred against its predicted probability, without bins.
+    """Draw observed frequencies against predicted ones: of each class, or of targets inside predictive intervals.
 
+    Real targets and counts: the share of targets inside the interval of each level, as on the right of
+    `observed_vs_predicted`. On the diagonal the levels are right, below it intervals are too narrow.
+
+    Classes: how often each occurred against its predicted probability, without bins.
     The frequencies are the isotonic regression of the labels on the probabilities; the band holds 95 % of the
     frequencies of labels simulated from the fit, with all labels of a set from the same draw of the weights
     (`arviz.plot_ppc_pava`; Dimitriadis et al. 2021). While `reliability` shows the confidence in the predicted class,
@@ -181,12 +185,12 @@ def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
     draws or more. Of several binary targets, the first.
 
     Args:
-        prediction: a prediction of classes at N inputs.
-        y: the observed labels, (N,) or (N, K).
+        prediction: a prediction at N inputs.
+        y: the observed targets or labels, (N,) or (N, K).
         seed: seed of the simulated labels.
 
     Raises:
-        InputError: real targets, or not one label per prediction.
+        InputError: not one target per prediction.
 
     Examples:
         >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
@@ -196,7 +200,9 @@ def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
         ['predicted probability']
     """
     if not prediction.is_classification:
-        raise InputError(f"`calibration` needs classes, got {prediction!r}: use `pit` for real targets and counts.")
+        figure, axis = one_panel(None)
+        draw_coverage(axis, prediction, y)
+        return figure
     import arviz as az
 
     observed, simulated = _targets(prediction, y, seed)

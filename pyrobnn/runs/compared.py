@@ -2,15 +2,16 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, printable
 from pyrobnn._core.settings import leaves
 from pyrobnn.metrics import Score, compare_scores, score
+from pyrobnn.metrics.base import plus_minus
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
@@ -18,8 +19,11 @@ from pyrobnn.storage.load import load
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from rich.table import Table
 
 _INNER = "fit.method."
+_LEAST_P = 1e-4
+"""The smallest p-value that is shown as a number."""
 _CLEAR = 2
 """Standard errors of a difference from which on it counts."""
 
@@ -54,6 +58,27 @@ class Comparison:
         more = " or more" if len(apart) > 1 else ""
         errors = f"{min(apart.values()):.1f} standard errors{more}"
         return f"By log score {self.best} is better than {' and '.join(apart)}, by {errors}."
+
+    @property
+    def tables(self) -> "Iterator[Table]":
+        """The best run beside each other run, in tables of 80 columns."""
+        from rich.markup import escape
+        from rich.table import Table
+
+        best = self.scores[self.best]
+        for name, paired in self.differences.items():
+            title = escape(printable(f"{name} less {self.best}, on {self.num_test} test examples"))
+            headings = ("score", *(escape(printable(run)) for run in (self.best, name)), "difference", "p-value")
+            table = Table(*headings, title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+            for key, value in best.items():
+                cells = _cells(paired.loc[key]) if key in paired.index else ("–", "–")
+                table.add_row(key, str(value), str(self.scores[name].get(key, "–")), *cells)
+            yield table
+
+
+def _cells(row: Any) -> tuple[str, str]:
+    p_value = f"< {_LEAST_P:g}" if row["p_value"] < _LEAST_P else f"{row['p_value']:.2g}"
+    return plus_minus(row["difference"], row["stderr"], "+"), p_value
 
 
 def _in_errors(difference: float, stderr: float) -> float:
