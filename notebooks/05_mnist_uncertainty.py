@@ -18,8 +18,8 @@
 #
 # A network that reads handwritten digits also reads a picture of a shoe as a digit. This notebook trains such a network
 # twice: once plainly, and once by Bayes by Backprop. The setting is a small tutorial after Blundell et al. (2015). Then
-# it asks the Bayesian network what it does not know. Which test digits does it doubt? What happens when a digit is
-# turned? Does it notice shoes? Which weights can it do without? It takes about eight minutes on two cores.
+# it asks the Bayesian network what it does not know. Of which test digits is it least sure? What happens when a
+# digit is turned? Does it notice shoes? Which weights can it do without? It takes about eight minutes on two cores.
 #
 # ![The handwritten digits of which the network is least sure](attachment:cover.png)
 #
@@ -128,12 +128,12 @@ pd.DataFrame(rows).set_index("network").round(3)
 # [benchmarks/results/mnist.md](../benchmarks/results/mnist.md) has three seeds.)
 
 # %% [markdown]
-# ## Which digits does it doubt?
+# ## Of which digits is it least sure?
 #
 # Each draw of the weights gives ten probabilities for an image. Their mean is the prediction. The spread over draws of
-# the probability of the predicted class is one measure of doubt. The upper row has the twelve test digits with the
-# largest spread. The lower row has the twelve with the smallest predicted probability. `8→3, 0.42` means an 8 that was
-# taken for a 3, with probability 0.42. Blue marks wrong predictions.
+# the probability of the predicted class is one measure of epistemic uncertainty. The upper row has the twelve test
+# digits with the largest spread. The lower row has the twelve with the smallest predicted probability. `8→3, 0.42`
+# means an 8 that was taken for a 3, with probability 0.42. Blue marks wrong predictions.
 
 # %% tags=["cover"]
 prediction = twin.predict(test.x, num_draws=MANY_DRAWS)
@@ -171,11 +171,11 @@ print(f"the most uncertain 5 % of the test digits hold {wrong[first].sum() / wro
 # ## A digit turned round
 #
 # A digit that turns leaves the data slowly. At which angle does the Bayesian network notice, and what does the plain
-# network predict? The *entropy* of the predicted classes measures the total doubt. The *mutual information* between
-# class and weights measures the part that comes from the weights. It is the entropy of the mean prediction less the
-# mean entropy over draws. Suppose all draws agree that an image is half a 4 and half a 9: the entropy is large and the
-# mutual information zero. If each draw is sure of a different class, both are large. A single network has no mutual
-# information.
+# network predict? The *entropy* of the predicted classes measures the total uncertainty (in the picture: doubt). The
+# *mutual information* between class and weights measures the part that comes from the weights. It is the entropy of the
+# mean prediction less the mean entropy over draws. Suppose all draws agree that an image is half a 4 and half a 9: the
+# entropy is large and the mutual information zero. If each draw is sure of a different class, both are large. A single
+# network has no mutual information.
 
 # %%
 angles = torch.arange(0, 181, 5)
@@ -214,17 +214,17 @@ plt.show()
 # 90° no class gets more than 0.64. There its entropy is above 1 nat, and a third to a half of it is mutual information:
 # the draws contradict each other.
 #
-# It is not doubtful everywhere. At 130° both networks see a 0, the plain one with 1.00, the twin with 0.96. Indeed the
-# image has the loop of a 0. A Bayesian network doubts where the features that it has learned do not fit, not where a
-# person would.
+# It is not uncertain everywhere. At 130° both networks see a 0, the plain one with 1.00, the twin with 0.96. Indeed the
+# image has the loop of a 0. A Bayesian network is uncertain where the features that it has learned do not fit, not
+# where a person would be.
 
 # %% [markdown]
 # ## Does it notice clothes?
 #
-# Here every answer is wrong, so the right response is doubt. The area under the ROC curve (AUROC) is the probability
-# that a random picture of clothes gets more doubt than a random digit. 1 is perfect, 0.5 is chance. We add three other
-# methods with the same network: five plain networks from different starts, dropout, and a Laplace approximation around
-# the plain network.
+# Here every answer is wrong, so the right response is uncertainty. The area under the ROC curve (AUROC) is the
+# probability that a random picture of clothes gets more of it than a random digit. 1 is perfect, 0.5 is chance. We add
+# three other methods with the same network: five plain networks from different starts, dropout, and a Laplace
+# approximation around the plain network.
 
 # %%
 dropout = bnn.SVI(guide=bnn.guides.Dropout(rate=0.2), steps=2 * PLAIN_STEPS, **RMSPROP)

@@ -24,7 +24,7 @@
 #
 # It takes five to seven minutes on two cores.
 #
-# ![Three methods on a curve with a gap: which of them doubt more inside the gap](attachment:cover.png)
+# ![Three methods on a curve with a gap: which of them are less sure inside the gap](attachment:cover.png)
 
 # %%
 # %matplotlib inline

@@ -2,7 +2,7 @@
 
     uv run python docs/pictures/readme.py
 
-A few seconds. Writes docs/images/readme.png.
+A few seconds. Writes docs/images/readme.png, and prints the numbers that README and the home page show below it.
 """
 
 from pathlib import Path
@@ -21,6 +21,8 @@ def main() -> None:
     model = bnn.BNN(bnn.MLP(1, [50], 1, activation="tanh"))
     posterior = bnn.fit(model, data, bnn.EvidenceFramework(), seed=0, progress=False)
 
+    prediction = posterior.predict([[0.0], [0.25], [1.0]])
+    print(prediction.mean, prediction.std, sep="\n")
     figure = bnn.plots.fit_1d(posterior, data, torch.linspace(-1, 1, 300)[:, None])
     figure.set_size_inches(WIDTH, HEIGHT)
     axis = figure.axes[0]

@@ -230,11 +230,14 @@ def epistemic_finding(prediction: Prediction) -> Finding:
         total = _total_variance(prediction)
         share = float((_mean(prediction, prediction.epistemic_variance) / total.clamp_min(1e-300)).min())
     if not math.isfinite(share):
-        text = "The predictions have no finite or known mean, so the share of doubt about the weights cannot be told."
+        text = (
+            "The predictions have no finite or known mean, so the share of uncertainty about the weights cannot be told."
+        )
         return Finding("epistemic", "note", text)
     if share > _NEGLIGIBLE:
         text = (
-            f"Doubt about the weights, which more data would remove, makes up {share:.1%} of the predictive variance."
+            f"Uncertainty about the weights, which more data would remove, makes up {share:.1%} of the predictive "
+            "variance."
         )
         return Finding("epistemic", "fine", text)
     words = f"near zero ({share:.1e} of it)" if share > 0 else "zero"

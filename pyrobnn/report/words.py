@@ -71,7 +71,7 @@ _REASONS = {
     "chains": "the Markov chains do not agree",
     "divergences": "draws of the Markov chains diverged",
     "prior": "weights have learned nothing",
-    "epistemic": "its doubt about the weights does not reach the predictions",
+    "epistemic": "its uncertainty about the weights does not reach the predictions",
     "mean": "a few draws make up its mean counts",
     "bias": "its predictions are biased",
     "spread": "its predictions are too wide or too narrow",
