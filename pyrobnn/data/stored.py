@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -118,7 +119,7 @@ class StoredData:
     @classmethod
     def from_parquet(
         cls,
-        files: Any,
+        files: str | Path | Sequence[str | Path],
         target: str,
         *,
         features: Sequence[str] | None = None,

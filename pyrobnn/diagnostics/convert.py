@@ -17,7 +17,7 @@ from pyrobnn.diagnostics.groups import Arrays, Converter, draw_groups, prior_gro
 from pyrobnn.diagnostics.members import as_one
 from pyrobnn.diagnostics.monitored import Monitored
 from pyrobnn.guides.built import built
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture, Posteriors, members_of
 from pyrobnn.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _HELD_OUT = ("posterior", "posterior_predictive", "log_likelihood")
 
 
 def to_datatree(
-    posterior: Any,
+    posterior: Posteriors,
     data: Data,
     *,
     x_pred: Any = None,
@@ -110,7 +110,12 @@ def to_datatree(
 
 
 def eval_datatree(
-    posterior: Any, data: Data, *, num_draws: int | None = None, monitor: Any = "auto", seed: int | None = None
+    posterior: Posteriors,
+    data: Data,
+    *,
+    num_draws: int | None = None,
+    monitor: Any = "auto",
+    seed: int | None = None,
 ) -> "xarray.DataTree":
     """Return draws of a posterior beside held-out data, as an ArviZ DataTree.
 

@@ -21,7 +21,7 @@ from pyrobnn.diagnostics.members import as_one
 from pyrobnn.guides.built import built
 from pyrobnn.guides.dropout import MaskedPoint
 from pyrobnn.guides.empirical import require_density
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture, Posteriors, members_of
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
 _ROUNDING = 1e-4
@@ -136,7 +136,12 @@ class ImportanceWeights:
 
 
 def importance_weights(
-    posterior: Any, data: Any, *, num_draws: int = 1000, seed: int | None = None, linearized: bool | None = None
+    posterior: Posteriors,
+    data: Any,
+    *,
+    num_draws: int = 1000,
+    seed: int | None = None,
+    linearized: bool | None = None,
 ) -> ImportanceWeights:
     """Weigh draws of a guide by p(w, D) / q(w), with Pareto-smoothed importance sampling (PSIS, Vehtari et al. 2024).
 

@@ -230,9 +230,7 @@ def epistemic_finding(prediction: Prediction) -> Finding:
         total = _total_variance(prediction)
         share = float((_mean(prediction, prediction.epistemic_variance) / total.clamp_min(1e-300)).min())
     if not math.isfinite(share):
-        text = (
-            "The predictions have no finite or known mean, so the share of uncertainty about the weights cannot be told."
-        )
+        text = "The predictions have no finite or known mean, so the share of epistemic uncertainty cannot be told."
         return Finding("epistemic", "note", text)
     if share > _NEGLIGIBLE:
         text = (

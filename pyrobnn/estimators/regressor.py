@@ -1,6 +1,6 @@
 """The regressor: real targets or counts, one or several columns."""
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -99,6 +99,12 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         """
         return self._partial_fit(X, y, sample_weight)
 
+    @overload
+    def predict(self, X: Any, return_std: Literal[False] = False) -> np.ndarray: ...  # noqa: FBT002
+    @overload
+    def predict(self, X: Any, return_std: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...
+    @overload
+    def predict(self, X: Any, return_std: bool) -> Any: ...  # noqa: FBT001
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: FBT001, FBT002 - as scikit-learn's have it
         """Return the mean of the targets, (N,) or (N, K), and with `return_std` also their standard deviation.
 

@@ -240,6 +240,10 @@ class Mixture(Fitted):
         return [each + (k < rest) for k in range(len(self))]
 
 
+Posteriors = Posterior | Mixture | Sequence[Posterior] | Mapping[str, Posterior]
+"""A posterior, or several of the same network."""
+
+
 def members_of(posterior: Posterior | Mixture) -> tuple[Posterior, ...]:
     """Return the members of a mixture, or a posterior as the only member."""
     return posterior.members if isinstance(posterior, Mixture) else (posterior,)

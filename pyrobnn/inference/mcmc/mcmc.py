@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from pyro.infer import mcmc
+from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from tqdm.std import tqdm
 
@@ -49,7 +50,7 @@ class Hamiltonian(ChainMethod):
         """The number of transitions of each chain, warm-up included."""
         return self.warmup + self.num_draws
 
-    def kernel(self, potential: Potential) -> Any:
+    def kernel(self, potential: Potential) -> MCMCKernel:
         """Return Pyro's kernel for a chain."""
         raise NotImplementedError
 
@@ -147,7 +148,7 @@ class NUTS(Hamiltonian):
         """The number of steps of the longest subtree."""
         return int(2 ** (self.max_tree_depth - 1))
 
-    def kernel(self, potential: Potential) -> Any:
+    def kernel(self, potential: Potential) -> MCMCKernel:
         """Return Pyro's kernel for a chain, recorded if memory can hold all steps of a trajectory."""
         remembers = potential.leapfrog is not None and potential.leapfrog.num_kept
         return (RecordedNUTS if remembers else mcmc.NUTS)(
@@ -195,7 +196,7 @@ class HMC(Hamiltonian):
     full_mass: bool = False
     init: Init = "prior"
 
-    def kernel(self, potential: Potential) -> Any:
+    def kernel(self, potential: Potential) -> MCMCKernel:
         """Return Pyro's kernel for a chain."""
         adapts = self.step_size is None
         return (mcmc.HMC if potential.leapfrog is None else RecordedHMC)(

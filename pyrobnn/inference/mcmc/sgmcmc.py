@@ -4,6 +4,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import torch
@@ -67,7 +68,9 @@ class StochasticGradient(ChainMethod):
         relaxed = 0 if friction is None else math.ceil(_RELAXATIONS / (friction * size))
         return min(_MOST_BURNT, max(_FEWEST_BURNT, relaxed))
 
-    def transform(self, posteriors: Any, log_posterior: Any, rate: Any, smallest_variance: float) -> Any:
+    def transform(
+        self, posteriors: ModuleType, log_posterior: Callable[..., Any], rate: Any, smallest_variance: float
+    ) -> Any:
         """Return the transform of posteriors, for a log density of all chains, a schedule and the smallest variance."""
         raise NotImplementedError
 
@@ -230,7 +233,9 @@ class SGLD(StochasticGradient):
     temperature: Positive = 1.0
     init: Init = "net"
 
-    def transform(self, posteriors: Any, log_posterior: Any, rate: Any, smallest_variance: float) -> Any:
+    def transform(
+        self, posteriors: ModuleType, log_posterior: Callable[..., Any], rate: Any, smallest_variance: float
+    ) -> Any:
         """Return `posteriors.sgmcmc.sgld`."""
         return posteriors.sgmcmc.sgld.build(log_posterior, lr=rate, temperature=self.temperature)
 
@@ -290,7 +295,9 @@ class SGHMC(StochasticGradient):
             return self.friction
         return 1.0 if self.step_size is not None else _DAMPING / math.sqrt(smallest_variance)
 
-    def transform(self, posteriors: Any, log_posterior: Any, rate: Any, smallest_variance: float) -> Any:
+    def transform(
+        self, posteriors: ModuleType, log_posterior: Callable[..., Any], rate: Any, smallest_variance: float
+    ) -> Any:
         """Return `posteriors.sgmcmc.sghmc`."""
         settings = {"alpha": self.friction_of(smallest_variance), "temperature": self.temperature}
         return posteriors.sgmcmc.sghmc.build(log_posterior, lr=rate, **settings)

@@ -102,10 +102,11 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             )
 
     @staticmethod
-    def takes(guide: Any) -> bool:
+    def takes(guide: object) -> bool:
         """Return whether a guide is Laplace with the curvature of the evidence."""
-        is_laplace = isinstance(guide, Laplace) and guide.curvature == "ggn" and guide.subnetwork is None
-        return is_laplace and guide.sites == ("*",) and guide.structure != "low_rank"
+        if not isinstance(guide, Laplace) or guide.curvature != "ggn" or guide.subnetwork is not None:
+            return False
+        return guide.sites == ("*",) and guide.structure != "low_rank"
 
     def offer(self) -> Offer:
         """Return the features of the method beside `infer`."""

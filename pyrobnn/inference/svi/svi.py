@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pyrobnn import guides
@@ -151,13 +151,15 @@ class SVI(BaseMethod[Posterior]):
 
         return fit_by_svi(bnn, self, data, run)
 
-    def side_by_side(self, bnn: Any, data: Any, run: Run, *, replicates: int, bootstrap: bool) -> list[Posterior]:
+    def side_by_side(
+        self, bnn: BNN | list[BNN], data: Any, run: Run, *, replicates: int, bootstrap: bool
+    ) -> list[Posterior]:
         """Fit several posteriors, as `fit_replicates` does."""
         from pyrobnn.inference.several.replicates import fit_side_by_side
 
         return fit_side_by_side(bnn, self, data, run, replicates=replicates, bootstrap=bootstrap)
 
-    def make_optimizer(self, bnn: BNN, guide: Any, parameters: Sequence[Tensor], example: Batch) -> Optimizer:
+    def make_optimizer(self, bnn: BNN, guide: nn.Module, parameters: Sequence[Tensor], example: Batch) -> Optimizer:
         """Return the optimiser of the parameters of a model and its guide; the example is a row of data to run them."""
         if isinstance(self.lr, float):
             optimizer: Optimizer = self.optimizer.build(parameters, lr=self.lr)
