@@ -27,7 +27,7 @@ def predict_table(
         run_dir: a run folder.
         table: a file with the feature columns of the training data; other columns are ignored.
         on_note: called with a line on each assumption about the file, and on each column with values outside of what
-            was learned: unknown categories, numbers more than half the range of training beyond it.
+            was learned: unknown categories, numbers well beyond the range of training.
 
     Returns:
         One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
