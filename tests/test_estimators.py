@@ -76,6 +76,8 @@ def test_predictions_and_score_are_those_of_the_posterior_also_in_blocks(monkeyp
     monkeypatch.setattr("pyrobnn.estimators.base._AT_ONCE", 50 * 7)
     for found, expected in zip(model.predict(x, return_std=True), whole, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12)
+    firsts = model._predict_blocks(x, lambda prediction: prediction.first_row)
+    assert firsts == [*range(0, len(x), 7)]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from scipy import optimize, stats
 
 import pyrobnn as bnn
 from pyrobnn import Prediction
+from pyrobnn._core.remedies import reader
 from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn._torch.vectorize import DrawMap, chunks, pairs_at_once, run_stacked, stack_linear
 from pyrobnn.curvature.tracker import Tracker
@@ -483,7 +484,8 @@ def test_a_mean_of_counts_that_few_draws_make_up_is_told(spread, is_few):
     for count in (dist.Poisson(rates), dist.GammaPoisson(2.0, 2.0 / rates)):
         prediction = bnn.Prediction(count)
         assert prediction.rests_on_few_draws.tolist() == [is_few, False]
-        with pytest.warns(bnn.FewDrawsWarning, match="at 1 of 2 inputs") if is_few else nullcontext():
+        where = r"at 1 of 2 inputs \(row 0\): a few draws predict far larger targets"
+        with pytest.warns(bnn.FewDrawsWarning, match=where) if is_few else nullcontext():
             mean = prediction.mean
         torch.testing.assert_close(mean, rates.mean(0))
     real = bnn.Prediction(dist.Normal(rates.log(), 1.0))
@@ -505,6 +507,23 @@ def test_a_table_has_a_row_for_each_input():
     assert frame["class"].tolist() == [["red", "green", "blue"][number] for number in prediction.label]
     np.testing.assert_allclose(frame.filter(like="prob_").sum(axis=1), 1, rtol=1e-6)
     assert prediction.to_frame()["class"].isin(["0", "1", "2"]).all()
+
+
+def test_a_table_of_positive_targets_begins_with_the_median():
+    """Log medians f ~ N(0, 2^2) over draws, noise of 1: log targets are N(0, 5), whatever the mean is."""
+    f = 2 * dist.Normal(0.0, 1.0).icdf((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)
+    token = reader.set("command")
+    try:
+        with pytest.warns(bnn.FewDrawsWarning, match=r"\(row 2\).*take the median, the column `median` of pred"):
+            frame = bnn.Prediction(dist.LogNormal(torch.stack([0 * f, f], 1), 1.0)).to_frame()
+    finally:
+        reader.reset(token)
+    assert list(frame)[:2] == ["median", "mean"]
+    np.testing.assert_allclose(frame["median"], 1, rtol=1e-3)
+    np.testing.assert_allclose(frame["upper_95"], np.exp(1.959964 * np.sqrt([1, 5])), rtol=1e-3)
+    assert frame["mean"][1] > 10
+    counts = bnn.BNN(bnn.MLP(1, [2], 1), likelihood="poisson").likelihood(f[:, None, None] / 4)
+    assert "median" in bnn.Prediction(counts).to_frame()
 
 
 def test_tables_of_several_targets_and_names_that_do_not_fit_are_refused():

@@ -28,9 +28,9 @@ _MOST_WORDS = 3
 """Texts that a message names."""
 
 
-def rows_of(chosen: Any) -> str:
-    """Return which rows a mask has, counted from 1 below the names of the columns."""
-    numbers = [str(i + 1) for i in np.flatnonzero(np.asarray(chosen, dtype=bool))]
+def rows_of(chosen: Any, first: int = 1) -> str:
+    """Return which rows a mask has, counted from 1 below the names of the columns, or from another number."""
+    numbers = [str(first + i) for i in np.flatnonzero(np.asarray(chosen, dtype=bool))]
     if len(numbers) == 1:
         return f"row {numbers[0]}"
     listed = ", ".join(numbers[:_MOST_ROWS])

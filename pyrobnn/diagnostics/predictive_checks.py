@@ -23,6 +23,7 @@ from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import errors_and_uncertainty
 from pyrobnn.metrics.ranking import area_under_risk, relative
 from pyrobnn.metrics.regression import over_columns
+from pyrobnn.posterior.draws import MEDIAN
 from pyrobnn.posterior.prediction import Prediction
 
 _INSIDE = 0.95
@@ -247,16 +248,15 @@ def epistemic_finding(prediction: Prediction) -> Finding:
 
 
 def mean_findings(prediction: Prediction) -> list[Finding]:
-    """Warn of a mean of counts that a few draws make up."""
+    """Warn of a mean of counts or amounts that a few draws make up."""
     few = int(prediction.rests_on_few_draws.sum())
     if not few:
         return []
     text = (
         f"The predictive mean rests on less than a fifth of the draws at {few} of {len(prediction)} inputs, where "
-        "a few rates are far above the others."
+        "a few draws predict far larger targets than the others."
     )
-    median = Remedy("take the median, `prediction.quantile(0.5)`", "distrust the mean there, and keep to the intervals")
-    return [Finding("mean", "warning", text, remedies=(median, _OTHER_GUIDE))]
+    return [Finding("mean", "warning", text, remedies=(MEDIAN, _OTHER_GUIDE))]
 
 
 def _total_variance(prediction: Prediction) -> Tensor:

@@ -324,7 +324,13 @@ class AbstractBNN(BaseEstimator):
         """Apply `read` to the predictions of consecutive blocks of rows; memory is bounded."""
         inputs = self._inputs(X)
         size = max(1, _AT_ONCE // (self.num_draws * max(1, self._width)))
-        return [read(self._predict_rows(inputs[start : start + size])) for start in range(0, len(inputs), size)]
+
+        def block(start: int) -> Any:
+            prediction = self._predict_rows(inputs[start : start + size])
+            prediction.first_row = start
+            return read(prediction)
+
+        return [block(start) for start in range(0, len(inputs), size)]
 
     @property
     def _width(self) -> int:

@@ -4,11 +4,14 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import FewDrawsWarning, warn_user
-from pyrobnn._core.remedies import Remedy
+from pyrobnn._core.remedies import Remedy, reader
+from pyrobnn._core.table_cells import rows_of
 from pyrobnn._torch.vectorize import is_alike
 
 _WIDEST = 2.0
 """Deviation over draws of the mean of counts, as a multiple of that mean, above which the mean is unreliable."""
+MEDIAN = Remedy("take the median, `prediction.quantile(0.5)`", "take the median, the column `median` of predictions")
+"""What to do where a few draws make up the mean."""
 
 
 def joined(parts: list[Tensor]) -> Tensor:
@@ -40,17 +43,15 @@ def rest_on_few(means: Tensor) -> Tensor:
     return ~is_shared.all(1)
 
 
-def tell_of_few_draws(rests_on_few: Tensor, num_draws: int) -> None:
-    """Warn of inputs at which a few draws make up the mean."""
+def tell_of_few_draws(rests_on_few: Tensor, num_draws: int, first_row: int) -> None:
+    """Warn of inputs at which a few draws make up the mean; rows count from 1 at the command line, else from 0."""
     few = int(rests_on_few.sum())
     if few:
+        first = first_row + (reader.get() == "command")
+        where = f"{few} of {len(rests_on_few)} inputs ({rows_of(rests_on_few.cpu(), first)})"
         warn_user(
-            f"The mean over {num_draws} draws rests on less than a fifth of them at {few} of {len(rests_on_few)} "
-            "inputs: the rates of the others are far smaller. See docs/how-to/likelihoods.md.",
+            f"The mean over {num_draws} draws rests on less than a fifth of them at {where}: a few draws predict far "
+            "larger targets than the others. See docs/how-to/likelihoods.md.",
             FewDrawsWarning,
-            remedies=(
-                Remedy(
-                    "take the median, `prediction.quantile(0.5)`", "distrust the mean there, and keep to the intervals"
-                ),
-            ),
+            remedies=(MEDIAN,),
         )

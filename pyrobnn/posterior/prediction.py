@@ -39,6 +39,7 @@ class Prediction(OfClasses):
     Attributes:
         distribution: as given.
         scaler: as given, or the map that changes nothing.
+        first_row: the number of the first input, for warnings: not 0 for a later block of a table.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(2, [10], 3), likelihood="categorical")
@@ -49,6 +50,8 @@ class Prediction(OfClasses):
         >>> prediction.class_probs.shape, prediction.label.shape
         (torch.Size([1, 3]), torch.Size([1]))
     """
+
+    first_row = 0
 
     @property
     def draw_means(self) -> Tensor:
@@ -70,7 +73,7 @@ class Prediction(OfClasses):
             FewDrawsWarning: `rests_on_few_draws` at some input.
         """
         self._require("mean")
-        tell_of_few_draws(self.rests_on_few_draws, self.num_draws)
+        tell_of_few_draws(self.rests_on_few_draws, self.num_draws, self.first_row)
         return self._original(self.by_rows(lambda part: part._component_means.mean(0)))
 
     @property
@@ -289,8 +292,9 @@ class Prediction(OfClasses):
     def to_frame(self, class_names: Sequence[str] | None = None) -> "pd.DataFrame":
         """Return a pandas table with a row for each input, for one target column.
 
-        Of numbers it has the mean, standard deviations and the 95 % interval; of classes the most probable class, the
-        probability of each, entropy and mutual information.
+        Of numbers it has the mean, standard deviations and the 95 % interval, and of counts and positive numbers first
+        the median, which does not depend on a few large draws; of classes the most probable class, the probability of
+        each, entropy and mutual information.
 
         Args:
             class_names: the names of the classes; their numbers if not given.
@@ -312,7 +316,8 @@ class Prediction(OfClasses):
         if not self.is_classification:
             names = ("mean", "std", "epistemic_std", "aleatoric_std")
             lower, upper = self.interval(0.95)
-            columns = {name: getattr(self, name) for name in names} | {"lower_95": lower, "upper_95": upper}
+            columns = {"median": self.quantile(0.5)} if self._is_positive else {}
+            columns |= {name: getattr(self, name) for name in names} | {"lower_95": lower, "upper_95": upper}
             return pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
         probs = self.class_probs.cpu().numpy()
         labels = [str(number) for number in range(probs.shape[1])] if class_names is None else list(class_names)

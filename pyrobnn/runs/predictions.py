@@ -31,7 +31,8 @@ def predict_table(
 
     Returns:
         One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
-        from 1. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95. Classification:
+        from 1. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95, and first the median of counts
+        and positive numbers. Classification:
         class, prob_<class> for each class, entropy, mutual_information (in nats). A run of a table adds `outside`, the
         columns whose value lies outside of what was learned, or nothing.
 
@@ -56,8 +57,9 @@ def predict_table(
 def rounded(predictions: pd.DataFrame) -> pd.DataFrame:
     """Return a result of `predict_table` with the digits that a reader needs.
 
-    Numbers have six significant digits. Means and intervals have more where four digits of the standard deviation need
-    them, as for a target of a thousand million. Probabilities and what follows from them have six decimals.
+    Numbers have six significant digits. Means, medians and intervals have more where four digits of the standard
+    deviation need them, as for a target of a thousand million. Probabilities and what follows from them have six
+    decimals.
     """
     _, *others = predictions.columns
     numbers = [name for name in others if predictions[name].dtype.kind == "f"]
@@ -66,7 +68,7 @@ def rounded(predictions: pd.DataFrame) -> pd.DataFrame:
     of_spread = [_decimals(value, _DIGITS_OF_SPREAD) for value in predictions["std"]]
     made: dict[str, list[float]] = {}
     for name in numbers:
-        least = of_spread if name in ("mean", "lower_95", "upper_95") else [0] * len(predictions)
+        least = of_spread if name in ("median", "mean", "lower_95", "upper_95") else [0] * len(predictions)
         pairs = zip(predictions[name].tolist(), least, strict=True)
         made[name] = [round(value, max(_decimals(value, _DIGITS), decimals)) for value, decimals in pairs]
     return predictions.assign(**made)
