@@ -1,5 +1,6 @@
 """Tables of numbers and categories as matrices of numbers, by scikit-learn's imputers and encoders."""
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ import pandas as pd
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, warn_user
+from pyrobnn._core.table_cells import rows_of
 
 if TYPE_CHECKING:
     from sklearn.compose import ColumnTransformer
@@ -60,7 +62,8 @@ def as_table(X: Any, encoder: "ColumnTransformer | None" = None) -> pd.DataFrame
 
 
 def _tell_of_new_categories(table: pd.DataFrame, encoder: "ColumnTransformer") -> None:
-    """Warn of categories that the fit had not seen; they match no known category."""
+    """Warn of categories that the fit had not seen."""
+    as_what = "they are predicted as a mixture of the known ones" if onehot_positions(encoder) else "their number is -1"
     known = {
         name: values
         for step_name, step, names in encoder.transformers_
@@ -72,8 +75,23 @@ def _tell_of_new_categories(table: pd.DataFrame, encoder: "ColumnTransformer") -
         if is_new.any():
             warn_user(
                 f"Column {name!r} has categories that the fit had not seen, such as {table[name][is_new].iloc[0]!r}, "
-                f"in {int(is_new.sum())} of {len(table)} rows: they match no known category."
+                f"in {int(is_new.sum())} of {len(table)} rows: {as_what}."
             )
+
+
+def tell_of_new_gaps(table: pd.DataFrame, encoder: "ColumnTransformer") -> None:
+    """Warn of values that are missing in columns where none was when an encoder that fills them in was fitted."""
+    gaps: set[str] = set()
+    for kind, step, names in encoder.transformers_:
+        if kind == _NUMBERS:
+            gaps |= {names[place] for place in step.indicator_.features_}
+        elif kind == _CATEGORIES:
+            gaps |= {name for name, values in zip(names, step.categories_, strict=True) if None in [*values]}
+    for name in (name for name in table if name not in gaps and table[name].isna().any()):
+        warn_user(
+            f"Column {name!r} has no value in {rows_of(table[name].isna(), 0)}, and had values in all rows of the fit: "
+            "a number is taken as the mean, a category as one that the fit had not seen."
+        )
 
 
 def _as_column(column: pd.Series, name: str, fitted: str | None) -> pd.Series:
@@ -234,6 +252,16 @@ def origins(stored: Mapping[str, Any]) -> list[str]:
     return numbers + gaps + [name for name, count in made for _ in range(count)]
 
 
+def onehot_positions(encoder: "ColumnTransformer") -> list[list[int]]:
+    """Return the positions in the matrix of an encoder of the columns of 0 and 1 of each category."""
+    step = encoder.named_transformers_.get(_CATEGORIES)
+    if step is None or step.handle_unknown != "ignore":
+        return []
+    first = encoder.output_indices_[_CATEGORIES].start
+    ends = itertools.accumulate(map(len, step.categories_), initial=first)
+    return [list(range(start, end)) for start, end in itertools.pairwise(ends)]
+
+
 def encoded_names(encoder: "ColumnTransformer") -> list[str]:
     """Return a name for each column of the matrix; a repeated name gets a number."""
     return _distinct(map(str, encoder.get_feature_names_out()))
@@ -258,6 +286,7 @@ def require_complete(table: pd.DataFrame) -> None:
         others = int((counts > 0).sum()) - 1
         also = f", and others in {counted(others, 'more column')}" if others else ""
         raise InputError(
-            f"Input X contains NaN: {counts[name]} of {len(table)} values of column {name!r} are missing{also}. Drop "
+            f"Input X contains NaN: {counts[name]} of {len(table)} values of column {name!r} are missing, in "
+            f"{rows_of(table[name].isna(), 0)}{also}. Drop "
             "those rows, impute them in a pipeline, or pass missing='impute'."
         )

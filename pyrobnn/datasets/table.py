@@ -153,12 +153,14 @@ class NewRows:
         outside: for each row the columns whose value lies outside of what was learned, joined by ", "; None if the
             range of the training data is not known.
         notes: what was assumed, and what lies outside, a line for each.
+        onehot: positions of the columns of 0 and 1 of each category, for `predict_known`.
     """
 
     x: Tensor
     frame: "pd.DataFrame"
     outside: list[str] | None
     notes: tuple[str, ...]
+    onehot: list[list[int]]
 
 
 def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[str, Any] | None) -> NewRows:
@@ -172,30 +174,38 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
     x = as_tensor(_encoded(columns, encoder)[0], "x")
     check_inputs(x)
     if encoder is None or "read" not in encoder:
-        return NewRows(x, inputs.frame, None, inputs.notes)
+        return NewRows(x, inputs.frame, None, inputs.notes, [])
     found = {name: _outside(name, columns, encoder) for name in read}
     rows = zip(*(np.where(is_out, name, "") for name, (is_out, _) in found.items()), strict=True)
     lines = (line for _, said in found.values() for line in said)
-    return NewRows(x, inputs.frame, [", ".join(filter(None, row)) for row in rows], (*inputs.notes, *lines))
+    outside = [", ".join(filter(None, row)) for row in rows]
+    is_onehot = encoder["categories"] == "onehot"
+    onehot = [at for name, at in columns_of(encoder).items() if is_onehot and read[name]["kind"] == TEXTS]
+    return NewRows(x, inputs.frame, outside, (*inputs.notes, *lines), onehot)
 
 
 def _outside(name: str, columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> tuple["pd.Series", list[str]]:
-    """Return which values are unknown categories, or beyond the range of training by more than a margin; and a line."""
+    """Return which values are outside of what was learned, and a line on each kind.
+
+    They are unknown categories, numbers beyond the range of training by more than a margin, and missing where none was
+    in training.
+    """
     how = encoder["read"][name]
+    key = f"{name} (days)" if how["kind"] == DATES else name
+    values, known = columns[key], encoder["columns"][key].get("values", ())
+    is_gap = values.isna() & (not encoder["columns"][key].get("has_missing", None in known))
+    filled = "taken as an unknown category" if how["kind"] == TEXTS else "filled in with the mean"
+    lines = [f"{name}: {_count(is_gap)} without a value, as none was in training, {filled}"] if is_gap.any() else []
     if how["kind"] == TEXTS:
-        values = columns[name]
-        is_new = ~values.isin(encoder["columns"][name]["values"]) & values.notna()
-        lines = [
-            f"{name}: {_count(is_new)} of a category unknown in training, such as {one!r}" for one in values[is_new]
-        ]
-        return is_new, lines[:1]
-    values = columns[f"{name} (days)" if how["kind"] == DATES else name]
+        is_new = ~values.isin(known) & values.notna()
+        words = f"{name}: {_count(is_new)} of a category unknown in training, such as"
+        return is_new | is_gap, lines + [f"{words} {one!r}" for one in values[is_new]][:1]
     low, high = how.get("range", (-np.inf, np.inf))
     below, above = how.get("margins", (0.0, 0.0))
     is_out = (values < low - below) | (values > high + above)
     ends = [dates.day(how, end) if how["kind"] == DATES else f"{end:g}" for end in (low, high) if is_out.any()]
     said = f"{name}: {_count(is_out)} well outside of the range in training, {' to '.join(ends)}"
-    return is_out, [said] if ends else []
+    return is_out | is_gap, [*lines, said] if ends else lines
 
 
 def _count(chosen: "pd.Series") -> str:

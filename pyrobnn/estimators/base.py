@@ -19,8 +19,10 @@ from pyrobnn._core.columns import (
     encoded_names,
     is_frame,
     make_encoder,
+    onehot_positions,
     require_complete,
     require_distinct_names,
+    tell_of_new_gaps,
 )
 from pyrobnn._core.keywords import explained_init
 from pyrobnn._core.modes import gradients, under
@@ -39,6 +41,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.unknown import predict_known
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.verdict.comparison import tell
 
@@ -282,6 +285,8 @@ class AbstractBNN(BaseEstimator):
             table = as_table(X, encoder)
         if self.missing != "impute":
             require_complete(table)
+        elif encoder is not None:
+            tell_of_new_gaps(table, encoder)
         return table, y
 
     def _weights(self, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
@@ -318,7 +323,8 @@ class AbstractBNN(BaseEstimator):
         return self._matrix(self._checked(X, reset=False)[0])
 
     def _predict_rows(self, inputs: np.ndarray) -> Prediction:
-        return self.posterior_.predict(inputs, num_draws=int(self.num_draws))
+        categories = onehot_positions(self.encoder_)
+        return predict_known(self.posterior_, inputs, categories, num_draws=int(self.num_draws))
 
     def _predict_blocks(self, X: Any, read: Any) -> list[Any]:
         """Apply `read` to the predictions of consecutive blocks of rows; memory is bounded."""

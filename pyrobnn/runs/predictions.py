@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from pyrobnn.datasets.table import load_rows
+from pyrobnn.posterior.unknown import predict_known
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.storage.load import load
@@ -25,7 +26,8 @@ def predict_table(
 
     Args:
         run_dir: a run folder.
-        table: a file with the feature columns of the training data; other columns are ignored.
+        table: a file with the feature columns of the training data; other columns are ignored. An unknown category is
+            predicted as a mixture of the known ones, by their shares in training.
         on_note: called with a line on each assumption about the file, and on each column with values outside of what
             was learned: unknown categories, numbers well beyond the range of training.
 
@@ -48,7 +50,7 @@ def predict_table(
     spec = RunSpec.from_toml(folder / "spec.toml")
     row = {"row": range(1, len(rows.frame) + 1)}
     names = row if spec.data.id not in rows.frame else {spec.data.id: rows.frame[spec.data.id]}
-    prediction = load(folder / "posterior").predict(rows.x, num_draws=spec.predict.num_draws)
+    prediction = predict_known(load(folder / "posterior"), rows.x, rows.onehot, num_draws=spec.predict.num_draws)
     outside = {} if rows.outside is None else {"outside": rows.outside}
     frame = prediction.to_frame(data["class_names"] or None)
     return pd.DataFrame(names).join(frame).assign(**outside)

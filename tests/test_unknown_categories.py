@@ -1,0 +1,151 @@
+"""Predictions for unknown categories: mixtures over the known ones, exact for linear models."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn._core.errors import InputError
+from pyrobnn.datasets import load_table
+from pyrobnn.datasets.table import load_rows
+from pyrobnn.posterior.unknown import predict_known
+from pyrobnn.runs.overrides import apply_overrides
+from pyrobnn.runs.predictions import predict_table
+from pyrobnn.runs.run import run
+from pyrobnn.runs.spec import RunSpec
+
+NOISE = 0.5
+SHARES = {"a": 30, "b": 20, "c": 10}
+EFFECTS = {"a": -2.0, "b": 1.0, "c": 4.0}
+
+
+def frame():
+    kind = [name for name, count in SHARES.items() for _ in range(count)]
+    other = [*"uvw"] * 20
+    size = np.linspace(-1, 1, 60)[np.random.default_rng(0).permutation(60)]
+    y = size + [EFFECTS[one] + (two == "w") for one, two in zip(kind, other, strict=True)]
+    return pd.DataFrame({"size": size, "kind": kind, "other": other, "y": y})
+
+
+def linear(**settings):
+    net = bnn.MLP(hidden=(), dtype="float64")
+    method = bnn.SVI(guide=settings.pop("guide", "laplace"), steps=400, lr=0.05)
+    return bnn.BNNRegressor(
+        net, likelihood=bnn.likelihoods.Gaussian(scale=NOISE), method=method, random_state=0, **settings
+    )
+
+
+def mixture(model, rows, shares):
+    """The mean and the variance of the mixture of the posterior's normals at rows of known categories."""
+    at = bnn.functional(model.posterior_, model._inputs(rows))
+    scaler = model.posterior_.y_scaler
+    means = scaler.inverse(at.mean).flatten()
+    variances = scaler.inverse_scale(scaler.inverse_scale(at.covariance.flatten())) + NOISE**2
+    mean = shares @ means
+    return float(mean), float(shares @ (variances + means.square()) - mean.square())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [["kind"], ["kind", "other"]])
+def test_an_unknown_category_is_the_mixture_of_the_known_ones_by_their_shares(columns):
+    """20,000 draws: within 5 standard errors of mean and variance."""
+    model = linear(num_draws=20_000).fit(frame()[["size", "kind", "other"]], frame()["y"])
+    row = pd.DataFrame({"size": [0.3], "kind": ["a"], "other": ["v"]})
+    with pytest.warns(UserWarning, match="predicted as a mixture of the known ones"):
+        new = model.predict_dist(pd.concat([row, row.assign(**dict.fromkeys(columns, "new")), row], ignore_index=True))
+    others = [*"uvw"] if "other" in columns else ["v"]
+    known = pd.DataFrame([(0.3, one, two) for one in SHARES for two in others], columns=["size", "kind", "other"])
+    shares = torch.tensor([SHARES[one] / 60 / len(others) for one in known["kind"]], dtype=torch.float64)
+    mean, variance = mixture(model, known, shares)
+    assert abs(float(new.mean[1]) - mean) < 5 * (variance / 20_000) ** 0.5
+    assert float(new.variance[1]) == pytest.approx(variance, rel=5 * (2 / 20_000) ** 0.5)
+    same = model.predict_dist(row)
+    for place in (0, 2):
+        assert float(new.mean[place]) == pytest.approx(float(same.mean), abs=1e-2)
+        assert float(new.std[place]) == pytest.approx(float(same.std), rel=1e-2)
+    assert new.std[1] > 3 * new.std[0]
+
+
+def test_a_point_is_mixed_over_as_many_categories():
+    """A single draw: the shares of 500 components are within 3 of those in training."""
+    model = linear(guide="map", num_draws=1).fit(frame()[["size", "kind"]], frame()["y"])
+    rows = pd.DataFrame({"size": 0.3, "kind": [*"abc"]})
+    means = model.predict(rows)
+    shares = np.array([*SHARES.values()]) / 60
+    with pytest.warns(UserWarning, match="mixture of the known"):
+        new = model.predict_dist(rows.assign(kind=["a", "b", "new"]))
+    assert new.num_draws == 500
+    np.testing.assert_allclose(new.mean[:2], means[:2], rtol=1e-9)
+    assert float(new.mean[2]) == pytest.approx(shares @ means, abs=3 / 500 * np.ptp(means))
+    expected = NOISE**2 + shares @ np.square(means - shares @ means)
+    assert float(new.variance[2]) == pytest.approx(expected, rel=0.02)
+
+
+def test_without_standardisation_all_categories_count_alike():
+    model = linear(guide="map", standardize=False).fit(frame()[["kind"]], frame()["y"])
+    means = model.predict(pd.DataFrame({"kind": [*"abc"]}))
+    new = predict_known(model.posterior_, np.zeros((1, 3)), [[0, 1, 2]], num_draws=1)
+    assert float(new.mean) == pytest.approx(means.mean(), abs=3 / 500 * np.ptp(means))
+
+
+def test_unknown_classes_of_ordinal_codes_stay_as_they_were():
+    model = linear(guide="map", categories="ordinal").fit(frame()[["kind"]], frame()["y"])
+    with pytest.warns(UserWarning, match="their number is -1"):
+        found = model.predict(pd.DataFrame({"kind": ["new", "a"]}))
+    np.testing.assert_array_equal(found, model.posterior_.predict([[-1.0], [0.0]]).mean)
+
+
+def test_values_that_are_missing_at_first_in_new_rows_are_told(tmp_path):
+    """A number becomes the mean; a category is unknown; both are marked. Columns with gaps in training are not."""
+    train = frame()[["size", "kind", "y"]].assign(gaps=[None, *range(59)])
+    model = linear(guide="map", missing="impute").fit(train.drop(columns="y"), train["y"])
+    new = train.drop(columns="y").head(4).assign(size=[0.1, None, 0.2, 0.3], kind=["a", "a", None, "b"])
+    with pytest.warns(UserWarning, match="has no value") as told:
+        found = model.predict(new)
+    assert [str(one.message)[:40] for one in told] == [
+        "Column 'size' has no value in row 1, and",
+        "Column 'kind' has no value in row 2, and",
+    ]
+    filled = new.assign(size=new["size"].fillna(train["size"].mean()))
+    known = [model.predict(filled.assign(kind=name))[2] for name in SHARES]
+    with pytest.warns(UserWarning, match="'kind' has no value"):
+        np.testing.assert_array_equal(found, model.predict(filled))
+    assert found[2] == pytest.approx(np.array([*SHARES.values()]) @ known / 60, abs=3 / 500 * np.ptp(known))
+
+    train.to_csv(tmp_path / "t.csv", index=False)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    rows = load_rows(tmp_path / "new.csv", (), load_table(tmp_path / "t.csv", "y", missing="impute").encoder)
+    assert rows.outside == ["", "size", "kind", ""]
+    assert rows.notes == (
+        "size: 1 row without a value, as none was in training, filled in with the mean",
+        "kind: 1 row without a value, as none was in training, taken as an unknown category",
+    )
+    with pytest.raises(InputError, match="2 of 4 values of column 'size' are missing, in rows 1, 2[.] Drop"):
+        linear(guide="map").fit(train[["size"]], train["y"]).predict(new[["size"]].where(new["size"] != 0.2))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_command_line_predicts_the_same_mixture(tmp_path):
+    frame().to_csv(tmp_path / "t.csv", index=False)
+    new = pd.DataFrame({"size": [0.3, 0.3], "kind": ["a", "new"], "other": ["u", "u"]})
+    new.to_csv(tmp_path / "new.csv", index=False)
+    tables = {"data": {"path": str(tmp_path / "t.csv"), "target": "y"}}
+    changes = ["net.hidden=[]", "fit.type=svi", "fit.steps=200", "fit.lr=0.05", "guide.type=map"]
+    result = run(RunSpec.from_dict(apply_overrides(tables, changes)), tmp_path / "run", progress=False)
+    notes = []
+    found = predict_table(tmp_path / "run", tmp_path / "new.csv", on_note=notes.append)
+    train = load_table(tmp_path / "t.csv", "y")
+    kinds = [name for name in train.data.feature_names if name.startswith("kind_")]
+    at = torch.tensor([train.data.feature_names.index(name) for name in kinds])
+    rows = torch.zeros(3, train.data.x.shape[1], dtype=torch.float64)
+    rows[:, 0], rows[torch.arange(3), at], rows[:, list(train.data.feature_names).index("other_u")] = 0.3, 1.0, 1.0
+    means = result.posterior.predict(rows).mean.double()
+    shares = result.train.x[:, at].double().mean(0)
+    mean = float(shares @ means)
+    assert found["mean"][0] == pytest.approx(float(means[0]), rel=1e-6)
+    assert found["mean"][1] == pytest.approx(mean, abs=3 / 500 * float(means.max() - means.min()))
+    spread = float(shares @ (means - mean).square()) ** 0.5
+    assert found["epistemic_std"].tolist() == [pytest.approx(0, abs=1e-6), pytest.approx(spread, rel=0.02)]
+    assert [line for line in notes if "unknown in training" in line]
