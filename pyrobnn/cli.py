@@ -232,15 +232,14 @@ def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
 
 
 def _show(result: Any) -> None:
-    from pyrobnn.report.words import found, trust
+    from pyrobnn.report.words import found, next_step
     from pyrobnn.runs.demo import score_table
 
     if result.failed is None:
         said = found(result.scores, result.baselines, result.train, len(result.test), has_test=True)
-        typer.echo(printable("\n".join(filter(None, (said, trust(result.diagnosis, has_test=True))))))
-    for finding in result.diagnosis.headlines:
-        if finding.said("command") != result.failed:
-            Console().print(_shown(finding), highlight=False, soft_wrap=True)
+        typer.echo(printable("\n".join(filter(None, (said, result.diagnosis.verdict)))))
+        step, command = next_step(result.diagnosis, "command", str(result.path))
+        typer.echo(printable(f"Next: {step}{f':\n  {command}' if command else '.'}"))
     Console().print(score_table(counted(len(result.test), "test example"), result.scores, result.baselines))
     typer.echo(f"Report: {result.path / 'report.html'}")
     if result.failed is not None:

@@ -15,7 +15,8 @@ from pyrobnn import likelihoods
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import mended
 from pyrobnn.verdict.baselines import fit_baselines, judge
-from pyrobnn.verdict.comparison import leave_one_out, remedies, sites_at_prior
+from pyrobnn.verdict.comparison import leave_one_out, sites_at_prior
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to
 
 NUM, FEATURES = 400, 4
 
@@ -240,6 +241,7 @@ def test_verdicts(gain, linear_gain, kind, words):
     assert said in found.text.replace("-0.00", "+0.00")
     assert (found.p_value is not None) == (kind == "warning")
     assert found.is_better == (gain > 0)
+    assert bool(found.plain) == (kind != "fine")
 
 
 def test_training_examples_never_show_that_a_fit_is_good():
@@ -317,11 +319,11 @@ def test_a_regression_that_explains_nothing_says_so_first(collapsed):
     for data in (test, None):
         found = bnn.diagnose(posterior, train, data, num_draws=100)
         assert found.headlines[0].name == "baseline"
-        assert str(found).startswith("! The fit predicts no better than a constant, which ignores the inputs")
-        assert "To mend it, measure the noise first: no `steps`; take one hidden layer" in found.warnings[0]
+        assert str(found).startswith("Do not trust it yet: its predictions, uncertainty included, are no better than")
+        assert "To mend it, measure the noise first: no `steps`; take one small hidden layer" in found.warnings[0]
         assert found.names.count("prior") == 1
         (lost,) = (finding.text for finding in found.findings if finding.name == "prior")
-        assert lost.startswith("Collapse to the prior at 2.weight: all of these weights have taken nothing")
+        assert lost.startswith("Collapse to the prior at 2.weight: the fit tells each of these weights no better than")
         assert lost.endswith("Their layers only add noise.")
         assert sum("2.weight" in finding.text for finding in found.findings) == 1
 
@@ -398,21 +400,27 @@ def test_chains_and_good_fits_are_told_apart():
         (
             "learned",
             {"steps": 9},
-            "measure the noise first: scale='tuned' for the noise, no `steps`; take one hidden layer",
-            "measure the noise first: set likelihood.scale=tuned, leave out fit.steps; take one",
+            "measure the noise first: scale='tuned' for the noise, no `steps`; take one small hidden layer",
+            "measure the noise first: leave out fit.steps (--set likelihood.scale=tuned); take one",
         ),
         (
             "tuned",
             {"epochs": 9},
-            "measure the noise first: no `epochs`; take one hidden layer",
+            "measure the noise first: no `epochs`; take one small hidden layer",
             "measure the noise first: leave out fit.epochs; take one small",
         ),
-        ("tuned", {"max_steps": 50}, "take one hidden layer", "take one small hidden layer (--set net.hidden=[10])"),
-        (0.5, {"steps": 9}, "take one hidden layer", "take one small hidden layer (--set net.hidden=[10])"),
+        ("tuned", {"max_steps": 50}, "take one small hidden", "take one small hidden layer (--set net.hidden=[10])"),
+        (
+            0.5,
+            {"steps": 9},
+            "let the noise be measured: leave out its number; take",
+            "let the noise be measured (--set likelihood.scale=tuned); take one small hidden layer (--set",
+        ),
     ],
 )
 def test_remedies_name_what_was_given(scale, length, advice, command):
-    model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale), prior=bnn.priors.Normal(1.0))
+    model = bnn.BNN(bnn.MLP(3, [20], 1), likelihood=likelihoods.Gaussian(scale), prior=bnn.priors.Normal(1.0))
     posterior = bnn.fit(model, sines()[0], bnn.SVI("mean_field", **length), progress=False)
+    tries = open_to(Fitted(posterior), OF_BAD_PREDICTIONS)
     for spelling, words in (("python", advice), ("command", command)):
-        assert mended("Bad.", remedies(posterior), spelling).startswith(f"Bad. To mend it, {words}")
+        assert mended("Bad.", tries, spelling).startswith(f"Bad. To mend it, {words}")

@@ -232,9 +232,10 @@ def test_remedies_are_options_that_the_command_line_takes():
     """Every change of the package's remedies is one of a spec, of a method that has the setting."""
     sources = [path.read_text(encoding="utf-8") for path in Path(pyrobnn.__file__).parent.rglob("*.py")]
     calls = [call for text in sources for call in re.findall(r"\bchange\(([^)]*)\)", text)]
-    changes = [settings for call in calls if (settings := re.findall(r"'([a-z_.]+=[^'{]+)'", call))]
-    assert ["net.hidden=[10]"] in changes
-    assert len(changes) >= 24
+    calls += [call for text in sources for call in re.findall(r"\(((?:\"[a-z_.]+=[^\"{]+\",? ?)+)\)", text)]
+    changes = [settings for call in calls if (settings := re.findall(r"['\"]([a-z_.]+=[^'\"{]+)['\"]", call))]
+    assert ["likelihood.type=gaussian", "likelihood.scale=heteroscedastic"] in changes
+    assert len(changes) >= 18
     for settings in changes:
         section, _, name = settings[0].partition("=")[0].partition(".")
         method = [f"fit.type={METHODS.get(name, 'nuts')}"] if section == "fit" and name != "type" else []
@@ -259,14 +260,24 @@ def test_the_terminal_says_what_the_report_says_and_names_its_own_options(here):
     done = invoke("fit", "t.csv", "--target", "y", *quick)
     assert done.exit_code == 0, done.output
     assert "80 rows to train on, 20 to test on" in done.output
-    assert "Do not trust it yet: a simpler model predicts as well or better" in done.output
-    assert "on 20 held-out examples: fit" in done.output
-    assert "take one small hidden layer (--set net.hidden=[10])" in done.output
-    assert "train longer (--set fit.steps=12)" in done.output
-    assert "training example" not in done.output
-    for text in (done.output, invoke("diagnose", "runs/t").output):
+    told = "Do not trust it yet: its predictions, uncertainty included, are no better than those of a constant"
+    assert told in done.output
+    assert "Next: train longer:\n  pyrobnn fit runs/t/spec.toml --set fit.steps=12 --out runs/t-2\n" in done.output
+    page = (here / "runs" / "t" / "report.html").read_text(encoding="utf-8")
+    assert told in page
+    assert "<code>pyrobnn fit runs/t/spec.toml --set fit.steps=12 --out runs/t-2</code>" in page
+    findings = invoke("diagnose", "runs/t").output
+    assert "on 20 held-out examples: fit" in findings
+    assert "take one small hidden layer (--set net.hidden=[10])" in findings
+    assert "train longer (--set fit.steps=12)" in findings
+    for text in (done.output, findings):
+        assert "training example" not in text
         assert not re.search(r"MarginalLikelihood\(|NUTS|`steps`|`max_steps`|StudentT\(", text)
-        assert "(--set net.hidden=[10])" in text
+    assert invoke("fit", "runs/t/spec.toml", "--set", "fit.steps=12", "--out", "runs/t-2").exit_code == 0
+    assert (
+        "--set fit.steps=48 --out runs/t-3\n"
+        in invoke("fit", "runs/t-2/spec.toml", "--out", "runs/t-2", "--overwrite").output
+    )
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def test_the_gain_is_at_most_the_distance_and_close_to_it():
     assert found == continuation_finding(posterior, data, LEVEL, 0)
     assert (found.name, found.kind) == ("elbo", "warning")
     assert "The fit has not converged" in found.text
-    assert found.said().endswith("To mend it, train longer; or leave out `steps`.")
+    assert found.said().endswith("To mend it, train longer, `steps=4`, or leave out `steps`.")
 
 
 @pytest.mark.usefixtures("short")
@@ -119,9 +119,7 @@ def test_early_stopping_leaves_a_fit_before_its_end():
 
 def test_noise_that_hides_a_gain_is_a_note_and_errors_of_zero_are_certain():
     def found(mean, stderr):
-        return continuation._finding(
-            Gain(mean, stderr, 100, 0.01, 0.5), bnn.SVI(), LEVEL, of="the fit", section="fit"
-        ).kind
+        return continuation._finding(Gain(mean, stderr, 100, 0.01, 0.5), bnn.SVI(), LEVEL, of="the fit", tries=()).kind
 
     assert [found(1.0, 2.0), found(0.1, 0.1), found(9.0, 0.1)] == ["note", "fine", "warning"]
     assert [Gain(mean, 0.0, 1, 1.0, 0.5).p_value for mean in (0.4, 0.6)] == [1.0, 0.0]
@@ -272,8 +270,8 @@ def test_the_end_of_an_automatic_fit_is_a_finding():
     )
     assert bad.kind == "warning"
     assert "not converged within max_steps=1500. Its ELBO is -12.34 nats; there was no" in bad.text
-    assert bad.said().endswith("To mend it, raise `max_steps`.")
-    assert bad.said("command").endswith("To mend it, train longer (--set fit.max_steps=3000).")
+    assert bad.said().endswith("To mend it, train longer, `max_steps=150000`.")
+    assert bad.said("command").endswith("To mend it, train longer (--set fit.max_steps=150000).")
     assert ending_finding(mean_field(0)[0]) is None
 
 

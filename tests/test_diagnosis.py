@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
+from pyrobnn.diagnostics.classes import never_predicted
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson
@@ -307,7 +308,10 @@ def test_predictions_of_a_class_with_few_held_out_examples_are_not_judged(rare, 
     diagnosis = bnn.diagnose(posterior, train, test, seed=0)
     assert bool(diagnosis.warnings) == judged
     named = bnn.diagnose(posterior, train, test, seed=0, class_names=("no", "yes"))
-    assert list(named.notes) == [note.replace("of class 1", "of class 'yes'") for note in diagnosis.notes]
+    few_of = [[note for note in one.notes if "held out" in note] for one in (named, diagnosis)]
+    assert few_of[0] == [note.replace("of class 1", "of class 'yes'") for note in few_of[1]]
+    assert f"No example is predicted as 'no', though 30 of {30 + rare} are: another class" in str(named)
+    assert "It never predicts 'no'." in named.verdict
     count = {0: "No examples are", 9: "9 examples are"}.get(rare)
     (said,) = [note for note in diagnosis.notes if "too few to judge" in note] or [None]
     share = {0: "0.11", 9: "0.1"}.get(rare)
@@ -320,6 +324,22 @@ def test_predictions_of_a_class_with_few_held_out_examples_are_not_judged(rare, 
     assert said == f"{text} To mend it, hold out 10 or more examples of class 1."
     assert few[0].said("command").endswith(f"examples of class 1 (--set data.test={share}).")
     assert "baseline" not in {finding.name for finding in diagnosis.findings}  # training examples do not stand in
+
+
+def test_a_rare_class_that_is_never_predicted_has_a_threshold():
+    """Of 100 labels 6 are of class 1, whose probability is 0.1 everywhere; a class that is found has no note."""
+    y = (torch.arange(100) < 6).long()
+    (found,) = never_predicted(class_prediction(0.9, 100), y, y, ("no", "yes"))
+    assert found.kind == "note"
+    assert found.text.startswith("No example is predicted as 'yes', though 6 of 100 are: another class is more")
+    assert found.said("command").endswith(
+        "say 'yes' where prob_yes is above 0.06, its share in training, to find more of them."
+    )
+    assert "`prediction.class_probs[:, 1]` is above 0.06" in found.said()
+    assert never_predicted(class_prediction(0.9, 100), torch.zeros(100).long(), y) == []
+    (common,) = never_predicted(class_prediction(0.1, 100), y, y)
+    assert common.text.startswith("No example is predicted as 0, though 94 of 100 are")
+    assert common.remedies == ()
 
 
 def test_of_many_classes_a_rare_one_alone_is_not_judged():
@@ -412,15 +432,15 @@ def test_the_same_seed_gives_the_same_diagnosis_also_of_pairs():
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_warnings_are_listed_first():
+def test_the_verdict_comes_first_then_warnings():
     found = Diagnosis((Finding("a", "warning", "Beware."), Finding("b", "fine", "All right.")), 0.01)
-    lines = str(found).splitlines()
-    assert lines == ["1 warning (tests raise a false alarm in at most 1% of cases)", "! Beware.", "+ All right."]
-    baseline = Finding("baseline", "note", "A linear model is as good.")
+    assert str(found).splitlines() == [
+        "Do not trust it yet: its check of a failed (1 of 2 checks warns).",
+        "! Beware.",
+        "+ All right.",
+        "Tests raise a false alarm in at most 1% of cases.",
+    ]
+    baseline = Finding("baseline", "note", "A linear model is as good.", plain="a linear model is as good")
     lines = str(Diagnosis((*found.findings[:1], baseline), 0.01)).splitlines()
-    assert [line[0] for line in lines] == ["1", "!", "-"]
-    assert str(Diagnosis((baseline,), 0.01)).splitlines()[0] == "- A linear model is as good."
-    worse = Finding("baseline", "warning", "Worse than a constant.")
-    lines = str(Diagnosis((worse, *found.findings[:1]), 0.01)).splitlines()
-    assert [line[:3] for line in lines] == ["! W", "2 w", "! B"]
-    assert str(Diagnosis((), 0.01)).startswith("nothing speaks against this fit")
+    assert [line[0] for line in lines] == ["D", "!", "-", "T"]
+    assert str(Diagnosis((baseline,), 0.01)).splitlines()[0].endswith("reason not to. A linear model is as good.")

@@ -19,7 +19,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics import FunctionConvergence
 from pyrobnn.diagnostics.chains import Chains, chains_of
 from pyrobnn.diagnostics.failure import FAILED
-from pyrobnn.diagnostics.findings import BASELINE, Diagnosis, Finding
+from pyrobnn.diagnostics.findings import BASELINE, PLAIN, Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import _WORDS
 from pyrobnn.diagnostics.training_checks import chain_findings
 from pyrobnn.metrics import Score, score
@@ -157,7 +157,7 @@ def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression,
     assert "standard errorconstantmeaning" in text
     assert "± 0.10constant 2.35Root mean" in text
     assert "± 0.10constant –Share of" in text
-    first = text.index("Read this first")
+    first = text.index("Do not trust it yet: a simpler model predicts as well or better (2 of 3 checks warn).")
     assert first < text.index("No better than a constant.") < text.index("Predictions are too narrow.")
     assert first < text.index("uncertain weights")
 
@@ -251,11 +251,18 @@ def scored(**values):
             scored(log_likelihood=-0.18, accuracy=0.94, auroc=0.84),
             {
                 "constant": scored(log_likelihood=-0.25, accuracy=0.94),
-                "linear": scored(log_likelihood=-0.2, accuracy=0.94),
+                "linear": scored(log_likelihood=-0.2, accuracy=0.94, auroc=0.81),
             },
-            "The log loss of the network on 30 test examples is 0.180, with a linear model 0.200 and the shares of the "
-            "classes alone 0.250; lower is better. Of two examples of different classes it tells which is which in 84 "
-            "% of cases (AUROC; guessing: 50 %). Accuracy says little: the most frequent class makes 94 %.",
+            "Of two of 30 test examples of different classes the network tells which is which in 84 % of cases, a "
+            "linear model in 81 %, guessing in 50 % (AUROC). Its log loss is 0.180, that of a linear model 0.200 and "
+            "of the shares of the classes alone 0.250; lower is better. Accuracy says little: the most frequent class "
+            "makes 94 %.",
+        ),
+        (
+            scored(r2=-0.2),
+            {"constant": scored(r2=-0.3), "linear": scored(r2=-0.1)},
+            "The network explains none of the variance of y in 30 test examples, and simpler models explain none "
+            "either.",
         ),
         (scored(r2=1.0), {}, "The network explains 100 % of the variance of y in 30 test examples."),
         (
@@ -265,7 +272,7 @@ def scored(**values):
         ),
         (scored(r2=math.nan, own=1.0), {}, ""),
     ],
-    ids=["r2", "accuracy", "rare", "alone", "counts", "nothing"],
+    ids=["r2", "accuracy", "rare", "none", "alone", "counts", "nothing"],
 )
 def test_the_first_sentence_says_what_was_found(scores, baselines, sentence, regression):
     train = bnn.Data(regression[0].x, regression[0].y, target_name="y")
@@ -275,37 +282,66 @@ def test_the_first_sentence_says_what_was_found(scores, baselines, sentence, reg
     assert "its own 30 training examples" in words.found(scores, baselines, train, 30, has_test=False) or not sentence
 
 
-BEATEN = Finding(
-    "baseline", "note", "Nothing shows that the fit predicts better than a linear model. Keep it: fit +0.1."
-)
-FEW = Finding("held-out data", "note", "Only 12 examples were held out: calibration can hardly be judged.")
+BEATEN = Finding("baseline", "note", "Nothing shows it: fit +0.1.", plain="its lead may be chance")
+USELESS = dataclasses.replace(BEATEN, plain="nothing shows that it is better", remedies=(Remedy("look further"),))
+FEW = Finding("held-out data", "note", "Only 12 examples were held out.", plain="too few examples were held out")
+NONE = Finding("held-out data", "note", "No data were held out: nothing tells.", plain="no data were held out")
+UNSURE = dataclasses.replace(BAD.findings[0], p_value=0.004, plain="its predictions are too narrow")
+MISSED = Finding("classes", "note", "No example is predicted as 'yes'.", plain="it never predicts 'yes'")
+TRUSTED = "It can be trusted for data like these: none of {} checks gave a reason not to."
 
 
 @pytest.mark.parametrize(
     ("findings", "sentence"),
     [
-        (GOOD.findings, "It can be trusted for data like these: none of 1 checks gave a reason not to."),
+        (GOOD.findings, TRUSTED.format(1)),
         (BAD.findings, "Do not trust it yet: its predictions are too wide or too narrow (1 of 2 checks warns)."),
         (
-            [*BAD.findings, Finding("baseline", "warning", "No."), Finding("elbo", "warning", "No.")],
-            "Do not trust it yet: a simpler model predicts as well or better and its predictions are too wide or too "
-            "narrow (3 of 4 checks warn).",
+            [UNSURE, *GOOD.findings],
+            "Use it with care: its predictions are too narrow, though this may be chance (1 of 2 checks warns).",
         ),
+        ([UNSURE, *BAD.findings], "Do not trust it yet: its predictions are too narrow (2 of 3 checks warn)."),
         (
-            [BEATEN, *GOOD.findings],
-            "Use it with care: nothing shows that the fit predicts better than a linear model.",
+            [*BAD.findings, Finding("baseline", "warning", "No."), Finding("elbo", "warning", "No.")],
+            "Do not trust it yet: a simpler model predicts as well or better (3 of 4 checks warn).",
         ),
-        ([FEW, *GOOD.findings], "Use it with care: only 12 examples were held out."),
+        ([BEATEN, *GOOD.findings], f"{TRUSTED.format(2)} Its lead may be chance."),
+        ([USELESS, *GOOD.findings], "It is of little use yet: nothing shows that it is better."),
+        ([FEW, *GOOD.findings], "Use it with care: too few examples were held out."),
+        ([NONE, BEATEN], "Whether it can be trusted is open: no data were held out."),
+        (
+            [NONE, *BAD.findings],
+            "Do not trust it yet: its predictions are too wide or too narrow (1 of 3 checks warns).",
+        ),
+        ([MISSED, *GOOD.findings], f"{TRUSTED.format(2)} It never predicts 'yes'."),
     ],
-    ids=["good", "bad", "worst first", "beaten", "few"],
 )
-def test_the_second_sentence_says_whether_to_trust_it(findings, sentence):
-    assert words.trust(Diagnosis(tuple(findings), 0.05), has_test=True) == sentence
+def test_the_verdict_says_whether_to_trust_the_fit_and_is_the_first_line(findings, sentence):
+    diagnosis = Diagnosis(tuple(findings), 0.05)
+    assert diagnosis.verdict == sentence
+    assert str(diagnosis).splitlines()[0] == sentence
 
 
-def test_without_held_out_data_trust_is_open():
-    assert words.trust(GOOD, has_test=False) == "Whether it can be trusted is open: no data were held out."
-    assert words.trust(BAD, has_test=False).startswith("Do not trust it yet")
+def remedied(name, kind, *remedies):
+    return Finding(name, kind, "Text.", remedies=remedies)
+
+
+def test_the_next_step_mends_the_cause_before_its_effects(tmp_path):
+    longer, wider = Remedy("train longer, `steps=9`", "train longer", ("fit.steps=9",)), Remedy("widen()", "widen")
+    effects = (remedied("spread", "warning", wider), remedied("baseline", "warning", Remedy("other")))
+    both = Diagnosis((*effects, remedied("elbo", "warning", longer)), 0.05)
+    assert both.next_step is longer
+    assert str(both).splitlines()[1] == "Next: train longer, `steps=9`."
+    assert words.next_step(both, "python") == ("train longer, `steps=9`", "")
+    run = tmp_path / "my-run"
+    said = ("train longer", f"pyrobnn fit {run}/spec.toml --set fit.steps=9 --out {run}-2")
+    assert words.next_step(both, "command", str(run)) == said
+    (tmp_path / "my-run-2").mkdir()
+    assert words.next_step(both, "command", str(run))[1].endswith("my-run-3")
+    assert words.next_step(both, "command", str(tmp_path / "my-run-2"))[1].endswith("my-run-3")
+    assert words.next_step(Diagnosis(effects, 0.05), "command") == ("other", "")
+    assert words.next_step(Diagnosis((remedied("k-hat", "note", wider),), 0.05), "python")[0].startswith("predict new")
+    assert words.next_step(GOOD, "command", "runs/a") == ("predict new rows", "pyrobnn predict runs/a NEW.csv")
 
 
 def test_every_warning_has_a_reason_in_words():
@@ -313,12 +349,13 @@ def test_every_warning_has_a_reason_in_words():
     sources = [path.read_text(encoding="utf-8") for path in Path(bnn.__file__).parent.rglob("*.py")]
     named = {name for text in sources for name in re.findall(r'Finding\("([a-z -]+)", "warning"', text)}
     assert {"elbo", "prior", "ranking", "memorised", "epistemic", "chains", "length", "divergences"} <= named
-    assert named | {FAILED, BASELINE, *_WORDS} <= set(words._REASONS)
+    assert named | {FAILED, BASELINE, *_WORDS} <= set(PLAIN)
 
 
 def test_the_two_sentences_stand_above_all_else(page):
     text = flat_text(page)
-    assert text.index("Whether it can be trusted is open") < text.index("The grey lines")
+    assert text.index("It can be trusted for data like these") < text.index("Next: predict new rows")
+    assert text.index("Next: predict new rows") < text.index("The grey lines")
     assert text.index("The grey lines") < text.index("Scores on 12") < text.index("10 uncertain weights")
 
 
@@ -331,20 +368,21 @@ def test_all_but_sentences_and_two_pictures_is_folded(page):
 
 def test_what_to_do_follows_from_what_was_found(regression, drawn):
     train, posterior = regression
-    nothing = report(posterior, train)
-    assert "What to do next" not in nothing.html
-    narrow = Finding(
-        "spread", "warning", "Too narrow.", 1e-9, (Remedy("widen()", "widen (--set a.b=1)"), Remedy("both"))
-    )
+    narrow = Finding("spread", "warning", "Too narrow.", 1e-9, (Remedy("widen()", "widen", ("a.b=1",)), Remedy("both")))
     found = {"diagnosis": Diagnosis((narrow,), 0.01), "doubts": ["column 'a': missing in 3 of 9 rows"]}
-    for spec, remedy, compare in (
-        (None, "widen()", "bnn.compare_scores"),
-        ({}, "widen (--set a.b=1)", "pyrobnn compare"),
+    for spec, step, remedy, compare in (
+        (None, "<p>Next: widen().</p>", "widen()", "bnn.compare_scores"),
+        (
+            {},
+            "<p>Next: widen:</p>\n<pre><code>pyrobnn fit my/spec.toml --set a.b=1 --out my-2</code></pre>",
+            "widen (--set a.b=1)",
+            "pyrobnn compare my OTHER_RUN",
+        ),
     ):
-        page = report(posterior, train, spec=spec, **found)
-        seen, folded = sections(page)
-        assert f"<li>Too narrow. To mend it, {remedy}; or both.</li>" in seen
-        assert "<li>Column &#39;a&#39;: missing in 3 of 9 rows.</li>" in folded
+        seen, folded = sections(report(posterior, train, spec=spec, folder="my", **found))
+        assert step in seen
+        assert f"Too narrow. To mend it, {remedy}; or both." in folded
+        assert "<li>column &#39;a&#39;: missing in 3 of 9 rows</li>" in folded
         assert compare in folded
 
 
@@ -421,9 +459,10 @@ def test_tables_show_the_importance_of_their_columns(drawn):
     table = bnn.Data(x.repeat(1, 3), x[:, 0], feature_names=["size", "kind_a", "kind_b"])
     posterior = fitted(table, bnn.likelihoods.Gaussian(scale=0.5))
     columns = {"size": [0], "kind": [1, 2]}
-    seen, _ = sections(report(posterior, table, columns=columns))
-    assert titles(seen) == ["Predictions", "Calibration", "Importance of the columns"]
-    names = [label.get_text() for label in drawn[-1].axes[0].get_yticklabels()]
+    seen, folded = sections(report(posterior, table, columns=columns))
+    assert titles(seen) == ["Predictions", "Calibration"]
+    assert titles(folded)[0] == "Importance of the columns"
+    names = [label.get_text() for label in drawn[0].axes[0].get_yticklabels()]
     expected = bnn.metrics.permutation_importance(posterior, table, groups=columns, num_shuffles=3, num_draws=50)
     assert names == list(expected.index)
     assert "importance.png" not in report(posterior, table[:19]).figures
@@ -434,9 +473,9 @@ def test_classes_show_their_confusion_first(drawn):
     generator = torch.Generator().manual_seed(0)
     table = bnn.Data(torch.randn(24, 3, generator=generator), torch.arange(24) % 2, target_name="colour")
     seen, folded = sections(report(fitted(table, "categorical", 2), table, class_names=("red", "blue")))
-    assert titles(seen) == ["Confusion of classes", "Calibration", "Importance of the columns"]
+    assert titles(seen) == ["Confusion of classes", "Calibration"]
     assert "Confidence" in titles(folded)
-    assert {"predicted colour", "observed colour", "red", "blue"} <= set(letters(drawn[:1]))
+    assert {"predicted colour", "observed colour", "red", "blue"} <= set(letters(drawn[1:2]))
 
 
 def test_pictures_are_narrow_and_their_letters_readable_on_a_phone(classification, drawn):
@@ -478,12 +517,11 @@ def test_ause_pit_and_khat_are_explained_where_they_stand(sampled, drawn):
 def test_warnings_come_first_and_only_with_reason(regression):
     train, posterior = regression
     quiet, loud = (report(posterior, train, diagnosis=one) for one in (GOOD, BAD))
-    assert "Read this first" not in quiet.html
+    assert '"verdict"' in quiet.html
+    assert '"verdict warning"' in loud.html
     assert "None of 1 checks gave a warning" in flat_text(quiet)
     own = loud.html.index("Predictions are too narrow.")
-    assert (
-        loud.html.index("Do not trust it yet") < loud.html.index("Read this first") < own < loud.html.index("Scores on")
-    )
+    assert loud.html.index("Do not trust it yet") < loud.html.index("Scores on") < own
     assert "1 of 2 checks gave a warning" in flat_text(loud)
     assert "fineThe ELBO is flat. p = 0.5" in flat_text(loud)
 

@@ -16,20 +16,27 @@ class Remedy:
 
     Attributes:
         python: for a reader who calls functions.
-        command: for a reader at the command line, with its options; the same words if empty.
+        command: for a reader at the command line; the same words if empty.
+        settings: the changes of a spec that the command line makes for it, such as "fit.max_steps=300000".
 
     Examples:
-        >>> longer = Remedy("raise `max_steps`", "train longer (--set fit.max_steps=300000)")
+        >>> longer = Remedy("raise `max_steps`", "train longer", ("fit.max_steps=300000",))
         >>> mended("It was cut short.", [longer], "command")
         'It was cut short. To mend it, train longer (--set fit.max_steps=300000).'
     """
 
     python: str
     command: str = ""
+    settings: tuple[str, ...] = ()
+
+    def words(self, spelling: Spelling) -> str:
+        """Return the words for a reader, without options."""
+        return self.command or self.python if spelling == "command" else self.python
 
     def said(self, spelling: Spelling) -> str:
-        """Return the words for a reader."""
-        return self.command or self.python if spelling == "command" else self.python
+        """Return the words for a reader, with options at the command line."""
+        options = f" {change(*self.settings)}" if spelling == "command" and self.settings else ""
+        return f"{self.words(spelling)}{options}"
 
 
 def mended(text: str, remedies: Sequence[Remedy], spelling: Spelling | None = None) -> str:

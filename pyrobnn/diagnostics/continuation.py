@@ -10,11 +10,10 @@ from torch import Tensor
 
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.remedies import Remedy, change
+from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.batches import Batches
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Finding
-from pyrobnn.diagnostics.training_checks import section_of
 from pyrobnn.guides.built import built
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import registry
@@ -26,6 +25,7 @@ from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.verdict.remedies import Fitted, longer, open_to
 
 _STEPS, _FEWEST_STEPS = 400, 20
 """Steps at the learning rate of the method; it took no more to see that 24 of 24 fits cut short had not converged."""
@@ -167,7 +167,7 @@ def continuation_finding(posterior: Posterior | Mixture, train: Data, level: flo
     gains = [(_Continuation(*pair, train, seed).gain(), pair[1]) for pair in pairs]
     gain, method = min(gains, key=lambda pair: (pair[0].p_value, -pair[0].mean))
     of = "a member" if len(members) > 1 else "the fit"
-    return _finding(gain, method, level / len(members), of=of, section=section_of(posterior))
+    return _finding(gain, method, level / len(members), of=of, tries=open_to(Fitted(posterior), (longer,)))
 
 
 def _method_of(posterior: Posterior) -> SVI | None:
@@ -190,7 +190,7 @@ def _trainable(posterior: Posterior) -> Iterator[bool]:
     return (p.requires_grad for p in (*posterior.bnn.parameters(), *posterior.guide.parameters()))
 
 
-def _finding(gain: Gain, method: SVI, level: float, *, of: str, section: str) -> Finding:
+def _finding(gain: Gain, method: SVI, level: float, *, of: str, tries: tuple[Remedy, ...]) -> Finding:
     numbers = f"{gain.steps} further steps of {of} at a constant learning rate of {gain.rate:.2g} change the ELBO by "
     numbers += f"{gain.mean:+.3g} ± {gain.stderr:.2g} nats; changes below {gain.tolerance:.2g} do not matter"
     if gain.p_value < level:
@@ -198,10 +198,7 @@ def _finding(gain: Gain, method: SVI, level: float, *, of: str, section: str) ->
         text = f"The fit has not converged, it is {least:.3g} nats away at least: {numbers}."
         if method.patience is not None:
             return Finding("elbo", "note", f"{text} Early stopping leaves a fit so.", gain.p_value)
-        given = [(name, getattr(method, name)) for name in ("steps", "epochs") if getattr(method, name)]
-        longer = Remedy("train longer", f"train longer {change(*(f'{section}.{name}={4 * n}' for name, n in given))}")
-        leave = [Remedy(f"leave out `{name}`", f"leave out {section}.{name}") for name, _ in given]
-        return Finding("elbo", "warning", text, gain.p_value, (longer, *leave) if given else (Remedy("train longer"),))
+        return Finding("elbo", "warning", text, gain.p_value, tries or (Remedy("train longer"),))
     if gain.stderr > gain.tolerance:
         return Finding("elbo", "note", f"The ELBO is too noisy to tell whether the fit has converged: {numbers}.")
     return Finding("elbo", "fine", f"Training longer gains nothing that matters: {numbers}.", gain.p_value)

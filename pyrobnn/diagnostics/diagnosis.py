@@ -11,10 +11,11 @@ from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive
-from pyrobnn._core.remedies import Remedy, change
+from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.inputs import X
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.chains import chains_of
+from pyrobnn.diagnostics.classes import never_predicted
 from pyrobnn.diagnostics.continuation import continuation_finding
 from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, Diagnosis, Finding
 from pyrobnn.diagnostics.folds import collected
@@ -28,14 +29,15 @@ from pyrobnn.diagnostics.predictive_checks import (
     ranking_finding,
     statistics_of,
 )
-from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding, section_of
+from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
 from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Verdict, fit_baselines
-from pyrobnn.verdict.comparison import compare_with_baselines, remedies, sites_at_prior
+from pyrobnn.verdict.comparison import compare_with_baselines, sites_at_prior
 from pyrobnn.verdict.left_out import memorised_targets
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to
 
 _ORDER = ("warning", "note", "fine")
 _THREE_ERRORS = 0.00135
@@ -48,7 +50,8 @@ _MOST_FOR_KHAT = 10_000
 _FEWEST_EXAMPLES = 20
 _TOO_FEW = 10
 """Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
-_HOLD_OUT = Remedy("hold rows out: `train, test = data.split(0.25)`")
+_HOLD_OUT = Remedy("hold rows out, `train, test = data.split(0.25)`")
+_OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: these say too little of the target")
 _MOST_HELD_OUT = 0.5
 """Share of the examples above which holding out more is no remedy."""
 
@@ -117,7 +120,9 @@ def diagnose(
         prediction = posterior.predict(x, num_draws=few, seed=seed)
     num_tests = _by_steps(posterior) + (0 if test is None else len(statistics_of(prediction)))
     level = false_alarm_rate / max(1, num_tests)
-    findings = [*_of_training(posterior, train, level, seed), epistemic_finding(prediction), *mean_findings(prediction)]
+    fit = Fitted(posterior, train.y)
+    findings = [*_of_training(fit, train, level, seed), epistemic_finding(prediction, fit)]
+    findings += mean_findings(prediction, fit)
     baselines = fit_baselines(posterior.bnn, train)
     has_classes = prediction.is_classification and y.ndim == 1
     too_few, can_judge = (None, True) if test is None else _too_few(y, train, class_names, has_classes=has_classes)
@@ -130,18 +135,21 @@ def diagnose(
         )
         is_good = verdict is not None and verdict.kind == "fine"
         memorised = None if is_good else memorised_targets(posterior, train, baselines, held_out)
-        findings += [] if memorised is None else [Finding("memorised", "warning", memorised)]
-    if verdict is not None:
-        tries = remedies(posterior) if verdict.kind == "warning" else ()
-        findings.append(Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, tries))
+        bad = open_to(fit, OF_BAD_PREDICTIONS)
+        findings += [] if memorised is None else [Finding("memorised", "warning", memorised, remedies=bad)]
+        if verdict is not None:
+            tries = bad if verdict.kind == "warning" else () if verdict.is_better else (_OTHER_INPUTS,)
+            findings.append(Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, tries, verdict.plain))
     findings += _of_layers(posterior, verdict)
     if test is None:
         text = "No data were held out: nothing here tells how good predictions of new rows are."
-        findings.append(Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,)))
+        findings.append(Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,), plain="no data were held out"))
     elif too_few is not None:
         findings.append(too_few)
     if test is not None and can_judge:
-        findings += _of_held_out(posterior, prediction, x, y, level=level, seed=seed)
+        findings += _of_held_out(fit, prediction, x, y, level=level, seed=seed)
+    if has_classes:
+        findings += never_predicted(prediction, y, train.y, class_names)
     findings += _of_weights(posterior, train)
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name != BASELINE))
     return Diagnosis(tuple(findings), false_alarm_rate)
@@ -174,10 +182,9 @@ def _too_few(y: Tensor, train: Data, class_names: Sequence[str], *, has_classes:
 def _few(text: str, total: int, of: str, least: int = _TOO_FEW) -> Finding:
     """Note that few of a number of examples were held out, and how to mend it."""
     share = math.ceil(100 * (least + 0.5) / total) / 100
-    more = Remedy(f"hold out {least} or more {of}", f"hold out {least} or more {of} {change(f'data.test={share:g}')}")
-    return Finding(
-        HELD_OUT, "note", text, remedies=(more if share <= _MOST_HELD_OUT else Remedy(f"collect more {of}"),)
-    )
+    words = f"hold out {least} or more {of}"
+    more = Remedy(words, words, (f"data.test={share:g}",)) if share <= _MOST_HELD_OUT else Remedy(f"collect more {of}")
+    return Finding(HELD_OUT, "note", text, remedies=(more,), plain=f"too few {of} were held out to judge it")
 
 
 def _counted(number: int) -> str:
@@ -196,50 +203,51 @@ def _by_steps(posterior: Posterior | Mixture) -> bool:
     return bool(posterior.record.own_loop) or (posterior.history is not None and len(posterior.history) > 0)
 
 
-def _of_training(posterior: Posterior | Mixture, train: Data, level: float, seed: int) -> list[Finding]:
+def _of_training(fit: Fitted, train: Data, level: float, seed: int) -> list[Finding]:
+    posterior = fit.posterior
     chains = chains_of(posterior, train)
-    findings = [] if chains is None else chain_findings(chains)
-    every = (ending_finding(member, section_of(posterior)) for member in members_of(posterior))
+    findings = [] if chains is None else chain_findings(chains, fit.methods[-1] if fit.methods else {})
+    every = (ending_finding(member, fit.section) for member in members_of(posterior))
     endings = [ending for ending in every if ending is not None]
     if _by_steps(posterior) and not endings:
         findings.append(continuation_finding(posterior, train, level, derive(seed, "continuation")))
     return findings + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
 
 
-def _of_held_out(
-    posterior: Posterior | Mixture, prediction: Prediction, x: X, y: Tensor, *, level: float, seed: int
-) -> list[Finding]:
+def _of_held_out(fit: Fitted, prediction: Prediction, x: X, y: Tensor, *, level: float, seed: int) -> list[Finding]:
     """Judge predictions at x by the targets y, and by targets simulated from the fit."""
+    posterior = fit.posterior
     targets_seed = derive(seed, "simulated targets")
     num = num_simulations(level, len(members_of(posterior)))
     simulated = posterior.predict(x, num_draws=num, seed=targets_seed).sample(seed=targets_seed)
-    findings = predictive_findings(prediction, y, simulated, level, seed=seed)
-    ranking = ranking_finding(prediction, y, _THREE_ERRORS, seed=seed)
+    findings = predictive_findings(prediction, y, simulated, level, seed=seed, fit=fit)
+    ranking = ranking_finding(prediction, y, _THREE_ERRORS, seed=seed, fit=fit)
     return findings if ranking is None else [*findings, ranking]
 
 
 def _of_layers(posterior: Posterior | Mixture, verdict: Verdict | None) -> list[Finding]:
-    """Name the layers in which the guide has gone back to the prior; a warning if the predictions are bad too.
+    """Name the layers in which the guide has gone back to the prior: a warning if the predictions are bad, else a note.
 
-    If it has in all layers, a warning unless the predictions are known to be good.
+    Weights may be useful together though each alone stays near its prior: so nothing is said of all layers, or of
+    correlated weights, unless the predictions are bad.
     """
     names = sites_at_prior(posterior)
-    if not names:
-        return []
     weights = [name for name in posterior.bnn.site_names if posterior.bnn.initial_values[name].ndim > 1]
-    text = f"Collapse to the prior at {', '.join(names)}: all of these weights have taken nothing from the data."
-    is_better = verdict is not None and verdict.is_better
-    if len(names) == len(weights) and not is_better:
-        longer = Remedy("train longer", "train longer: leave out fit.steps and fit.epochs")
-        noise = Remedy("check that the noise is not too large")
-        return [Finding("prior", "warning", f"{text} Nothing is left that learns.", remedies=(longer, noise))]
-    is_joint = any(built(member.guide).gaussian_blocks() for member in members_of(posterior))
-    if is_joint and is_better:
-        return []  # of correlated weights each alone may stay near the prior
     is_bad = verdict is not None and verdict.kind == "warning"
-    text += " Their layers only add noise." if is_bad else " Fewer layers or units may do as well."
-    leave = (Remedy("leave these layers out", "take fewer layers, or fewer units (--set net.hidden=[10])"),)
-    return [Finding("prior", "warning" if is_bad else "note", text, remedies=leave if is_bad else ())]
+    is_all = len(names) == len(weights)
+    is_joint = any(built(member.guide).gaussian_blocks() for member in members_of(posterior))
+    if not names or not (is_bad or not (is_all or is_joint)):
+        return []
+    text = f"Collapse to the prior at {', '.join(names)}: the fit tells each of these weights no better than the prior."
+    if not is_bad:
+        return [
+            Finding(
+                "prior", "note", f"{text} This says nothing against the predictions; a smaller network may do as well."
+            )
+        ]
+    end = "No layer is left that learns." if is_all else "Their layers only add noise."
+    tries = () if is_all else (Remedy("leave these layers out", "take fewer layers", ("net.hidden=[10]",)),)
+    return [Finding("prior", "warning", f"{text} {end}", remedies=tries)]
 
 
 def _of_weights(posterior: Posterior | Mixture, train: Data) -> list[Finding]:

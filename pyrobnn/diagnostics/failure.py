@@ -6,16 +6,17 @@ from typing import Any
 
 from torch import Tensor
 
-from pyrobnn._core.remedies import Remedy, change
+from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Finding
-from pyrobnn.diagnostics.training_checks import section_of
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.verdict.remedies import Fitted, longer, open_to
 
 FAILED = "failed"
 """Name of the finding."""
+_STANDARD = "standardise the data, `bnn.Data(x, y, standardize=True)`"
 _MOST_EXAMPLES = 1000
 _TIMES_WORSE = 2.0
 """Multiple of a constant's loss above which a fit has failed; a fit that was stopped early is near 1."""
@@ -40,11 +41,11 @@ def failure_finding(posterior: Posterior | Mixture, train: Data, *, num_draws: i
     text = f"The fit failed: it predicts its own training data {word} than a constant does ({number})."
     if rate is not None and rate > _USUAL_RATE:
         text += f" The learning rate, {rate:g}, is probably too high."
-        lower = f"{section_of(posterior)}.lr={_USUAL_RATE:g}"
-        return Finding(
-            FAILED, "warning", text, remedies=(Remedy(f"try lr={_USUAL_RATE:g}", f"lower it {change(lower)}"),)
-        )
-    return Finding(FAILED, "warning", text, remedies=(Remedy("train longer"), Remedy("standardise the data")))
+        setting = f"lr={_USUAL_RATE:g}"
+        lower = Remedy(f"lower it, `{setting}`", "lower it", (f"{Fitted(posterior).section}.{setting}",))
+        return Finding(FAILED, "warning", text, remedies=(lower,))
+    others = () if train.standardize else (Remedy(_STANDARD, "standardise the data", ("data.standardize=true",)),)
+    return Finding(FAILED, "warning", text, remedies=(*open_to(Fitted(posterior), (longer,)), *others))
 
 
 def _largest(rates: Any) -> float:

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Literal
 
-from pyrobnn._core.counts import counted
 from pyrobnn._core.remedies import Remedy, Spelling, mended
 
 Kind = Literal["warning", "note", "fine"]
@@ -11,6 +10,29 @@ HELD_OUT = "held-out data"
 """Name of the finding that few data, or none, were held out."""
 BASELINE = "baseline"
 """Name of the finding that compares a fit with a constant and a linear model; it comes first."""
+CLASSES = "classes"
+"""Name of the finding that a class is never predicted."""
+PLAIN = {
+    "failed": "it fails on the data that it was trained on",
+    "memorised": "it has memorised its training targets",
+    "length": "training was cut short",
+    "elbo": "training has not converged",
+    "chains": "the Markov chains do not agree",
+    "divergences": "draws of the Markov chains diverged",
+    BASELINE: "a simpler model predicts as well or better",
+    "prior": "layers have learned nothing",
+    "spread": "its predictions are too wide or too narrow",
+    "coverage": "its predictive intervals hold too many or too few targets",
+    "confidence": "its confidence is wrong",
+    "bias": "its predictions are biased",
+    "surprise": "targets are not as likely as it says",
+    "epistemic": "its doubt about the weights does not reach the predictions",
+    "ranking": "its errors are largest where it is surest",
+    "mean": "a few draws make up its mean counts",
+}
+"""A warning in plain words, by the name of its finding; causes stand before their effects, and are mended first."""
+_CLEAR = 1e-3
+"""The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
 
 
@@ -24,6 +46,7 @@ class Finding:
         text: a sentence or more, with the number behind it.
         p_value: chance of a number as extreme if the fit is good, in both tails; None without a test.
         remedies: what to try, for a reader of Python and for one at the command line.
+        plain: the finding as a clause without numbers, for the verdict; of a warning that of its name if it is empty.
     """
 
     name: str
@@ -31,6 +54,12 @@ class Finding:
     text: str
     p_value: float | None = None
     remedies: tuple[Remedy, ...] = ()
+    plain: str = ""
+
+    @property
+    def in_plain_words(self) -> str:
+        """The finding as a clause without numbers."""
+        return self.plain or PLAIN.get(self.name, f"its check of {self.name} failed")
 
     def said(self, spelling: Spelling = "python") -> str:
         """Return the text and what to try."""
@@ -42,10 +71,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """The findings for and against a fit; str() lists it, warnings first.
-
-    Unless the fit predicts better than a constant and a linear model, the first line says so; beside warnings, where it
-    is a note, a later one.
+    """The findings for and against a fit; str() lists it: the verdict, what to try next, then the findings.
 
     Attributes:
         findings: all of them, warnings first, then notes.
@@ -77,10 +103,50 @@ class Diagnosis:
         told = [f for f in self.findings if f.kind == "warning" or (f.name in notes and f.kind == "note")]
         return tuple(sorted(told, key=lambda finding: (finding.kind != "warning", finding.name != BASELINE)))
 
+    @property
+    def verdict(self) -> str:
+        """Whether to trust the fit, and the most important reason, in a sentence or two."""
+        missed = (finding.in_plain_words for finding in self.findings if finding.name == CLASSES)
+        return " ".join([self._trust(), *map(_sentence, missed)])
+
+    def _trust(self) -> str:
+        total, warnings = len(self.findings), self._of_kind("warning")
+        if warnings:
+            warn = "1 of {} checks warns" if len(warnings) == 1 else f"{len(warnings)} of {{}} checks warn"
+            reason, said = self.headlines[0].in_plain_words, warn.format(total)
+            if all(finding.p_value is not None and finding.p_value > _CLEAR for finding in warnings):
+                return f"Use it with care: {reason}, though this may be chance ({said})."
+            return f"Do not trust it yet: {reason} ({said})."
+        notes = {finding.name: finding for finding in self._of_kind("note")}
+        if HELD_OUT in notes and "No data" in notes[HELD_OUT].text:
+            return "Whether it can be trusted is open: no data were held out."
+        if HELD_OUT in notes:
+            return f"Use it with care: {notes[HELD_OUT].in_plain_words}."
+        compared = notes.get(BASELINE)
+        if compared is not None and compared.remedies:
+            return f"It is of little use yet: {compared.in_plain_words}."
+        further = "" if compared is None else f" {_sentence(compared.in_plain_words)}"
+        return f"It can be trusted for data like these: none of {total} checks gave a reason not to.{further}"
+
+    @property
+    def next_step(self) -> Remedy | None:
+        """What to try first: the first remedy of the first cause; None where there is nothing to mend."""
+        order = [*PLAIN]
+        warnings = sorted(
+            self._of_kind("warning"), key=lambda f: order.index(f.name) if f.name in order else len(order)
+        )
+        notes = [finding for finding in self._of_kind("note") if finding.name in (HELD_OUT, BASELINE, CLASSES)]
+        open_to = (remedy for finding in (*warnings, *notes) for remedy in finding.remedies)
+        return next(open_to, None)
+
+    def _of_kind(self, kind: Kind) -> list[Finding]:
+        return [finding for finding in self.findings if finding.kind == kind]
+
     def __str__(self) -> str:
-        num = len(self.warnings)
-        head = "nothing speaks against this fit" if num == 0 else counted(num, "warning")
-        summary = f"{head} (tests raise a false alarm in at most {self.false_alarm_rate:.0%} of cases)"
-        first = [finding for finding in self.headlines[:1] if finding.name == BASELINE]
-        others = [finding for finding in self.findings if finding not in first]
-        return "\n".join([*map(str, first), summary, *map(str, others)])
+        step = [] if self.next_step is None else [f"Next: {self.next_step.said('python')}."]
+        rate = f"Tests raise a false alarm in at most {self.false_alarm_rate:.0%} of cases."
+        return "\n".join([self.verdict, *step, *map(str, self.findings), rate])
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.random import derive
-from pyrobnn._core.remedies import Remedy, change
+from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics.findings import Finding
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import errors_and_uncertainty
@@ -25,6 +25,20 @@ from pyrobnn.metrics.ranking import area_under_risk, relative
 from pyrobnn.metrics.regression import over_columns
 from pyrobnn.posterior.draws import MEDIAN
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.verdict.remedies import (
+    Fitted,
+    Try,
+    ensemble,
+    longer,
+    measured_noise,
+    narrower,
+    open_to,
+    other_guide,
+    other_noise,
+    spread_counts,
+    tuned_prior,
+    varying_noise,
+)
 
 _INSIDE = 0.95
 _NEGLIGIBLE = 1e-4
@@ -32,26 +46,6 @@ _FEWEST_SIMULATIONS = 200
 _ORDERS = 200
 
 
-_ENSEMBLE = Remedy("take an ensemble", f"average several networks {change('fit.type=ensemble')}")
-_LONGER = Remedy("train longer", "train longer, if fit.steps or fit.epochs are set: leave them out")
-_NARROWER = Remedy("narrow the prior", f"narrow the prior {change('prior.type=normal', 'prior.scale=0.3')}")
-_MEASURED = Remedy(
-    "let the noise be measured: leave out its number", "let the noise be measured: leave out likelihood.scale"
-)
-_VARYING = Remedy(
-    "let the noise depend on the inputs, scale='heteroscedastic'",
-    f"let the noise depend on the inputs {change('likelihood.type=gaussian', 'likelihood.scale=heteroscedastic')}",
-)
-_HEAVIER = Remedy(
-    "look for outliers, and take noise with heavy tails, StudentT()",
-    f"look for outliers, and take noise with heavy tails {change('likelihood.type=student_t')}",
-)
-_OF_NOISE = (_MEASURED, _VARYING, _HEAVIER)
-_SPREAD_COUNTS = Remedy(
-    "take counts that may spread more, NegativeBinomial()",
-    f"take counts that may spread more {change('likelihood.type=negative_binomial')}",
-)
-_OTHER_GUIDE = Remedy("take another guide", f"take another guide {change('guide.type=mean_field')}")
 _SHIFT_OF_DATA = Remedy("look for what differs between training and held-out examples")
 
 
@@ -62,6 +56,7 @@ class _Words:
     Attributes:
         low, high, fine: sentences.
         number: the form of the value.
+        plain_low, plain_high: the same as clauses without numbers.
         if_low, if_high: what to try.
     """
 
@@ -69,13 +64,25 @@ class _Words:
     high: str
     fine: str
     number: str
-    if_low: tuple[Remedy, ...]
-    if_high: tuple[Remedy, ...]
+    plain_low: str
+    plain_high: str
+    if_low: tuple[Try, ...]
+    if_high: tuple[Try, ...]
 
 
 _DUE = "where {expected} ± {error} is expected"
 _SIDE = "on average a share of {value} of the predictive distribution lies below its target, {due}"
-_BIASED = (_SHIFT_OF_DATA, _ENSEMBLE)
+_NARROW = "its predictions are too narrow: targets lie outside of its intervals too often"
+_WIDE = "its predictions are wider than they need be"
+
+
+def _shift(_: Fitted) -> Remedy:
+    return _SHIFT_OF_DATA
+
+
+_BIASED = (_shift, ensemble)
+_OF_NARROW = (measured_noise, spread_counts, varying_noise, other_noise, ensemble)
+_OF_WIDE = (measured_noise, longer, narrower, other_noise)
 _SURE = "The share of right labels less the mean confidence is {value}, {due}."
 _WORDS = {
     "bias": _Words(
@@ -83,6 +90,8 @@ _WORDS = {
         f"Targets lie above the predictions: {_SIDE}. The fit is biased, or far too sure of itself.",
         f"Targets lie above and below the predictions as chance has it: {_SIDE}.",
         "{:.3f}",
+        "its predictions are too high",
+        "its predictions are too low",
         _BIASED,
         _BIASED,
     ),
@@ -94,24 +103,30 @@ _WORDS = {
         "Predictions are as wide as they should be: ranks of the targets in them spread {value} times as much as "
         "uniform ones, {due}.",
         "{:.2f}",
-        (_LONGER, _NARROWER, _HEAVIER),
-        (_MEASURED, _ENSEMBLE),
+        _WIDE,
+        _NARROW,
+        _OF_WIDE,
+        _OF_NARROW,
     ),
     "coverage": _Words(
         "The central 95 % of the predictive distributions hold {value} of the targets, {due}: they are too narrow.",
         "The central 95 % of the predictive distributions hold {value} of the targets, {due}: they are too wide.",
         "The central 95 % of the predictive distributions hold {value} of the targets, {due}.",
         "{:.1%}",
-        (_MEASURED, _ENSEMBLE),
-        (_LONGER, _NARROWER),
+        _NARROW,
+        _WIDE,
+        _OF_NARROW,
+        _OF_WIDE,
     ),
     "confidence": _Words(
         f"The fit is over-confident: it is right less often than it says. {_SURE}",
         f"The fit is under-confident: it is right more often than it says. {_SURE}",
         f"The fit is right as often as it says. {_SURE}",
         "{:.1%}",
-        (_ENSEMBLE, _NARROWER),
-        (_LONGER, _NARROWER),
+        "it is surer of its classes than it should be",
+        "it is less sure of its classes than it could be",
+        (narrower, tuned_prior, ensemble),
+        (longer, narrower, tuned_prior),
     ),
     "surprise": _Words(
         "Targets are less likely than the fit expects of itself: their mean log score is {value} nats, {due}. It "
@@ -120,8 +135,10 @@ _WORDS = {
         "predictions are vaguer than the data call for.",
         "Targets are as likely as the fit expects of itself: their mean log score is {value} nats, {due}.",
         "{:.2f}",
-        (_SHIFT_OF_DATA, _HEAVIER),
-        (_LONGER, _NARROWER),
+        "some targets are far less likely than it expects, such as outliers",
+        "its predictions are vaguer than they need be",
+        (other_noise, spread_counts, _shift),
+        _OF_WIDE,
     ),
 }
 _SHIFT = {"bias": 0.5}
@@ -135,22 +152,33 @@ def statistics_of(prediction: Prediction) -> tuple[str, ...]:
     return ("confidence", "surprise") if prediction.is_classification else ("surprise",)
 
 
-def predictive_findings(prediction: Prediction, y: Any, simulated: Tensor, level: float, *, seed: int) -> list[Finding]:
+def predictive_findings(
+    prediction: Prediction, y: Any, simulated: Tensor, level: float, *, seed: int, fit: Fitted | None = None
+) -> list[Finding]:
     """Compare statistics of held-out targets y (N,) or (N, K) and of simulated targets (R, N, ...).
 
     A statistic counts as wrong if Student's t of its distance from the simulated mean has a p-value below `level`. Each
-    simulation takes a draw of the weights that is not in `prediction`. All is in original units.
+    simulation takes a draw of the weights that is not in `prediction`. All is in original units. Remedies are
+    those that are open to the fit.
     """
     targets = as_targets(y, len(prediction)).to(prediction.device)
     statistics = _statistics(prediction, seed)
     repeated = [statistics(each) for each in simulated.to(targets.device)]
     return [
-        _finding(name, value, np.array([each[name] for each in repeated]), level, prediction, targets.numel())
+        _finding(name, value, np.array([each[name] for each in repeated]), level, prediction, targets.numel(), fit)
         for name, value in statistics(targets).items()
     ]
 
 
-def _finding(name: str, value: float, simulated: np.ndarray, level: float, prediction: Prediction, num: int) -> Finding:  # noqa: PLR0917
+def _finding(  # noqa: PLR0917
+    name: str,
+    value: float,
+    simulated: np.ndarray,
+    level: float,
+    prediction: Prediction,
+    num: int,
+    fit: Fitted | None,
+) -> Finding:
     from scipy.stats import t as student
 
     expected, error = float(simulated.mean()), float(simulated.std(ddof=1)) * math.sqrt(1 + 1 / len(simulated))
@@ -167,17 +195,8 @@ def _finding(name: str, value: float, simulated: np.ndarray, level: float, predi
     text = template.format(value=shown["value"], due=_DUE.format(**shown))
     if p_value >= level:
         return Finding(name, "fine", text, p_value)
-    remedies = words.if_high if value > expected else words.if_low
-    return Finding(name, "warning", text, p_value, _fitting(remedies, prediction))
-
-
-def _fitting(remedies: tuple[Remedy, ...], prediction: Prediction) -> tuple[Remedy, ...]:
-    """Return the remedies for such targets: of real numbers alone the noise can be changed."""
-    if prediction.is_continuous:
-        return remedies
-    instead = (_SPREAD_COUNTS,) if prediction.has_quantiles else ()
-    others = tuple(remedy for remedy in remedies if remedy not in _OF_NOISE)
-    return others if len(others) == len(remedies) else (*instead, *others)
+    tries, plain = (words.if_high, words.plain_high) if value > expected else (words.if_low, words.plain_low)
+    return Finding(name, "warning", text, p_value, () if fit is None else open_to(fit, tries), plain)
 
 
 def num_simulations(level: float, members: int) -> int:
@@ -224,7 +243,7 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
     return lambda y: by_kind(y) | {"surprise": float(prediction.log_prob(y).double().mean())}
 
 
-def epistemic_finding(prediction: Prediction) -> Finding:
+def epistemic_finding(prediction: Prediction, fit: Fitted | None = None) -> Finding:
     """Say so if the weights' uncertainty hardly reaches the predictions of some target column."""
     share = math.nan
     if prediction.has_moments:
@@ -244,10 +263,10 @@ def epistemic_finding(prediction: Prediction) -> Finding:
         f"The epistemic part of the predictive variance is {words}: the posterior behaves like a single network, as a "
         "point estimate such as MAP does, and says nothing about what more data would teach."
     )
-    return Finding("epistemic", "warning", text, remedies=(_OTHER_GUIDE, _ENSEMBLE))
+    return Finding("epistemic", "warning", text, remedies=() if fit is None else open_to(fit, (other_guide, ensemble)))
 
 
-def mean_findings(prediction: Prediction) -> list[Finding]:
+def mean_findings(prediction: Prediction, fit: Fitted) -> list[Finding]:
     """Warn of a mean of counts or amounts that a few draws make up."""
     few = int(prediction.rests_on_few_draws.sum())
     if not few:
@@ -256,7 +275,7 @@ def mean_findings(prediction: Prediction) -> list[Finding]:
         f"The predictive mean rests on less than a fifth of the draws at {few} of {len(prediction)} inputs, where "
         "a few draws predict far larger targets than the others."
     )
-    return [Finding("mean", "warning", text, remedies=(MEDIAN, _OTHER_GUIDE))]
+    return [Finding("mean", "warning", text, remedies=(MEDIAN, *open_to(fit, (other_guide,))))]
 
 
 def _total_variance(prediction: Prediction) -> Tensor:
@@ -273,7 +292,9 @@ def _mean(prediction: Prediction, values: Tensor) -> Tensor:
     return values.double().mean() if prediction.is_classification else values.double().mean(0)
 
 
-def ranking_finding(prediction: Prediction, y: Any, level: float, *, seed: int) -> Finding | None:
+def ranking_finding(
+    prediction: Prediction, y: Any, level: float, *, seed: int, fit: Fitted | None = None
+) -> Finding | None:
     """Warn if errors are larger where the fit is surer: if its order of held-out examples is worse than chance.
 
     The area under the sparsification curve (see `pyrobnn.metrics.sparsification`) is compared with the areas of 200
@@ -305,4 +326,4 @@ def ranking_finding(prediction: Prediction, y: Any, level: float, *, seed: int) 
         f"The uncertainty ranks errors worse than chance: {numbers} ± {error:.2f}. Errors are larger where the fit is "
         "surer: do not select examples by it."
     )
-    return Finding("ranking", "warning", text, p_value, _fitting((_VARYING, _ENSEMBLE), prediction))
+    return Finding("ranking", "warning", text, p_value, () if fit is None else open_to(fit, (varying_noise, ensemble)))

@@ -87,6 +87,7 @@ def render(
     notes: Sequence[str] = (),
     columns: Mapping[str, Sequence[int]] | None = None,
     doubts: Sequence[str] = (),
+    folder: str = "",
 ) -> Rendered:
     """Make the report of a run, with `test` None if the scores are about the training data.
 
@@ -95,7 +96,7 @@ def render(
     tables or as a setting, or None. `baselines` are the same scores of simpler models, by the name of the model.
     `notes` say what was assumed in reading the data, and `doubts` which columns to look at, a line for each. With a
     spec the remedies are options of the command line, else they are calls. `columns` are the positions of inputs by the
-    name of the column of a table that they were made from.
+    name of the column of a table that they were made from, and `folder` is the run folder, for commands.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(10)
@@ -107,22 +108,22 @@ def render(
     """
     scored = train if test is None else test
     prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
-    pictures = _pictures(posterior, train, scored, prediction, class_names)
-    pictures += _over_the_columns(posterior, scored, columns)
+    pictures = _over_the_columns(posterior, scored, columns)
+    pictures += _pictures(posterior, train, scored, prediction, class_names)
     chains = chains_of(posterior, train)
     spelling: Spelling = "python" if spec is None else "command"
     html = _template().render(
         title=f"{train.target_name}: Bayesian neural network",
         digits=digits,
         found=words.found(scores, baselines, train, len(scored), has_test=test is not None),
-        trust=words.trust(diagnosis, has_test=test is not None),
         sentence=words.sentence(posterior, train),
         diagnosis=diagnosis,
         scores=[row for rows in words.score_rows(scores).values() for row in rows],
         baselines=baselines,
         evidence=_evidence(posterior),
         spelling=spelling,
-        next_steps=words.next_steps(diagnosis, doubts, spelling),
+        next_step=words.next_step(diagnosis, spelling, folder),
+        folder=folder or "RUN_DIR",
         scored="training" if test is None else "test",
         num_scored=len(scored),
         main_pictures=[picture for picture in pictures if picture.is_main],
@@ -132,7 +133,7 @@ def render(
         num_members=len(members_of(posterior)),
         most_rows=_MOST_ROWS,
         chains=chains,
-        notes=notes,
+        notes=[*notes, *doubts],
         by_column=words.column_rows(scores, train.target_name),
         data_rows=words.data_rows(train, test, class_names),
         ending_rows=words.ending_rows(posterior),
@@ -275,9 +276,7 @@ def _over_the_columns(
         "does not use. Of columns that say the same, each stands in for the others."
     )
     figure = plots.importance(table)
-    return [
-        _picture("importance.png", "Importance of the columns", caption, figure, is_main=len(scored.feature_names) > 2)
-    ]
+    return [_picture("importance.png", "Importance of the columns", caption, figure)]
 
 
 def _alone(size: tuple[float, float], draw: Callable[..., None], *arguments: Any) -> Figure:

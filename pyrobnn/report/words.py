@@ -1,8 +1,11 @@
 """Sentences and tables of the report: the fit, the meaning of scores, settings as rows."""
 
+import itertools
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -12,7 +15,7 @@ from pyrobnn._core.remedies import Spelling
 from pyrobnn._core.settings import described, leaves, snake_case, to_dict
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
-from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, Diagnosis
+from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.inference.method import registry
 from pyrobnn.metrics import Score, Scores
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -25,7 +28,8 @@ _INTERVALS = {
 }
 SCORE_MEANINGS = {
     "log_likelihood": "Mean log of the probability, or density, that targets got, in nats. Higher is better.",
-    "crps": "Continuous ranked probability score, in the units of the target: the absolute error of a distribution.",
+    "crps": "Continuous ranked probability score, in the units of the target: the absolute error of a distribution. "
+    "Lower is better.",
     "rmse": "Root mean squared error of the predictive mean, in the units of the target. Lower is better.",
     "mae": "Mean absolute error of the predictive mean, in the units of the target. Lower is better.",
     "r2": "Share of the variance of the targets that the predictive mean explains; 1 is perfect.",
@@ -61,26 +65,6 @@ EXPLAINED = {
     "the limit it is close; above, it is not, though predictions may be good all the same."
 }
 """The subject of a check, by the name of its finding, if the finding takes it as known."""
-
-_REASONS = {
-    "failed": "it fails on the data that it was trained on",
-    BASELINE: "a simpler model predicts as well or better",
-    "memorised": "it has memorised training targets",
-    "elbo": "training has not converged",
-    "length": "training was cut short",
-    "chains": "the Markov chains do not agree",
-    "divergences": "draws of the Markov chains diverged",
-    "prior": "weights have learned nothing",
-    "epistemic": "its uncertainty about the weights does not reach the predictions",
-    "mean": "a few draws make up its mean counts",
-    "bias": "its predictions are biased",
-    "spread": "its predictions are too wide or too narrow",
-    "coverage": "its predictive intervals hold too many or too few targets",
-    "confidence": "its confidence is wrong",
-    "surprise": "targets are not as likely as it says",
-    "ranking": "its errors are largest where it is surest",
-}
-"""The meaning of a warning for the reader, by the name of its finding."""
 
 _MEASURED = "normal priors with measured scales"
 _MAIN = (
@@ -131,6 +115,8 @@ def found(
             if name in entries
         )
         said = f"The network {verb} {before}{shown(scores[name].value)}{after}"
+        if {shown(entries[name].value) for entries in (scores, *baselines.values()) if name in entries} == {"none"}:
+            return f"{said}, and simpler models explain none either."
         return f"{said}, where {rest}." if rest else f"{said}."
     return ""
 
@@ -139,21 +125,19 @@ def _of_rare(
     scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], usual: Score, where: str
 ) -> str:
     """Say how well classes are told of which one is far more frequent than all others."""
-    names = {"linear": "a linear model", "constant": "the shares of the classes alone"}
+    names = {"linear": "of a linear model", "constant": "of the shares of the classes alone"}
     losses = [f"{names[kind]} {-entries['log_likelihood'].value:.3f}" for kind, entries in [*baselines.items()][::-1]]
-    said = (
-        f"The log loss of the network on {where} is {-scores['log_likelihood'].value:.3f}, with {' and '.join(losses)}"
-    )
+    loss = f"log loss{{}} is {-scores['log_likelihood'].value:.3f}, that {' and '.join(losses)}; lower is better."
+    usual_share = f"Accuracy says little: the most frequent class makes {_share(usual.value)}."
     auroc = scores.get("auroc")
-    told = (
-        ""
-        if auroc is None or not math.isfinite(auroc.value)
-        else (
-            f" Of two examples of different classes it tells which is which in {_share(auroc.value)} of cases (AUROC; "
-            "guessing: 50 %)."
-        )
+    if auroc is None or not math.isfinite(auroc.value):
+        return f"The {loss.format(f' of the network on {where}')} {usual_share}"
+    linear = baselines.get("linear", {}).get("auroc")
+    beside = "" if linear is None else f"a linear model in {_share(linear.value)}, "
+    return (
+        f"Of two of {where} of different classes the network tells which is which in {_share(auroc.value)} of cases, "
+        f"{beside}guessing in 50 % (AUROC). Its {loss.format('')} {usual_share}"
     )
-    return f"{said}; lower is better.{told} Accuracy says little: the most frequent class makes {_share(usual.value)}."
 
 
 def _share(value: float) -> str:
@@ -164,32 +148,29 @@ def _nats(value: float) -> str:
     return f"{value:.2f} nats"
 
 
-def trust(diagnosis: Diagnosis, *, has_test: bool) -> str:
-    """Return a sentence on whether the fit can be trusted, by its diagnosis."""
-    num = len(diagnosis.findings)
-    warnings = [finding.name for finding in diagnosis.headlines if finding.kind == "warning"]
-    if warnings:
-        reasons = " and ".join(_REASONS.get(name, f"its check of {name} failed") for name in warnings[:2])
-        warn = "warns" if len(warnings) == 1 else "warn"
-        return f"Do not trust it yet: {reasons} ({len(warnings)} of {num} checks {warn})."
-    if not has_test:
-        return "Whether it can be trusted is open: no data were held out."
-    doubts = [f.text for f in diagnosis.findings if f.kind == "note" and f.name in (BASELINE, HELD_OUT)]
-    if doubts:
-        reason = re.split("[:.] ", doubts[0])[0].rstrip(".")
-        return f"Use it with care: {reason[:1].lower()}{reason[1:]}."
-    return f"It can be trusted for data like these: none of {num} checks gave a reason not to."
+def next_step(diagnosis: Diagnosis, spelling: Spelling, folder: str = "") -> tuple[str, str]:
+    """Return what to do next in words, and the command for it; empty where there is none.
+
+    Args:
+        diagnosis: the findings.
+        spelling: the reader.
+        folder: the run folder of the fit.
+    """
+    step, run = diagnosis.next_step, folder or "RUN_DIR"
+    if spelling == "python":
+        return ("predict new rows, `posterior.predict(x)`" if step is None else step.words(spelling)), ""
+    if step is None:
+        return "predict new rows", f"pyrobnn predict {run} NEW.csv"
+    if not step.settings:
+        return step.words(spelling), ""
+    options = " ".join(f"--set {shlex.quote(one)}" for one in step.settings)
+    return step.words(spelling), f"pyrobnn fit {run}/spec.toml {options} --out {_free(run)}"
 
 
-def next_steps(diagnosis: Diagnosis, doubts: Sequence[str], spelling: Spelling) -> list[str]:
-    """Return what to do by what was found in the data and in the fit; nothing if nothing was."""
-    is_open = any(finding.remedies for finding in diagnosis.headlines)
-    compared = {
-        "python": "Try one remedy at a time, and compare the fits on the same held-out examples: bnn.compare_scores.",
-        "command": "Try one remedy at a time in another folder (--out runs/second), and compare both runs: pyrobnn "
-        "compare RUN_DIR RUN_DIR.",
-    }
-    return [*(f"{doubt[:1].upper()}{doubt[1:]}." for doubt in doubts), *([compared[spelling]] if is_open else [])]
+def _free(folder: str) -> str:
+    """Return the name of a folder that does not exist, with the next number after the name of another."""
+    stem, _, number = folder.rpartition("-") if re.search(r"-\d+$", folder) else (folder, "", "1")
+    return next(name for k in itertools.count(int(number) + 1) if not Path(name := f"{stem}-{k}").exists())
 
 
 def sentence(posterior: Posterior | Mixture, train: Data) -> str:

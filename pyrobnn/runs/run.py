@@ -260,10 +260,14 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
         )
     table = json.loads(file.read_text(encoding="utf-8"))
     findings = tuple(
-        Finding(**finding | {"remedies": tuple(Remedy(**one) for one in finding.get("remedies", ()))})
+        Finding(**finding | {"remedies": tuple(map(_remedy, finding.get("remedies", ())))})
         for finding in table["findings"]
     )
     return Diagnosis(findings, table["false_alarm_rate"])
+
+
+def _remedy(table: dict[str, Any]) -> Remedy:
+    return Remedy(**table | {"settings": tuple(table.get("settings", ()))})
 
 
 def _write_views(
@@ -296,6 +300,7 @@ def _write_views(
         notes=prepared.dataset.notes,
         columns=None if encoder is None else columns_of(encoder),
         doubts=prepared.dataset.doubts,
+        folder=str(folder),
     )
     with new_folder(folder / "figures", replaces=lambda _: True) as figures:
         for name, png in rendered.figures.items():

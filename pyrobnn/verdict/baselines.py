@@ -36,6 +36,8 @@ _LARGEST_LOG = 20.0
 """Bound on the parameters of a likelihood on the unconstrained side, where a perfect fit would have no noise."""
 _NEGLIGIBLE = 0.05
 """Nats an example above a constant that count as none, if chance may explain them."""
+_SHOWN = 0.05
+"""The p-value below which a fit counts as better than a baseline; a warning needs far more."""
 _FAR_LESS = 0.8
 """Share of the gain of a linear model below which a fit has missed the linear part."""
 
@@ -265,6 +267,7 @@ class Verdict:
         kind: "warning" where the fit predicts no better than a constant, or far worse than a linear model; "note" where
             nothing shows that it is better than either; "fine" otherwise.
         text: two sentences or three, the last with the numbers.
+        plain: the same as a clause without numbers, for one who does not know log scores; empty if all is fine.
         p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
         is_better: whether the fit scores more than a constant, also on training examples.
     """
@@ -273,6 +276,7 @@ class Verdict:
     text: str
     p_value: float | None = None
     is_better: bool = False
+    plain: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,7 +316,8 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
 
     It warns if the fit is worse than the constant, or if it is not shown to be better and gains at most 0.05 nats per
     example with that confidence. It also warns if the fit attains less than 80 % of the linear model's gain over the
-    constant. The examples that a fit was trained on never show that it is good.
+    constant. To be called better than a baseline, a p-value below 0.05 is enough. The
+    examples that a fit was trained on never show that it is good.
 
     Args:
         scores: log density or probability of each target, (N,), N at least 2.
@@ -321,14 +326,16 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
         basis: the examples.
     """
     over_constant = _Gain.of(scores - baselines["constant"])
-    is_better = 1 - over_constant.below(0.0) < level
+    shown = max(level, _SHOWN)
+    is_better = 1 - over_constant.below(0.0) < shown
     linear = baselines.get("linear")
     gained = None if linear is None else _Gain.of(linear - baselines["constant"])
     noun, _, rest = _EXAMPLES[basis].partition(",")
     beside = "" if gained is None else f", linear model {gained}"
     numbers = f"Log score above a constant's, in nats an example, on {counted(len(scores), noun)}"
     numbers = f"{numbers}{',' if rest else ''}{rest}: fit {over_constant}{beside}."
-    p_value = max(over_constant.below(_NEGLIGIBLE), level if is_better else 0.0)
+    is_surely_better = 1 - over_constant.below(0.0) < level
+    p_value = max(over_constant.below(_NEGLIGIBLE), level if is_surely_better else 0.0)
     if min(p_value, over_constant.below(0.0)) < level:
         cause = (
             "Either the inputs say nothing of the target, or the fit has missed what they say."
@@ -336,16 +343,18 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
             else "The inputs do tell of the target: a linear model is better than a constant."
         )
         text = f"The fit predicts no better than a constant, which ignores the inputs. {cause} {numbers}"
-        return Verdict("warning", text, min(p_value, over_constant.below(0.0)))
+        plain = "its predictions, uncertainty included, are no better than those of a constant"
+        return Verdict("warning", text, min(p_value, over_constant.below(0.0)), plain=plain)
     if linear is not None and gained is not None:
         short = _Gain.of(scores - baselines["constant"] - _FAR_LESS * (linear - baselines["constant"]))
         if gained.mean > 0 and short.below(0.0) < level:
             share = over_constant.mean / gained.mean
             of_gain = f", with {share:.0%} of its gain" if share > 0 else ""
             text = f"The fit predicts worse than a linear model{of_gain}. {numbers}"
-            return Verdict("warning", text, short.below(0.0), is_better)
+            plain = "its predictions, uncertainty included, are worse than those of a linear model"
+            return Verdict("warning", text, short.below(0.0), is_better, plain)
         over_linear = _Gain.of(scores - linear)
-        if 1 - over_linear.below(0.0) >= level and is_better:
+        if 1 - over_linear.below(0.0) >= shown and is_better:
             keep = "The linear model is simpler: keep it unless more data tell them apart."
             is_worse = over_linear.below(0.0) < level
             text = (
@@ -353,19 +362,25 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
                 if is_worse
                 else "Nothing shows that the fit predicts better than"
             )
-            return Verdict("note", f"{text} a linear model. {keep} {numbers}", is_better=True)
+            plain = "a linear model, which is simpler, predicts as well, uncertainty included"
+            if over_linear.mean > 0:
+                plain = "its lead over a linear model, uncertainty included, may be chance"
+            return Verdict("note", f"{text} a linear model. {keep} {numbers}", is_better=True, plain=plain)
     if not is_better and over_constant.mean > _NEGLIGIBLE:
         text = f"{len(scores)} examples are too few to tell the fit from a constant by their log scores"
-        text += ": a gain below three standard errors or so may be chance."
+        text += ": a gain below two standard errors or so may be chance."
+        plain = "its lead over a constant, uncertainty included, may be chance"
     elif not is_better:
         text = "Nothing shows that the fit predicts better than a constant."
+        plain = "nothing shows that it predicts better than a constant, which ignores the inputs"
     elif basis == "training":
         text = "How the fit compares with a constant and a linear model on new examples is open."
+        plain = "how well it predicts new examples is open"
     else:
         return Verdict(
             "fine", f"The fit predicts better than a constant{_and_linear(gained)}. {numbers}", is_better=True
         )
-    return Verdict("note", f"{text} {numbers}", is_better=is_better)
+    return Verdict("note", f"{text} {numbers}", is_better=is_better, plain=plain)
 
 
 def _and_linear(gained: _Gain | None) -> str:

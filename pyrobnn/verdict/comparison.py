@@ -10,7 +10,7 @@ from torch import Tensor
 from pyrobnn._core.errors import PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
-from pyrobnn._core.remedies import Remedy, change, mended
+from pyrobnn._core.remedies import mended
 from pyrobnn._core.waiting import waiting
 from pyrobnn._torch.processes import is_main_process
 from pyrobnn._torch.pyro import fast_pyro
@@ -20,12 +20,12 @@ from pyrobnn.guides.base import registry
 from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, Basis, Verdict, fit_baselines, judge
 from pyrobnn.verdict.left_out import memorised_targets
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to
 
 _SEE = "See docs/how-to/warnings.md."
 """Where the warnings at the end of a fit are explained."""
@@ -41,12 +41,6 @@ _NEGLIGIBLE = 0.02
 """Nats a weight, in the mean, below which a site has taken nothing from the data."""
 _LEARNED = 0.25
 """Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
-
-_SIMPLER = (
-    Remedy("take one hidden layer with fewer units", f"take one small hidden layer {change('net.hidden=[10]')}"),
-    Remedy("tune the prior, by MarginalLikelihood()", f"tune the prior {change('fit.type=marginal_likelihood')}"),
-    Remedy("where weights are few, take NUTS", f"where weights are few, sample them {change('fit.type=nuts')}"),
-)
 
 
 def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool) -> None:
@@ -79,6 +73,7 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None) -> str 
 
 def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
     rows, draws = _affordable(posterior)
+    tries = open_to(Fitted(posterior), OF_BAD_PREDICTIONS)
     baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS)
     verdict = compare_with_baselines(
         posterior, data, baselines, held_out, num_draws=draws, level=_LEVEL, most_rows=rows
@@ -86,9 +81,9 @@ def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None
     if verdict is not None and verdict.kind == "warning":
         lost = sites_at_prior(posterior)
         layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
-        return mended(f"{verdict.text}{layers}", remedies(posterior))
+        return mended(f"{verdict.text}{layers}", tries)
     memorised = memorised_targets(posterior, data, baselines) if held_out is None else None
-    return _cut_short(posterior) if memorised is None else mended(memorised, remedies(posterior))
+    return _cut_short(posterior) if memorised is None else mended(memorised, tries)
 
 
 def _cut_short(posterior: Posterior | Mixture) -> str | None:
@@ -214,19 +209,3 @@ def _at_prior(posterior: Posterior) -> list[str]:
             if float(divergence.sum()) < _NEGLIGIBLE * size and not has_learned:
                 unlearned.append(name)
         return unlearned
-
-
-def remedies(posterior: Posterior | Mixture) -> tuple[Remedy, ...]:
-    """Return what to try where a fit predicts badly."""
-    noise = as_likelihood(posterior.bnn.settings["likelihood"]).noise
-    record = members_of(posterior)[0].record.method
-    method = record if isinstance(record, dict) and "max_steps" in record else {}  # its `steps` may be left out
-    given = [name for name in ("steps", "epochs") if name in method]
-    tuned = ["scale='tuned' for the noise"] if noise == "learned" else []
-    asked = ["set likelihood.scale=tuned"] if noise == "learned" else []
-    left = [name for name in given if noise in OPEN]
-    measured = Remedy(
-        f"measure the noise first: {', '.join([*tuned, *(f'no `{name}`' for name in left)])}",
-        f"measure the noise first: {', '.join([*asked, *(f'leave out fit.{name}' for name in left)])}",
-    )
-    return (*([measured] if tuned or left else []), *_SIMPLER)

@@ -1,0 +1,46 @@
+"""Classes that a fit never predicts."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from pyrobnn._core.remedies import Remedy
+from pyrobnn.diagnostics.findings import CLASSES, Finding
+from pyrobnn.posterior.prediction import Prediction
+
+_MOST_NAMED = 3
+_RARE = 0.2
+"""Share of the training labels below which a class is rare."""
+
+
+def never_predicted(
+    prediction: Prediction, y: Tensor, labels: Tensor, class_names: Sequence[str] = ()
+) -> list[Finding]:
+    """Note the classes among targets y (N,) that are the most probable class of none of the N predictions.
+
+    The remedy is a threshold for the rarest of them, if it is rare: its share of the training labels (M,).
+    """
+    found = set(prediction.label.unique().tolist())
+    missed = [int(label) for label in y.unique() if int(label) not in found]
+    if not missed:
+        return []
+    shares = {label: float((labels == label).double().mean()) for label in missed}
+    rarest = min(missed, key=shares.__getitem__)
+    names = {label: repr(class_names[label]) if class_names else str(label) for label in missed}
+    others = f" and {len(missed) - _MOST_NAMED} others" if len(missed) > _MOST_NAMED else ""
+    listed = ", ".join([*names.values()][:_MOST_NAMED]) + others
+    number = sum(int((y == label).sum()) for label in missed)
+    text = (
+        f"No example is predicted as {listed}, though {number} of {len(y)} {'is one' if number == 1 else 'are'}: "
+        "another class is more probable each time."
+    )
+    plain = f"it never predicts {listed}"
+    if shares[rarest] > _RARE:
+        return [Finding(CLASSES, "note", text, plain=plain)]
+    chosen = f"{shares[rarest]:.2g}, its share in training"
+    column = f"prob_{class_names[rarest]}" if class_names else "its probability"
+    rule = Remedy(
+        f"say {names[rarest]} where `prediction.class_probs[:, {rarest}]` is above {chosen}, to find more of them",
+        f"say {names[rarest]} where {column} is above {chosen}, to find more of them",
+    )
+    return [Finding(CLASSES, "note", f"{text} This is usual for a rare class.", remedies=(rule,), plain=plain)]

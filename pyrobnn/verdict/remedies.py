@@ -1,0 +1,214 @@
+"""What may mend a fit, by the settings that it has: nothing that it has already, and a further value of a number."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from torch import Tensor
+
+from pyrobnn import nets
+from pyrobnn._core.remedies import Remedy
+from pyrobnn._core.settings import described
+from pyrobnn.likelihoods.base import OPEN, as_likelihood
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import Table
+
+_TIMES_LONGER, _TIMES_NARROWER = 4, 3.0
+_NARROWEST = 0.05
+_FEW_UNITS = 10
+_FEW_WEIGHTS = 1000
+_DIGITS = 4
+"""Significant digits that a number has at most if somebody gave it; measured numbers have more."""
+_SOME_SKEW = 1.0
+"""Skewness from which a log-normal is tried for positive targets."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fitted:
+    """A fit and its targets, as remedies look at them.
+
+    Attributes:
+        posterior: the fit.
+        y: its training targets, where they matter.
+    """
+
+    posterior: Posterior | Mixture
+    y: Tensor | None = None
+
+    @property
+    def methods(self) -> list[Table]:
+        """The tables of the method and those inside it."""
+        return members_of(self.posterior)[0].record.methods
+
+    @property
+    def types(self) -> set[str]:
+        """The names of the methods."""
+        return {str(table.get("type")) for table in [*self.methods, *self.posterior.record.methods]}
+
+    @property
+    def section(self) -> str:
+        """The section of a spec that has the settings of the innermost method, such as SVI in an ensemble."""
+        return ".".join(["fit", *["method"] * (len(self.posterior.record.methods) - 1)])
+
+    @property
+    def likelihood(self) -> str:
+        """The type of the likelihood; empty for one that is no setting."""
+        return str(self.table("likelihood").get("type", ""))
+
+    def table(self, part: str) -> Table:
+        """Return the settings of a part; an empty table for one that is no setting."""
+        told = described(self.posterior.bnn.settings[part])
+        return told if isinstance(told, dict) else {}
+
+    @property
+    def noise(self) -> str | None:
+        """How the noise around real targets is given: "known" where somebody gave its number."""
+        likelihood = self.posterior.bnn.settings["likelihood"]
+        noise = as_likelihood(likelihood).noise
+        number = getattr(likelihood, "scale", None) if noise == "known" else None
+        if isinstance(number, float) and float(f"{number:.{_DIGITS}g}") != number:
+            return "tuned"
+        return noise
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The lengths in steps or epochs that were given for the fit."""
+        svi = next((table for table in self.methods if "max_steps" in table), {})
+        return {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
+
+
+Try = Callable[[Fitted], Remedy | None]
+"""A remedy of a fit; None where the fit has it already, or cannot take it."""
+
+
+def open_to(fit: Fitted, tries: Iterable[Try]) -> tuple[Remedy, ...]:
+    """Return the remedies that a fit has not had yet."""
+    return tuple(remedy for remedy in (one(fit) for one in tries) if remedy is not None)
+
+
+def longer(fit: Fitted) -> Remedy | None:
+    """Return a longer training, of a fit of given length."""
+    more = [f"{name}={_TIMES_LONGER * value}" for name, value in fit.lengths.items()]
+    if not more:
+        return None
+    given = " and ".join(f"`{name}`" for name in fit.lengths)
+    shown = ", ".join(f"`{one}`" for one in more)
+    return Remedy(
+        f"train longer, {shown}, or leave out {given}", "train longer", tuple(f"{fit.section}.{one}" for one in more)
+    )
+
+
+def narrower(fit: Fitted) -> Remedy | None:
+    """Return a narrower prior, in place of a normal prior whose scale was given."""
+    prior = fit.table("prior")
+    given = prior.get("scale") if prior.get("type") == "normal" else None
+    scale = float(f"{given / _TIMES_NARROWER:.1g}") if isinstance(given, float) else 0.0
+    if scale < _NARROWEST:
+        return None
+    return Remedy(
+        f"narrow the prior, `prior=bnn.priors.Normal({scale:g})`", "narrow the prior", (f"prior.scale={scale:g}",)
+    )
+
+
+def measured_noise(fit: Fitted) -> Remedy | None:
+    """Return noise that is measured, in place of a number or of noise that is trained."""
+    if fit.noise == "known":
+        words = "let the noise be measured: leave out its number"
+        return Remedy(words, "let the noise be measured", ("likelihood.scale=tuned",))
+    given = list(fit.lengths) if fit.noise in OPEN else []
+    if fit.noise != "learned" and not given:
+        return None
+    tuned = ["scale='tuned' for the noise"] if fit.noise == "learned" else []
+    left = [*tuned, *(f"no `{name}`" for name in given)]
+    asked = "measure the noise first" + (
+        f": leave out {' and '.join(f'{fit.section}.{n}' for n in given)}" if given else ""
+    )
+    return Remedy(f"measure the noise first: {', '.join(left)}", asked, ("likelihood.scale=tuned",) if tuned else ())
+
+
+def varying_noise(fit: Fitted) -> Remedy | None:
+    """Return noise that depends on the inputs, in place of a Gaussian of one scale."""
+    if fit.likelihood != "gaussian" or fit.noise == "heteroscedastic":
+        return None
+    return Remedy(
+        "let the noise depend on the inputs, `likelihood=bnn.likelihoods.Gaussian('heteroscedastic')`",
+        "let the noise depend on the inputs",
+        ("likelihood.type=gaussian", "likelihood.scale=heteroscedastic"),
+    )
+
+
+def other_noise(fit: Fitted) -> Remedy | None:
+    """Return another shape than a Gaussian: log-normal for skewed amounts, or else one with heavy tails."""
+    if fit.likelihood != "gaussian":
+        return None
+    if fit.y is not None and _is_skewed(fit.y.double()):
+        return Remedy(
+            "take a log-normal, as all targets are positive and skewed, `likelihood=bnn.likelihoods.LogNormal()`",
+            "take a log-normal, as all targets are positive and skewed",
+            ("likelihood.type=log_normal",),
+        )
+    return Remedy(
+        "look for outliers, and take noise with heavy tails, `likelihood=bnn.likelihoods.StudentT()`",
+        "look for outliers, and take noise with heavy tails",
+        ("likelihood.type=student_t",),
+    )
+
+
+def _is_skewed(y: Tensor) -> bool:
+    """Return whether targets are a column of positive numbers with a long tail."""
+    is_positive = y.ndim == 1 and bool((y > 0).all())
+    return is_positive and float(((y - y.mean()) / y.std()).pow(3).mean()) > _SOME_SKEW
+
+
+def spread_counts(fit: Fitted) -> Remedy | None:
+    """Return counts that may spread more, in place of Poisson counts."""
+    if fit.likelihood != "poisson":
+        return None
+    return Remedy(
+        "take counts that may spread more, `likelihood=bnn.likelihoods.NegativeBinomial()`",
+        "take counts that may spread more",
+        ("likelihood.type=negative_binomial",),
+    )
+
+
+def other_guide(fit: Fitted) -> Remedy | None:
+    """Return a guide with a spread, in place of a point."""
+    guides = [(table.get("guide") or {}).get("type") for table in fit.methods]
+    if "mean_field" in guides:
+        return None
+    return Remedy('take another guide, `guide="mean_field"`', "take another guide", ("guide.type=mean_field",))
+
+
+def ensemble(fit: Fitted) -> Remedy | None:
+    """Return an ensemble, in place of a single fit."""
+    if isinstance(fit.posterior, Mixture):
+        return None
+    return Remedy("average several networks, `bnn.Ensemble()`", "average several networks", ("fit.type=ensemble",))
+
+
+def smaller(fit: Fitted) -> Remedy | None:
+    """Return a small network, in place of a large one."""
+    net = fit.posterior.bnn.settings["net"]
+    if isinstance(net, nets.MLP) and (len(net.hidden) == 0 or (len(net.hidden) == 1 and net.hidden[0] <= _FEW_UNITS)):
+        return None
+    words = "take one small hidden layer"
+    return Remedy(f"{words}, `bnn.MLP(..., [{_FEW_UNITS}], ...)`", words, (f"net.hidden=[{_FEW_UNITS}]",))
+
+
+def tuned_prior(fit: Fitted) -> Remedy | None:
+    """Return a prior that is measured, for a fit that has not measured it."""
+    is_measured = any(member.record.evidence is not None for member in members_of(fit.posterior))
+    if is_measured or fit.types & {"marginal_likelihood", "evidence_framework"}:
+        return None
+    return Remedy("tune the prior, `bnn.MarginalLikelihood()`", "tune the prior", ("fit.type=marginal_likelihood",))
+
+
+def sampled(fit: Fitted) -> Remedy | None:
+    """Return Markov chains, for few weights that were not sampled."""
+    if fit.types & {"nuts", "hmc", "mclmc"} or fit.posterior.bnn.num_weights > _FEW_WEIGHTS:
+        return None
+    return Remedy("draw from the posterior by Markov chains, `bnn.NUTS()`", "draw by Markov chains", ("fit.type=nuts",))
+
+
+OF_BAD_PREDICTIONS: tuple[Try, ...] = (measured_noise, smaller, tuned_prior, sampled)
+"""What to try where a fit predicts no better than a constant, or worse than a linear model, or has memorised."""
