@@ -239,7 +239,8 @@ def test_remedies_are_options_that_the_command_line_takes():
     for settings in changes:
         section, _, name = settings[0].partition("=")[0].partition(".")
         method = [f"fit.type={METHODS.get(name, 'nuts')}"] if section == "fit" and name != "type" else []
-        RunSpec.from_dict(apply_overrides({"data": {"path": "t.csv", "target": "y"}}, [*method, *settings]))
+        tables = {"data": {"path": "t.csv", "target": "y"}, "likelihood": {"type": "gaussian"}}
+        RunSpec.from_dict(apply_overrides(tables, [*method, *settings]))
 
 
 def test_warnings_speak_to_the_reader_at_the_command_line():
@@ -263,9 +264,6 @@ def test_the_terminal_says_what_the_report_says_and_names_its_own_options(here):
     told = "Do not trust it yet: its predictions, uncertainty included, are no better than those of a constant"
     assert told in done.output
     assert "Next: train longer:\n  pyrobnn fit runs/t/spec.toml --set fit.steps=12 --out runs/t-2\n" in done.output
-    page = (here / "runs" / "t" / "report.html").read_text(encoding="utf-8")
-    assert told in page
-    assert "<code>pyrobnn fit runs/t/spec.toml --set fit.steps=12 --out runs/t-2</code>" in page
     findings = invoke("diagnose", "runs/t").output
     assert "on 20 held-out examples: fit" in findings
     assert "take one small hidden layer (--set net.hidden=[10])" in findings

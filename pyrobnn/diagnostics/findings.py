@@ -26,9 +26,9 @@ PLAIN = {
     "confidence": "its confidence is wrong",
     "bias": "its predictions are biased",
     "surprise": "targets are not as likely as it says",
-    "epistemic": "its doubt about the weights does not reach the predictions",
+    "epistemic": "its uncertainty about the weights does not reach the predictions",
     "ranking": "its errors are largest where it is surest",
-    "mean": "a few draws make up its mean counts",
+    "mean": "a few draws make up its predictive means",
 }
 """A warning in plain words, by the name of its finding; causes stand before their effects, and are mended first."""
 _CLEAR = 1e-3
