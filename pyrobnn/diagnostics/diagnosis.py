@@ -107,7 +107,7 @@ def diagnose(
         >>> train, test = bnn.datasets.sinusoid(60).split(0.5, seed=0)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(train, guide="map", steps=20, seed=0, progress=False)
         >>> print(bnn.diagnose(posterior, train, test))  # after 20 steps only
-        ! The fit predicts no better than a constant...
+        Do not trust it yet: its predictions, uncertainty included, are no better than those of a constant...
     """
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
