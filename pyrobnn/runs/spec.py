@@ -175,8 +175,11 @@ class RunSpec:
         return Prepared(spec, dataset, train, validation, test, bnn, because, self.likelihood is not None, density)
 
     def _density(self, dataset: Dataset, train: Data) -> Density | None:
-        """Return the likelihood that is better than the default's on rows of the training data, if no part is given."""
-        given = (self.net, self.prior, self.guide, self.likelihood, self.fit.method)
+        """Return the likelihood that is better than the default's on rows of the training data, if no part is given.
+
+        A validation part is a choice of SVI, which the comparison would not keep; its rows are not for choices.
+        """
+        given = (self.net, self.prior, self.guide, self.likelihood, self.fit.method, self.data.validation)
         if dataset.task == "classification" or any(part is not None for part in given) or self.fit.settings:
             return None
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
