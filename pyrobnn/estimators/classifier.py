@@ -30,13 +30,13 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
     Args:
         net: the network; a hidden layer of 50 units in double precision if None.
-        prior: the prior of the weights. If None, a normal prior: of scale 1.5 for `NUTS` on standardised inputs, with
-            scales that are drawn too for `MCLMC`, else with tuned scales.
+        prior: the prior of the weights. If None, a normal prior: of scale 1.5 for chains on standardised inputs, else
+            with tuned scales.
         likelihood: the distribution of labels; Categorical if None.
         guide: the guide of the method, or of its inner method; None for the default.
         method: the inference method. If None, sizes decide: two chains of `NUTS` up to 100 rows with more than two rows
-            per input, `EvidenceFramework` up to 250 rows of two classes, two chains of `MCLMC` up to 1,000 rows, else
-            `SVI`. `EvidenceFramework` and `SVI` have a mean-field guide.
+            per input, `EvidenceFramework` up to 250 rows of two classes, else `SVI`. The last two have a mean-field
+            guide.
         steps: as in `BNNRegressor`, like lr, batch_size, num_draws, standardize, categories, missing,
             random_state, device, engine and verbose.
         class_weight: weights of the classes by label, or "balanced"; they multiply the weights of the examples.

@@ -15,7 +15,6 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import defaults, tables
-from pyrobnn.inference.mcmc.mclmc import MCLMC
 from pyrobnn.inference.mcmc.mcmc import NUTS
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
@@ -59,11 +58,6 @@ _CHAINS = NUTS(num_draws=100, warmup=100, num_chains=2, max_tree_depth=7)
 0.2, chains have a log loss of 0.13 and a mean-field guide 0.27 (ten seeds). Trajectories of up to 127 steps take half
 as long as those of 1,023, with the same log loss (a difference of 0.001 over nine sets of 30, 60 and 100 rows, four
 seeds) and the same noise between random states."""
-_INFERRED = priors.resolve({"0.weight": priors.ARD("gamma"), "*": priors.Hierarchical("gamma")})
-_LONG_CHAINS = MCLMC(num_draws=100, warmup=1000, num_chains=2)
-"""A mean-field guide smooths a curved border away: on 300 points in three shells of five dimensions it has a log loss
-of 0.43, chains under measured scales 0.19, chains that infer the scales 0.22, in a sixth of the time. A scale for each
-input leaves out noise: beside eight columns of noise two moons have 0.17, and 0.31 with one scale for all inputs."""
 
 
 def parts_for(
@@ -110,9 +104,8 @@ def parts_for(
     rows, numbers = num_data or 0, (num_data or 0) * (num_inputs or 0)
     is_few = rows <= defaults.MOST_SAMPLED_ROWS and numbers <= defaults.MOST_SAMPLED_NUMBERS
     is_wide = num_data is not None and num_data <= defaults.ROWS_OF_WIDE * (num_inputs or 0)
-    is_chained = task == "classification" and not is_wide and not learns_on and guide is None and not settings
-    is_chained = is_chained and _suits_chains(net, prior, likelihood)
-    if is_chained and is_few:
+    is_sampled = task == "classification" and is_few and not is_wide and not learns_on
+    if is_sampled and guide is None and not settings and _suits_chains(net, prior, likelihood):
         wide = _WIDE if standardize else priors.Normal()
         return {"net": _NET, "prior": wide if prior is None else prior, "likelihood": likelihood, "method": _CHAINS}
     small_prior = priors.Normal(scale="fan_in") if prior is None else prior
@@ -123,10 +116,6 @@ def parts_for(
         method = EvidenceFramework(guide=_GUIDES[task] if guide is None else guide)
         small_net = _NET_OF_WIDE if is_wide and task == "regression" else _NET
         return {"net": small_net, "prior": small_prior, "likelihood": likelihood, "method": method}
-    is_held = rows <= defaults.MOST_CHAINED_ROWS and numbers <= defaults.MOST_CHAINED_NUMBERS
-    if is_chained and is_held and standardize:
-        inferred = _INFERRED if prior is None else prior
-        return {"net": _NET, "prior": inferred, "likelihood": likelihood, "method": _LONG_CHAINS}
     trained = _trained_regression if task == "regression" else _trained_classification
     return trained(prior, guide) | {"likelihood": likelihood}
 

@@ -55,8 +55,6 @@ times outputs."""
 MOST_EVIDENCE_ROWS_OF_TWO_CLASSES = 250
 MOST_SAMPLED_ROWS, MOST_SAMPLED_NUMBERS, MOST_SAMPLED_UNITS = 100, 3_000, 100
 """Rows, numbers of all inputs, and hidden units up to which the chains of an estimator take 3 to 20 s."""
-MOST_CHAINED_ROWS, MOST_CHAINED_NUMBERS = 1_000, 60_000
-"""Rows and numbers of all inputs up to which microcanonical chains take an estimator less than a minute."""
 ROWS_OF_WIDE = 2
 """Rows for each input up to which a table counts as wide. If most inputs do not matter, a precision per input leaves
 these out, unlike a chain under one scale: 30 labels of 100 inputs have a log loss of 0.16 by the evidence,
