@@ -105,6 +105,7 @@ def test_inputs_are_chosen_with_the_rest(monkeypatch):
         ({"entries": [ENTRY, ENTRY]}, "Two entries are called 'map', and reports go by the name"),
         ({"entries": [ENTRY | {"grid": {"prior.scale": []}}]}, "`grid.prior.scale` in entry map: .* at least 1 item"),
         ({"entries": [ENTRY | {"grid": {"data.split": [1]}}]}, "Unknown key `data` in what the grid of map names"),
+        ({"entries": [ENTRY | {"inputs": {"waves": 2}}]}, "`inputs.waves` in entry map are waves of ranks"),
         ({"entries": [ENTRY | {"fit": {"seed": 1}}]}, "`fit.seed` in entry map has no effect .*suite.*leave it out"),
         ({"entries": [ENTRY | {"grid": {"fit.device": ["cpu"]}}]}, "`fit.device` in entry map has no effect"),
         ({"entries": {"name": "map"}}, "`entries` in the suite: Input should be a valid list"),

@@ -121,7 +121,10 @@ def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict
 
 def _checked(entry: str, data: str, candidate: dict[str, Any]) -> RunSpec:
     schema.check_keys(f"what the grid of {entry} names", candidate, Sections.__annotations__)
-    schema.check_table(f"`inputs` of {entry}", candidate.get("inputs", {}), Inputs)
+    inputs = candidate.get("inputs", {})
+    schema.check_table(f"`inputs` of {entry}", inputs, Inputs)
+    if inputs.get("waves") and not inputs.get("ranks"):
+        raise bnn.InputError(f"`inputs.waves` in entry {entry} are waves of ranks: set `inputs.ranks = true` too.")
     schema.check_fit(entry, candidate)
     spec = _spec(candidate, data)
     schema.check_engine(spec.fit.engine)
@@ -183,7 +186,7 @@ def encoded(inputs: Inputs, train: bnn.Data, test: bnn.Data) -> tuple[bnn.Data, 
     """
     if not inputs.get("ranks"):
         return train, test
-    ranks = QuantileTransformer(n_quantiles=min(1000, len(train))).fit(train.x.numpy())
+    ranks = QuantileTransformer(n_quantiles=min(1000, len(train)), subsample=None).fit(train.x.numpy())
 
     def columns(part: bnn.Data) -> torch.Tensor:
         rank = torch.as_tensor(ranks.transform(part.x.numpy()))
