@@ -108,6 +108,14 @@ class Pair(nn.Module):
         return x @ self.weight, x
 
 
+class Refusing(nn.Linear):
+    def __init__(self):
+        super().__init__(2, 1)
+
+    def forward(self, x):
+        raise AssertionError
+
+
 class AfterLayer(nn.Module):
     """A network that fails after its layer, not in it."""
 
@@ -298,6 +306,10 @@ CASES = {
     "a layer's axes": (
         lambda: fit(model=make_bnn(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()))),
         "its layer '0', Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1)), was given (2, 2): Expected 3D",
+    ),
+    "a bare assert": (
+        lambda: fit(model=make_bnn(Refusing)),
+        "does not take inputs of shape (6, 2): AssertionError",
     ),
     "axes between layers": (lambda: fit(model=make_bnn(AfterLayer)), "inputs of shape (6, 2): shape '[7]' is inval"),
     "columns of x before a fit": (

@@ -243,6 +243,14 @@ DAYS = pd.date_range("2020-02-27", periods=ROWS, freq="37D")
 FORMATS = ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%y", "%Y/%m/%d", "%d %b %Y", "%B %d, %Y", "%Y-%m-%dT%H:%M:%SZ"]
 
 
+def test_a_column_named_as_one_of_a_date_is_refused(tmp_path):
+    path = tmp_path / "table.csv"
+    days = pd.date_range("2026-01-01", periods=40).strftime("%Y-%m-%d")
+    pd.DataFrame({"when": days, "when (days)": range(40), "y": np.arange(40) / 3}).to_csv(path, index=False)
+    with pytest.raises(InputError, match=r"has a column 'when \(days\)', and its dates make one of this name: rename"):
+        load_table(path, target="y")
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_dates_become_days_and_phases(form, tmp_path):
     found = load_table(write(tmp_path, table("\t", a=list(DAYS.strftime(form)))), "y")

@@ -23,7 +23,7 @@ def refusal(net: nn.Module, call: Callable[[], Any], error: Exception) -> str:
             hooks.enter_context(module.register_forward_pre_hook(_noting(running, name)))
             hooks.enter_context(module.register_forward_hook(lambda *_: running.pop() and None))
         call()
-    first_line = str(error).splitlines()[0].rstrip(".")
+    first_line = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
     name, layer, given = running[-1] if running else ("", net, None)
     if not isinstance(given, Tensor):
         return first_line

@@ -14,6 +14,7 @@ from torch import Tensor
 from pyrobnn._core import dates
 from pyrobnn._core.checks import as_tensor, check_inputs
 from pyrobnn._core.counts import counted
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.table_cells import DATES, NUMBERS, TEXTS
 from pyrobnn._core.table_files import ending
 from pyrobnn._core.tables import Inputs, Table, read_inputs, read_table
@@ -138,7 +139,7 @@ def columns_of(encoder: Mapping[str, Any]) -> dict[str, list[int]]:
     columns: dict[str, list[int]] = {}
     for position, origin in enumerate(origins(encoder)):
         made = (date for date in dated if origin.startswith(f"{date} ("))
-        name = origin if origin in encoder["read"] else next(made)
+        name = origin if origin in encoder["read"] else max(made, key=len)
         columns.setdefault(name, []).append(position)
     return columns
 
@@ -230,8 +231,9 @@ def _gaps(columns: "pd.DataFrame") -> list[str]:
     lines = []
     for name in map(str, columns):
         count = int(columns[name].isna().sum())
-        is_number = types.is_numeric_dtype(columns[name].dtype)
-        filled = "filled in with their mean" if is_number else "taken as a category of their own"
+        kind = columns[name].dtype
+        has_mean = types.is_numeric_dtype(kind) or types.is_datetime64_any_dtype(kind)
+        filled = "filled in with their mean" if has_mean else "taken as a category of their own"
         advice = (
             f": leave it out if a fit without it is as good (--drop {quote(name)})" if count > len(columns) / 4 else ""
         )
@@ -295,7 +297,10 @@ def _expanded(columns: "pd.DataFrame", read: Mapping[str, Mapping[str, Any]]) ->
 
     made: dict[str, pd.Series] = {}
     for name, how in read.items():
-        made |= dates.date_columns(columns[name], name, how) if how["kind"] == DATES else {name: columns[name]}
+        new = dates.date_columns(columns[name], name, how) if how["kind"] == DATES else {name: columns[name]}
+        if twice := sorted(made.keys() & new.keys()):
+            raise InputError(f"The table has a column {twice[0]!r}, and its dates make one of this name: rename it.")
+        made |= new
     return pd.DataFrame(made)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 
 from pyrobnn._core.checks import check_digits
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._core.random import mark, seeded
 from pyrobnn._torch.devices import has_gpu
 from pyrobnn._torch.inputs import Inputs, X, shape_of, tensors_of
@@ -166,7 +166,7 @@ def _called(bnn: BNN, data: Data | StoredData | Loader, x: X, x_scaler: Scaler) 
             _look_up_all(bnn, data, inputs, x_scaler)
     except InputError:
         raise
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+    except REFUSALS as error:
         reason = refusal(bnn.net, lambda: bnn.outputs(bnn.initial_values, inputs), error)
         advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
         raise InputError(

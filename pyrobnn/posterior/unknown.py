@@ -11,6 +11,8 @@ from pyrobnn.posterior.prediction import Prediction
 
 _FEWEST = 500
 """Components of a mixture over categories; posteriors with fewer draws, such as points, repeat them."""
+_MOST = 64
+"""Combinations of known categories that are tried; of more, the first ones of the sequence that keeps the shares."""
 _PRIMES = (5, 2, 3, 7, 11, 13, 17, 19, 23, 29)
 
 
@@ -20,7 +22,7 @@ def predict_known(posterior: Any, x: Any, categories: Sequence[Sequence[int]], *
     Zeros in all columns of a category are no row like those of training, and the prediction for them would be as narrow
     as for others. The mixture adds the variance between categories, as epistemic. Each draw has a known category, by
     the fractions of multiples of an irrational number, which keep the shares along the draws (Weyl 1916). Several
-    unknown columns are independent.
+    unknown columns of a row are independent.
 
     Args:
         posterior: a posterior or a mixture.
@@ -28,7 +30,7 @@ def predict_known(posterior: Any, x: Any, categories: Sequence[Sequence[int]], *
         categories: for each category, the positions of its columns of 0 and 1.
         num_draws: as for `Posterior.predict`.
     """
-    inputs = torch.as_tensor(x)
+    inputs = torch.as_tensor(x).cpu()
     plain = posterior.predict(inputs, num_draws=num_draws)
     is_unknown = torch.stack([inputs[:, at].eq(0).all(1) for at in categories] or [torch.zeros(len(inputs)) > 0], 1)
     if not is_unknown.any():
@@ -37,10 +39,13 @@ def predict_known(posterior: Any, x: Any, categories: Sequence[Sequence[int]], *
     found, build = take_apart(plain.distribution)
     tensors = [torch.cat([tensor] * repeats) for tensor in found]
     draws = torch.arange(plain.num_draws).repeat(repeats)
-    drawn = torch.stack([_drawn(posterior, at, place, len(draws)) for place, at in enumerate(categories)], 1)
     for pattern in is_unknown[is_unknown.any(1)].unique(dim=0):
         rows, columns = (is_unknown == pattern).all(1).nonzero()[:, 0], pattern.nonzero()[:, 0]
-        known, which = drawn[:, columns].unique(dim=0, return_inverse=True)
+        unknown = [categories[column] for column in columns.tolist()]
+        drawn = torch.stack([_drawn(posterior, at, place, len(draws)) for place, at in enumerate(unknown)], 1)
+        if len(drawn.unique(dim=0)) > _MOST:
+            drawn = drawn[torch.arange(len(draws)) % _MOST]
+        known, which = drawn.unique(dim=0, return_inverse=True)
         for number, ones in enumerate(known):
             variant = inputs[rows]
             variant[:, ones] = 1
