@@ -85,12 +85,16 @@ def _better(data: Data, default: Parts, run: Run) -> Density | None:
     train, rest = data[~is_held_out], data[is_held_out]
     usual, _ = _quick(default["likelihood"], train, rest, run)
     tried = {shape: _quick(shape, train, rest, run) for shape in _SHAPES}
-    best = max(tried, key=lambda shape: float(tried[shape][0].mean()))
+    best = max(tried, key=lambda shape: float(tried[shape][0].mean().nan_to_num(-math.inf)))
     if not _is_clear(tried[best][0] - usual):
         return None
     member = dataclasses.replace(_QUICK, guide=_GUIDE, steps=tried[best][1], patience=None)
-    method = Ensemble(member, members=5, anchored=True)
-    parts = {"net": _NET, "prior": _PRIOR, "likelihood": best, "method": method}
+    parts = {
+        "net": _NET,
+        "prior": _PRIOR,
+        "likelihood": best,
+        "method": Ensemble(member, members=5, anchored=True),
+    }
     scores = _scores(_fit(parts, train, run), rest)
     for method in (_shortened(default["method"]), default["method"]):
         gains = scores - _scores(_fit(default | {"method": method}, train, run), rest)
