@@ -68,9 +68,9 @@ def chain_findings(chains: Chains, settings: Mapping[str, Any] = MappingProxyTyp
     return findings
 
 
-def _raised(words: str, name: str, value: float) -> Remedy:
+def _raised(words: str, name: str, value: int | float) -> Remedy:
     """Return the remedy that a setting of the method gets a larger value."""
-    return Remedy(f"{words}, `{name}={value:g}`", words, (f"fit.{name}={value:g}",))
+    return Remedy(f"{words}, `{name}={value!r}`", words, (f"fit.{name}={value!r}",))
 
 
 def _smaller_steps(settings: Mapping[str, Any]) -> tuple[Remedy, ...]:

@@ -48,7 +48,7 @@ def tell_of_few_draws(rests_on_few: Tensor, num_draws: int, first_row: int) -> N
     few = int(rests_on_few.sum())
     if few:
         first = first_row + (reader.get() == "command")
-        where = f"{few} of {len(rests_on_few)} inputs ({rows_of(rests_on_few.cpu(), first)})"
+        where = f"{few} of {len(rests_on_few)} inputs ({rows_of(rests_on_few.tolist(), first)})"
         warn_user(
             f"The mean over {num_draws} draws rests on less than a fifth of them at {where}: a few draws predict far "
             "larger targets than the others. See docs/how-to/likelihoods.md.",

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn.distributions.parts import take_apart
 from pyrobnn.posterior.prediction import Prediction
 
@@ -16,6 +17,7 @@ _MOST = 64
 _PRIMES = (5, 2, 3, 7, 11, 13, 17, 19, 23, 29)
 
 
+@under(plain_tensors)
 def predict_known(posterior: Any, x: Any, categories: Sequence[Sequence[int]], *, num_draws: int) -> Prediction:
     """Predict as the posterior does, and for unknown categories as the mixture over the known ones by their shares.
 
