@@ -104,6 +104,15 @@ def test_an_estimator_that_learned_on_pickles_and_learns_on(diabetes, tmp_path):
     np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
 
 
+def test_an_estimator_in_place_of_a_posterior_is_refused(diabetes):
+    x, y = diabetes
+    data = bnn.Data(x.to_numpy(), y.to_numpy())
+    model = bnn.BNNRegressor()
+    for call in (lambda: bnn.diagnose(model, data), lambda: bnn.elbo_report(model, data), lambda: model.bnn):
+        with pytest.raises(AttributeError, match="where a posterior is expected, pass `posterior_` of the fitted BNNR"):
+            call()
+
+
 def test_an_estimator_of_a_spec(tmp_path):
     file = tmp_path / "spec.toml"
     file.write_text(

@@ -150,7 +150,9 @@ def test_fit_1d_of_a_point_estimate_has_no_epistemic_band(data):
 
 
 def test_fit_1d_refuses(posterior, data):
-    with pytest.raises(bnn.InputError, match=r"`fit_1d` draws one input, got x of shapes \(16, 1\) and \(5, 2\)"):
+    with pytest.raises(
+        bnn.InputError, match=r"`fit_1d` draws one input, got x .* \(16, 1\) and \(5, 2\): .*predict\(x\), y"
+    ):
         plots.fit_1d(posterior, data, torch.zeros(5, 2))
     labels = bnn.Data(data.x, (data.y > 0).long())
     binary = bnn.BNN(bnn.MLP(1, [], 1), likelihood="bernoulli", prior=bnn.priors.Normal(1.0)).fit(

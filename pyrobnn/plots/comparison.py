@@ -14,7 +14,7 @@ from pyrobnn.metrics import compare_scores, score
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
 from pyrobnn.plots._style import as_array, first_column, grid, legend, title
 from pyrobnn.plots.one_input import draw_bands, draw_data, grid_around
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.mixture import Mixture, require_posterior
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
@@ -53,6 +53,8 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Data, *,
     """
     if not posteriors:
         raise InputError("`compare_guides` needs posteriors by name, got none: pass {'mean field': posterior, ...}.")
+    for each in posteriors.values():
+        require_posterior(each, "compare_guides")
     if is_number(data.x) and data.x.ndim == 2:
         x = grid_around(data, [*posteriors.values()]).sort(0).values
         predictions = {name: each.predict(x, num_draws=num_draws) for name, each in posteriors.items()}

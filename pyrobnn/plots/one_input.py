@@ -15,7 +15,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import as_array, band, first_column, legend, one_panel, plain
 from pyrobnn.plots.regression import require_real
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture, members_of, require_posterior
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
@@ -52,7 +52,7 @@ def fit_1d(
         ax: the panel to draw in; if not given, a new figure.
 
     Raises:
-        InputError: more than one input, or class labels as targets.
+        InputError: no posterior, more than one input, or class labels as targets.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -61,11 +61,12 @@ def fit_1d(
         >>> len(figure.axes)
         1
     """
+    require_posterior(posterior, "fit_1d")
     grid = grid_around(train, [posterior]) if x is None else as_tensor(x, "x")
     if not is_number(train.x) or grid.ndim != 2 or grid.shape[1] != 1:
         raise InputError(
-            f"`fit_1d` draws one input, got x of shapes {shape_of(train.x)} and {tuple(grid.shape)}: use "
-            "`observed_vs_predicted` for more."
+            f"`fit_1d` draws one input, got x of shapes {shape_of(train.x)} and {tuple(grid.shape)}: for more use "
+            "`bnn.plots.observed_vs_predicted(posterior.predict(x), y)`."
         )
     grid = grid.sort(0).values
     prediction = posterior.predict(grid, num_draws=num_draws)

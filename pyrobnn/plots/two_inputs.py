@@ -15,7 +15,7 @@ from pyrobnn._torch.inputs import Inputs, shape_of, single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import INK, MARKERS, ORANGE, SHADES
 from pyrobnn.plots._style import Layout, as_array, first_column, legend, panels, plain, title
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.mixture import Mixture, require_posterior
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
@@ -47,7 +47,7 @@ def decision_surface(
         layout: panels in a "row" or in a "column".
 
     Raises:
-        InputError: not two inputs.
+        InputError: no posterior, or not two inputs.
 
     Examples:
         >>> data = bnn.Data([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [0, 1, 1])
@@ -57,10 +57,11 @@ def decision_surface(
         >>> len(figure.axes)
         6
     """
+    require_posterior(posterior, "decision_surface")
     if isinstance(data.x, Inputs) or data.x.ndim != 2 or data.x.shape[1] != 2:
         raise InputError(
             f"`decision_surface` draws two inputs, got x of shape {shape_of(data.x)}: use `fit_1d` for 1 input, and "
-            "`reliability` or `observed_vs_predicted` for more."
+            "`reliability(posterior.predict(x), y)` or `observed_vs_predicted(posterior.predict(x), y)` for more."
         )
     plane = Plane.of(posterior, data, num_draws=num_draws)
     figure, axes = panels(len(plane.surfaces), layout)

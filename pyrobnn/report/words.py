@@ -23,8 +23,9 @@ from pyrobnn.posterior.posterior import Posterior
 
 _INTERVALS = {
     "coverage": "Share of the targets inside their {level} % predictive interval; it should be 0.{level}.",
-    "width": "Mean width of these intervals, in units of the target; narrow is good where coverage is right.",
-    "interval_score": "Width of these intervals with a penalty for targets outside. Lower is better.",
+    "width": "Mean width of the {level} % predictive intervals, in units of the target; narrow is good if "
+    "coverage is right.",
+    "interval_score": "Width of the {level} % predictive intervals, and a penalty for targets outside. Lower is better.",
 }
 SCORE_MEANINGS = {
     "log_likelihood": "Mean log of the probability, or density, that targets got, in nats. Higher is better.",
@@ -34,15 +35,15 @@ SCORE_MEANINGS = {
     "mae": "Mean absolute error of the predictive mean, in the units of the target. Lower is better.",
     "r2": "Share of the variance of the targets that the predictive mean explains; 1 is perfect.",
     "pit_error": "PIT error: how unevenly targets fall into their predictive distributions, 0 (calibrated) to 0.5.",
-    "energy_score": "The ranked probability score of all target columns together. Lower is better.",
+    "energy_score": "Energy score: the ranked probability score of all target columns together. Lower is better.",
     "accuracy": "Share of the examples whose most probable class was right. Higher is better.",
     "brier": "Squared error of the class probabilities, summed over the classes; 0 is perfect.",
     "ece": "Expected calibration error: mean gap between confidence and accuracy; 0 is calibrated.",
-    "ece_equal_mass": "The same, from bins with equally many examples.",
+    "ece_equal_mass": "Expected calibration error from bins of confidence with equally many examples; 0 is calibrated.",
     "ece_classwise": "Mean gap between probability and frequency of each class; 0 is calibrated.",
     "auroc": "How often the fit tells which is which of two examples of different classes; 0.5 is guessing.",
-    "aurc": "Mean error rate among the most confident examples, over all shares of them. Lower is better.",
-    "eaurc": "By how much this exceeds that of the best order of the examples; 0 is perfect.",
+    "aurc": "AURC: mean error rate among the most confident examples, over all shares of them. Lower is better.",
+    "eaurc": "AURC above that of the best order of the examples; 0 is perfect.",
     "ause": "AUSE: error that is left when the least sure examples are dropped, above the best order; 0 is perfect.",
 } | {
     f"{name}_{level}": meaning.format(level=level)
