@@ -262,7 +262,8 @@ def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Targ
         )
     is_many = is_amount and column.nunique() > _MOST_CLASSES
     if task == "regression" or (task is None and (types.is_float_dtype(column.dtype) or is_many)):
-        return _numbers(column, label, is_told=task is not None, is_whole=is_whole)
+        may_count = is_whole and not (line or is_amount or task)
+        return _numbers(column, label, is_whole=is_whole, may_count=may_count)
     return _classes(column, label, is_told=task is not None, is_whole=is_whole)
 
 
@@ -273,7 +274,7 @@ def _check_kind(column: "pd.Series", label: str, *, is_numeric: bool) -> None:
         raise InputError(f"{label} holds neither text nor numbers but {description}: turn it into text or numbers.")
 
 
-def _numbers(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) -> Target:
+def _numbers(column: "pd.Series", label: str, *, is_whole: bool, may_count: bool) -> Target:
     import pandas as pd
 
     if not pd.api.types.is_numeric_dtype(column.dtype):
@@ -289,7 +290,7 @@ def _numbers(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) 
     if len(values) > 1 and (values == values[0]).all():
         raise InputError(f"{label} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
     kind = "whole numbers" if is_whole else "real numbers"
-    hint = "; if they are counts, likelihood.type=poisson" if is_whole and not is_told and values.min() >= 0 else ""
+    hint = "; if they are counts, likelihood.type=poisson" if may_count and values.min() >= 0 else ""
     return Target("regression", values, (), kind + hint)
 
 

@@ -25,7 +25,7 @@ _INTERVALS = {
     "coverage": "Share of the targets inside their {level} % predictive interval; it should be 0.{level}.",
     "width": "Mean width of the {level} % predictive intervals, in units of the target; narrow is good if "
     "coverage is right.",
-    "interval_score": "Width of the {level} % predictive intervals, and a penalty for targets outside. Lower is better.",
+    "interval_score": "Width of the {level} % predictive intervals, and a penalty for misses. Lower is better.",
 }
 SCORE_MEANINGS = {
     "log_likelihood": "Mean log of the probability, or density, that targets got, in nats. Higher is better.",
