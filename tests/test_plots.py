@@ -9,12 +9,15 @@ import torch
 from helpers import edges, labelled
 from matplotlib import pyplot as plt
 from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
 from scipy import stats
 
 import pyrobnn as bnn
 from pyrobnn import plots
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.inference import History
+from pyrobnn.plots._colors import LIGHT_BLUE, ORANGE
 from pyrobnn.plots._style import close, panels
 from pyrobnn.plots.regression import LEVELS
 from pyrobnn.posterior.weights import weight_moments
@@ -225,6 +228,41 @@ def test_the_legend_names_what_is_drawn_and_nothing_else():
     assert entries(torch.tensor([0.0, 0.0, 9.0]))[1:] == ["interval holds y (2)", "interval misses y (1)"]
 
 
+def test_the_legend_shows_marks_with_their_bars():
+    axis = plots.observed_vs_predicted(normal_prediction(3), torch.tensor([0.0, 0.0, 9.0])).axes[0]
+    colors = {to_hex(line.get_color()) for line in axis.get_legend().findobj(Line2D)}
+    assert {LIGHT_BLUE, ORANGE} <= colors
+
+
+@pytest.mark.parametrize(
+    ("scale", "shift", "tick"), [(1e5, 0.0, "200 k"), (1e6, 0.0, "2 M"), (1.0, 0.0, "2"), (1.0, 1e6, None)]
+)
+def test_large_numbers_have_a_short_name_unless_they_are_almost_equal(scale, shift, tick):
+    prediction = bnn.Prediction(dist.Normal(torch.full((2, 60), shift), scale))
+    axis = plots.observed_vs_predicted(prediction, shift + scale * torch.linspace(-3, 5, 60)).axes[0]
+    axis.figure.draw_without_rendering()
+    for one in (axis.xaxis, axis.yaxis):
+        shown = [label.get_text() for label in one.get_ticklabels()]
+        assert (tick in shown and not one.get_offset_text().get_text()) if tick else len({*shown}) == len(shown)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "heading"),
+    [
+        ([0] * 9 + [1], ["no", "yes"], "of 1 'yes', none is right"),
+        ([0] * 8 + [2, 1], ["a", "b", "c"], "of 2 not 'a', 1 is right"),
+        ([0] * 7 + [1] * 3, ["no", "yes"], "7 of 10 are right"),
+        ([0] * 10, ["no", "yes"], "10 of 10 are right"),
+    ],
+)
+def test_the_heading_of_the_confusion_is_about_rare_classes(labels, names, heading):
+    chosen = torch.zeros(10).long()
+    chosen[8] = labels[8] if len(names) > 2 else 0
+    probs = torch.nn.functional.one_hot(chosen, len(names)).float()[None].repeat(2, 1, 1)
+    figure = plots.confusion(bnn.Prediction(dist.Categorical(probs)), torch.tensor(labels), class_names=names)
+    assert figure.axes[0].get_title(loc="left") == f"Confusion: {heading}"
+
+
 def test_at_most_200_intervals_are_drawn():
     axis = plots.observed_vs_predicted(normal_prediction(), torch.zeros(400)).axes[0]
     assert len(labelled(axis, "interval holds y (200)").get_xdata()) == 200
@@ -257,6 +295,7 @@ def test_reliability_shows_accuracy_by_confidence_with_counts():
     np.testing.assert_allclose(dots.get_xdata(), [0.65, 0.92], rtol=1e-6)
     np.testing.assert_allclose(dots.get_ydata(), [0.5, 0.75])
     assert [text.get_text() for text in diagram.texts] == ["2", "4"]
+    assert {text.get_position()[1] for text in diagram.texts} == {0.01}
     assert "ECE 0.163" in diagram.get_title(loc="left")
     ends = np.array(labelled(diagram, "95 % if calibrated").get_segments())[:, :, 1]
     np.testing.assert_allclose(ends, [[0.0, 1.0], [0.5, 1.0]])  # all of 2 at 0.65; 2 to 4 of 4 at 0.92

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.registry import backend_registry
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 from matplotlib.transforms import ScaledTranslation
 from torch import Tensor
 
@@ -20,10 +21,12 @@ PANEL = (4.8, 3.3)
 """Width and height of a panel in inches."""
 SQUARE = (4.0, 3.9)
 """The same for a panel whose axes share a scale."""
-TALL = (4.0, 5.2)
+TALL = (4.0, 4.7)
 """The same with room for two lines of a legend below."""
 _PLAIN = (-4, 5)
 """Powers of ten between which ticks are written out; longer labels would run into each other."""
+_LEAST_SPAN = 0.05
+"""Range of an axis, as a share of its largest number, from which three digits tell its ticks apart."""
 _LONGEST_NAME = 24
 _LABEL_INCHES = 0.42
 """How far the ticks and the label of an axis reach."""
@@ -115,6 +118,14 @@ def tidy(axis: Axes) -> None:
     axis.tick_params(colors=INK, labelsize=9)
     axis.xaxis.label.set_fontsize(10)
     axis.yaxis.label.set_fontsize(10)
+
+
+def in_thousands(axis: Axes) -> None:
+    """Write large numbers on both axes as 250 k and 1.2 M, unless they differ by little only."""
+    for one, (low, high) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
+        size = max(abs(low), abs(high))
+        if size >= 10 ** _PLAIN[1] and high - low > _LEAST_SPAN * size:
+            one.set_major_formatter(EngFormatter())
 
 
 def title(axis: Axes, text: str) -> None:

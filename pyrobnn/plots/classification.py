@@ -18,6 +18,10 @@ from pyrobnn.posterior.prediction import Prediction
 
 _MOST_NAMES, _MOST_COUNTS = 20, 12
 """Classes that are named, and classes whose counts have room."""
+_FOOT = 0.1
+"""Share of the height that the counts at the foot take."""
+_USUAL = 0.8
+"""Share of the most frequent class from which on the heading tells of the others."""
 _MOST_LETTERS = 24
 """Letters that fit beside each other under a square panel."""
 
@@ -61,16 +65,15 @@ def draw_reliability(axis: Axes, prediction: Prediction, y: Any, target: str = "
     axis.vlines(mean, low, high, color=PALE, linewidth=9, label="95 % if calibrated")
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=1)
     axis.plot(mean, accuracy, "o", color=BLUE, ms=5, label="observed")
-    for x, share, num in zip(mean, accuracy, count, strict=True):
-        below = share > 0.5
-        offset, place = ((0, -6), "top") if below else ((0, 5), "bottom")
-        axis.annotate(str(num), (x, share), offset, textcoords="offset points", fontsize=8.5, ha="center", va=place)
+    for x, num in zip(mean, count, strict=True):
+        axis.text(x, 0.01, str(num), transform=axis.get_xaxis_transform(), fontsize=8.5, ha="center", va="bottom")
     gap = float((count * np.abs(accuracy - mean)).sum() / count.sum())
     axis.set(xlabel=f"confidence in the predicted {plain(target)}", ylabel="share predicted correctly")
     axis.set_xlim(_leftmost(mean) - 0.02, 1.03)
-    axis.set_ylim(_leftmost(np.concatenate([accuracy, low])) - 0.03, 1.06)
-    title(axis, f"Reliability, with counts; ECE {gap:.3f}")
-    legend(axis, loc="lower right", frameon=True, framealpha=0.85, edgecolor="none")
+    bottom = _leftmost(np.concatenate([accuracy, low]))
+    axis.set_ylim(bottom - _FOOT * (1.06 - bottom), 1.06)
+    title(axis, f"Reliability, with counts below; ECE {gap:.3f}")
+    legend(axis, loc="upper left", frameon=True, framealpha=0.85, edgecolor="none")
 
 
 def confusion(
@@ -119,9 +122,19 @@ def confusion(
             color = "white" if share[row, column] > 0.5 else INK if count else GREY
             axis.text(column, row, str(count), ha="center", va="center", color=color, fontsize=9)
     axis.set(xlabel=f"predicted {plain(target)}", ylabel=f"observed {plain(target)}")
-    right = int(counts.trace())
-    title(axis, f"Confusion: {right} of {int(counts.sum())} are right")
+    title(axis, f"Confusion: {_heading(counts, names)}")
     return figure
+
+
+def _heading(counts: np.ndarray, names: Sequence[str]) -> str:
+    """Return how many predictions are right; of the rare classes alone, where one class is most of the examples."""
+    observed, right = counts.sum(1), counts.diagonal()
+    usual = int(observed.argmax())
+    if not _USUAL <= observed[usual] / observed.sum() < 1:
+        return f"{right.sum()} of {observed.sum()} are right"
+    rare = f"'{names[1 - usual]}'" if len(names) == 2 else f"not '{names[usual]}'"
+    found = right.sum() - right[usual]
+    return f"of {observed.sum() - observed[usual]} {rare}, {found or 'none'} {'is' if found < 2 else 'are'} right"
 
 
 def _binomial_ends(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

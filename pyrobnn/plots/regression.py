@@ -9,7 +9,18 @@ from matplotlib.figure import Figure
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import TALL, Layout, band, first_column, legend, legend_below, panels, plain, title
+from pyrobnn.plots._style import (
+    TALL,
+    Layout,
+    band,
+    first_column,
+    in_thousands,
+    legend,
+    legend_below,
+    panels,
+    plain,
+    title,
+)
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_POINTS = 200
@@ -66,7 +77,8 @@ def draw_intervals(axis: Axes, prediction: Prediction, y: Any, target: str = "y"
     shown = np.argsort(observed, kind="stable")
     shown = shown[np.linspace(0, len(shown) - 1, min(_MOST_POINTS, len(shown))).round().astype(int)]
     ends = _common_ends(observed[shown], mean[shown], lower[shown], upper[shown])
-    axis.plot(ends, ends, color=GREY, linewidth=1, zorder=2.5, label="predicted = observed")
+    handles: list[Any] = axis.plot(ends, ends, color=GREY, linewidth=1, zorder=2.5, label="predicted = observed")
+    labels = ["predicted = observed"]
     inside = (lower <= observed) & (observed <= upper)
     groups = [
         (inside, LIGHT_BLUE, BLUE, "o", f"interval holds {plain(target)}"),
@@ -75,14 +87,18 @@ def draw_intervals(axis: Axes, prediction: Prediction, y: Any, target: str = "y"
     for mask, bar, mark, symbol, label in groups:
         rows = shown[mask[shown]]
         if len(rows):
-            axis.vlines(observed[rows], lower[rows], upper[rows], color=bar, linewidth=0.8, zorder=2)
-            axis.plot(observed[rows], mean[rows], symbol, color=mark, ms=3.5, zorder=3, label=f"{label} ({len(rows)})")
+            labels.append(f"{label} ({len(rows)})")
+            bars = axis.vlines(observed[rows], lower[rows], upper[rows], color=bar, linewidth=0.8, zorder=2)
+            marks = axis.plot(observed[rows], mean[rows], symbol, color=mark, ms=3.5, zorder=3, label=labels[-1])
+            handles.append((bars, *marks))
     part = f", {len(shown)} of {len(observed)} examples" if len(shown) < len(observed) else ""
     axis.set(xlabel=f"observed {plain(target)}", ylabel=f"predicted {plain(target)}", xlim=ends, ylim=ends)
     axis.set_box_aspect(1)
+    axis.set_anchor("N")
     axis.locator_params(nbins=6)
+    in_thousands(axis)
     title(axis, f"95 % predictive intervals{part}")
-    legend_below(axis, ncols=1)  # two columns would be wider than the panel
+    legend_below(axis, ncols=1, handles=handles, labels=labels)  # two columns would be wider than the panel
 
 
 def _common_ends(observed: np.ndarray, mean: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[float, float]:
@@ -110,6 +126,7 @@ def draw_coverage(axis: Axes, prediction: Prediction, y: Any, target: str = "y")
         ylim=(0, 1.02),
     )
     axis.set_box_aspect(1)
+    axis.set_anchor("N")
     title(axis, "Coverage of predictive intervals")
     legend(axis, loc="upper left")
 
