@@ -182,6 +182,29 @@ def test_microcanonical_chains_are_close_to_nuts_and_have_twice_its_effective_dr
         assert quick["draws a second"] >= 2 * nuts["draws a second"]
 
 
+@pytest.mark.parametrize("problem", ["sinusoid", "motorcycle", "moons"])
+@pytest.mark.xfail(strict=True, reason="1.4, 0.9 and 0.8 times: most steps of ten chains of 100 draws are warm-up")
+def test_mile_has_twice_the_effective_draws_a_second_of_nuts(problem):
+    rows = chosen(load_rows("mclmc"), problem=problem)
+    nuts, mile = (mean(row["draws a second"] for row in rows if row["method"] == name) for name in ("NUTS", "MILE"))
+    assert mile >= 2 * nuts
+
+
+UCI = ["concrete", "energy", "power-plant", "protein-tertiary-structure", "wine-quality-red", "yacht"]
+YACHT = pytest.mark.xfail(strict=True, reason="0.973 ± 0.006: 77 held-out rows alone imply 0.962, and have ties")
+
+
+@pytest.mark.parametrize("name", [*UCI[:-1], pytest.param("yacht", marks=YACHT)])
+def test_intervals_hold_94_to_96_of_100_targets_after_conformal_calibration(name):
+    assert 0.94 <= mean(row["after"] for row in chosen(load_rows("conformal"), data=name)) <= 0.96
+
+
+def test_intervals_with_nothing_set_hold_93_to_97_of_100_targets_on_five_of_six_sets():
+    """Before any calibration; yacht has .819. Of the eight published sets two have no files here."""
+    found = [mean(row["before"] for row in chosen(load_rows("conformal"), data=name)) for name in UCI]
+    assert sum(0.93 <= coverage <= 0.97 for coverage in found) >= 5
+
+
 @pytest.mark.xfail(strict=True, reason="2.3 times a point, whose step is 2.4 times as fast as before; mean-field 2.1")
 def test_a_step_of_ivon_takes_little_more_than_one_of_a_point():
     (row,) = chosen(load_rows("ivon_speed"), step="IVON")
