@@ -244,6 +244,22 @@ def test_verdicts(gain, linear_gain, kind, words):
     assert bool(found.plain) == (kind != "fine")
 
 
+def test_an_impossible_target_is_warned_of_whatever_the_others_say():
+    for lost in (-math.inf, math.nan):
+        found = verdict(torch.cat([gains(1.0, 1), torch.tensor([lost])]), noise(201))
+        assert found.kind == "warning"
+        assert found.text.startswith("The fit takes 1 of 201 held-out examples for impossible")
+
+
+def test_a_linear_model_that_is_a_little_better_is_called_so():
+    found = verdict(gains(0.9, 1), gains(1.0, 2))
+    assert found.kind == "note"
+    assert found.text.startswith(
+        "The fit predicts a little worse than a linear model. The linear model is simpler: keep it."
+    )
+    assert found.plain.endswith("predicts a little better, uncertainty included")
+
+
 def test_training_examples_never_show_that_a_fit_is_good():
     """What is bad on them is bad; and each example left out of the fit tells as much as one held out."""
     for gain, linear_gain in ((1.0, 0.5), (0.5, 0.5), (0.0, 0.5), (0.28, 1.0)):

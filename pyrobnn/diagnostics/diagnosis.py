@@ -17,7 +17,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.classes import never_predicted
 from pyrobnn.diagnostics.continuation import continuation_finding
-from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, Diagnosis, Finding
+from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, NOTHING_HELD_OUT, Diagnosis, Finding
 from pyrobnn.diagnostics.folds import collected
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
@@ -143,7 +143,7 @@ def diagnose(
     findings += _of_layers(posterior, verdict)
     if test is None:
         text = "No data were held out: nothing here tells how good predictions of new rows are."
-        findings.append(Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,), plain="no data were held out"))
+        findings.append(Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,), plain=NOTHING_HELD_OUT))
     elif too_few is not None:
         findings.append(too_few)
     if test is not None and can_judge:

@@ -8,6 +8,7 @@ from pyrobnn._core.remedies import Remedy, Spelling, mended
 Kind = Literal["warning", "note", "fine"]
 HELD_OUT = "held-out data"
 """Name of the finding that few data, or none, were held out."""
+NOTHING_HELD_OUT = "no data were held out"
 BASELINE = "baseline"
 """Name of the finding that compares a fit with a constant and a linear model; it comes first."""
 CLASSES = "classes"
@@ -118,8 +119,8 @@ class Diagnosis:
                 return f"Use it with care: {reason}, though this may be chance ({said})."
             return f"Do not trust it yet: {reason} ({said})."
         notes = {finding.name: finding for finding in self._of_kind("note")}
-        if HELD_OUT in notes and "No data" in notes[HELD_OUT].text:
-            return "Whether it can be trusted is open: no data were held out."
+        if HELD_OUT in notes and notes[HELD_OUT].plain == NOTHING_HELD_OUT:
+            return f"Whether it can be trusted is open: {NOTHING_HELD_OUT}."
         if HELD_OUT in notes:
             return f"Use it with care: {notes[HELD_OUT].in_plain_words}."
         compared = notes.get(BASELINE)

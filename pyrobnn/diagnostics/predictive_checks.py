@@ -186,7 +186,9 @@ def _finding(  # noqa: PLR0917
     p_value = 2 * float(tails)
     if name == "coverage":
         p_value = max(p_value, _binomial(value, num))
-    if prediction.is_classification:  # a few errors are far from normal
+    if not math.isfinite(value) or not math.isfinite(error):
+        p_value = _of_rank(value, simulated)
+    elif prediction.is_classification:  # a few errors are far from normal
         p_value = max(p_value, _of_rank(value, simulated))
     words, shift = _WORDS[name], _SHIFT.get(name, 0.0)
     template = words.fine if p_value >= level else words.high if value > expected else words.low

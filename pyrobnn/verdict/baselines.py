@@ -314,9 +314,9 @@ _EXAMPLES: dict[Basis, str] = {
 def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> Verdict:
     """Compare the log scores of a fit and of the baselines, example by example.
 
-    It warns if the fit is worse than the constant, or if it is not shown to be better and gains at most 0.05 nats per
-    example with that confidence. It also warns if the fit attains less than 80 % of the linear model's gain over the
-    constant. To be called better than a baseline, a p-value below 0.05 is enough. The
+    It warns if a score is not finite, if the fit is worse than the constant, or if it is not shown to be better and
+    gains at most 0.05 nats per example with that confidence. It also warns if the fit attains less than 80 % of the
+    linear model's gain over the constant. To be called better than a baseline, a p-value below 0.05 is enough. The
     examples that a fit was trained on never show that it is good.
 
     Args:
@@ -325,6 +325,11 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
         level: the p-value below which a difference counts.
         basis: the examples.
     """
+    if lost := int((~scores.isfinite()).sum()):
+        text = (
+            f"The fit takes {lost} of {counted(len(scores), _EXAMPLES[basis])} for impossible: its score is not finite."
+        )
+        return Verdict("warning", text, plain="it takes targets for impossible that are there")
     over_constant = _Gain.of(scores - baselines["constant"])
     shown = max(level, _SHOWN)
     is_better = 1 - over_constant.below(0.0) < shown
@@ -355,17 +360,15 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
             return Verdict("warning", text, short.below(0.0), is_better, plain)
         over_linear = _Gain.of(scores - linear)
         if 1 - over_linear.below(0.0) >= shown and is_better:
-            keep = "The linear model is simpler: keep it unless more data tell them apart."
-            is_worse = over_linear.below(0.0) < level
-            text = (
-                "The fit predicts a little worse than"
-                if is_worse
-                else "Nothing shows that the fit predicts better than"
-            )
+            keep, text = "keep it unless more data tell them apart", "Nothing shows that the fit predicts better than"
             plain = "a linear model, which is simpler, predicts as well, uncertainty included"
             if over_linear.mean > 0:
                 plain = "its lead over a linear model, uncertainty included, may be chance"
-            return Verdict("note", f"{text} a linear model. {keep} {numbers}", is_better=True, plain=plain)
+            elif over_linear.below(0.0) < level:
+                keep, text = "keep it", "The fit predicts a little worse than"
+                plain = "a linear model, which is simpler, predicts a little better, uncertainty included"
+            text = f"{text} a linear model. The linear model is simpler: {keep}. {numbers}"
+            return Verdict("note", text, is_better=True, plain=plain)
     if not is_better and over_constant.mean > _NEGLIGIBLE:
         text = f"{len(scores)} examples are too few to tell the fit from a constant by their log scores"
         text += ": a gain below two standard errors or so may be chance."
