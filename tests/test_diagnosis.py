@@ -311,7 +311,7 @@ def test_predictions_of_a_class_with_few_held_out_examples_are_not_judged(rare, 
     few_of = [[note for note in one.notes if "held out" in note] for one in (named, diagnosis)]
     assert few_of[0] == [note.replace("of class 1", "of class 'yes'") for note in few_of[1]]
     assert f"No example is predicted as 'no', though 30 of {30 + rare} are: another class" in str(named)
-    assert "It never predicts 'no'." in named.verdict
+    assert "The network never predicts 'no'." in named.verdict
     count = {0: "No examples are", 9: "9 examples are"}.get(rare)
     (said,) = [note for note in diagnosis.notes if "too few to judge" in note] or [None]
     share = {0: "0.11", 9: "0.1"}.get(rare)

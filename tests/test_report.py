@@ -287,7 +287,7 @@ USELESS = dataclasses.replace(BEATEN, plain="nothing shows that it is better", r
 FEW = Finding("held-out data", "note", "Only 12 examples were held out.", plain="too few examples were held out")
 NONE = Finding("held-out data", "note", "No data were held out: nothing tells.", plain="no data were held out")
 UNSURE = dataclasses.replace(BAD.findings[0], p_value=0.004, plain="its predictions are too narrow")
-MISSED = Finding("classes", "note", "No example is predicted as 'yes'.", plain="it never predicts 'yes'")
+MISSED = Finding("classes", "note", "No example is predicted as 'yes'.", plain="the network never predicts 'yes'")
 TRUSTED = "It can be trusted for data like these: none of {} checks gave a reason not to."
 
 
@@ -313,7 +313,7 @@ TRUSTED = "It can be trusted for data like these: none of {} checks gave a reaso
             [NONE, *BAD.findings],
             "Do not trust it yet: its predictions are too wide or too narrow (1 of 3 checks warns).",
         ),
-        ([MISSED, *GOOD.findings], f"{TRUSTED.format(2)} It never predicts 'yes'."),
+        ([MISSED, *GOOD.findings], f"{TRUSTED.format(2)} The network never predicts 'yes'."),
     ],
 )
 def test_the_verdict_says_whether_to_trust_the_fit_and_is_the_first_line(findings, sentence):

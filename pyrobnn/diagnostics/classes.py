@@ -34,8 +34,8 @@ def never_predicted(
         f"No example is predicted as {listed}, though {number} of {len(y)} {'is one' if number == 1 else 'are'}: "
         "another class is more probable each time."
     )
-    plain = f"it never predicts {listed}"
-    if shares[rarest] > _RARE:
+    plain = f"the network never predicts {listed}"
+    if shares[rarest] > _RARE or not shares[rarest]:
         return [Finding(CLASSES, "note", text, plain=plain)]
     chosen = f"{shares[rarest]:.2g}, its share in training"
     column = f"prob_{class_names[rarest]}" if class_names else "its probability"
