@@ -197,7 +197,7 @@ def test_more_inputs_have_observed_against_predicted_and_standardised_units():
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     train = bnn.Data(x, 100 * x.sum(1), standardize=True)
     rendered = report(fitted(train, "gaussian"), train)
-    assert list(rendered.figures)[:2] == ["observed_vs_predicted.png", "coverage.png"]
+    assert list(rendered.figures)[:3] == ["importance.png", "observed_vs_predicted.png", "coverage.png"]
     assert "The model saw standardised targets: subtract" in flat_text(rendered)
 
 

@@ -110,7 +110,6 @@ def render(
     prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
     pictures = _over_the_columns(posterior, scored, columns)
     pictures += _pictures(posterior, train, scored, prediction, class_names)
-    pictures.sort(key=lambda picture: not picture.is_main)
     chains = chains_of(posterior, train)
     spelling: Spelling = "python" if spec is None else "command"
     html = _template().render(
