@@ -300,6 +300,7 @@ TRUSTED = "It can be trusted for data like these: none of {} checks gave a reaso
             [UNSURE, *GOOD.findings],
             "Use it with care: its predictions are too narrow, though this may be chance (1 of 2 checks warns).",
         ),
+        ([UNSURE, UNSURE], "Use it with care: its predictions are too narrow (2 of 2 checks warn)."),
         ([UNSURE, *BAD.findings], "Do not trust it yet: its predictions are too narrow (2 of 3 checks warn)."),
         (
             [*BAD.findings, Finding("baseline", "warning", "No."), Finding("elbo", "warning", "No.")],

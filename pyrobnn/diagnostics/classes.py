@@ -37,10 +37,16 @@ def never_predicted(
     plain = f"the network never predicts {listed}"
     if shares[rarest] > _RARE or not shares[rarest]:
         return [Finding(CLASSES, "note", text, plain=plain)]
-    chosen = f"{shares[rarest]:.2g}, its share in training"
+    limit = f"{shares[rarest]:.2g}"
+    said, is_one = prediction.class_probs[:, rarest] > float(limit), y == rarest
+    price = (
+        f"This is usual for a rare class. A limit of {limit}, its share in training, in place of the most probable "
+        f"class would find {int((said & is_one).sum())} of {int(is_one.sum())}, and call {int((said & ~is_one).sum())} of "
+        f"{int((~is_one).sum())} others {names[rarest]}."
+    )
     column = f"prob_{class_names[rarest]}" if class_names else "its probability"
     rule = Remedy(
-        f"say {names[rarest]} where `prediction.class_probs[:, {rarest}]` is above {chosen}, to find more of them",
-        f"say {names[rarest]} where {column} is above {chosen}, to find more of them",
+        f"say {names[rarest]} where `prediction.class_probs[:, {rarest}] > {limit}`",
+        f"say {names[rarest]} where {column} is above {limit}",
     )
-    return [Finding(CLASSES, "note", f"{text} This is usual for a rare class.", remedies=(rule,), plain=plain)]
+    return [Finding(CLASSES, "note", f"{text} {price}", remedies=(rule,), plain=plain)]

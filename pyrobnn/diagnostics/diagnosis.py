@@ -31,19 +31,20 @@ from pyrobnn.diagnostics.predictive_checks import (
 )
 from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
 from pyrobnn.guides.built import built
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Verdict, fit_baselines
 from pyrobnn.verdict.comparison import compare_with_baselines, sites_at_prior
 from pyrobnn.verdict.left_out import memorised_targets
-from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to, smaller
 
 _ORDER = ("warning", "note", "fine")
 _THREE_ERRORS = 0.00135
 """Probability of a normal number beyond three standard errors on one side."""
 _KHAT_DRAWS = 1000
-_MOST_EXAMPLES = 1000
+_MOST_EXAMPLES, _MOST_FOR_RARE = 1000, 10_000
 _DRAWS_OF_STEPS = 100
 """Draws for targets with point masses, whose distribution function is slow."""
 _MOST_FOR_KHAT = 10_000
@@ -73,7 +74,7 @@ def diagnose(
 
     - training: does the ELBO rise further, or do Markov chains disagree;
     - calibration: are held-out targets biased, too spread out or too close, outside their intervals, or less likely
-      than the fit expects (see `predictive_checks`);
+      than the fit expects, and do errors grow with the prediction more than it says (see `predictive_checks`);
     - baselines: does a constant predict as well, or a linear model better (`pyrobnn.verdict.baselines`), and has the
       fit memorised its targets;
     - uncertainty: does it rank errors worse than chance, does the uncertainty of the weights reach the predictions, and
@@ -91,12 +92,13 @@ def diagnose(
     Args:
         posterior: the fitted posterior.
         train: the training data: `Data`, a pair (x, y), or a loader, whose examples are all collected in memory.
-        test: held-out data, of which at most 1000 examples are used. With them all judgements of predictions rest on
-            them; fewer than 10, or than 10 that are not of the most frequent class, are not judged. Without them,
-            training data tell what is bad, and never that a fit is good.
+        test: held-out data, of which 1000 examples are used, and up to 10,000 where a class is rare. With them all
+            judgements of predictions rest on them; fewer than 10, or than 10 that are not of the most frequent class,
+            are not judged. Without them, training data tell what is bad, and never that a fit is good.
         num_draws: number of draws S for predictions.
         false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit, split evenly between
-            the tests. The comparison with baselines and the order of the errors need three standard errors.
+            the tests. The comparison with baselines, the order of the errors and their growth need three standard
+            errors.
         seed: seed of draws and simulations; the fit's if not given.
         class_names: names of the classes, for the findings.
 
@@ -113,7 +115,8 @@ def diagnose(
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
     seed = posterior.seed if seed is None else seed
     train, test = collected(train, weighted=True), None if test is None else collected(test)
-    x, y = _some(train if test is None else test, seed)
+    has_labels = as_likelihood(posterior.bnn.settings["likelihood"]).has_labels
+    x, y = _some(train if test is None else test, seed, has_labels=has_labels)
     prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
         few = max(_DRAWS_OF_STEPS, len(members_of(posterior)))
@@ -140,7 +143,7 @@ def diagnose(
         if verdict is not None:
             tries = bad if verdict.kind == "warning" else () if verdict.is_better else (_OTHER_INPUTS,)
             findings.append(Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, tries, verdict.plain))
-    findings += _of_layers(posterior, verdict)
+    findings += _of_layers(fit, verdict)
     if test is None:
         text = "No data were held out: nothing here tells how good predictions of new rows are."
         findings.append(Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,), plain=NOTHING_HELD_OUT))
@@ -152,7 +155,7 @@ def diagnose(
         findings += never_predicted(prediction, y, train.y, class_names)
     findings += _of_weights(posterior, train)
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name != BASELINE))
-    return Diagnosis(tuple(findings), false_alarm_rate)
+    return Diagnosis(tuple(findings), false_alarm_rate, 0 if test is None else len(y))
 
 
 def _too_few(y: Tensor, train: Data, class_names: Sequence[str], *, has_classes: bool) -> tuple[Finding | None, bool]:
@@ -191,10 +194,14 @@ def _counted(number: int) -> str:
     return f"{number or 'No'} example{'s are' if number != 1 else ' is'}"
 
 
-def _some(data: Data, seed: int) -> tuple[X, Tensor]:
-    """Return inputs and targets of at most 1000 examples."""
+def _some(data: Data, seed: int, *, has_labels: bool) -> tuple[X, Tensor]:
+    """Return inputs and targets of at most 1000 examples; of more, up to 10,000, if few of them are of some class."""
+    most = _MOST_EXAMPLES
+    if has_labels and data.y.ndim == 1:
+        rarest = int(data.y.unique(return_counts=True)[1].min())
+        most = min(max(most, math.ceil(2 * _TOO_FEW / rarest * len(data))), _MOST_FOR_RARE)
     generator = torch.Generator().manual_seed(derive(seed, "examples"))
-    rows = torch.randperm(len(data), generator=generator)[:_MOST_EXAMPLES].sort().values
+    rows = torch.randperm(len(data), generator=generator)[:most].sort().values
     return data.x[rows], data.y[rows]
 
 
@@ -206,7 +213,8 @@ def _by_steps(posterior: Posterior | Mixture) -> bool:
 def _of_training(fit: Fitted, train: Data, level: float, seed: int) -> list[Finding]:
     posterior = fit.posterior
     chains = chains_of(posterior, train)
-    findings = [] if chains is None else chain_findings(chains, fit.methods[-1] if fit.methods else {})
+    settings = next((table for table in fit.methods if "num_draws" in table), {})
+    findings = [] if chains is None else chain_findings(chains, settings)
     every = (ending_finding(member, fit.section) for member in members_of(posterior))
     endings = [ending for ending in every if ending is not None]
     if _by_steps(posterior) and not endings:
@@ -225,12 +233,13 @@ def _of_held_out(fit: Fitted, prediction: Prediction, x: X, y: Tensor, *, level:
     return findings if ranking is None else [*findings, ranking]
 
 
-def _of_layers(posterior: Posterior | Mixture, verdict: Verdict | None) -> list[Finding]:
+def _of_layers(fit: Fitted, verdict: Verdict | None) -> list[Finding]:
     """Name the layers in which the guide has gone back to the prior: a warning if the predictions are bad, else a note.
 
     Weights may be useful together though each alone stays near its prior: so nothing is said of all layers, or of
     correlated weights, unless the predictions are bad.
     """
+    posterior = fit.posterior
     names = sites_at_prior(posterior)
     weights = [name for name in posterior.bnn.site_names if posterior.bnn.initial_values[name].ndim > 1]
     is_bad = verdict is not None and verdict.kind == "warning"
@@ -246,8 +255,8 @@ def _of_layers(posterior: Posterior | Mixture, verdict: Verdict | None) -> list[
             )
         ]
     end = "No layer is left that learns." if is_all else "Their layers only add noise."
-    tries = () if is_all else (Remedy("leave these layers out", "take fewer layers", ("net.hidden=[10]",)),)
-    return [Finding("prior", "warning", f"{text} {end}", remedies=tries)]
+    tries = () if is_all else (smaller,)
+    return [Finding("prior", "warning", f"{text} {end}", remedies=open_to(fit, tries))]
 
 
 def _of_weights(posterior: Posterior | Mixture, train: Data) -> list[Finding]:

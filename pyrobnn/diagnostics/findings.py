@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.remedies import Remedy, Spelling, mended
 
 Kind = Literal["warning", "note", "fine"]
@@ -26,6 +27,7 @@ PLAIN = {
     "coverage": "its predictive intervals hold too many or too few targets",
     "confidence": "its confidence is wrong",
     "bias": "its predictions are biased",
+    "noise": "its errors depend on the prediction more than it says",
     "surprise": "targets are not as likely as it says",
     "epistemic": "its uncertainty about the weights does not reach the predictions",
     "ranking": "its errors are largest where it is surest",
@@ -76,11 +78,13 @@ class Diagnosis:
 
     Attributes:
         findings: all of them, warnings first, then notes.
-        false_alarm_rate: the chance that any of the tests warns of a good fit, at most.
+        false_alarm_rate: the chance that any of the tests of ELBO and calibration warns of a good fit, at most.
+        num_held_out: number of held-out examples that were looked at; 0 if it is not known.
     """
 
     findings: tuple[Finding, ...]
     false_alarm_rate: float
+    num_held_out: int = 0
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -116,7 +120,8 @@ class Diagnosis:
             warn = "1 of {} checks warns" if len(warnings) == 1 else f"{len(warnings)} of {{}} checks warn"
             reason, said = self.headlines[0].in_plain_words, warn.format(total)
             if all(finding.p_value is not None and finding.p_value > _CLEAR for finding in warnings):
-                return f"Use it with care: {reason}, though this may be chance ({said})."
+                chance = ", though this may be chance" if len(warnings) == 1 else ""
+                return f"Use it with care: {reason}{chance} ({said})."
             return f"Do not trust it yet: {reason} ({said})."
         notes = {finding.name: finding for finding in self._of_kind("note")}
         if HELD_OUT in notes and notes[HELD_OUT].plain == NOTHING_HELD_OUT:
@@ -127,7 +132,8 @@ class Diagnosis:
         if compared is not None and compared.remedies:
             return f"It is of little use yet: {compared.in_plain_words}."
         further = "" if compared is None else f" {_sentence(compared.in_plain_words)}"
-        return f"It can be trusted for data like these: none of {total} checks gave a reason not to.{further}"
+        on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
+        return f"It can be trusted for data like these: none of {total} checks{on} gave a reason not to.{further}"
 
     @property
     def next_step(self) -> Remedy | None:
@@ -145,7 +151,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         step = [] if self.next_step is None else [f"Next: {self.next_step.said('python')}."]
-        rate = f"Tests raise a false alarm in at most {self.false_alarm_rate:.0%} of cases."
+        rate = f"Tests of ELBO and calibration raise a false alarm in at most {self.false_alarm_rate:.0%} of cases."
         return "\n".join([self.verdict, *step, *map(str, self.findings), rate])
 
 

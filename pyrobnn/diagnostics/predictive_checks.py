@@ -29,12 +29,14 @@ from pyrobnn.verdict.remedies import (
     Fitted,
     Try,
     ensemble,
+    heavier_tails,
     longer,
     measured_noise,
     narrower,
     open_to,
     other_guide,
     other_noise,
+    skewed_amounts,
     spread_counts,
     tuned_prior,
     varying_noise,
@@ -83,12 +85,14 @@ def _shift(_: Fitted) -> Remedy:
 _BIASED = (_shift, ensemble)
 _OF_NARROW = (measured_noise, spread_counts, varying_noise, other_noise, ensemble)
 _OF_WIDE = (measured_noise, longer, narrower, other_noise)
+_RELATED = "the rank correlation of their size, in units of the predicted spread, with the median is {value}, {due}"
+_VARIES = "The noise is not the same everywhere, or not as the fit says."
 _SURE = "The share of right labels less the mean confidence is {value}, {due}."
 _WORDS = {
     "bias": _Words(
         f"Targets lie below the predictions: {_SIDE}. The fit is biased, or far too sure of itself.",
         f"Targets lie above the predictions: {_SIDE}. The fit is biased, or far too sure of itself.",
-        f"Targets lie above and below the predictions as chance has it: {_SIDE}.",
+        f"No clear sign that predictions are too high or too low: {_SIDE}.",
         "{:.3f}",
         "its predictions are too high",
         "its predictions are too low",
@@ -100,8 +104,8 @@ _WORDS = {
         "{due}. The noise may be over-estimated, or the posterior too vague.",
         "The predictions are too narrow: ranks of the targets in them spread {value} times as much as uniform ones, "
         "{due}. The noise may be under-estimated, or the posterior too narrow.",
-        "Predictions are as wide as they should be: ranks of the targets in them spread {value} times as much as "
-        "uniform ones, {due}.",
+        "No clear sign that predictions are too wide or too narrow: ranks of the targets in them spread {value} times "
+        "as much as uniform ones, {due}.",
         "{:.2f}",
         _WIDE,
         _NARROW,
@@ -111,7 +115,8 @@ _WORDS = {
     "coverage": _Words(
         "The central 95 % of the predictive distributions hold {value} of the targets, {due}: they are too narrow.",
         "The central 95 % of the predictive distributions hold {value} of the targets, {due}: they are too wide.",
-        "The central 95 % of the predictive distributions hold {value} of the targets, {due}.",
+        "No clear sign that intervals hold too many or too few targets: the central 95 % of the predictive "
+        "distributions hold {value} of them, {due}.",
         "{:.1%}",
         _NARROW,
         _WIDE,
@@ -121,32 +126,45 @@ _WORDS = {
     "confidence": _Words(
         f"The fit is over-confident: it is right less often than it says. {_SURE}",
         f"The fit is under-confident: it is right more often than it says. {_SURE}",
-        f"The fit is right as often as it says. {_SURE}",
+        f"No clear sign that the fit is right more or less often than it says. {_SURE}",
         "{:.1%}",
         "it is surer of its classes than it should be",
         "it is less sure of its classes than it could be",
         (narrower, tuned_prior, ensemble),
         (longer, narrower, tuned_prior),
     ),
+    "noise": _Words(
+        f"Errors shrink as the prediction grows: {_RELATED}. {_VARIES}",
+        f"Errors grow with the prediction: {_RELATED}. {_VARIES}",
+        f"No clear sign that errors grow or shrink with the prediction: {_RELATED}.",
+        "{:z.2f}",
+        "its errors shrink as the prediction grows, more than it says",
+        "its errors grow with the prediction, more than it says",
+        (varying_noise, ensemble),
+        (skewed_amounts, spread_counts, varying_noise, ensemble),
+    ),
     "surprise": _Words(
         "Targets are less likely than the fit expects of itself: their mean log score is {value} nats, {due}. It "
         "misses something, such as outliers, or a difference between training and held-out examples.",
         "Targets are more likely than the fit expects of itself: their mean log score is {value} nats, {due}. Its "
         "predictions are vaguer than the data call for.",
-        "Targets are as likely as the fit expects of itself: their mean log score is {value} nats, {due}.",
+        "No clear sign that targets are more or less likely than the fit expects of itself: their mean log score is "
+        "{value} nats, {due}.",
         "{:.2f}",
         "some targets are far less likely than it expects, such as outliers",
         "its predictions are vaguer than they need be",
-        (other_noise, spread_counts, _shift),
+        (other_noise, spread_counts, heavier_tails, _shift),
         _OF_WIDE,
     ),
 }
 _SHIFT = {"bias": 0.5}
 """Offset added to a statistic for display."""
+_LEVELS = {"noise": 0.0027}
+"""The level of a statistic that has its own: three standard errors in both tails."""
 
 
 def statistics_of(prediction: Prediction) -> tuple[str, ...]:
-    """Return the names of the statistics that such predictions have."""
+    """Return the names of the statistics that share a false-alarm rate."""
     if prediction.has_quantiles:
         return ("bias", "spread", "coverage", "surprise")
     return ("confidence", "surprise") if prediction.is_classification else ("surprise",)
@@ -157,7 +175,8 @@ def predictive_findings(
 ) -> list[Finding]:
     """Compare statistics of held-out targets y (N,) or (N, K) and of simulated targets (R, N, ...).
 
-    A statistic counts as wrong if Student's t of its distance from the simulated mean has a p-value below `level`. Each
+    A statistic counts as wrong if Student's t of its distance from the simulated mean has a p-value below `level`, or
+    beyond three standard errors for the correlation of errors and predictions. Each
     simulation takes a draw of the weights that is not in `prediction`. All is in original units. Remedies are
     those that are open to the fit.
     """
@@ -165,7 +184,15 @@ def predictive_findings(
     statistics = _statistics(prediction, seed)
     repeated = [statistics(each) for each in simulated.to(targets.device)]
     return [
-        _finding(name, value, np.array([each[name] for each in repeated]), level, prediction, targets.numel(), fit)
+        _finding(
+            name,
+            value,
+            np.array([each[name] for each in repeated]),
+            _LEVELS.get(name, level),
+            prediction,
+            targets.numel(),
+            fit,
+        )
         for name, value in statistics(targets).items()
     ]
 
@@ -222,6 +249,7 @@ def _binomial(share: float, num: int) -> float:
 def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[str, float]]:
     """Return the function that computes the statistics of targets."""
     if prediction.has_quantiles:
+        medians = _ranks(prediction.quantile(0.5))
 
         def by_kind(y: Tensor) -> dict[str, float]:
             away = pit(prediction, y, seed=seed).double() - 0.5
@@ -229,6 +257,7 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
                 "bias": float(away.mean()),
                 "spread": float(12 * away.square().mean()),
                 "coverage": float((away.abs() <= _INSIDE / 2).double().mean()),
+                "noise": float((_ranks(away.abs()) * medians).sum(0).mean()),
             }
 
     elif prediction.is_classification:
@@ -243,6 +272,17 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
             return {}
 
     return lambda y: by_kind(y) | {"surprise": float(prediction.log_prob(y).double().mean())}
+
+
+def _ranks(values: Tensor) -> np.ndarray:
+    """Return the ranks in each column of values (N,) or (N, K) as vectors of mean 0 and length 1, or 0 if all alike.
+
+    Their products are Spearman's rank correlations.
+    """
+    from scipy.stats import rankdata
+
+    ranks = rankdata(values.cpu().numpy().reshape(len(values), -1), axis=0) - (len(values) + 1) / 2
+    return ranks / np.linalg.norm(ranks, axis=0).clip(1e-9)
 
 
 def epistemic_finding(prediction: Prediction, fit: Fitted | None = None) -> Finding:
@@ -323,7 +363,8 @@ def ranking_finding(
     left = f"dropping the least sure examples first leaves {observed:.2f} of the error on average"
     numbers = f"{left}, dropping them at random {chance.mean():.2f}"
     if p_value >= level:
-        return Finding("ranking", "fine", f"The uncertainty ranks errors no worse than chance: {numbers}.", p_value)
+        text = f"No clear sign that the uncertainty ranks errors worse than chance: {numbers}."
+        return Finding("ranking", "fine", text, p_value)
     text = (
         f"The uncertainty ranks errors worse than chance: {numbers} ± {error:.2f}. Errors are larger where the fit is "
         "surer: do not select examples by it."

@@ -263,7 +263,7 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
         Finding(**finding | {"remedies": tuple(map(_remedy, finding.get("remedies", ())))})
         for finding in table["findings"]
     )
-    return Diagnosis(findings, table["false_alarm_rate"])
+    return Diagnosis(findings, table["false_alarm_rate"], table.get("num_held_out", 0))
 
 
 def _remedy(table: dict[str, Any]) -> Remedy:

@@ -8,6 +8,7 @@ from torch import Tensor
 from pyrobnn import nets
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import described
+from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -19,6 +20,8 @@ _FEW_UNITS = 10
 _FEW_WEIGHTS = 1000
 _DIGITS = 4
 """Significant digits that a number has at most if somebody gave it; measured numbers have more."""
+_HEAVY = 2.5
+"""Degrees of freedom of a Student-t with heavy tails; the variance is finite above 2."""
 _SOME_SKEW = 1.0
 """Skewness from which a log-normal is tried for positive targets."""
 
@@ -44,6 +47,11 @@ class Fitted:
     def types(self) -> set[str]:
         """The names of the methods."""
         return {str(table.get("type")) for table in [*self.methods, *self.posterior.record.methods]}
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether the fit holds draws of Markov chains."""
+        return built(members_of(self.posterior)[0].guide).chains() is not None
 
     @property
     def section(self) -> str:
@@ -72,8 +80,8 @@ class Fitted:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The lengths in steps or epochs that were given for the fit."""
-        svi = next((table for table in self.methods if "max_steps" in table), {})
+        """The lengths in steps or epochs that were given for the fit; none of one whose chains only start at it."""
+        svi = {} if self.has_chains else next((table for table in self.methods if "max_steps" in table), {})
         return {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
 
 
@@ -137,20 +145,36 @@ def varying_noise(fit: Fitted) -> Remedy | None:
     )
 
 
+def skewed_amounts(fit: Fitted) -> Remedy | None:
+    """Return a log-normal, in place of a Gaussian for skewed amounts."""
+    if fit.likelihood != "gaussian" or fit.y is None or not _is_skewed(fit.y.double()):
+        return None
+    return Remedy(
+        "take a log-normal, as all targets are positive and skewed, `likelihood=bnn.likelihoods.LogNormal()`",
+        "take a log-normal, as all targets are positive and skewed",
+        ("likelihood.type=log_normal",),
+    )
+
+
 def other_noise(fit: Fitted) -> Remedy | None:
     """Return another shape than a Gaussian: log-normal for skewed amounts, or else one with heavy tails."""
     if fit.likelihood != "gaussian":
         return None
-    if fit.y is not None and _is_skewed(fit.y.double()):
-        return Remedy(
-            "take a log-normal, as all targets are positive and skewed, `likelihood=bnn.likelihoods.LogNormal()`",
-            "take a log-normal, as all targets are positive and skewed",
-            ("likelihood.type=log_normal",),
-        )
-    return Remedy(
+    return skewed_amounts(fit) or Remedy(
         "look for outliers, and take noise with heavy tails, `likelihood=bnn.likelihoods.StudentT()`",
         "look for outliers, and take noise with heavy tails",
         ("likelihood.type=student_t",),
+    )
+
+
+def heavier_tails(fit: Fitted) -> Remedy | None:
+    """Return heavier tails, in place of a Student-t of more degrees of freedom."""
+    df = fit.table("likelihood").get("df")
+    if fit.likelihood != "student_t" or (isinstance(df, float) and df <= _HEAVY):
+        return None
+    words = "let the noise have heavier tails"
+    return Remedy(
+        f"{words}, `likelihood=bnn.likelihoods.StudentT(df={_HEAVY:g})`", words, (f"likelihood.df={_HEAVY:g}",)
     )
 
 
@@ -187,9 +211,9 @@ def ensemble(fit: Fitted) -> Remedy | None:
 
 
 def smaller(fit: Fitted) -> Remedy | None:
-    """Return a small network, in place of a large one."""
+    """Return a small network, in place of a large one of dense layers."""
     net = fit.posterior.bnn.settings["net"]
-    if isinstance(net, nets.MLP) and (len(net.hidden) == 0 or (len(net.hidden) == 1 and net.hidden[0] <= _FEW_UNITS)):
+    if not isinstance(net, nets.MLP) or len(net.hidden) == 0 or (len(net.hidden) == 1 and net.hidden[0] <= _FEW_UNITS):
         return None
     words = "take one small hidden layer"
     return Remedy(f"{words}, `bnn.MLP(..., [{_FEW_UNITS}], ...)`", words, (f"net.hidden=[{_FEW_UNITS}]",))
@@ -205,7 +229,7 @@ def tuned_prior(fit: Fitted) -> Remedy | None:
 
 def sampled(fit: Fitted) -> Remedy | None:
     """Return Markov chains, for few weights that were not sampled."""
-    if fit.types & {"nuts", "hmc", "mclmc"} or fit.posterior.bnn.num_weights > _FEW_WEIGHTS:
+    if fit.has_chains or fit.posterior.bnn.num_weights > _FEW_WEIGHTS:
         return None
     return Remedy("draw from the posterior by Markov chains, `bnn.NUTS()`", "draw by Markov chains", ("fit.type=nuts",))
 
