@@ -41,8 +41,8 @@ def never_predicted(
     said, is_one = prediction.class_probs[:, rarest] > float(limit), y == rarest
     price = (
         f"This is usual for a rare class. A limit of {limit}, its share in training, in place of the most probable "
-        f"class would find {int((said & is_one).sum())} of {int(is_one.sum())}, and call {int((said & ~is_one).sum())} of "
-        f"{int((~is_one).sum())} others {names[rarest]}."
+        f"class would find {int((said & is_one).sum())} of {int(is_one.sum())}, and call {int((said & ~is_one).sum())} "
+        f"of {int((~is_one).sum())} others {names[rarest]}."
     )
     column = f"prob_{class_names[rarest]}" if class_names else "its probability"
     rule = Remedy(
