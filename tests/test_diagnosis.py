@@ -15,7 +15,7 @@ from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import StudentT
-from pyrobnn.verdict.remedies import Fitted, heavier_tails, skewed_amounts
+from pyrobnn.verdict.remedies import Fitted, amounts, heavier_tails, open_to
 
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3
 TESTED = {"bias", "spread", "coverage", "noise", "surprise", "confidence"}
@@ -254,18 +254,45 @@ def test_p_values_of_errors_that_do_not_depend_on_the_prediction_are_uniform():
 def test_remedies_of_noise_by_the_likelihood_and_the_targets():
     """Amounts may be log-normal; a Student-t gets fewer degrees of freedom, once."""
 
-    def fitted(likelihood, y):
-        model = bnn.BNN(nn.Linear(1, 1), likelihood=likelihood, prior="normal")
+    def fitted(likelihood, y, outputs=1):
+        model = bnn.BNN(nn.Linear(1, outputs), likelihood=likelihood, prior="normal")
         return Fitted(model.fit(bnn.Data(y[:, None], y), guide="map", steps=1, progress=False), y)
 
     y = torch.exp(torch.randn(50, generator=torch.Generator().manual_seed(0)))
     known = bnn.likelihoods.Gaussian(1.0)
-    assert skewed_amounts(fitted(known, y)).settings == ("likelihood.type=log_normal",)
-    assert skewed_amounts(fitted(known, y.log())) is None
+    assert amounts(fitted(known, y)).settings == ("likelihood.type=log_normal",)
+    assert amounts(fitted(known, y.log())) is None
+    assert amounts(fitted(bnn.likelihoods.Gaussian("heteroscedastic"), y, 2)) is None
     heavy = heavier_tails(fitted(bnn.likelihoods.StudentT(scale=1.0), y))
     assert heavy.settings == ("likelihood.df=2.5",)
     assert heavier_tails(fitted(bnn.likelihoods.StudentT(scale=1.0, df=2.5), y)) is None
     assert heavier_tails(fitted(known, y)) is None
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "student_t", "poisson"])
+def test_a_spec_takes_each_advice_for_predictions(kind, tmp_path):
+    """A network gets the outputs that another likelihood needs: amounts with one column of numbers, or counts."""
+    from pyrobnn.diagnostics.predictive_checks import _WORDS
+    from pyrobnn.runs.overrides import apply_overrides
+    from pyrobnn.runs.spec import RunSpec
+
+    (tmp_path / "t.csv").write_text("a,y\n" + "\n".join(f"{i % 7},{1 + (i * i) % 11}" for i in range(40)))
+    net, likelihood = {"type": "mlp", "in_features": 1, "hidden": [20], "out_features": 1}, {"type": kind}
+    fit = {"type": "svi", "steps": 2, "seed": 0}
+    tables = {
+        "data": {"path": str(tmp_path / "t.csv"), "target": "y", "standardize": kind != "poisson"},
+        "net": net,
+        "prior": {"type": "normal"},
+        "likelihood": likelihood,
+        "fit": fit,
+    }
+    prepared = RunSpec.from_dict(tables).prepare()
+    posterior = prepared.bnn.fit(prepared.train, guide="mean_field", steps=2, progress=False)
+    tries = {one for words in _WORDS.values() for one in (*words.if_low, *words.if_high)}
+    changes = {remedy.settings for remedy in open_to(Fitted(posterior, prepared.train.y), tries)}
+    assert len(changes) > 3
+    for settings in changes:
+        RunSpec.from_dict(apply_overrides(tables, settings)).prepare()
 
 
 def class_prediction(confidence, num=2000):
@@ -390,8 +417,8 @@ def test_a_rare_class_that_is_never_predicted_has_a_threshold():
     assert found.kind == "note"
     assert found.text.startswith("No example is predicted as 'yes', though 6 of 100 are: another class is more")
     assert found.said("command").endswith(
-        "A limit of 0.06, its share in training, in place of the most probable class would find 6 of 6, and call 94 of "
-        "94 others 'yes'. To mend it, say 'yes' where prob_yes is above 0.06."
+        "its share in training is 0.06. To mend it, say 'yes' where prob_yes is above 0.06, to find 6 of 6, and call "
+        "94 of 94 others so."
     )
     assert "`prediction.class_probs[:, 1] > 0.06`" in found.said()
     assert never_predicted(class_prediction(0.9, 100), torch.zeros(100).long(), y) == []

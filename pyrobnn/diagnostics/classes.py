@@ -38,15 +38,15 @@ def never_predicted(
     if shares[rarest] > _RARE or not shares[rarest]:
         return [Finding(CLASSES, "note", text, plain=plain)]
     limit = f"{shares[rarest]:.2g}"
-    said, is_one = prediction.class_probs[:, rarest] > float(limit), y == rarest
+    said, is_one = prediction.class_probs[:, rarest].cpu() > float(limit), y.cpu() == rarest
     price = (
-        f"This is usual for a rare class. A limit of {limit}, its share in training, in place of the most probable "
-        f"class would find {int((said & is_one).sum())} of {int(is_one.sum())}, and call {int((said & ~is_one).sum())} "
-        f"of {int((~is_one).sum())} others {names[rarest]}."
+        f"to find {int((said & is_one).sum())} of {int(is_one.sum())}, and call {int((said & ~is_one).sum())} of "
+        f"{int((~is_one).sum())} others so"
     )
     column = f"prob_{class_names[rarest]}" if class_names else "its probability"
     rule = Remedy(
-        f"say {names[rarest]} where `prediction.class_probs[:, {rarest}] > {limit}`",
-        f"say {names[rarest]} where {column} is above {limit}",
+        f"say {names[rarest]} where `prediction.class_probs[:, {rarest}] > {limit}`, {price}",
+        f"say {names[rarest]} where {column} is above {limit}, {price}",
     )
-    return [Finding(CLASSES, "note", f"{text} {price}", remedies=(rule,), plain=plain)]
+    usual = f"This is usual for a rare class: its share in training is {limit}."
+    return [Finding(CLASSES, "note", f"{text} {usual}", remedies=(rule,), plain=plain)]

@@ -28,6 +28,7 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.remedies import (
     Fitted,
     Try,
+    amounts,
     ensemble,
     heavier_tails,
     longer,
@@ -36,7 +37,6 @@ from pyrobnn.verdict.remedies import (
     open_to,
     other_guide,
     other_noise,
-    skewed_amounts,
     spread_counts,
     tuned_prior,
     varying_noise,
@@ -141,7 +141,7 @@ _WORDS = {
         "its errors shrink as the prediction grows, more than it says",
         "its errors grow with the prediction, more than it says",
         (varying_noise, ensemble),
-        (skewed_amounts, spread_counts, varying_noise, ensemble),
+        (amounts, spread_counts, varying_noise, ensemble),
     ),
     "surprise": _Words(
         "Targets are less likely than the fit expects of itself: their mean log score is {value} nats, {due}. It "

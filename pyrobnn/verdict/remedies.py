@@ -10,6 +10,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import described
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
+from pyrobnn.likelihoods.gaussian import Gaussian
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import Table
@@ -22,6 +23,7 @@ _DIGITS = 4
 """Significant digits that a number has at most if somebody gave it; measured numbers have more."""
 _HEAVY = 2.5
 """Degrees of freedom of a Student-t with heavy tails; the variance is finite above 2."""
+_VARYING = ("likelihood.type=gaussian", "likelihood.scale=heteroscedastic")
 _SOME_SKEW = 1.0
 """Skewness from which a log-normal is tried for positive targets."""
 
@@ -138,29 +140,31 @@ def varying_noise(fit: Fitted) -> Remedy | None:
     """Return noise that depends on the inputs, in place of a Gaussian of one scale."""
     if fit.likelihood != "gaussian" or fit.noise == "heteroscedastic":
         return None
+    words, net = "let the noise depend on the inputs", fit.posterior.bnn.settings["net"]
+    num = None if fit.y is None else Gaussian("heteroscedastic").num_outputs(fit.y)
+    width = () if num is None or not isinstance(net, nets.MLP) else (f"net.out_features={num}",)
     return Remedy(
-        "let the noise depend on the inputs, `likelihood=bnn.likelihoods.Gaussian('heteroscedastic')`",
-        "let the noise depend on the inputs",
-        ("likelihood.type=gaussian", "likelihood.scale=heteroscedastic"),
+        f"{words}, `likelihood=bnn.likelihoods.Gaussian('heteroscedastic')` and {num or 'twice as many'} outputs",
+        words,
+        (*_VARYING, *width),
     )
 
 
-def skewed_amounts(fit: Fitted) -> Remedy | None:
-    """Return a log-normal, in place of a Gaussian for skewed amounts."""
-    if fit.likelihood != "gaussian" or fit.y is None or not _is_skewed(fit.y.double()):
+def amounts(fit: Fitted) -> Remedy | None:
+    """Return a log-normal, in place of a Gaussian of one scale for positive targets."""
+    if fit.likelihood != "gaussian" or fit.noise == "heteroscedastic" or fit.y is None or not _is_positive(fit.y):
         return None
-    return Remedy(
-        "take a log-normal, as all targets are positive and skewed, `likelihood=bnn.likelihoods.LogNormal()`",
-        "take a log-normal, as all targets are positive and skewed",
-        ("likelihood.type=log_normal",),
-    )
+    words = "take a log-normal, whose errors are in per cent, as all targets are positive"
+    return Remedy(f"{words}, `likelihood=bnn.likelihoods.LogNormal()`", words, ("likelihood.type=log_normal",))
 
 
 def other_noise(fit: Fitted) -> Remedy | None:
     """Return another shape than a Gaussian: log-normal for skewed amounts, or else one with heavy tails."""
     if fit.likelihood != "gaussian":
         return None
-    return skewed_amounts(fit) or Remedy(
+    if fit.y is not None and _is_positive(fit.y) and _skewness(fit.y) > _SOME_SKEW and (remedy := amounts(fit)):
+        return remedy
+    return Remedy(
         "look for outliers, and take noise with heavy tails, `likelihood=bnn.likelihoods.StudentT()`",
         "look for outliers, and take noise with heavy tails",
         ("likelihood.type=student_t",),
@@ -178,10 +182,14 @@ def heavier_tails(fit: Fitted) -> Remedy | None:
     )
 
 
-def _is_skewed(y: Tensor) -> bool:
-    """Return whether targets are a column of positive numbers with a long tail."""
-    is_positive = y.ndim == 1 and bool((y > 0).all())
-    return is_positive and float(((y - y.mean()) / y.std()).pow(3).mean()) > _SOME_SKEW
+def _is_positive(y: Tensor) -> bool:
+    """Return whether targets are a column of positive numbers."""
+    return y.ndim == 1 and bool((y > 0).all())
+
+
+def _skewness(y: Tensor) -> float:
+    y = y.double()
+    return float(((y - y.mean()) / y.std()).pow(3).mean())
 
 
 def spread_counts(fit: Fitted) -> Remedy | None:
