@@ -260,6 +260,18 @@ def test_columns_that_never_vary_are_named_as_in_the_file(tmp_path):
     assert not load_table(write(tmp_path / "t.csv", frame[["a", "y"]]), "y").doubts
 
 
+def test_a_column_that_numbers_the_rows_is_named(tmp_path):
+    """In any order, and not if it is the only column."""
+    numbers = np.random.default_rng(0).permutation(ROWS) + 1001
+    frame = pd.DataFrame({"my no": numbers, "a": np.arange(ROWS) / 7, "y": np.arange(ROWS) / 3})
+    (line,) = load_table(write(tmp_path / "t.csv", frame), "y").doubts
+    ends, option = f"1001 to {1000 + ROWS}", "--set data.id='my no'"
+    assert line == f"column 'my no': numbers the rows, {ends}: leave it out if it only names them ({option})"
+    assert not load_table(write(tmp_path / "t.csv", frame[["my no", "y"]]), "y").doubts
+    frame.loc[3, "my no"] += 5000
+    assert not load_table(write(tmp_path / "t.csv", frame), "y").doubts
+
+
 @pytest.fixture
 def copied(tmp_path):
     """A table of 120 rows, the last 60 of which are copies under other names."""

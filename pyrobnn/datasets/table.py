@@ -97,7 +97,12 @@ def load_table(
         table.target.reason,
         encoder,
         (*table.inputs.notes, *lines),
-        (*_constants(columns), *_gaps(columns), *_beyond(table.inputs.columns.iloc[held_out.numpy()], encoder)),
+        (
+            *_numberings(table.inputs.columns),
+            *_constants(columns),
+            *_gaps(columns),
+            *_beyond(table.inputs.columns.iloc[held_out.numpy()], encoder),
+        ),
         groups,
         test,
     )
@@ -211,6 +216,17 @@ def _outside(name: str, columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> 
 
 def _count(chosen: "pd.Series") -> str:
     return counted(int(chosen.sum()), "row")
+
+
+def _numberings(columns: "pd.DataFrame") -> list[str]:
+    """Return a line for each column of consecutive whole numbers, each once, which may only name the rows."""
+    lines = []
+    for name in map(str, columns if len(columns.columns) > 1 else ()):
+        values = columns[name]
+        if values.dtype.kind in "iuf" and values.nunique() == len(values) == values.max() - values.min() + 1:
+            option, ends = f"--set data.id={quote(name)}", f"{values.min():.0f} to {values.max():.0f}"
+            lines.append(f"column {name!r}: numbers the rows, {ends}: leave it out if it only names them ({option})")
+    return lines
 
 
 def _constants(columns: "pd.DataFrame") -> list[str]:
