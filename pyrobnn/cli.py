@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from typer.core import TyperGroup
 
 from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError, printable
+from pyrobnn._core.errors import InputError, nearest, printable
 from pyrobnn._core.remedies import reader
 from pyrobnn._core.table_files import check_names, ending
 from pyrobnn._core.waiting import waiting
@@ -27,6 +27,8 @@ from pyrobnn.runs.spec_files import check_values, first_line, not_of_data, read_
 _UNFINISHED = ".unfinished"
 """Suffix of the name of a run folder until its fit is done."""
 _LOADING = "loading torch and Pyro"
+_NoSuchOption: Any = sys.modules[typer.BadParameter.__module__].NoSuchOption
+"""The error of click, or of typer's own copy of it, for an unknown option."""
 
 
 @contextmanager
@@ -60,6 +62,10 @@ class _PlainErrors(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except _NoSuchOption as error:
+            near = nearest(error.option_name, error.possibilities or ())
+            error.possibilities = near and [near]
+            raise
         except (InputError, OSError) as error:
             _fail(error, code=2)
         except FloatingPointError as error:

@@ -210,6 +210,13 @@ def test_user_errors_are_one_line(arguments, message, here):
 
 
 @pytest.mark.slow
+def test_the_nearest_option_is_suggested():
+    refused = invoke("fit", "my.csv", "--taget", "y")
+    assert refused.exit_code == 2
+    assert "--target" in refused.output
+    assert "--set" not in refused.output
+
+
 def test_errors_in_a_table_are_one_line(here):
     assert invoke("fit", "spec.toml", "--out", "r").exit_code == 0
     (here / "new.csv").write_text("y\n1\n", encoding="utf-8")

@@ -560,9 +560,9 @@ class NoNetwork:
 
 
 REFUSALS = {
-    "rate of 1": (lambda: Dropout(1.0), "`rate`: Input should be less than 1"),
-    "negative rate": (lambda: Dropout(input_rate=-0.1), "`input_rate`: Input should be greater than or equal to 0"),
-    "temperature of 0": (lambda: Dropout(temperature=0.0), "`temperature`: Input should be greater than 0"),
+    "rate of 1": (lambda: Dropout(1.0), "`rate` must be less than 1"),
+    "negative rate": (lambda: Dropout(input_rate=-0.1), "`input_rate` must be greater than or equal to 0"),
+    "temperature of 0": (lambda: Dropout(temperature=0.0), "`temperature` must be greater than 0"),
     "no network": (lambda: Dropout().build(NoNetwork(), X, Y), "NoNetwork has no network there"),
     "a dropout layer": (
         lambda: built("dropout", make(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.Linear(2, 1)))),

@@ -317,7 +317,7 @@ REFUSED = {
         "Gaussian(scale=(0.1, 0.2, 0.3)) has 3 noise scales, and targets of shape (4, 2) have 2 columns",
     ),
     "width": (check(StudentT("heteroscedastic"), TWO, 2), "needs 4 network outputs for targets of shape (4, 2)"),
-    "no mean": (lambda: StudentT(df=1.0), "StudentT: `df`: Input should be greater than 1"),
+    "no mean": (lambda: StudentT(df=1.0), "StudentT: `df` must be greater than 1"),
     "no limit": (CensoredGaussian, "CensoredGaussian needs a limit"),
     "limits": (lambda: CensoredGaussian(2.0, 1.0), "`lower` must lie below `upper`, got 2.0 and 1.0"),
     "fractions": (check(Poisson(), [0.5, 1.0], 1), "Poisson needs whole-number counts, got values such as 0.5"),

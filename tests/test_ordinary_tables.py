@@ -396,7 +396,7 @@ def test_changes_and_options_are_checked_before_the_table_is_read(tmp_path, monk
     for options, message in {
         ("--set", "data.mising=impute"): "[data] unknown setting `mising`",
         ("--set", "fit.stepz=3"): "[fit] unknown setting `stepz`",
-        ("--categories", "many"): "Input should be 'onehot' or 'ordinal', got 'many'",
+        ("--categories", "many"): "must be 'onehot' or 'ordinal', got 'many'",
         ("--drop", "b"): "t.csv has no column 'b'",
     }.items():
         done = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["fit", "t.csv", "--target", "y", *options])

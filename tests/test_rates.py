@@ -179,8 +179,8 @@ REFUSED = {
         lambda: fit({"*": 0.1, "guide.rho": 0.01}),
         "'guide.rho' matches nothing that an earlier pattern",
     ),
-    "not positive": (lambda: bnn.SVI(lr={"*": -0.1}), "`lr`: Input should be greater than 0, got -0.1"),
-    "no number": (lambda: bnn.SVI(lr="fast"), "`lr`: Input should be a valid number, .* got 'fast'"),
+    "not positive": (lambda: bnn.SVI(lr={"*": -0.1}), "`lr` must be greater than 0, got -0.1"),
+    "no number": (lambda: bnn.SVI(lr="fast"), "`lr` must be a number, got 'fast'"),
     "a rate of the optimizer": (
         lambda: bnn.SVI(lr=RATES, optimizer={"type": "sgd", "lr": 0.1}),
         "`lr` has rates by name, and `lr` of the optimizer is one for all: leave it out",
@@ -189,7 +189,7 @@ REFUSED = {
         lambda: bnn.SVI(lr=RATES, schedule={"type": "one_cycle_lr", "max_lr": 0.1}),
         "and `max_lr` of the schedule is one for all",
     ),
-    "IVON": (lambda: bnn.IVON(lr={"*": 0.1}), "IVON: `lr`: Input should be a valid number"),
+    "IVON": (lambda: bnn.IVON(lr={"*": 0.1}), "IVON: `lr` must be a number"),
 }
 
 

@@ -140,7 +140,7 @@ REFUSED = {
     "of another method": ("[fit]\nstarts = 2\n", "`starts` is a setting of evidence_framework: name the method by"),
     "no positive step size": (
         '[fit]\ntype = "sgld"\nstep_size = 0.0\n',
-        r"\[fit\] SGLD: `step_size`: Input should be greater than 0",
+        r"\[fit\] SGLD: `step_size` must be greater than 0",
     ),
     "validation": (
         NUTS,

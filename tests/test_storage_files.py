@@ -154,7 +154,7 @@ DAMAGES = {
     "other guide": ("p", sealed(guide={"type": "map"}), "does not fit the guide: 'loc' is saved but not"),
     "a key less": ("p", sealed(seed=...), r"does not fit \(`seed` is missing\): restore it, or save"),
     "a key more": ("p", sealed(self=1), "does not fit .unknown setting `self`"),
-    "seed in words": ("p", sealed(seed="0"), r"does not fit \(`seed`: Input should be a valid integer"),
+    "seed in words": ("p", sealed(seed="0"), r"does not fit \(`seed` must be a whole number"),
     "a part less": ("p", sealed(parts={"net": {"type": "mlp"}}), "does not fit .`parts`: Dictionary should have at l"),
     "a tensor less": ("p", with_tensors(lambda t: t.pop("example.x")), "'example.x' is expected but not saved"),
     "a tensor more": ("p", with_tensors(lambda t: t.update(z=X)), "'z' is saved but not expected"),

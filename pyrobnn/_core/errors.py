@@ -28,7 +28,7 @@ class InputError(ValueError):
         ...     bnn.MLP(1, [20], 1, activation="rellu")
         ... except bnn.InputError as error:
         ...     print(error)
-        MLP: `activation`: Input should be 'relu', 'tanh', 'sigmoid', 'gelu', 'silu', 'elu' or 'softplus', got 'rellu'
+        MLP: `activation` must be 'relu', 'tanh', 'sigmoid', 'gelu', 'silu', 'elu' or 'softplus', got 'rellu'
     """
 
     def __init__(self, message: str, *, page: str | None = None) -> None:
@@ -133,4 +133,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def unknown_setting(name: str, known: Sequence[str]) -> str:
     """Say that a setting is unknown, which are known, and which is near."""
     hint = did_you_mean(name, known)
-    return f"unknown setting `{name}`; known are {', '.join(known)}{hint and '.'}{hint}"
+    listed = f"known are {', '.join(known)}" if known else "there are none here"
+    return f"unknown setting `{name}`; {listed}{hint and '.'}{hint}"

@@ -17,7 +17,7 @@ def explained[**P, R](**parts: type) -> Callable[[Callable[P, R]], Callable[P, R
     """
 
     def decorator(call: Callable[P, R]) -> Callable[P, R]:
-        known = list(inspect.signature(call).parameters)
+        known = [name for name in inspect.signature(call).parameters if name != "self" and not name.startswith("_")]
 
         @functools.wraps(call)
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,7 +49,7 @@ def _suggestion(name: str, known: list[str], parts: dict[str, type]) -> str:
     owners = {field.name: part for part, cls in parts.items() for field in dataclasses.fields(cls)}
     meant = name if name in owners else nearest(name, known) or nearest(name, owners)
     if meant is None:
-        return f" Known: {', '.join(argument for argument in known if argument not in ('self', '_'))}."
+        return f" Known: {', '.join(known)}."
     if meant in known:
         return f" Did you mean {meant!r}?"
     part = owners[meant]

@@ -73,24 +73,47 @@ def _check_range(value: Any, where: str) -> None:
         raise InputError(f"{where} must be a whole number of 64 bits, got {value}")
 
 
+_EXPECTED = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "string_type": "a text",
+    "tuple_type": "a list",
+}
+"""What is expected where pydantic says it in words of programmers, by its type of error."""
+_FAULTS = {"missing": "is missing", "missing_argument": "is missing", "multiple_argument_values": "is given twice"}
+
+
 def describe(error: pydantic.ValidationError, owner: Any = None) -> str:
-    """Describe in one line the values that pydantic refused: `field` expectation, got value."""
+    """Describe in one line the values that pydantic refused: `field` must be what, got value."""
     names = [field.name for field in dataclasses.fields(owner)] if dataclasses.is_dataclass(owner) else []
-    return "; ".join(dict.fromkeys(_describe_one(item, names) for item in error.errors()))
+    said: dict[tuple[str, str], dict[str, None]] = {}  # what is expected, by the words before and after it
+    for item in error.errors():
+        before, expected, after = _described(item, names)
+        said.setdefault((before, after), {})[expected] = None
+    return "; ".join(before + ", or ".join(expected) + after for (before, after), expected in said.items())
 
 
-def _describe_one(item: Any, names: list[str]) -> str:
+def _described(item: Any, names: list[str]) -> tuple[str, str, str]:
     head, *rest = item["loc"] or ("input",)
     path = names[head] if isinstance(head, int) and head < len(names) else head
     path = ".".join([str(path), *(str(part) for part in rest if isinstance(part, int))])
     if item["type"] == "unexpected_keyword_argument":
-        return unknown_setting(path, names)
-    if item["type"] in ("missing", "missing_argument"):
-        return f"`{path}` is missing"
+        return "", unknown_setting(path, names), ""
+    if item["type"] in _FAULTS:
+        return f"`{path}` ", _FAULTS[item["type"]], ""
     cause = item.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
-        return str(cause)
-    return f"`{path}`: {item['msg'].removeprefix('Value error, ')}, got {shown(item['input'])}"
+        return "", str(cause), ""
+    said = item["msg"].removeprefix("Value error, ")
+    expected = _EXPECTED.get(item["type"], said.removeprefix("Input should be "))
+    return f"`{path}`: " if expected == said else f"`{path}` must be ", expected, f", got {shown(item['input'])}"
 
 
 def snake_case(name: str) -> str:

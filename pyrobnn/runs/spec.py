@@ -329,7 +329,7 @@ def _read(name: str, table: Any) -> Any:
     try:
         return read(table)
     except InputError as error:
-        message = str(error)
+        message = str(error).removeprefix(f"{name.capitalize()}Spec: ")
         raise InputError(message if message.startswith("[") else f"[{name}] {message}") from None
 
 
