@@ -1,5 +1,6 @@
 """The estimators in scikit-learn's tools: pipelines, searches, calibration, pickles, on its own small data."""
 
+import inspect
 import pickle
 
 import joblib
@@ -16,6 +17,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from torch import nn
 
 import pyrobnn as bnn
+from tests.helpers import refused
 
 NET = bnn.MLP(hidden=(), dtype="float64")
 QUICK = {"net": NET, "steps": 30, "lr": 0.1, "engine": "eager", "random_state": 0, "num_draws": 20}
@@ -104,13 +106,33 @@ def test_an_estimator_that_learned_on_pickles_and_learns_on(diabetes, tmp_path):
     np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
 
 
-def test_an_estimator_in_place_of_a_posterior_is_refused(diabetes):
+ASKING = {
+    f"{module.__name__}.{name}": (getattr(module, name), entry)
+    for module in (bnn, bnn.inference, bnn.metrics, bnn.plots, bnn.report)
+    for name in dir(module)
+    if inspect.isfunction(getattr(module, name))
+    for entry in inspect.signature(getattr(module, name)).parameters.values()
+    if entry.annotation in (bnn.Posterior, bnn.Posterior | bnn.Mixture, bnn.Prediction)
+}
+"""Public functions with a posterior or a prediction among their arguments, and the last of these."""
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_an_estimator_in_place_of_a_posterior_or_prediction_is_refused(name):
+    call, asked = ASKING[name]
+    advice = "of an estimator its `p(osterior_|redict_dist)`"
+    for given in (bnn.BNNRegressor(), bnn.BNN(nn.Linear(1, 1)), None):
+        with pytest.raises(bnn.InputError, match=f"^`{call.__name__}` takes a .*, got (BNN|None).*{advice}.$"):
+            call(**{asked.name: given})
+
+
+def test_a_picture_of_a_fit_asks_for_its_history(diabetes):
     x, y = diabetes
-    data = bnn.Data(x.to_numpy(), y.to_numpy())
-    model = bnn.BNNRegressor()
-    for call in (lambda: bnn.diagnose(model, data), lambda: bnn.elbo_report(model, data), lambda: model.bnn):
-        with pytest.raises(AttributeError, match="where a posterior is expected, pass `posterior_` of the fitted BNNR"):
-            call()
+    model = bnn.BNNRegressor(**QUICK, guide="mean_field").fit(x[:20], y[:20])
+    for given in (model, model.posterior_, None):
+        with refused("^`elbo` takes the history .*`posterior_.history`"):
+            bnn.plots.elbo(given)
+    assert bnn.plots.elbo(model.posterior_.history).axes
 
 
 def test_an_estimator_of_a_spec(tmp_path):

@@ -12,6 +12,7 @@ from pyrobnn.diagnostics.comparison import mark
 from pyrobnn.diagnostics.folds import as_folds, assign_folds, folds_of_inputs, in_memory
 from pyrobnn.diagnostics.refits import fit_each
 from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import arviz as az
 
 
+@refuses_others
 def heldout_elpd(
     posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500, seed: int | None = None
 ) -> "az.ELPDData":

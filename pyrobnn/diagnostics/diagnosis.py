@@ -32,6 +32,7 @@ from pyrobnn.diagnostics.predictive_checks import (
 from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -57,6 +58,7 @@ _MOST_HELD_OUT = 0.5
 """Share of the examples above which holding out more is no remedy."""
 
 
+@refuses_others
 @under(gradients)
 def diagnose(
     posterior: Posterior | Mixture,

@@ -13,6 +13,7 @@ from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.guides.built import built
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
@@ -27,6 +28,7 @@ _EXACT = ("nuts", "hmc")
 """Methods whose draws come from the exact posterior, in the limit; MCLMC's do if it is adjusted."""
 
 
+@refuses_others
 def loo(
     posterior: Posterior | Mixture,
     data: Any,

@@ -22,7 +22,7 @@ def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:
         return Mixture(list(posterior.values())), [str(name) for name in posterior]
     raise InputError(
         f"`posterior` must be a posterior, a mixture, or a list or dict of posteriors, got {type(posterior).__name__}: "
-        "pass the result of `fit`; pass several mixtures one at a time."
+        "pass the result of `fit`, of an estimator its `posterior_`; pass several mixtures one at a time."
     )
 
 

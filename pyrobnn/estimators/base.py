@@ -343,14 +343,6 @@ class AbstractBNN(BaseEstimator):
         """The number of columns that a prediction has."""
         return 1
 
-    def __getattr__(self, name: str) -> Any:
-        """Refuse an attribute that is missing; functions that take a posterior look for those of a posterior here."""
-        kind = type(self).__name__
-        raise AttributeError(
-            f"{kind!r} object has no attribute {name!r}: where a posterior is expected, pass `posterior_` of the "
-            f"fitted {kind}; where a prediction is expected, the result of its `predict_dist`."
-        )
-
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling; the posterior becomes the bytes of its files."""
         state: dict[str, Any] = dict(super().__getstate__())

@@ -12,11 +12,13 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.distributions.targets import CensoredNormal
 from pyrobnn.metrics.base import Weighted, as_columns
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 NUM_BINS = 15
 
 
+@refuses_others
 def pit(prediction: Prediction, y: Any, *, seed: int = 0) -> Tensor:
     """Return the probability integral transform F(y) of targets under the mixture, uniform on (0, 1) if calibrated.
 
@@ -52,6 +54,7 @@ def pit(prediction: Prediction, y: Any, *, seed: int = 0) -> Tensor:
     return below + share * (at - below)
 
 
+@refuses_others
 def pit_pvalue(prediction: Prediction, y: Any, *, seed: int = 0) -> float:
     """Return the p-value of the Kolmogorov-Smirnov test that the probability integral transforms are uniform.
 
@@ -133,6 +136,7 @@ class Reliability:
         return np.sqrt(self.accuracy * (1 - self.accuracy) / self.count)
 
 
+@refuses_others
 def reliability_bins(
     prediction: Prediction, y: Any, *, num_bins: int = NUM_BINS, equal_mass: bool = False
 ) -> Reliability:

@@ -8,6 +8,7 @@ import numpy as np
 
 from pyrobnn.metrics.columns import brier, class_columns, entropy, real_columns
 from pyrobnn.metrics.ranking import Shape, relative, risk_by_coverage
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 
@@ -40,6 +41,7 @@ class RiskCurves:
         return float((self.error - self.oracle).mean())
 
 
+@refuses_others
 def sparsification(prediction: Prediction, y: Any) -> RiskCurves:
     """Return the relative error that remains when the most uncertain examples are left out (Ilg et al. 2018).
 
@@ -64,6 +66,7 @@ def sparsification(prediction: Prediction, y: Any) -> RiskCurves:
     return _mean(errors, uncertainty, functools.partial(relative, root=not prediction.is_classification))
 
 
+@refuses_others
 def selective_risk(prediction: Prediction, y: Any) -> RiskCurves:
     """Return the risk among the examples that a selective predictor answers, by coverage (Geifman & El-Yaniv 2017).
 

@@ -11,6 +11,7 @@ from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.in_memory import Data
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+@refuses_others
 def permutation_importance(
     posterior: Posterior | Mixture,
     data: Data,

@@ -14,6 +14,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import reliability_bins
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE, SHADES
 from pyrobnn.plots._style import SQUARE, Layout, as_array, legend, one_panel, panels, plain, title
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_NAMES, _MOST_COUNTS = 20, 12
@@ -26,6 +27,7 @@ _MOST_LETTERS = 24
 """Letters that fit beside each other under a square panel."""
 
 
+@refuses_others
 def reliability(prediction: Prediction, y: Any, *, layout: Layout = "row", target: str = "class") -> Figure:
     """Draw the accuracy of the predicted class against the confidence in it, and the distribution of confidence.
 
@@ -76,6 +78,7 @@ def draw_reliability(axis: Axes, prediction: Prediction, y: Any, target: str = "
     legend(axis, loc="upper left", frameon=True, framealpha=0.85, edgecolor="none")
 
 
+@refuses_others
 def confusion(
     prediction: Prediction,
     y: Any,

@@ -14,7 +14,8 @@ from pyrobnn.metrics import compare_scores, score
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
 from pyrobnn.plots._style import as_array, first_column, grid, legend, title
 from pyrobnn.plots.one_input import draw_bands, draw_data, grid_around
-from pyrobnn.posterior.mixture import Mixture, require_posterior
+from pyrobnn.posterior.asked import require_posterior
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 

@@ -15,7 +15,8 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import as_array, band, first_column, legend, one_panel, plain
 from pyrobnn.plots.regression import require_real
-from pyrobnn.posterior.mixture import Mixture, members_of, require_posterior
+from pyrobnn.posterior.asked import refuses_others
+from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
@@ -28,6 +29,7 @@ _MANY = 60
 """Data points that are drawn in full size; more are smaller, and leave the bands visible."""
 
 
+@refuses_others
 def fit_1d(
     posterior: Posterior | Mixture,
     train: Data,
@@ -61,7 +63,6 @@ def fit_1d(
         >>> len(figure.axes)
         1
     """
-    require_posterior(posterior, "fit_1d")
     grid = grid_around(train, [posterior]) if x is None else as_tensor(x, "x")
     if not is_number(train.x) or grid.ndim != 2 or grid.shape[1] != 1:
         raise InputError(

@@ -16,6 +16,7 @@ from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
 from pyrobnn.plots._style import band, first_column, grid, legend, legend_below, one_panel, plain, title
 from pyrobnn.plots.regression import draw_coverage
 from pyrobnn.plots.uncertainty import distance_from_uniform
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_SETS = 500
@@ -30,6 +31,7 @@ _FLOOR = 0.1
 """Share of the largest spread of curves that counts where they hardly differ, as in the tails of a density."""
 
 
+@refuses_others
 def predictive_check(
     prediction: Prediction,
     y: Any,
@@ -171,6 +173,7 @@ def _frequencies(
     return figure
 
 
+@refuses_others
 def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
     """Draw observed frequencies against predicted ones: of each class, or of targets inside predictive intervals.
 

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, shown
 from pyrobnn.inference.training.watch import History
 from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE
 from pyrobnn.plots._style import Layout, legend, panels, title
@@ -24,13 +24,18 @@ def elbo(history: History, *, layout: Layout = "row") -> Figure:
         layout: panels in a "row" or in a "column".
 
     Raises:
-        InputError: a history without steps.
+        InputError: no history, or one without steps.
 
     Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=50, seed=0, progress=False)
         >>> figure = bnn.plots.elbo(posterior.history)
         >>> figure.savefig("elbo.png")
     """
+    if not isinstance(history, History):
+        raise InputError(
+            f"`elbo` takes the history of a fit by steps, `posterior.history`, got {shown(history)}: of an estimator "
+            "`posterior_.history`; fits without such steps, as by EvidenceFramework, have None."
+        )
     if len(history) == 0:
         raise InputError("Expected a history with at least one step, got none: fit first.")
     figure, axes = panels(3 if history.validation_steps else 2, layout)

@@ -15,7 +15,8 @@ from pyrobnn._torch.inputs import Inputs, shape_of, single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import INK, MARKERS, ORANGE, SHADES
 from pyrobnn.plots._style import Layout, as_array, first_column, legend, panels, plain, title
-from pyrobnn.posterior.mixture import Mixture, require_posterior
+from pyrobnn.posterior.asked import refuses_others
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
@@ -30,6 +31,7 @@ Surface = tuple[str, np.ndarray, float, float]
 """A heading, values at the points of the plane, and the ends of their scale."""
 
 
+@refuses_others
 def decision_surface(
     posterior: Posterior | Mixture, data: Data, *, num_draws: int = 200, layout: Layout = "row"
 ) -> Figure:
@@ -57,7 +59,6 @@ def decision_surface(
         >>> len(figure.axes)
         6
     """
-    require_posterior(posterior, "decision_surface")
     if isinstance(data.x, Inputs) or data.x.ndim != 2 or data.x.shape[1] != 2:
         raise InputError(
             f"`decision_surface` draws two inputs, got x of shape {shape_of(data.x)}: use `fit_1d` for 1 input, and "

@@ -12,6 +12,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import INK, ORANGE
 from pyrobnn.plots._style import as_array, first_column, grid, plain
 from pyrobnn.plots.classification import class_draws
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 _COLUMNS = 4
@@ -34,6 +35,7 @@ _MEASURES: dict[str, tuple[str, Callable[[Prediction], np.ndarray]]] = {
 }
 
 
+@refuses_others
 def images(
     x: Any, prediction: Prediction, *, by: str = "entropy", num: int = 12, class_names: Sequence[str] = ()
 ) -> Figure:

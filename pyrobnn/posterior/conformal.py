@@ -18,6 +18,7 @@ from pyrobnn.data.known_rows import num_known
 from pyrobnn.data.loader import Loader
 from pyrobnn.distributions.support import base_of
 from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -40,6 +41,7 @@ class Grouping(NamedTuple):
     weight: Tensor
 
 
+@refuses_others
 def conformal(
     posterior: Posterior | Mixture,
     data: Any,

@@ -249,14 +249,6 @@ def members_of(posterior: Posterior | Mixture) -> tuple[Posterior, ...]:
     return posterior.members if isinstance(posterior, Mixture) else (posterior,)
 
 
-def require_posterior(posterior: Any, name: str) -> None:
-    """Refuse what is no posterior, such as an estimator, where a function, named for the message, takes one."""
-    if not isinstance(posterior, (Posterior, Mixture)):
-        raise InputError(
-            f"`{name}` takes a posterior, got {posterior!r}: pass what `fit` returned, of an estimator `posterior_`."
-        )
-
-
 def require_single(posterior: Posterior | Mixture, name: str) -> None:
     """Refuse a mixture where a function, named for the message, takes one posterior."""
     if isinstance(posterior, Mixture):

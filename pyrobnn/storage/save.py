@@ -14,6 +14,7 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.training.watch import History
 from pyrobnn.nets import is_custom
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.body import digest_of, frozen_tensors
@@ -22,6 +23,7 @@ from pyrobnn.storage.files import member_name, write_settings, write_tensors
 from pyrobnn.storage.probe import outline, probe
 
 
+@refuses_others
 @under(plain_tensors)
 def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True) -> Path:
     """Write a posterior to a new folder, complete and on disk, or not at all.

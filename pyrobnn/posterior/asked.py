@@ -1,0 +1,47 @@
+"""Functions that ask for a posterior or a prediction: anything else is refused in words."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from pyrobnn._core.errors import InputError, shown
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.record import Fitted
+
+_POSTERIOR = (Fitted, "a posterior", "pass what `fit` returned, of an estimator its `posterior_`")
+_PREDICTION = (Prediction, "a prediction", "pass what `predict` returned, of an estimator its `predict_dist`")
+_ASKED: dict[Any, tuple[type, str, str]] = {
+    Posterior: _POSTERIOR,
+    Posterior | Mixture: _POSTERIOR,
+    Prediction: _PREDICTION,
+}
+
+
+def refuses_others[**P, R](call: Callable[P, R]) -> Callable[P, R]:
+    """Make a function refuse other things, such as an estimator, where its hints ask for posteriors or predictions."""
+    parameters = inspect.signature(call).parameters
+    asked = {name: _ASKED[entry.annotation] for name, entry in parameters.items() if entry.annotation in _ASKED}
+
+    @functools.wraps(call)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = dict(zip(parameters, args, strict=False)) | kwargs
+        for name, what in asked.items():
+            if name in given:
+                _require(given[name], what, call.__name__)
+        return call(*args, **kwargs)
+
+    return wrapped
+
+
+def require_posterior(value: Any, name: str) -> None:
+    """Refuse what is no posterior where a function, named for the message, takes one."""
+    _require(value, _POSTERIOR, name)
+
+
+def _require(value: Any, asked: tuple[type, str, str], name: str) -> None:
+    kind, words, advice = asked
+    if not isinstance(value, kind):
+        raise InputError(f"`{name}` takes {words}, got {shown(value)}: {advice}.")
