@@ -101,6 +101,20 @@ def test_predictions_for_a_table_of_numbers(whole, tmp_path):
     )
 
 
+@pytest.mark.parametrize(("taken", "target"), [("mean", "b"), ("outside", "b"), ("class", "kind"), ("row", "b")])
+def test_names_of_rows_stay_beside_predictions_of_the_same_name(taken, target, table, tmp_path, no_report):
+    named = pd.read_csv(table).assign(**{taken: lambda rows: "n" + rows.index.astype(str)})
+    named.to_csv(tmp_path / "named.csv", index=False)
+    data = {"path": str(tmp_path / "named.csv"), "target": target, "id": taken}
+    likelihood = {"type": "categorical" if target == "kind" else "gaussian"}
+    made = run(spec_of(data=data, likelihood=likelihood), tmp_path / "r", progress=False)
+    frame = predict_table(made.path, tmp_path / "named.csv")
+    name = "row" if taken == "row" else f"{taken}_id"
+    assert frame[name].tolist() == named[taken].tolist()
+    assert [*frame].count(taken) == 1
+    assert frame.columns[0] == name
+
+
 @pytest.mark.one_in(0, 2)
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli"])
 def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, table, tmp_path, no_report):

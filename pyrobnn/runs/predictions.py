@@ -33,10 +33,10 @@ def predict_table(
 
     Returns:
         One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
-        from 1. Regression: mean, std, epistemic_std, aleatoric_std, lower_95, upper_95, and first the median of counts
-        and positive numbers. Classification:
-        class, prob_<class> for each class, entropy, mutual_information (in nats). A run of a table adds `outside`, the
-        columns whose value lies outside of what was learned, or nothing.
+        from 1. An `id` such as mean, which is a column of the result too, becomes mean_id. Regression: mean, std,
+        epistemic_std, aleatoric_std, lower_95, upper_95, and first the median of counts and positive numbers.
+        Classification: class, prob_<class> for each class, entropy, mutual_information (in nats). A run of a table adds
+        `outside`, the columns whose value lies outside of what was learned, or nothing.
 
     Raises:
         InputError: not a run folder, or a table that does not fit.
@@ -48,12 +48,13 @@ def predict_table(
         if on_note is not None:
             on_note(note)
     spec = RunSpec.from_toml(folder / "spec.toml")
-    row = {"row": range(1, len(rows.frame) + 1)}
-    names = row if spec.data.id not in rows.frame else {spec.data.id: rows.frame[spec.data.id]}
     prediction = predict_known(load(folder / "posterior"), rows.x, rows.onehot, num_draws=spec.predict.num_draws)
     outside = {} if rows.outside is None else {"outside": rows.outside}
-    frame = prediction.to_frame(data["class_names"] or None)
-    return pd.DataFrame(names).join(frame).assign(**outside)
+    frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
+    name = spec.data.id if spec.data.id in rows.frame else None
+    names = range(1, len(frame) + 1) if name is None else rows.frame[name]
+    frame.insert(0, f"{name}_id" if name in frame else name or "row", names)
+    return frame
 
 
 def rounded(predictions: pd.DataFrame) -> pd.DataFrame:
