@@ -1,6 +1,7 @@
 """What the estimators take and refuse: frames, categories, missing values, labels, parameters."""
 
 import functools
+import sys
 import warnings
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
+from pyrobnn.estimators import base
 
 QUICK = {
     "net": bnn.MLP(hidden=(3,), dtype="float64"),
@@ -241,9 +243,18 @@ def test_random_states_are_those_of_scikit_learn():
     np.testing.assert_array_equal(drawn, regressor(random_state=None).fit(X, Y).predict(X))
 
 
-def test_a_fit_is_quiet_unless_asked(capfd):
+def test_a_fit_is_quiet_unless_asked(capfd, monkeypatch):
     regressor().fit(X, Y)
     assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr(base, "_PATIENCE", 1e-3)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    regressor(verbose=False).fit(X, Y)
+    assert capfd.readouterr() == ("", "")
+    regressor().fit(X, Y)
+    said, shown = capfd.readouterr()
+    assert not said
+    assert shown.startswith("\r\x1b[Kfitting (verbose=True shows more) ...")
+    assert shown.endswith("\r\x1b[K")
     regressor(verbose=True).fit(X, Y)
     assert "training" in capfd.readouterr().err
 

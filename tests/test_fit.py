@@ -1,9 +1,11 @@
 """Fitting: the gradients, the scaling of mini-batches, the settings of SVI, and reproducibility."""
 
 import dataclasses
+import multiprocessing
 import random
 import re
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -303,9 +305,21 @@ def test_the_bar_names_the_phase_and_the_best_score(capsys):
 def test_a_word_stands_on_a_terminal_while_work_takes_seconds(terminal, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     with waiting("checking"):
-        assert capsys.readouterr().err == "checking ..." * terminal
+        assert capsys.readouterr().err == "\r\x1b[Kchecking ..." * terminal
     assert capsys.readouterr().err == "\r\x1b[K" * terminal
-    with waiting("checking", shown=False):
+    for options in ({"shown": False}, {"after": 60.0}):
+        with waiting("checking", **options):
+            pass
+        assert not capsys.readouterr().err
+    with waiting("checking", after=0.01):
+        time.sleep(1.2)
+    assert capsys.readouterr().err == "\r\x1b[Kchecking ...\r\x1b[Kchecking ... 1 s\r\x1b[K" * terminal
+
+
+def test_processes_beside_the_main_one_write_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(multiprocessing.current_process(), "_name", "LokyProcess-1")
+    with waiting("checking"):
         pass
     assert not capsys.readouterr().err
 

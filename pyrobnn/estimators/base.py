@@ -27,6 +27,7 @@ from pyrobnn._core.columns import (
 from pyrobnn._core.keywords import explained_init
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.tables import Task
+from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.packing import pack, unpack
@@ -46,6 +47,8 @@ from pyrobnn.runs.spec import RunSpec
 from pyrobnn.verdict.comparison import tell
 
 _LARGEST_SEED = 2**31 - 1
+_PATIENCE = 2.0
+"""Seconds that a fit takes without a word."""
 _AT_ONCE = 2**24
 """Largest number of values that a block of predictions holds."""
 
@@ -73,7 +76,7 @@ class AbstractBNN(BaseEstimator):
     random_state: Any = None
     device: Any = "cpu"
     engine: Any = "auto"
-    verbose: Any = False
+    verbose: Any = None
     _kept = None
 
     @classmethod
@@ -199,22 +202,24 @@ class AbstractBNN(BaseEstimator):
             engine=self.engine,
             progress=bool(self.verbose),
         )
-        if reset and self.TASK == "regression" and self._is_open() and not learns_on:
-            density = better_density(examples, parts, run)
-            if density is not None:
-                parts = density.parts
-                if run.progress:
-                    tqdm.write(f"Likelihood {parts['likelihood']!r}{density.reason}.", file=sys.stderr)
-        method = self._method(parts)
         if reset:
-            outputs = self._num_outputs(parts["likelihood"], examples.y)
-            model = make_model(parts["net"], parts["prior"], parts["likelihood"], examples, outputs)
-            self._check_task(model, examples)
             tell_of_constants(examples)
-            self.posterior_ = fit_in_silence(model, examples, method, run)
-            self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
-        else:
-            self.posterior_ = fit_on(self.posterior_, method, examples, run)
+        with waiting("fitting (verbose=True shows more)", shown=self.verbose is None, after=_PATIENCE):
+            if reset and self.TASK == "regression" and self._is_open() and not learns_on:
+                density = better_density(examples, parts, run)
+                if density is not None:
+                    parts = density.parts
+                    if run.progress:
+                        tqdm.write(f"Likelihood {parts['likelihood']!r}{density.reason}.", file=sys.stderr)
+            method = self._method(parts)
+            if reset:
+                outputs = self._num_outputs(parts["likelihood"], examples.y)
+                model = make_model(parts["net"], parts["prior"], parts["likelihood"], examples, outputs)
+                self._check_task(model, examples)
+                self.posterior_ = fit_in_silence(model, examples, method, run)
+                self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
+            else:
+                self.posterior_ = fit_on(self.posterior_, method, examples, run)
         tell(self.posterior_, examples, progress=run.progress)
         return self
 

@@ -43,7 +43,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         random_state: seed, as in scikit-learn: an integer, None or a `RandomState`.
         device: "cpu", "cuda", ..., or "auto".
         engine: as in `pyrobnn.fit`.
-        verbose: whether to show progress.
+        verbose: whether to show progress. With None a terminal shows the seconds of a fit that takes more than two.
 
     Attributes:
         posterior_: the posterior, as `pyrobnn.fit` returns it, in original units; its inputs are encoded columns.
