@@ -1,5 +1,6 @@
 """Plots: the numbers that the artists hold, not only that a picture appears."""
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -321,6 +322,48 @@ def test_the_bars_of_reliability_hold_as_many_right_labels_as_are_due():
     assert low == pytest.approx(stats.binom.ppf(0.025, 100, 0.72) / 100)
 
 
+def rare(num=900, top=0.3):
+    """Probabilities of class 1 up to `top`, and labels drawn from them."""
+    rng = np.random.default_rng(1)
+    probs = top * rng.beta(0.5, 2, num)
+    return np.stack([1 - probs, probs], 1), rng.random(num) < probs
+
+
+def test_reliability_of_a_rare_class_shows_its_probability_on_an_axis_that_fits():
+    probs, y = rare()
+    figure = plots.reliability(categorical(probs), y.astype(int), target="fault", class_names=["no", "yes"])
+    diagram, separation = figure.axes
+    dots, p = labelled(diagram, "observed"), probs[:, 1]
+    assert diagram.get_xlabel() == "probability that fault is 'yes'"
+    assert diagram.get_xlim()[1] < 0.33
+    order = np.argsort(p)
+    counts = [text.get_text().split() for text in diagram.texts]
+    sizes = [int(size) for _, _, size in counts]
+    ends = np.cumsum([0, *sizes])
+    parts = [order[low:high] for low, high in itertools.pairwise(ends)]  # bins hold neighbours
+    assert ends[-1] == 900
+    assert [int(cases) for cases, _, _ in counts] == [int(y[part].sum()) for part in parts]
+    np.testing.assert_allclose(dots.get_xdata(), [p[part].mean() for part in parts], rtol=1e-5)
+    np.testing.assert_allclose(dots.get_ydata(), [y[part].mean() for part in parts])
+    cases = [p[part].sum() for part in parts]
+    assert max(cases) - min(cases) < 2 * p.max()
+    assert labelled(diagram, f"share of all: {100 * y.mean():.2g} %").get_ydata()[0] == y.mean()
+    assert separation.get_xscale() == "log"
+    names = [text.get_text() for text in separation.get_legend().get_texts()]
+    assert names[:2] == [f"others ({900 - y.sum()})", f"'yes' ({y.sum()})"]
+
+
+def test_bins_of_a_rare_class_keep_equal_probabilities_together():
+    """A fit that ignores its inputs says the same everywhere, whatever the order of the examples."""
+    probs = np.tile([0.9, 0.06, 0.04], (200, 1))
+    diagram = plots.reliability(categorical(probs), np.repeat([1, 2, 0], [12, 8, 180])).axes[0]
+    assert diagram.get_xlabel() == "probability that class is not '0'"
+    assert [text.get_text().strip() for text in diagram.texts] == ["20 of 200"]
+    np.testing.assert_allclose(labelled(diagram, "observed").get_ydata(), [0.1])
+    ((low, high),) = np.array(labelled(diagram, "95 % if calibrated").get_segments())[:, :, 1]
+    assert [low, high] == [stats.binom.ppf(level, 200, 0.1) / 200 for level in (0.025, 0.975)]
+
+
 # where the errors are
 
 
@@ -394,7 +437,7 @@ def test_weights_from_moments_count_each_weight_once(posterior):
     assert sum(bar.get_height() for bar in ratio.patches) == posterior.bnn.num_weights
     moments = posterior.guide.moments().values()
     below = sum(int((mean.abs() < scale).sum()) for mean, scale in moments) / posterior.bnn.num_weights
-    assert f"{below:.0%} of the weights below 1" in ratio.get_title(loc="left")
+    assert f"{100 * below:.0f} % of the weights below 1" in ratio.get_title(loc="left")
 
 
 @pytest.mark.slow

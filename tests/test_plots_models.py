@@ -71,6 +71,7 @@ PICTURES = {
     "compare_guides": lambda line, two, three: plots.compare_guides({"one": line[0], "same": line[0]}, line[1]),
     "confusion": lambda line, two, three: plots.confusion(three[0].predict(three[1].x), three[1].y),
     "decision_surface": lambda line, two, three: plots.decision_surface(*three, num_draws=20, layout="column"),
+    "effects": lambda line, two, three: plots.effects(*three, num_draws=20),
     "elbo": lambda line, two, three: plots.elbo(line[0].history),
     "fit_1d": lambda line, two, three: plots.fit_1d(bnn.Mixture([line[0], line[0]]), line[1], num_draws=20),
     "images": lambda line, two, three: plots.images(torch.rand(40, 5, 5), three[0].predict(three[1].x, num_draws=20)),
@@ -100,6 +101,67 @@ def test_every_plot_writes_a_picture_and_leaves_no_state(name, line, two, three)
     assert len(picture) > 5000
     pyplot = sys.modules.get("matplotlib.pyplot")
     assert pyplot is None or not pyplot.get_fignums()
+
+
+# columns
+
+
+def table(num=160):
+    """A numeric column, one with three values, and a category in two columns of 0 and 1."""
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, 2, num)
+    x = np.stack([rng.normal(size=num), rng.integers(0, 3, num), kind, 1 - kind], 1)
+    return bnn.Data(x, x @ [2.0, -1.0, 0.5, 0.0], feature_names=["size", "rooms", "kind=flat", "kind=house"])
+
+
+def test_effects_of_a_linear_model_are_lines_with_its_slopes():
+    """The mean over examples of w x + b, with one column set to v, is w_j v + b + the means of the other terms."""
+    data = table()
+    model = bnn.BNN(bnn.MLP(4, [], 1), likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0))
+    posterior = model.fit(data, guide="mean_field", steps=100, lr=0.05, **FIT)
+    groups = {"size": [0], "rooms": [1], "kind": [2, 3]}
+    figure = plots.effects(posterior, data, groups=groups, num_draws=40)
+    weights, biases = (value.double().flatten(1).numpy() for value in posterior.draw(40).values())
+    examples = data.x.numpy()[np.linspace(0, 159, 100).round().astype(int)]
+    assert [axis.get_xlabel() for axis in figure.axes] == ["size", "rooms", "kind"]
+    shown = {"size": None, "rooms": np.array([[0], [1], [2]]), "kind": np.array([[1, 0], [0, 1]])}
+    for axis, (name, places) in zip(figure.axes, groups.items(), strict=True):
+        mean = labelled(axis, "mean")
+        values = mean.get_xdata()[:, None] if shown[name] is None else shown[name]
+        drawn = np.zeros((40, len(values)))
+        for number, value in enumerate(values):
+            changed = examples.copy()
+            changed[:, places] = value
+            drawn[:, number] = (weights @ changed.T).mean(1) + biases[:, 0]
+        np.testing.assert_allclose(mean.get_ydata(), drawn.mean(0), rtol=1e-4, atol=1e-4)
+        spread = labelled(axis, "epistemic, ±2 sd")
+        if shown[name] is None:
+            low, high = edges(spread, values[:, 0])
+            slope = np.polyfit(values[:, 0], mean.get_ydata(), 1)[0]
+            assert slope == pytest.approx(weights[:, 0].mean(), rel=1e-3)
+        else:
+            low, high = np.array(spread.get_segments())[:, :, 1].T
+        np.testing.assert_allclose(high - low, 4 * drawn.std(0), rtol=1e-3)
+    assert [label.get_text() for label in figure.axes[2].get_xticklabels()] == ["flat", "house"]
+    assert len({axis.get_ylim() for axis in figure.axes}) == 1
+
+
+def test_effects_of_classes_are_probabilities_of_the_rare_one(two):
+    posterior, data = two
+    rare = bnn.Data(data.x, (data.x[:, 0] > 1.5).long())
+    axis = plots.effects(posterior, data, num_draws=20).axes[0]
+    assert axis.get_ylabel() == "P('1')"
+    up = labelled(axis, "mean").get_ydata()
+    assert up[0] < up[-1]  # class 1 where x0 is above 0
+    low, high = edges(labelled(axis, "epistemic, ±2 sd"), labelled(axis, "mean").get_xdata())
+    assert low.min() >= 0
+    assert high.max() <= 1
+    flipped = bnn.Data(rare.x, 1 - rare.y)
+    axis = plots.effects(posterior, flipped, num_draws=20, class_names=["yes", "no"]).axes[0]
+    assert axis.get_ylabel() == "P('yes')"
+    np.testing.assert_allclose(labelled(axis, "mean").get_ydata(), 1 - up, atol=1e-5)
+    with pytest.raises(bnn.InputError, match=r"`effects` draws the columns of a table, got x of shape"):
+        plots.effects(posterior, bnn.Data(torch.zeros(2, 1, 2), [0, 1]))
 
 
 # priors

@@ -197,7 +197,8 @@ def test_more_inputs_have_observed_against_predicted_and_standardised_units():
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     train = bnn.Data(x, 100 * x.sum(1), standardize=True)
     rendered = report(fitted(train, "gaussian"), train)
-    assert list(rendered.figures)[:3] == ["importance.png", "observed_vs_predicted.png", "coverage.png"]
+    shown = ["importance.png", "effects.png", "observed_vs_predicted.png", "coverage.png"]
+    assert list(rendered.figures)[:4] == shown
     assert "The model saw standardised targets: subtract" in flat_text(rendered)
 
 
@@ -476,7 +477,20 @@ def test_classes_show_their_confusion_first(drawn):
     seen, folded = sections(report(fitted(table, "categorical", 2), table, class_names=("red", "blue")))
     assert titles(seen) == ["Confusion of classes", "Calibration"]
     assert "Confidence" in titles(folded)
-    assert {"predicted colour", "observed colour", "red", "blue"} <= set(letters(drawn[1:2]))
+    assert {"predicted colour", "observed colour", "red", "blue"} <= set(letters(drawn[2:3]))
+
+
+def test_a_rare_class_is_shown_by_its_probability_and_effects_in_the_order_of_importance(drawn):
+    x = torch.randn(120, 8, generator=torch.Generator().manual_seed(0))
+    table = bnn.Data(x, (x[:, 7] > 1.6).long(), target_name="fault")
+    seen, folded = sections(report(fitted(table, "categorical", 2), table, class_names=("no", "yes")))
+    assert titles(seen) == ["Confusion of classes", "Calibration"]
+    assert "Are rare cases told from others?" in titles(folded)
+    assert "How the prediction changes" in titles(folded)
+    named, (importance, effects) = "probability that fault is 'yes'", drawn[:2]
+    assert [axis.get_xlabel() for figure in drawn for axis in figure.axes].count(named) == 2
+    ranked = [label.get_text() for label in importance.axes[0].get_yticklabels()]
+    assert [axis.get_xlabel() for axis in effects.axes] == ranked[:6]
 
 
 def test_pictures_are_narrow_and_their_letters_readable_on_a_phone(classification, drawn):
@@ -486,7 +500,7 @@ def test_pictures_are_narrow_and_their_letters_readable_on_a_phone(classificatio
     x = torch.linspace(-1, 1, 24)[:, None]
     table = bnn.Data(x.repeat(1, 3), x[:, 0])
     report(fitted(table, bnn.likelihoods.Gaussian(scale=0.5)), table)
-    assert len(drawn) == 7 + 8
+    assert len(drawn) == 7 + 9
     for figure in drawn:
         assert figure.get_figwidth() == 4.0
         assert min(text.get_fontsize() for text in figure.findobj(Text)) * 348 / 4.0 / 72 >= 9

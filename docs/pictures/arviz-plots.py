@@ -6,6 +6,7 @@ Seconds. Named so that it does not hide the package. Writes docs/images/arviz-pl
 """
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import arviz as az
@@ -16,11 +17,11 @@ from PIL import Image
 import pyrobnn as bnn
 
 OUT = Path(__file__).parents[1] / "images" / "arviz-plots.png"
-HALF = {"figsize": (3.8, 3.0), "layout": "constrained"}
+HALF = {"figsize": (3.8, 3.5), "layout": "constrained"}
 
 
-def as_image(plot: object, x: str, y: str) -> Image.Image:
-    """Return the figure of a plot of ArviZ as an image, with labels of its axes."""
+def as_image(plot: object, x: str, y: str, names: Sequence[str]) -> Image.Image:
+    """Return the figure of a plot of ArviZ as an image, with labels of its axes and names of what it holds."""
     figure = plot.viz["figure"].item()
     axis = figure.axes[0]
     axis.set_xlabel(x)
@@ -32,6 +33,8 @@ def as_image(plot: object, x: str, y: str) -> Image.Image:
             legend.remove()
     for text in (axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()):
         text.set_fontsize(11)
+    options = {"loc": "outside lower center", "ncols": 2, "frameon": False, "fontsize": 10}
+    figure.legend(axis.get_children()[: len(names)], names, **options)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=110)
     plt.close(figure)
@@ -62,7 +65,9 @@ def main() -> None:
         figure_kwargs=HALF,
     )
     pit = az.plot_ppc_pit(held_out, figure_kwargs=HALF)
-    left, right = as_image(lines, "x", "mean of y"), as_image(pit, "rank of the target", "difference from uniform")
+    bands = ("50 % of the draws", "90 % of the draws", "their mean", "training data")
+    left = as_image(lines, "x", "mean of y", bands)
+    right = as_image(pit, "rank of the target", "difference from uniform", ("uniform ranks", "held-out targets"))
     whole = Image.new("RGB", (left.width + right.width, max(left.height, right.height)), "white")
     whole.paste(left, (0, 0))
     whole.paste(right, (left.width, 0))

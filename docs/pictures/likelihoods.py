@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import pyrobnn as bnn
+from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE
 
 OUT = Path(__file__).parents[1] / "images" / "likelihoods.png"
 
@@ -30,22 +31,22 @@ def main() -> None:
         "Gaussian, outliers": (outliers, 1, "gaussian"),
         "StudentT, outliers": (outliers, 1, "student_t"),
     }
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    figure = Figure(figsize=(7.2, 5.0), layout="constrained")
     for axis, (name, (y, outputs, likelihood)) in zip(figure.subplots(2, 2).flat, cases.items(), strict=True):
         model = bnn.BNN(bnn.MLP(1, [20], outputs, activation="tanh"), likelihood=likelihood)
         posterior = model.fit(x, y, seed=0, progress=False)
         print(name, posterior.record.stop_reason, posterior.bnn.settings["likelihood"])
         prediction = posterior.predict(x)
         low, high = (bound.numpy() for bound in prediction.interval(0.95))
-        axis.fill_between(x[:, 0], low, high, color="#c3d7ec", linewidth=0, label="95 % predictive interval")
-        axis.plot(x[:, 0], prediction.quantile(0.5), color="#1f5fa8", label="median")
-        axis.plot(x[:, 0], y, "o", color="#26323f", ms=2.2, label="data")
-        axis.set(xlim=(-2, 2), ylim=(-4, 4))
+        axis.fill_between(
+            x[:, 0], low, high, color=LIGHT_BLUE, alpha=0.5, linewidth=0, label="95 % predictive interval"
+        )
+        axis.plot(x[:, 0], y, "o", color=GREY, ms=2.2, label="data")
+        axis.plot(x[:, 0], prediction.quantile(0.5), color=BLUE, linewidth=1.8, label="median")
+        axis.set(xlim=(-2, 2), ylim=(-4, 4), xlabel="x", ylabel="y")
         axis.set_title(name, fontsize=10, loc="left")
         axis.tick_params(labelsize=10)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("x", fontsize=10)
-    figure.supylabel("y", fontsize=10)
     labels = axis.get_legend_handles_labels()
     figure.legend(*labels, loc="outside upper center", ncols=3, frameon=False, fontsize=10)
     figure.savefig(OUT, dpi=110)

@@ -17,7 +17,7 @@ from pyrobnn.plots._colors import BLUE, GREY, ORANGE, PALE, SHADES
 
 DOCS = Path(__file__).parents[1]
 CLASSES = {"background": PALE, "bright square": ORANGE, "brighter square": BLUE}
-HEADINGS = ("image", "labels", "prediction", "epistemic")
+HEADINGS = ("image", "labels", "prediction", "uncertainty")
 
 
 def main() -> None:
@@ -41,9 +41,10 @@ def main() -> None:
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_color(GREY)
-    options = {"location": "bottom", "anchor": (1, 1), "shrink": 0.45, "aspect": 16, "ticks": [0, 0.05, 0.1]}
+    options = {"location": "bottom", "anchor": (1, 1), "shrink": 0.45, "aspect": 16, "format": "%.2f"}
     bar = figure.colorbar(shown, ax=axes, **options)
-    bar.set_label("mutual information (nats)", fontsize=9)
+    bar.set_ticks(np.linspace(0, epistemic[:2].max(), 3))
+    bar.set_label("epistemic: mutual information (nats)", fontsize=9)
     bar.ax.tick_params(labelsize=9)
     patches = [Patch(facecolor=color, edgecolor=GREY, label=name) for name, color in CLASSES.items()]
     patches.append(Patch(facecolor="white", edgecolor=GREY, label="no label"))

@@ -27,22 +27,22 @@ def numbers() -> None:
     grid = torch.linspace(-1.6, 1.6, 161)[:, None]
     prediction = posterior.predict(grid, num_draws=2000)
     mean, epistemic, aleatoric = prediction.mean, prediction.epistemic_std, prediction.aleatoric_std
-    figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3), sharex=True, layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3.4), sharex=True, layout="constrained")
     for spread, color, label in (
         (prediction.std, PALE, "predictive interval, ±2 sd"),
         (epistemic, BAND, "epistemic, ±2 sd"),
     ):
         left.fill_between(grid[:, 0], mean - 2 * spread, mean + 2 * spread, color=color, linewidth=0, label=label)
-    left.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6)
-    left.plot(x[:, 0], y, "o", color=INK, markersize=2.5)
+    left.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6, label="mean")
+    left.plot(x[:, 0], y, "o", color=INK, markersize=2.5, label="data")
     left.set(xlim=(-1.6, 1.6), ylim=(-2.5, 3.5), title="prediction", xlabel="x", ylabel="y")
-    left.legend(frameon=False, loc="upper left")
     right.plot(grid[:, 0], epistemic, color=BLUE, linewidth=1.8, label="epistemic_std")
     right.plot(grid[:, 0], aleatoric, "--", color=ORANGE, linewidth=1.8, label="aleatoric_std")
     for low, high in ((-1, -0.2), (0.4, 1)):
-        right.axvspan(low, high, color=PALE, linewidth=0)
-    right.set(ylim=(0, 0.8), xlabel="x", ylabel="standard deviation", title="its two parts; data where shaded")
-    right.legend(frameon=False, loc="upper center")
+        right.axvspan(low, high, color=PALE, linewidth=0, label="" if low > 0 else "data")
+    right.set(ylim=(0, 0.8), xlabel="x", ylabel="standard deviation of y", title="two parts of its standard deviation")
+    for axis in (left, right):
+        axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, fontsize=9)
     figure.savefig(IMAGES / "uncertainty.png", dpi=120)
 
 
@@ -66,7 +66,7 @@ def classes() -> None:
     axes[0].set_ylabel("x1")
     handles = [plt.Line2D([], [], marker=marker, color=ORANGE, linestyle="") for marker in "o^"]
     figure.legend(handles, ["class 0", "class 1"], loc="outside lower center", ncols=2, frameon=False)
-    figure.colorbar(picture, ax=axes, label="nats")
+    figure.colorbar(picture, ax=axes, label="part of the entropy (nats)")
     figure.savefig(IMAGES / "uncertainty-classes.png", dpi=112)
 
 

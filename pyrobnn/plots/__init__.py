@@ -3,6 +3,7 @@
 from pyrobnn.plots.classification import confusion, reliability
 from pyrobnn.plots.columns import importance
 from pyrobnn.plots.comparison import compare_guides
+from pyrobnn.plots.effect_curves import effects
 from pyrobnn.plots.one_input import fit_1d
 from pyrobnn.plots.parameters import weights
 from pyrobnn.plots.predictive import calibration, predictive_check, vsbc
@@ -18,6 +19,7 @@ __all__ = [
     "compare_guides",
     "confusion",
     "decision_surface",
+    "effects",
     "elbo",
     "fit_1d",
     "images",

@@ -84,4 +84,4 @@ def _signal_to_noise(axis: Axes, mean: np.ndarray, scale: np.ndarray) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.axvline(1.0, color=GREY, linewidth=1, linestyle="--")
     axis.set_ylabel("number of weights")
-    title(axis, f"Signal to noise; {np.mean(ratio < 1):.0%} of the weights below 1")
+    title(axis, f"Signal to noise; {100 * np.mean(ratio < 1):.0f} % of the weights below 1")

@@ -40,7 +40,7 @@ def elbo(history: History, *, layout: Layout = "row") -> Figure:
         raise InputError("Expected a history with at least one step, got none: fit first.")
     figure, axes = panels(3 if history.validation_steps else 2, layout)
     parts = [history.log_likelihood, -history.kl]
-    _curve(axes[0], history.elbo, BLUE, "ELBO")
+    _curve(axes[0], history.elbo, BLUE, "running mean", steps="single steps")
     _curve(axes[1], parts[0], ORANGE, "expected log-likelihood")
     _curve(axes[1], parts[1], INK, "minus KL from the prior", "--")
     hidden = [_limit(axes[0], [history.elbo]), _limit(axes[1], parts), 0]
@@ -48,7 +48,8 @@ def elbo(history: History, *, layout: Layout = "row") -> Figure:
     title(axes[0], "Evidence lower bound")
     axes[1].set_ylabel("part (nats)")
     title(axes[1], "Its two parts, which add up to it")
-    legend(axes[1], loc="best")
+    for axis, place in zip(axes, ("lower right", "best"), strict=False):
+        legend(axis, loc=place, frameon=True, framealpha=0.7, edgecolor="none")
     if history.validation_steps:
         axes[2].plot(history.validation_steps, history.validation_scores, "o-", color=BLUE, mfc=LIGHT_BLUE, ms=4)
         axes[2].set_ylabel("mean log score (nats per example)")
@@ -68,10 +69,10 @@ def running_mean(values: np.ndarray) -> np.ndarray:
     return (sums[ends] - sums[starts]) / (ends - starts)
 
 
-def _curve(axis: Axes, values: np.ndarray, color: str, label: str, style: str = "-") -> None:
-    steps = np.arange(1, len(values) + 1)
-    axis.plot(steps, values, color=color, alpha=0.25, linewidth=0.6)
-    axis.plot(steps, running_mean(values), color=color, linestyle=style, linewidth=1.6, label=label)
+def _curve(axis: Axes, values: np.ndarray, color: str, label: str, style: str = "-", *, steps: str = "") -> None:
+    x = np.arange(1, len(values) + 1)
+    axis.plot(x, values, color=color, alpha=0.25, linewidth=0.6, label=steps)
+    axis.plot(x, running_mean(values), color=color, linestyle=style, linewidth=1.6, label=label)
 
 
 def _limit(axis: Axes, curves: list[np.ndarray]) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect, withStroke
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pyrobnn._core.checks import as_tensor
@@ -114,7 +115,7 @@ class Plane:
         heading, values, low, high = self.surfaces[number]
         levels = np.linspace(low, max(high, low + 1e-6), _LEVELS + 1)
         surface = axis.contourf(*self.mesh, values.reshape(self.mesh[0].shape), levels=levels, cmap=SHADES)
-        axis.figure.colorbar(surface, ax=axis, format="%.2g", ticks=levels[::5])
+        axis.figure.colorbar(surface, ax=axis, ticks=MaxNLocator(5))
         title(axis, heading)
         axis.set(xlabel=plain(self.data.feature_names[0]), ylabel=plain(self.data.feature_names[1]))
         self._draw_points(axis)

@@ -87,7 +87,8 @@ def images(
         named = [_name(int(codes[row]), class_names) for codes in (labels, predicted) if codes is not None]
         axis.set_title(f"{' → '.join(named)}\n{short} {values[row]:.2f}", fontsize=8.5, color=INK)
     heading = "prediction" if labels is None else "label → prediction; a frame marks a wrong one"
-    figure.suptitle(heading, fontsize=9, x=0.01, ha="left")
+    unit = "; nats" if by in ("entropy", "mutual_information") else ""
+    figure.suptitle(f"{heading}{unit}", fontsize=9, x=0.01, ha="left")
     return figure
 
 

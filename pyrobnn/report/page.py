@@ -23,6 +23,7 @@ from pyrobnn.metrics import Score, permutation_importance
 from pyrobnn.metrics.base import digits
 from pyrobnn.plots._style import PANEL, SQUARE, TALL, close, panels
 from pyrobnn.plots.classification import draw_confidence, draw_reliability
+from pyrobnn.plots.rare_class import draw_frequencies, draw_separation, rare_of
 from pyrobnn.plots.regression import draw_coverage, draw_intervals
 from pyrobnn.plots.two_inputs import Plane
 from pyrobnn.posterior.asked import refuses_others
@@ -40,6 +41,7 @@ _FEWEST_FOR_CURVES = 20
 _SHUFFLES, _SHUFFLE_DRAWS = 3, 50
 _MOST_COLUMNS = 300
 """Columns whose importance is worth its wait."""
+_MOST_EFFECTS = 6
 _SHUFFLED_ROWS = 60_000
 """Rows that are predicted for the importance of the columns, in all."""
 _WIDTH = 4.0
@@ -110,7 +112,8 @@ def render(
     """
     scored = train if test is None else test
     prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
-    pictures = _over_the_columns(posterior, scored, columns)
+    has_means = prediction.is_classification or "rmse" in scores
+    pictures = _over_the_columns(posterior, scored, columns, class_names, has_means=has_means)
     pictures += _pictures(posterior, train, scored, prediction, class_names)
     chains = chains_of(posterior, train)
     spelling: Spelling = "python" if spec is None else "command"
@@ -185,7 +188,10 @@ def _pictures(
         pictures.append(_picture("predictive_check.png", "Simulated data", caption, figure))
     if posterior.history is not None and len(posterior.history):
         mean = ", the mean over the members" if isinstance(posterior, Mixture) else ""
-        caption = f"Evidence lower bound by step{mean}. A flat end proves nothing where the learning rate goes to zero."
+        caption = (
+            f"What training raises, at each step{mean}: how well the training data are explained, less how far the "
+            "weights are from the prior. It should end flat; that proves little where the learning rate goes to zero."
+        )
         pictures.append(_picture("elbo.png", "Training", caption, plots.elbo(posterior.history, layout="column")))
     if not isinstance(posterior, Mixture):  # members have different modes, whose weights do not correspond
         caption = "Weights with a ratio well below 1 are hardly told from 0 by the data."
@@ -205,12 +211,15 @@ def _over_the_examples(
         caption = "Right predictions lie on the diagonal; dark cells hold much of an observed class."
         figure = plots.confusion(prediction, scored.y, target=target, class_names=class_names)
         pictures.append(_picture("confusion.png", "Confusion of classes", caption, figure, is_main=not has_inputs))
-        caption = "Confidence of the predictions; wrong predictions should be among the less sure, on the left."
-        figure = _alone(PANEL, draw_confidence, prediction, scored.y, target)
-        pictures.append(_picture("confidence.png", "Confidence", caption, figure))
-        caption = "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the bars."
-        figure = _alone(SQUARE, draw_reliability, prediction, scored.y, target)
-        pictures.append(_picture("reliability.png", "Calibration", caption, figure, is_main=True))
+        rare = rare_of(prediction, scored.y, class_names)
+        if rare is None:
+            told, details = words.CONFIDENCE, _alone(PANEL, draw_confidence, prediction, scored.y, target)
+            calibrated = _alone(SQUARE, draw_reliability, prediction, scored.y, target)
+        else:
+            told, details = words.RARE, _alone(PANEL, draw_separation, rare, target)
+            calibrated = _alone(SQUARE, draw_frequencies, rare, target)
+        pictures.append(_picture("confidence.png", told[0], told[1], details))
+        pictures.append(_picture("reliability.png", "Calibration", told[2], calibrated, is_main=True))
     elif prediction.has_quantiles:
         if not has_inputs:
             caption = (
@@ -254,9 +263,14 @@ def _over_the_inputs(
 
 
 def _over_the_columns(
-    posterior: Posterior | Mixture, scored: Data, columns: Mapping[str, Sequence[int]] | None
+    posterior: Posterior | Mixture,
+    scored: Data,
+    columns: Mapping[str, Sequence[int]] | None,
+    class_names: Sequence[str],
+    *,
+    has_means: bool,
 ) -> list[_Picture]:
-    """Return a picture of the importance of several columns, from as many rows as a second or two allow.
+    """Return pictures of the importance and the effects of columns, from as many rows as a second or two allow.
 
     Predictions over a plane of two columns show it already.
     """
@@ -264,12 +278,13 @@ def _over_the_columns(
     if not 1 < num_columns <= _MOST_COLUMNS or len(scored) < _FEWEST_FOR_CURVES:
         return []
     num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _SHUFFLED_ROWS // (num_columns * _SHUFFLES)))
+    draws = max(_SHUFFLE_DRAWS, len(members_of(posterior)))
     table = permutation_importance(
         posterior,
         scored[np.linspace(0, len(scored) - 1, num_rows).round().astype(int)],
         groups=columns,
         num_shuffles=_SHUFFLES,
-        num_draws=max(_SHUFFLE_DRAWS, len(members_of(posterior))),
+        num_draws=draws,
     )
     if not np.isfinite(table["importance"]).all():  # a target that cannot be
         return []
@@ -277,8 +292,14 @@ def _over_the_columns(
         "By how much the log score falls if a column is shuffled among the examples: 0 for a column that the network "
         "does not use. Of columns that say the same, each stands in for the others."
     )
-    figure = plots.importance(table)
-    return [_picture("importance.png", "Importance of the columns", caption, figure)]
+    pictures = [_picture("importance.png", "Importance of the columns", caption, plots.importance(table))]
+    if has_means:
+        places = columns or {name: [place] for place, name in enumerate(scored.feature_names)}
+        shown = {str(name): places[str(name)] for name in table.index[:_MOST_EFFECTS]}
+        options: dict[str, Any] = {"num_draws": draws, "class_names": class_names}
+        figure = plots.effects(posterior, scored, groups=shown, **options)
+        pictures.append(_picture("effects.png", "How the prediction changes", words.EFFECTS, figure))
+    return pictures
 
 
 def _alone(size: tuple[float, float], draw: Callable[..., None], *arguments: Any) -> Figure:

@@ -61,6 +61,22 @@ AUSE = (
     "Dropping the most uncertain examples should lower the error. AUSE is the area between their order and the best "
     "order; 0 is perfect."
 )
+EFFECTS = (
+    "A column is set to a value in all examples, their other columns stay, and the predictions are averaged. The band "
+    "is what more data would narrow. Where columns depend on each other, some of these examples do not occur."
+)
+CONFIDENCE = (
+    "Confidence",
+    "Confidence of the predictions; wrong predictions should be among the less sure, on the left.",
+    "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the bars.",
+)
+RARE = (
+    "Are rare cases told from others?",
+    "The farther the rare cases lie to the right of the others, the better they are told apart.",
+    "Of examples with a probability of 10 %, one in ten should be a case: dots belong inside the bars. Each bin "
+    "expects as many cases as the others; the dashed line is the share among all examples.",
+)
+"""A title, its caption, and the caption of calibration, for classes that are alike in number and for a rare one."""
 EXPLAINED = {
     "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact distribution. Below "
     "the limit it is close; above, it is not, though predictions may be good all the same."
