@@ -95,6 +95,17 @@ def test_a_category_that_training_did_not_have_is_predicted(categories):
     np.testing.assert_array_equal(matrix[:, 2:], unseen)
 
 
+def test_the_encoder_takes_frames_as_the_model_does():
+    """It finds columns by name, in any kind of frame."""
+    encoder = of_the_table().encoder_
+    frame = pl.DataFrame(table()[["place", "flag", "size"]])
+    expected = np.column_stack([SIZES, table()["flag"], one_hot(PLACES)])
+    np.testing.assert_array_equal(encoder.transform(table()), expected)
+    np.testing.assert_array_equal(encoder.transform(frame), expected)
+    with pytest.raises(InputError, match="X has no column 'flag': pass the columns of the fit, size, flag, place"):
+        encoder.transform(table().drop(columns="flag"))
+
+
 def test_columns_must_be_those_of_training_and_finite():
     model = of_the_table()
     with pytest.raises(ValueError, match="feature names should match"):

@@ -1,8 +1,8 @@
-"""Tables of numbers and categories as matrices of numbers, by scikit-learn's imputers and encoders."""
+"""Tables of numbers and categories as matrices of numbers."""
 
-import itertools
+import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,9 +10,6 @@ import pandas as pd
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.table_cells import rows_of
-
-if TYPE_CHECKING:
-    from sklearn.compose import ColumnTransformer
 
 _NUMBERS, _CATEGORIES = "numbers", "categories"
 _NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
@@ -42,56 +39,39 @@ def require_distinct_names(frame: Any) -> None:
         raise InputError(f"X has more than one column of the name {', '.join(map(repr, twice))}: rename or drop them.")
 
 
-def as_table(X: Any, encoder: "ColumnTransformer | None" = None) -> pd.DataFrame:
+def as_table(X: Any, encoder: "Encoder | None" = None) -> pd.DataFrame:
     """Return a frame, or a checked array of numbers, with columns of float64 or of objects; missing is NaN or None.
 
-    With an encoder of `make_encoder`, columns match the fitted columns by position, and must be of the same kind.
+    With an encoder, columns match the fitted columns by position, and must be of the same kind.
     """
     frame = X
     if not isinstance(X, pd.DataFrame):
         frame = X.to_pandas() if is_frame(X) else pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
-    names = [str(name) for name in frame.columns] if encoder is None else list(encoder.feature_names_in_)
-    fitted = {} if encoder is None else {name: step for step, _, of_step in encoder.transformers_ for name in of_step}
+    names = [str(name) for name in frame.columns] if encoder is None else list(encoder.columns)
+    fitted = {} if encoder is None else {name: _NUMBERS if encoder.is_numeric(name) else _CATEGORIES for name in names}
     columns = (frame.iloc[:, i].reset_index(drop=True) for i in range(frame.shape[1]))
-    table = pd.DataFrame(
+    return pd.DataFrame(
         {name: _as_column(column, name, fitted.get(name)) for name, column in zip(names, columns, strict=True)}
     )
-    if encoder is not None:
-        _tell_of_new_categories(table, encoder)
-    return table
 
 
-def _tell_of_new_categories(table: pd.DataFrame, encoder: "ColumnTransformer") -> None:
-    """Warn of categories that the fit had not seen."""
-    as_what = "they are predicted as a mixture of the known ones" if onehot_positions(encoder) else "their number is -1"
-    known = {
-        name: values
-        for step_name, step, names in encoder.transformers_
-        if step_name == _CATEGORIES
-        for name, values in zip(names, step.categories_, strict=True)
-    }
-    for name, values in known.items():
-        is_new = ~table[name].isin(values) & table[name].notna()
+def tell_of_new_values(table: pd.DataFrame, encoder: "Encoder") -> None:
+    """Warn of categories that the fit had not seen, and of missing values in columns where none was in the fit."""
+    as_what = (
+        "their number is -1" if encoder.categories == "ordinal" else "they are predicted as a mixture of the known ones"
+    )
+    for name in encoder.columns:
+        is_new, is_gap = encoder.new_values(table, name)
         if is_new.any():
             warn_user(
                 f"Column {name!r} has categories that the fit had not seen, such as {table[name][is_new].iloc[0]!r}, "
                 f"in {int(is_new.sum())} of {len(table)} rows: {as_what}."
             )
-
-
-def tell_of_new_gaps(table: pd.DataFrame, encoder: "ColumnTransformer") -> None:
-    """Warn of values that are missing in columns where none was when an encoder that fills them in was fitted."""
-    gaps: set[str] = set()
-    for kind, step, names in encoder.transformers_:
-        if kind == _NUMBERS:
-            gaps |= {names[place] for place in step.indicator_.features_}
-        elif kind == _CATEGORIES:
-            gaps |= {name for name, values in zip(names, step.categories_, strict=True) if None in [*values]}
-    for name in (name for name in table if name not in gaps and table[name].isna().any()):
-        warn_user(
-            f"Column {name!r} has no value in {rows_of(table[name].isna(), 0)}, and had values in all rows of the fit: "
-            "a number is taken as the mean, a category as one that the fit had not seen."
-        )
+        if is_gap.any():
+            warn_user(
+                f"Column {name!r} has no value in {rows_of(is_gap, 0)}, and had values in all rows of the fit: "
+                "a number is taken as the mean, a category as one that the fit had not seen."
+            )
 
 
 def _as_column(column: pd.Series, name: str, fitted: str | None) -> pd.Series:
@@ -145,126 +125,120 @@ def _as_categories(column: pd.Series, name: str, *, is_fitted: bool) -> pd.Serie
     return pd.Series(values, dtype=object)
 
 
-def make_encoder(
-    table: pd.DataFrame, categories: str, missing: str, weights: np.ndarray | None = None
-) -> "ColumnTransformer":
-    """Return a transformer, fitted to a table, to a matrix of numbers.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Encoder:
+    """From a table of numbers and categories to a matrix of numbers, as learned from the rows of a fit.
 
     Categories become columns of 0 and 1, or numbers; an unknown category later becomes zeros, or -1.
     Missing numbers become the mean of their column, and a column of 0 and 1 marks them; a missing category is a
-    category of its own.
+    category of its own. The matrix has the numbers, then the marks, then the categories.
 
-    Args:
-        table: as `as_table` returns it.
+    Attributes:
         categories: an entry of `CATEGORIES`.
         missing: an entry of `MISSING`.
-        weights: positive weights of rows, for the means.
+        columns: what was learned of each column, in JSON's types where categories are texts: of categories their
+            `values`, sorted, None last; of numbers that may be missing their `mean`, and if one was, `has_missing`.
     """
-    from pyrobnn._core.random import seeded
 
-    with seeded(0, "import"):  # scikit-learn imports rich, whose import draws random numbers
-        from sklearn.compose import ColumnTransformer
-        from sklearn.impute import SimpleImputer
-        from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+    categories: str
+    missing: str
+    columns: Mapping[str, Mapping[str, Any]]
 
-    _check_choices(categories, missing)
-    numeric = list(table.select_dtypes("number").columns)
-    categorical = [name for name in table.columns if name not in numeric]
-    imputer = SimpleImputer(add_indicator=True, keep_empty_features=True) if missing == "impute" else "passthrough"
-    unknown = {"handle_unknown": "use_encoded_value", "unknown_value": -1, "encoded_missing_value": -1}
-    onehot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
-    steps = [
-        (_NUMBERS, imputer, numeric),
-        (_CATEGORIES, onehot if categories == "onehot" else OrdinalEncoder(**unknown), categorical),
-    ]
-    encoder = ColumnTransformer([step for step in steps if step[2]], verbose_feature_names_out="{feature_name}")
-    encoder.set_output(transform="default").fit(table)
-    if missing == "impute" and numeric and weights is not None:
-        encoder.named_transformers_[_NUMBERS].statistics_ = _weighted_means(table[numeric].to_numpy(), weights)
-    return encoder
+    @classmethod
+    def learn(cls, table: pd.DataFrame, categories: str, missing: str, weights: np.ndarray | None = None) -> "Encoder":
+        """Return the encoder that these rows teach.
 
+        Args:
+            table: as `as_table` returns it.
+            categories: an entry of `CATEGORIES`.
+            missing: an entry of `MISSING`.
+            weights: positive weights of rows, for the means.
+        """
+        for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):
+            if value not in known:
+                raise InputError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}.")
 
-def _check_choices(categories: str, missing: str) -> None:
-    for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):
-        if value not in known:
-            raise InputError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}.")
+        def learned(column: pd.Series) -> dict[str, Any]:
+            if column.dtype != np.float64:
+                values = set(column)
+                return {"values": [*sorted(values - {None}), *({None} & values)]}
+            if missing == "raise":
+                return {}
+            has = column.notna().to_numpy()
+            mean = np.average(column[has], weights=None if weights is None else weights[has]) if has.any() else 0.0
+            return {"mean": float(mean), "has_missing": not has.all()}
 
+        return cls(categories, missing, {str(name): learned(table[name]) for name in table})
 
-def _weighted_means(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the mean of each column, missing values left out, and 0 where all are missing."""
-    present = ~np.isnan(values)
-    total = weights @ present
-    return (weights @ np.where(present, values, 0.0)) / np.where(total > 0, total, 1.0)
+    def is_numeric(self, name: str) -> bool:
+        """Return whether a column of the table holds numbers, and not categories."""
+        return "values" not in self.columns[name]
 
+    def transform(self, X: Any) -> np.ndarray:
+        """Return the matrix of a frame with the columns of the fit, or of an array with as many.
 
-def learned(table: pd.DataFrame, categories: str, missing: str) -> dict[str, Any]:
-    """Return what `make_encoder` learns of a table of numbers and text, in JSON's types, for `encoded`.
+        Raises:
+            InputError: a column is not there, or of another kind than in the fit.
+        """
+        if not is_frame(X):
+            return self.matrix(as_table(X, self))
+        given = {str(name): name for name in X.columns}
+        if lost := [name for name in self.columns if name not in given]:
+            raise InputError(f"X has no column {lost[0]!r}: pass the columns of the fit, {', '.join(self.columns)}.")
+        return self.matrix(as_table(X[[given[name] for name in self.columns]], self))
 
-    It has the mean of each column of numbers and whether values were missing, and the categories of each other column.
-    """
-    _check_choices(categories, missing)
-    numbers = table.select_dtypes("number")
-    columns: dict[str, dict[str, Any]] = {name: {} for name in table.columns}
-    if missing == "impute":
-        gaps = np.isnan(numbers.to_numpy())
-        means = np.ma.filled(np.ma.masked_array(numbers.to_numpy(), gaps).mean(axis=0), 0.0)
-        for name, mean, has_missing in zip(map(str, numbers), means, gaps.any(axis=0), strict=True):
-            columns[name] = {"mean": float(mean), "has_missing": bool(has_missing)}
-    for name in (name for name in columns if name not in numbers):
-        values = set(table[name])
-        columns[name] = {"values": [*sorted(values - {None}), *({None} & values)]}
-    return {"categories": categories, "missing": missing, "columns": columns}
-
-
-def encoded(table: pd.DataFrame, stored: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
-    """Return the matrix of a table, and names of its columns, as the encoder of `make_encoder` does.
-
-    It works without scikit-learn, whose import takes seconds.
-
-    Args:
-        table: columns of float64, or of text and None.
-        stored: a result of `learned`.
-    """
-    columns = stored["columns"]
-    numbers = [name for name, column in columns.items() if "values" not in column]
-    made = {name: table[name].fillna(columns[name].get("mean", np.nan)) for name in numbers}
-    gaps = [name for name in numbers if columns[name].get("has_missing")]
-    parts = [*made.items(), *((f"missingindicator_{name}", table[name].isna()) for name in gaps)]
-    for name in (name for name in columns if name not in made):
-        values = columns[name]["values"]
-        if stored["categories"] == "onehot":
-            has = ((value, table[name].isna() if value is None else table[name] == value) for value in values)
-            parts += [(f"{name}_{value}", column) for value, column in has]
-        else:
+    def matrix(self, table: pd.DataFrame) -> np.ndarray:
+        """Return the matrix, float64, of a table that `as_table` returned."""
+        numbers, gaps, texts = self._kinds()
+        means = {name: self.columns[name]["mean"] for name in numbers if "mean" in self.columns[name]}
+        parts = [table[numbers].fillna(means).to_numpy(dtype=np.float64), table[gaps].isna().to_numpy(dtype=np.float64)]
+        for name, values in texts.items():
             codes = {value: code for code, value in enumerate(values)}
-            parts.append((name, table[name].map(lambda value, codes=codes: codes.get(value, -1))))
-    matrix = np.stack([column.to_numpy(dtype=np.float64) for _, column in parts], axis=1)
-    return matrix, _distinct(name for name, _ in parts)
+            code = np.array([codes.get(value, -1) for value in table[name]])[:, None]
+            parts.append(code == np.arange(len(values)) if self.categories == "onehot" else code)
+        return np.concatenate(parts, axis=1, dtype=np.float64)
 
+    def get_feature_names_out(self) -> np.ndarray:
+        """Return a name for each column of the matrix; a repeated name gets a number."""
+        return np.array(_distinct(name for _, name in self._layout()), dtype=object)
 
-def origins(stored: Mapping[str, Any]) -> list[str]:
-    """Return the column of the table that is behind each column of the matrix of `encoded`."""
-    columns = stored["columns"]
-    texts = {name: column["values"] for name, column in columns.items() if "values" in column}
-    numbers = [name for name in columns if name not in texts]
-    gaps = [name for name in numbers if columns[name].get("has_missing")]
-    made = [(name, len(values) if stored["categories"] == "onehot" else 1) for name, values in texts.items()]
-    return numbers + gaps + [name for name, count in made for _ in range(count)]
+    def positions(self) -> dict[str, list[int]]:
+        """Return for each column of the table the columns of the matrix that are made from it."""
+        found: dict[str, list[int]] = {}
+        for position, (name, _) in enumerate(self._layout()):
+            found.setdefault(name, []).append(position)
+        return found
 
+    def onehot(self) -> list[list[int]]:
+        """Return for each category the positions in the matrix of its columns of 0 and 1."""
+        positions = self.positions()
+        return [positions[name] for name in self._kinds()[2] if self.categories == "onehot"]
 
-def onehot_positions(encoder: "ColumnTransformer") -> list[list[int]]:
-    """Return the positions in the matrix of an encoder of the columns of 0 and 1 of each category."""
-    step = encoder.named_transformers_.get(_CATEGORIES)
-    if step is None or step.handle_unknown != "ignore":
-        return []
-    first = encoder.output_indices_[_CATEGORIES].start
-    ends = itertools.accumulate(map(len, step.categories_), initial=first)
-    return [list(range(start, end)) for start, end in itertools.pairwise(ends)]
+    def new_values(self, table: pd.DataFrame, name: str) -> tuple[pd.Series, pd.Series]:
+        """Return which values of a column are unknown categories, and which are missing as none was in the fit."""
+        values, learned = table[name], self.columns[name]
+        known = learned.get("values", ())
+        is_gap = values.isna() & (not learned.get("has_missing", None in known))
+        return values.notna() & (not self.is_numeric(name)) & ~values.isin(known), is_gap
 
+    def _kinds(self) -> tuple[list[str], list[str], dict[str, list[Any]]]:
+        """Return the columns of numbers, those of them with marks, and the values of the others."""
+        numbers = [name for name in self.columns if self.is_numeric(name)]
+        gaps = [name for name in numbers if self.columns[name].get("has_missing")]
+        return numbers, gaps, {name: each["values"] for name, each in self.columns.items() if "values" in each}
 
-def encoded_names(encoder: "ColumnTransformer") -> list[str]:
-    """Return a name for each column of the matrix; a repeated name gets a number."""
-    return _distinct(map(str, encoder.get_feature_names_out()))
+    def _layout(self) -> list[tuple[str, str]]:
+        """Return for each column of the matrix the column of the table behind it, and a name."""
+        numbers, gaps, texts = self._kinds()
+        made = {
+            name: [f"{name}_{value}" for value in values] if self.categories == "onehot" else [name]
+            for name, values in texts.items()
+        }
+        return [
+            *zip(numbers, numbers, strict=True),
+            *((name, f"missingindicator_{name}") for name in gaps),
+            *((name, made_of) for name, names in made.items() for made_of in names),
+        ]
 
 
 def _distinct(given: Iterable[str]) -> list[str]:

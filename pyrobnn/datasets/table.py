@@ -26,6 +26,8 @@ from pyrobnn.datasets.base import Dataset, test_share
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pyrobnn._core.columns import Encoder
+
 
 def load_table(
     path: str | Path,
@@ -81,7 +83,8 @@ def load_table(
     test = test_share(y) if test is None else test
     train, held_out = split_rows(groups, y, test, seed=split)
     encoder = _learned(table.inputs, train, categories, missing)
-    x, names = _encoded(_expanded(table.inputs.columns, encoder["read"]), encoder)
+    x = _encoder(encoder).matrix(_expanded(table.inputs.columns, encoder["read"]))
+    names = _encoder(encoder).get_feature_names_out().tolist()
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
     lines = (f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how)
     columns = table.inputs.columns.iloc[train.numpy()]
@@ -138,14 +141,12 @@ def load_features(
 
 def columns_of(encoder: Mapping[str, Any]) -> dict[str, list[int]]:
     """Return for each column of a table the positions of the inputs that were made from it."""
-    from pyrobnn._core.columns import origins
-
     dated = [name for name, how in encoder["read"].items() if how["kind"] == DATES]
     columns: dict[str, list[int]] = {}
-    for position, origin in enumerate(origins(encoder)):
+    for origin, positions in _encoder(encoder).positions().items():
         made = (date for date in dated if origin.startswith(f"{date} ("))
         name = origin if origin in encoder["read"] else max(made, key=len)
-        columns.setdefault(name, []).append(position)
+        columns[name] = sorted([*columns.get(name, ()), *positions])
     return columns
 
 
@@ -171,13 +172,15 @@ class NewRows:
 
 def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[str, Any] | None) -> NewRows:
     """Return what `load_features` does, and which values lie outside of the training data's range and categories."""
-    stored: Mapping[str, Any] = encoder or {"columns": {name: {} for name in feature_names}, "missing": "raise"}
+    unread = {"categories": "onehot", "missing": "raise", "columns": {name: {} for name in feature_names}}
+    stored: Mapping[str, Any] = unread if encoder is None else encoder
     read = stored.get("read") or {
         name: {"kind": TEXTS if "values" in column else NUMBERS} for name, column in stored["columns"].items()
     }
     inputs = read_inputs(Path(path), read, missing=stored["missing"])
     columns = _expanded(inputs.columns, read)
-    x = as_tensor(_encoded(columns, encoder)[0], "x")
+    learned = _encoder(stored)
+    x = as_tensor(learned.matrix(columns), "x")
     check_inputs(x)
     if encoder is None or "read" not in encoder:
         return NewRows(x, inputs.frame, None, inputs.notes, [])
@@ -185,9 +188,7 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
     rows = zip(*(np.where(is_out, name, "") for name, (is_out, _) in found.items()), strict=True)
     lines = (line for _, said in found.values() for line in said)
     outside = [", ".join(filter(None, row)) for row in rows]
-    is_onehot = encoder["categories"] == "onehot"
-    onehot = [at for name, at in columns_of(encoder).items() if is_onehot and read[name]["kind"] == TEXTS]
-    return NewRows(x, inputs.frame, outside, (*inputs.notes, *lines), onehot)
+    return NewRows(x, inputs.frame, outside, (*inputs.notes, *lines), learned.onehot())
 
 
 def _outside(name: str, columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> tuple["pd.Series", list[str]]:
@@ -198,12 +199,11 @@ def _outside(name: str, columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> 
     """
     how = encoder["read"][name]
     key = f"{name} (days)" if how["kind"] == DATES else name
-    values, known = columns[key], encoder["columns"][key].get("values", ())
-    is_gap = values.isna() & (not encoder["columns"][key].get("has_missing", None in known))
+    values = columns[key]
+    is_new, is_gap = _encoder(encoder).new_values(columns, key)
     filled = "taken as an unknown category" if how["kind"] == TEXTS else "filled in with the mean"
     lines = [f"{name}: {_count(is_gap)} without a value, as none was in training, {filled}"] if is_gap.any() else []
     if how["kind"] == TEXTS:
-        is_new = ~values.isin(known) & values.notna()
         words = f"{name}: {_count(is_new)} of a category unknown in training, such as"
         return is_new | is_gap, lines + [f"{words} {one!r}" for one in values[is_new]][:1]
     low, high = how.get("range", (-np.inf, np.inf))
@@ -276,7 +276,7 @@ def _copies(table: Table) -> Tensor:
 
 def _learned(inputs: Inputs, rows: Tensor, categories: str, missing: str) -> dict[str, Any]:
     """Return the encoder that these rows teach."""
-    from pyrobnn._core.columns import learned
+    from pyrobnn._core.columns import Encoder
 
     train = inputs.columns.iloc[rows.numpy()]
     read = {
@@ -288,7 +288,7 @@ def _learned(inputs: Inputs, rows: Tensor, categories: str, missing: str) -> dic
         present = columns[f"{name} (days)" if how["kind"] == DATES else name].dropna()
         if how["kind"] != TEXTS and len(present):
             how.update(_range(np.sort(present.to_numpy())))
-    return learned(columns, categories, missing) | {"read": read}
+    return dataclasses.asdict(Encoder.learn(columns, categories, missing)) | {"read": read}
 
 
 def _range(ordered: np.ndarray) -> dict[str, list[float]]:
@@ -320,10 +320,8 @@ def _expanded(columns: "pd.DataFrame", read: Mapping[str, Mapping[str, Any]]) ->
     return pd.DataFrame(made)
 
 
-def _encoded(columns: "pd.DataFrame", encoder: Mapping[str, Any] | None) -> tuple[np.ndarray, list[str]]:
-    """Return columns as a matrix of numbers, with a name for each."""
-    if encoder is None:
-        return columns.to_numpy(dtype=np.float64), list(columns.columns)
-    from pyrobnn._core.columns import encoded
+def _encoder(stored: Mapping[str, Any]) -> "Encoder":
+    """Return the encoder of a table, from what is stored of it."""
+    from pyrobnn._core.columns import Encoder
 
-    return encoded(columns, encoder)
+    return Encoder(stored["categories"], stored["missing"], stored["columns"])

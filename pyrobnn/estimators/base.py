@@ -15,14 +15,12 @@ from tqdm.auto import tqdm
 
 from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
 from pyrobnn._core.columns import (
+    Encoder,
     as_table,
-    encoded_names,
     is_frame,
-    make_encoder,
-    onehot_positions,
     require_complete,
     require_distinct_names,
-    tell_of_new_gaps,
+    tell_of_new_values,
 )
 from pyrobnn._core.keywords import explained_init
 from pyrobnn._core.modes import gradients, under
@@ -258,13 +256,13 @@ class AbstractBNN(BaseEstimator):
         if weights is not None:
             table, targets, weights = table[weights > 0], targets[weights > 0], weights[weights > 0]
         if reset:
-            self.encoder_ = make_encoder(table, self.categories, self.missing, weights)
+            self.encoder_ = Encoder.learn(table, self.categories, self.missing, weights)
         return Data(
-            self._matrix(table),
+            self.encoder_.matrix(table),
             targets,
             weights=weights,
             standardize=bool(self.standardize),
-            feature_names=encoded_names(self.encoder_),
+            feature_names=[*self.encoder_.get_feature_names_out()],
         )
 
     def _checked(self, X: Any, y: Any = "no_validation", *, reset: bool) -> tuple[pd.DataFrame, Any]:
@@ -290,8 +288,8 @@ class AbstractBNN(BaseEstimator):
             table = as_table(X, encoder)
         if self.missing != "impute":
             require_complete(table)
-        elif encoder is not None:
-            tell_of_new_gaps(table, encoder)
+        if encoder is not None:
+            tell_of_new_values(table, encoder)
         return table, y
 
     def _weights(self, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
@@ -300,9 +298,6 @@ class AbstractBNN(BaseEstimator):
             return None
         check_unmasked(sample_weight, "sample_weight")
         return np.asarray(_check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True))
-
-    def _matrix(self, table: pd.DataFrame) -> np.ndarray:
-        return np.asarray(self.encoder_.transform(table), dtype=np.float64)
 
     def predict_dist(self, X: Any) -> Prediction:
         """Return the full predictive distribution of the targets: the mixture over posterior draws.
@@ -325,11 +320,10 @@ class AbstractBNN(BaseEstimator):
 
     def _inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "posterior_")
-        return self._matrix(self._checked(X, reset=False)[0])
+        return self.encoder_.matrix(self._checked(X, reset=False)[0])
 
     def _predict_rows(self, inputs: np.ndarray) -> Prediction:
-        categories = onehot_positions(self.encoder_)
-        return predict_known(self.posterior_, inputs, categories, num_draws=int(self.num_draws))
+        return predict_known(self.posterior_, inputs, self.encoder_.onehot(), num_draws=int(self.num_draws))
 
     def _predict_blocks(self, X: Any, read: Any) -> list[Any]:
         """Apply `read` to the predictions of consecutive blocks of rows; memory is bounded."""

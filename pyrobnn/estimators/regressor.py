@@ -38,7 +38,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         batch_size: rows in a mini-batch, likewise.
         num_draws: number of posterior draws to predict with.
         standardize: whether inputs and real targets are centred and scaled.
-        categories: how columns of text and categories become numbers, "onehot" or "ordinal"; see `make_encoder`.
+        categories: how columns of text and categories become numbers, "onehot" or "ordinal".
         missing: "raise" refuses missing values, "impute" replaces them by means and adds indicator columns.
         random_state: seed, as in scikit-learn: an integer, None or a `RandomState`.
         device: "cpu", "cuda", ..., or "auto".
