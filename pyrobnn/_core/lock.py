@@ -1,6 +1,7 @@
 """One thread at a time: random states, Pyro's handlers and settings, and swapped weights belong to the process."""
 
 import os
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -135,12 +136,14 @@ ONE_THREAD = _OneThread()
 
 @contextmanager
 def ignored_warnings(message: str = "") -> Iterator[None]:
-    """Ignore warnings that begin with a message in the block; other threads keep their warnings."""
+    """Ignore warnings that begin with a message in the block; other threads keep their warnings.
+
+    `warnings.filterwarnings` would make Python forget which warnings it has shown, and show them again.
+    """
     with ONE_THREAD.changed(lambda: [*warnings.filters], _set_filters):
-        warnings.filterwarnings("ignore", message)
+        _set_filters([("ignore", re.compile(message, re.IGNORECASE), Warning, None, 0), *warnings.filters])
         yield
 
 
 def _set_filters(filters: list[Any]) -> None:
-    warnings.simplefilter("default", append=True)  # notes that filters change
     warnings.filters[:] = filters  # type: ignore[index]

@@ -84,8 +84,9 @@ def fit(
     (`Posterior.info["rewinds"]`). If that fails, or the first step is not finite, an error names the site.
 
     A `PoorFitWarning` tells at the end of a fit that predicts no better than a constant, is far worse than a linear
-    model, has memorised its targets, or was cut short. Fits with a given length and given scales are looked at with
-    `progress` only, so that loops of short fits do not warn each time.
+    model, has memorised its targets, or was cut short. Without `progress`, fits with given length and scales are
+    compared with a constant alone, which takes little time. Their warning has no numbers, so that Python can show it
+    once for the line of a loop.
 
     Ctrl-C ends a fit by `SVI` after a step, and a warning says which one. The posterior so far is returned; with
     `checkpoint` the state is kept, and a KeyboardInterrupt tells so. `EvidenceFramework` returns the posterior of the
@@ -156,8 +157,8 @@ def fit(
             raise with_words(interrupt, method, checkpoint) from None
         warn_user(interrupt.warning, PoorFitWarning)
         return interrupt.posteriors[0]
-    if progress or _ends_by_itself(posterior):
-        tell(posterior, data, held_out if isinstance(held_out, Data) else None, progress=progress)
+    briefly = not (progress or _ends_by_itself(posterior))
+    tell(posterior, data, held_out if isinstance(held_out, Data) else None, progress=progress, briefly=briefly)
     return posterior
 
 

@@ -61,7 +61,7 @@ class Baseline:
         return self._predicted(self._outputs(x))
 
 
-def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[str, Baseline]:
+def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, linear: bool = True) -> dict[str, Baseline]:
     """Fit a constant and a linear model of the likelihood of a BNN to training data.
 
     Constants replace the outputs of the network, or linear functions of the standardised inputs with a ridge penalty,
@@ -74,6 +74,7 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
         bnn: the model; its likelihood is used.
         data: training data.
         most_rows: rows to use, drawn at random; fewer if there are many inputs, and at least 500.
+        linear: whether to fit a linear model, too, which takes most of the time.
 
     Returns:
         By name: "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless targets are
@@ -92,7 +93,7 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS) -> dict[
         if problem is None:
             return {}
         baselines = {"constant": _fit(problem, rows, _nothing, x)}
-        if isinstance(x, Tensor) and width <= _WIDEST and not as_likelihood(likelihood).has_positions:
+        if linear and isinstance(x, Tensor) and width <= _WIDEST and not as_likelihood(likelihood).has_positions:
             baselines["linear"] = _fit(problem, rows, _directions(x), x)
     return baselines
 
@@ -311,6 +312,9 @@ _EXAMPLES: dict[Basis, str] = {
 }
 
 
+NO_BETTER = "The fit predicts no better than a constant, which ignores the inputs."
+
+
 def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> Verdict:
     """Compare the log scores of a fit and of the baselines, example by example.
 
@@ -347,7 +351,7 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
             if gained is None or 1 - gained.below(0.0) >= level
             else "The inputs do tell of the target: a linear model is better than a constant."
         )
-        text = f"The fit predicts no better than a constant, which ignores the inputs. {cause} {numbers}"
+        text = f"{NO_BETTER} {cause} {numbers}"
         plain = "its predictions, uncertainty included, are no better than those of a constant"
         return Verdict("warning", text, min(p_value, over_constant.below(0.0)), plain=plain)
     if linear is not None and gained is not None:

@@ -23,9 +23,9 @@ from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.verdict.baselines import Baseline, Basis, Verdict, fit_baselines, judge
+from pyrobnn.verdict.baselines import NO_BETTER, Baseline, Basis, Verdict, fit_baselines, judge
 from pyrobnn.verdict.left_out import memorised_targets
-from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, longer, measured_noise, open_to
 
 _SEE = "See docs/how-to/warnings.md."
 """Where the warnings at the end of a fit are explained."""
@@ -35,6 +35,8 @@ _DRAWS = 100
 _FEWEST_DRAWS = 10
 _PRODUCTS = 500_000_000
 """Products of a weight with an activation that the end of any fit may take, about a tenth of a second."""
+_FEW_PRODUCTS = 50_000_000
+"""The same where a loop of short fits must not wait."""
 _SHARE_OF_FIT = 0.05
 _LEVEL = 0.01
 _NEGLIGIBLE = 0.02
@@ -43,16 +45,16 @@ _LEARNED = 0.25
 """Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
 
 
-def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool) -> None:
+def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool, briefly: bool = False) -> None:
     """Warn with the `complaint` about a fit."""
     with waiting("checking", shown=progress):
-        text = complaint(posterior, data, validation)
+        text = complaint(posterior, data, validation, briefly=briefly)
     if text is not None:
         warn_user(f"{text} {_SEE}", PoorFitWarning)
 
 
 @under(gradients)
-def complaint(posterior: Any, data: Any, validation: Data | None = None) -> str | None:
+def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool = False) -> str | None:
     """Report a fit that predicts no better than a constant or a linear model, memorised its targets, or was cut short.
 
     It uses up to 500 examples of the validation data, or of the training data. Data in files and loaders are skipped.
@@ -61,6 +63,8 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None) -> str 
         posterior: the result of a method.
         data: the training data: `Data`, `StoredData` or `Loader`.
         validation: `Data` held out, or None.
+        briefly: whether to compare with a constant alone, which takes a tenth of the time. The text then has no
+            numbers, so that Python can show it once for the line of a loop.
 
     Returns:
         A sentence or two; None for a fit without these faults, and in all but the first process of a parallel fit.
@@ -68,11 +72,22 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None) -> str 
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data) and is_main_process()):
         return None
     with threads_for(posterior.bnn.net, _ROWS):
-        return _complaint(posterior, data, validation)
+        return (_brief_complaint if briefly else _complaint)(posterior, data, validation)
+
+
+def _brief_complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
+    baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS, linear=False)
+    rows, draws = _affordable(posterior, _FEW_PRODUCTS)
+    verdict = compare_with_baselines(
+        posterior, data, baselines, held_out, num_draws=draws, level=_LEVEL, most_rows=rows
+    )
+    if verdict is None or verdict.kind != "warning":
+        return None
+    return mended(NO_BETTER, open_to(Fitted(posterior), (measured_noise, longer)))
 
 
 def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
-    rows, draws = _affordable(posterior)
+    rows, draws = _affordable(posterior, _PRODUCTS)
     tries = open_to(Fitted(posterior), OF_BAD_PREDICTIONS)
     baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS)
     verdict = compare_with_baselines(
@@ -103,11 +118,11 @@ def _cut_short(posterior: Posterior | Mixture) -> str | None:
     )
 
 
-def _affordable(posterior: Posterior | Mixture) -> tuple[int, int]:
-    """Return numbers of examples and draws that take a small share of the time of the fit, or little time."""
+def _affordable(posterior: Posterior | Mixture, products: int) -> tuple[int, int]:
+    """Return numbers of examples and draws that take a small share of the time of the fit, or that many products."""
     history = posterior.history
     steps = 0 if history is None else len(history) * min(_ROWS, posterior.record.num_data or 0)
-    passes = max(_PRODUCTS // posterior.bnn.num_weights, int(_SHARE_OF_FIT * steps))
+    passes = max(products // posterior.bnn.num_weights, int(_SHARE_OF_FIT * steps))
     draws = min(_DRAWS, max(_FEWEST_DRAWS, passes // _ROWS, len(members_of(posterior))))
     return min(_ROWS, max(_FEWEST_ROWS, passes // draws)), draws
 
