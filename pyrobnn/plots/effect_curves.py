@@ -16,7 +16,8 @@ from pyrobnn.plots._colors import BLUE, LIGHT_BLUE
 from pyrobnn.plots._style import as_array, band, first_column, grid, in_thousands, plain
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.plots.rare_class import rare_words, usual_class
-from pyrobnn.posterior.mixture import Mixture, require_posterior
+from pyrobnn.posterior.asked import refuses_others
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
@@ -29,6 +30,7 @@ _CENTRAL = (0.02, 0.98)
 """Quantiles between which a curve is drawn: outside are few examples."""
 
 
+@refuses_others
 def effects(
     posterior: Posterior | Mixture,
     data: Data,
@@ -63,7 +65,6 @@ def effects(
         >>> [axis.get_xlabel() for axis in bnn.plots.effects(posterior, data).axes]
         ['size', 'noise']
     """
-    require_posterior(posterior, "effects")
     x = single(data.x, "An effect")
     if x.ndim != 2:
         raise InputError(f"`effects` draws the columns of a table, got x of shape {shape_of(x)}.")
