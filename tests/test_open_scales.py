@@ -300,7 +300,9 @@ def test_without_a_method_several_are_tried(monkeypatch, tmp_path, capsys):
     bad, good = record.candidates
     said = f"good ({good.log_score:.3g} ± {good.error:.2g}) won, before bad ({bad.log_score:.3g} ± {bad.error:.2g}), in"
     assert said in str(record)
-    assert str(record) in capsys.readouterr().err
+    of_candidates, of_the_best = capsys.readouterr().err.split(str(record))
+    assert "training" not in of_candidates
+    assert "training: 100%" in of_the_best
     assert (record.chosen, [one.name for one in record.candidates]) == ("good", ["bad", "good"])
     assert record.candidates[1].log_score > record.candidates[0].log_score + 0.3
     assert all(one.seconds > 0 and one.error > 0 for one in record.candidates)

@@ -125,10 +125,9 @@ class Automatic(BaseMethod[Posterior | Mixture]):
 
     def _measured(self, bnn: BNN, data: Data, run: Run, share: float) -> Measured:
         """Return the model with scales measured on some data; as it is if there is nothing to measure, or no time."""
-        quiet = dataclasses.replace(run, progress=False)
         try:
             with until(self._share(share, run)):
-                return measured(bnn, data, quiet, starts_there=False)
+                return measured(bnn, data, run, starts_there=False)
         except OutOfTime:
             return Measured(bnn)
 
@@ -141,7 +140,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         """
         scores = []
         for index, (model, (train, rest)) in enumerate(zip(models, parts, strict=True)):
-            fold_run = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"))
+            fold_run = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"), progress=False)
             half, now = self._share(0.5, run), time.perf_counter()
             end = None if half is None else now + max(0.0, half - now) / (len(parts) - index)
             try:
@@ -154,7 +153,6 @@ class Automatic(BaseMethod[Posterior | Mixture]):
 
     def _ending_at(self, end: float | None, method: Any, run: Run) -> Run:
         """Return the arguments of an inner fit that ends its steps at a given time."""
-        run = dataclasses.replace(run, progress=False)
         if end is None or not method.offer().callbacks:
             return run
         return dataclasses.replace(run, callbacks=[lambda _: time.perf_counter() > end])
