@@ -1,5 +1,6 @@
 """The command line: pyrobnn demo, fit, diagnose, compare, predict and data."""
 
+import atexit
 import json
 import os
 import signal
@@ -7,7 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,10 +98,23 @@ Changes = Annotated[
 
 
 def main() -> None:
-    """Run the command line, with warnings as lines like the other findings."""
+    """Run the command line, with warnings as lines like the other findings, and end the process."""
     warnings.showwarning = _warned
     reader.set("command")
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            _end(end.code)
+        raise
+
+
+def _end(code: int) -> None:
+    """End the process at once: Python takes a second or two to take torch apart, object by object."""
+    atexit._run_exitfuncs()
+    with suppress(BrokenPipeError):  # whoever reads the output may have seen enough
+        sys.stdout.flush()
+    os._exit(code)
 
 
 def _warned(message: Warning | str, *_: Any, **__: Any) -> None:

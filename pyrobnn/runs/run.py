@@ -214,27 +214,25 @@ def _judge(
     prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any], *, progress: bool
 ) -> RunResult:
     """Add the files that are made from the fit to the run folder."""
-    with waiting("scoring the fit and writing the report", shown=progress):
-        return _judged(prepared, posterior, path, manifest)
-
-
-def _judged(prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any]) -> RunResult:
     from pyrobnn.diagnostics.diagnosis import diagnose
     from pyrobnn.diagnostics.failure import failure_finding
 
     train, test, num_draws = prepared.train, prepared.test, prepared.spec.predict.num_draws
     try:
-        scores = score(posterior.predict(test.x, num_draws=num_draws), test.y)
-        baselines = _baseline_scores(posterior, train, test)
-        _write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
-        names = prepared.dataset.class_names
-        diagnosis = diagnose(posterior, train, test, num_draws=num_draws, class_names=names)
-        failure = failure_finding(posterior, train, num_draws=num_draws)
+        with waiting("scoring the fit", shown=progress):
+            scores = score(posterior.predict(test.x, num_draws=num_draws), test.y)
+            baselines = _baseline_scores(posterior, train, test)
+            _write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
+        with waiting("checking the fit", shown=progress):
+            names = prepared.dataset.class_names
+            diagnosis = diagnose(posterior, train, test, num_draws=num_draws, class_names=names)
+            failure = failure_finding(posterior, train, num_draws=num_draws)
         if failure is not None:  # whether the ELBO is flat says nothing then
             others = (finding for finding in diagnosis.findings if finding.name != "elbo")
             diagnosis = dataclasses.replace(diagnosis, findings=(failure, *others))
         _write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
-        _write_views(path, prepared, posterior, scores, baselines, diagnosis=diagnosis, manifest=manifest)
+        with waiting("drawing the pictures and writing the report", shown=progress):
+            _write_views(path, prepared, posterior, scores, baselines, diagnosis=diagnosis, manifest=manifest)
     except BaseException as error:
         error.add_note(f"The fit itself is safe in {path}; `pyrobnn fit --resume {path}` makes the missing files.")
         raise
