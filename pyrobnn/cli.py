@@ -22,7 +22,7 @@ from pyrobnn._core.errors import InputError, nearest, printable
 from pyrobnn._core.remedies import reader
 from pyrobnn._core.table_files import check_names, ending
 from pyrobnn._core.waiting import waiting
-from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
+from pyrobnn.runs.run_folders import check_new_run, columns_of_run, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec_files import check_values, first_line, not_of_data, read_spec, spec_of_table
 
 _UNFINISHED = ".unfinished"
@@ -229,13 +229,8 @@ def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, over
     with _loading():
         from pyrobnn.runs.run import run
 
-    return run(
-        _spec(tables, changes),
-        folder,
-        progress=sys.stderr.isatty(),
-        overwrite=overwrite,
-        on_prepared=_say_how,
-    )
+    spec, progress = _spec(tables, changes), sys.stderr.isatty()
+    return run(spec, folder, progress=progress, overwrite=overwrite, on_prepared=_say_how)
 
 
 def _say_how(prepared: Any) -> None:
@@ -356,8 +351,9 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output if not given.")] = None,
 ) -> None:
     """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
-    run_folder(run_dir)
-    check_names(table, [])
+    check_names(table, columns_of_run(run_folder(run_dir)))
+    if out is not None and not out.parent.is_dir():
+        raise InputError(f"There is no folder {out.parent} for --out: make it, or choose another.")
     with _loading():
         from pyrobnn.runs.predictions import predict_table, rounded
 

@@ -369,6 +369,8 @@ def bytecode(tmp_path_factory):
         ("fit", "mine.csv", "--target", "y"),
         ("fit", "my.csv", "--target", "z"),
         ("fit", "none.toml"),
+        ("predict", "run", "few.csv"),
+        ("predict", "run", "my.csv", "--out", "none/p.csv"),
         ("diagnose", "nowhere"),
         ("compare", "nowhere", "there"),
     ],
@@ -376,6 +378,10 @@ def bytecode(tmp_path_factory):
 )
 def test_a_mistake_is_named_within_a_second(arguments, here, bytecode):
     (here / "my.csv").write_text(TABLE, encoding="utf-8")
+    (here / "few.csv").write_text("city\nOslo\n", encoding="utf-8")
+    (here / "run").mkdir()
+    (here / "run" / "spec.toml").touch()
+    (here / "run" / "manifest.json").write_text('{"data": {"feature_names": ["a", "city"]}}', encoding="utf-8")
     command = [sys.executable, "-c", LIGHT, *arguments]
     seconds = []
     for _ in range(4):  # the first one compiles

@@ -1,5 +1,6 @@
 """Run folders: their marks, the place of an unfinished run, and the check of a new run."""
 
+import json
 import os
 from pathlib import Path
 
@@ -18,6 +19,13 @@ def run_folder(run_dir: str | Path) -> Path:
     if not is_run_folder(folder):
         raise InputError(f"{folder} is not a run folder, it has no spec.toml and manifest.json: pass one from `fit`.")
     return folder
+
+
+def columns_of_run(folder: Path) -> list[str]:
+    """Return the names of the columns that a table needs for predictions of a run."""
+    data = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]
+    encoder = data.get("encoder") or {}
+    return list(encoder.get("read") or encoder.get("columns") or data["feature_names"])
 
 
 def unfinished_folder(run_dir: str | Path) -> Path:
