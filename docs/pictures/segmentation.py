@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -17,13 +18,14 @@ from pyrobnn.plots._colors import BLUE, GREY, ORANGE, PALE, SHADES
 
 DOCS = Path(__file__).parents[1]
 CLASSES = {"background": PALE, "bright square": ORANGE, "brighter square": BLUE}
-HEADINGS = ("image", "labels", "prediction", "uncertainty")
+HEADINGS = ("image", "labels", "prediction", "epistemic")
 
 
 def main() -> None:
     """Run the page, and draw two of its images."""
     page = (DOCS / "how-to" / "segmentation.md").read_text()
     names: dict[str, object] = {}
+    torch.manual_seed(0)  # the network of the page begins at random
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2]:
         exec(block, names)
     images, truth, epistemic = (np.asarray(names[name]) for name in ("new", "truth", "epistemic"))
@@ -41,10 +43,10 @@ def main() -> None:
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_color(GREY)
-    options = {"location": "bottom", "anchor": (1, 1), "shrink": 0.45, "aspect": 16, "format": "%.2f"}
+    options = {"location": "bottom", "anchor": (1, 1), "shrink": 0.4, "aspect": 16, "format": "%.2f"}
     bar = figure.colorbar(shown, ax=axes, **options)
     bar.set_ticks(np.linspace(0, epistemic[:2].max(), 3))
-    bar.set_label("epistemic: mutual information (nats)", fontsize=9)
+    bar.set_label("mutual information (nats)", fontsize=9)
     bar.ax.tick_params(labelsize=9)
     patches = [Patch(facecolor=color, edgecolor=GREY, label=name) for name, color in CLASSES.items()]
     patches.append(Patch(facecolor="white", edgecolor=GREY, label="no label"))

@@ -5,6 +5,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.colors import LinearSegmentedColormap
+from PIL import Image
 from sklearn.datasets import make_moons
 
 import pyrobnn as bnn
@@ -67,7 +68,9 @@ def classes() -> None:
     handles = [plt.Line2D([], [], marker=marker, color=ORANGE, linestyle="") for marker in "o^"]
     figure.legend(handles, ["class 0", "class 1"], loc="outside lower center", ncols=2, frameon=False)
     figure.colorbar(picture, ax=axes, label="part of the entropy (nats)")
-    figure.savefig(IMAGES / "uncertainty-classes.png", dpi=112)
+    path = IMAGES / "uncertainty-classes.png"
+    figure.savefig(path, dpi=112)
+    Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)  # few colours, a small file
 
 
 if __name__ == "__main__":

@@ -29,10 +29,12 @@ def main() -> None:
         spec = RunSpec.from_dict({"data": {"path": str(path), "target": "harvest"}})
         result = run(spec, Path(folder) / "plants", progress=False)
     figure = bnn.plots.observed_vs_predicted(result.posterior.predict(result.test.x), result.test.y, target="harvest")
-    figure.set_size_inches(6.4, 3.8)
+    figure.set_size_inches(6.4, 4.0)
     for axis in figure.axes:
         for label in (axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()):
             label.set_fontsize(11)
+        for text in axis.get_legend().get_texts():
+            text.set_fontsize(10)
     OUT.parent.mkdir(exist_ok=True)
     figure.savefig(OUT, dpi=110)
     print(OUT, f"{OUT.stat().st_size / 1024:.0f} KB")

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pyrobnn._core.checks import as_targets, check_count
@@ -19,7 +20,7 @@ NUM_BINS = 15
 
 
 @refuses_others
-def pit(prediction: Prediction, y: Any, *, seed: int = 0) -> Tensor:
+def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Tensor:
     """Return the probability integral transform F(y) of targets under the mixture, uniform on (0, 1) if calibrated.
 
     Counts, and censored targets at a limit, have positive probability: their value is drawn evenly between P(Y < y) and
@@ -55,7 +56,7 @@ def pit(prediction: Prediction, y: Any, *, seed: int = 0) -> Tensor:
 
 
 @refuses_others
-def pit_pvalue(prediction: Prediction, y: Any, *, seed: int = 0) -> float:
+def pit_pvalue(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> float:
     """Return the p-value of the Kolmogorov-Smirnov test that the probability integral transforms are uniform.
 
     With several target columns it is the smallest p-value times the number of columns (Bonferroni), at most 1.
@@ -80,7 +81,7 @@ def pit_pvalue(prediction: Prediction, y: Any, *, seed: int = 0) -> float:
     return min(1.0, len(columns) * min(float(stats.kstest(column, "uniform").pvalue) for column in columns))
 
 
-def observed(prediction: Prediction, y: Any) -> Tensor:
+def observed(prediction: Prediction, y: ArrayLike) -> Tensor:
     """Return targets as a tensor; censored targets beyond a limit count as observed at the limit."""
     targets = as_targets(y, len(prediction)).to(prediction.device)
     base: Any = prediction.distribution
@@ -138,7 +139,7 @@ class Reliability:
 
 @refuses_others
 def reliability_bins(
-    prediction: Prediction, y: Any, *, num_bins: int = NUM_BINS, equal_mass: bool = False
+    prediction: Prediction, y: ArrayLike, *, num_bins: int = NUM_BINS, equal_mass: bool = False
 ) -> Reliability:
     """Return the bins of a reliability diagram; several binary target columns are pooled.
 

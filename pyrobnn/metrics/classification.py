@@ -1,9 +1,9 @@
 """Scores of classes."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pyrobnn.metrics.base import Statistic, Weighted, mean_of
 from pyrobnn.metrics.calibration import NUM_BINS, bins_of, calibration_error
@@ -19,7 +19,7 @@ from pyrobnn.metrics.regression import over_columns
 from pyrobnn.posterior.prediction import Prediction
 
 
-def class_statistics(prediction: Prediction, y: Any) -> dict[str, Statistic]:
+def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statistic]:
     """Return the scores of classes that are defined, but for the log score; see `score`."""
     labels, probs = class_columns(prediction, y)
     wrong, doubt = wrong_and_doubt(labels, probs)

@@ -1,8 +1,7 @@
 """Targets and predictions as arrays with a column for each target, in double precision."""
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
@@ -11,12 +10,12 @@ from pyrobnn.metrics.calibration import observed
 from pyrobnn.posterior.prediction import Prediction
 
 
-def real_columns(prediction: Prediction, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def real_columns(prediction: Prediction, y: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return targets, predictive means and predictive standard deviations, each (N, K)."""
     return as_columns(observed(prediction, y)), as_columns(prediction.mean), as_columns(prediction.std)
 
 
-def class_columns(prediction: Prediction, y: Any) -> tuple[np.ndarray, np.ndarray]:
+def class_columns(prediction: Prediction, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return labels (N, K) and class probabilities (N, K, C); K is 1 but for several binary targets."""
     labels = as_columns(as_targets(y, len(prediction))).astype(np.int64)
     if labels.size and labels.min() < 0:

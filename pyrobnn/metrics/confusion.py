@@ -1,9 +1,10 @@
 """Which classes are taken for which."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics.columns import class_columns
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @refuses_others
-def confusion(prediction: Prediction, y: Any, *, class_names: Sequence[str] = ()) -> "DataFrame":
+def confusion(prediction: Prediction, y: ArrayLike, *, class_names: Sequence[str] = ()) -> "DataFrame":
     """Count how often each class was predicted where each class was observed.
 
     Several binary targets are pooled.

@@ -2,9 +2,9 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pyrobnn.metrics.columns import brier, class_columns, entropy, real_columns
 from pyrobnn.metrics.ranking import Shape, relative, risk_by_coverage
@@ -42,7 +42,7 @@ class RiskCurves:
 
 
 @refuses_others
-def sparsification(prediction: Prediction, y: Any) -> RiskCurves:
+def sparsification(prediction: Prediction, y: ArrayLike) -> RiskCurves:
     """Return the relative error that remains when the most uncertain examples are left out (Ilg et al. 2018).
 
     Real targets and counts: the root mean squared error by the predictive standard deviation; classes: the Brier score
@@ -67,7 +67,7 @@ def sparsification(prediction: Prediction, y: Any) -> RiskCurves:
 
 
 @refuses_others
-def selective_risk(prediction: Prediction, y: Any) -> RiskCurves:
+def selective_risk(prediction: Prediction, y: ArrayLike) -> RiskCurves:
     """Return the risk among the examples that a selective predictor answers, by coverage (Geifman & El-Yaniv 2017).
 
     Classes: the share of wrong labels by the probability of the label; the means of `error` and `excess` are "aurc"
@@ -93,7 +93,7 @@ def selective_risk(prediction: Prediction, y: Any) -> RiskCurves:
     return _mean(errors, uncertainty)
 
 
-def errors_and_uncertainty(prediction: Prediction, y: Any) -> tuple[np.ndarray, np.ndarray]:
+def errors_and_uncertainty(prediction: Prediction, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return squared errors and standard deviations, or Brier scores and entropies of classes, each (N, K)."""
     prediction.log_prob(y)  # refuses targets that do not fit
     if prediction.is_classification:

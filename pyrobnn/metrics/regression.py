@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from pyrobnn.metrics.base import Statistic, Weighted, as_columns, mean_of
 from pyrobnn.metrics.calibration import observed, pit, uniformity_error
@@ -19,7 +19,7 @@ _SAMPLES = 400
 _MOST_DISTANCES = 4_000_000
 
 
-def real_statistics(prediction: Prediction, y: Any, levels: Sequence[float]) -> dict[str, Statistic]:
+def real_statistics(prediction: Prediction, y: ArrayLike, levels: Sequence[float]) -> dict[str, Statistic]:
     """Return the scores of real targets and counts that are defined, but for the log score; see `score`."""
     targets, statistics = as_columns(observed(prediction, y)), {}
     if prediction.has_quantiles and prediction.is_divisible:
@@ -39,7 +39,7 @@ def real_statistics(prediction: Prediction, y: Any, levels: Sequence[float]) -> 
     return statistics
 
 
-def statistics_by_column(prediction: Prediction, y: Any) -> list[dict[str, Statistic]]:
+def statistics_by_column(prediction: Prediction, y: ArrayLike) -> list[dict[str, Statistic]]:
     """Return errors of real targets or counts, and the coverage of their intervals, for each column by itself."""
     targets = as_columns(observed(prediction, y))
     found: list[dict[str, Statistic]] = [{} for _ in targets.T]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics.base import Scores, Statistic, as_columns, finish, mean_of, standard_errors
@@ -23,7 +24,7 @@ _MOST_COLUMNS = 20
 
 
 @refuses_others
-def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -> Scores:
+def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEVELS) -> Scores:
     """Score predictions against held-out targets.
 
     Every likelihood: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s), -inf with a target that no
@@ -82,7 +83,7 @@ def score(prediction: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -
 
 
 @refuses_others
-def compare_scores(a: Prediction, b: Prediction, y: Any, *, levels: Sequence[float] = LEVELS) -> "DataFrame":
+def compare_scores(a: Prediction, b: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEVELS) -> "DataFrame":
     """Compare two predictions of the same targets, score by score.
 
     The standard error of a difference comes from the differences of single examples: the shared difficulty of an
@@ -121,7 +122,7 @@ def compare_scores(a: Prediction, b: Prediction, y: Any, *, levels: Sequence[flo
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _statistics(prediction: Prediction, y: Any, levels: Sequence[float]) -> dict[str, Statistic]:
+def _statistics(prediction: Prediction, y: ArrayLike, levels: Sequence[float]) -> dict[str, Statistic]:
     if not len(prediction):
         raise InputError(f"There are no rows to score: {prediction!r}.")
     if not isinstance(levels, Sequence):

@@ -1,12 +1,12 @@
 """Predicted class probabilities against observed labels."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 
 from pyrobnn import metrics
 from pyrobnn._core.checks import as_targets
@@ -29,7 +29,7 @@ _MOST_LETTERS = 24
 @refuses_others
 def reliability(
     prediction: Prediction,
-    y: Any,
+    y: ArrayLike,
     *,
     layout: Layout = "row",
     target: str = "class",
@@ -75,7 +75,7 @@ def reliability(
     return figure
 
 
-def draw_reliability(axis: Axes, prediction: Prediction, y: Any, target: str = "class") -> None:
+def draw_reliability(axis: Axes, prediction: Prediction, y: ArrayLike, target: str = "class") -> None:
     """Draw the accuracy of each bin of confidence, with the noise that its number of examples has if it is right."""
     bins = reliability_bins(prediction, y)
     mean, accuracy, count = bins.confidence, bins.accuracy, bins.count
@@ -97,7 +97,7 @@ def draw_reliability(axis: Axes, prediction: Prediction, y: Any, target: str = "
 @refuses_others
 def confusion(
     prediction: Prediction,
-    y: Any,
+    y: ArrayLike,
     *,
     ax: Axes | None = None,
     target: str = "class",
@@ -164,7 +164,7 @@ def _binomial_ends(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np
     return low, high
 
 
-def draw_confidence(axis: Axes, prediction: Prediction, y: Any, target: str = "class") -> None:
+def draw_confidence(axis: Axes, prediction: Prediction, y: ArrayLike, target: str = "class") -> None:
     """Draw how the confidence of right and wrong predictions is distributed."""
     confidence = as_array(prediction.class_probs.amax(-1)).ravel()
     correct = as_array(prediction.label.cpu() == as_targets(y, len(prediction)).cpu()).ravel() > 0

@@ -1,11 +1,11 @@
 """The predictive distribution over a single input."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pyrobnn._core.checks import as_tensor
@@ -33,7 +33,7 @@ _MANY = 60
 def fit_1d(
     posterior: Posterior | Mixture,
     train: Data,
-    x: Any = None,
+    x: ArrayLike | None = None,
     truth: Callable[[Tensor], Tensor] | None = None,
     *,
     num_draws: int = 500,

@@ -8,12 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import ArrayLike
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn.diagnostics.simulation import VsbcReport
 from pyrobnn.plots._arviz import arviz_figure
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
 from pyrobnn.plots._style import band, first_column, grid, legend, legend_below, one_panel, plain, title
+from pyrobnn.plots.rare_class import usual_class
 from pyrobnn.plots.regression import draw_coverage
 from pyrobnn.plots.uncertainty import distance_from_uniform
 from pyrobnn.posterior.asked import refuses_others
@@ -34,7 +36,7 @@ _FLOOR = 0.1
 @refuses_others
 def predictive_check(
     prediction: Prediction,
-    y: Any,
+    y: ArrayLike,
     *,
     seed: int = 0,
     ax: Axes | None = None,
@@ -139,7 +141,7 @@ def _distributions(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return points, shares
 
 
-def _targets(prediction: Prediction, y: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _targets(prediction: Prediction, y: ArrayLike, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the observed targets (N,), and a simulated set for each draw, (S, N); of several targets, the first."""
     observed = first_column(as_targets(y, len(prediction)))
     return observed, np.stack([first_column(values) for values in prediction.sample(seed=seed)])
@@ -168,13 +170,17 @@ def _frequencies(
     place: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
     axis.set_xticks(shown, names, **place)
     axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
+    if usual_class(np.bincount(observed.astype(int), minlength=num_classes)) is not None:
+        axis.set_yscale("log")
+        axis.set_ylim(0.5 / len(observed), 2)
+        axis.yaxis.set_major_formatter("{x:g}")
     title(axis, "Observed and simulated frequencies")
     legend_below(axis, ncols=3)
     return figure
 
 
 @refuses_others
-def calibration(prediction: Prediction, y: Any, *, seed: int = 0) -> Figure:
+def calibration(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Figure:
     """Draw observed frequencies against predicted ones: of each class, or of targets inside predictive intervals.
 
     Real targets and counts: the share of targets inside the interval of each level, as on the right of

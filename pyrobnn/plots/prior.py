@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import as_inputs, is_number, single
@@ -19,6 +20,8 @@ from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, PALE
 from pyrobnn.plots._style import Layout, band, first_column, legend, panels, plain, shares, title
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.plots.one_input import draw_data
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
 _SHOWN_DRAWS = 12
@@ -30,7 +33,9 @@ Quantity = tuple[str, np.ndarray, np.ndarray]
 """The name of a number, and its draws (chain, draw) from the prior and the posterior."""
 
 
-def prior_predictive(model: BNN, x: Any, *, num_draws: int = 200, seed: int = 0, layout: Layout = "row") -> Figure:
+def prior_predictive(
+    model: BNN, x: ArrayLike | Data, *, num_draws: int = 200, seed: int = 0, layout: Layout = "row"
+) -> Figure:
     """Draw the predictions of a model with weights from its prior.
 
     Over one input and real targets: functions of 12 draws, the band that holds 90 % of all functions, and the
@@ -123,7 +128,7 @@ def _histogram(axis: Axes, values: np.ndarray, label: str, heading: str) -> None
     title(axis, f"{heading}, the central 95 %")
 
 
-def prior_posterior(posterior: Any, data: Data, *, num_draws: int = 500) -> Figure:
+def prior_posterior(posterior: Posterior | Mixture, data: Data, *, num_draws: int = 500) -> Figure:
     """Draw densities under the prior and the posterior: of scales, and of the function at a few examples.
 
     Scales are all latent numbers that are not weights, such as the scale of the noise or of the prior. The function

@@ -2,10 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
@@ -55,7 +55,7 @@ def rare_words(usual: int, names: Sequence[str]) -> str:
     return f"'{names[1 - usual]}'" if len(names) == 2 else f"not '{names[usual]}'"
 
 
-def rare_of(prediction: Prediction, y: Any, class_names: Sequence[str] = ()) -> Rare | None:
+def rare_of(prediction: Prediction, y: ArrayLike, class_names: Sequence[str] = ()) -> Rare | None:
     """Return what is rare among labels (N,) or (N, K); None where no class is far more frequent than the others."""
     probs = as_array(prediction.class_probs)
     probs = probs.reshape(-1, probs.shape[-1])

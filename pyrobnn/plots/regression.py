@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
@@ -33,7 +34,7 @@ LEVELS = np.arange(1, 20) / 20
 
 
 @refuses_others
-def observed_vs_predicted(prediction: Prediction, y: Any, *, layout: Layout = "row", target: str = "y") -> Figure:
+def observed_vs_predicted(prediction: Prediction, y: ArrayLike, *, layout: Layout = "row", target: str = "y") -> Figure:
     """Draw 95 % predictive intervals against the observed targets, and the coverage of intervals at each level.
 
     Both axes on the left have the same scale, so that predictions without error lie on the diagonal; longer intervals
@@ -72,7 +73,7 @@ def coverage(pit: np.ndarray) -> np.ndarray:
     return (np.abs(2 * pit - 1)[None, :] <= LEVELS[:, None]).mean(1)
 
 
-def draw_intervals(axis: Axes, prediction: Prediction, y: Any, target: str = "y") -> None:
+def draw_intervals(axis: Axes, prediction: Prediction, y: ArrayLike, target: str = "y") -> None:
     """Draw means and 95 % predictive intervals against the targets, on equal scales."""
     observed, mean = first_column(as_targets(y, len(prediction))), first_column(prediction.mean)
     lower, upper = (first_column(bound) for bound in prediction.interval(0.95))
@@ -113,7 +114,7 @@ def _common_ends(observed: np.ndarray, mean: np.ndarray, lower: np.ndarray, uppe
     return float(low - margin), float(high + margin)
 
 
-def draw_coverage(axis: Axes, prediction: Prediction, y: Any, target: str = "y") -> None:
+def draw_coverage(axis: Axes, prediction: Prediction, y: ArrayLike, target: str = "y") -> None:
     """Draw the share of targets inside the interval of each level, with its noise if the levels are right."""
     observed = coverage(first_column(prediction.cdf(y)))
     noise = 2 * np.sqrt(LEVELS * (1 - LEVELS) / len(prediction))

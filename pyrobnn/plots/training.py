@@ -71,8 +71,10 @@ def running_mean(values: np.ndarray) -> np.ndarray:
 
 def _curve(axis: Axes, values: np.ndarray, color: str, label: str, style: str = "-", *, steps: str = "") -> None:
     x = np.arange(1, len(values) + 1)
-    axis.plot(x, values, color=color, alpha=0.25, linewidth=0.6, label=steps)
+    axis.plot(x, values, color=color, alpha=0.25, linewidth=0.6)
     axis.plot(x, running_mean(values), color=color, linestyle=style, linewidth=1.6, label=label)
+    if steps:
+        axis.plot([], [], color=color, alpha=0.25, linewidth=6, label=steps)  # wide enough to be seen in the legend
 
 
 def _limit(axis: Axes, curves: list[np.ndarray]) -> int:

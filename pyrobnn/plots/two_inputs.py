@@ -115,7 +115,7 @@ class Plane:
         heading, values, low, high = self.surfaces[number]
         levels = np.linspace(low, max(high, low + 1e-6), _LEVELS + 1)
         surface = axis.contourf(*self.mesh, values.reshape(self.mesh[0].shape), levels=levels, cmap=SHADES)
-        axis.figure.colorbar(surface, ax=axis, ticks=MaxNLocator(5))
+        axis.figure.colorbar(surface, ax=axis, ticks=MaxNLocator(5, steps=[1, 2, 5, 10]))
         title(axis, heading)
         axis.set(xlabel=plain(self.data.feature_names[0]), ylabel=plain(self.data.feature_names[1]))
         self._draw_points(axis)

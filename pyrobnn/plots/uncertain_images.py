@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from pyrobnn._core.checks import as_tensor, check_inputs
 from pyrobnn._core.errors import InputError, did_you_mean
@@ -37,7 +38,7 @@ _MEASURES: dict[str, tuple[str, Callable[[Prediction], np.ndarray]]] = {
 
 @refuses_others
 def images(
-    x: Any, prediction: Prediction, *, by: str = "entropy", num: int = 12, class_names: Sequence[str] = ()
+    x: ArrayLike | Data, prediction: Prediction, *, by: str = "entropy", num: int = 12, class_names: Sequence[str] = ()
 ) -> Figure:
     """Draw the images with the least certain class, most uncertain first, with label, prediction and uncertainty.
 
@@ -86,8 +87,8 @@ def images(
         axis.spines[:].set(color=ORANGE, linewidth=3)
         named = [_name(int(codes[row]), class_names) for codes in (labels, predicted) if codes is not None]
         axis.set_title(f"{' → '.join(named)}\n{short} {values[row]:.2f}", fontsize=8.5, color=INK)
-    heading = "prediction" if labels is None else "label → prediction; a frame marks a wrong one"
-    unit = "; nats" if by in ("entropy", "mutual_information") else ""
+    heading = "prediction" if labels is None else "label → prediction, framed if wrong"
+    unit = f"; {short} in nats" if by in ("entropy", "mutual_information") else ""
     figure.suptitle(f"{heading}{unit}", fontsize=9, x=0.01, ha="left")
     return figure
 

@@ -1,10 +1,9 @@
 """Whether uncertainty is where the errors are: sparsification, selective risk, transforms, inputs outside the data."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import RiskCurves, ood_measures, pit_pvalue, score_ood
@@ -26,7 +25,7 @@ _NAMES = {
 
 
 @refuses_others
-def sparsification(prediction: Prediction, y: Any, *, ax: Axes | None = None) -> Figure:
+def sparsification(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = None) -> Figure:
     """Draw the error that remains when the most uncertain examples are dropped, between the best and no order.
 
     Args:
@@ -54,7 +53,7 @@ def sparsification(prediction: Prediction, y: Any, *, ax: Axes | None = None) ->
 
 
 @refuses_others
-def selective_risk(prediction: Prediction, y: Any, *, ax: Axes | None = None) -> Figure:
+def selective_risk(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = None) -> Figure:
     """Draw the risk among the answered examples when the least certain examples are not answered.
 
     Args:
@@ -94,7 +93,7 @@ def _curves(axis: Axes, x: np.ndarray, curves: RiskCurves, label: str) -> None:
 
 
 @refuses_others
-def pit(prediction: Prediction, y: Any, *, seed: int = 0, layout: Layout = "row", target: str = "y") -> Figure:
+def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0, layout: Layout = "row", target: str = "y") -> Figure:
     """Draw the probability integral transforms: flat and on the diagonal if predictions are calibrated.
 
     A histogram like a U says that predictions are too narrow, a hill that they are too wide, a slope that they are too

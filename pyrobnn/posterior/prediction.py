@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pyrobnn._core.checks import as_targets, as_tensor
@@ -138,7 +139,7 @@ class Prediction(OfClasses):
         """Square root of the variance, (N, K)."""
         return self._original_std(self._epistemic + self._aleatoric)
 
-    def log_prob(self, y: Any) -> Tensor:
+    def log_prob(self, y: ArrayLike) -> Tensor:
         """Return the log score of targets under the mixture, log 1/S sum_s p(y_n | x_n, w_s), per example (N,).
 
         It is -inf for targets without density under any draw, such as negative targets under a log-normal likelihood.
@@ -161,7 +162,7 @@ class Prediction(OfClasses):
         total = self.by_rows(lambda part, rows: torch.logsumexp(part._log_prob(rows), 0), targets)
         return total - math.log(self.num_draws)
 
-    def draw_log_prob(self, y: Any) -> Tensor:
+    def draw_log_prob(self, y: ArrayLike) -> Tensor:
         """Return the log density (or probability) of targets under each draw, (S, N)."""
         return self.by_rows(lambda part, rows: part._log_prob(rows), self._checked(y), dim=1)
 
@@ -171,7 +172,7 @@ class Prediction(OfClasses):
             return self._unchecked.log_prob(targets)
         return self.scaler.inverse_log_prob(support.log_prob(self._unchecked, self._scaled(targets)))
 
-    def _checked(self, y: Any) -> Tensor:
+    def _checked(self, y: ArrayLike) -> Tensor:
         """Return targets that were checked: in original units, and labels as the distribution takes them."""
         targets = self._targets(y)
         if self._is_count and self._is_nonnegative:
@@ -215,7 +216,7 @@ class Prediction(OfClasses):
                 values = values[torch.randperm(len(values))[: int(num_samples)].to(values.device)]
         return self._original(values)
 
-    def cdf(self, y: Any) -> Tensor:
+    def cdf(self, y: ArrayLike) -> Tensor:
         """Return the distribution function P(Y <= y) of the mixture at targets, (N, K).
 
         It is 0 below all possible targets and 1 above them, and uniform on (0, 1) for calibrated predictions of targets
@@ -328,7 +329,7 @@ class Prediction(OfClasses):
         doubt = {"entropy": self.entropy, "mutual_information": self.mutual_information}
         return frame.assign(**{name: values.cpu().numpy() for name, values in doubt.items()})
 
-    def _targets(self, y: Any) -> Tensor:
+    def _targets(self, y: ArrayLike) -> Tensor:
         targets = as_targets(y, len(self))
         expected = (len(self), *self.distribution.event_shape)
         if tuple(targets.shape) != expected:
