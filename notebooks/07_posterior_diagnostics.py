@@ -304,6 +304,8 @@ for name, tree in chains.items():
     )
     plot.add_title(name)
     plt.gcf().axes[-1].set_xlabel("value of the curve, y")
+    plt.gcf().axes[0].set(xlabel="", xticks=[])
+    plt.gcf().axes[0].spines["bottom"].set_visible(False)
 plt.show()
 
 # %% [markdown]
