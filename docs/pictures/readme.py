@@ -12,7 +12,7 @@ import torch
 import pyrobnn as bnn
 
 OUT = Path(__file__).parents[1] / "images" / "readme.png"
-WIDTH, HEIGHT, DPI = 7.2, 3.4, 110
+WIDTH, HEIGHT, DPI = 5.6, 3.8, 140
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
         label.set_fontsize(11)
     handles, _ = axis.get_legend_handles_labels()
     names = ["predictive interval", "epistemic part", "mean", "data"]
-    axis.legend(handles, names, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=11)
+    axis.legend(handles, names, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=11)
     OUT.parent.mkdir(exist_ok=True)
     figure.savefig(OUT, dpi=DPI)
     print(OUT, f"{OUT.stat().st_size / 1024:.0f} KB")
