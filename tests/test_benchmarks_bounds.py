@@ -342,9 +342,6 @@ def of_ten_tables(column, model):
     return {name: mean_of(rows, column) for name, rows in by_set.items()}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="seven: airquality .001 below, Auto .08, NMES1988 .10, where it is below a constant"
-)
 def test_nothing_set_beats_the_residuals_of_boosted_trees_on_eight_of_ten_tables():
     ours, trees = (of_ten_tables("log_score", model) for model in ("BNNRegressor", "HistGradientBoosting"))
     assert sum(ours[name] > trees[name] for name in ours) >= 8

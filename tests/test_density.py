@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
+from scipy import optimize, stats
 
 import pyrobnn as bnn
 from pyrobnn.inference import density
 from pyrobnn.inference.default_parts import parts_for
-from pyrobnn.inference.density import better_density
+from pyrobnn.inference.density import compare_densities
 from pyrobnn.inference.method import Run
 from pyrobnn.runs.spec import RunSpec
 
@@ -28,7 +30,7 @@ def table(name, rows=450, seed=0):
 
 def chosen(x, y, **options):
     default = parts_for("regression", num_data=len(y), num_inputs=2) | {"method": SHORT}
-    return better_density(bnn.Data(x, y, standardize=True, **options), default, RUN)
+    return compare_densities(bnn.Data(x, y, standardize=True, **options), default, RUN).density
 
 
 @pytest.mark.slow
@@ -44,10 +46,11 @@ def test_two_branches_and_growing_noise_are_seen_and_normal_noise_is_left():
 
 
 def test_tables_that_are_not_suited_cost_nothing(monkeypatch):
-    monkeypatch.setattr(density, "_quick", None)
+    monkeypatch.setattr(density, "_Judge", None)
     x, y = table("branches")
     assert chosen(x[:299], y[:299]) is None
     assert chosen(x, y.round(1)) is None  # a density would pile up on values that repeat
+    assert chosen(x, y.round()) is None  # some are negative: no counts
     assert chosen(x, np.stack([y, y], 1)) is None
     assert chosen(x, y, weights=np.ones(len(y))) is None
 
@@ -63,7 +66,7 @@ def test_what_is_given_is_obeyed(given, monkeypatch):
     def compared(*_):
         raise InterruptedError
 
-    monkeypatch.setattr("pyrobnn.estimators.base.better_density", compared)
+    monkeypatch.setattr("pyrobnn.estimators.base.compare_densities", compared)
     x, y = table("branches", 30)
     monkeypatch.setattr("pyrobnn.estimators.base.make_model", stopped)
     regressor = bnn.BNNRegressor(random_state=0, **given)
@@ -103,3 +106,94 @@ def test_estimator_and_table_take_the_same_kind_of_density_and_say_so(tmp_path, 
     assert again.spec == prepared.spec
     told = RunSpec.from_dict({"data": {"path": str(path), "target": "y"}, "likelihood": {"type": "gaussian"}}).prepare()
     assert told.density is None
+
+
+def counts(seed, rows=1000):
+    """Return x and counts with the mean exp(1 + x b) and the dispersion 1, of a skewness of 3 to 4."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 4))
+    return x, rng.poisson(np.exp(1 + x @ [0.4, -0.3, 0.2, 0.0]) * rng.gamma(1.0, size=rows)).astype(float)
+
+
+def constant(train, test):
+    """Return the mean log probability of counts under the negative binomial that suits other counts best."""
+
+    def law(values):
+        mean, size = np.exp(values)
+        return stats.nbinom(size, size / (size + mean))
+
+    found = optimize.minimize(
+        lambda values: -law(values).logpmf(train).mean(), [np.log(train.mean()), 0.0], method="Nelder-Mead"
+    )
+    return law(found.x).logpmf(test).mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_counts_are_seen_and_predicted_better_than_by_a_constant(seed):
+    """A Gaussian is half a nat worse, and below the constant."""
+    x, y = counts(seed)
+    regressor = bnn.BNNRegressor(random_state=seed).fit(x[:400], y[:400])
+    assert isinstance(regressor.posterior_.bnn.settings["likelihood"], bnn.likelihoods.NegativeBinomial)
+    score = float(regressor.predict_dist(x[400:]).log_prob(y[400:]).mean())
+    assert score > constant(y[:400], y[400:]) + 0.05
+
+
+@pytest.mark.slow
+def test_rounded_normal_numbers_are_no_counts():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 2))
+    assert chosen(x, np.round(500 + 40 * np.sin(x[:, 0]) + 30 * rng.normal(size=400))) is None
+    assert chosen(x, np.round(12 + 2.4 * np.sin(x[:, 0]) + 1.8 * rng.normal(size=400)).clip(0)) is None
+
+
+class Predicted:
+    """A fit whose predictions are given."""
+
+    def __init__(self, law):
+        self.law = law
+
+    def predict(self, x):
+        return bnn.Prediction(self.law)
+
+
+@pytest.mark.parametrize("scale", [0.01, 2.0])
+def test_whole_numbers_are_scored_by_their_mass(scale):
+    """A Gaussian that is a spike on 3 has the probability 1 of 3, not the density 40; far away it stays finite."""
+    y = torch.tensor([3.0, 4.0, 5.0, 90.0], dtype=torch.float64)
+    data = bnn.Data(y[:, None], y)
+    spike = torch.distributions.Normal(torch.full((1, 4), 3.0, dtype=torch.float64), scale)
+    judge = density._Judge(data, data, RUN, by_mass=True)
+    scores = judge.scores(Predicted(spike))
+    law = stats.norm(3, scale)
+    mass = law.cdf(y.numpy() + 0.5) - law.cdf(y.numpy() - 0.5)
+    known = mass > 1e-9
+    assert np.allclose(scores.numpy()[known], np.log(mass[known]), rtol=1e-6, atol=1e-12)
+    assert bool((scores[~torch.tensor(known)] <= np.log(1e-9)).all())
+    assert bool(scores.isfinite().all())
+    rates = torch.distributions.Poisson(torch.full((1, 4), 3.0, dtype=torch.float64))
+    assert torch.allclose(judge.scores(Predicted(rates)), rates.log_prob(y)[0])
+
+
+@pytest.mark.slow
+def test_what_rows_held_out_say_of_the_fit_is_said_at_its_end(monkeypatch):
+    """A fit that predicts rows held out worse than a constant is complained of, though training examples flatter it."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)), rng.normal(size=60)
+    complaint = density.Compared(None, "Of a fit to two thirds of the rows: it is poor.")
+    monkeypatch.setattr("pyrobnn.estimators.base.compare_densities", lambda *_: complaint)
+    with pytest.warns(bnn.PoorFitWarning, match="two thirds of the rows: it is poor. See docs/how-to/warnings.md"):
+        bnn.BNNRegressor(random_state=0).fit(x, y)
+
+    noise = bnn.Data(x, y, standardize=True)
+    judge = density._Judge(noise[:30], noise[30:], RUN, by_mass=False)
+    net, known = bnn.MLP(hidden=(50,), dtype="float64"), bnn.likelihoods.Gaussian(0.05)
+    parts = {
+        "net": net,
+        "prior": bnn.priors.Normal(1.0),
+        "likelihood": known,
+        "method": bnn.SVI(guide="map", steps=500),
+    }
+    said = judge.compared(judge.fit(parts)).complaint
+    assert said.startswith("Of a fit to two thirds of the rows: The fit predicts no better than a constant")
+    assert "on 30 held-out examples" in said

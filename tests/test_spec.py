@@ -144,7 +144,7 @@ def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
 
 
 def test_validation_is_taken_from_the_training_part_and_chooses_no_likelihood(tmp_path, monkeypatch):
-    monkeypatch.setattr("pyrobnn.runs.spec.better_density", None)
+    monkeypatch.setattr("pyrobnn.runs.spec.compare_densities", None)
     with pytest.raises(InputError, match="is followed along the steps of svi, and .* has evidence_framework"):
         diabetes(tmp_path, "data.validation=0.25").prepare()
     prepared = diabetes(tmp_path, "data.validation=0.25", "fit.type=svi").prepare()

@@ -33,7 +33,7 @@ from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, holds_chains, joined, require_learning_on, require_moments
 from pyrobnn.inference import default_parts
 from pyrobnn.inference.default_parts import PARTS, make_model
-from pyrobnn.inference.density import better_density
+from pyrobnn.inference.density import Compared, compare_densities
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.svi.svi import SVI
@@ -200,15 +200,16 @@ class AbstractBNN(BaseEstimator):
             engine=self.engine,
             progress=bool(self.verbose),
         )
+        compared = Compared()
         if reset:
             tell_of_constants(examples)
         with waiting("fitting (verbose=True shows more)", shown=self.verbose is None, after=_PATIENCE):
             if reset and self.TASK == "regression" and self._is_open() and not learns_on:
-                density = better_density(examples, parts, run)
-                if density is not None:
-                    parts = density.parts
+                compared = compare_densities(examples, parts, run)
+                if compared.density is not None:
+                    parts = compared.density.parts
                     if run.progress:
-                        tqdm.write(f"Likelihood {parts['likelihood']!r}{density.reason}.", file=sys.stderr)
+                        tqdm.write(f"Likelihood {parts['likelihood']!r}{compared.density.reason}.", file=sys.stderr)
             method = self._method(parts)
             if reset:
                 outputs = self._num_outputs(parts["likelihood"], examples.y)
@@ -218,7 +219,7 @@ class AbstractBNN(BaseEstimator):
                 self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
             else:
                 self.posterior_ = fit_on(self.posterior_, method, examples, run)
-        tell(self.posterior_, examples, progress=run.progress)
+        tell(self.posterior_, examples, known=compared.complaint, progress=run.progress)
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:

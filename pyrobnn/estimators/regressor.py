@@ -29,7 +29,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         likelihood: the distribution of targets. None means Gaussian with measured noise, or log-normal for positive
             targets with a long tail that their logarithm lacks (skewness above 2), which are standardised. From 300
             rows on, with no part and no setting given, rows held out may choose a Student-t with noise that depends on
-            the input, or a mixture density, with an ensemble of Laplace approximations.
+            the input, a mixture density, or for whole numbers that repeat a likelihood of counts, with an ensemble of
+            Laplace approximations.
         guide: the guide of the method, or of its inner method; None for the default.
         method: the inference method. None means the choice above if the prior is normal and the guide is Laplace or not
             given, else `SVI`.

@@ -25,7 +25,7 @@ from pyrobnn.inference import SVI, default_parts
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.default_parts import PARTS
-from pyrobnn.inference.density import Density, better_density
+from pyrobnn.inference.density import Density, compare_densities
 from pyrobnn.inference.method import Run
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.data_section import DataSpec
@@ -183,7 +183,7 @@ class RunSpec:
         if dataset.task == "classification" or any(part is not None for part in given) or self.fit.settings:
             return None
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
-        return better_density(train, self.parts_for(dataset.task, **_known(dataset)), run)
+        return compare_densities(train, self.parts_for(dataset.task, **_known(dataset)), run).density
 
     def _resolved(self, dataset: Dataset, density: Density | None) -> "RunSpec":
         """Return the spec with the parts that it leaves out and the widths of the network filled in."""

@@ -45,10 +45,18 @@ _LEARNED = 0.25
 """Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
 
 
-def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool, briefly: bool = False) -> None:
-    """Warn with the `complaint` about a fit."""
+def tell(
+    posterior: Any,
+    data: Any,
+    validation: Data | None = None,
+    *,
+    known: str | None = None,
+    progress: bool,
+    briefly: bool = False,
+) -> None:
+    """Warn with the `complaint` about a fit, or with one that is known from rows held out."""
     with waiting("checking", shown=progress):
-        text = complaint(posterior, data, validation, briefly=briefly)
+        text = complaint(posterior, data, validation, briefly=briefly) if known is None else known
     if text is not None:
         warn_user(f"{text} {_SEE}", PoorFitWarning)
 
