@@ -463,7 +463,7 @@ def test_chains_and_good_fits_are_told_apart():
         ),
         ("tuned", {"max_steps": 50}, "take one small hidden", "take one small hidden layer (--set net.hidden=[10])"),
         (
-            0.5,
+            0.123456789,
             {"steps": 9},
             "let the noise be measured: leave out its number; take",
             "let the noise be measured (--set likelihood.scale=tuned); take one small hidden layer (--set",

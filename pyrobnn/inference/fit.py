@@ -23,7 +23,8 @@ from pyrobnn.inference.tables import fields_of
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.going_on import model_of
 from pyrobnn.inference.training.interrupts import Interrupted, with_words
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.likelihoods.base import closed_numbers
+from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.comparison import tell
 
@@ -167,6 +168,7 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     """Do the work of `fit`: no word on the result, and an interrupt goes through."""
     method = _checked(method, data)
     check_offered(method, run)
+    likelihood = bnn.settings["likelihood"]
     bnn = bnn if run.start is None else model_of(run.start, bnn)
     method.check(bnn, data, run)
     closed = _with_measured_scales(bnn, data, method, run)
@@ -174,9 +176,9 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
         posterior = method.infer(closed.bnn, data, run)
     except Interrupted as interrupt:
         for one in interrupt.posteriors:
-            _note(closed, data, one, run)
+            _note(closed, data, one, run, likelihood)
         raise
-    _note(closed, data, posterior, run)
+    _note(closed, data, posterior, run, likelihood)
     return posterior
 
 
@@ -185,11 +187,16 @@ def _checked(method: Any, data: Any) -> Any:
     return Automatic() if method is None else checked_method(method, data)
 
 
-def _note(closed: Measured, data: Any, posterior: Any, run: Run) -> None:
-    """Note in the record of a posterior how the scales of its model were measured, if they were, and a few rows."""
+def _note(closed: Measured, data: Any, posterior: Any, run: Run, likelihood: Any) -> None:
+    """Note in the record of a posterior which scales of the given model were measured, and how, and a few rows."""
     if closed.record is not None:
         seconds = run.seconds
         posterior.record = dataclasses.replace(posterior.record, evidence=closed.record, seconds=seconds)
+    if isinstance(posterior, (Posterior, Mixture)):
+        found = closed_numbers(likelihood, posterior.bnn.settings["likelihood"]) or posterior.record.measured
+        before = None if run.start is None else run.start.record.measured
+        for one in (posterior, *members_of(posterior)):
+            one.record = dataclasses.replace(one.record, measured=found or before)
     earlier = [] if run.start is None else run.start.record.marks
     if isinstance(data, Data) and earlier is not None:
         posterior.record = dataclasses.replace(posterior.record, marks=kept_marks(data, earlier))

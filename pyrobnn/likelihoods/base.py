@@ -273,3 +273,9 @@ def open_numbers(likelihood: Any, values: tuple[str, ...] = OPEN) -> list[str]:
     fields = dataclasses.fields(likelihood) if dataclasses.is_dataclass(likelihood) else ()
     numbers = ((field.name, getattr(likelihood, field.name)) for field in fields)
     return [name for name, value in numbers if isinstance(value, str) and value in values]
+
+
+def closed_numbers(before: Any, after: Any) -> list[str] | None:
+    """Return the names of the numbers that one likelihood leaves open, and another does not; None if there are none."""
+    still_open = open_numbers(after)
+    return [name for name in open_numbers(before) if name not in still_open] or None

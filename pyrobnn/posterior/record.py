@@ -191,6 +191,7 @@ class FitRecord:
         seconds: how long the fit took.
         laplace: the Laplace approximation.
         evidence: the evidence framework, also where it only measured the model's open scales.
+        measured: the numbers of the likelihood, such as "scale", that the data gave, where the model left them open.
         automatic: the methods that were tried where none was given.
         own_loop: whether a training loop of the caller's trained it, as with `pyrobnn.prepare`; the record then has
             neither its steps nor its rates, and whether it has converged is unknown.
@@ -221,6 +222,7 @@ class FitRecord:
     seconds: float | None = None
     laplace: LaplaceRecord | None = None
     evidence: EvidenceRecord | None = None
+    measured: list[str] | None = None
     automatic: AutomaticRecord | None = None
     own_loop: bool | None = None
     start: dict[str, int | None] | None = None

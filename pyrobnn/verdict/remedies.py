@@ -19,8 +19,6 @@ _TIMES_LONGER, _TIMES_NARROWER = 4, 3.0
 _NARROWEST = 0.05
 _FEW_UNITS = 10
 _FEW_WEIGHTS = 1000
-_DIGITS = 4
-"""Significant digits that a number has at most if somebody gave it; measured numbers have more."""
 _HEAVY = 2.5
 """Degrees of freedom of a Student-t with heavy tails; the variance is finite above 2."""
 _VARYING = ("likelihood.type=gaussian", "likelihood.scale=heteroscedastic")
@@ -73,12 +71,8 @@ class Fitted:
     @property
     def noise(self) -> str | None:
         """How the noise around real targets is given: "known" where somebody gave its number."""
-        likelihood = self.posterior.bnn.settings["likelihood"]
-        noise = as_likelihood(likelihood).noise
-        number = getattr(likelihood, "scale", None) if noise == "known" else None
-        if isinstance(number, float) and float(f"{number:.{_DIGITS}g}") != number:
-            return "tuned"
-        return noise
+        noise = as_likelihood(self.posterior.bnn.settings["likelihood"]).noise
+        return "tuned" if noise == "known" and "scale" in (self.posterior.record.measured or ()) else noise
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -272,7 +272,8 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: np.ndarray, source: S
     if evidence.num_groups <= len(evidence.point.sites):
         alphas = np.exp(np.broadcast_to(logs[: evidence.num_groups], len(evidence.point.sites)))
         updated = dataclasses.replace(updated, precision=dict(zip(evidence.point.sites, alphas.tolist(), strict=True)))
-    tuned.record = dataclasses.replace(posterior.record, laplace=updated)
+    measured = ["scale"] if evidence.num_targets else posterior.record.measured
+    tuned.record = dataclasses.replace(posterior.record, laplace=updated, measured=measured)
     return tuned
 
 

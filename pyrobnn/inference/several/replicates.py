@@ -27,6 +27,7 @@ from pyrobnn.inference.training.checkpoint import open_checkpoint
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.interrupts import Interrupted, Interrupts, with_words
 from pyrobnn.inference.training.session import Declared, opened
+from pyrobnn.likelihoods.base import closed_numbers
 from pyrobnn.posterior.posterior import Posterior
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
@@ -119,9 +120,14 @@ def replicates_in_silence(
     """Do the work of `fit_replicates`; an interrupt goes through."""
     methods = method if isinstance(method, list) else [method]
     _check_methods(methods)
+    given = bnn if isinstance(bnn, list) else [bnn]
     if all(choice.offer().wants_measured_scales for choice in methods):
         bnn = _measured(bnn, data, run, replicates)
-    return fit_side_by_side(bnn, method, data, run, replicates=replicates, bootstrap=bootstrap)
+    posteriors = fit_side_by_side(bnn, method, data, run, replicates=replicates, bootstrap=bootstrap)
+    for model, posterior in zip(itertools.cycle(given), posteriors):
+        found = closed_numbers(model.settings["likelihood"], posterior.bnn.settings["likelihood"])
+        posterior.record = dataclasses.replace(posterior.record, measured=found)
+    return posteriors
 
 
 def _measured(bnn: BNN | list[BNN], data: Any, run: Run, replicates: int | None) -> BNN | list[BNN]:
