@@ -1,5 +1,6 @@
 """The check of a whole fit: can it be trusted?"""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +37,7 @@ from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.verdict.baselines import Verdict, fit_baselines
+from pyrobnn.verdict.baselines import Baseline, Verdict, fit_baselines
 from pyrobnn.verdict.comparison import compare_with_baselines, sites_at_prior
 from pyrobnn.verdict.left_out import memorised_targets
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to, smaller
@@ -116,6 +117,59 @@ def diagnose(
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
     seed = posterior.seed if seed is None else seed
+    case = _case(posterior, train, test, num_draws=num_draws, seed=seed, class_names=class_names)
+    num_tests = _by_steps(posterior) + (0 if case.held_out is None else len(statistics_of(case.prediction)))
+    level = false_alarm_rate / max(1, num_tests)
+    few, can_judge = _number_held_out(case)
+    verdict = _compared(case) if can_judge else None
+    findings = [
+        *_of_training(case, level),
+        epistemic_finding(case.prediction, case.fit),
+        *mean_findings(case.prediction, case.fit),
+        *(_of_baselines(case, verdict) if can_judge else ()),
+        *_of_layers(case.fit, verdict),
+        *few,
+        *(_of_held_out(case, case.held_out, level) if can_judge and case.held_out is not None else ()),
+        *(never_predicted(case.prediction, case.y, case.train.y, class_names) if case.has_classes else ()),
+        *_of_weights(case),
+    ]
+    findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name != BASELINE))
+    return Diagnosis(tuple(findings), false_alarm_rate, 0 if case.held_out is None else len(case.y))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Case:
+    """What the checks look at.
+
+    Attributes:
+        fit: the fit.
+        train: its training data.
+        held_out: the rows held out that are looked at, or None.
+        y: targets of these rows, or of training rows.
+        prediction: predictions for the same rows.
+        baselines: fitted to the training data.
+        seed: seed of draws and simulations.
+        class_names: names of the classes; empty if they have numbers.
+    """
+
+    fit: Fitted
+    train: Data
+    held_out: Data | None
+    y: Tensor
+    prediction: Prediction
+    baselines: dict[str, Baseline]
+    seed: int
+    class_names: Sequence[str]
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each row has one label."""
+        return self.prediction.is_classification and self.y.ndim == 1
+
+
+def _case(
+    posterior: Posterior | Mixture, train: Any, test: Any, *, num_draws: int, seed: int, class_names: Sequence[str]
+) -> _Case:
     train, test = collected(train, weighted=True), None if test is None else collected(test)
     has_labels = as_likelihood(posterior.bnn.settings["likelihood"]).has_labels
     x, y = _some(train if test is None else test, seed, has_labels=has_labels)
@@ -123,65 +177,36 @@ def diagnose(
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
         few = max(_DRAWS_OF_STEPS, len(members_of(posterior)))
         prediction = posterior.predict(x, num_draws=few, seed=seed)
-    num_tests = _by_steps(posterior) + (0 if test is None else len(statistics_of(prediction)))
-    level = false_alarm_rate / max(1, num_tests)
-    fit = Fitted(posterior, train.y)
-    findings = [*_of_training(fit, train, level, seed), epistemic_finding(prediction, fit)]
-    findings += mean_findings(prediction, fit)
-    baselines = fit_baselines(posterior.bnn, train)
-    has_classes = prediction.is_classification and y.ndim == 1
-    too_few, can_judge = (None, True) if test is None else _too_few(y, train, class_names, has_classes=has_classes)
-    held_out = None if test is None else Data(x, y)
-    verdict = None
-    if can_judge:
-        num = prediction.num_draws
-        verdict = compare_with_baselines(
-            posterior, train, baselines, held_out, num_draws=num, level=_THREE_ERRORS, most_rows=_MOST_EXAMPLES
-        )
-        is_good = verdict is not None and verdict.kind == "fine"
-        memorised = None if is_good else memorised_targets(posterior, train, baselines, held_out)
-        bad = open_to(fit, OF_BAD_PREDICTIONS)
-        findings += [] if memorised is None else [Finding("memorised", "warning", memorised, remedies=bad)]
-        if verdict is not None:
-            tries = bad if verdict.kind == "warning" else () if verdict.is_better else (_OTHER_INPUTS,)
-            findings.append(Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, tries, verdict.plain))
-    findings += _of_layers(fit, verdict)
-    if test is None:
-        text = "No data were held out: nothing here tells how good predictions of new rows are."
-        findings.append(Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,), plain=NOTHING_HELD_OUT))
-    elif too_few is not None:
-        findings.append(too_few)
-    if test is not None and can_judge:
-        findings += _of_held_out(fit, prediction, x, y, level=level, seed=seed)
-    if has_classes:
-        findings += never_predicted(prediction, y, train.y, class_names)
-    findings += _of_weights(posterior, train)
-    findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name != BASELINE))
-    return Diagnosis(tuple(findings), false_alarm_rate, 0 if test is None else len(y))
+    held_out, baselines = None if test is None else Data(x, y), fit_baselines(posterior.bnn, train)
+    return _Case(Fitted(posterior, train.y), train, held_out, y, prediction, baselines, seed, class_names)
 
 
-def _too_few(y: Tensor, train: Data, class_names: Sequence[str], *, has_classes: bool) -> tuple[Finding | None, bool]:
-    """Say of which held-out examples, with targets y, there are too few, if so, and whether the others can be judged.
+def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
+    """Note that no rows were held out, or too few, and say whether predictions can be judged.
 
-    They can be if ten or more are not of the most frequent class.
+    Of labels they can be if ten or more are not of the most frequent class.
     """
+    y, train = case.y, case.train
+    if case.held_out is None:
+        text = "No data were held out: nothing here tells how good predictions of new rows are."
+        return [Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,), plain=NOTHING_HELD_OUT)], True
     if len(y) < _TOO_FEW:
         text = f"{_counted(len(y))} held out, too few to judge the predictions."
-        return _few(text, len(y) + len(train), "examples"), False
-    if not has_classes:
+        return [_few(text, len(y) + len(train), "examples")], False
+    if not case.has_classes:
         text = f"Only {counted(len(y), 'example')} were held out: calibration can hardly be judged."
         few = _few(text, len(y) + len(train), "examples", _FEWEST_EXAMPLES)
-        return few if len(y) < _FEWEST_EXAMPLES else None, True
+        return [few] if len(y) < _FEWEST_EXAMPLES else [], True
     classes = train.y.unique()
     counts = [int((y == label).sum()) for label in classes]
     rarest = min(range(len(counts)), key=counts.__getitem__)
     if counts[rarest] >= _TOO_FEW:
-        return None, True
+        return [], True
     label, are_others_enough = int(classes[rarest]), len(y) - max(counts) >= _TOO_FEW
-    name = f"class {repr(class_names[label]) if class_names else label}"
+    name = f"class {repr(case.class_names[label]) if case.class_names else label}"
     what = "predictions of this class" if are_others_enough else "predictions"
     text = f"{_counted(counts[rarest])} of {name} among the {len(y)} held out, too few to judge the {what}."
-    return _few(text, counts[rarest] + int((train.y == label).sum()), f"examples of {name}"), are_others_enough
+    return [_few(text, counts[rarest] + int((train.y == label).sum()), f"examples of {name}")], are_others_enough
 
 
 def _few(text: str, total: int, of: str, least: int = _TOO_FEW) -> Finding:
@@ -212,26 +237,50 @@ def _by_steps(posterior: Posterior | Mixture) -> bool:
     return bool(posterior.record.own_loop) or (posterior.history is not None and len(posterior.history) > 0)
 
 
-def _of_training(fit: Fitted, train: Data, level: float, seed: int) -> list[Finding]:
-    posterior = fit.posterior
-    chains = chains_of(posterior, train)
-    settings = next((table for table in fit.methods if "num_draws" in table), {})
+def _of_training(case: _Case, level: float) -> list[Finding]:
+    """Say whether chains agree, and whether steps led far enough."""
+    posterior = case.fit.posterior
+    chains = chains_of(posterior, case.train)
+    settings = next((table for table in case.fit.methods if "num_draws" in table), {})
     findings = [] if chains is None else chain_findings(chains, settings)
-    every = (ending_finding(member, fit.section) for member in members_of(posterior))
+    every = (ending_finding(member, case.fit.section) for member in members_of(posterior))
     endings = [ending for ending in every if ending is not None]
     if _by_steps(posterior) and not endings:
-        findings.append(continuation_finding(posterior, train, level, derive(seed, "continuation")))
+        findings.append(continuation_finding(posterior, case.train, level, derive(case.seed, "continuation")))
     return findings + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
 
 
-def _of_held_out(fit: Fitted, prediction: Prediction, x: X, y: Tensor, *, level: float, seed: int) -> list[Finding]:
-    """Judge predictions at x by the targets y, and by targets simulated from the fit."""
-    posterior = fit.posterior
-    targets_seed = derive(seed, "simulated targets")
+def _compared(case: _Case) -> Verdict | None:
+    return compare_with_baselines(
+        case.fit.posterior,
+        case.train,
+        case.baselines,
+        case.held_out,
+        num_draws=case.prediction.num_draws,
+        level=_THREE_ERRORS,
+        most_rows=_MOST_EXAMPLES,
+    )
+
+
+def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
+    """Say whether the fit has memorised its targets, and how it compares with the baselines."""
+    is_good = verdict is not None and verdict.kind == "fine"
+    memorised = None if is_good else memorised_targets(case.fit.posterior, case.train, case.baselines, case.held_out)
+    bad = open_to(case.fit, OF_BAD_PREDICTIONS)
+    findings = [] if memorised is None else [Finding("memorised", "warning", memorised, remedies=bad)]
+    if verdict is not None:
+        tries = bad if verdict.kind == "warning" else () if verdict.is_better else (_OTHER_INPUTS,)
+        findings.append(Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, tries, verdict.plain))
+    return findings
+
+
+def _of_held_out(case: _Case, held_out: Data, level: float) -> list[Finding]:
+    """Judge predictions by the targets held out, and by targets simulated from the fit."""
+    posterior, seed = case.fit.posterior, derive(case.seed, "simulated targets")
     num = num_simulations(level, len(members_of(posterior)))
-    simulated = posterior.predict(x, num_draws=num, seed=targets_seed).sample(seed=targets_seed)
-    findings = predictive_findings(prediction, y, simulated, level, seed=seed, fit=fit)
-    ranking = ranking_finding(prediction, y, _THREE_ERRORS, seed=seed, fit=fit)
+    simulated = posterior.predict(held_out.x, num_draws=num, seed=seed).sample(seed=seed)
+    ranking = ranking_finding(case.prediction, case.y, _THREE_ERRORS, seed=case.seed, fit=case.fit)
+    findings = predictive_findings(case.prediction, case.y, simulated, level, seed=case.seed, fit=case.fit)
     return findings if ranking is None else [*findings, ranking]
 
 
@@ -261,8 +310,9 @@ def _of_layers(fit: Fitted, verdict: Verdict | None) -> list[Finding]:
     return [Finding("prior", "warning", f"{text} {end}", remedies=open_to(fit, tries))]
 
 
-def _of_weights(posterior: Posterior | Mixture, train: Data) -> list[Finding]:
+def _of_weights(case: _Case) -> list[Finding]:
     """Note k-hat where a guide has a density over few enough weights."""
+    posterior, train = case.fit.posterior, case.train
     if posterior.bnn.num_weights > MAX_WHOLE or len(train) > _MOST_FOR_KHAT:
         return []
     try:

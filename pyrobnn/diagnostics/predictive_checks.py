@@ -183,49 +183,66 @@ def predictive_findings(
     targets = as_targets(y, len(prediction)).to(prediction.device)
     statistics = _statistics(prediction, seed)
     repeated = [statistics(each) for each in simulated.to(targets.device)]
-    return [
-        _finding(
-            name,
-            value,
-            np.array([each[name] for each in repeated]),
-            _LEVELS.get(name, level),
-            prediction,
-            targets.numel(),
-            fit,
-        )
+    found = (
+        _Statistic(name, value, np.array([each[name] for each in repeated]))
         for name, value in statistics(targets).items()
-    ]
+    )
+    p_values = ((statistic, _p_value(statistic, prediction, targets.numel())) for statistic in found)
+    return [_finding(each, p_value, _LEVELS.get(each.name, level), fit) for each, p_value in p_values]
 
 
-def _finding(  # noqa: PLR0917
-    name: str,
-    value: float,
-    simulated: np.ndarray,
-    level: float,
-    prediction: Prediction,
-    num: int,
-    fit: Fitted | None,
-) -> Finding:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Statistic:
+    """A statistic of held-out targets.
+
+    Attributes:
+        name: its name in `_WORDS`.
+        value: its value.
+        simulated: its values for simulated targets, (R,).
+    """
+
+    name: str
+    value: float
+    simulated: np.ndarray
+
+    @property
+    def expected(self) -> float:
+        """The mean of the simulated values."""
+        return float(self.simulated.mean())
+
+    @property
+    def error(self) -> float:
+        """The standard error of the distance between a further value and the mean."""
+        return float(self.simulated.std(ddof=1)) * math.sqrt(1 + 1 / len(self.simulated))
+
+
+def _p_value(statistic: _Statistic, prediction: Prediction, num_targets: int) -> float:
+    """Return the chance of a value as far from the simulated ones, in both tails."""
     from scipy.stats import t as student
 
-    expected, error = float(simulated.mean()), float(simulated.std(ddof=1)) * math.sqrt(1 + 1 / len(simulated))
+    value, expected, error, simulated = statistic.value, statistic.expected, statistic.error, statistic.simulated
     tails = student.sf(abs(value - expected) / error, len(simulated) - 1) if error > 0 else 0.5 * (value == expected)
     p_value = 2 * float(tails)
-    if name == "coverage":
-        p_value = max(p_value, _binomial(value, num))
+    if statistic.name == "coverage":
+        p_value = max(p_value, _binomial(value, num_targets))
     if not math.isfinite(value) or not math.isfinite(error):
-        p_value = _of_rank(value, simulated)
-    elif prediction.is_classification:  # a few errors are far from normal
-        p_value = max(p_value, _of_rank(value, simulated))
-    words, shift = _WORDS[name], _SHIFT.get(name, 0.0)
-    template = words.fine if p_value >= level else words.high if value > expected else words.low
-    numbers = {"value": value + shift, "expected": expected + shift, "error": error}
+        return _of_rank(value, simulated)
+    if prediction.is_classification:  # a few errors are far from normal
+        return max(p_value, _of_rank(value, simulated))
+    return p_value
+
+
+def _finding(statistic: _Statistic, p_value: float, level: float, fit: Fitted | None) -> Finding:
+    words, shift = _WORDS[statistic.name], _SHIFT.get(statistic.name, 0.0)
+    is_high = statistic.value > statistic.expected
+    template = words.fine if p_value >= level else words.high if is_high else words.low
+    numbers = {"value": statistic.value + shift, "expected": statistic.expected + shift, "error": statistic.error}
     shown = {key: words.number.format(number) for key, number in numbers.items()}
     text = template.format(value=shown["value"], due=_DUE.format(**shown))
     if p_value >= level:
-        return Finding(name, "fine", text, p_value)
-    tries, plain = (words.if_high, words.plain_high) if value > expected else (words.if_low, words.plain_low)
-    return Finding(name, "warning", text, p_value, () if fit is None else open_to(fit, tries), plain)
+        return Finding(statistic.name, "fine", text, p_value)
+    tries, plain = (words.if_high, words.plain_high) if is_high else (words.if_low, words.plain_low)
+    return Finding(statistic.name, "warning", text, p_value, () if fit is None else open_to(fit, tries), plain)
 
 
 def num_simulations(level: float, members: int) -> int:
