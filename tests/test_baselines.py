@@ -12,10 +12,12 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn import likelihoods
+from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import mended
-from pyrobnn.verdict.baselines import fit_baselines, judge
+from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.comparison import leave_one_out, sites_at_prior
+from pyrobnn.verdict.judgement import judge
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to
 
 NUM, FEATURES = 400, 4
@@ -395,15 +397,22 @@ def test_the_end_of_a_fit_warns_once():
     )
 
 
-def test_a_loop_of_short_fits_without_bars_warns_once():
-    """Python's own filter shows a text once for each line of code."""
+def test_short_fits_without_bars_say_the_same_whatever_their_seed():
+    """Python's filter shows a text once for a line of code."""
     train, _ = sines()
     model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale=9.0), prior=bnn.priors.Normal(1.0))
+    (first,), (second,) = (told(model, train, bnn.SVI(steps=5), seed=seed, progress=False) for seed in (0, 1))
+    assert first == second
+
+
+def test_warnings_that_are_ignored_in_a_block_let_python_remember_what_it_has_shown():
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("default")
-        for seed in range(3):
-            bnn.fit(model, train, bnn.SVI(steps=5), seed=seed, progress=False, engine="eager")
-    assert [one.category for one in found] == [bnn.PoorFitWarning]
+        for _ in range(3):
+            with ignored_warnings("Not this"):
+                warnings.warn("Not this one", stacklevel=1)
+            warnings.warn("This one", stacklevel=1)
+    assert [str(one.message) for one in found] == ["This one"]
 
 
 SHORT = {

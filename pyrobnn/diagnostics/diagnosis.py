@@ -37,8 +37,9 @@ from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.verdict.baselines import Baseline, Verdict, fit_baselines
+from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.comparison import compare_with_baselines, sites_at_prior
+from pyrobnn.verdict.judgement import Verdict
 from pyrobnn.verdict.left_out import memorised_targets
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to, smaller
 
@@ -78,7 +79,7 @@ def diagnose(
     - training: does the ELBO rise further, or do Markov chains disagree;
     - calibration: are held-out targets biased, too spread out or too close, outside their intervals, or less likely
       than the fit expects, and do errors grow with the prediction more than it says (see `predictive_checks`);
-    - baselines: does a constant predict as well, or a linear model better (`pyrobnn.verdict.baselines`), and has the
+    - baselines: does a constant predict as well, or a linear model better (`pyrobnn.verdict.judgement`), and has the
       fit memorised its targets;
     - uncertainty: does it rank errors worse than chance, does the uncertainty of the weights reach the predictions, and
       is the mean of counts made up by a few draws;

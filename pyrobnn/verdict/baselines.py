@@ -1,15 +1,14 @@
-"""Baselines of a fit: a constant and a linear model of the same likelihood, and the comparison with them."""
+"""Baselines of a fit: a constant and a linear model of the same likelihood."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._core.counts import counted
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn._torch.lbfgs import minimize_in_place
@@ -34,12 +33,6 @@ _PRECISION = 1e-7
 """Relative change of the objective at which L-BFGS stops."""
 _LARGEST_LOG = 20.0
 """Bound on the parameters of a likelihood on the unconstrained side, where a perfect fit would have no noise."""
-_NEGLIGIBLE = 0.05
-"""Nats an example above a constant that count as none, if chance may explain them."""
-_SHOWN = 0.05
-"""The p-value below which a fit counts as better than a baseline; a warning needs far more."""
-_FAR_LESS = 0.8
-"""Share of the gain of a linear model below which a fit has missed the linear part."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -258,137 +251,3 @@ def _minimize(
     bounds = [(None, None)] * len(values) + [(-_LARGEST_LOG, _LARGEST_LOG)] * len(parameters)
     minimize_in_place(lambda: loss(free) / scale, tensors, bounds=bounds, maxiter=200, ftol=_PRECISION)
     return torch.cat([free.detach(), problem.start])
-
-
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    """The result of a comparison with the baselines.
-
-    Attributes:
-        kind: "warning" where the fit predicts no better than a constant, or far worse than a linear model; "note" where
-            nothing shows that it is better than either; "fine" otherwise.
-        text: two sentences or three, the last with the numbers.
-        plain: the same as a clause without numbers, for one who does not know log scores; empty if all is fine.
-        p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
-        is_better: whether the fit scores more than a constant, also on training examples.
-    """
-
-    kind: Literal["warning", "note", "fine"]
-    text: str
-    p_value: float | None = None
-    is_better: bool = False
-    plain: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Gain:
-    """A mean difference of log scores, with its standard error and degrees of freedom."""
-
-    mean: float
-    stderr: float
-    df: int
-
-    @classmethod
-    def of(cls, differences: Tensor) -> "_Gain":
-        num = len(differences)
-        return cls(float(differences.mean()), float(differences.std()) / math.sqrt(num), num - 1)
-
-    def below(self, bound: float) -> float:
-        """Return the p-value of the hypothesis that the difference is at least a bound, by Student's t."""
-        from scipy.special import stdtr
-
-        return float(stdtr(self.df, (self.mean - bound) / max(self.stderr, 1e-12)))
-
-    def __str__(self) -> str:
-        return f"{self.mean:+.2f} ± {self.stderr:.2f}"
-
-
-Basis = Literal["held out", "left out", "training"]
-"""The examples of a comparison: unseen by the fit, left out of it one by one, or those that it was trained on."""
-_EXAMPLES: dict[Basis, str] = {
-    "held out": "held-out example",
-    "left out": "training example, each left out of the fit",
-    "training": "training example, which flatter the fit",
-}
-
-
-NO_BETTER = "The fit predicts no better than a constant, which ignores the inputs."
-
-
-def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> Verdict:
-    """Compare the log scores of a fit and of the baselines, example by example.
-
-    It warns if a score is not finite, if the fit is worse than the constant, or if it is not shown to be better and
-    gains at most 0.05 nats per example with that confidence. It also warns if the fit attains less than 80 % of the
-    linear model's gain over the constant. To be called better than a baseline, a p-value below 0.05 is enough. The
-    examples that a fit was trained on never show that it is good.
-
-    Args:
-        scores: log density or probability of each target, (N,), N at least 2.
-        baselines: the scores of baselines by name, "constant" and perhaps "linear".
-        level: the p-value below which a difference counts.
-        basis: the examples.
-    """
-    if lost := int((~scores.isfinite()).sum()):
-        text = (
-            f"The fit takes {lost} of {counted(len(scores), _EXAMPLES[basis])} for impossible: its score is not finite."
-        )
-        return Verdict("warning", text, plain="it takes targets for impossible that are there")
-    over_constant = _Gain.of(scores - baselines["constant"])
-    shown = max(level, _SHOWN)
-    is_better = 1 - over_constant.below(0.0) < shown
-    linear = baselines.get("linear")
-    gained = None if linear is None else _Gain.of(linear - baselines["constant"])
-    noun, _, rest = _EXAMPLES[basis].partition(",")
-    beside = "" if gained is None else f", linear model {gained}"
-    numbers = f"Log score above a constant's, in nats an example, on {counted(len(scores), noun)}"
-    numbers = f"{numbers}{',' if rest else ''}{rest}: fit {over_constant}{beside}."
-    is_surely_better = 1 - over_constant.below(0.0) < level
-    p_value = max(over_constant.below(_NEGLIGIBLE), level if is_surely_better else 0.0)
-    if min(p_value, over_constant.below(0.0)) < level:
-        cause = (
-            "Either the inputs say nothing of the target, or the fit has missed what they say."
-            if gained is None or 1 - gained.below(0.0) >= level
-            else "The inputs do tell of the target: a linear model is better than a constant."
-        )
-        text = f"{NO_BETTER} {cause} {numbers}"
-        plain = "its predictions, uncertainty included, are no better than those of a constant"
-        return Verdict("warning", text, min(p_value, over_constant.below(0.0)), plain=plain)
-    if linear is not None and gained is not None:
-        short = _Gain.of(scores - baselines["constant"] - _FAR_LESS * (linear - baselines["constant"]))
-        if gained.mean > 0 and short.below(0.0) < level:
-            share = over_constant.mean / gained.mean
-            of_gain = f", with {share:.0%} of its gain" if share > 0 else ""
-            text = f"The fit predicts worse than a linear model{of_gain}. {numbers}"
-            plain = "its predictions, uncertainty included, are worse than those of a linear model"
-            return Verdict("warning", text, short.below(0.0), is_better, plain)
-        over_linear = _Gain.of(scores - linear)
-        if 1 - over_linear.below(0.0) >= shown and is_better:
-            keep, text = "keep it unless more data tell them apart", "Nothing shows that the fit predicts better than"
-            plain = "a linear model, which is simpler, predicts as well, uncertainty included"
-            if over_linear.mean > 0:
-                plain = "its lead over a linear model, uncertainty included, may be chance"
-            elif over_linear.below(0.0) < level:
-                keep, text = "keep it", "The fit predicts a little worse than"
-                plain = "a linear model, which is simpler, predicts a little better, uncertainty included"
-            text = f"{text} a linear model. The linear model is simpler: {keep}. {numbers}"
-            return Verdict("note", text, is_better=True, plain=plain)
-    if not is_better and over_constant.mean > _NEGLIGIBLE:
-        text = f"{len(scores)} examples are too few to tell the fit from a constant by their log scores"
-        text += ": a gain below two standard errors or so may be chance."
-        plain = "its lead over a constant, uncertainty included, may be chance"
-    elif not is_better:
-        text = "Nothing shows that the fit predicts better than a constant."
-        plain = "nothing shows that it predicts better than a constant, which ignores the inputs"
-    elif basis == "training":
-        text = "How the fit compares with a constant and a linear model on new examples is open."
-        plain = "how well it predicts new examples is open"
-    else:
-        return Verdict(
-            "fine", f"The fit predicts better than a constant{_and_linear(gained)}. {numbers}", is_better=True
-        )
-    return Verdict("note", f"{text} {numbers}", is_better=is_better, plain=plain)
-
-
-def _and_linear(gained: _Gain | None) -> str:
-    return "" if gained is None else " and a linear model"

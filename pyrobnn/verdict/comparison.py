@@ -23,7 +23,8 @@ from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.verdict.baselines import NO_BETTER, Baseline, Basis, Verdict, fit_baselines, judge
+from pyrobnn.verdict.baselines import Baseline, fit_baselines
+from pyrobnn.verdict.judgement import NO_BETTER, Basis, Verdict, judge
 from pyrobnn.verdict.left_out import memorised_targets
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, longer, measured_noise, open_to
 

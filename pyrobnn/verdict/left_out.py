@@ -17,7 +17,8 @@ from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.verdict.baselines import Baseline, Basis, judge
+from pyrobnn.verdict.baselines import Baseline
+from pyrobnn.verdict.judgement import Basis, judge
 
 _DRAWS = 100
 _MOST_ENTRIES = 2**24

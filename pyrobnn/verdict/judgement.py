@@ -1,0 +1,199 @@
+"""The judgement of a fit by its log scores and those of baselines, example by example."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import Tensor
+
+from pyrobnn._core.counts import counted
+
+_NEGLIGIBLE = 0.05
+"""Nats an example above a constant that count as none, if chance may explain them."""
+_SHOWN = 0.05
+"""The p-value below which a fit counts as better than a baseline; a warning needs far more."""
+_FAR_LESS = 0.8
+"""Share of the gain of a linear model below which a fit has missed the linear part."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The result of a comparison with the baselines.
+
+    Attributes:
+        kind: "warning" where the fit predicts no better than a constant, or far worse than a linear model; "note" where
+            nothing shows that it is better than either; "fine" otherwise.
+        text: two sentences or three, the last with the numbers.
+        plain: the same as a clause without numbers, for one who does not know log scores; empty if all is fine.
+        p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
+        is_better: whether the fit scores more than a constant, also on training examples.
+    """
+
+    kind: Literal["warning", "note", "fine"]
+    text: str
+    p_value: float | None = None
+    is_better: bool = False
+    plain: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gain:
+    """A mean difference of log scores, with its standard error and degrees of freedom."""
+
+    mean: float
+    stderr: float
+    df: int
+
+    @classmethod
+    def of(cls, differences: Tensor) -> "_Gain":
+        num = len(differences)
+        return cls(float(differences.mean()), float(differences.std()) / math.sqrt(num), num - 1)
+
+    def below(self, bound: float) -> float:
+        """Return the p-value of the hypothesis that the difference is at least a bound, by Student's t."""
+        from scipy.special import stdtr
+
+        return float(stdtr(self.df, (self.mean - bound) / max(self.stderr, 1e-12)))
+
+    def above(self, bound: float) -> float:
+        """Return the p-value of the hypothesis that the difference is at most a bound."""
+        return 1 - self.below(bound)
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f} ± {self.stderr:.2f}"
+
+
+Basis = Literal["held out", "left out", "training"]
+"""The examples of a comparison: unseen by the fit, left out of it one by one, or those that it was trained on."""
+_EXAMPLES: dict[Basis, str] = {
+    "held out": "held-out example",
+    "left out": "training example, each left out of the fit",
+    "training": "training example, which flatter the fit",
+}
+
+
+NO_BETTER = "The fit predicts no better than a constant, which ignores the inputs."
+
+
+def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> Verdict:
+    """Compare the log scores of a fit and of the baselines, example by example.
+
+    It warns if a score is not finite, if the fit is worse than the constant, or if it is not shown to be better and
+    gains at most 0.05 nats per example with that confidence. It also warns if the fit attains less than 80 % of the
+    linear model's gain over the constant. To be called better than a baseline, a p-value below 0.05 is enough. The
+    examples that a fit was trained on never show that it is good.
+
+    Args:
+        scores: log density or probability of each target, (N,), N at least 2.
+        baselines: the scores of baselines by name, "constant" and perhaps "linear".
+        level: the p-value below which a difference counts.
+        basis: the examples.
+    """
+    if lost := int((~scores.isfinite()).sum()):
+        text = (
+            f"The fit takes {lost} of {counted(len(scores), _EXAMPLES[basis])} for impossible: its score is not finite."
+        )
+        return Verdict("warning", text, plain="it takes targets for impossible that are there")
+    case = _Case(scores, baselines["constant"], baselines.get("linear"), level, basis)
+    return _no_better_than_constant(case) or _no_better_than_linear(case) or _otherwise(case)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Case:
+    """The log scores of a fit and of baselines, each (N,), and how they are to be compared, as in `judge`."""
+
+    scores: Tensor
+    constant: Tensor
+    linear: Tensor | None
+    level: float
+    basis: Basis
+
+    @functools.cached_property
+    def gain(self) -> _Gain:
+        """The gain of the fit over the constant."""
+        return _Gain.of(self.scores - self.constant)
+
+    @functools.cached_property
+    def of_linear(self) -> _Gain | None:
+        """The gain of the linear model over the constant."""
+        return None if self.linear is None else _Gain.of(self.linear - self.constant)
+
+    @property
+    def shown(self) -> float:
+        """The p-value below which the fit counts as better."""
+        return max(self.level, _SHOWN)
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the fit is better than the constant."""
+        return self.gain.above(0.0) < self.shown
+
+    @property
+    def numbers(self) -> str:
+        """A sentence with the gains."""
+        noun, _, rest = _EXAMPLES[self.basis].partition(",")
+        beside = "" if self.of_linear is None else f", linear model {self.of_linear}"
+        where = f"on {counted(len(self.scores), noun)}{',' if rest else ''}{rest}"
+        return f"Log score above a constant's, in nats an example, {where}: fit {self.gain}{beside}."
+
+
+def _no_better_than_constant(case: _Case) -> Verdict | None:
+    worse = case.gain.below(0.0)
+    negligible = max(case.gain.below(_NEGLIGIBLE), case.level if case.gain.above(0.0) < case.level else 0.0)
+    p_value = min(negligible, worse)
+    if not p_value < case.level:
+        return None
+    cause = (
+        "Either the inputs say nothing of the target, or the fit has missed what they say."
+        if case.of_linear is None or case.of_linear.above(0.0) >= case.level
+        else "The inputs do tell of the target: a linear model is better than a constant."
+    )
+    plain = "its predictions, uncertainty included, are no better than those of a constant"
+    return Verdict("warning", f"{NO_BETTER} {cause} {case.numbers}", p_value, plain=plain)
+
+
+def _no_better_than_linear(case: _Case) -> Verdict | None:
+    """Warn if the fit is far worse than the linear model, and note if it is not shown to be better."""
+    if case.linear is None or case.of_linear is None:
+        return None
+    short = _Gain.of(case.scores - case.constant - _FAR_LESS * (case.linear - case.constant)).below(0.0)
+    if case.of_linear.mean > 0 and short < case.level:
+        share = case.gain.mean / case.of_linear.mean
+        of_gain = f", with {share:.0%} of its gain" if share > 0 else ""
+        text = f"The fit predicts worse than a linear model{of_gain}. {case.numbers}"
+        plain = "its predictions, uncertainty included, are worse than those of a linear model"
+        return Verdict("warning", text, short, case.is_better, plain)
+    over_linear = _Gain.of(case.scores - case.linear)
+    may_be_chance = over_linear.above(0.0) >= case.shown
+    if not (may_be_chance and case.is_better):
+        return None
+    keep, text = "keep it unless more data tell them apart", "Nothing shows that the fit predicts better than"
+    plain = "a linear model, which is simpler, predicts as well, uncertainty included"
+    if over_linear.mean > 0:
+        plain = "its lead over a linear model, uncertainty included, may be chance"
+    elif over_linear.below(0.0) < case.level:
+        keep, text = "keep it", "The fit predicts a little worse than"
+        plain = "a linear model, which is simpler, predicts a little better, uncertainty included"
+    text = f"{text} a linear model. The linear model is simpler: {keep}. {case.numbers}"
+    return Verdict("note", text, is_better=True, plain=plain)
+
+
+def _otherwise(case: _Case) -> Verdict:
+    """Say whether the fit is shown to be good."""
+    if case.is_better and case.basis != "training":
+        than_linear = "" if case.linear is None else " and a linear model"
+        text = f"The fit predicts better than a constant{than_linear}. {case.numbers}"
+        return Verdict("fine", text, is_better=True)
+    if case.is_better:
+        text = "How the fit compares with a constant and a linear model on new examples is open."
+        plain = "how well it predicts new examples is open"
+    elif case.gain.mean > _NEGLIGIBLE:
+        text = f"{len(case.scores)} examples are too few to tell the fit from a constant by their log scores"
+        text += ": a gain below two standard errors or so may be chance."
+        plain = "its lead over a constant, uncertainty included, may be chance"
+    else:
+        text = "Nothing shows that the fit predicts better than a constant."
+        plain = "nothing shows that it predicts better than a constant, which ignores the inputs"
+    return Verdict("note", f"{text} {case.numbers}", is_better=case.is_better, plain=plain)
