@@ -1,6 +1,7 @@
 """The likelihood that nobody chose: another than the default where rows held out say so, and nowhere else."""
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 from scipy import optimize, stats
@@ -162,7 +163,7 @@ def test_whole_numbers_are_scored_by_their_mass(scale):
     """A Gaussian that is a spike on 3 has the probability 1 of 3, not the density 40; far away it stays finite."""
     y = torch.tensor([3.0, 4.0, 5.0, 90.0], dtype=torch.float64)
     data = bnn.Data(y[:, None], y)
-    spike = torch.distributions.Normal(torch.full((1, 4), 3.0, dtype=torch.float64), scale)
+    spike = dist.Normal(torch.full((1, 4), 3.0, dtype=torch.float64), scale)
     judge = density._Judge(data, data, RUN, by_mass=True)
     scores = judge.scores(Predicted(spike))
     law = stats.norm(3, scale)
@@ -171,7 +172,7 @@ def test_whole_numbers_are_scored_by_their_mass(scale):
     assert np.allclose(scores.numpy()[known], np.log(mass[known]), rtol=1e-6, atol=1e-12)
     assert bool((scores[~torch.tensor(known)] <= np.log(1e-9)).all())
     assert bool(scores.isfinite().all())
-    rates = torch.distributions.Poisson(torch.full((1, 4), 3.0, dtype=torch.float64))
+    rates = dist.Poisson(torch.full((1, 4), 3.0, dtype=torch.float64))
     assert torch.allclose(judge.scores(Predicted(rates)), rates.log_prob(y)[0])
 
 
