@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.random import derive
+from pyrobnn._core.tables import LEAST_AMOUNT
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import drawn_together, same_inputs
@@ -91,8 +92,8 @@ def compare_densities(data: Data, default: Parts, run: Run) -> Compared:
     Args:
         data: the rows to train on. Only some are looked at: standardised, targets in one column and without weights,
             from `defaults.FEWEST_ROWS_OF_DENSITY` rows on. Mostly distinct targets get the likelihoods of real numbers;
-            whole numbers from 0 up that repeat those of counts, and are then scored by their probability, which is
-            the mass between y - 1/2 and y + 1/2 under a density.
+            counts, which are whole numbers from 0 up that repeat, with a median below 100, get those of counts. They
+            are scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a density.
         default: the parts to beat.
         run: the seed, the device and the engine.
     """
@@ -187,7 +188,8 @@ def _rivals(data: Data) -> tuple[Any, ...]:
         return ()
     if len(y.unique()) > len(data) / 2:
         return _SHAPES if y.is_floating_point() else ()
-    return _COUNTS if bool((y >= 0).all()) and torch.equal(y, y.round()) else ()
+    is_count = bool((y >= 0).all()) and torch.equal(y, y.round()) and y.double().median() < LEAST_AMOUNT
+    return _COUNTS if is_count else ()
 
 
 def _is_clear(gains: Tensor, num_rivals: int) -> bool:
