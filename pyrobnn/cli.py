@@ -358,7 +358,8 @@ def predict(
         from pyrobnn.runs.predictions import predict_table, rounded
 
     predictions = predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True))
-    rounded(predictions).to_csv(sys.stdout if out is None else out, index=False)
+    with suppress(BrokenPipeError):
+        rounded(predictions).to_csv(sys.stdout if out is None else out, index=False)
     if out is not None:
         typer.echo(f"Predictions of {counted(len(predictions), 'row')}: {out}")
 
@@ -368,8 +369,7 @@ def list_data() -> None:
     """List the data sets."""
     from pyrobnn import datasets
 
-    names = ("name", "task", "rows", "cols", "splits", "here")
-    columns = (Column(name, no_wrap=True) for name in names)
+    columns = (Column(name, no_wrap=True) for name in ("name", "task", "rows", "cols", "splits", "here"))
     table = Table(*columns, "licence", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for entry in datasets.info():
         here = "yes" if entry.available else "no"

@@ -429,6 +429,19 @@ def test_a_prediction_waits_for_torch_pandas_and_pyro_alone(here, bytecode):
         assert "heavy=[] " in done.stdout, command
 
 
+@pytest.mark.slow
+def test_a_reader_of_predictions_may_stop_early(here, bytecode):
+    """As `head` does: the predictions of 20,000 rows are more than a pipe holds."""
+    assert invoke("fit", "spec.toml", "--out", "r", "--set", "guide.type=map").exit_code == 0
+    (here / "new.csv").write_text("x0\n" + "0.1\n" * 20_000, encoding="utf-8")
+    child = [sys.executable, "-m", "pyrobnn", "predict", "r", "new.csv"]
+    with subprocess.Popen(child, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=bytecode) as process:
+        assert process.stdout.readline().startswith("row,mean,std")
+        process.stdout.close()
+        assert "Broken pipe" not in process.stderr.read()
+    assert process.returncode == 0
+
+
 def test_an_interrupt_of_an_import_waits_for_its_end():
     before, done = signal.signal(signal.SIGINT, signal.default_int_handler), []
 
