@@ -254,12 +254,13 @@ def test_large_numbers_have_a_short_name_unless_they_are_almost_equal(scale, shi
         ([0] * 8 + [2, 1], ["a", "b", "c"], "of 2 not 'a', 1 is right"),
         ([0] * 7 + [1] * 3, ["no", "yes"], "7 of 10 are right"),
         ([0] * 10, ["no", "yes"], "10 of 10 are right"),
+        ([0] * 9 + [1], [], "of 1 class 1, none is right"),
     ],
 )
 def test_the_heading_of_the_confusion_is_about_rare_classes(labels, names, heading):
     chosen = torch.zeros(10).long()
     chosen[8] = labels[8] if len(names) > 2 else 0
-    probs = torch.nn.functional.one_hot(chosen, len(names)).float()[None].repeat(2, 1, 1)
+    probs = torch.nn.functional.one_hot(chosen, len(names) or 2).float()[None].repeat(2, 1, 1)
     figure = plots.confusion(bnn.Prediction(dist.Categorical(probs)), torch.tensor(labels), class_names=names)
     assert figure.axes[0].get_title(loc="left") == f"Confusion: {heading}"
 
@@ -356,8 +357,9 @@ def test_reliability_of_a_rare_class_shows_its_probability_on_an_axis_that_fits(
 def test_bins_of_a_rare_class_keep_equal_probabilities_together():
     """A fit that ignores its inputs says the same everywhere, whatever the order of the examples."""
     probs = np.tile([0.9, 0.06, 0.04], (200, 1))
-    diagram = plots.reliability(categorical(probs), np.repeat([1, 2, 0], [12, 8, 180])).axes[0]
-    assert diagram.get_xlabel() == "probability that class is not '0'"
+    diagram, separation = plots.reliability(categorical(probs), np.repeat([1, 2, 0], [12, 8, 180])).axes
+    assert separation.get_title(loc="left") == "Probability of not class 0 and of the others"
+    assert diagram.get_xlabel() == "probability that class is not 0"
     assert [text.get_text().strip() for text in diagram.texts] == ["20 of 200"]
     np.testing.assert_allclose(labelled(diagram, "observed").get_ydata(), [0.1])
     ((low, high),) = np.array(labelled(diagram, "95 % if calibrated").get_segments())[:, :, 1]
@@ -382,14 +384,23 @@ def test_sparsification_and_selective_risk_draw_the_curves_of_the_metrics():
     for prediction, targets, by, risk_by in cases:
         curves = bnn.metrics.sparsification(prediction, targets)
         (axis,) = plots.sparsification(prediction, targets).axes
-        np.testing.assert_allclose(labelled(axis, f"by {by}").get_ydata(), curves.error)
-        np.testing.assert_allclose(labelled(axis, f"by {by}").get_xdata(), 1 - curves.coverage)
-        np.testing.assert_allclose(labelled(axis, "by error: the best order").get_ydata(), curves.oracle)
+        np.testing.assert_allclose(labelled(axis, f"by {by}").get_ydata(), curves.error[15:])
+        np.testing.assert_allclose(labelled(axis, f"by {by}").get_xdata(), 1 - curves.coverage[15:])
+        np.testing.assert_allclose(labelled(axis, "by error: the best order").get_ydata(), curves.oracle[15:])
         assert f"AUSE {bnn.score(prediction, targets)['ause'].value:.3f}" in axis.get_title(loc="left")
         risks = bnn.metrics.selective_risk(prediction, targets)
         (axis,) = plots.selective_risk(prediction, targets).axes
-        np.testing.assert_allclose(labelled(axis, f"by {risk_by}").get_ydata(), risks.error)
+        np.testing.assert_allclose(labelled(axis, f"by {risk_by}").get_ydata(), risks.error[15:])
         np.testing.assert_allclose(labelled(axis, "in random order").get_ydata(), risks.random)
+
+
+@pytest.mark.parametrize(("num", "left_out"), [(8, 2), (100, 10), (300, 15)])
+def test_curves_of_errors_leave_out_the_shares_of_a_few_examples(num, left_out):
+    """A first example of a large error would else reach 6 times the error of all."""
+    prediction = bnn.Prediction(dist.Normal(torch.zeros(2, num), torch.linspace(1, 2, num)))
+    y = torch.cat([torch.tensor([6.0]), torch.ones(num - 1)])
+    for drawn in (plots.sparsification, plots.selective_risk):
+        assert len(labelled(drawn(prediction, y).axes[0], "by standard deviation").get_xdata()) == num - left_out
 
 
 def test_transforms_are_flat_for_a_calibrated_prediction():

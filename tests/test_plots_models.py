@@ -150,7 +150,7 @@ def test_effects_of_classes_are_probabilities_of_the_rare_one(two):
     posterior, data = two
     rare = bnn.Data(data.x, (data.x[:, 0] > 1.5).long())
     axis = plots.effects(posterior, data, num_draws=20).axes[0]
-    assert axis.get_ylabel() == "P('1')"
+    assert axis.get_ylabel() == "P(class 1)"
     up = labelled(axis, "mean").get_ydata()
     assert up[0] < up[-1]  # class 1 where x0 is above 0
     low, high = edges(labelled(axis, "epistemic, ±2 sd"), labelled(axis, "mean").get_xdata())

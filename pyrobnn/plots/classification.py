@@ -14,7 +14,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import reliability_bins
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE, SHADES
 from pyrobnn.plots._style import SQUARE, Layout, as_array, legend, one_panel, panels, plain, title
-from pyrobnn.plots.rare_class import draw_frequencies, draw_separation, rare_of, rare_words, usual_class
+from pyrobnn.plots.rare_class import class_words, draw_frequencies, draw_separation, rare_of, rare_words, usual_class
 from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
@@ -141,18 +141,18 @@ def confusion(
             color = "white" if share[row, column] > 0.5 else INK if count else GREY
             axis.text(column, row, str(count), ha="center", va="center", color=color, fontsize=9)
     axis.set(xlabel=f"predicted {plain(target)}", ylabel=f"observed {plain(target)}")
-    title(axis, f"Confusion: {_heading(counts, names)}")
+    title(axis, f"Confusion: {_heading(counts, class_words(class_names, len(names)))}")
     return figure
 
 
-def _heading(counts: np.ndarray, names: Sequence[str]) -> str:
+def _heading(counts: np.ndarray, words: Sequence[str]) -> str:
     """Return how many predictions are right; of the rare classes alone, where one class is most of the examples."""
     observed, right = counts.sum(1), counts.diagonal()
     usual = usual_class(observed)
     if usual is None:
         return f"{right.sum()} of {observed.sum()} are right"
     found = right.sum() - right[usual]
-    rare = f"{observed.sum() - observed[usual]} {rare_words(usual, names)}"
+    rare = f"{observed.sum() - observed[usual]} {rare_words(usual, words)}"
     return f"of {rare}, {found or 'none'} {'is' if found < 2 else 'are'} right"
 
 

@@ -15,7 +15,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, LIGHT_BLUE
 from pyrobnn.plots._style import as_array, band, first_column, grid, in_thousands, plain
 from pyrobnn.plots.classification import class_draws
-from pyrobnn.plots.rare_class import rare_words, usual_class
+from pyrobnn.plots.rare_class import class_words, rare_words, usual_class
 from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -114,11 +114,11 @@ def _means(prediction: Prediction, data: Data, class_names: Sequence[str]) -> tu
     probs = class_draws(prediction)
     counts = np.bincount(first_column(data.y).astype(int), minlength=probs.shape[-1])
     usual = usual_class(counts)
-    names = [plain(name) for name in class_names] or [str(label) for label in range(len(counts))]
+    words = class_words(class_names, len(counts))
     if usual is not None:
-        return 1 - probs[..., usual], f"P({rare_words(usual, names)})"
+        return 1 - probs[..., usual], f"P({rare_words(usual, words)})"
     shown = 1 if len(counts) == 2 else int(counts.argmax())
-    return probs[..., shown], f"P('{names[shown]}')"
+    return probs[..., shown], f"P({words[shown]})"
 
 
 def _draw(axis: Axes, values: np.ndarray, curve: np.ndarray, limits: tuple[float, float], words: Sequence[str]) -> None:

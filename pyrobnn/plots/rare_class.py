@@ -29,12 +29,14 @@ class Rare:
     """What is rare among labels.
 
     Attributes:
-        words: its name in words, such as "is 'yes'" or "is not 'no'".
+        words: its name, such as "'yes'", "class 1" or "not 'no'".
+        value: what the target then is, such as "'yes'", "1" or "not 'no'".
         probs: its predicted probability for each example, (N,).
         observed: whether each example is a case, (N,).
     """
 
     words: str
+    value: str
     probs: np.ndarray
     observed: np.ndarray
 
@@ -50,9 +52,14 @@ def usual_class(counts: np.ndarray) -> int | None:
     return most if _USUAL <= counts[most] / counts.sum() < 1 else None
 
 
-def rare_words(usual: int, names: Sequence[str]) -> str:
+def class_words(class_names: Sequence[str], num: int, kind: str = "class ") -> list[str]:
+    """Return how texts call each of `num` classes: by its name in quotes, or without names by its number."""
+    return [f"'{plain(name)}'" for name in class_names] or [f"{kind}{label}" for label in range(num)]
+
+
+def rare_words(usual: int, words: Sequence[str]) -> str:
     """Return what all classes but the usual one are, in words."""
-    return f"'{names[1 - usual]}'" if len(names) == 2 else f"not '{names[usual]}'"
+    return words[1 - usual] if len(words) == 2 else f"not {words[usual]}"
 
 
 def rare_of(prediction: Prediction, y: ArrayLike, class_names: Sequence[str] = ()) -> Rare | None:
@@ -63,8 +70,8 @@ def rare_of(prediction: Prediction, y: ArrayLike, class_names: Sequence[str] = (
     usual = usual_class(np.bincount(labels, minlength=probs.shape[1]))
     if usual is None:
         return None
-    names = [plain(name) for name in class_names] or [str(label) for label in range(probs.shape[1])]
-    return Rare(f"is {rare_words(usual, names)}", 1 - probs[:, usual], labels != usual)
+    words, value = (rare_words(usual, class_words(class_names, probs.shape[1], kind)) for kind in ("class ", ""))
+    return Rare(words, value, 1 - probs[:, usual], labels != usual)
 
 
 def draw_frequencies(axis: Axes, rare: Rare, target: str) -> None:
@@ -91,7 +98,7 @@ def draw_frequencies(axis: Axes, rare: Rare, target: str) -> None:
         axis.text(x, top, f"  {share * num:.0f} of {num}", rotation=90, fontsize=8.5, ha=place, va="bottom")
     axis.set(xlim=(-0.04 * reach, reach), ylim=(-0.02 * height, height))
     axis.set_yticks([tick for tick in axis.get_yticks() if 0 <= tick < 1.001])
-    axis.set(xlabel=f"probability that {plain(target)} {rare.words}", ylabel=f"share that {rare.words}")
+    axis.set(xlabel=f"probability that {plain(target)} is {rare.value}", ylabel=f"share that is {rare.words}")
     title(axis, "Reliability, cases in bins of probability")
     legend_below(axis)
 
@@ -112,14 +119,13 @@ def draw_separation(axis: Axes, rare: Rare, target: str) -> None:
     is_wide = high > _WIDE * low
     bins = np.geomspace(low, high, 21) if is_wide else np.linspace(low, max(high, low + 1e-6), 21)
     cases = int(rare.observed.sum())
-    name = rare.words.removeprefix("is ")
     shares(axis, probs[~rare.observed], bins, color=LIGHT_BLUE, label=f"others ({len(probs) - cases})")
     drawn = {"histtype": "step", "hatch": "////", "color": ORANGE, "linewidth": 1.4}
-    shares(axis, probs[rare.observed], bins, label=f"{name} ({cases})", **drawn)
+    shares(axis, probs[rare.observed], bins, label=f"{rare.words} ({cases})", **drawn)
     axis.axvline(rare.share, color=INK, linestyle="--", linewidth=1, label=f"share of all: {100 * rare.share:.2g} %")
     if is_wide:
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
-    axis.set(xlabel=f"probability that {plain(target)} {rare.words}", ylabel="share of each group")
-    title(axis, f"Probability of {name} and of the others")
+    axis.set(xlabel=f"probability that {plain(target)} is {rare.value}", ylabel="share of each group")
+    title(axis, f"Probability of {rare.words} and of the others")
     legend(axis, loc="best")

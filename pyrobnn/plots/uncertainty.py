@@ -22,11 +22,15 @@ _NAMES = {
     "epistemic_std": "epistemic standard deviation, relative to inside",
     "std": "standard deviation, relative to inside",
 }
+_FEW, _FEW_OF = 10, 20
+"""Examples, and the part of all, below which an error is that of a few; of a small table, a quarter."""
 
 
 @refuses_others
 def sparsification(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = None) -> Figure:
     """Draw the error that remains when the most uncertain examples are dropped, between the best and no order.
+
+    The curves end where few examples are left, a twentieth or 10: one of them would decide where the curve goes.
 
     Args:
         prediction: predictions at N inputs.
@@ -56,6 +60,8 @@ def sparsification(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = No
 def selective_risk(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = None) -> Figure:
     """Draw the risk among the answered examples when the least certain examples are not answered.
 
+    The curves begin at a twentieth of the examples, or 10: one of fewer would decide where the curve goes.
+
     Args:
         prediction: predictions at N inputs.
         y: the targets in original units, (N,) or (N, K).
@@ -83,11 +89,12 @@ def selective_risk(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = No
 
 def _curves(axis: Axes, x: np.ndarray, curves: RiskCurves, label: str) -> None:
     axis.axhline(curves.random, color=GREY, linewidth=1.2, linestyle=":", label="in random order")
-    band(axis, x, curves.oracle, curves.error, color=PALE)
-    axis.plot(x, curves.error, color=BLUE, linewidth=1.8, label=label)
-    axis.plot(x, curves.oracle, "--", color=ORANGE, linewidth=1.5, label="by error: the best order")
-    settled = curves.error[len(curves.error) // 50 :]  # the first few examples may have any error
-    top = max(curves.random, float(settled.max()))
+    few = max(len(x) // _FEW_OF, min(_FEW, len(x) // 4))
+    x, error, oracle = x[few:], curves.error[few:], curves.oracle[few:]
+    band(axis, x, oracle, error, color=PALE)
+    axis.plot(x, error, color=BLUE, linewidth=1.8, label=label)
+    axis.plot(x, oracle, "--", color=ORANGE, linewidth=1.5, label="by error: the best order")
+    top = max(curves.random, float(error.max()))
     axis.set(xlim=(0, 1), ylim=(0, 1.4 * top if top > 0 else 1.0))
     legend(axis, loc="upper left")
 
