@@ -115,11 +115,12 @@ print(diagnoses["narrow"])
 pd.DataFrame({name: {one.name: one.kind for one in each.findings} for name, each in diagnoses.items()})
 
 # %% [markdown]
-# Read the table by columns. The good fit has no warning; the narrow one has five. For the fit that was stopped early,
+# Read the table by columns. The good fit has no warning; the narrow one has six. For the fit that was stopped early,
 # the warning gives a lower bound of the distance to convergence, in nats. Read the warnings by kind. "elbo" says *train
 # longer*: a copy of the fit that went on at a constant rate rose. A wrong spread or coverage says *the width is wrong*.
-# "surprise" says that targets are less likely than the posterior expects. No warning is not a proof. The tests see only
-# the places with held-out data, and with 16 points instead of 200 they would have seen less.
+# "noise" says that errors change with the prediction, "surprise" that targets are less likely than the posterior
+# expects. No warning is not a proof. The tests see only the places with held-out data, and with 16 points instead of 200
+# they would have seen less.
 
 # %% [markdown]
 # ## 2. k-hat: are these the right weights?
