@@ -128,7 +128,7 @@ def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0, layout: Layout =
     _density(axes[0], values)
     axes[0].set_xlabel(f"F({plain(target)}), the probability integral transform")
     distance_from_uniform(axes[1], values, len(prediction))
-    axes[1].set_ylabel(f"share of F({plain(target)}) up to p, less p")
+    axes[1].set_ylabel("share up to p, less p")
     title(axes[1], "Distance from the diagonal")
     legend(axes[1], loc="upper right", ncols=2)
     title(axes[0], f"Transforms; uniform with p = {pit_pvalue(prediction, y, seed=seed):.2g}")
