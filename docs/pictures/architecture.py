@@ -46,7 +46,7 @@ def draw() -> None:
     columns, narrow, high = (1.75, 5.0, 8.25), 3.05, 1.25
 
     parts = [("Data", "data: 2"), ("BNN", "bnn: 4"), ("method", "inference: 8")]
-    made_of = [("data sets", "datasets: 3"), ("net, prior,", "likelihood: 3"), ("guide", "guides: 3")]
+    made_of = [("data sets", "datasets: 3"), ("declared parts", "priors, nets, …: 3"), ("guide", "guides: 3")]
     for x, part, source in zip(columns, parts, made_of, strict=True):
         box(axes, (x, 14.4), (narrow, 1.25), GREY, source)
         box(axes, (x, 12.4), (narrow, high), BLUE, part)
@@ -59,11 +59,12 @@ def draw() -> None:
     axes.add_patch(frame)
     box(axes, (5.0, 10.2), (9.0, high), RED, ("fit", "inference: 8"))
     steps = [("open_scales", "measures"), ("session", "starts copies"), ("engine", "is chosen")]
-    for x, step in zip(columns, steps, strict=True):
-        box(axes, (x, 8.6), (2.9, high), RED, step)
+    inner = (1.85, 5.0, 8.15)
+    for x, step in zip(inner, steps, strict=True):
+        box(axes, (x, 8.6), (2.7, high), RED, step)
     box(axes, (5.0, 7.27), (9.0, 1.08), RED, ("training", "blocks of steps, monitor, checkpoints"))
-    for left, right in itertools.pairwise(columns):
-        arrow(axes, (left + 1.4, 8.6), (right - 1.4, 8.6))
+    for left, right in itertools.pairwise(inner):
+        arrow(axes, (left + 1.3, 8.6), (right - 1.3, 8.6))
 
     arrow(axes, (5.0, 6.5), (5.0, 5.85))
     box(axes, (5.0, 5.2), (9.0, high), BLUE, ("Posterior or Mixture", "posterior: 6, with the record of the fit"))

@@ -7,17 +7,16 @@ Seconds. Named so that it does not hide the package. Writes docs/images/arviz-pl
 
 import io
 from collections.abc import Sequence
-from pathlib import Path
 
 import arviz as az
 import matplotlib.pyplot as plt
 import numpy as np
+from _page import DPI, IMAGES, LETTERS, WIDTH
 from PIL import Image
 
 import pyrobnn as bnn
 
-OUT = Path(__file__).parents[1] / "images" / "arviz-plots.png"
-HALF = {"figsize": (3.8, 3.5), "layout": "constrained"}
+PANEL = {"figsize": (WIDTH, 3.0), "layout": "constrained"}
 
 
 def as_image(plot: object, x: str, y: str, names: Sequence[str]) -> Image.Image:
@@ -32,11 +31,11 @@ def as_image(plot: object, x: str, y: str, names: Sequence[str]) -> Image.Image:
         if legend is not None:
             legend.remove()
     for text in (axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()):
-        text.set_fontsize(11)
-    options = {"loc": "outside lower center", "ncols": 2, "frameon": False, "fontsize": 10}
+        text.set_fontsize(LETTERS)
+    options = {"loc": "outside lower center", "ncols": 2, "frameon": False, "fontsize": LETTERS}
     figure.legend(axis.get_children()[: len(names)], names, **options)
     buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=110)
+    figure.savefig(buffer, dpi=DPI)
     plt.close(figure)
     return Image.open(buffer).convert("RGB")
 
@@ -62,16 +61,16 @@ def main() -> None:
         plot_dim="pred_id",
         ci_prob=(0.5, 0.9),
         smooth=False,
-        figure_kwargs=HALF,
+        figure_kwargs=PANEL,
     )
-    pit = az.plot_ppc_pit(held_out, figure_kwargs=HALF)
+    pit = az.plot_ppc_pit(held_out, figure_kwargs=PANEL)
     bands = ("50 % of the draws", "90 % of the draws", "their mean", "training data")
-    left = as_image(lines, "x", "mean of y", bands)
-    right = as_image(pit, "rank of the target", "difference from uniform", ("uniform ranks", "held-out targets"))
-    whole = Image.new("RGB", (left.width + right.width, max(left.height, right.height)), "white")
-    whole.paste(left, (0, 0))
-    whole.paste(right, (left.width, 0))
-    whole.quantize(96).save(OUT, optimize=True)  # few colours, a small file
+    upper = as_image(lines, "x", "mean of y", bands)
+    lower = as_image(pit, "rank of the target", "difference from uniform", ("uniform ranks", "held-out targets"))
+    whole = Image.new("RGB", (upper.width, upper.height + lower.height), "white")
+    whole.paste(upper, (0, 0))
+    whole.paste(lower, (0, upper.height))
+    whole.quantize(96).save(IMAGES / "arviz-plots.png", optimize=True)  # few colours, a small file
 
 
 if __name__ == "__main__":

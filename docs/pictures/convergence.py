@@ -5,17 +5,12 @@
 Under a minute. Writes docs/images/convergence.png.
 """
 
-from pathlib import Path
-
-from matplotlib.text import Text
+from _page import write
 from matplotlib.ticker import EngFormatter
-from PIL import Image
 
 import pyrobnn as bnn
 from pyrobnn.plots._colors import GREY
 from pyrobnn.plots._style import legend
-
-OUT = Path(__file__).parents[1] / "images" / "convergence.png"
 
 
 def main() -> None:
@@ -31,18 +26,14 @@ def main() -> None:
     print(posterior.record.stop_reason)
     print(posterior.record.convergence)
     print(bnn.diagnose(posterior, data))
-    figure = bnn.plots.elbo(posterior.history)
-    figure.set_size_inches(7.6, 3.4)
-    for text in figure.findobj(Text):
-        text.set_fontsize(10)
+    figure = bnn.plots.elbo(posterior.history, layout="column")
     for axis in figure.axes:
         for number, end in enumerate(posterior.record.convergence.cycle_ends):
             name = "" if number else "end of a cycle"
             axis.axvline(end, color=GREY, linewidth=0.8, linestyle=":", label=name)
         axis.xaxis.set_major_formatter(EngFormatter())
-        legend(axis, loc="lower right", fontsize=9, frameon=True, framealpha=0.85, edgecolor="none")
-    figure.savefig(OUT, dpi=110)
-    Image.open(OUT).convert("RGB").quantize(96).save(OUT, optimize=True)  # few colours, a small file
+        legend(axis, loc="lower right", frameon=True, framealpha=0.85, edgecolor="none")
+    write(figure, "convergence", 5.6)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,10 @@
 A minute or two. Writes docs/images/ensembles.png.
 """
 
-from pathlib import Path
-
 import torch
-from matplotlib.text import Text
-from PIL import Image
+from _page import write
 
 import pyrobnn as bnn
-
-OUT = Path(__file__).parents[1] / "images" / "ensembles.png"
 
 
 def main() -> None:
@@ -36,16 +31,12 @@ def main() -> None:
     for name, posterior in fits.items():
         print(name, posterior.predict([[0.6], [0.0], [2.0]], num_draws=500).epistemic_std)
     figure = bnn.plots.compare_guides(fits, data)
-    figure.set_size_inches(7.2, 2.9)
-    for text in figure.findobj(Text):
-        text.set_fontsize(10)
     for axis in figure.axes:
         axis.label_outer()
     figure.axes[0].get_legend().remove()
     handles = figure.axes[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper center", ncols=4, frameon=False, fontsize=10)
-    figure.savefig(OUT, dpi=110)
-    Image.open(OUT).convert("RGB").quantize(64).save(OUT, optimize=True)  # few colours, a small file
+    figure.legend(*handles, loc="outside upper center", ncols=2, frameon=False)
+    write(figure, "ensembles", 3.0)
 
 
 if __name__ == "__main__":

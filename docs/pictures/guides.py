@@ -5,15 +5,11 @@
 Some minutes on two cores. Writes docs/images/guides.png.
 """
 
-from pathlib import Path
-
 import torch
-from matplotlib.text import Text
-from PIL import Image
+from _page import write
 
 import pyrobnn as bnn
 
-OUT = Path(__file__).parents[1] / "images" / "guides.png"
 QUIET = {"seed": 0, "progress": False}
 
 
@@ -38,16 +34,12 @@ def main() -> None:
     for name, posterior in fits.items():
         print(name, posterior.record.stop_reason, posterior.predict([[0.5], [0.0], [1.5]]).epistemic_std)
     figure = bnn.plots.compare_guides(fits, data)
-    figure.set_size_inches(7.2, 5.0)
-    for text in figure.findobj(Text):
-        text.set_fontsize(10)
     for axis in figure.axes:
         axis.label_outer()
     figure.axes[0].get_legend().remove()
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=10)
-    figure.savefig(OUT, dpi=110)
-    Image.open(OUT).convert("RGB").quantize(64).save(OUT, optimize=True)  # few colours, a small file
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+    write(figure, "guides", 5.0)
 
 
 if __name__ == "__main__":

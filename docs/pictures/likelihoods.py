@@ -5,16 +5,12 @@
 A minute or two. Writes docs/images/likelihoods.png.
 """
 
-from pathlib import Path
-
 import torch
+from _page import write
 from matplotlib.figure import Figure
-from PIL import Image
 
 import pyrobnn as bnn
 from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE
-
-OUT = Path(__file__).parents[1] / "images" / "likelihoods.png"
 
 
 def main() -> None:
@@ -27,11 +23,11 @@ def main() -> None:
     varying = bnn.likelihoods.Gaussian(scale="heteroscedastic")
     cases = {
         "Gaussian": (growing, 1, "gaussian"),
-        'Gaussian(scale="heteroscedastic")': (growing, 2, varying),
+        'scale="heteroscedastic"': (growing, 2, varying),
         "Gaussian, outliers": (outliers, 1, "gaussian"),
         "StudentT, outliers": (outliers, 1, "student_t"),
     }
-    figure = Figure(figsize=(7.2, 5.0), layout="constrained")
+    figure = Figure(layout="constrained")
     for axis, (name, (y, outputs, likelihood)) in zip(figure.subplots(2, 2).flat, cases.items(), strict=True):
         model = bnn.BNN(bnn.MLP(1, [20], outputs, activation="tanh"), likelihood=likelihood)
         posterior = model.fit(x, y, seed=0, progress=False)
@@ -44,13 +40,11 @@ def main() -> None:
         axis.plot(x[:, 0], y, "o", color=GREY, ms=2.2, label="data")
         axis.plot(x[:, 0], prediction.quantile(0.5), color=BLUE, linewidth=1.8, label="median")
         axis.set(xlim=(-2, 2), ylim=(-4, 4), xlabel="x", ylabel="y")
-        axis.set_title(name, fontsize=10, loc="left")
-        axis.tick_params(labelsize=10)
+        axis.set_title(name, loc="left")
         axis.spines[["top", "right"]].set_visible(False)
     labels = axis.get_legend_handles_labels()
-    figure.legend(*labels, loc="outside upper center", ncols=3, frameon=False, fontsize=10)
-    figure.savefig(OUT, dpi=110)
-    Image.open(OUT).convert("RGB").quantize(64).save(OUT, optimize=True)  # few colours, a small file
+    figure.legend(*labels, loc="outside upper center", ncols=3, frameon=False)
+    write(figure, "likelihoods", 5.0)
 
 
 if __name__ == "__main__":

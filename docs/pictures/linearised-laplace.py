@@ -1,13 +1,11 @@
 """Draw linearised-laplace.png: the same Laplace posterior in the network itself, linearised, beside NUTS."""
 
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import torch
+from _page import write
 
 import pyrobnn as bnn
 
-OUT = Path(__file__).parents[1] / "images" / "linearised-laplace.png"
 INK, BAND, BLUE = "#1c1c1c", "#8fb8db", "#0b4f8a"
 
 
@@ -21,12 +19,12 @@ def main() -> None:
     nuts = bnn.fit(model, data, bnn.NUTS(num_draws=400, warmup=400, max_tree_depth=8), seed=0, progress=False)
     grid = torch.linspace(-1, 1, 121)[:, None]
     predictions = {
-        "Laplace, network itself": laplace.predict(grid, num_draws=1600, linearized=False),
-        "Laplace, linearised": laplace.predict(grid, num_draws=1600),
+        "Laplace,\nnetwork itself": laplace.predict(grid, num_draws=1600, linearized=False),
+        "Laplace,\nlinearised": laplace.predict(grid, num_draws=1600),
         "NUTS": nuts.predict(grid, num_draws=1600),
     }
-    plt.rcParams |= {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11}
-    figure, axes = plt.subplots(1, 3, figsize=(7, 3.2), sharex=True, sharey=True, layout="constrained")
+    plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
+    figure, axes = plt.subplots(1, 3, sharex=True, sharey=True, layout="constrained")
     for axis, (name, prediction) in zip(axes, predictions.items(), strict=True):
         mean, std = prediction.mean, prediction.epistemic_std
         axis.fill_between(grid[:, 0], mean - 2 * std, mean + 2 * std, color=BAND, lw=0, label="epistemic, ±2 sd")
@@ -38,7 +36,7 @@ def main() -> None:
     axes[0].set_ylabel("y")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.savefig(OUT, dpi=120)
+    write(figure, "linearised-laplace", 3.4)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
 """Draw mean-field.png and mean-field-width.png: a gap under three approximations, and a network too wide."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
+from _page import write
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import pyrobnn as bnn
 
-IMAGES = Path(__file__).parents[1] / "images"
 INK, BAND, PALE, BLUE = "#1c1c1c", "#8fb8db", "#e3e9ef", "#0b4f8a"
 X = torch.cat([torch.linspace(-1, -0.5, 20), torch.linspace(0.5, 1, 20)])[:, None]
 DATA = bnn.Data(X, torch.sin(3 * X[:, 0]) + 0.1 * torch.randn(40, generator=torch.Generator().manual_seed(0)))
@@ -44,7 +43,7 @@ def labelled(figure: Figure, axes: Sequence[Axes]) -> None:
     """Name the axis of the targets, and explain the colours below the panels."""
     axes[0].set_ylabel("y")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2 if len(labels) > 3 else 3, frameon=False)
 
 
 def gap() -> None:
@@ -56,14 +55,14 @@ def gap() -> None:
         "NUTS": bnn.NUTS(num_draws=400, warmup=400, max_tree_depth=8),
         "Laplace, full": bnn.SVI(guide=bnn.guides.Laplace(structure="full")),
     }
-    figure, axes = plt.subplots(1, 3, figsize=(7, 3.2), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 3, sharex=True, sharey=True, layout="constrained")
     for axis, (name, method) in zip(axes, methods.items(), strict=True):
         posterior = bnn.fit(model, DATA, method, seed=0, progress=False)
         at_data, at_gap = posterior.predict([[0.75], [0.0]], num_draws=1600).epistemic_std.tolist()
         panel(axis, name, posterior, f"sd at 0.75: {at_data:.2f}\nsd in the gap: {at_gap:.2f}", total=False)
     axes[0].set_ylim(-2.4, 2.4)
     labelled(figure, axes)
-    figure.savefig(IMAGES / "mean-field.png", dpi=120)
+    write(figure, "mean-field", 3.2)
 
 
 def width() -> None:
@@ -73,7 +72,7 @@ def width() -> None:
         "100 units": (100, "fan_in", "learned"),
         "100 units, tuned": (100, "tuned", "tuned"),
     }
-    figure, axes = plt.subplots(1, 3, figsize=(7, 3.2), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 3, sharex=True, sharey=True, layout="constrained")
     for axis, (name, (units, prior, noise)) in zip(axes, cases.items(), strict=True):
         net = bnn.MLP(1, [units], 1, activation="tanh")
         model = bnn.BNN(net, prior=bnn.priors.Normal(prior), likelihood=bnn.likelihoods.Gaussian(scale=noise))
@@ -84,10 +83,10 @@ def width() -> None:
         panel(axis, name, posterior, f"noise sd {found:.2f}\nKL a weight {kl:.3f}", total=True)
     axes[0].set_ylim(-3.4, 3.4)
     labelled(figure, axes)
-    figure.savefig(IMAGES / "mean-field-width.png", dpi=120)
+    write(figure, "mean-field-width", 3.4)
 
 
 if __name__ == "__main__":
-    plt.rcParams |= {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11}
+    plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
     gap()
     width()

@@ -5,16 +5,13 @@
 Some seconds. Writes docs/images/priors.png.
 """
 
-from pathlib import Path
-
 import numpy as np
 import torch
+from _page import write
 from matplotlib.figure import Figure
-from PIL import Image
 
 import pyrobnn as bnn
 
-OUT = Path(__file__).parents[1] / "images" / "priors.png"
 PRIORS = {
     'Normal("he")': bnn.priors.Normal("he"),
     "Normal(3.0)": bnn.priors.Normal(3.0),
@@ -29,8 +26,8 @@ _SHOWN = 12
 def main() -> None:
     """Make the picture."""
     x = torch.linspace(-2, 2, 200)[:, None]
-    figure = Figure(figsize=(7.2, 5), layout="constrained")
-    axes = figure.subplots(2, 3)
+    figure = Figure(layout="constrained")
+    axes = figure.subplots(3, 2)
     for axis, (name, prior) in zip(axes.flat, PRIORS.items(), strict=True):
         model = bnn.BNN(bnn.MLP(1, [50], 1), prior=prior)
         functions = model.sample_prior_predictive(x, num_draws=2000, seed=1).draw_means.numpy()
@@ -39,17 +36,15 @@ def main() -> None:
         axis.plot(x[:, 0], functions[:_SHOWN].T, color="#1f5fa8", linewidth=0.8)
         reach = float(np.abs([low, high]).max()) * 1.3
         axis.set(xlim=(-2, 2), ylim=(-reach, reach), xticks=[-2, 0, 2])
-        axis.set_title(name, fontsize=10, loc="left")
-        axis.tick_params(labelsize=10)
+        axis.set_title(name, loc="left")
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes[:, 0]:
         axis.set_ylabel("f(x)")
-    for axis in axes[1]:
+    for axis in axes[-1]:
         axis.set_xlabel("x")
     handles = [axes[0, 0].lines[0], axes[0, 0].collections[0]]
     figure.legend(handles, ["functions", "90 % of them"], loc="outside lower center", ncols=2, frameon=False)
-    figure.savefig(OUT, dpi=110)
-    Image.open(OUT).convert("RGB").quantize(64).save(OUT, optimize=True)  # few colours, a small file
+    write(figure, "priors", 6.2)
 
 
 if __name__ == "__main__":

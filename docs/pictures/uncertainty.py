@@ -1,16 +1,13 @@
 """Draw uncertainty.png and uncertainty-classes.png: the two parts of the uncertainty, of numbers and of classes."""
 
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import torch
+from _page import write
 from matplotlib.colors import LinearSegmentedColormap
-from PIL import Image
 from sklearn.datasets import make_moons
 
 import pyrobnn as bnn
 
-IMAGES = Path(__file__).parents[1] / "images"
 INK, BAND, PALE, BLUE, ORANGE = "#1c1c1c", "#8fb8db", "#e3e9ef", "#0b4f8a", "#d9822b"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#c4dbef", "#6fa8d6", BLUE, "#06243f"])
 LAPLACE = bnn.guides.Laplace(structure="full")
@@ -28,23 +25,23 @@ def numbers() -> None:
     grid = torch.linspace(-1.6, 1.6, 161)[:, None]
     prediction = posterior.predict(grid, num_draws=2000)
     mean, epistemic, aleatoric = prediction.mean, prediction.epistemic_std, prediction.aleatoric_std
-    figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3.4), sharex=True, layout="constrained")
+    figure, (upper, lower) = plt.subplots(2, 1, sharex=True, layout="constrained")
     for spread, color, label in (
         (prediction.std, PALE, "predictive interval, ±2 sd"),
         (epistemic, BAND, "epistemic, ±2 sd"),
     ):
-        left.fill_between(grid[:, 0], mean - 2 * spread, mean + 2 * spread, color=color, linewidth=0, label=label)
-    left.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6, label="mean")
-    left.plot(x[:, 0], y, "o", color=INK, markersize=2.5, label="data")
-    left.set(xlim=(-1.6, 1.6), ylim=(-2.5, 3.5), title="prediction", xlabel="x", ylabel="y")
-    right.plot(grid[:, 0], epistemic, color=BLUE, linewidth=1.8, label="epistemic_std")
-    right.plot(grid[:, 0], aleatoric, "--", color=ORANGE, linewidth=1.8, label="aleatoric_std")
+        upper.fill_between(grid[:, 0], mean - 2 * spread, mean + 2 * spread, color=color, linewidth=0, label=label)
+    upper.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6, label="mean")
+    upper.plot(x[:, 0], y, "o", color=INK, markersize=2.5, label="data")
+    upper.set(xlim=(-1.6, 1.6), ylim=(-2.5, 3.5), title="prediction", ylabel="y")
+    lower.plot(grid[:, 0], epistemic, color=BLUE, linewidth=1.8, label="epistemic_std")
+    lower.plot(grid[:, 0], aleatoric, "--", color=ORANGE, linewidth=1.8, label="aleatoric_std")
     for low, high in ((-1, -0.2), (0.4, 1)):
-        right.axvspan(low, high, color=PALE, linewidth=0, label="" if low > 0 else "data")
-    right.set(ylim=(0, 0.8), xlabel="x", ylabel="standard deviation of y", title="two parts of its standard deviation")
-    for axis in (left, right):
-        axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, fontsize=9)
-    figure.savefig(IMAGES / "uncertainty.png", dpi=120)
+        lower.axvspan(low, high, ymax=0.84, color=PALE, linewidth=0, label="" if low > 0 else "data")
+    lower.set(ylim=(0, 0.75), xlabel="x", ylabel="standard deviation of y", title="two parts of its standard deviation")
+    upper.legend(frameon=False, loc="upper left", ncols=2)
+    lower.legend(frameon=False, loc="upper left", ncols=3, columnspacing=1)
+    write(figure, "uncertainty", 5.2)
 
 
 def classes() -> None:
@@ -56,8 +53,11 @@ def classes() -> None:
     across, up = torch.linspace(-3, 4, 141), torch.linspace(-3, 3.5, 131)
     prediction = posterior.predict(torch.cartesian_prod(across, up), num_draws=500)
     epistemic = prediction.mutual_information
-    parts = {"aleatoric: entropy of a draw": prediction.entropy - epistemic, "epistemic: mutual information": epistemic}
-    figure, axes = plt.subplots(1, 2, figsize=(7, 3.5), sharex=True, sharey=True, layout="constrained")
+    parts = {
+        "aleatoric:\nentropy of a draw": prediction.entropy - epistemic,
+        "epistemic:\nmutual information": epistemic,
+    }
+    figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, layout="constrained")
     for axis, (name, values) in zip(axes, parts.items(), strict=True):
         picture = axis.pcolormesh(across, up, values.view(141, 131).T, cmap=SHADES, vmin=0, vmax=0.7, rasterized=True)
         for label, marker in ((0, "o"), (1, "^")):
@@ -68,12 +68,10 @@ def classes() -> None:
     handles = [plt.Line2D([], [], marker=marker, color=ORANGE, linestyle="") for marker in "o^"]
     figure.legend(handles, ["class 0", "class 1"], loc="outside lower center", ncols=2, frameon=False)
     figure.colorbar(picture, ax=axes, label="part of the entropy (nats)")
-    path = IMAGES / "uncertainty-classes.png"
-    figure.savefig(path, dpi=112)
-    Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)  # few colours, a small file
+    write(figure, "uncertainty-classes", 3.4)
 
 
 if __name__ == "__main__":
-    plt.rcParams |= {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10}
+    plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
     numbers()
     classes()

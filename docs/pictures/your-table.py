@@ -9,13 +9,12 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
+from _page import write
 from sklearn.datasets import make_friedman1
 
 import pyrobnn as bnn
 from pyrobnn.runs.run import run
 from pyrobnn.runs.spec import RunSpec
-
-OUT = Path(__file__).parents[1] / "images" / "your-table.png"
 
 
 def main() -> None:
@@ -29,15 +28,8 @@ def main() -> None:
         spec = RunSpec.from_dict({"data": {"path": str(path), "target": "harvest"}})
         result = run(spec, Path(folder) / "plants", progress=False)
     figure = bnn.plots.observed_vs_predicted(result.posterior.predict(result.test.x), result.test.y, target="harvest")
-    figure.set_size_inches(6.4, 4.0)
-    for axis in figure.axes:
-        for label in (axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()):
-            label.set_fontsize(11)
-        for text in axis.get_legend().get_texts():
-            text.set_fontsize(10)
-    OUT.parent.mkdir(exist_ok=True)
-    figure.savefig(OUT, dpi=110)
-    print(OUT, f"{OUT.stat().st_size / 1024:.0f} KB")
+    figure.axes[1].set_title("Coverage", loc="left")
+    write(figure, "your-table", 3.4)
 
 
 if __name__ == "__main__":
