@@ -16,10 +16,9 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import drawn_together, same_inputs
 from pyrobnn.inference import defaults
-from pyrobnn.inference.default_parts import Parts, make_model
+from pyrobnn.inference.default_parts import Parts, is_skewed, make_model, parts_for, shortened
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.verdict.comparison import complaint
@@ -30,6 +29,10 @@ _SHAPES = (
     likelihoods.MixtureDensity(components=3),
 )
 """Among them are wide tails, noise that depends on the input, skewness and several branches."""
+_USUAL = (likelihoods.Gaussian(), likelihoods.LogNormal())
+"""Defaults, rivals of each other for positive targets with a tail to the right, whose errors may be in per cent."""
+_TAIL, _FEWEST_AMOUNTS = 0.5, 60
+"""Skewness from which positive targets have such a tail, and the fewest rows, of which a third is held out."""
 _COUNTS = (likelihoods.Poisson(), likelihoods.NegativeBinomial(dispersion="learned"))
 """For whole numbers that repeat. A density of any shape, trained on them, would pile up on these values."""
 _CHANCE = NormalDist().cdf(-2)
@@ -86,18 +89,20 @@ def compare_densities(data: Data, default: Parts, run: Run) -> Compared:
     A quick point estimate of each likelihood on two thirds of the rows is scored on the last third. If the best gains
     on the default's likelihood, both are fitted to the two thirds as they would be in the end: an ensemble of five
     Laplace approximations, trained for as many steps as did best, and the default parts, first in fewer rounds, and
-    fully if the ensemble gains on that. The last third decides. A gain counts if it is above 0.02 nats a row and two
-    standard errors, 2.3 and 2.4 for the best of two and three rivals (Bonferroni).
+    fully if the ensemble gains on that. Of a log-normal and a Gaussian both have default parts, in fewer
+    rounds. The last third decides. A gain counts if it is above 0.02 nats a row and two standard errors, 2.3 and 2.4
+    for the best of two and three rivals (Bonferroni).
 
     Args:
-        data: the rows to train on. Only some are looked at: standardised, targets in one column and without weights,
-            from `defaults.FEWEST_ROWS_OF_DENSITY` rows on. Mostly distinct targets get the likelihoods of real numbers;
+        data: the rows to train on. Only some are looked at: standardised, targets in one column and without weights.
+            Positive targets with a tail, from 60 to 2,000 rows, get both a log-normal and a Gaussian. From
+            `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly distinct targets get the likelihoods of real numbers;
             counts, which are whole numbers from 0 up that repeat, with a median below 100, get those of counts. They
             are scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a density.
         default: the parts to beat.
         run: the seed, the device and the engine.
     """
-    shapes = _rivals(data)
+    shapes = _rivals(data, default)
     if not shapes:
         return Compared()
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
@@ -111,24 +116,36 @@ def _better(data: Data, default: Parts, shapes: tuple[Any, ...], run: Run) -> Co
     judge = _Judge(data[~is_held_out], data[is_held_out], run, by_mass=shapes is _COUNTS)
     usual, _ = judge.quick(default["likelihood"])
     tried = {shape: judge.quick(shape) for shape in shapes}
-    best = max(tried, key=lambda shape: float(tried[shape][0].mean().nan_to_num(-math.inf)))
-    if not _is_clear(tried[best][0] - usual, len(shapes)):
-        shortened = default | {"method": _shortened(default["method"])}
-        return judge.compared(judge.fit(shortened)) if judge.by_mass else Compared()
-    member = dataclasses.replace(_QUICK, guide=_GUIDE, steps=tried[best][1], patience=None)
-    parts = {
+    clear = [shape for shape in shapes if _is_clear(tried[shape][0] - usual, _num_rivals(shape, shapes))]
+    if not clear:
+        shorter = default | {"method": shortened(default["method"])}
+        return judge.compared(judge.fit(shorter)) if judge.by_mass else Compared()
+    best = max(clear, key=lambda shape: float(tried[shape][0].mean()))
+    methods = [shortened(default["method"])]
+    if best in _USUAL:
+        parts = parts_for("regression", likelihood=best, num_data=len(data), num_inputs=data.x[0].numel())
+        rival = judge.fit(parts | {"method": shortened(parts["method"])})
+    else:
+        parts = _ensemble_parts(best, tried[best][1])
+        rival = judge.fit(parts)
+        methods.append(default["method"])
+    for method in methods:
+        usual_fit = judge.fit(default | {"method": method})
+        gains = judge.scores(rival) - judge.scores(usual_fit)
+        if not _is_clear(gains, _num_rivals(best, shapes)):
+            return judge.compared(usual_fit)
+    return judge.compared(rival, Density(parts, *_mean(gains)))
+
+
+def _ensemble_parts(likelihood: Any, steps: int) -> Parts:
+    """Return an ensemble of five Laplace approximations, trained for a number of steps."""
+    member = dataclasses.replace(_QUICK, guide=_GUIDE, steps=steps, patience=None)
+    return {
         "net": _NET,
         "prior": _PRIOR,
-        "likelihood": best,
+        "likelihood": likelihood,
         "method": Ensemble(member, members=5, anchored=True),
     }
-    ensemble = judge.fit(parts)
-    for method in (_shortened(default["method"]), default["method"]):
-        usual_fit = judge.fit(default | {"method": method})
-        gains = judge.scores(ensemble) - judge.scores(usual_fit)
-        if not _is_clear(gains, len(shapes)):
-            return judge.compared(usual_fit)
-    return judge.compared(ensemble, Density(parts, *_mean(gains)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,7 +167,10 @@ class _Judge:
     def quick(self, likelihood: Any) -> tuple[Tensor, int]:
         """Return the log score of each row held out under a point estimate, and its best number of steps."""
         parts = {"net": _NET, "prior": _PRIOR, "likelihood": likelihood, "method": _QUICK}
-        posterior = self.fit(parts, validation=self.rest)
+        try:
+            posterior = self.fit(parts, validation=self.rest)
+        except FloatingPointError:
+            return torch.full((len(self.rest),), -math.inf, dtype=torch.float64), 0
         best = int(np.argmax(posterior.history.validation_scores))
         return self.scores(posterior), posterior.history.validation_steps[best]
 
@@ -175,21 +195,24 @@ class _Judge:
         return torch.where(mass > _LEAST_MASS, mass.log(), scores.clamp_max(math.log(_LEAST_MASS)))
 
 
-def _shortened(method: Any) -> Any:
-    """Return the default method for less than half the time; a single start would see too little."""
-    shorter = {"rounds": 3, "iterations": 75} if isinstance(method, EvidenceFramework) else {"rounds": 1}
-    return dataclasses.replace(method, **shorter)
-
-
-def _rivals(data: Data) -> tuple[Any, ...]:
+def _rivals(data: Data, default: Parts) -> tuple[Any, ...]:
     """Return the likelihoods to compare with the default's; none for data that are not suited."""
-    y = data.y
-    if len(data) < defaults.FEWEST_ROWS_OF_DENSITY or y.ndim > 1 or data.weights is not None or not data.standardize:
+    y = data.y.double()
+    if y.ndim > 1 or data.weights is not None or not data.standardize:
         return ()
-    if len(y.unique()) > len(data) / 2:
-        return _SHAPES if y.is_floating_point() else ()
-    is_count = bool((y >= 0).all()) and torch.equal(y, y.round()) and y.double().median() < LEAST_AMOUNT
-    return _COUNTS if is_count else ()
+    is_count = bool((y >= 0).all()) and torch.equal(y, y.round()) and y.median() < LEAST_AMOUNT
+    are_many, are_distinct = len(y) >= defaults.FEWEST_ROWS_OF_DENSITY, len(y.unique()) > len(y) / 2
+    if is_count and not are_distinct:
+        return _COUNTS if are_many else ()
+    shapes = _SHAPES if are_many and are_distinct and data.y.is_floating_point() else ()
+    has_rows = _FEWEST_AMOUNTS <= len(y) <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE
+    are_amounts = has_rows and not is_count and is_skewed(data.y, _TAIL)
+    return (*(one for one in _USUAL if are_amounts and one != default["likelihood"]), *shapes)
+
+
+def _num_rivals(shape: Any, shapes: tuple[Any, ...]) -> int:
+    """Return among how many a likelihood was the best: defaults compete with each other alone."""
+    return 1 if shape in _USUAL else sum(one not in _USUAL for one in shapes)
 
 
 def _is_clear(gains: Tensor, num_rivals: int) -> bool:

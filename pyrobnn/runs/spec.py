@@ -286,8 +286,7 @@ class Prepared:
             return f"{self.density.reason} (`--set likelihood.type=gaussian` takes it otherwise)"
         y, name = self.dataset.data.y, self.dataset.data.target_name
         if not default_parts.is_skewed(y):
-            less = f" ({name!r} is positive and somewhat skewed: `--set likelihood.type=log_normal` may fit it better)"
-            return less if default_parts.is_skewed(y, _SOME_SKEW) else ""
+            return ""
         return f", since {name!r} is positive and skewed (`--set likelihood.type=gaussian` takes it otherwise)"
 
     @property
@@ -309,7 +308,6 @@ class Prepared:
 
 
 _FEW_CLASSES = 5
-_SOME_SKEW = 1.0
 """Number of classes whose examples are counted in a sentence."""
 _READERS: dict[str, Callable[[Any], Any]] = {
     "data": data_section,
