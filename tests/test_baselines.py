@@ -16,7 +16,7 @@ from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import mended
 from pyrobnn.verdict.baselines import fit_baselines
-from pyrobnn.verdict.comparison import leave_one_out, sites_at_prior
+from pyrobnn.verdict.comparison import _affordable, leave_one_out, sites_at_prior
 from pyrobnn.verdict.judgement import judge
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to
 
@@ -253,6 +253,37 @@ def test_an_impossible_target_is_warned_of_whatever_the_others_say():
         assert found.text.startswith("The fit takes 1 of 201 held-out examples for impossible")
 
 
+def test_of_training_examples_the_noun_alone_is_in_the_plural():
+    found = judge(torch.full((24,), -math.inf), {"constant": noise(24)}, 0.01, "training")
+    assert found.text.startswith("The fit takes 24 of 24 training examples, which flatter the fit for impossible")
+
+
+def test_a_target_that_is_impossible_under_a_baseline_counts_with_the_lowest_score():
+    own, constant = gains(0.5, 1), noise(200, 0.1)
+    lost = torch.cat([torch.tensor([-math.inf, math.nan]), constant[2:]])
+    found = judge(own, {"constant": lost, "linear": lost}, 0.01, "held out")
+    lowest = torch.cat([own, constant[2:]]).min()
+    same = torch.cat([lowest.expand(2), constant[2:]])
+    assert found == judge(own, {"constant": same, "linear": same}, 0.01, "held out")
+    assert found.is_better
+    assert "nan" not in found.text
+
+
+def test_a_variance_without_a_score_is_not_taken(monkeypatch):
+    """The third variance of the prior has a score of NaN, as where its fit runs away: the second is kept."""
+    scores, seen = iter([-3.0, -2.0, -1.0, math.nan, 0.0, 0.0]), []
+
+    def calibrated(problem, held_out, start):
+        seen.append(held_out[:, 0])
+        return next(scores), start
+
+    monkeypatch.setattr("pyrobnn.verdict.baselines._calibrate", calibrated)
+    linear = fitted("poisson")[0]["linear"]
+    assert len(seen) == 4  # one of the constant
+    assert torch.allclose(linear.cross_validated.mean.log(), seen[2], atol=1e-5)
+    assert not torch.allclose(seen[2], seen[3], atol=1e-5)
+
+
 def test_a_linear_model_that_is_a_little_better_is_called_so():
     found = verdict(gains(0.9, 1), gains(1.0, 2))
     assert found.kind == "note"
@@ -485,3 +516,12 @@ def test_remedies_name_what_was_given(scale, length, advice, command):
     tries = open_to(Fitted(posterior), OF_BAD_PREDICTIONS)
     for spelling, words in (("python", advice), ("command", command)):
         assert mended("Bad.", tries, spelling).startswith(f"Bad. To mend it, {words}")
+
+
+def test_each_member_of_a_large_ensemble_has_a_draw():
+    model = bnn.BNN(bnn.MLP(3, [2], 1), prior=bnn.priors.Normal(1.0))
+    fit = bnn.fit(model, sines()[0], bnn.SVI("map", steps=1), seed=0, progress=False)
+    for products in (1, 500_000_000):
+        rows, draws = _affordable(bnn.Mixture([fit] * 101), products)
+        assert draws == 101
+        assert rows >= 20

@@ -15,7 +15,7 @@ from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import StudentT
-from pyrobnn.verdict.remedies import Fitted, amounts, heavier_tails, open_to
+from pyrobnn.verdict.remedies import Fitted, amounts, heavier_tails, open_to, other_guide
 
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3
 TESTED = {"bias", "spread", "coverage", "noise", "surprise", "confidence"}
@@ -425,6 +425,29 @@ def test_a_rare_class_that_is_never_predicted_has_a_threshold():
     (common,) = never_predicted(class_prediction(0.1, 100), y, y)
     assert common.text.startswith("No example is predicted as 0, though 94 of 100 are")
     assert common.remedies == ()
+
+
+def test_the_threshold_is_for_a_class_that_training_has_and_finds_some():
+    """Of 100 labels 5 each are of classes 1 and 2; training lacks class 2, and class 1 has 0.06 or 0.04 everywhere."""
+    y = torch.zeros(100).long()
+    y[:5], y[5:10] = 1, 2
+    labels = torch.zeros(100).long()
+    labels[:5] = 1
+    for share, remedies in ((0.06, 1), (0.04, 0)):
+        prediction = bnn.Prediction(dist.Categorical(probs=torch.tensor([0.9 - share, share, 0.1]).expand(2, 100, 3)))
+        (found,) = never_predicted(prediction, y, labels)
+        assert found.text.startswith("No example is predicted as 1, 2, though 10 of 100 are")
+        assert found.text.endswith("its share in training is 0.05.")
+        assert len(found.remedies) == remedies
+    assert found.said() == found.text
+
+
+def test_chains_are_offered_no_guide():
+    model, data = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0)), bnn.datasets.sinusoid(20)
+    chains = bnn.fit(model, data, bnn.SGLD(step_size=1e-4, num_draws=4, burn_in=2, num_chains=1), progress=False)
+    point = bnn.fit(model, data, bnn.SVI("map", steps=1), seed=0, progress=False)
+    assert open_to(Fitted(chains), (other_guide,)) == ()
+    assert open_to(Fitted(point), (other_guide,))[0].settings == ("guide.type=mean_field",)
 
 
 def test_of_many_classes_a_rare_one_alone_is_not_judged():

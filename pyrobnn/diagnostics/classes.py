@@ -18,14 +18,15 @@ def never_predicted(
 ) -> list[Finding]:
     """Note the classes among targets y (N,) that are the most probable class of none of the N predictions.
 
-    The remedy is a threshold for the rarest of them, if it is rare: its share of the training labels (M,).
+    The remedy is a threshold for the rarest of them that training has, if it is rare: its share of the training labels
+    (M,). There is none if no example of the class is above it.
     """
     found = set(prediction.label.unique().tolist())
     missed = [int(label) for label in y.unique() if int(label) not in found]
     if not missed:
         return []
     shares = {label: float((labels == label).double().mean()) for label in missed}
-    rarest = min(missed, key=shares.__getitem__)
+    rarest = min((label for label in missed if shares[label]), key=shares.__getitem__, default=None)
     names = {label: repr(class_names[label]) if class_names else str(label) for label in missed}
     others = f" and {len(missed) - _MOST_NAMED} others" if len(missed) > _MOST_NAMED else ""
     listed = ", ".join([*names.values()][:_MOST_NAMED]) + others
@@ -35,10 +36,13 @@ def never_predicted(
         "another class is more probable each time."
     )
     plain = f"the network never predicts {listed}"
-    if shares[rarest] > _RARE or not shares[rarest]:
+    if rarest is None or shares[rarest] > _RARE:
         return [Finding(CLASSES, "note", text, plain=plain)]
     limit = f"{shares[rarest]:.2g}"
     said, is_one = prediction.class_probs[:, rarest].cpu() > float(limit), y.cpu() == rarest
+    usual = f"This is usual for a rare class: its share in training is {limit}."
+    if not (said & is_one).any():
+        return [Finding(CLASSES, "note", f"{text} {usual}", plain=plain)]
     price = (
         f"to find {int((said & is_one).sum())} of {int(is_one.sum())}, and call {int((said & ~is_one).sum())} of "
         f"{int((~is_one).sum())} others so"
@@ -48,5 +52,4 @@ def never_predicted(
         f"say {names[rarest]} where `prediction.class_probs[:, {rarest}] > {limit}`, {price}",
         f"say {names[rarest]} where {column} is above {limit}, {price}",
     )
-    usual = f"This is usual for a rare class: its share in training is {limit}."
     return [Finding(CLASSES, "note", f"{text} {usual}", remedies=(rule,), plain=plain)]

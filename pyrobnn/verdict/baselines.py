@@ -200,7 +200,7 @@ def _fit(problem: _Problem, rows: Tensor, features: Callable[[X], Tensor], x: X)
         with torch.no_grad():
             held_out = torch.einsum("np,npo->no", inputs, coefficients[1 + problem.folds])
         score, fitted = _calibrate(problem, held_out, start)
-        if best is not None and score <= best[0]:
+        if best is not None and not score > best[0]:  # it may be NaN
             break
         best = score, coefficients[0], fitted, held_out
     assert best is not None  # there is a variance

@@ -132,7 +132,7 @@ def _affordable(posterior: Posterior | Mixture, products: int) -> tuple[int, int
     history = posterior.history
     steps = 0 if history is None else len(history) * min(_ROWS, posterior.record.num_data or 0)
     passes = max(products // posterior.bnn.num_weights, int(_SHARE_OF_FIT * steps))
-    draws = min(_DRAWS, max(_FEWEST_DRAWS, passes // _ROWS, len(members_of(posterior))))
+    draws = max(min(_DRAWS, max(_FEWEST_DRAWS, passes // _ROWS)), len(members_of(posterior)))
     return min(_ROWS, max(_FEWEST_ROWS, passes // draws)), draws
 
 

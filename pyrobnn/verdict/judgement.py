@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from pyrobnn._core.counts import counted
@@ -74,6 +75,17 @@ _EXAMPLES: dict[Basis, str] = {
 }
 
 
+def _examples(num: int, basis: Basis) -> str:
+    noun, comma, rest = _EXAMPLES[basis].partition(",")
+    return f"{counted(num, noun)}{comma}{rest}"
+
+
+def _floored(rival: Tensor, scores: Tensor) -> Tensor:
+    """Return the scores of a baseline, with the lowest number that occurs where it takes a target for impossible."""
+    is_finite = rival.isfinite()
+    return rival.where(is_finite, torch.cat([scores, rival[is_finite]]).min())
+
+
 NO_BETTER = "The fit predicts no better than a constant, which ignores the inputs."
 
 
@@ -83,7 +95,8 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
     It warns if a score is not finite, if the fit is worse than the constant, or if it is not shown to be better and
     gains at most 0.05 nats per example with that confidence. It also warns if the fit attains less than 80 % of the
     linear model's gain over the constant. To be called better than a baseline, a p-value below 0.05 is enough. The
-    examples that a fit was trained on never show that it is good.
+    examples that a fit was trained on never show that it is good. Where a baseline takes a target for impossible, it
+    counts with the lowest score that occurs.
 
     Args:
         scores: log density or probability of each target, (N,), N at least 2.
@@ -92,11 +105,10 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
         basis: the examples.
     """
     if lost := int((~scores.isfinite()).sum()):
-        text = (
-            f"The fit takes {lost} of {counted(len(scores), _EXAMPLES[basis])} for impossible: its score is not finite."
-        )
+        text = f"The fit takes {lost} of {_examples(len(scores), basis)} for impossible: its score is not finite."
         return Verdict("warning", text, plain="it takes targets for impossible that are there")
-    case = _Case(scores, baselines["constant"], baselines.get("linear"), level, basis)
+    finite = {name: _floored(rival, scores) for name, rival in baselines.items()}
+    case = _Case(scores, finite["constant"], finite.get("linear"), level, basis)
     return _no_better_than_constant(case) or _no_better_than_linear(case) or _otherwise(case)
 
 
@@ -133,10 +145,9 @@ class _Case:
     @property
     def numbers(self) -> str:
         """A sentence with the gains."""
-        noun, _, rest = _EXAMPLES[self.basis].partition(",")
         beside = "" if self.of_linear is None else f", linear model {self.of_linear}"
-        where = f"on {counted(len(self.scores), noun)}{',' if rest else ''}{rest}"
-        return f"Log score above a constant's, in nats an example, {where}: fit {self.gain}{beside}."
+        where = _examples(len(self.scores), self.basis)
+        return f"Log score above a constant's, in nats an example, on {where}: fit {self.gain}{beside}."
 
 
 def _no_better_than_constant(case: _Case) -> Verdict | None:

@@ -198,9 +198,9 @@ def spread_counts(fit: Fitted) -> Remedy | None:
 
 
 def other_guide(fit: Fitted) -> Remedy | None:
-    """Return a guide with a spread, in place of a point."""
+    """Return the mean-field guide, in place of another; Markov chains have no guide."""
     guides = [(table.get("guide") or {}).get("type") for table in fit.methods]
-    if "mean_field" in guides:
+    if fit.has_chains or "mean_field" in guides:
         return None
     return Remedy('take another guide, `guide="mean_field"`', "take another guide", ("guide.type=mean_field",))
 
