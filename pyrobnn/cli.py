@@ -22,7 +22,7 @@ from pyrobnn._core.errors import InputError, nearest, printable
 from pyrobnn._core.remedies import reader
 from pyrobnn._core.table_files import check_names, ending
 from pyrobnn._core.waiting import waiting
-from pyrobnn.runs.run_folders import check_new_run, columns_of_run, is_run_folder, run_folder, unfinished_folder
+from pyrobnn.runs.run_folders import check_new_run, columns_of_run, go_on, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec_files import check_values, first_line, not_of_data, read_spec, spec_of_table
 
 _UNFINISHED = ".unfinished"
@@ -247,14 +247,12 @@ def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
 
 
 def _show(result: Any) -> None:
-    from pyrobnn.report.words import found, next_step
+    from pyrobnn.report.words import concluded, found
     from pyrobnn.runs.demo import score_table
 
     if result.failed is None:
         said = found(result.scores, result.baselines, result.train, len(result.test), has_test=True)
-        typer.echo(printable("\n".join(filter(None, (said, result.diagnosis.verdict)))))
-        step, command = next_step(result.diagnosis, "command", str(result.path))
-        typer.echo(printable(f"Next: {step}{f':\n  {command}' if command else '.'}"))
+        typer.echo(printable("\n".join(filter(None, (said, concluded(result.diagnosis, str(result.path)))))))
     Console().print(score_table(counted(len(result.test), "test example"), result.scores, result.baselines))
     typer.echo(f"Report: {result.path / 'report.html'}")
     if result.failed is not None:
@@ -291,12 +289,12 @@ def _stopped_cleanly(kept: Callable[[], str]) -> Iterator[None]:
 def _kept(folder: Path, *, earlier: int | None) -> str:
     """Say where a run that was stopped is kept, and how it goes on; `earlier` is the time of a run before it."""
     unfinished = unfinished_folder(folder)
-    go_on = f"go on with `pyrobnn fit --resume {folder}`"
+    onward = f"go on with `{go_on(folder)}`"
     if (unfinished / "spec.toml").exists():
         shown = unfinished if folder.is_absolute() else os.path.relpath(unfinished)
-        return f"the last checkpoint is kept in {shown}, {go_on}"
+        return f"the last checkpoint is kept in {shown}, {onward}"
     if _time_of(folder / "manifest.json") not in (None, earlier):
-        return f"the fit is kept in {folder}, {go_on}"
+        return f"the fit is kept in {folder}, {onward}"
     return "nothing is kept, as there was no result and no checkpoint yet; the same command starts anew"
 
 
@@ -306,16 +304,17 @@ def _time_of(file: Path) -> int | None:
 
 @app.command()
 def diagnose(run_dir: Path) -> None:
-    """Show the findings for and against the fit of a run."""
+    """Show whether to trust the fit of a run, what to do next, and the findings."""
     run_folder(run_dir)
     with _loading():
+        from pyrobnn.report.words import concluded
         from pyrobnn.runs.run import read_diagnosis
 
     diagnosis = read_diagnosis(run_dir)
+    typer.echo(printable(concluded(diagnosis, str(run_dir))))
     for finding in diagnosis.findings:
         Console().print(_shown(finding), highlight=False, soft_wrap=True)
-    num = len(diagnosis.warnings)
-    warnings = counted(num, "warning") if num else "No warnings"
+    warnings = counted(num, "warning") if (num := len(diagnosis.warnings)) else "No warnings"
     typer.echo(f"{warnings} from {counted(len(diagnosis.findings), 'check')}.")
 
 

@@ -501,7 +501,7 @@ def test_chains_and_good_fits_are_told_apart():
             "measure the noise first: no `epochs`; take one small hidden layer",
             "measure the noise first: leave out fit.epochs; take one small",
         ),
-        ("tuned", {"max_steps": 50}, "take one small hidden", "take one small hidden layer (--set net.hidden=[10])"),
+        ("tuned", {"max_steps": 50}, "take one small hidden", "take one small hidden layer (--set 'net.hidden=[10]')"),
         (
             0.123456789,
             {"steps": 9},

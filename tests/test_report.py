@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import math
 import re
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -341,6 +342,10 @@ def test_the_next_step_mends_the_cause_before_its_effects(tmp_path):
     (tmp_path / "my-run-2").mkdir()
     assert words.next_step(both, "command", str(run))[1].endswith("my-run-3")
     assert words.next_step(both, "command", str(tmp_path / "my-run-2"))[1].endswith("my-run-3")
+    spaced = words.next_step(both, "command", f"{tmp_path}/my run")[1]
+    assert shlex.split(spaced)[2::4] == [f"{tmp_path}/my run/spec.toml", "--out"]
+    assert shlex.split(spaced)[-1] == f"{tmp_path}/my run-2"
+    assert shlex.split(words.next_step(GOOD, "command", "my run")[1])[2:] == ["my run", "NEW.csv"]
     assert words.next_step(Diagnosis(effects, 0.05), "command") == ("other", "")
     assert words.next_step(Diagnosis((remedied("k-hat", "note", wider),), 0.05), "python")[0].startswith("predict new")
     assert words.next_step(GOOD, "command", "runs/a") == ("predict new rows", "pyrobnn predict runs/a NEW.csv")

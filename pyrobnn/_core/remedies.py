@@ -1,6 +1,7 @@
 """Remedies: what may mend a fit, as one writes it in Python and on the command line."""
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Literal
@@ -35,8 +36,8 @@ class Remedy:
 
     def said(self, spelling: Spelling) -> str:
         """Return the words for a reader, with options at the command line."""
-        options = f" {change(*self.settings)}" if spelling == "command" and self.settings else ""
-        return f"{self.words(spelling)}{options}"
+        changes = f" {change(*self.settings)}" if spelling == "command" and self.settings else ""
+        return f"{self.words(spelling)}{changes}"
 
 
 def mended(text: str, remedies: Sequence[Remedy], spelling: Spelling | None = None) -> str:
@@ -48,4 +49,9 @@ def mended(text: str, remedies: Sequence[Remedy], spelling: Spelling | None = No
 
 def change(*settings: str) -> str:
     """Return the options that change settings of a run, such as "fit.max_steps=300000", in brackets."""
-    return f"({' '.join(f'--set {one}' for one in settings)})"
+    return f"({options(*settings)})"
+
+
+def options(*settings: str) -> str:
+    """Return the options that change settings of a run, as a shell takes them."""
+    return " ".join(f"--set {shlex.quote(one)}" for one in settings)

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import functools
 import io
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -128,7 +129,7 @@ def render(
         evidence=_evidence(posterior),
         spelling=spelling,
         next_step=words.next_step(diagnosis, spelling, folder),
-        folder=folder or "RUN_DIR",
+        folder=shlex.quote(folder or "RUN_DIR"),
         scored="training" if test is None else "test",
         num_scored=len(scored),
         main_pictures=[picture for picture in pictures if picture.is_main],

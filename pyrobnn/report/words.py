@@ -3,15 +3,15 @@
 import itertools
 import math
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from torch import nn
 
 from pyrobnn._core.counts import counted
-from pyrobnn._core.remedies import Spelling
+from pyrobnn._core.remedies import Spelling, options
 from pyrobnn._core.settings import described, leaves, snake_case, to_dict
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
@@ -177,11 +177,17 @@ def next_step(diagnosis: Diagnosis, spelling: Spelling, folder: str = "") -> tup
     if spelling == "python":
         return ("predict new rows, `posterior.predict(x)`" if step is None else step.words(spelling)), ""
     if step is None:
-        return "predict new rows", f"pyrobnn predict {run} NEW.csv"
+        return "predict new rows", f"pyrobnn predict {quote(run)} NEW.csv"
     if not step.settings:
         return step.words(spelling), ""
-    options = " ".join(f"--set {shlex.quote(one)}" for one in step.settings)
-    return step.words(spelling), f"pyrobnn fit {run}/spec.toml {options} --out {_free(run)}"
+    spec, out = quote(f"{run}/spec.toml"), quote(_free(run))
+    return step.words(spelling), f"pyrobnn fit {spec} {options(*step.settings)} --out {out}"
+
+
+def concluded(diagnosis: Diagnosis, folder: str) -> str:
+    """Return the verdict on the fit of a run folder and what to do next, as lines of the terminal."""
+    step, command = next_step(diagnosis, "command", folder)
+    return f"{diagnosis.verdict}\nNext: {step}{f':\n  {command}' if command else '.'}"
 
 
 def _free(folder: str) -> str:

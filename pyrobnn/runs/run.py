@@ -25,7 +25,7 @@ from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.runs.manifest import make_manifest
-from pyrobnn.runs.run_folders import check_new_run, is_run_folder, run_folder, unfinished_folder
+from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
@@ -162,7 +162,7 @@ def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, over
         save(posterior, folder / "posterior")
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
     if interrupt is not None:
-        raise KeyboardInterrupt(f"{interrupt.warning} It is kept in {path}; `pyrobnn fit --resume {path}` scores it.")
+        raise KeyboardInterrupt(f"{interrupt.warning} It is kept in {path}; `{go_on(path)}` scores it.")
     return _judge(prepared, posterior, path, manifest, progress=progress)
 
 
@@ -172,7 +172,7 @@ def _noting_what_is_kept(path: Path) -> Iterator[None]:
         yield
     except BaseException as error:
         if unfinished_folder(path).exists():
-            error.add_note(f"`pyrobnn fit --resume {path}` goes on with the fit from its last checkpoint.")
+            error.add_note(f"`{go_on(path)}` goes on with the fit from its last checkpoint.")
         raise
 
 
@@ -234,7 +234,7 @@ def _judge(
         with waiting("drawing the pictures and writing the report", shown=progress):
             _write_views(path, prepared, posterior, scores, baselines, diagnosis=diagnosis, manifest=manifest)
     except BaseException as error:
-        error.add_note(f"The fit itself is safe in {path}; `pyrobnn fit --resume {path}` makes the missing files.")
+        error.add_note(f"The fit itself is safe in {path}; `{go_on(path)}` makes the missing files.")
         raise
     return RunResult(posterior, train, test, scores, baselines, diagnosis, path)
 

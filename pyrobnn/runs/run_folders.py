@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from shlex import quote
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free
@@ -34,6 +35,11 @@ def unfinished_folder(run_dir: str | Path) -> Path:
     return path.with_name(f"{path.name}.unfinished")
 
 
+def go_on(path: Path) -> str:
+    """Return the command that goes on with a run."""
+    return f"pyrobnn fit --resume {quote(str(path))}"
+
+
 def check_new_run(path: Path, *, overwrite: bool) -> None:
     """Refuse a run folder that exists, or whose run was interrupted, unless it will be replaced.
 
@@ -48,6 +54,6 @@ def check_new_run(path: Path, *, overwrite: bool) -> None:
     unfinished = unfinished_folder(path)
     if unfinished.exists() and not overwrite:
         raise InputError(
-            f"{unfinished} is a run that was interrupted: go on with `pyrobnn fit --resume {path}` (resume), or start "
+            f"{unfinished} is a run that was interrupted: go on with `{go_on(path)}` (resume), or start "
             "anew with --overwrite (overwrite=True)."
         )
