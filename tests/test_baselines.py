@@ -16,7 +16,7 @@ from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import mended
 from pyrobnn.verdict.baselines import fit_baselines
-from pyrobnn.verdict.comparison import _affordable, leave_one_out, sites_at_prior
+from pyrobnn.verdict.comparison import _affordable, compare_with_baselines, leave_one_out, sites_at_prior
 from pyrobnn.verdict.judgement import judge
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to
 
@@ -196,9 +196,51 @@ def test_what_has_no_baselines():
     x, y = torch.randn(10, 2), torch.randn(10)
     model = bnn.BNN(bnn.MLP(2, [2], 1), prior=bnn.priors.Normal(1.0))
     assert fit_baselines(model, bnn.Data(x[:1], y[:1])) == {}
-    assert fit_baselines(model, bnn.Data(x, y, weights=torch.ones(10))) == {}
     wide = bnn.BNN(torch.nn.Linear(20_001, 1), prior=bnn.priors.Normal(1.0))
     assert list(fit_baselines(wide, bnn.Data(torch.randn(4, 20_001), y[:4]))) == ["constant"]
+
+
+def test_examples_count_by_their_weights():
+    """The weighted mean and spread, and scikit-learn's regression with weights; weights of 1 change nothing."""
+    from sklearn.linear_model import LinearRegression
+
+    x, y = problem()[0][:NUM], targets_of("gaussian")
+    weights = torch.where(x[:, 0] + x[:, 2] > 0, 5.0, 0.2)
+    model = bnn.BNN(bnn.MLP(FEATURES, [2], 1), prior=bnn.priors.Normal(1.0))
+    y = y + 3000 * x[:, 0].square()  # no line fits it everywhere
+    found = fit_baselines(model, bnn.Data(x, y, weights=weights))
+    mean = float((weights * y).sum() / weights.sum())
+    constant = found["constant"].predict(x[:1])
+    assert float(constant.mean) == pytest.approx(mean, rel=1e-4)
+    spread = float(((weights * (y - mean) ** 2).sum() / weights.sum()).sqrt())
+    assert float(constant.std) == pytest.approx(spread, rel=0.01)
+    for sample_weight, is_near in ((weights.numpy(), True), (None, False)):  # apart from the penalty
+        other = LinearRegression().fit(x.numpy(), y.numpy(), sample_weight=sample_weight).predict(x.numpy())
+        error = np.abs(found["linear"].predict(x).mean.numpy() - other).max()
+        assert error < 0.15 * spread if is_near else error > 0.5 * spread
+    plain, ones = (fit_baselines(model, bnn.Data(x, y, weights=one)) for one in (None, torch.ones(NUM)))
+    assert torch.allclose(plain["linear"].predict(x).mean, ones["linear"].predict(x).mean)
+
+
+def test_a_gain_on_training_examples_counts_by_their_weights():
+    """A line that is right where weights are 9, and upside down where they are 1."""
+    x = torch.linspace(-1, 1, 100)[:, None]
+    y = torch.where(x[:, 0] > 0, x[:, 0], -x[:, 0]) + 0.1 * noise(100).float()
+    weights = torch.where(x[:, 0] > 0, 9.0, 1.0)
+    data = bnn.Data(x, y, weights=weights, standardize=False)
+    model = bnn.BNN(torch.nn.Linear(1, 1), likelihood=likelihoods.Gaussian(0.3), prior=bnn.priors.Normal(1.0))
+    line = {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}
+    posterior = bnn.guides.Laplace(structure="diag").around(model, data, weights=line, progress=False)
+    baselines = fit_baselines(model, data)
+    options = {"num_draws": 50, "level": 0.01, "most_rows": 1000}
+    found = compare_with_baselines(posterior, data, baselines, None, **options)
+    rows = baselines["constant"].rows
+    own = posterior.predict(x[rows], num_draws=50).log_prob(y[rows])
+    gain = own - baselines["constant"].cross_validated.log_prob(y[rows])
+    weighted = float((weights[rows] * gain).sum() / weights.sum())
+    assert abs(weighted - float(gain.mean())) > 0.1
+    assert f"fit {weighted:+.2f} ± " in found.text
+    assert "baseline" in {one.name for one in bnn.diagnose(posterior, data, num_draws=20).findings}
 
 
 # The comparison

@@ -19,6 +19,7 @@ from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.report import words
+from pyrobnn.verdict.remedies import Fitted, longer
 
 LEVEL = 0.05
 AWAY = 10.0
@@ -149,6 +150,20 @@ def test_fits_are_continued_or_their_convergence_is_unknown_or_follows_from_thei
     (found,) = (f for f in bnn.diagnose(quick(model, method, data), data, num_draws=20).findings if f.name in NAMES)
     assert (found.name, found.kind) == (name, kind)
     assert ("Convergence is unknown" in found.text) == (kind == "note")
+
+
+def test_only_a_length_that_was_given_is_to_be_left_out():
+    """Rounds of the marginal likelihood have a length by default, which nobody gave."""
+    model, data = correlated(0)
+    rounds = bnn.MarginalLikelihood(bnn.SVI(guide="laplace", steps=20), rounds=1)
+    swag = bnn.SWAG(bnn.SVI(guide="map", steps=20), steps=20, every=2, rank=5)
+    fits = [quick(model, method, data) for method in (rounds, swag)]
+    assert [continuation_finding(fit, data, LEVEL, 0).said("command") for fit in fits] == [
+        "Convergence is unknown: the fit cannot be continued.",
+        "Convergence is unknown: the number of steps was given, and the fit cannot be continued. To mend it, leave out "
+        "fit.method.steps.",
+    ]
+    assert longer(Fitted(fits[0])) is None
 
 
 @pytest.mark.usefixtures("short")

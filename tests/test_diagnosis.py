@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn.diagnostics.classes import never_predicted
+from pyrobnn.diagnostics.classes import never_predicted, ranks_better
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson
@@ -554,6 +554,87 @@ def test_more_examples_are_looked_at_where_a_class_is_rare():
     diagnosis = bnn.diagnose(posterior, (x[:300], y[:300]), (x[300:], y[300:]), num_draws=5, **FEW)
     assert diagnosis.num_held_out == 10_000
     assert "held-out data" not in {finding.name for finding in diagnosis.findings}
+
+
+def true_fit(model, weights, x, y, num_train):
+    """A fit whose mean has given weights, to the first rows of data, and these and the others."""
+    train, test = (bnn.Data(x[p], y[p], standardize=False) for p in (slice(num_train), slice(num_train, None)))
+    guide = bnn.guides.Laplace(structure="diag")
+    return guide.around(model, train, weights=weights, progress=False), train, test
+
+
+def true_line(slope, num, seed):
+    """A line of this slope through 300 and `num` targets of noise 1: a gain of slope^2 / 2 nats or so."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(300 + num, 1, generator=generator)
+    y = slope * x[:, 0] + torch.randn(300 + num, generator=generator)
+    weights = {"weight": torch.tensor([[slope]]), "bias": torch.zeros(1)}
+    model = bnn.BNN(nn.Linear(1, 1), likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0))
+    return true_fit(model, weights, x, y, 300)
+
+
+def rare_labels(slope, seed, num=165):
+    """The true logistic curve of a class of 6 % or so, 335 labels and `num` held out."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(335 + num, 1, generator=generator)
+    y = (torch.rand(335 + num, generator=generator) < torch.sigmoid(1.3 * x[:, 0] - 3.3)).long()
+    weights = {"weight": torch.tensor([[0.0], [slope]]), "bias": torch.tensor([0.0, -3.3])}
+    model = bnn.BNN(nn.Linear(1, 2), likelihood="categorical", prior=bnn.priors.Normal(1.0))
+    return true_fit(model, weights, x, y, 335)
+
+
+def test_few_cases_of_a_rare_class_leave_the_use_of_a_fit_open():
+    """15 of 165 are 'yes': a gain of 0.04 ± 0.03 nats, and an order that is better than guessing, by `mannwhitneyu`."""
+    from scipy.stats import mannwhitneyu
+
+    posterior, train, test = rare_labels(1.3, 2)
+    found = bnn.diagnose(posterior, train, test, num_draws=50, class_names=("no", "yes"), **FEW)
+    few = "15 examples of class 'yes' held out are too few to tell it from a constant"
+    assert found.verdict == f"Whether it is of use is open: {few}, though it ranks better than guessing."
+    assert found.next_step.python == "collect more examples of class 'yes'"
+    assert "these say too little of the target" not in str(found)
+    probs = posterior.predict(test.x, num_draws=50).class_probs[:, 1].numpy()
+    for label in (0, 1):
+        p_value = mannwhitneyu(probs[test.y == 1], probs[test.y == 0], alternative=("less", "greater")[label]).pvalue
+        prediction = bnn.Prediction(dist.Categorical(probs=torch.tensor(np.stack([1 - probs, probs], 1))[None]))
+        assert ranks_better(prediction, 1 - test.y if label == 0 else test.y, 1) == (p_value < 0.01) == (label == 1)
+    assert not ranks_better(class_prediction(0.9, 100), torch.arange(100) % 2, 1)
+
+
+def test_a_verdict_of_little_use_needs_the_power_to_see_a_gain():
+    """Gains of 0.07 ± 0.13 on 24 rows, and of 0.01 ± 0.02 on 200."""
+    found = bnn.diagnose(*true_line(0.5, 24, 0), num_draws=50, **FEW)
+    assert found.verdict == (
+        "Whether it is of use is open: 24 examples held out are too few to tell it from a constant."
+    )
+    assert found.next_step.said("command") == "hold out 96 or more examples (--set data.test=0.3)"
+    found = bnn.diagnose(*true_line(0.2, 200, 3), num_draws=50, **FEW)
+    assert found.verdict.startswith("It is of little use yet: nothing shows that it predicts better than a constant")
+    assert found.next_step.python.endswith("these say too little of the target")
+
+
+def test_a_fit_that_was_not_compared_with_a_constant_is_not_called_trusted(monkeypatch):
+    monkeypatch.setattr("pyrobnn.diagnostics.diagnosis.fit_baselines", lambda *_: {})
+    found = bnn.diagnose(*true_line(1.0, 100, 0), num_draws=50, **FEW)
+    why = "it was not compared with a constant, as its likelihood has latent variables"
+    assert found.verdict == f"Whether it is of use is open: {why}."
+    assert found.notes[0] == f"The fit{why[2:]}."
+
+
+def test_of_many_rows_it_is_said_how_many_were_looked_at():
+    """Of 30,000 held out 15 are of class 1, and fewer than 10 of the 10,000 that are looked at; then 9 of 30,000."""
+    x = torch.randn(30_300, 1, generator=torch.Generator().manual_seed(0))
+    y = (torch.arange(30_300) % 2000 == 150).long()
+    model = bnn.BNN(nn.Linear(1, 2), likelihood="categorical", prior="normal")
+    posterior = model.fit(bnn.Data(x[:300], y[:300]), guide="map", steps=5, progress=False)
+    for every, end in ((15, "of 30000 held out that were looked at"), (9, "9 examples are of class 1 among the 30000")):
+        held = y[300:].clone()
+        held[held.nonzero()[every:, 0]] = 0
+        found = bnn.diagnose(posterior, (x[:300], y[:300]), (x[300:], held), num_draws=5, **FEW)
+        (few,) = [one for one in found.findings if one.name == "held-out data"]
+        assert end in few.text
+        assert bool(few.remedies) == (every == 9)
+        assert found.num_held_out == 10_000
 
 
 def test_the_verdict_comes_first_then_warnings():

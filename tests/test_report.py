@@ -286,6 +286,7 @@ def test_the_first_sentence_says_what_was_found(scores, baselines, sentence, reg
 
 BEATEN = Finding("baseline", "note", "Nothing shows it: fit +0.1.", plain="its lead may be chance")
 USELESS = dataclasses.replace(BEATEN, plain="nothing shows that it is better", remedies=(Remedy("look further"),))
+OPEN = dataclasses.replace(USELESS, plain="24 examples are too few", is_open=True)
 FEW = Finding("held-out data", "note", "Only 12 examples were held out.", plain="too few examples were held out")
 NONE = Finding("held-out data", "note", "No data were held out: nothing tells.", plain="no data were held out")
 UNSURE = dataclasses.replace(BAD.findings[0], p_value=0.004, plain="its predictions are too narrow")
@@ -310,6 +311,7 @@ TRUSTED = "It can be trusted for data like these: none of {} checks gave a reaso
         ),
         ([BEATEN, *GOOD.findings], f"{TRUSTED.format(2)} Its lead may be chance."),
         ([USELESS, *GOOD.findings], "It is of little use yet: nothing shows that it is better."),
+        ([OPEN, *GOOD.findings], "Whether it is of use is open: 24 examples are too few."),
         ([FEW, *GOOD.findings], "Use it with care: too few examples were held out."),
         ([NONE, BEATEN], "Whether it can be trusted is open: no data were held out."),
         (
@@ -343,10 +345,12 @@ def test_the_next_step_mends_the_cause_before_its_effects(tmp_path):
     assert words.next_step(both, "command", str(run))[1].endswith("my-run-3")
     assert words.next_step(both, "command", str(tmp_path / "my-run-2"))[1].endswith("my-run-3")
     spaced = words.next_step(both, "command", f"{tmp_path}/my run")[1]
-    assert shlex.split(spaced)[2::4] == [f"{tmp_path}/my run/spec.toml", "--out"]
-    assert shlex.split(spaced)[-1] == f"{tmp_path}/my run-2"
+    assert shlex.split(spaced)[2::4] == [f"{tmp_path}/my run/spec.toml", f"{tmp_path}/my run-2"]
     assert shlex.split(words.next_step(GOOD, "command", "my run")[1])[2:] == ["my run", "NEW.csv"]
     assert words.next_step(Diagnosis(effects, 0.05), "command") == ("other", "")
+    limit = remedied("classes", "note", Remedy("say 'yes' above 0.1"))
+    assert Diagnosis((OPEN, limit), 0.05).next_step.python == "say 'yes' above 0.1"
+    assert Diagnosis((USELESS, limit), 0.05).next_step.python == "look further"
     assert words.next_step(Diagnosis((remedied("k-hat", "note", wider),), 0.05), "python")[0].startswith("predict new")
     assert words.next_step(GOOD, "command", "runs/a") == ("predict new rows", "pyrobnn predict runs/a NEW.csv")
 

@@ -10,7 +10,24 @@ from pyrobnn.posterior.prediction import Prediction
 
 _MOST_NAMED = 3
 _RARE = 0.2
-"""Share of the training labels below which a class is rare."""
+"""Share of the labels up to which a class is rare."""
+_SURE = 0.01
+"""The p-value below which an order is better than guessing."""
+
+
+def rarest_class(y: Tensor) -> tuple[int, bool]:
+    """Return the rarest label that occurs in y (N,), and whether it is rare."""
+    labels, counts = y.unique(return_counts=True)
+    return int(labels[counts.argmin()]), float(counts.min()) <= _RARE * len(y)
+
+
+def ranks_better(prediction: Prediction, y: Tensor, label: int) -> bool:
+    """Return whether the examples of a class have larger probabilities of it than the others, by Mann and Whitney."""
+    from scipy.stats import mannwhitneyu
+
+    probs, is_one = prediction.class_probs[:, label].cpu().double(), y.cpu() == label
+    p_value = mannwhitneyu(probs[is_one].numpy(), probs[~is_one].numpy(), alternative="greater").pvalue
+    return bool(p_value < _SURE)
 
 
 def never_predicted(

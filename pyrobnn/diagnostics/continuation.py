@@ -37,8 +37,6 @@ _BLOCK = 20
 """Estimates of the objective between two looks at the error of their mean."""
 _FEWEST_BLOCKS, _MOST_BLOCKS = 4, 20
 _MOST_MEMBERS = 3
-_UNKNOWN = "Convergence is unknown: the number of steps was given, and the fit cannot be continued."
-_OPEN_END = Remedy("leave out `steps` and `epochs`: the fit then ends by itself", "leave out fit.steps and fit.epochs")
 _OF_THE_OPTIMIZER = ("guide", "lr", "optimizer", "schedule")
 """Settings of a method that mean nothing to Adam."""
 
@@ -163,11 +161,22 @@ def continuation_finding(posterior: Posterior | Mixture, train: Data, level: flo
     methods = [_method_of(member) for member in members]
     pairs = [(member, method) for member, method in zip(members, methods, strict=True) if method is not None]
     if len(pairs) < len(members):
-        return Finding("elbo", "note", _UNKNOWN, remedies=(_OPEN_END,))
+        return _unknown(Fitted(posterior))
     gains = [(_Continuation(*pair, train, seed).gain(), pair[1]) for pair in pairs]
     gain, method = min(gains, key=lambda pair: (pair[0].p_value, -pair[0].mean))
     of = "a member" if len(members) > 1 else "the fit"
     return _finding(gain, method, level / len(members), of=of, tries=open_to(Fitted(posterior), (longer,)))
+
+
+def _unknown(fit: Fitted) -> Finding:
+    """Note that convergence is unknown, and that a fit without the length that was given ends by itself."""
+    if not fit.lengths:
+        return Finding("elbo", "note", "Convergence is unknown: the fit cannot be continued.")
+    text = "Convergence is unknown: the number of steps was given, and the fit cannot be continued."
+    python = " and ".join(f"`{name}`" for name in fit.lengths)
+    command = " and ".join(f"{fit.section}.{name}" for name in fit.lengths)
+    open_end = Remedy(f"leave out {python}: the fit then ends by itself", f"leave out {command}")
+    return Finding("elbo", "note", text, remedies=(open_end,))
 
 
 def _method_of(posterior: Posterior) -> SVI | None:

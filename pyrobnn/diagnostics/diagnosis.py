@@ -16,7 +16,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.inputs import X
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.chains import chains_of
-from pyrobnn.diagnostics.classes import never_predicted
+from pyrobnn.diagnostics.classes import never_predicted, ranks_better, rarest_class
 from pyrobnn.diagnostics.continuation import continuation_finding
 from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, NOTHING_HELD_OUT, Diagnosis, Finding
 from pyrobnn.diagnostics.folds import collected
@@ -56,6 +56,10 @@ _TOO_FEW = 10
 """Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
 _HOLD_OUT = Remedy("hold rows out, `train, test = data.split(0.25)`")
 _OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: these say too little of the target")
+_USEFUL, _SHARE = 0.1, 0.2
+"""Nats an example that a fit of use gains over a constant; of classes this share of the constant's loss if less."""
+_TIMES_MORE = 4
+"""Examples for each one there is that halve a standard error."""
 _MOST_HELD_OUT = 0.5
 """Share of the examples above which holding out more is no remedy."""
 
@@ -147,6 +151,7 @@ class _Case:
         train: its training data.
         held_out: the rows held out that are looked at, or None.
         y: targets of these rows, or of training rows.
+        every_y: targets of all rows held out, or of all training rows.
         prediction: predictions for the same rows.
         baselines: fitted to the training data.
         seed: seed of draws and simulations.
@@ -157,6 +162,7 @@ class _Case:
     train: Data
     held_out: Data | None
     y: Tensor
+    every_y: Tensor
     prediction: Prediction
     baselines: dict[str, Baseline]
     seed: int
@@ -167,19 +173,24 @@ class _Case:
         """Whether each row has one label."""
         return self.prediction.is_classification and self.y.ndim == 1
 
+    def named(self, label: int) -> str:
+        """Return the name of a class."""
+        return f"class {repr(self.class_names[label]) if self.class_names else label}"
+
 
 def _case(
     posterior: Posterior | Mixture, train: Any, test: Any, *, num_draws: int, seed: int, class_names: Sequence[str]
 ) -> _Case:
     train, test = collected(train, weighted=True), None if test is None else collected(test)
     has_labels = as_likelihood(posterior.bnn.settings["likelihood"]).has_labels
-    x, y = _some(train if test is None else test, seed, has_labels=has_labels)
+    every = train if test is None else test
+    x, y = _some(every, seed, has_labels=has_labels)
     prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
         few = max(_DRAWS_OF_STEPS, len(members_of(posterior)))
         prediction = posterior.predict(x, num_draws=few, seed=seed)
     held_out, baselines = None if test is None else Data(x, y), fit_baselines(posterior.bnn, train)
-    return _Case(Fitted(posterior, train.y), train, held_out, y, prediction, baselines, seed, class_names)
+    return _Case(Fitted(posterior, train.y), train, held_out, y, every.y, prediction, baselines, seed, class_names)
 
 
 def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
@@ -204,18 +215,28 @@ def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
     if counts[rarest] >= _TOO_FEW:
         return [], True
     label, are_others_enough = int(classes[rarest]), len(y) - max(counts) >= _TOO_FEW
-    name = f"class {repr(case.class_names[label]) if case.class_names else label}"
-    what = "predictions of this class" if are_others_enough else "predictions"
-    text = f"{_counted(counts[rarest])} of {name} among the {len(y)} held out, too few to judge the {what}."
-    return [_few(text, counts[rarest] + int((train.y == label).sum()), f"examples of {name}")], are_others_enough
+    name, every = case.named(label), int((case.every_y == label).sum())
+    end = f"too few to judge the predictions{' of this class' if are_others_enough else ''}."
+    if every >= _TOO_FEW:
+        where = f"among the {len(y)} of {len(case.every_y)} held out that were looked at"
+        plain = f"too few examples of {name} were looked at to judge it"
+        text = f"{_counted(counts[rarest])} of {name} {where}, {end}"
+        return [Finding(HELD_OUT, "note", text, plain=plain)], are_others_enough
+    text = f"{_counted(every)} of {name} among the {len(case.every_y)} held out, {end}"
+    return [_few(text, every + int((train.y == label).sum()), f"examples of {name}")], are_others_enough
 
 
 def _few(text: str, total: int, of: str, least: int = _TOO_FEW) -> Finding:
     """Note that few of a number of examples were held out, and how to mend it."""
+    plain = f"too few {of} were held out to judge it"
+    return Finding(HELD_OUT, "note", text, remedies=(_more(total, of, least),), plain=plain)
+
+
+def _more(total: int, of: str, least: int) -> Remedy:
+    """Return what gives at least so many of a number of examples to the part held out."""
     share = math.ceil(100 * (least + 0.5) / total) / 100
     words = f"hold out {least} or more {of}"
-    more = Remedy(words, words, (f"data.test={share:g}",)) if share <= _MOST_HELD_OUT else Remedy(f"collect more {of}")
-    return Finding(HELD_OUT, "note", text, remedies=(more,), plain=f"too few {of} were held out to judge it")
+    return Remedy(words, words, (f"data.test={share:g}",)) if share <= _MOST_HELD_OUT else Remedy(f"collect more {of}")
 
 
 def _counted(number: int) -> str:
@@ -259,7 +280,7 @@ def _compared(case: _Case) -> Verdict | None:
         case.held_out,
         num_draws=case.prediction.num_draws,
         level=_THREE_ERRORS,
-        most_rows=_MOST_EXAMPLES,
+        most_rows=max(_MOST_EXAMPLES, len(case.y)),
     )
 
 
@@ -269,10 +290,43 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
     memorised = None if is_good else memorised_targets(case.fit.posterior, case.train, case.baselines, case.held_out)
     bad = open_to(case.fit, OF_BAD_PREDICTIONS)
     findings = [] if memorised is None else [Finding("memorised", "warning", memorised, remedies=bad)]
-    if verdict is not None:
-        tries = bad if verdict.kind == "warning" else () if verdict.is_better else (_OTHER_INPUTS,)
+    if verdict is None:
+        why = "there is one training example" if len(case.train) < 2 else "its likelihood has latent variables"
+        said = f"was not compared with a constant, as {why}"
+        findings.append(Finding(BASELINE, "note", f"The fit {said}.", plain=f"it {said}", is_open=True))
+    elif verdict.kind != "warning" and not verdict.is_better:
+        findings.append(_not_better(case, verdict))
+    else:
+        tries = bad if verdict.kind == "warning" else ()
         findings.append(Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, tries, verdict.plain))
     return findings
+
+
+def _not_better(case: _Case, verdict: Verdict) -> Finding:
+    """Note that nothing shows a gain over a constant: inputs say too little, or examples are too few to tell.
+
+    They are too few where a gain of use may be true, by two standard errors.
+    """
+    useful = _USEFUL
+    if case.has_classes:
+        shares = case.y.unique(return_counts=True)[1].double() / len(case.y)
+        useful = min(_USEFUL, _SHARE * float(-(shares * shares.log()).sum()))
+    if verdict.most < useful:
+        return Finding(BASELINE, "note", verdict.text, remedies=(_OTHER_INPUTS,), plain=verdict.plain)
+    if case.held_out is None:
+        return Finding(BASELINE, "note", verdict.text, plain=verdict.plain, is_open=True)
+    text, of, num, total = verdict.text, "examples", len(case.y), len(case.every_y) + len(case.train)
+    though = ""
+    if case.has_classes:
+        label, is_rare = rarest_class(case.y)
+        if is_rare:
+            of, num = f"examples of {case.named(label)}", int((case.y == label).sum())
+            total = sum(int((y == label).sum()) for y in (case.every_y, case.train.y))
+        though = ", though it ranks better than guessing" if ranks_better(case.prediction, case.y, label) else ""
+        text += f" {num} {of} are too few to tell the fit from a constant{though}."
+    plain = f"{num} {of} held out are too few to tell it from a constant{though}"
+    more = _more(total, of, _TIMES_MORE * num)
+    return Finding(BASELINE, "note", text, remedies=(more,), plain=plain, is_open=True)
 
 
 def _of_held_out(case: _Case, held_out: Data, level: float) -> list[Finding]:

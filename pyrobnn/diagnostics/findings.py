@@ -49,7 +49,8 @@ class Finding:
         text: a sentence or more, with the number behind it.
         p_value: chance of a number as extreme if the fit is good, in both tails; None without a test.
         remedies: what to try, for a reader of Python and for one at the command line.
-        plain: the finding as a clause without numbers, for the verdict; of a warning that of its name if it is empty.
+        plain: the finding as a clause, for the verdict; of a warning that of its name if it is empty.
+        is_open: of a note on baselines, whether a gain over a constant that would be of use may be there all the same.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Finding:
     p_value: float | None = None
     remedies: tuple[Remedy, ...] = ()
     plain: str = ""
+    is_open: bool = False
 
     @property
     def in_plain_words(self) -> str:
@@ -129,8 +131,9 @@ class Diagnosis:
         if HELD_OUT in notes:
             return f"Use it with care: {notes[HELD_OUT].in_plain_words}."
         compared = notes.get(BASELINE)
-        if compared is not None and compared.remedies:
-            return f"It is of little use yet: {compared.in_plain_words}."
+        if compared is not None and (compared.is_open or compared.remedies):
+            begin = "Whether it is of use is open" if compared.is_open else "It is of little use yet"
+            return f"{begin}: {compared.in_plain_words}."
         further = "" if compared is None else f" {_sentence(compared.in_plain_words)}"
         on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
         return f"It can be trusted for data like these: none of {total} checks{on} gave a reason not to.{further}"
@@ -143,6 +146,7 @@ class Diagnosis:
             self._of_kind("warning"), key=lambda f: order.index(f.name) if f.name in order else len(order)
         )
         notes = [finding for finding in self._of_kind("note") if finding.name in (HELD_OUT, BASELINE, CLASSES)]
+        notes.sort(key=lambda finding: finding.is_open)  # a limit for a class is there before more examples are
         open_to = (remedy for finding in (*warnings, *notes) for remedy in finding.remedies)
         return next(open_to, None)
 

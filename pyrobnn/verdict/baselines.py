@@ -71,18 +71,19 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, linear: 
 
     Returns:
         By name: "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless targets are
-        labels at positions. Empty for a likelihood with latents, for data with weights, or for fewer than two examples.
+        labels at positions. Empty for a likelihood with latents, or for fewer than two examples.
     """
     likelihood = bnn.settings["likelihood"]
-    if len(data) < 2 or data.weights is not None:
+    if len(data) < 2:
         return {}
     outputs, width = _num_outputs(bnn, data), data.x[0].numel()
     size = max(_FEWEST_ROWS, min(most_rows, _MOST_ENTRIES // (outputs * width)))
     generator = torch.Generator().manual_seed(derive(0, "baselines"))
     rows = torch.randperm(len(data), generator=generator)[:size]
     x, y = data.x[rows].cpu(), data.y[rows].cpu()
+    weights = torch.ones(len(y), dtype=torch.float64) if data.weights is None else data.weights[rows].double().cpu()
     with fast_pyro():
-        problem = _Problem.of(opened(likelihood), x, y, outputs)
+        problem = _Problem.of(opened(likelihood), x, y, weights, outputs)
         if problem is None:
             return {}
         baselines = {"constant": _fit(problem, rows, _nothing, x)}
@@ -128,6 +129,7 @@ class _Problem:
     Attributes:
         module: maps outputs (..., N, outputs), in float64, to distributions of targets in standard units.
         y: targets in these units, (N,) or (N, K).
+        weights: how often each row counts, (N,).
         scaler: the map of the targets to these units.
         outputs: number of outputs.
         centre, unit: location and spread of the targets, where outputs are locations; else 0 and 1, each (outputs,).
@@ -136,6 +138,7 @@ class _Problem:
 
     module: PyroModule
     y: Tensor
+    weights: Tensor
     scaler: Scaler
     outputs: int
     centre: Tensor
@@ -143,7 +146,7 @@ class _Problem:
     folds: Tensor
 
     @classmethod
-    def of(cls, likelihood: Any, x: X, y: Tensor, outputs: int) -> "_Problem | None":
+    def of(cls, likelihood: Any, x: X, y: Tensor, weights: Tensor, outputs: int) -> "_Problem | None":
         """Return the problem; None for a likelihood that has latents."""
         scaler = target_units(likelihood, Scaler.fit(y))
         targets = y.long() if likelihood.integer_targets else scaler.transform(y.double())
@@ -154,13 +157,14 @@ class _Problem:
         if as_likelihood(likelihood).noise:
             target_scaler = Scaler.fit(targets.reshape(len(y), -1))
             centre[: len(target_scaler.loc)], unit[: len(target_scaler.loc)] = target_scaler.loc, target_scaler.scale
-        return cls(module, targets, scaler, outputs, centre, unit, same_inputs(x) % min(_FOLDS, len(y)))
+        folds = same_inputs(x) % min(_FOLDS, len(y))
+        return cls(module, targets, weights, scaler, outputs, centre, unit, folds)
 
     @property
     def kept(self) -> Tensor:
-        """Whether a fit sees a row, (fits, N): all rows, and all but each fold."""
+        """How often a fit sees a row, (fits, N): all rows, and all but each fold."""
         by_fold = torch.arange(int(self.folds.max()) + 1)[:, None]
-        return torch.cat([torch.ones(1, len(self.y)), (self.folds != by_fold)]).double()
+        return self.weights * torch.cat([torch.ones(1, len(self.y)), (self.folds != by_fold)])
 
     def log_prob(self, f: Tensor) -> Tensor:
         """Return the log density of the targets, in standard units, given outputs (..., N, outputs)."""
@@ -233,12 +237,13 @@ def _calibrate(problem: _Problem, held_out: Tensor, start: Tensor) -> tuple[floa
     """Return the mean log density given outputs, and the parameters of the likelihood that make it largest."""
 
     def loss(_: Tensor) -> Tensor:
-        return -problem.log_prob(held_out).sum()
+        return -(problem.weights * problem.log_prob(held_out)).sum()
 
-    parameters = _minimize(problem, loss, start[:0], start, scale=float(len(held_out))) if len(start) else start
+    total = float(problem.weights.sum())
+    parameters = _minimize(problem, loss, start[:0], start, scale=total) if len(start) else start
     problem.put(parameters)
     with torch.no_grad():
-        return float(problem.log_prob(held_out).mean()), parameters
+        return -float(loss(held_out)) / total, parameters
 
 
 def _minimize(

@@ -151,7 +151,7 @@ def compare_with_baselines(
     On training data the baselines are cross-validated, and draws of Markov chains have the scores of `leave_one_out`.
     Draws of a guide are too far from the leave-one-out posterior (their k-hat is above 0.7 even for good predictions),
     so their scores are used unchanged. These flatter the fit: a warning holds all the more for new data, and praise
-    does not.
+    does not. Training examples count by their weights; each example held out counts once.
 
     Args:
         posterior: the fit.
@@ -171,7 +171,7 @@ def compare_with_baselines(
         rows = baselines["constant"].rows[:most_rows]
         part = train[rows]
         prediction = posterior.predict(part.x, num_draws=num_draws)
-        if all(built(member.guide).chains() is not None for member in members_of(posterior)):
+        if part.weights is None and all(built(m.guide).chains() is not None for m in members_of(posterior)):
             scores = leave_one_out(prediction, part.y)
             basis: Basis = "left out"
         else:
@@ -179,6 +179,9 @@ def compare_with_baselines(
         rivals = {
             name: base.cross_validated.log_prob(train.y[base.rows])[: len(rows)] for name, base in baselines.items()
         }
+        if part.weights is not None:  # a difference counts as often as its example
+            share = (part.weights / part.weights.mean()).double().cpu()
+            scores, rivals = share * scores, {name: share * rival for name, rival in rivals.items()}
     else:
         order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))
         part, basis = held_out[order[:most_rows]], "held out"

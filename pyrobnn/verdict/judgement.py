@@ -30,6 +30,7 @@ class Verdict:
         plain: the same as a clause without numbers, for one who does not know log scores; empty if all is fine.
         p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
         is_better: whether the fit scores more than a constant, also on training examples.
+        most: the gain over the constant, in nats an example, that may be true: two standard errors above the mean.
     """
 
     kind: Literal["warning", "note", "fine"]
@@ -37,6 +38,7 @@ class Verdict:
     p_value: float | None = None
     is_better: bool = False
     plain: str = ""
+    most: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,4 +209,5 @@ def _otherwise(case: _Case) -> Verdict:
     else:
         text = "Nothing shows that the fit predicts better than a constant."
         plain = "nothing shows that it predicts better than a constant, which ignores the inputs"
-    return Verdict("note", f"{text} {case.numbers}", is_better=case.is_better, plain=plain)
+    most = case.gain.mean + 2 * case.gain.stderr
+    return Verdict("note", f"{text} {case.numbers}", is_better=case.is_better, plain=plain, most=most)

@@ -76,8 +76,12 @@ class Fitted:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The lengths in steps or epochs that were given for the fit; none of one whose chains only start at it."""
-        svi = {} if self.has_chains else next((table for table in self.methods if "max_steps" in table), {})
+        """The lengths in steps or epochs that were given for the fit; none of one whose chains only start at it.
+
+        Nor of the rounds of `MarginalLikelihood`, which have a length whether somebody gave it or not.
+        """
+        is_other = self.has_chains or "marginal_likelihood" in self.types
+        svi = {} if is_other else next((table for table in self.methods if "max_steps" in table), {})
         return {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
 
 
