@@ -599,15 +599,21 @@ def test_few_cases_of_a_rare_class_leave_the_use_of_a_fit_open():
         prediction = bnn.Prediction(dist.Categorical(probs=torch.tensor(np.stack([1 - probs, probs], 1))[None]))
         assert ranks_better(prediction, 1 - test.y if label == 0 else test.y, 1) == (p_value < 0.01) == (label == 1)
     assert not ranks_better(class_prediction(0.9, 100), torch.arange(100) % 2, 1)
+    assert not ranks_better(class_prediction(0.9, 100), torch.ones(100), 1)
 
 
-def test_a_verdict_of_little_use_needs_the_power_to_see_a_gain():
+def test_a_verdict_of_little_use_needs_the_power_to_see_a_gain(monkeypatch):
     """Gains of 0.07 ± 0.13 on 24 rows, and of 0.01 ± 0.02 on 200."""
     found = bnn.diagnose(*true_line(0.5, 24, 0), num_draws=50, **FEW)
     assert found.verdict == (
         "Whether it is of use is open: 24 examples held out are too few to tell it from a constant."
     )
     assert found.next_step.said("command") == "hold out 96 or more examples (--set data.test=0.3)"
+    monkeypatch.setattr("pyrobnn.diagnostics.diagnosis._MOST_EXAMPLES", 24)
+    found = bnn.diagnose(*true_line(0.5, 40, 2), num_draws=50, **FEW)
+    assert "24 examples looked at are too few to tell it from a constant" in found.verdict
+    assert found.next_step is None
+    monkeypatch.undo()
     found = bnn.diagnose(*true_line(0.2, 200, 3), num_draws=50, **FEW)
     assert found.verdict.startswith("It is of little use yet: nothing shows that it predicts better than a constant")
     assert found.next_step.python.endswith("these say too little of the target")

@@ -26,6 +26,8 @@ def ranks_better(prediction: Prediction, y: Tensor, label: int) -> bool:
     from scipy.stats import mannwhitneyu
 
     probs, is_one = prediction.class_probs[:, label].cpu().double(), y.cpu() == label
+    if bool(is_one.all()):
+        return False
     p_value = mannwhitneyu(probs[is_one].numpy(), probs[~is_one].numpy(), alternative="greater").pvalue
     return bool(p_value < _SURE)
 

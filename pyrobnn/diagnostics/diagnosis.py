@@ -324,9 +324,10 @@ def _not_better(case: _Case, verdict: Verdict) -> Finding:
             total = sum(int((y == label).sum()) for y in (case.every_y, case.train.y))
         though = ", though it ranks better than guessing" if ranks_better(case.prediction, case.y, label) else ""
         text += f" {num} {of} are too few to tell the fit from a constant{though}."
-    plain = f"{num} {of} held out are too few to tell it from a constant{though}"
-    more = _more(total, of, _TIMES_MORE * num)
-    return Finding(BASELINE, "note", text, remedies=(more,), plain=plain, is_open=True)
+    is_all = len(case.y) == len(case.every_y)
+    plain = f"{num} {of} {'held out' if is_all else 'looked at'} are too few to tell it from a constant{though}"
+    tries = (_more(total, of, _TIMES_MORE * num),) if is_all else ()
+    return Finding(BASELINE, "note", text, remedies=tries, plain=plain, is_open=True)
 
 
 def _of_held_out(case: _Case, held_out: Data, level: float) -> list[Finding]:
