@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import edges, labelled
 from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.text import Text
 from scipy import stats
 from sklearn.isotonic import IsotonicRegression
 
@@ -162,6 +163,67 @@ def test_effects_of_classes_are_probabilities_of_the_rare_one(two):
     np.testing.assert_allclose(labelled(axis, "mean").get_ydata(), 1 - up, atol=1e-5)
     with pytest.raises(bnn.InputError, match=r"`effects` draws the columns of a table, got x of shape"):
         plots.effects(posterior, bnn.Data(torch.zeros(2, 1, 2), [0, 1]))
+
+
+def gappy_dates(num=160):
+    """A rent with many zeros, an age that is mostly missing with its mark, and days with the phase of their year."""
+    rng = np.random.default_rng(0)
+    rain = np.where(rng.random(num) < 0.8, 0.0, rng.uniform(1, 23, num))
+    gap = rng.random(num) < 0.6
+    age = np.where(gap, 40.0, rng.uniform(20, 60, num))
+    days = rng.integers(0, 730, num)
+    year = 2 * np.pi * days / 365.25
+    x = np.stack([rain, age, days, np.sin(year), np.cos(year), gap], 1)
+    y = 0.2 * rain + x[:, 1] / 10 + 3 * gap + np.sin(year)
+    names = ["rain", "age", "listed (days)", "listed (sin of year)", "listed (cos of year)", "missingindicator_age"]
+    return bnn.Data(x, y, standardize=True, feature_names=names)
+
+
+def test_effects_of_gaps_and_dates_keep_to_what_occurs():
+    """A linear model: the mean over the examples of w x + b, with the parts of a column as they occur together."""
+    data = gappy_dates()
+    posterior = bnn.BNN(bnn.MLP(6, [], 1)).fit(data, guide="mean_field", steps=100, lr=0.05, **FIT)
+    groups = {"rain": [0], "age": [1, 5], "listed": [2, 3, 4]}
+    figure = plots.effects(posterior, data, groups=groups, num_draws=40, first_days={"listed": "2022-03-01"})
+    x = data.x.numpy()
+    examples = x[np.linspace(0, 159, 100).round().astype(int)]
+
+    def predicted(places, values):
+        changed = examples.copy()
+        changed[:, places] = values
+        return posterior.predict(changed, num_draws=40).mean.mean().item()
+
+    rain, age, listed = figure.axes
+    assert [axis.get_xlabel() for axis in figure.axes] == ["rain", "age", "listed"]
+    wet = labelled(rain, "mean").get_xdata()
+    assert wet[0] == 0
+    assert wet[-1] >= 0.95 * x[:, 0].max()
+
+    curve = labelled(age, "mean")
+    known = x[x[:, 5] == 0, 1]
+    assert known.min() <= curve.get_xdata().min() < 25
+    assert 55 < curve.get_xdata().max() <= known.max()
+    for value, mean in zip(curve.get_xdata(), curve.get_ydata(), strict=True):
+        assert mean == pytest.approx(predicted([1, 5], [value, 0.0]), rel=1e-4)
+    dot = age.lines[-1]
+    assert dot.get_ydata()[0] == pytest.approx(predicted([1, 5], [40.0, 1.0]), rel=1e-4)
+    assert [label.get_text() for label in age.get_xticklabels(minor=True)] == ["missing"]
+    assert dot.get_xdata()[0] > max(age.get_xticks())
+
+    mean = labelled(listed, "mean")
+    days = (mean.get_xdata() - np.datetime64("2022-03-01")) / np.timedelta64(1, "D")
+    spans = np.array_split(np.unique(x[:, 2]), 15)
+    for day, drawn, span in zip(days, mean.get_ydata(), spans, strict=True):
+        together = x[np.isin(x[:, 2], span), 2:5]
+        assert day == pytest.approx(together[:, 0].mean(), abs=1e-4)
+        in_turn = together[np.arange(100) % len(together)]
+        assert drawn == pytest.approx(predicted([2, 3, 4], in_turn.mean(0)), rel=1e-4)
+    figure.draw_without_rendering()
+    assert any("2023" in text.get_text() for text in listed.findobj(Text))
+    parts = [part for axis in figure.axes for part in axis.collections]
+    drawn = np.concatenate([path.vertices[:, 1] for part in parts for path in part.get_paths()])
+    (low, high), size = rain.get_ylim(), drawn.max() - drawn.min()
+    np.testing.assert_allclose([low, high], [drawn.min() - 0.05 * size, drawn.max() + 0.05 * size], rtol=1e-6)
 
 
 # priors

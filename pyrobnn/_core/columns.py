@@ -9,7 +9,7 @@ import pandas as pd
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, warn_user
-from pyrobnn._core.table_cells import rows_of
+from pyrobnn._core.table_cells import MARK, rows_of
 
 _NUMBERS, _CATEGORIES = "numbers", "categories"
 _NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
@@ -236,7 +236,7 @@ class Encoder:
         }
         return [
             *zip(numbers, numbers, strict=True),
-            *((name, f"missingindicator_{name}") for name in gaps),
+            *((name, f"{MARK}{name}") for name in gaps),
             *((name, made_of) for name, names in made.items() for made_of in names),
         ]
 

@@ -18,6 +18,8 @@ How = Mapping[str, Any]
 """How a column was read, in JSON's types; `kind` is one of the following."""
 NUMBERS, DATES, TEXTS = "numbers", "dates", "texts"
 
+MARK = "missingindicator_"
+"""Start of the name of a column of 0 and 1 that marks where a number is missing."""
 NAMELESS = "Unnamed: "
 """Start of the name that pandas gives to a column without one, such as a saved index."""
 _MOST_NUMBERS = 20

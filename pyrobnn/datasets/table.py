@@ -150,6 +150,11 @@ def columns_of(encoder: Mapping[str, Any]) -> dict[str, list[int]]:
     return columns
 
 
+def first_days_of(encoder: Mapping[str, Any]) -> dict[str, str]:
+    """Return for each column of dates the first date, from which its days count."""
+    return {name: how["start"] for name, how in encoder["read"].items() if how["kind"] == DATES}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class NewRows:
     """The rows of a file for prediction.

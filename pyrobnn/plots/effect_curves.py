@@ -1,15 +1,18 @@
 """How predictions change with a column, averaged over the examples."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.table_cells import MARK
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, LIGHT_BLUE
@@ -27,7 +30,9 @@ _MOST_LETTERS = 18
 _MOST_ROWS, _MOST_COLUMNS, _ACROSS = 100, 6, 2
 _PANEL = (2.9, 2.3)
 _CENTRAL = (0.02, 0.98)
-"""Quantiles between which a curve is drawn: outside are few examples."""
+"""Quantiles, of the examples or of their different values, between which a curve is drawn: outside are few."""
+_MARGIN, _BESIDE = 0.05, 0.08
+"""Free shares of the axes: above and below all curves, and between a curve and what is missing."""
 
 
 @refuses_others
@@ -38,6 +43,7 @@ def effects(
     groups: Mapping[str, Sequence[int]] | None = None,
     num_draws: int = 100,
     class_names: Sequence[str] = (),
+    first_days: Mapping[str, str] | None = None,
 ) -> Figure:
     """Draw how the mean prediction changes with each column, with an epistemic band of ±2 standard deviations.
 
@@ -45,7 +51,9 @@ def effects(
     dependence; Friedman 2001). Columns that depend on each other make examples that do not occur: read such curves with
     care. The band is the spread between posterior draws. Of several targets, the first. Of classes, the probability of
     class 1 of two, else of the most frequent one, or of all others if this one makes 80 % or more. At most 100
-    examples, evenly spaced, and at most 6 columns.
+    examples, evenly spaced, and at most 6 columns. Of a number with a column "missingindicator_...", as `load_table`
+    makes them, the curve is over what is known, and a dot shows the mean where it is missing. Other columns of a group
+    keep the values that occur together, such as the parts of a date.
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
@@ -54,6 +62,7 @@ def effects(
             each column is by itself.
         num_draws: number of posterior draws; at least the members of a mixture.
         class_names: names of the classes; their numbers if not given.
+        first_days: by name, the first day of columns that count days; their axes then show dates.
 
     Raises:
         InputError: no posterior, or inputs that are no table.
@@ -71,21 +80,27 @@ def effects(
     examples = x[np.linspace(0, len(x) - 1, min(_MOST_ROWS, len(x))).round().astype(int)]
     columns = [*(groups or {name: [i] for i, name in enumerate(data.feature_names)}).items()][:_MOST_COLUMNS]
     figure, axes = grid(len(columns), _ACROSS, _PANEL)
+    ends = []
     for axis, (name, positions) in zip(axes, columns, strict=True):
-        values = _values(x[:, list(positions)])
-        changed = examples.repeat(len(values), 1)
-        changed[:, list(positions)] = values.repeat_interleave(len(examples), 0)
+        places = list(positions)
+        levels = _levels(x[:, places], [data.feature_names[place] for place in places], name)
+        changed = examples.repeat(len(levels.rows), 1)
+        changed[:, places] = torch.cat([_cycled(rows, len(examples)) for rows in levels.rows])
         prediction = posterior.predict(changed, num_draws=num_draws)
         means, label = _means(prediction, data, class_names)
+        curve = means.reshape(len(means), len(levels.rows), -1).mean(-1)
+        mean, reach = curve.mean(0), 2 * curve.std(0)
         limits = (0.0, 1.0) if prediction.is_classification else (-np.inf, np.inf)
-        curve = means.reshape(len(means), len(values), -1).mean(-1)
-        words = [plain(data.feature_names[place].removeprefix(name).strip("=_ ")) for place in positions]
-        _draw(axis, as_array(values), curve, limits, words)
-        axis.set_xlabel(plain(data.feature_names[positions[0]] if len(values) > _MOST_VALUES else name))
+        low, high = np.clip([mean - reach, mean + reach], *limits)
+        ends += [low.min(), high.max()]
+        start = (first_days or {}).get(name)
+        _draw(axis, levels, mean, low, high, first_day=start)
+        is_part = len(levels.places) > _MOST_VALUES and start is None
+        axis.set_xlabel(plain(data.feature_names[places[0]] if is_part else name))
         axis.yaxis.set_major_locator(MaxNLocator(5))
-    low, high = (pick(axis.get_ylim()[end] for axis in axes) for end, pick in ((0, min), (1, max)))
+    margin = _MARGIN * (max(ends) - min(ends)) or 1.0
     for number, axis in enumerate(axes):
-        axis.set_ylim(low, high)
+        axis.set_ylim(min(ends) - margin, max(ends) + margin)
         axis.set_ylabel("" if number % _ACROSS else label)
         in_thousands(axis)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -93,17 +108,55 @@ def effects(
     return figure
 
 
-def _values(columns: Tensor) -> Tensor:
-    """Return values (G, P) of columns that occur together: all, or where they are many, some of the first column.
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Levels:
+    """What a column is set to.
 
-    The others then have the values that are the most frequent.
+    Attributes:
+        places: numbers where curves or dots lie, (G,).
+        rows: for each place, and for missing values after them, inputs (R, P) that the examples take in turn.
+        names: names of the places, if they are categories.
     """
-    distinct = columns.unique(dim=0)
-    if len(distinct) <= _MOST_VALUES:
-        return distinct if columns.shape[1] == 1 else distinct.flip(0)  # in the order of their positions
-    levels = np.linspace(*_CENTRAL, _POINTS)
-    first = torch.as_tensor(np.unique(np.quantile(columns[:, 0].cpu(), levels, method="nearest"))).to(columns)
-    return torch.cat([first[:, None], columns.mode(0).values[1:].expand(len(first), -1)], 1)
+
+    places: np.ndarray
+    rows: list[Tensor]
+    names: list[str]
+
+
+def _levels(columns: Tensor, made: Sequence[str], name: str) -> _Levels:
+    """Return the levels of inputs (N, P) with these names that are made from one column of a table.
+
+    Parts of a date keep together: each level has the rows of neighbouring days.
+    """
+    marks = torch.tensor([one.startswith(MARK) for one in made], device=columns.device)
+    is_gap = columns[:, marks].any(1)
+    is_category = len(made) > 1 and not marks.any() and ((columns == 0) | (columns == 1)).all()
+    if is_category and (columns.sum(1) <= 1).all():
+        distinct = columns.unique(dim=0).flip(0)  # in the order of their positions
+        words = [plain(one.removeprefix(name).strip("=_ ").replace("None", "missing")) for one in made]
+        names = [next((word for word, on in zip(words, row, strict=True) if on), "none") for row in distinct]
+        return _Levels(np.arange(len(distinct)), [*distinct[:, None]], names)
+    known = columns[~is_gap]
+    places, order = known[:, 0].unique(return_inverse=True)
+    chosen = np.arange(len(places))
+    if len(places) > _MOST_VALUES:
+        ends = np.quantile(chosen, _CENTRAL), np.quantile(as_array(order), _CENTRAL)
+        chosen = np.unique(np.linspace(np.min(ends), np.max(ends), _POINTS).round().astype(int))
+    if int((~marks).sum()) == 1:
+        places = places[chosen]
+        rows = [*torch.where(marks, 0.0, places[:, None, None])]
+    else:
+        parts = np.array_split(np.arange(len(places)), len(chosen)) if len(chosen) else []
+        rows = [known[(known[:, 0] >= places[part[0]]) & (known[:, 0] <= places[part[-1]])] for part in parts]
+        places = torch.stack([row[:, 0].mean() for row in rows]) if rows else places
+    return _Levels(as_array(places), [*rows, *([columns[is_gap]] if is_gap.any() else [])], [])
+
+
+def _cycled(rows: Tensor, num: int) -> Tensor:
+    """Return `num` rows, evenly spaced among those given where they are more, and in turn where they are less."""
+    if len(rows) > num:
+        return rows[np.linspace(0, len(rows) - 1, num).round().astype(int)]
+    return rows[np.arange(num) % len(rows)]
 
 
 def _means(prediction: Prediction, data: Data, class_names: Sequence[str]) -> tuple[np.ndarray, str]:
@@ -121,22 +174,42 @@ def _means(prediction: Prediction, data: Data, class_names: Sequence[str]) -> tu
     return probs[..., shown], f"P({words[shown]})"
 
 
-def _draw(axis: Axes, values: np.ndarray, curve: np.ndarray, limits: tuple[float, float], words: Sequence[str]) -> None:
-    """Draw the means under each draw (S, G) as a curve over numbers, or as dots over a few values."""
-    mean, reach = curve.mean(0), 2 * curve.std(0)
-    low, high = np.clip([mean - reach, mean + reach], *limits)
-    if len(values) > _MOST_VALUES:
-        band(axis, values[:, 0], low, high, color=LIGHT_BLUE, alpha=0.6, label="epistemic, ±2 sd")
-        axis.plot(values[:, 0], mean, color=BLUE, linewidth=1.6, label="mean")
-        axis.locator_params(axis="x", nbins=4)
+def _draw(
+    axis: Axes, levels: _Levels, mean: np.ndarray, low: np.ndarray, high: np.ndarray, *, first_day: str | None
+) -> None:
+    """Draw means and their bands, (G,) or with one for missing values, as a curve, or as dots over a few values."""
+    places, num = levels.places, len(levels.places)
+    if first_day is not None:
+        places = np.datetime64(first_day) + (86_400 * places).astype("timedelta64[s]")
+    is_curve = num > _MOST_VALUES
+    if is_curve and not levels.names:
+        band(axis, places, low[:num], high[:num], color=LIGHT_BLUE, alpha=0.6, label="epistemic, ±2 sd")
+        axis.plot(places, mean[:num], color=BLUE, linewidth=1.6, label="mean")
+    else:
+        _dots(axis, places, mean[:num], low[:num], high[:num])
+        axis.margins(x=0.15)
+    if levels.names:
+        is_long = sum(map(len, levels.names)) > _MOST_LETTERS
+        axis.set_xticks(places, levels.names, rotation=30 if is_long else 0, ha="right" if is_long else "center")
         return
-    places = values[:, 0] if values.shape[1] == 1 else np.arange(len(values))
-    axis.vlines(places, low, high, color=LIGHT_BLUE, linewidth=6, label="epistemic, ±2 sd")
-    axis.plot(places, mean, "o", color=BLUE, ms=5, label="mean")
-    axis.margins(x=0.15)
-    if values.shape[1] == 1:
-        axis.xaxis.set_major_locator(MaxNLocator(4, integer=bool((values % 1 == 0).all())))
-        return
-    names = [" + ".join(word for word, on in zip(words, row, strict=True) if on) or "none" for row in values]
-    is_long = sum(map(len, names)) > _MOST_LETTERS
-    axis.set_xticks(places, names, rotation=30 if is_long else 0, ha="right" if is_long else "center")
+    if first_day is None:
+        axis.xaxis.set_major_locator(MaxNLocator(4, integer=bool(not is_curve and (places % 1 == 0).all())))
+    else:
+        locator = AutoDateLocator(minticks=2, maxticks=4)
+        axis.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
+    if len(mean) > num:
+        right = axis.get_xlim()[1]
+        ticks = [tick for tick in axis.get_xticks() if tick <= right]
+        place = right + _BESIDE * (right - axis.get_xlim()[0])
+        _dots(axis, np.array([place]), *(values[num:] for values in (mean, low, high)), is_named=False)
+        axis.xaxis.set_ticks(ticks)
+        axis.set_xticks([place], ["missing"], minor=True)
+        axis.tick_params(axis="x", which="minor", length=3.5, pad=15, labelsize=8.5)
+
+
+def _dots(
+    axis: Axes, places: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, *, is_named: bool = True
+) -> None:
+    words = ("epistemic, ±2 sd", "mean") if is_named else ("", "")
+    axis.vlines(places, low, high, color=LIGHT_BLUE, linewidth=6, label=words[0])
+    axis.plot(places, mean, "o", color=BLUE, ms=5, label=words[1])

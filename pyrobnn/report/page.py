@@ -91,6 +91,7 @@ def render(
     baselines: Mapping[str, Mapping[str, Score]] = MappingProxyType({}),
     notes: Sequence[str] = (),
     columns: Mapping[str, Sequence[int]] | None = None,
+    first_days: Mapping[str, str] = MappingProxyType({}),
     doubts: Sequence[str] = (),
     folder: str = "",
 ) -> Rendered:
@@ -101,7 +102,8 @@ def render(
     tables or as a setting, or None. `baselines` are the same scores of simpler models, by the name of the model.
     `notes` say what was assumed in reading the data, and `doubts` which columns to look at, a line for each. With a
     spec the remedies are options of the command line, else they are calls. `columns` are the positions of inputs by the
-    name of the column of a table that they were made from, and `folder` is the run folder, for commands.
+    name of the column of a table that they were made from, and `first_days` the first days of its columns of dates.
+    `folder` is the run folder, for commands.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(10)
@@ -114,7 +116,7 @@ def render(
     scored = train if test is None else test
     prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
     has_means = prediction.is_classification or "rmse" in scores
-    pictures = _over_the_columns(posterior, scored, columns, class_names, has_means=has_means)
+    pictures = _over_the_columns(posterior, scored, columns, first_days, class_names, has_means=has_means)
     pictures += _pictures(posterior, train, scored, prediction, class_names)
     chains = chains_of(posterior, train)
     spelling: Spelling = "python" if spec is None else "command"
@@ -267,6 +269,7 @@ def _over_the_columns(
     posterior: Posterior | Mixture,
     scored: Data,
     columns: Mapping[str, Sequence[int]] | None,
+    first_days: Mapping[str, str],
     class_names: Sequence[str],
     *,
     has_means: bool,
@@ -297,7 +300,7 @@ def _over_the_columns(
     if has_means:
         places = columns or {name: [place] for place, name in enumerate(scored.feature_names)}
         shown = {str(name): places[str(name)] for name in table.index[:_MOST_EFFECTS]}
-        options: dict[str, Any] = {"num_draws": draws, "class_names": class_names}
+        options: dict[str, Any] = {"num_draws": draws, "class_names": class_names, "first_days": first_days}
         figure = plots.effects(posterior, scored, groups=shown, **options)
         pictures.append(_picture("effects.png", "How the prediction changes", words.EFFECTS, figure))
     return pictures

@@ -15,7 +15,7 @@ from pyrobnn._core.folders import check_free, new_file, new_folder
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data
-from pyrobnn.datasets.table import columns_of
+from pyrobnn.datasets.table import columns_of, first_days_of
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
@@ -297,6 +297,7 @@ def _write_views(
         class_names=prepared.dataset.class_names,
         notes=prepared.dataset.notes,
         columns=None if encoder is None else columns_of(encoder),
+        first_days={} if encoder is None else first_days_of(encoder),
         doubts=prepared.dataset.doubts,
         folder=str(folder),
     )
