@@ -81,7 +81,7 @@ def test_a_row_scores_as_it_does_alone(name, columns):
     expected = {"log_likelihood"} | ({"accuracy", "brier"} if together.is_classification else {"crps", "mae"})
     assert expected <= set(each)
     assert ("energy_score" in each) == (columns == 2 and not together.is_classification)
-    assert ("interval_score_95" in each) == (name in REAL and name != "censored_gaussian")
+    assert ("interval_score_95" in each) == (name in (*REAL, *COUNTS) and name != "censored_gaussian")
     for row, prediction in enumerate(alone):
         own = score(prediction, y[row : row + 1])
         for key, values in each.items():

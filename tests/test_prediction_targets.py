@@ -129,7 +129,12 @@ def test_scores_and_moments_of_counts():
     np.testing.assert_allclose(prediction.mean.numpy(), np.exp(f.numpy()).mean(0), rtol=1e-12)
     np.testing.assert_allclose(prediction.aleatoric_variance.numpy(), np.mean([m.var() for m in each], 0), rtol=1e-10)
     np.testing.assert_allclose(prediction.epistemic_variance.numpy(), np.exp(f.numpy()).var(0), rtol=1e-10)
-    assert list(score(prediction, y)) == WITHOUT_DENSITY
+    found = score(prediction, y)
+    assert [name for name in found if name.rpartition("_")[2] not in ("50", "80", "90", "95")] == WITHOUT_DENSITY
+    cdf = np.mean([[each_draw.cdf(k) for k in range(200)] for each_draw in each], 0)
+    lower, upper = ((cdf < level).sum(0) for level in (0.025, 0.975))
+    assert found["coverage_95"].value == np.mean((lower <= y) & (y <= upper))
+    assert found["width_95"].value == np.mean(upper - lower)
     assert not prediction.is_continuous
     assert (prediction.sample(3, seed=0) % 1 == 0).all()
     for y, message in (

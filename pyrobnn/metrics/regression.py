@@ -27,7 +27,7 @@ def real_statistics(prediction: Prediction, y: ArrayLike, levels: Sequence[float
     moments = real_columns(prediction, y) if prediction.has_moments else None
     if moments is not None and np.isfinite(moments[1]).all():
         statistics |= dict(_errors(*moments[:2]))
-    if prediction.is_continuous and prediction.has_quantiles:
+    if _has_intervals(prediction):
         statistics |= dict(_intervals(prediction, targets, levels))
     if prediction.has_quantiles:
         statistics["pit_error"] = Statistic(over_columns(uniformity_error, as_columns(pit(prediction, y))))
@@ -47,13 +47,18 @@ def statistics_by_column(prediction: Prediction, y: ArrayLike) -> list[dict[str,
     for column, statistics in enumerate(found if mean is not None and np.isfinite(mean).all() else []):
         assert mean is not None  # else nothing is found
         statistics |= dict(_errors(targets[:, [column]], mean[:, [column]]))
-    if prediction.is_continuous and prediction.has_quantiles:
+    if _has_intervals(prediction):
         lower, upper = (as_columns(bound) for bound in prediction.interval(_LEVEL))
         inside = (lower <= targets) & (targets <= upper)
         for column, statistics in enumerate(found):
             statistics["coverage_95"] = mean_of(inside[:, column], higher_is_better=True)
             statistics["width_95"] = mean_of((upper - lower)[:, column])
     return found
+
+
+def _has_intervals(prediction: Prediction) -> bool:
+    """Return whether intervals hold their level, or for counts at least that, if the prediction is calibrated."""
+    return prediction.has_quantiles and (prediction.is_continuous or prediction.is_count)
 
 
 def _errors(targets: np.ndarray, mean: np.ndarray) -> Iterator[tuple[str, Statistic]]:

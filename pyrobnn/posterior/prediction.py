@@ -175,7 +175,7 @@ class Prediction(OfClasses):
     def _checked(self, y: ArrayLike) -> Tensor:
         """Return targets that were checked: in original units, and labels as the distribution takes them."""
         targets = self._targets(y)
-        if self._is_count and self._is_nonnegative:
+        if self.is_count and self._is_nonnegative:
             require_whole(targets, type(self._base).__name__, "counts")
         if not self.is_classification:
             return targets
@@ -269,7 +269,7 @@ class Prediction(OfClasses):
         return self.scaler.inverse(torch.stack([self._quantile(float(level)) for level in levels]))
 
     def _quantile(self, level: float) -> Tensor:
-        if self._is_count:
+        if self.is_count:
             return self.by_rows(lambda part: count_quantile(part.components, level)).to(self._like)
         eps = torch.finfo(self._like.dtype).eps
         return self.by_rows(lambda part: real_quantile(part.components, level, eps)).to(self._like)

@@ -143,7 +143,7 @@ class Rows:
         """Whether the likelihood has the distribution function that quantiles and intervals rest on."""
         if self.is_classification or not support.has(self._base, "cdf"):
             return False
-        return self._is_count or support.has(self._base, "icdf") or self._has_finite_variance
+        return self.is_count or support.has(self._base, "icdf") or self._has_finite_variance
 
     @property
     def has_moments(self) -> bool:
@@ -173,7 +173,7 @@ class Rows:
         return support.base_of(self.distribution)
 
     @property
-    def _is_count(self) -> bool:
+    def is_count(self) -> bool:
         return bool(self._base.support.is_discrete) and not self.is_classification
 
     @property
