@@ -98,6 +98,15 @@ def test_a_bad_start_does_not_set_the_limits():
     assert plots.elbo(flat).axes[0].get_xlabel() == "step"
 
 
+def test_many_steps_are_counted_in_thousands():
+    figure = plots.elbo(history(np.zeros(17_600), np.ones(17_600)), layout="column")
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        ticks = [text.get_text() for text in axis.get_xticklabels()]
+        assert ticks[:3] == ["0", "4 k", "8 k"]
+        assert len(ticks) <= 6
+
+
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_elbo_of_very_short_fits(steps):
     assert plots.elbo(history(np.full(steps, -3.0), np.ones(steps)))._repr_png_()
@@ -350,8 +359,17 @@ def test_reliability_of_a_rare_class_shows_its_probability_on_an_axis_that_fits(
     assert max(cases) - min(cases) < 2 * p.max()
     assert labelled(diagram, f"share of all: {100 * y.mean():.2g} %").get_ydata()[0] == y.mean()
     assert separation.get_xscale() == "log"
+    assert p.max() > 1000 * max(p.min(), 1e-4)
+    assert [text.get_text() for text in separation.get_xticklabels()] == ["0.0001", "0.001", "0.01", "0.1"]
+    assert not len(separation.get_xticks(minor=True))
     names = [text.get_text() for text in separation.get_legend().get_texts()]
     assert names[:2] == [f"others ({900 - y.sum()})", f"'yes' ({y.sum()})"]
+
+
+def test_the_axis_of_a_rare_probability_has_round_ticks_that_leave_room():
+    probs = np.geomspace(0.02, 0.35, 200)
+    separation = plots.reliability(categorical(np.stack([1 - probs, probs], 1)), np.arange(200) > 180).axes[1]
+    assert [text.get_text() for text in separation.get_xticklabels()] == ["0.03", "0.1", "0.3"]
 
 
 def test_bins_of_a_rare_class_keep_equal_probabilities_together():

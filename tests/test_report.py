@@ -493,8 +493,8 @@ def test_a_rare_class_is_shown_by_its_probability_and_effects_in_the_order_of_im
     x = torch.randn(120, 8, generator=torch.Generator().manual_seed(0))
     table = bnn.Data(x, (x[:, 7] > 1.6).long(), target_name="fault")
     seen, folded = sections(report(fitted(table, "categorical", 2), table, class_names=("no", "yes")))
-    assert titles(seen) == ["Confusion of classes", "Calibration"]
-    assert "Are rare cases told from others?" in titles(folded)
+    assert titles(seen) == ["Are rare cases told from others?", "Calibration"]
+    assert "Confusion of classes" in titles(folded)
     assert "How the prediction changes" in titles(folded)
     named, (importance, effects) = "probability that fault is 'yes'", drawn[:2]
     assert [axis.get_xlabel() for figure in drawn for axis in figure.axes].count(named) == 2

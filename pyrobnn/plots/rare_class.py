@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
 from numpy.typing import ArrayLike
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import as_array, legend, legend_below, plain, shares, title
+from pyrobnn.plots._style import as_array, legend_below, plain, shares, title
 from pyrobnn.posterior.prediction import Prediction
 
 _USUAL = 0.8
@@ -20,8 +21,8 @@ _LETTERS = 0.05
 """Share of an axis that the height of its letters takes."""
 _LEAST = 1e-4
 """The least probability that is told apart from smaller ones."""
-_WIDE = 10.0
-"""Ratio of the largest probability to the least from which on their axis is logarithmic."""
+_WIDE, _WIDEST = 10.0, 1000.0
+"""Ratios of the largest probability to the least from which on their axis is logarithmic, and has one tick a decade."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,7 +126,10 @@ def draw_separation(axis: Axes, rare: Rare, target: str) -> None:
     axis.axvline(rare.share, color=INK, linestyle="--", linewidth=1, label=f"share of all: {100 * rare.share:.2g} %")
     if is_wide:
         axis.set_xscale("log")
-        axis.xaxis.set_major_formatter("{x:g}")
+        steps = (1, 3) if high < _WIDEST * low else (1,)
+        round_ones = [step * 10.0**power for power in range(-4, 1) for step in steps]
+        axis.set_xticks([one for one in round_ones if low <= one <= high], minor=False)
+        axis.xaxis.set(major_formatter="{x:g}", minor_locator=NullLocator())
     axis.set(xlabel=f"probability that {plain(target)} is {rare.value}", ylabel="share of each group")
     title(axis, f"Probability of {rare.words} and of the others")
-    legend(axis, loc="best")
+    legend_below(axis)

@@ -213,15 +213,17 @@ def _over_the_examples(
     if prediction.is_classification:
         caption = "Right predictions lie on the diagonal; dark cells hold much of an observed class."
         figure = plots.confusion(prediction, scored.y, target=target, class_names=class_names)
-        pictures.append(_picture("confusion.png", "Confusion of classes", caption, figure, is_main=not has_inputs))
         rare = rare_of(prediction, scored.y, class_names)
+        is_main = not has_inputs and rare is None  # of the rare a confusion would show little
+        pictures.append(_picture("confusion.png", "Confusion of classes", caption, figure, is_main=is_main))
         if rare is None:
             told, details = words.CONFIDENCE, _alone(PANEL, draw_confidence, prediction, scored.y, target)
             calibrated = _alone(SQUARE, draw_reliability, prediction, scored.y, target)
         else:
             told, details = words.RARE, _alone(PANEL, draw_separation, rare, target)
             calibrated = _alone(SQUARE, draw_frequencies, rare, target)
-        pictures.append(_picture("confidence.png", told[0], told[1], details))
+        is_main = not has_inputs and rare is not None
+        pictures.append(_picture("confidence.png", told[0], told[1], details, is_main=is_main))
         pictures.append(_picture("reliability.png", "Calibration", told[2], calibrated, is_main=True))
     elif prediction.has_quantiles:
         if not has_inputs:
