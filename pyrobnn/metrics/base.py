@@ -24,7 +24,8 @@ class Score:
     Attributes:
         value: the score.
         stderr: its standard error over the examples; NaN for a single example.
-        higher_is_better: the direction; for coverages the aim is their level, of counts that or more, and more is the safer side.
+        higher_is_better: the direction; for coverages the aim is their level, for those of counts at least that, and
+            more is the safer side.
 
     Examples:
         >>> print(bnn.metrics.Score(value=0.8712, stderr=0.0123, higher_is_better=True))

@@ -174,6 +174,7 @@ class Rows:
 
     @property
     def is_count(self) -> bool:
+        """Whether targets are whole numbers, and not classes."""
         return bool(self._base.support.is_discrete) and not self.is_classification
 
     @property
