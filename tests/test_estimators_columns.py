@@ -140,6 +140,19 @@ def test_a_lazy_frame_is_refused():
         regressor().fit(lazy, Y)
 
 
+def test_a_column_named_collect_is_a_column():
+    table = pd.DataFrame({"collect": SIZES, "columns": SIZES[::-1]})
+    fitted = regressor().fit(table, Y)
+    assert list(fitted.encoder_.columns) == ["collect", "columns"]
+
+
+def test_an_array_of_another_width_is_refused_by_the_encoder():
+    encoder = regressor().fit(X, Y).encoder_
+    np.testing.assert_array_equal(encoder.transform(X), X)
+    with pytest.raises(InputError, match="X has 2 columns, and the fit had 3"):
+        encoder.transform(X[:, :2])
+
+
 # Names
 
 

@@ -22,7 +22,7 @@ MISSING = ("raise", "impute")
 
 def is_frame(X: Any) -> bool:
     """Return whether X is a data frame of pandas or polars; a lazy frame is refused."""
-    if hasattr(X, "collect"):
+    if hasattr(type(X), "collect"):  # a frame of pandas has its columns as attributes
         raise InputError(f"X is a {type(X).__name__}, which has no values yet: collect it first, X.collect().")
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
@@ -48,6 +48,8 @@ def as_table(X: Any, encoder: "Encoder | None" = None) -> pd.DataFrame:
     if not isinstance(X, pd.DataFrame):
         frame = X.to_pandas() if is_frame(X) else pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
     names = [str(name) for name in frame.columns] if encoder is None else list(encoder.columns)
+    if len(names) != frame.shape[1]:
+        raise InputError(f"X has {counted(frame.shape[1], 'column')}, and the fit had {len(names)}: pass those.")
     fitted = {} if encoder is None else {name: _NUMBERS if encoder.is_numeric(name) else _CATEGORIES for name in names}
     columns = (frame.iloc[:, i].reset_index(drop=True) for i in range(frame.shape[1]))
     return pd.DataFrame(
@@ -178,7 +180,7 @@ class Encoder:
         """Return the matrix of a frame with the columns of the fit, or of an array with as many.
 
         Raises:
-            InputError: a column is not there, or of another kind than in the fit.
+            InputError: a column is not there, or of another kind than in the fit, or an array of another width.
         """
         if not is_frame(X):
             return self.matrix(as_table(X, self))

@@ -81,7 +81,7 @@ class AbstractBNN(BaseEstimator):
     def from_spec(cls, spec: RunSpec | str | Path, **parameters: Any) -> Any:
         """Return the estimator that a spec describes.
 
-        From section [data] it takes `standardize` alone; the seed becomes the random state.
+        From section [data] it takes `standardize`, `categories` and `missing`; the seed becomes the random state.
 
         Args:
             spec: the spec, or the path of its file.
@@ -98,7 +98,7 @@ class AbstractBNN(BaseEstimator):
             "likelihood": read.likelihood,
             "method": None if is_open else read.method_for(cls.TASK),
             "num_draws": read.predict.num_draws,
-            "standardize": read.data.standardize,
+            **{name: getattr(read.data, name) for name in ("standardize", "categories", "missing")},
             "random_state": read.fit.seed,
             "device": read.fit.device,
             "engine": read.fit.engine,
@@ -219,7 +219,8 @@ class AbstractBNN(BaseEstimator):
                 self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
             else:
                 self.posterior_ = fit_on(self.posterior_, method, examples, run)
-        tell(self.posterior_, examples, known=compared.complaint, progress=run.progress)
+        if reset:  # the newest rows alone may suit a constant that is bad for all
+            tell(self.posterior_, examples, known=compared.complaint, progress=run.progress)
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
