@@ -247,10 +247,12 @@ def test_learning_on_from_a_narrow_batch_is_not_compared_with_its_constant():
     """A constant that fits the newest batch alone is no rival of a line through all of them."""
     rng = np.random.default_rng(0)
     model = linear(1, lr=0.002)
+    x = rng.normal(size=(20, 1))
+    model.partial_fit(x, x[:, 0] + NOISE * rng.normal(size=20))
     with warnings.catch_warnings():
         warnings.simplefilter("error", bnn.PoorFitWarning)
-        for centre, spread in ((0.0, 1.0), (1.0, 0.02), (2.0, 0.02)):
-            x = centre + spread * rng.normal(size=(20, 1))
+        for centre in (1.0, 2.0):
+            x = centre + 0.02 * rng.normal(size=(20, 1))
             model.partial_fit(x, x[:, 0] + 0.05 * rng.normal(size=20))
     assert model.predict([[2.0]])[0] == pytest.approx(2.0, abs=0.4)
 

@@ -140,6 +140,16 @@ def test_a_lazy_frame_is_refused():
         regressor().fit(lazy, Y)
 
 
+def test_text_that_is_different_in_most_rows_is_refused():
+    """As the command line does; categories that are said to be such are taken."""
+    days = pd.Series(pd.date_range("2022-01-01", periods=21).strftime("%Y-%m-%d"))
+    with pytest.raises(InputError, match="Column 'day' holds 21 different texts in 21 rows, such as '2022-01-01'"):
+        regressor().fit(pd.DataFrame({"day": days}), np.arange(21.0))
+    for taken in (days.astype("category"), days.repeat(2)):
+        fitted = regressor().fit(pd.DataFrame({"day": taken}), np.arange(float(len(taken))))
+        assert len(fitted.encoder_.get_feature_names_out()) == 21
+
+
 def test_a_column_named_collect_is_a_column():
     table = pd.DataFrame({"collect": SIZES, "columns": SIZES[::-1]})
     fitted = regressor().fit(table, Y)

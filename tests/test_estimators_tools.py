@@ -138,7 +138,8 @@ def test_a_picture_of_a_fit_asks_for_its_history(diabetes):
 def test_an_estimator_of_a_spec(tmp_path):
     file = tmp_path / "spec.toml"
     file.write_text(
-        '[data]\nname = "diabetes"\nstandardize = false\ncategories = "ordinal"\nmissing = "impute"\n[net]\nhidden = [3]\n[prior]\ntype = "normal"\nscale = 0.5\n'
+        '[data]\nname = "diabetes"\nstandardize = false\ncategories = "ordinal"\nmissing = "impute"\n'
+        '[net]\nhidden = [3]\n[prior]\ntype = "normal"\nscale = 0.5\n'
         '[guide]\ntype = "low_rank"\nrank = 2\n[fit]\nsteps = 7\nseed = 3\nengine = "eager"\n[predict]\nnum_draws = 9\n'
     )
     estimator = bnn.BNNRegressor.from_spec(file, batch_size=5)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, warn_user
-from pyrobnn._core.table_cells import MARK, rows_of
+from pyrobnn._core.table_cells import MARK, MOST_CATEGORIES, rows_of
 
 _NUMBERS, _CATEGORIES = "numbers", "categories"
 _NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
@@ -90,7 +90,22 @@ def _as_column(column: pd.Series, name: str, fitted: str | None) -> pd.Series:
             )
     if (fitted or kind) == _NUMBERS:
         return pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return _as_categories(column, name, is_fitted=fitted is not None)
+    categories = _as_categories(column, name, is_fitted=fitted is not None)
+    if fitted is None and not isinstance(column.dtype, pd.CategoricalDtype):
+        _require_repeated(categories, name)
+    return categories
+
+
+def _require_repeated(column: pd.Series, name: str) -> None:
+    """Refuse text that is nearly different in each row, such as names of rows and dates."""
+    present = column.dropna()
+    count = present.nunique()
+    if count > MOST_CATEGORIES and count > len(present) / 2:
+        raise InputError(
+            f"Column {name!r} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which "
+            "are no categories: drop it, turn it into numbers, such as days since some date, or say that they are "
+            "categories, X[...].astype('category'). `bnn.datasets.load_table` reads dates and numbers in texts."
+        )
 
 
 def _kind(column: pd.Series, name: str) -> str:

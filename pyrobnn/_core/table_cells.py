@@ -22,6 +22,8 @@ MARK = "missingindicator_"
 """Start of the name of a column of 0 and 1 that marks where a number is missing."""
 NAMELESS = "Unnamed: "
 """Start of the name that pandas gives to a column without one, such as a saved index."""
+MOST_CATEGORIES = 20
+"""Different texts that a column may always hold; more must come back in every second row, else they are names."""
 _MOST_NUMBERS = 20
 """Different numbers that a column of categories may hold."""
 _MOST_ROWS = 5

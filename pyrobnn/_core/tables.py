@@ -11,6 +11,7 @@ import numpy as np
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.table_cells import (
     DATES,
+    MOST_CATEGORIES,
     NAMELESS,
     TEXTS,
     How,
@@ -31,8 +32,6 @@ _MOST_CLASSES = 10
 """Most distinct whole numbers that count as classes without a given task."""
 _MOST_TEXTS = 50
 """Different texts that a target may always hold; more must come back ten times each, else they are no classes."""
-_MOST_CATEGORIES = 20
-"""Different texts that a column may always hold; more must come back in every second row, else they are names."""
 _GAPS = {
     True: "drop those rows, or let them be filled in, with columns that tell where (--set data.missing=impute)",
     False: "fill them in or drop those rows; only a new fit with --set data.missing=impute can predict for them",
@@ -223,7 +222,7 @@ def _check_categories(text: "pd.Series", name: str) -> None:
     """Refuse text that is no category: names of rows."""
     present = text.dropna()
     count = present.nunique()
-    if count > _MOST_CATEGORIES and count > len(present) / 2:
+    if count > MOST_CATEGORIES and count > len(present) / 2:
         amounts = present.str.match(r"\W?\d").mean() > 1 / 2
         forms = " (such as 12.5, 1,234.50, €3.20, 12 % or 80 kg)" if amounts else ""
         raise InputError(
