@@ -86,12 +86,12 @@ class Compared:
 def compare_densities(data: Data, default: Parts, run: Run) -> Compared:
     """Compare likelihoods where nobody chose one.
 
-    A quick point estimate of each likelihood on two thirds of the rows is scored on the last third. If the best gains
-    on the default's likelihood, both are fitted to the two thirds as they would be in the end: an ensemble of five
-    Laplace approximations, trained for as many steps as did best, and the default parts, first in fewer rounds, and
-    fully if the ensemble gains on that. Of a log-normal and a Gaussian both have default parts, in fewer
-    rounds. The last third decides. A gain counts if it is above 0.02 nats a row and two standard errors, 2.3 and 2.4
-    for the best of two and three rivals (Bonferroni).
+    Fits to two thirds of the rows are scored on the last third. A log-normal and a Gaussian are fitted by their default
+    parts, in fewer rounds; the better one becomes the default. Of the other likelihoods quick point estimates are
+    scored. If the best gains on the default's likelihood, both are fitted as they would be in the end: an ensemble of
+    five Laplace approximations, trained for as many steps as did best, and the default parts, first in fewer rounds,
+    and fully if the ensemble gains on that. A gain counts if it is above 0.02 nats a row and one standard error between
+    the first two, which have as many numbers; else 2.3 and 2.4 for the best of two and three rivals (Bonferroni).
 
     Args:
         data: the rows to train on. Only some are looked at: standardised, targets in one column and without weights.
@@ -114,27 +114,30 @@ def _better(data: Data, default: Parts, shapes: tuple[Any, ...], run: Run) -> Co
     is_held_out = torch.zeros(len(data), dtype=torch.bool)
     is_held_out[rows] = True
     judge = _Judge(data[~is_held_out], data[is_held_out], run, by_mass=shapes is _COUNTS)
-    usual, _ = judge.quick(default["likelihood"])
-    tried = {shape: judge.quick(shape) for shape in shapes}
-    clear = [shape for shape in shapes if _is_clear(tried[shape][0] - usual, _num_rivals(shape, shapes))]
-    if not clear:
-        shorter = default | {"method": shortened(default["method"])}
-        return judge.compared(judge.fit(shorter)) if judge.by_mass else Compared()
-    best = max(clear, key=lambda shape: float(tried[shape][0].mean()))
-    methods = [shortened(default["method"])]
-    if best in _USUAL:
-        parts = parts_for("regression", likelihood=best, num_data=len(data), num_inputs=data.x[0].numel())
-        rival = judge.fit(parts | {"method": shortened(parts["method"])})
-    else:
-        parts = _ensemble_parts(best, tried[best][1])
-        rival = judge.fit(parts)
-        methods.append(default["method"])
-    for method in methods:
-        usual_fit = judge.fit(default | {"method": method})
+    usual_fit, density = None, None
+    if (other := next((shape for shape in shapes if shape in _USUAL), None)) is not None:
+        parts = parts_for("regression", likelihood=other, num_data=len(data), num_inputs=data.x[0].numel())
+        usual_fit, rival = (judge.fit(each | {"method": shortened(each["method"])}) for each in (default, parts))
         gains = judge.scores(rival) - judge.scores(usual_fit)
-        if not _is_clear(gains, _num_rivals(best, shapes)):
-            return judge.compared(usual_fit)
-    return judge.compared(rival, Density(parts, *_mean(gains)))
+        mean, error = _mean(gains)
+        if mean > max(defaults.LEAST_GAIN_OF_DENSITY, error):
+            usual_fit, default, density = rival, parts, Density(parts, mean, error)
+    rivals = [shape for shape in shapes if shape not in _USUAL]
+    usual, _ = judge.quick(default["likelihood"])
+    tried = {shape: judge.quick(shape) for shape in rivals}
+    best = max(rivals, key=lambda shape: float(tried[shape][0].mean().nan_to_num(-math.inf)), default=None)
+    if best is None or not _is_clear(tried[best][0] - usual, len(rivals)):
+        if usual_fit is None and judge.by_mass:
+            usual_fit = judge.fit(default | {"method": shortened(default["method"])})
+        return Compared() if usual_fit is None else judge.compared(usual_fit, density)
+    parts = _ensemble_parts(best, tried[best][1])
+    ensemble = judge.fit(parts)
+    for method in (shortened(default["method"]), default["method"]):
+        usual_fit = judge.fit(default | {"method": method})
+        gains = judge.scores(ensemble) - judge.scores(usual_fit)
+        if not _is_clear(gains, len(rivals)):
+            return judge.compared(usual_fit, density)
+    return judge.compared(ensemble, Density(parts, *_mean(gains)))
 
 
 def _ensemble_parts(likelihood: Any, steps: int) -> Parts:
@@ -208,11 +211,6 @@ def _rivals(data: Data, default: Parts) -> tuple[Any, ...]:
     has_rows = _FEWEST_AMOUNTS <= len(y) <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE
     are_amounts = has_rows and not is_count and is_skewed(data.y, _TAIL)
     return (*(one for one in _USUAL if are_amounts and one != default["likelihood"]), *shapes)
-
-
-def _num_rivals(shape: Any, shapes: tuple[Any, ...]) -> int:
-    """Return among how many a likelihood was the best: defaults compete with each other alone."""
-    return 1 if shape in _USUAL else sum(one not in _USUAL for one in shapes)
 
 
 def _is_clear(gains: Tensor, num_rivals: int) -> bool:
