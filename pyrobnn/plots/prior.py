@@ -20,6 +20,7 @@ from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, PALE
 from pyrobnn.plots._style import Layout, band, first_column, legend, panels, plain, shares, title
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.plots.one_input import draw_data
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -128,6 +129,7 @@ def _histogram(axis: Axes, values: np.ndarray, label: str, heading: str) -> None
     title(axis, f"{heading}, the central 95 %")
 
 
+@refuses_others
 def prior_posterior(posterior: Posterior | Mixture, data: Data, *, num_draws: int = 500) -> Figure:
     """Draw densities under the prior and the posterior: of scales, and of the function at a few examples.
 
