@@ -274,6 +274,7 @@ def noisy(name, seed=0):
 
 
 @pytest.mark.one_in(3, 2)
+@pytest.mark.filterwarnings("ignore:torch.func.vmap does not take the model")
 @pytest.mark.parametrize("how", [make_loop, interpreted])
 @pytest.mark.parametrize("name", NOISY)
 def test_networks_with_noise_draw_that_of_eager_steps(name, how, monkeypatch):

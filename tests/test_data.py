@@ -153,7 +153,7 @@ def test_copies_of_a_row_fall_on_one_side_in_automatic_folds_and_baselines():
         assert len(held_out) == 25
         assert not {*map(tuple, train.x.tolist())} & {*map(tuple, held_out.x.tolist())}
     labels = folds_of_inputs(4, data.x, np.arange(100) % 2, 0)
-    folds = _Problem.of(bnn.likelihoods.Gaussian("learned"), data.x, data.y, 1).folds
+    folds = _Problem.of(bnn.likelihoods.Gaussian("learned"), data.x, data.y, torch.ones(100), 1).folds
     for number in range(60):
         assert len(set(labels[rows == number])) == 1
         assert len(set(folds[rows == number].tolist())) == 1

@@ -51,10 +51,14 @@ def as_table(X: Any, encoder: "Encoder | None" = None) -> pd.DataFrame:
     if len(names) != frame.shape[1]:
         raise InputError(f"X has {counted(frame.shape[1], 'column')}, and the fit had {len(names)}: pass those.")
     fitted = {} if encoder is None else {name: _NUMBERS if encoder.is_numeric(name) else _CATEGORIES for name in names}
-    columns = (frame.iloc[:, i].reset_index(drop=True) for i in range(frame.shape[1]))
-    return pd.DataFrame(
-        {name: _as_column(column, name, fitted.get(name)) for name, column in zip(names, columns, strict=True)}
+    columns = [frame.iloc[:, i].reset_index(drop=True) for i in range(frame.shape[1])]
+    table = pd.DataFrame(
+        {name: as_column(column, name, fitted.get(name)) for name, column in zip(names, columns, strict=True)}
     )
+    for name, column in zip(names, columns, strict=True):
+        if encoder is None and table[name].dtype == object and not isinstance(column.dtype, pd.CategoricalDtype):
+            _require_repeated(table[name], name)
+    return table
 
 
 def tell_of_new_values(table: pd.DataFrame, encoder: "Encoder") -> None:
@@ -76,7 +80,7 @@ def tell_of_new_values(table: pd.DataFrame, encoder: "Encoder") -> None:
             )
 
 
-def _as_column(column: pd.Series, name: str, fitted: str | None) -> pd.Series:
+def as_column(column: pd.Series, name: str, fitted: str | None = None) -> pd.Series:
     """Return numbers and booleans as float64, text and categories as objects."""
     if fitted is not None and column.isna().all():
         return pd.Series([None] * len(column), dtype=float if fitted == _NUMBERS else object)
@@ -90,10 +94,7 @@ def _as_column(column: pd.Series, name: str, fitted: str | None) -> pd.Series:
             )
     if (fitted or kind) == _NUMBERS:
         return pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    categories = _as_categories(column, name, is_fitted=fitted is not None)
-    if fitted is None and not isinstance(column.dtype, pd.CategoricalDtype):
-        _require_repeated(categories, name)
-    return categories
+    return _as_categories(column, name, is_fitted=fitted is not None)
 
 
 def _require_repeated(column: pd.Series, name: str) -> None:

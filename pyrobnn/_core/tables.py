@@ -179,7 +179,7 @@ def _inputs(
 
 
 def _input(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["pd.Series", How, str]:
-    from pyrobnn._core.columns import as_table
+    from pyrobnn._core.columns import as_column
 
     label = f"Column {name!r}"
     if name.startswith(NAMELESS):
@@ -191,7 +191,7 @@ def _input(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["
         return column, how, line
     if how["kind"] == TEXTS and before is not None:
         return _as_text(column), how, line
-    values = as_table(column.to_frame(name))[name]
+    values = as_column(column.reset_index(drop=True), name)
     if values.dtype == np.float64:
         infinite = np.isinf(values)
         if infinite.any():
