@@ -86,7 +86,7 @@ def test_steps_are_those_of_the_algorithm(settings, temperature, monkeypatch):
     settings = {"lr": 0.3, "beta1": 0.9, "beta2": 0.98} | settings
     prior_mean, prior_scale = np.array([0.3, 0.0, -2.0]), np.array([0.7, 2.0, 0.1])
     model = linear(dist.Normal(torch.tensor(prior_mean)[None], torch.tensor(prior_scale)[None]))
-    monkeypatch.setattr(importlib.import_module("pyrobnn.inference.fit"), "tell", lambda *_, **__: None)  # it draws, too
+    monkeypatch.setattr(importlib.import_module("pyrobnn.inference.fit"), "tell", lambda *_, **__: None)
     noises = recorded_noise(monkeypatch)
     method = bnn.IVON(steps=10, schedule=None, temperature=temperature, **settings)
     posterior = quick(model, method, (X, Y))
