@@ -123,10 +123,12 @@ def _better(data: Data, default: Parts, shapes: tuple[Any, ...], run: Run) -> Co
         if mean > max(defaults.LEAST_GAIN_OF_DENSITY, error):
             usual_fit, default, density = rival, parts, Density(parts, mean, error)
     rivals = [shape for shape in shapes if shape not in _USUAL]
+    if usual_fit is not None and not rivals:
+        return judge.compared(usual_fit, density)
     usual, _ = judge.quick(default["likelihood"])
     tried = {shape: judge.quick(shape) for shape in rivals}
-    best = max(rivals, key=lambda shape: float(tried[shape][0].mean().nan_to_num(-math.inf)), default=None)
-    if best is None or not _is_clear(tried[best][0] - usual, len(rivals)):
+    best = max(rivals, key=lambda shape: float(tried[shape][0].mean().nan_to_num(-math.inf)))
+    if not _is_clear(tried[best][0] - usual, len(rivals)):
         if usual_fit is None and judge.by_mass:
             usual_fit = judge.fit(default | {"method": shortened(default["method"])})
         return Compared() if usual_fit is None else judge.compared(usual_fit, density)

@@ -21,6 +21,9 @@ _FEW_UNITS = 10
 _FEW_WEIGHTS = 1000
 _HEAVY = 2.5
 """Degrees of freedom of a Student-t with heavy tails; the variance is finite above 2."""
+_OF_MODES = {"evidence_framework", "marginal_likelihood"}
+_OF_MEAN_FIELD = ("fit.type=svi", "guide.type=mean_field")
+"""Modes, with outputs of their own for the noise, make it far too small; a mean-field guide does not."""
 _VARYING = ("likelihood.type=gaussian", "likelihood.scale=heteroscedastic")
 _SOME_SKEW = 1.0
 """Skewness from which a log-normal is tried for positive targets."""
@@ -144,7 +147,7 @@ def varying_noise(fit: Fitted) -> Remedy | None:
     return Remedy(
         f"{words}, `likelihood=bnn.likelihoods.Gaussian('heteroscedastic')` and {num or 'twice as many'} outputs",
         words,
-        (*_VARYING, *width),
+        (*_VARYING, *width, *(_OF_MEAN_FIELD if fit.types & _OF_MODES else ())),
     )
 
 
