@@ -42,7 +42,7 @@ _LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classifi
 _OF_SKEWED = likelihoods.LogNormal()
 """On 150 and 1,000 rows whose noise multiplies the mean, 0.7 and 0.4 nats an example better than a Gaussian. Where the
 noise is added, 0.1 to 0.7 nats worse: such targets were not `is_skewed`."""
-_LATENT = ("inferred", "heteroscedastic")
+_BEYOND_EVIDENCE = ("inferred", "heteroscedastic")
 """Noise that the evidence framework does not take, or does not hold: at modes outputs of their own make it far too
 small. Of 400 rents 76 % lay within intervals of 95 %, and 98 % under a mean-field guide."""
 _MOST_SKEW, _FEWEST_SKEWED = 2, 20
@@ -178,7 +178,7 @@ def _suits(prior: Any, guide: Any, likelihood: Any, settings: Collection[str]) -
     """Return whether the evidence framework takes these parts and settings."""
     takes_guide = guide is None or EvidenceFramework.takes(guide)
     takes_settings = set(settings) <= set(fields_of(EvidenceFramework))
-    takes_parts = as_prior(prior).is_normal and takes_guide and as_likelihood(likelihood).noise not in _LATENT
+    takes_parts = as_prior(prior).is_normal and takes_guide and as_likelihood(likelihood).noise not in _BEYOND_EVIDENCE
     return takes_parts and takes_settings
 
 
