@@ -200,16 +200,15 @@ class AbstractBNN(BaseEstimator):
             engine=self.engine,
             progress=bool(self.verbose),
         )
-        compared = Compared()
+        compared = Compared(parts)
         if reset:
             tell_of_constants(examples)
         with waiting("fitting (verbose=True shows more)", shown=self.verbose is None, after=_PATIENCE):
             if reset and self.TASK == "regression" and self._is_open() and not learns_on:
-                compared = compare_densities(examples, parts, run)
-                if compared.density is not None:
-                    parts = compared.density.parts
-                    if run.progress:
-                        tqdm.write(f"Likelihood {parts['likelihood']!r}{compared.density.reason}.", file=sys.stderr)
+                compared = compare_densities(examples, parts, run, is_told=self.likelihood is not None)
+                parts = compared.parts
+                if compared.gain is not None and run.progress:
+                    tqdm.write(f"Likelihood {parts['likelihood']!r}{compared.gain.reason}.", file=sys.stderr)
             method = self._method(parts)
             if reset:
                 outputs = self._num_outputs(parts["likelihood"], examples.y)
@@ -239,8 +238,8 @@ class AbstractBNN(BaseEstimator):
         return with_innermost(method, lambda inner: replaced(inner, settings)) if settings else method
 
     def _is_open(self) -> bool:
-        """Return whether no part and no setting of the method was given."""
-        return all(getattr(self, name) is None for name in PARTS) and not self._settings()
+        """Return whether no part but the likelihood and no setting of the method was given."""
+        return all(getattr(self, name) is None for name in PARTS if name != "likelihood") and not self._settings()
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings of the method that are parameters of the estimator, where given."""

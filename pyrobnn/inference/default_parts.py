@@ -123,11 +123,17 @@ def parts_for(
     is_open = bool(open_numbers(likelihood)) and not as_likelihood(likelihood).is_normal
     if task == "regression" and (is_open or has_noise_of_outputs):
         if rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and _suits(small_prior, guide, likelihood, settings):
-            method = shortened(EvidenceFramework(guide=_GUIDES[task] if guide is None else guide, starts=1))
-            return {"net": _NET, "prior": small_prior, "likelihood": likelihood, "method": method}
+            return short_evidence(likelihood, small_prior, guide)
         guide = guides.MeanField(init_rho=-3.0) if guide is None else guide
     trained = _trained_regression if task == "regression" else _trained_classification
     return trained(prior, guide) | {"likelihood": likelihood}
+
+
+def short_evidence(likelihood: Any, prior: Any = None, guide: Any = None) -> Parts:
+    """Return a layer of 50 units with one short start of the evidence framework, for real targets."""
+    method = shortened(EvidenceFramework(guide=_GUIDES["regression"] if guide is None else guide, starts=1))
+    prior = priors.Normal(scale="fan_in") if prior is None else prior
+    return {"net": _NET, "prior": prior, "likelihood": likelihood, "method": method}
 
 
 def shortened(method: Any) -> Any:

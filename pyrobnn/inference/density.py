@@ -16,9 +16,10 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import drawn_together, same_inputs
 from pyrobnn.inference import defaults
-from pyrobnn.inference.default_parts import Parts, is_skewed, make_model, parts_for, shortened
+from pyrobnn.inference.default_parts import Parts, is_skewed, make_model, parts_for, short_evidence, shortened
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
+from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.verdict.comparison import complaint
@@ -37,6 +38,8 @@ _COUNTS = (likelihoods.Poisson(), likelihoods.NegativeBinomial(dispersion="learn
 """For whole numbers that repeat. A density of any shape, trained on them, would pile up on these values."""
 _CHANCE = NormalDist().cdf(-2)
 """That a single rival without a gain is ahead by two standard errors; for several, it is shared (Bonferroni)."""
+_MOST_THOROUGH = defaults.MOST_EVIDENCE_ROWS["regression"]
+"""Rows up to which the evidence framework has many starts and rounds."""
 _OF_PART = "Of a fit to two thirds of the rows:"
 _LEAST_MASS = 1e-9
 """Probability of a whole number below which the difference of distribution functions has lost its digits."""
@@ -50,23 +53,21 @@ _GUIDE = guides.Laplace(structure="kron")
 
 
 @dataclasses.dataclass(frozen=True)
-class Density:
-    """A likelihood that predicts rows held out clearly better than the default parts do.
+class Gain:
+    """How much better rows held out are predicted than by the default parts.
 
     Attributes:
-        parts: the likelihood with a network, a prior and a method.
-        gain: how much higher its mean log score is, in nats a row.
-        error: the standard error of the gain over rows.
+        mean: how much higher their mean log score is, in nats a row.
+        error: its standard error over rows.
     """
 
-    parts: Parts
-    gain: float
+    mean: float
     error: float
 
     @property
     def reason(self) -> str:
-        """Why it was chosen, to follow the name of the likelihood in a sentence."""
-        return f", {self.gain:.2f} ± {self.error:.2f} nats a row better on rows held out than the default"
+        """Why a likelihood was chosen, to follow its name in a sentence."""
+        return f", {self.mean:.2f} ± {self.error:.2f} nats a row better on rows held out than the default"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,72 +75,72 @@ class Compared:
     """What rows held out say.
 
     Attributes:
-        density: the likelihood that is clearly better than that of the default parts, with parts that suit it; or None.
-        complaint: what is wrong with predictions of the rows held out by the parts that are taken (`complaint`), where
-            they were fitted without these rows; or None.
+        parts: the parts to take: a likelihood, with a network, a prior and a method.
+        gain: of a likelihood other than the default's; None where the default's is taken.
+        complaint: what is wrong with predictions of the rows held out by these parts (`complaint`), where they were
+            fitted without these rows; or None.
     """
 
-    density: Density | None = None
+    parts: Parts
+    gain: Gain | None = None
     complaint: str | None = None
 
 
-def compare_densities(data: Data, default: Parts, run: Run) -> Compared:
-    """Compare likelihoods where nobody chose one.
+def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = False) -> Compared:
+    """Compare likelihoods, and the ways of fitting a default one, where nobody chose them.
 
     Fits to two thirds of the rows are scored on the last third. A log-normal and a Gaussian are fitted by their default
-    parts, in fewer rounds; the better one becomes the default. Of the other likelihoods quick point estimates are
-    scored. If the best gains on the default's likelihood, both are fitted as they would be in the end: an ensemble of
-    five Laplace approximations, trained for as many steps as did best, and the default parts, first in fewer rounds,
-    and fully if the ensemble gains on that. A gain counts if it is above 0.02 nats a row and one standard error between
-    the first two, which have as many numbers; else 2.3 and 2.4 for the best of two and three rivals (Bonferroni).
+    parts, in fewer rounds up to 500 rows; from 500 to 2,000 rows the Gaussian also by one start of the evidence
+    framework. The best one becomes the default. Of the other likelihoods quick point estimates are scored. If the best
+    gains on the default's likelihood, both are fitted as they would be in the end: an ensemble of five Laplace
+    approximations, trained for as many steps as did best, and the default parts, first in fewer rounds, and fully if
+    the ensemble gains on that. A gain counts if it is above 0.02 nats a row and one standard error between defaults,
+    which have as many numbers; else 2.3 and 2.4 for the best of two and three rivals (Bonferroni).
 
     Args:
-        data: the rows to train on. Only some are looked at: standardised, targets in one column and without weights.
-            Positive targets with a tail, from 60 to 2,000 rows, get both a log-normal and a Gaussian. From
-            `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly distinct targets get the likelihoods of real numbers;
-            counts, which are whole numbers from 0 up that repeat, with a median below 100, get those of counts. They
-            are scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a density.
+        data: the rows to train on. Only some are looked at: standardised, and without weights. Other likelihoods are
+            for targets in one column. Positive targets with a tail, from 60 to 2,000 rows, get both a log-normal and a
+            Gaussian. From `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly distinct targets get the likelihoods of
+            real numbers; counts, which are whole numbers from 0 up that repeat, with a median below 100, get those of
+            counts. They are scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a density.
         default: the parts to beat.
         run: the seed, the device and the engine.
+        is_told: whether the likelihood was chosen, and only ways of fitting it are compared.
     """
-    shapes = _rivals(data, default)
-    if not shapes:
-        return Compared()
+    shapes = () if is_told else _rivals(data, default)
+    usual = [default, *_usual_rivals(data, default, is_told=is_told)]
+    if not shapes and len(usual) == 1:
+        return Compared(default)
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
-        return _better(data, default, shapes, dataclasses.replace(run, progress=False))
+        return _better(data, usual, shapes, dataclasses.replace(run, progress=False))
 
 
-def _better(data: Data, default: Parts, shapes: tuple[Any, ...], run: Run) -> Compared:
+def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], run: Run) -> Compared:
     (rows,), _ = drawn_together(same_inputs(data.x), [len(data) // 3], seed=derive(run.seed, "density"))
     is_held_out = torch.zeros(len(data), dtype=torch.bool)
     is_held_out[rows] = True
     judge = _Judge(data[~is_held_out], data[is_held_out], run, by_mass=shapes is _COUNTS)
-    usual_fit, density = None, None
-    if (other := next((shape for shape in shapes if shape in _USUAL), None)) is not None:
-        parts = parts_for("regression", likelihood=other, num_data=len(data), num_inputs=data.x[0].numel())
-        usual_fit, rival = (judge.fit(each | {"method": shortened(each["method"])}) for each in (default, parts))
-        gains = judge.scores(rival) - judge.scores(usual_fit)
-        mean, error = _mean(gains)
-        if mean > max(defaults.LEAST_GAIN_OF_DENSITY, error):
-            usual_fit, default, density = rival, parts, Density(parts, mean, error)
-    rivals = [shape for shape in shapes if shape not in _USUAL]
-    if usual_fit is not None and not rivals:
-        return judge.compared(usual_fit, density)
-    usual, _ = judge.quick(default["likelihood"])
-    tried = {shape: judge.quick(shape) for shape in rivals}
-    best = max(rivals, key=lambda shape: float(tried[shape][0].mean().nan_to_num(-math.inf)))
-    if not _is_clear(tried[best][0] - usual, len(rivals)):
-        if usual_fit is None and judge.by_mass:
-            usual_fit = judge.fit(default | {"method": shortened(default["method"])})
-        return Compared() if usual_fit is None else judge.compared(usual_fit, density)
-    parts = _ensemble_parts(best, tried[best][1])
-    ensemble = judge.fit(parts)
-    for method in (shortened(default["method"]), default["method"]):
-        usual_fit = judge.fit(default | {"method": method})
-        gains = judge.scores(ensemble) - judge.scores(usual_fit)
-        if not _is_clear(gains, len(rivals)):
-            return judge.compared(usual_fit, density)
-    return judge.compared(ensemble, Density(parts, *_mean(gains)))
+    default, usual_fit, gain = usual[0], None, None
+    in_fewer_rounds = len(data) <= _MOST_THOROUGH
+    if len(usual) > 1:
+        default, usual_fit, gain = judge.best(usual, in_fewer_rounds=in_fewer_rounds)
+    if shapes:
+        quick, _ = judge.quick(default["likelihood"])
+        tried = {shape: judge.quick(shape) for shape in shapes}
+        best = max(shapes, key=lambda shape: float(tried[shape][0].mean().nan_to_num(-math.inf)))
+        if _is_clear(tried[best][0] - quick, len(shapes)):
+            parts = _ensemble_parts(best, tried[best][1])
+            ensemble = judge.fit(parts)
+            methods = (shortened(default["method"]), default["method"])
+            known, later = usual_fit, (judge.fit(default | {"method": method}) for method in methods)
+            for usual_fit in later if known is None or in_fewer_rounds else [known]:
+                gains = judge.scores(ensemble) - judge.scores(usual_fit)
+                if not _is_clear(gains, len(shapes)):
+                    return judge.compared(default, usual_fit, gain)
+            return judge.compared(parts, ensemble, _mean(gains))
+    if usual_fit is None and judge.by_mass:
+        usual_fit = judge.fit(default | {"method": shortened(default["method"])})
+    return Compared(default, gain) if usual_fit is None else judge.compared(default, usual_fit, gain)
 
 
 def _ensemble_parts(likelihood: Any, steps: int) -> Parts:
@@ -184,10 +185,21 @@ class _Judge:
         model = make_model(parts["net"], parts["prior"], parts["likelihood"], self.train)
         return fit_in_silence(model, self.train, parts["method"], dataclasses.replace(self.run, **options))
 
-    def compared(self, posterior: Any, density: Density | None = None) -> Compared:
+    def best(self, usual: list[Parts], *, in_fewer_rounds: bool) -> tuple[Parts, Any, Gain | None]:
+        """Return the best parts, their fit, and what another likelihood gains on the first."""
+        fits = [self.fit(each | ({"method": shortened(each["method"])} if in_fewer_rounds else {})) for each in usual]
+        scores, taken = [self.scores(fit) for fit in fits], 0
+        for index in range(1, len(usual)):
+            gain = _mean(scores[index] - scores[taken])
+            if gain.mean > max(defaults.LEAST_GAIN_OF_DENSITY, gain.error):
+                taken = index
+        is_other = usual[taken]["likelihood"] != usual[0]["likelihood"]
+        return usual[taken], fits[taken], _mean(scores[taken] - scores[0]) if is_other else None
+
+    def compared(self, parts: Parts, posterior: Any, gain: Gain | None) -> Compared:
         """Return what is taken, with the complaint about its fit."""
         text = complaint(posterior, self.train, self.rest)
-        return Compared(density, text and f"{_OF_PART} {text}")
+        return Compared(parts, gain, text and f"{_OF_PART} {text}")
 
     def scores(self, posterior: Any) -> Tensor:
         """Return the log score of each row held out."""
@@ -201,27 +213,41 @@ class _Judge:
 
 
 def _rivals(data: Data, default: Parts) -> tuple[Any, ...]:
-    """Return the likelihoods to compare with the default's; none for data that are not suited."""
+    """Return the likelihoods of any shape or of counts to compare with a default; none for data not suited."""
     y = data.y.double()
-    if y.ndim > 1 or data.weights is not None or not data.standardize:
-        return ()
-    is_count = bool((y >= 0).all()) and torch.equal(y, y.round()) and y.median() < LEAST_AMOUNT
     are_many, are_distinct = len(y) >= defaults.FEWEST_ROWS_OF_DENSITY, len(y.unique()) > len(y) / 2
-    if is_count and not are_distinct:
-        return _COUNTS if are_many else ()
-    shapes = _SHAPES if are_many and are_distinct and data.y.is_floating_point() else ()
-    has_rows = _FEWEST_AMOUNTS <= len(y) <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE
-    are_amounts = has_rows and not is_count and is_skewed(data.y, _TAIL)
-    return (*(one for one in _USUAL if are_amounts and one != default["likelihood"]), *shapes)
+    if y.ndim > 1 or data.weights is not None or not data.standardize or not are_many:
+        return ()
+    if _are_counts(y) and not are_distinct:
+        return _COUNTS
+    return _SHAPES if are_distinct and data.y.is_floating_point() else ()
+
+
+def _usual_rivals(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
+    """Return other default parts: a log-normal and a Gaussian for amounts, and a second way to fit a Gaussian."""
+    y = data.y.double()
+    if data.weights is not None or not data.standardize or y.numel() > defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
+        return []
+    are_counts = y.ndim == 1 and _are_counts(y)
+    are_amounts = y.ndim == 1 and len(y) >= _FEWEST_AMOUNTS and not are_counts and is_skewed(data.y, _TAIL)
+    of_amounts = _USUAL if are_amounts and not is_told else ()
+    rows, columns = len(data), data.x[0].numel()
+    wanted = [one for one in of_amounts if one != default["likelihood"]]
+    others = [parts_for("regression", likelihood=one, num_data=rows, num_inputs=columns) for one in wanted]
+    trained = [each for each in (default, *others) if isinstance(each["method"], MarginalLikelihood)]
+    return others + [short_evidence(each["likelihood"]) for each in trained]
+
+
+def _are_counts(y: Tensor) -> bool:
+    return bool((y >= 0).all()) and torch.equal(y, y.round()) and bool(y.median() < LEAST_AMOUNT)
 
 
 def _is_clear(gains: Tensor, num_rivals: int) -> bool:
     """Return whether the best of several gains more than chance gives the best."""
-    mean, error = _mean(gains)
+    gain = _mean(gains)
     errors = NormalDist().inv_cdf(1 - _CHANCE / num_rivals)
-    return mean > max(defaults.LEAST_GAIN_OF_DENSITY, errors * error)
+    return gain.mean > max(defaults.LEAST_GAIN_OF_DENSITY, errors * gain.error)
 
 
-def _mean(gains: Tensor) -> tuple[float, float]:
-    """Return the mean and its standard error."""
-    return float(gains.mean()), float(gains.std()) / math.sqrt(len(gains))
+def _mean(gains: Tensor) -> Gain:
+    return Gain(float(gains.mean()), float(gains.std()) / math.sqrt(len(gains)))

@@ -25,7 +25,7 @@ from pyrobnn.inference import SVI, default_parts
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.default_parts import PARTS
-from pyrobnn.inference.density import Density, compare_densities
+from pyrobnn.inference.density import Compared, Gain, compare_densities
 from pyrobnn.inference.method import Run
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.data_section import DataSpec
@@ -157,8 +157,8 @@ class RunSpec:
         resolve_device(self.fit.device)
         dataset = self.data.load(None if self.likelihood is None else _task_of(self.likelihood))
         train, test = dataset.split(self.data.split)
-        density = self._density(dataset, train)
-        spec = self._resolved(dataset, density)
+        compared = self._compared(dataset, train)
+        spec = self._resolved(dataset, compared.parts)
         spec.to_toml()
         check_size(spec.net)
         validation = None
@@ -172,22 +172,23 @@ class RunSpec:
             raise InputError(f"{dataset.name}: {error}") from None
         said = "[data] task" if self.data.task else "the likelihood" if self.likelihood and self.data.path else ""
         because = f", as {said} asks" if said else ""
-        return Prepared(spec, dataset, train, validation, test, bnn, because, self.likelihood is not None, density)
+        is_told = self.likelihood is not None
+        return Prepared(spec, dataset, train, validation, test, bnn, because, is_told, compared.gain)
 
-    def _density(self, dataset: Dataset, train: Data) -> Density | None:
-        """Return the likelihood that is better than the default's on rows of the training data, if no part is given.
+    def _compared(self, dataset: Dataset, train: Data) -> Compared:
+        """Return the parts for the data: those that are better on rows of the training data, where none is given.
 
         A validation part is a choice of SVI, which the comparison would not keep; its rows are not for choices.
         """
-        given = (self.net, self.prior, self.guide, self.likelihood, self.fit.method, self.data.validation)
+        default = self.parts_for(dataset.task, **_known(dataset))
+        given = (self.net, self.prior, self.guide, self.fit.method, self.data.validation)
         if dataset.task == "classification" or any(part is not None for part in given) or self.fit.settings:
-            return None
+            return Compared(default)
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
-        return compare_densities(train, self.parts_for(dataset.task, **_known(dataset)), run).density
+        return compare_densities(train, default, run, is_told=self.likelihood is not None)
 
-    def _resolved(self, dataset: Dataset, density: Density | None) -> "RunSpec":
+    def _resolved(self, dataset: Dataset, parts: dict[str, Any]) -> "RunSpec":
         """Return the spec with the parts that it leaves out and the widths of the network filled in."""
-        parts = self.parts_for(dataset.task, **_known(dataset)) if density is None else density.parts
         likelihood = parts["likelihood"]
         _check_task(dataset, likelihood)
         method = self.fit.method or methods.with_settings(parts["method"], self.fit.settings)
@@ -250,7 +251,7 @@ class Prepared:
         bnn: the model.
         because: the source of the task, if it does not follow from the data.
         is_told: whether the likelihood was given.
-        density: why the likelihood is another than the default, if it is.
+        gain: of a likelihood other than the default.
     """
 
     spec: RunSpec
@@ -261,7 +262,7 @@ class Prepared:
     bnn: BNN
     because: str = ""
     is_told: bool = False
-    density: Density | None = None
+    gain: Gain | None = None
 
     @property
     def sentence(self) -> str:
@@ -282,8 +283,8 @@ class Prepared:
 
     @property
     def _skewed(self) -> str:
-        if self.density is not None:
-            return f"{self.density.reason} (`--set likelihood.type=gaussian` takes it otherwise)"
+        if self.gain is not None:
+            return f"{self.gain.reason} (`--set likelihood.type=gaussian` takes it otherwise)"
         y, name = self.dataset.data.y, self.dataset.data.target_name
         if not default_parts.is_skewed(y):
             return ""
