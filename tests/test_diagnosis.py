@@ -15,7 +15,7 @@ from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import StudentT
-from pyrobnn.verdict.remedies import Fitted, amounts, heavier_tails, open_to, other_guide
+from pyrobnn.verdict.remedies import Fitted, amounts, heavier_tails, open_to, other_guide, other_noise
 
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3
 TESTED = {"bias", "spread", "coverage", "noise", "surprise", "confidence"}
@@ -267,6 +267,20 @@ def test_remedies_of_noise_by_the_likelihood_and_the_targets():
     assert heavy.settings == ("likelihood.df=2.5",)
     assert heavier_tails(fitted(bnn.likelihoods.StudentT(scale=1.0, df=2.5), y)) is None
     assert heavier_tails(fitted(known, y)) is None
+
+
+def test_other_noise_gets_a_method_that_measures_it():
+    """The marginal likelihood tunes Gaussian noise only: under Student-t noise 88 % of 1,400 rows lay within 95 %."""
+    y = torch.randn(40, generator=torch.Generator().manual_seed(0))
+    model = bnn.BNN(nn.Linear(1, 1), prior="normal")
+    tuned = bnn.MarginalLikelihood(bnn.SVI(guide="laplace", steps=1), rounds=1)
+    for method, few, many in (
+        (tuned, ("fit.type=evidence_framework", "fit.starts=1"), ("fit.type=svi", "guide.type=mean_field")),
+        (bnn.EvidenceFramework(starts=1, rounds=1), (), ()),
+    ):
+        posterior = bnn.fit(model, bnn.Data(y[:, None], y), method, progress=False)
+        assert other_noise(Fitted(posterior, y)).settings == ("likelihood.type=student_t", *few)
+        assert other_noise(Fitted(posterior, y.repeat(51))).settings == ("likelihood.type=student_t", *many)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "student_t", "poisson"])

@@ -17,13 +17,13 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
 
     Every part may be a setting or its name, and the settings of parts are parameters too, such as net__hidden,
     guide__rank or method__method__lr, for searches. With nothing given, prior precisions and noise are tuned by the
-    evidence of a Laplace approximation: up to 500 rows by `EvidenceFramework`, above that by `MarginalLikelihood`
-    (Immer et al. 2021).
+    evidence of a Laplace approximation: up to 500 rows by `EvidenceFramework`, above 2,000 by `MarginalLikelihood`
+    (Immer et al. 2021), between them by the one that predicts rows held out better.
 
     See docs/how-to/scikit-learn.md.
 
     Args:
-        net: the network, if None, in double precision, with one hidden layer of 50 units up to 500 rows, else two.
+        net: the network, if None, in double precision, with one or two hidden layers of 50 units.
             Widths that are left out follow from the data.
         prior: the prior of the weights; Normal("fan_in") if None.
         likelihood: the distribution of targets. None means Gaussian with measured noise, or log-normal for positive

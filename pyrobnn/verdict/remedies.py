@@ -24,6 +24,10 @@ _HEAVY = 2.5
 _OF_MODES = {"evidence_framework", "marginal_likelihood"}
 _OF_MEAN_FIELD = ("fit.type=svi", "guide.type=mean_field")
 """Modes, with outputs of their own for the noise, make it far too small; a mean-field guide does not."""
+_MOST_OF_EVIDENCE = 2_000
+"""Rows up to which the evidence framework is short, as `inference.defaults` has it."""
+_OF_EVIDENCE = ("fit.type=evidence_framework", "fit.starts=1")
+"""The marginal likelihood tunes only Gaussian noise. Other noise is trained along, and networks memorise targets."""
 _VARYING = ("likelihood.type=gaussian", "likelihood.scale=heteroscedastic")
 _SOME_SKEW = 1.0
 """Skewness from which a log-normal is tried for positive targets."""
@@ -65,6 +69,14 @@ class Fitted:
     def likelihood(self) -> str:
         """The type of the likelihood; empty for one that is no setting."""
         return str(self.table("likelihood").get("type", ""))
+
+    @property
+    def of_other_noise(self) -> tuple[str, ...]:
+        """The changes to the method that noise other than Gaussian needs; none where it measures such noise."""
+        if "marginal_likelihood" not in self.types:
+            return ()
+        are_few = self.y is not None and self.y.numel() <= _MOST_OF_EVIDENCE
+        return _OF_EVIDENCE if are_few else _OF_MEAN_FIELD
 
     def table(self, part: str) -> Table:
         """Return the settings of a part; an empty table for one that is no setting."""
@@ -156,7 +168,9 @@ def amounts(fit: Fitted) -> Remedy | None:
     if fit.likelihood != "gaussian" or fit.noise == "heteroscedastic" or fit.y is None or not _is_positive(fit.y):
         return None
     words = "take a log-normal, whose errors are in per cent, as all targets are positive"
-    return Remedy(f"{words}, `likelihood=bnn.likelihoods.LogNormal()`", words, ("likelihood.type=log_normal",))
+    return Remedy(
+        f"{words}, `likelihood=bnn.likelihoods.LogNormal()`", words, ("likelihood.type=log_normal", *fit.of_other_noise)
+    )
 
 
 def other_noise(fit: Fitted) -> Remedy | None:
@@ -168,7 +182,7 @@ def other_noise(fit: Fitted) -> Remedy | None:
     return Remedy(
         "look for outliers, and take noise with heavy tails, `likelihood=bnn.likelihoods.StudentT()`",
         "look for outliers, and take noise with heavy tails",
-        ("likelihood.type=student_t",),
+        ("likelihood.type=student_t", *fit.of_other_noise),
     )
 
 
