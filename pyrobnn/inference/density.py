@@ -108,7 +108,7 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
         is_told: whether the likelihood was chosen, and only ways of fitting it are compared.
     """
     shapes = () if is_told else _rivals(data, default)
-    usual = [default, *_usual_rivals(data, default, is_told=is_told)]
+    usual = _usual(data, default, is_told=is_told)
     if not shapes and len(usual) == 1:
         return Compared(default)
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
@@ -223,19 +223,24 @@ def _rivals(data: Data, default: Parts) -> tuple[Any, ...]:
     return _SHAPES if are_distinct and data.y.is_floating_point() else ()
 
 
-def _usual_rivals(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
-    """Return other default parts: a log-normal and a Gaussian for amounts, and a second way to fit a Gaussian."""
+def _usual(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
+    """Return the default parts that compete: a log-normal and a Gaussian for amounts, and two ways to fit a Gaussian.
+
+    Of two that are as good the first is taken.
+    """
     y = data.y.double()
     if data.weights is not None or not data.standardize or y.numel() > defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
-        return []
+        return [default]
     are_counts = y.ndim == 1 and _are_counts(y)
     are_amounts = y.ndim == 1 and len(y) >= _FEWEST_AMOUNTS and not are_counts and is_skewed(data.y, _TAIL)
-    of_amounts = _USUAL if are_amounts and not is_told else ()
     rows, columns = len(data), data.x[0].numel()
-    wanted = [one for one in of_amounts if one != default["likelihood"]]
+    wanted = [one for one in _USUAL if are_amounts and not is_told and one != default["likelihood"]]
     others = [parts_for("regression", likelihood=one, num_data=rows, num_inputs=columns) for one in wanted]
-    trained = [each for each in (default, *others) if isinstance(each["method"], MarginalLikelihood)]
-    return others + [short_evidence(each["likelihood"]) for each in trained]
+    usual = []
+    for each in (default, *others):
+        is_trained = isinstance(each["method"], MarginalLikelihood)
+        usual += [short_evidence(each["likelihood"]), each] if is_trained else [each]
+    return usual
 
 
 def _are_counts(y: Tensor) -> bool:
