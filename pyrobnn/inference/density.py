@@ -120,24 +120,17 @@ def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], run: Run) -
     is_held_out = torch.zeros(len(data), dtype=torch.bool)
     is_held_out[rows] = True
     judge = _Judge(data[~is_held_out], data[is_held_out], run, by_mass=shapes is _COUNTS)
-    default, usual_fit, gain = usual[0], None, None
     in_fewer_rounds = len(data) <= _MOST_THOROUGH
-    if len(usual) > 1:
-        default, usual_fit, gain = judge.best(usual, in_fewer_rounds=in_fewer_rounds)
-    if shapes:
-        quick, _ = judge.quick(default["likelihood"])
-        tried = {shape: judge.quick(shape) for shape in shapes}
-        best = max(shapes, key=lambda shape: float(tried[shape][0].mean().nan_to_num(-math.inf)))
-        if _is_clear(tried[best][0] - quick, len(shapes)):
-            parts = _ensemble_parts(best, tried[best][1])
-            ensemble = judge.fit(parts)
-            methods = (shortened(default["method"]), default["method"])
-            known, later = usual_fit, (judge.fit(default | {"method": method}) for method in methods)
-            for usual_fit in later if known is None or in_fewer_rounds else [known]:
-                gains = judge.scores(ensemble) - judge.scores(usual_fit)
-                if not _is_clear(gains, len(shapes)):
-                    return judge.compared(default, usual_fit, gain)
-            return judge.compared(parts, ensemble, _mean(gains))
+    default, usual_fit, gain = judge.best(usual, in_fewer_rounds=in_fewer_rounds)
+    if (parts := judge.clear_shape(default["likelihood"], shapes)) is not None:
+        ensemble = judge.fit(parts)
+        tried = (default | {"method": method} for method in (shortened(default["method"]), default["method"]))
+        is_final = usual_fit is not None and not in_fewer_rounds
+        for fitted in [usual_fit] if is_final else (judge.fit(each) for each in tried):
+            gains = judge.scores(ensemble) - judge.scores(fitted)
+            if not _is_clear(gains, len(shapes)):
+                return judge.compared(default, fitted, gain)
+        return judge.compared(parts, ensemble, _mean(gains))
     if usual_fit is None and judge.by_mass:
         usual_fit = judge.fit(default | {"method": shortened(default["method"])})
     return Compared(default, gain) if usual_fit is None else judge.compared(default, usual_fit, gain)
@@ -186,7 +179,9 @@ class _Judge:
         return fit_in_silence(model, self.train, parts["method"], dataclasses.replace(self.run, **options))
 
     def best(self, usual: list[Parts], *, in_fewer_rounds: bool) -> tuple[Parts, Any, Gain | None]:
-        """Return the best parts, their fit, and what another likelihood gains on the first."""
+        """Return the best parts, their fit if there are several, and what another likelihood gains on the first."""
+        if len(usual) == 1:
+            return usual[0], None, None
         fits = [self.fit(each | ({"method": shortened(each["method"])} if in_fewer_rounds else {})) for each in usual]
         scores, taken = [self.scores(fit) for fit in fits], 0
         for index in range(1, len(usual)):
@@ -195,6 +190,16 @@ class _Judge:
                 taken = index
         is_other = usual[taken]["likelihood"] != usual[0]["likelihood"]
         return usual[taken], fits[taken], _mean(scores[taken] - scores[0]) if is_other else None
+
+    def clear_shape(self, likelihood: Any, shapes: tuple[Any, ...]) -> Parts | None:
+        """Return parts for the best of several likelihoods, if quick fits of it and of another differ clearly."""
+        if not shapes:
+            return None
+        quick, _ = self.quick(likelihood)
+        tried = {shape: self.quick(shape) for shape in shapes}
+        best = max(shapes, key=lambda shape: float(tried[shape][0].mean().nan_to_num(-math.inf)))
+        scores, steps = tried[best]
+        return _ensemble_parts(best, steps) if _is_clear(scores - quick, len(shapes)) else None
 
     def compared(self, parts: Parts, posterior: Any, gain: Gain | None) -> Compared:
         """Return what is taken, with the complaint about its fit."""
