@@ -147,20 +147,37 @@ def test_effects_of_a_linear_model_are_lines_with_its_slopes():
     assert len({axis.get_ylim() for axis in figure.axes}) == 1
 
 
+def test_the_legend_of_effects_says_where_a_band_is_too_narrow_to_be_seen(two):
+    posterior, data = two
+    point = posterior.bnn.fit(data, guide="map", steps=20, seed=0, progress=False)
+    names = [
+        [text.get_text() for text in plots.effects(one, data, num_draws=20).legends[0].get_texts()]
+        for one in (posterior, point)
+    ]
+    assert names == [["epistemic, ±2 sd", "mean"], ["epistemic, ±2 sd: narrower than the line", "mean"]]
+
+
+def test_a_sole_input_without_a_name_is_x(line):
+    posterior, data = line
+    named = bnn.Data(data.x, data.y, feature_names=["hours"])
+    assert [plots.fit_1d(posterior, one).axes[0].get_xlabel() for one in (data, named)] == ["x", "hours"]
+
+
 def test_effects_of_classes_are_probabilities_of_the_rare_one(two):
     posterior, data = two
     rare = bnn.Data(data.x, (data.x[:, 0] > 1.5).long())
-    axis = plots.effects(posterior, data, num_draws=20).axes[0]
-    assert axis.get_ylabel() == "P(class 1)"
+    figure = plots.effects(posterior, data, num_draws=20)
+    axis = figure.axes[0]
+    assert figure.get_supylabel() == "P(class 1)"
     up = labelled(axis, "mean").get_ydata()
     assert up[0] < up[-1]  # class 1 where x0 is above 0
     low, high = edges(labelled(axis, "epistemic, ±2 sd"), labelled(axis, "mean").get_xdata())
     assert low.min() >= 0
     assert high.max() <= 1
     flipped = bnn.Data(rare.x, 1 - rare.y)
-    axis = plots.effects(posterior, flipped, num_draws=20, class_names=["yes", "no"]).axes[0]
-    assert axis.get_ylabel() == "P('yes')"
-    np.testing.assert_allclose(labelled(axis, "mean").get_ydata(), 1 - up, atol=1e-5)
+    figure = plots.effects(posterior, flipped, num_draws=20, class_names=["yes", "no"])
+    assert figure.get_supylabel() == "P('yes')"
+    np.testing.assert_allclose(labelled(figure.axes[0], "mean").get_ydata(), 1 - up, atol=1e-5)
     with pytest.raises(bnn.InputError, match=r"`effects` draws the columns of a table, got x of shape"):
         plots.effects(posterior, bnn.Data(torch.zeros(2, 1, 2), [0, 1]))
 
@@ -242,7 +259,7 @@ def test_prior_posterior_shows_the_closed_form_prior_and_the_drawn_posterior(lin
     posterior, data = line
     scale, *functions = plots.prior_posterior(posterior, data, num_draws=400).axes
     assert heading(scale) == "likelihood.scale"
-    assert [heading(axis) for axis in functions][::3] == ["f at x0 = -0.5", "f at x0 = 0.5"]
+    assert [heading(axis) for axis in functions][::3] == ["f at x = -0.5", "f at x = 0.5"]
     inside = stats.truncnorm(stats.norm.ppf(0.025), stats.norm.ppf(0.975)).std()
     for axis, x in zip(functions, data.x[[0, 4, 7, 11]], strict=True):
         sd = np.sqrt(1 + float(x) ** 2)

@@ -134,7 +134,7 @@ def test_scores_stand_with_standard_error_and_meaning(regression, drawn):
     scores = {"rmse": Score(1.2345, 0.056, higher_is_better=False), "own": Score(3.0, 1.0, higher_is_better=True)}
     rendered = render(posterior, train=train, test=None, scores=scores, diagnosis=GOOD, spec=None, manifest={})
     text = flat_text(rendered)
-    assert f"rmse1.234± 0.056{words.SCORE_MEANINGS['rmse']}" in text
+    assert f"typical error (RMSE)1.234± 0.056{words.SCORE_MEANINGS['rmse']}" in text
     assert "own3.0± 1.0Higher is better." in text
     assert "Manifest" not in text
     assert "Gaussian(scale=0.5)" in text
@@ -155,12 +155,24 @@ def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression,
     worse = Diagnosis((Finding("baseline", "warning", "No better than a constant."), *BAD.findings), 0.01)
     options = {"train": train, "test": None, "scores": scores, "spec": None, "manifest": {}, "diagnosis": worse}
     text = flat_text(render(posterior, baselines={"constant": simple}, **options))
-    assert "standard errorconstantmeaning" in text
+    assert "± standard errorconstantmeaning" in text
     assert "± 0.10constant 2.35Root mean" in text
     assert "± 0.10constant –Share of" in text
     first = text.index("Do not trust it yet: a simpler model predicts as well or better (2 of 3 checks warn).")
     assert first < text.index("No better than a constant.") < text.index("Predictions are too narrow.")
     assert first < text.index("uncertain weights")
+
+
+def test_the_scores_that_matter_most_stand_first_and_the_others_are_folded(drawn):
+    x = torch.linspace(-1, 1, 24)[:, None]
+    data = bnn.Data(x, x[:, 0])
+    rendered = report(fitted(data, bnn.likelihoods.Gaussian(scale=0.5)), data)
+    first, _, others = rendered.html.partition("<summary>14 more scores</summary>")
+    names = re.findall(r"<tr><th>(.*?)</th><td class=\"number\">", first)
+    told = ["variance explained (R²)", "typical error (RMSE)", "log score", "targets in 95 % intervals"]
+    assert names == [*told, "width of 95 % intervals"]
+    assert "<tr><th>crps</th>" in others
+    assert '<td class="number"></td><td class="meaning">Mean width of the 95 %' in first  # without an error
 
 
 def test_every_score_has_its_meaning(regression, classification):
@@ -373,7 +385,7 @@ def test_the_two_sentences_stand_above_all_else(page):
 def test_all_but_sentences_and_two_pictures_is_folded(page):
     seen, folded = sections(page)
     assert "<h2>" not in seen.replace("<h2>Predictions</h2>", "").replace("<h2>Calibration</h2>", "")
-    for heading in ("Scores on 12", "Is the fit credible?", "How far the fit", "Data", "Settings"):
+    for heading in ("Scores on 12", "Is the fit credible?", "Data", "For experts"):
         assert f"<summary><h2>{heading}" in folded
 
 
@@ -461,7 +473,8 @@ def test_two_pictures_are_seen_at_once_and_the_others_are_folded(page):
     seen, folded = sections(page)
     assert titles(seen) == ["Predictions", "Calibration"]
     assert titles(folded) == ["Training", "Weights"]
-    assert "2 more pictures" in folded
+    assert "more picture" not in folded
+    assert folded.index("For experts") < folded.index('alt="Training')
 
 
 def test_tables_show_the_importance_of_their_columns(drawn):

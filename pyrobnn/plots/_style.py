@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.registry import backend_registry
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, ScalarFormatter
 from matplotlib.transforms import ScaledTranslation
 from torch import Tensor
 
@@ -27,12 +28,39 @@ _PLAIN = (-4, 5)
 """Powers of ten between which ticks are written out; longer labels would run into each other."""
 _LEAST_SPAN = 0.05
 """Range of an axis, as a share of its largest number, from which three digits tell its ticks apart."""
+_BETWEEN = 0.08
+"""Room above and below each of several panels, in inches."""
 _LONGEST_NAME = 24
 _LABEL_INCHES = 0.42
 """How far the ticks and the label of an axis reach."""
 
 
 _WITHOUT_WINDOWS = (None, "nbagg", "webagg")
+
+
+class InThousands(ScalarFormatter):
+    """Numbers of an axis, large ones as 250 k and 1.2 M unless they differ by little only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_powerlimits(_PLAIN)
+        self._large = EngFormatter()
+        self._is_large = False
+
+    def set_locs(self, locs: Any) -> None:
+        """Note the places of the ticks, and whether they are large."""
+        low, high = sorted(self.axis.get_view_interval())  # type: ignore[union-attr]
+        size = max(abs(low), abs(high))
+        self._is_large = size >= 10 ** _PLAIN[1] and high - low > _LEAST_SPAN * size
+        super().set_locs(locs)
+
+    def get_offset(self) -> str:
+        """Return the factor beside the axis, which large numbers do not need."""
+        return "" if self._is_large else super().get_offset()
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """Return the label of a tick."""
+        return self._large(x, pos) if self._is_large else super().__call__(x, pos)
 
 
 class Picture(Figure):
@@ -103,9 +131,12 @@ def grid(num: int, most_columns: int, panel: tuple[float, float] = PANEL) -> tup
     plt = pyplot_with_windows()
     figure = Picture(**options) if plt is None else plt.figure(FigureClass=Picture, **options)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    if rows > 1:
+        figure.set_layout_engine("constrained", h_pad=_BETWEEN)
     for axis in axes[:num]:
         tidy(axis)
-        axis.ticklabel_format(scilimits=_PLAIN)
+        axis.xaxis.set_major_formatter(InThousands())
+        axis.yaxis.set_major_formatter(InThousands())
     for axis in axes[num:]:
         axis.remove()
     return figure, axes[:num]
@@ -120,12 +151,10 @@ def tidy(axis: Axes) -> None:
     axis.yaxis.label.set_fontsize(10)
 
 
-def in_thousands(axis: Axes) -> None:
-    """Write large numbers on both axes as 250 k and 1.2 M, unless they differ by little only."""
-    for one, (low, high) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
-        size = max(abs(low), abs(high))
-        if size >= 10 ** _PLAIN[1] and high - low > _LEAST_SPAN * size:
-            one.set_major_formatter(EngFormatter())
+def in_percent(side: Axis) -> None:
+    """Write shares along an axis as 5 % and 10 %, at few places."""
+    side.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    side.set_major_formatter(lambda share, _: f"{100 * share:g} %")
 
 
 def title(axis: Axes, text: str) -> None:

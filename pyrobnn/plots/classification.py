@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -12,14 +13,14 @@ from pyrobnn import metrics
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import reliability_bins
-from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE, SHADES
+from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import SQUARE, Layout, as_array, legend, one_panel, panels, plain, title
 from pyrobnn.plots.rare_class import class_words, draw_frequencies, draw_separation, rare_of, rare_words, usual_class
 from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
-_MOST_NAMES, _MOST_COUNTS = 20, 12
-"""Classes that are named, and classes whose counts have room."""
+_MOST_NAMES, _MOST_COUNTS, _MOST_SHARES = 20, 12, 5
+"""Classes that are named, and classes whose counts, and shares, have room."""
 _FOOT = 0.1
 """Share of the height that the counts at the foot take."""
 _MOST_LETTERS = 24
@@ -105,7 +106,8 @@ def confusion(
 ) -> Figure:
     """Draw how often each class was predicted where each class was observed (`pyrobnn.metrics.confusion`).
 
-    Cells are dark where a large share of an observed class lies. Counts are written up to 12 classes.
+    Right predictions are blue, wrong ones orange; a cell is strong in colour where a large share of an observed class
+    lies. Counts are written up to 12 classes, and shares up to 5.
 
     Args:
         prediction: a prediction of classes.
@@ -128,7 +130,12 @@ def confusion(
     counts, names = table.to_numpy(), [plain(name) for name in table.index]
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     figure, axis = one_panel(ax, SQUARE)
-    axis.imshow(share, cmap=SHADES, vmin=0, vmax=1)
+    is_right = np.eye(len(names), dtype=bool)
+    full = np.where(is_right[..., None], to_rgb(BLUE), to_rgb(ORANGE))
+    axis.imshow(1 - share[..., None] * (1 - full), aspect="auto")
+    gaps = np.arange(1, len(names)) - 0.5
+    axis.hlines(gaps, -0.5, len(names) - 0.5, color="white", linewidth=3)
+    axis.vlines(gaps, -0.5, len(names) - 0.5, color="white", linewidth=3)
     shown = range(0, len(names), -(-len(names) // _MOST_NAMES))
     is_long = sum(len(names[label]) for label in shown) > _MOST_LETTERS
     axis.set_xticks(shown, [names[label] for label in shown])
@@ -138,8 +145,9 @@ def confusion(
         label.set(ha="right", rotation_mode="anchor")
     if len(names) <= _MOST_COUNTS:
         for (row, column), count in np.ndenumerate(counts):
-            color = "white" if share[row, column] > 0.5 else INK if count else GREY
-            axis.text(column, row, str(count), ha="center", va="center", color=color, fontsize=9)
+            color = "white" if row == column and share[row, column] > 0.5 else INK if count else GREY
+            part = f"\n{100 * share[row, column]:.0f} %" if count and len(names) <= _MOST_SHARES else ""
+            axis.text(column, row, f"{count}{part}", ha="center", va="center", color=color, fontsize=9)
     axis.set(xlabel=f"predicted {plain(target)}", ylabel=f"observed {plain(target)}")
     title(axis, f"Confusion: {_heading(counts, class_words(class_names, len(names)))}")
     return figure

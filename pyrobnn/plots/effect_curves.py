@@ -16,7 +16,7 @@ from pyrobnn._core.table_cells import MARK
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, LIGHT_BLUE
-from pyrobnn.plots._style import as_array, band, first_column, grid, in_thousands, plain
+from pyrobnn.plots._style import as_array, band, first_column, grid, plain
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.plots.rare_class import class_words, rare_words, usual_class
 from pyrobnn.posterior.asked import refuses_others
@@ -31,6 +31,8 @@ _MOST_ROWS, _MOST_COLUMNS, _ACROSS = 100, 6, 2
 _PANEL = (2.9, 2.3)
 _CENTRAL = (0.02, 0.98)
 """Quantiles, of the examples or of their different values, between which a curve is drawn: outside are few."""
+_SEEN = 0.06
+"""Share of the range of all curves from which on a band is wider than its line."""
 _MARGIN, _BESIDE = 0.05, 0.08
 """Free shares of the axes: above and below all curves, and between a curve and what is missing."""
 
@@ -80,7 +82,7 @@ def effects(
     examples = x[np.linspace(0, len(x) - 1, min(_MOST_ROWS, len(x))).round().astype(int)]
     columns = [*(groups or {name: [i] for i, name in enumerate(data.feature_names)}).items()][:_MOST_COLUMNS]
     figure, axes = grid(len(columns), _ACROSS, _PANEL)
-    ends = []
+    ends, widest = [], 0.0
     for axis, (name, positions) in zip(axes, columns, strict=True):
         places = list(positions)
         levels = _levels(x[:, places], [data.feature_names[place] for place in places], name)
@@ -93,18 +95,21 @@ def effects(
         limits = (0.0, 1.0) if prediction.is_classification else (-np.inf, np.inf)
         low, high = np.clip([mean - reach, mean + reach], *limits)
         ends += [low.min(), high.max()]
+        widest = max(widest, float((high - low).max()))
         start = (first_days or {}).get(name)
         _draw(axis, levels, mean, low, high, first_day=start)
         is_part = len(levels.places) > _MOST_VALUES and start is None
         axis.set_xlabel(plain(data.feature_names[places[0]] if is_part else name))
-        axis.yaxis.set_major_locator(MaxNLocator(5))
+        axis.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     margin = _MARGIN * (max(ends) - min(ends)) or 1.0
     for number, axis in enumerate(axes):
         axis.set_ylim(min(ends) - margin, max(ends) + margin)
-        axis.set_ylabel("" if number % _ACROSS else label)
-        in_thousands(axis)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False, fontsize=8.5)
+        axis.tick_params(labelleft=number % _ACROSS == 0)
+    figure.supylabel(label, fontsize=10)
+    handles, (spread, mean_name) = axes[0].get_legend_handles_labels()
+    narrow = "" if widest > _SEEN * (max(ends) - min(ends)) else ": narrower than the line"
+    names = [f"{spread}{narrow}", mean_name]
+    figure.legend(handles, names, loc="outside upper center", ncols=2, frameon=False, fontsize=8.5)
     return figure
 
 

@@ -123,7 +123,13 @@ def draw_data(axis: Axes, data: Data) -> None:
         mew=0.5 if len(data) <= _MANY else 0,
         label="data",
     )
-    axis.set(xlabel=plain((data.feature_names or ("x",))[0]), ylabel=plain(data.target_name))
+    axis.set(xlabel=input_name(data), ylabel=plain(data.target_name))
+
+
+def input_name(data: Data) -> str:
+    """Return the name of a sole input: "x" where the data were given without one."""
+    name = (data.feature_names or ("x",))[0]
+    return "x" if name == "x0" else plain(name)
 
 
 def draw_bands(axis: Axes, x: np.ndarray, prediction: Prediction) -> None:

@@ -14,7 +14,7 @@ from pyrobnn._core.checks import as_targets
 from pyrobnn.diagnostics.simulation import VsbcReport
 from pyrobnn.plots._arviz import arviz_figure
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
-from pyrobnn.plots._style import band, first_column, grid, legend, legend_below, one_panel, plain, title
+from pyrobnn.plots._style import TALL, band, first_column, grid, legend, legend_below, one_panel, plain, title
 from pyrobnn.plots.rare_class import usual_class
 from pyrobnn.plots.regression import draw_coverage
 from pyrobnn.plots.uncertainty import distance_from_uniform
@@ -85,6 +85,8 @@ def predictive_check(
     name = plain(target)
     axis.set(xlabel=name, ylabel="density" if step is None else f"share of targets up to {name}")
     axis.set(xlim=(y_values[0], y_values[-1]), ylim=(0, None))
+    if step is None:
+        axis.set_yticks([])  # a density has the inverse unit of the target
     legend_below(axis)
     return figure
 
@@ -209,7 +211,7 @@ def calibration(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Figur
         ['predicted probability']
     """
     if not prediction.is_classification:
-        figure, axis = one_panel(None)
+        figure, axis = one_panel(None, TALL)
         draw_coverage(axis, prediction, y)
         return figure
     import arviz as az

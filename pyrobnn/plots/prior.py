@@ -17,9 +17,9 @@ from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.diagnostics.members import as_one
 from pyrobnn.plots._arviz import arviz_figure
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, PALE
-from pyrobnn.plots._style import Layout, band, first_column, legend, panels, plain, shares, title
+from pyrobnn.plots._style import Layout, band, first_column, legend, panels, shares, title
 from pyrobnn.plots.classification import class_draws
-from pyrobnn.plots.one_input import draw_data
+from pyrobnn.plots.one_input import draw_data, input_name
 from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -220,7 +220,7 @@ def _at(values: Any, example: int, label: int) -> np.ndarray:
 def _place(probes: Data, example: int) -> str:
     if not is_number(probes.x):
         return f"example {example + 1}"
-    return f"{plain((probes.feature_names or ('x',))[0])} = {first_column(single(probes.x, 'A curve'))[example]:.3g}"
+    return f"{input_name(probes)} = {first_column(single(probes.x, 'A curve'))[example]:.3g}"
 
 
 def _cut(prior: np.ndarray, posterior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import as_array, legend_below, plain, shares, title
+from pyrobnn.plots._style import as_array, in_percent, legend_below, plain, shares, title
 from pyrobnn.posterior.prediction import Prediction
 
 _USUAL = 0.8
@@ -98,6 +98,8 @@ def draw_frequencies(axis: Axes, rare: Rare, target: str) -> None:
         place = "right" if gaps[number + 1] else "left" if gaps[number] else "center"
         axis.text(x, top, f"  {share * num:.0f} of {num}", rotation=90, fontsize=8.5, ha=place, va="bottom")
     axis.set(xlim=(-0.04 * reach, reach), ylim=(-0.02 * height, height))
+    in_percent(axis.xaxis)
+    in_percent(axis.yaxis)
     axis.set_yticks([tick for tick in axis.get_yticks() if 0 <= tick < 1.001])
     axis.set(xlabel=f"probability that {plain(target)} is {rare.value}", ylabel=f"share that is {rare.words}")
     title(axis, "Reliability, cases in bins of probability")
@@ -125,11 +127,14 @@ def draw_separation(axis: Axes, rare: Rare, target: str) -> None:
     shares(axis, probs[rare.observed], bins, label=f"{rare.words} ({cases})", **drawn)
     axis.axvline(rare.share, color=INK, linestyle="--", linewidth=1, label=f"share of all: {100 * rare.share:.2g} %")
     if is_wide:
-        axis.set_xscale("log")
+        axis.set(xscale="log")
+    in_percent(axis.xaxis)
+    in_percent(axis.yaxis)
+    if is_wide:
         steps = (1, 3) if high < _WIDEST * low else (1,)
         round_ones = [step * 10.0**power for power in range(-4, 1) for step in steps]
         axis.set_xticks([one for one in round_ones if low <= one <= high], minor=False)
-        axis.xaxis.set(major_formatter="{x:g}", minor_locator=NullLocator())
+        axis.xaxis.set_minor_locator(NullLocator())
     axis.set(xlabel=f"probability that {plain(target)} is {rare.value}", ylabel="share of each group")
     title(axis, f"Probability of {rare.words} and of the others")
     legend_below(axis)

@@ -15,8 +15,6 @@ from pyrobnn.plots._style import (
     Layout,
     band,
     first_column,
-    in_thousands,
-    legend,
     legend_below,
     panels,
     plain,
@@ -99,7 +97,6 @@ def draw_intervals(axis: Axes, prediction: Prediction, y: ArrayLike, target: str
     axis.set_box_aspect(1)
     axis.set_anchor("N")
     axis.locator_params(nbins=6)
-    in_thousands(axis)
     title(axis, f"95 % predictive intervals{part}")
     legend_below(axis, ncols=1, handles=handles, labels=labels)  # two columns would be wider than the panel
 
@@ -120,7 +117,7 @@ def draw_coverage(axis: Axes, prediction: Prediction, y: ArrayLike, target: str 
     noise = 2 * np.sqrt(LEVELS * (1 - LEVELS) / len(prediction))
     low, high = np.clip(LEVELS - noise, 0, 1), np.clip(LEVELS + noise, 0, 1)
     band(axis, LEVELS, low, high, color=PALE, label="±2 se if calibrated")
-    axis.plot([0, 1], [0, 1], color=GREY, linewidth=1)
+    axis.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="calibrated")
     axis.plot(LEVELS, observed, "o-", color=BLUE, ms=3.5, label="observed")
     axis.set(
         xlabel="nominal level of the interval",
@@ -131,7 +128,7 @@ def draw_coverage(axis: Axes, prediction: Prediction, y: ArrayLike, target: str 
     axis.set_box_aspect(1)
     axis.set_anchor("N")
     title(axis, "Coverage of predictive intervals")
-    legend(axis, loc="upper left")
+    legend_below(axis, ncols=1)
 
 
 def require_real(prediction: Prediction, name: str) -> None:

@@ -8,7 +8,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from pyrobnn._core.errors import InputError, shown
 from pyrobnn.inference.training.watch import History
 from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE
-from pyrobnn.plots._style import Layout, legend, panels, title
+from pyrobnn.plots._style import Layout, legend_below, panels, title
 
 _WINDOWS = 50
 _WARM_UP = 0.2
@@ -44,15 +44,15 @@ def elbo(history: History, *, layout: Layout = "row") -> Figure:
     figure, axes = panels(3 if history.validation_steps else 2, layout)
     parts = [history.log_likelihood, -history.kl]
     _curve(axes[0], history.elbo, BLUE, "running mean", steps="single steps")
-    _curve(axes[1], parts[0], ORANGE, "expected log-likelihood")
-    _curve(axes[1], parts[1], INK, "minus KL from the prior", "--")
+    _curve(axes[1], parts[0], ORANGE, "log-likelihood", steps="its single steps")
+    _curve(axes[1], parts[1], INK, "minus KL", "--", steps="its single steps")
     hidden = [_limit(axes[0], [history.elbo]), _limit(axes[1], parts), 0]
     axes[0].set_ylabel("ELBO (nats)")
     title(axes[0], "Evidence lower bound")
     axes[1].set_ylabel("part (nats)")
     title(axes[1], "Its two parts, which add up to it")
-    for axis, place in zip(axes, ("lower right", "best"), strict=False):
-        legend(axis, loc=place, frameon=True, framealpha=0.7, edgecolor="none")
+    for axis in axes[:2]:
+        legend_below(axis)
     if history.validation_steps:
         axes[2].plot(history.validation_steps, history.validation_scores, "o-", color=BLUE, mfc=LIGHT_BLUE, ms=4)
         axes[2].set_ylabel("mean log score (nats per example)")
@@ -75,12 +75,11 @@ def running_mean(values: np.ndarray) -> np.ndarray:
     return (sums[ends] - sums[starts]) / (ends - starts)
 
 
-def _curve(axis: Axes, values: np.ndarray, color: str, label: str, style: str = "-", *, steps: str = "") -> None:
+def _curve(axis: Axes, values: np.ndarray, color: str, label: str, style: str = "-", *, steps: str) -> None:
     x = np.arange(1, len(values) + 1)
     axis.plot(x, values, color=color, alpha=0.25, linewidth=0.6)
     axis.plot(x, running_mean(values), color=color, linestyle=style, linewidth=1.6, label=label)
-    if steps:
-        axis.plot([], [], color=color, alpha=0.25, linewidth=6, label=steps)  # wide enough to be seen in the legend
+    axis.plot([], [], color=color, alpha=0.25, linewidth=6, label=steps)  # wide enough to be seen in the legend
 
 
 def _limit(axis: Axes, curves: list[np.ndarray]) -> int:

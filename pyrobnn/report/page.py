@@ -22,7 +22,7 @@ from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.guides.built import built
 from pyrobnn.metrics import Score, permutation_importance
 from pyrobnn.metrics.base import digits
-from pyrobnn.plots._style import PANEL, SQUARE, TALL, close, panels
+from pyrobnn.plots._style import PANEL, TALL, close, panels
 from pyrobnn.plots.classification import draw_confidence, draw_reliability
 from pyrobnn.plots.rare_class import draw_frequencies, draw_separation, rare_of
 from pyrobnn.plots.regression import draw_coverage, draw_intervals
@@ -45,6 +45,20 @@ _MOST_COLUMNS = 300
 _MOST_EFFECTS = 6
 _SHUFFLED_ROWS = 60_000
 """Rows that are predicted for the importance of the columns, in all."""
+_SIZES = {"main": TALL, "more": PANEL}
+"""Sizes of the pictures that stand beside each other."""
+_NAMES = {
+    "accuracy": "share that is right",
+    "auroc": "pairs told apart (AUROC)",
+    "r2": "variance explained (R²)",
+    "rmse": "typical error (RMSE)",
+    "log_likelihood": "log score",
+    "coverage_95": "targets in 95 % intervals",
+    "width_95": "width of 95 % intervals",
+    "brier": "Brier score",
+    "ece": "calibration error (ECE)",
+}
+"""The scores that matter most, in plain words."""
 _WIDTH = 4.0
 """Width of a picture in inches: on a phone 390 points wide a letter of 9 points has 10 of them or more."""
 _DPI = 200
@@ -70,7 +84,8 @@ class _Picture:
     title: str
     caption: str
     png: bytes
-    is_main: bool
+    place: str
+    """Where it stands: "main", "more", or with what is for "experts"."""
 
     @property
     def base64(self) -> str:
@@ -122,11 +137,11 @@ def render(
     spelling: Spelling = "python" if spec is None else "command"
     html = _template().render(
         title=f"{train.target_name}: Bayesian neural network",
-        digits=digits,
+        shown=_shown,
         found=words.found(scores, baselines, train, len(scored), has_test=test is not None),
         sentence=words.sentence(posterior, train),
         diagnosis=diagnosis,
-        scores=[row for rows in words.score_rows(scores).values() for row in rows],
+        score_tables=_score_tables(scores),
         baselines=baselines,
         evidence=_evidence(posterior),
         spelling=spelling,
@@ -134,8 +149,7 @@ def render(
         folder=shlex.quote(folder or "RUN_DIR"),
         scored="training" if test is None else "test",
         num_scored=len(scored),
-        main_pictures=[picture for picture in pictures if picture.is_main],
-        more_pictures=[picture for picture in pictures if not picture.is_main],
+        pictures={kind: [one for one in pictures if one.place == kind] for kind in ("main", "more", "experts")},
         explained=words.EXPLAINED,
         audits=_audits(posterior, train),
         num_members=len(members_of(posterior)),
@@ -151,6 +165,25 @@ def render(
         ],
     )
     return Rendered(html, {picture.name: picture.png for picture in pictures})
+
+
+def _score_tables(scores: Mapping[str, Score]) -> list[list[tuple[str, str, Score, str]]]:
+    """Return the rows (words, name, score, meaning) of the scores that matter most, and of the others."""
+    rows = {name: (score, meaning) for table in words.score_rows(scores).values() for name, score, meaning in table}
+    first = [name for name in (*_NAMES, *(own for own in rows if own not in words.SCORE_MEANINGS)) if name in rows]
+    return [
+        [(_NAMES.get(name, name), name, *rows[name]) for name in names]
+        for names in (first, [name for name in rows if name not in first])
+    ]
+
+
+def _shown(name: str, score: Score) -> tuple[str, str]:
+    """Return a score and its standard error in few digits; of the width of intervals, no error: it says little."""
+    return (
+        (digits(score.value, score.value / 10)[0], "")
+        if name.startswith("width_")
+        else digits(score.value, score.stderr)
+    )
 
 
 def _evidence(posterior: Posterior | Mixture) -> LaplaceRecord | None:
@@ -180,7 +213,7 @@ def _pictures(
     enough = len(scored) >= _FEWEST_FOR_CURVES
     if enough and prediction.has_quantiles:
         figure = plots.pit(prediction, scored.y, layout="column", target=target)
-        pictures.append(_picture("pit.png", "Calibration in detail", words.PIT, figure))
+        pictures.append(_picture("pit.png", "Calibration in detail", words.PIT, figure, "experts"))
     if enough:
         caption = (
             "Data sets that the fit simulates, beside the targets that were seen: the line should stay inside the band."
@@ -195,10 +228,12 @@ def _pictures(
             f"What training raises, at each step{mean}: how well the training data are explained, less how far the "
             "weights are from the prior. It should end flat; that proves little where the learning rate goes to zero."
         )
-        pictures.append(_picture("elbo.png", "Training", caption, plots.elbo(posterior.history, layout="column")))
+        figure = plots.elbo(posterior.history, layout="column")
+        pictures.append(_picture("elbo.png", "Training", caption, figure, "experts"))
     if not isinstance(posterior, Mixture):  # members have different modes, whose weights do not correspond
         caption = "Weights with a ratio well below 1 are hardly told from 0 by the data."
-        pictures.append(_picture("weights.png", "Weights", caption, plots.weights(posterior, layout="column")))
+        figure = plots.weights(posterior, layout="column")
+        pictures.append(_picture("weights.png", "Weights", caption, figure, "experts"))
     if enough and (prediction.is_classification or prediction.has_quantiles):
         figure = plots.sparsification(prediction, scored.y)
         pictures.append(_picture("sparsification.png", "Is the error where the uncertainty is?", words.AUSE, figure))
@@ -211,20 +246,22 @@ def _over_the_examples(
     """Return pictures of the predictions, unless there is a picture over the inputs, and of their calibration."""
     pictures = []
     if prediction.is_classification:
-        caption = "Right predictions lie on the diagonal; dark cells hold much of an observed class."
-        figure = plots.confusion(prediction, scored.y, target=target, class_names=class_names)
+        caption = "Right predictions are blue and lie on the diagonal, wrong ones are orange. Shares are by row."
         rare = rare_of(prediction, scored.y, class_names)
-        is_main = not has_inputs and rare is None  # of the rare a confusion would show little
-        pictures.append(_picture("confusion.png", "Confusion of classes", caption, figure, is_main=is_main))
+        first, second = ("main", "more") if rare is None else ("more", "main")  # of the rare a confusion shows little
+        if has_inputs:
+            first = second = "more"
+        figure, (axis,) = panels(1, panel=_SIZES[first])
+        plots.confusion(prediction, scored.y, ax=axis, target=target, class_names=class_names)
+        pictures.append(_picture("confusion.png", "Confusion of classes", caption, figure, first))
         if rare is None:
-            told, details = words.CONFIDENCE, _alone(PANEL, draw_confidence, prediction, scored.y, target)
-            calibrated = _alone(SQUARE, draw_reliability, prediction, scored.y, target)
+            told, details = words.CONFIDENCE, _alone(_SIZES[second], draw_confidence, prediction, scored.y, target)
+            calibrated = _alone(TALL, draw_reliability, prediction, scored.y, target)
         else:
-            told, details = words.RARE, _alone(PANEL, draw_separation, rare, target)
-            calibrated = _alone(SQUARE, draw_frequencies, rare, target)
-        is_main = not has_inputs and rare is not None
-        pictures.append(_picture("confidence.png", told[0], told[1], details, is_main=is_main))
-        pictures.append(_picture("reliability.png", "Calibration", told[2], calibrated, is_main=True))
+            told, details = words.RARE, _alone(_SIZES[second], draw_separation, rare, target)
+            calibrated = _alone(TALL, draw_frequencies, rare, target)
+        pictures.append(_picture("confidence.png", told[0], told[1], details, second))
+        pictures.append(_picture("reliability.png", "Calibration", told[2], calibrated, "main"))
     elif prediction.has_quantiles:
         if not has_inputs:
             caption = (
@@ -232,10 +269,10 @@ def _over_the_examples(
                 "cross it."
             )
             figure = _alone(TALL, draw_intervals, prediction, scored.y, target)
-            pictures.append(_picture("observed_vs_predicted.png", "Predictions", caption, figure, is_main=True))
+            pictures.append(_picture("observed_vs_predicted.png", "Predictions", caption, figure, "main"))
         caption = "Of 80 % predictive intervals four in five should hold the target: the line belongs in the grey area."
-        figure = _alone(SQUARE, draw_coverage, prediction, scored.y, target)
-        pictures.append(_picture("coverage.png", "Calibration", caption, figure, is_main=True))
+        figure = _alone(TALL, draw_coverage, prediction, scored.y, target)
+        pictures.append(_picture("coverage.png", "Calibration", caption, figure, "main"))
     return pictures
 
 
@@ -249,20 +286,22 @@ def _over_the_inputs(
             "The grey lines bound the predictive interval, which should hold 19 of 20 targets. The blue band is its "
             "epistemic part, which more data would narrow."
         )
-        return [_picture("fit.png", "Predictions", caption, plots.fit_1d(posterior, train), is_main=True)]
+        figure, (axis,) = panels(1, panel=TALL)
+        plots.fit_1d(posterior, train, ax=axis)
+        return [_picture("fit.png", "Predictions", caption, figure, "main")]
     if num_inputs != 2:
         return []
     num_draws = max(_PLANE_DRAWS, len(members_of(posterior)))
     plane = Plane.of(posterior, train, num_draws=num_draws, class_names=class_names)
-    first, last = (_alone(PANEL, plane.draw, number) for number in (0, len(plane.surfaces) - 1))
+    first, last = (_alone(TALL, plane.draw, number) for number in (0, len(plane.surfaces) - 1))
     return [
-        _picture("surface.png", "Predictions", "The predictions, and the training data.", first, is_main=True),
+        _picture("surface.png", "Predictions", "The predictions, and the training data.", first, "main"),
         _picture(
             "epistemic.png",
             "Epistemic uncertainty",
             "Dark where more data would change the predictions most.",
             last,
-            is_main=True,
+            "main",
         ),
     ]
 
@@ -298,14 +337,19 @@ def _over_the_columns(
         "By how much the log score falls if a column is shuffled among the examples: 0 for a column that the network "
         "does not use. Of columns that say the same, each stands in for the others."
     )
-    pictures = [_picture("importance.png", "Importance of the columns", caption, plots.importance(table))]
-    if has_means:
-        places = columns or {name: [place] for place, name in enumerate(scored.feature_names)}
-        shown = {str(name): places[str(name)] for name in table.index[:_MOST_EFFECTS]}
-        options: dict[str, Any] = {"num_draws": draws, "class_names": class_names, "first_days": first_days}
-        figure = plots.effects(posterior, scored, groups=shown, **options)
-        pictures.append(_picture("effects.png", "How the prediction changes", words.EFFECTS, figure))
-    return pictures
+    importance = plots.importance(table)
+    if not has_means:
+        return [_picture("importance.png", "Importance of the columns", caption, importance)]
+    places = columns or {name: [place] for place, name in enumerate(scored.feature_names)}
+    shown = {str(name): places[str(name)] for name in table.index[:_MOST_EFFECTS]}
+    options: dict[str, Any] = {"num_draws": draws, "class_names": class_names, "first_days": first_days}
+    effects = plots.effects(posterior, scored, groups=shown, **options)
+    width, height = effects.get_size_inches()  # the two stand beside each other
+    importance.set_figheight(max(importance.get_figheight(), importance.get_figwidth() * height / width))
+    return [
+        _picture("importance.png", "Importance of the columns", caption, importance),
+        _picture("effects.png", "How the prediction changes", words.EFFECTS, effects),
+    ]
 
 
 def _alone(size: tuple[float, float], draw: Callable[..., None], *arguments: Any) -> Figure:
@@ -315,13 +359,13 @@ def _alone(size: tuple[float, float], draw: Callable[..., None], *arguments: Any
     return figure
 
 
-def _picture(name: str, title: str, caption: str, figure: Figure, *, is_main: bool = False) -> _Picture:
+def _picture(name: str, title: str, caption: str, figure: Figure, place: str = "more") -> _Picture:
     width, height = figure.get_size_inches()
     figure.set_size_inches(_WIDTH, _WIDTH * height / width)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=_DPI)
     close(figure)
-    return _Picture(name, title, caption, stream.getvalue(), is_main)
+    return _Picture(name, title, caption, stream.getvalue(), place)
 
 
 @functools.cache
