@@ -221,11 +221,16 @@ for name, report in reports.items():
         group="prior_sbc",
         sample_dims=["simulation"],
         visuals={"p_value_text": False, "ecdf_lines": {"color": BLUE}},
-        figure_kwargs={"figsize": (9, 2.8)},
+        figure_kwargs={"figsize": (9, 3.1), "layout": "constrained"},
     )
-    for axis, place in zip(plt.gcf().axes, PLACES, strict=True):
-        axis.set(title=f"{name}, {place}", xlabel="share of draws below the truth")
-    plt.gcf().axes[0].set_ylabel("its distribution\nless uniform")
+    figure = plt.gcf()
+    for axis, place in zip(figure.axes, PLACES, strict=True):
+        axis.set(title=f"{name}, {place}", xlabel="share of draws below the truth", ylim=(-0.55, 0.55))
+    figure.axes[0].set_ylabel("its distribution\nless uniform")
+    looks = [{"color": BLUE}, {"color": GREY, "linestyle": "--"}, {"color": "C1", "marker": "o", "linestyle": ""}]
+    names = "simulations", "uniform", "strongest evidence against it"
+    handles = [plt.Line2D([], [], label=label, **look) for label, look in zip(names, looks, strict=True)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
 plt.show()
 
 
@@ -295,22 +300,22 @@ print(f"largest R-hat of the first layer's weights, good: {float(weights_rhat.ma
 table.round(2)
 
 # %%
-for name, tree in chains.items():
-    plot = az.plot_forest(
-        tree,
-        var_names=["curve"],
-        labels=["pred_id"],
-        visuals={"trunk": {"color": BLUE}, "twig": {"color": GREY}, "point_estimate": {"color": BLUE}},
-        figure_kwargs={"figsize": (9, 2.4)},
-    )
-    plot.add_title(name)
-    plt.gcf().axes[-1].set_xlabel("value of the curve, y")
-    plt.gcf().axes[0].set(xlabel="", xticks=[])
-    plt.gcf().axes[0].spines["bottom"].set_visible(False)
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharex=True, sharey=True, layout="constrained")
+rows = {f"{place}, {seed}": (i, j) for j, place in enumerate(PLACES) for i, seed in enumerate(seeds)}
+for axis, (name, tree) in zip(axes, chains.items(), strict=True):
+    for height, (seed, place) in enumerate(rows.values()):
+        draws = tree["posterior"]["curve"].isel(chain=seed, pred_id=place)
+        low, first, middle, third, high = draws.quantile([0.03, 0.25, 0.5, 0.75, 0.97]).values
+        axis.hlines(height, low, high, color=GREY, linewidth=1, label="" if height else "94 % of the draws")
+        axis.hlines(height, first, third, color=BLUE, linewidth=3, label="" if height else "half of them")
+        axis.plot(middle, height, "o", color="white", mec=BLUE, ms=4, label="" if height else "median")
+    axis.set(title=name, xlabel="value of the curve, y", yticks=range(len(rows)), yticklabels=rows)
+axes[0].invert_yaxis()
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
 plt.show()
 
 # %% [markdown]
-# Each line of the forest is a seed; its thick part holds half of the draws. The two axes differ. The good fits overlap
+# Each row is a seed at one place; its thick part holds half of the draws. The good fits overlap
 # in the gap and among the data (R-hat 1.02 in both) and differ somewhat outside (1.18). The narrow ones contradict
 # each other (1.3 to 2.0): each is certain of something else. The weights have an R-hat of 2.7 although the curves
 # agree, again because of the symmetries. Seeds that agree may still share a mistake, as section 4 showed.

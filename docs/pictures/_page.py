@@ -15,6 +15,10 @@ def write(figure: Figure, name: str, height: float | None = None) -> None:
     """Write a figure to docs/images, in the width of a page; in its own size if no height is given."""
     if height is not None:
         figure.set_size_inches(WIDTH, height)
+    for axis in figure.axes:  # headings are flush left, as in the plots of the package
+        heading = axis.get_title()
+        axis.set_title("")
+        axis.set_title(heading or axis.get_title(loc="left"), loc="left")
     for text in figure.findobj(Text):
         text.set_fontsize(LETTERS)
     path = IMAGES / f"{name}.png"

@@ -45,8 +45,12 @@ def draw() -> None:
     axes.axis("off")
     columns, narrow, high = (1.75, 5.0, 8.25), 3.05, 1.25
 
-    parts = [("Data", "data: 2"), ("BNN", "bnn: 4"), ("method", "inference: 8")]
-    made_of = [("data sets", "datasets: 3"), ("declared parts", "priors, nets, …: 3"), ("guide", "guides: 3")]
+    parts = [("Data", "data, floor 2"), ("BNN", "bnn, floor 4"), ("method", "inference, floor 8")]
+    made_of = [
+        ("data sets", "datasets, floor 3"),
+        ("declared parts", "priors, nets: floor 3"),
+        ("guide", "guides, floor 3"),
+    ]
     for x, part, source in zip(columns, parts, made_of, strict=True):
         box(axes, (x, 14.4), (narrow, 1.25), GREY, source)
         box(axes, (x, 12.4), (narrow, high), BLUE, part)
@@ -57,7 +61,7 @@ def draw() -> None:
         (0.22, 6.55), 9.56, 4.5, boxstyle="round,pad=0,rounding_size=0.25", fc="none", ec=RED, lw=2.2
     )
     axes.add_patch(frame)
-    box(axes, (5.0, 10.2), (9.0, high), RED, ("fit", "inference: 8"))
+    box(axes, (5.0, 10.2), (9.0, high), RED, ("fit", "inference, floor 8"))
     steps = [("open_scales", "measures"), ("session", "starts copies"), ("engine", "is chosen")]
     inner = (1.85, 5.0, 8.15)
     for x, step in zip(inner, steps, strict=True):
@@ -67,9 +71,13 @@ def draw() -> None:
         arrow(axes, (left + 1.3, 8.6), (right - 1.3, 8.6))
 
     arrow(axes, (5.0, 6.5), (5.0, 5.85))
-    box(axes, (5.0, 5.2), (9.0, high), BLUE, ("Posterior or Mixture", "posterior: 6, with the record of the fit"))
-    after = [("Prediction", "posterior: 6"), ("DataTree", "diagnostics: 9"), ("save, load", "storage: 9")]
-    judged = [("score", "metrics: 7"), ("diagnose", "diagnostics: 9"), ("plots", "plots: 10")]
+    box(axes, (5.0, 5.2), (9.0, high), BLUE, ("Posterior or Mixture", "posterior, floor 6, with the record of the fit"))
+    after = [
+        ("Prediction", "posterior, floor 6"),
+        ("DataTree", "diagnostics, floor 9"),
+        ("save, load", "storage, floor 9"),
+    ]
+    judged = [("score", "metrics, floor 7"), ("diagnose", "diagnostics, floor 9"), ("plots", "plots, floor 10")]
     for x, upper, lower in zip(columns, after, judged, strict=True):
         arrow(axes, (x, 4.55), (x, 3.95))
         box(axes, (x, 3.3), (narrow, high), TEAL, upper)

@@ -26,6 +26,8 @@ def as_image(plot: object, x: str, y: str, names: Sequence[str]) -> Image.Image:
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.set_title("")
+    for text in axis.texts:
+        text.set(text=text.get_text().replace("(", "  ("), fontsize=LETTERS)
     axis.spines[["top", "right"]].set_visible(False)
     for legend in [*figure.legends, axis.get_legend()]:
         if legend is not None:

@@ -10,7 +10,7 @@ from matplotlib.ticker import EngFormatter
 
 import pyrobnn as bnn
 from pyrobnn.plots._colors import GREY
-from pyrobnn.plots._style import legend
+from pyrobnn.plots._style import legend_below
 
 
 def main() -> None:
@@ -32,8 +32,8 @@ def main() -> None:
             name = "" if number else "end of a cycle"
             axis.axvline(end, color=GREY, linewidth=0.8, linestyle=":", label=name)
         axis.xaxis.set_major_formatter(EngFormatter())
-        legend(axis, loc="lower right", frameon=True, framealpha=0.85, edgecolor="none")
-    write(figure, "convergence", 5.6)
+        legend_below(axis, ncols=3)
+    write(figure, "convergence", 6.4)
 
 
 if __name__ == "__main__":

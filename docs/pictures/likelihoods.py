@@ -10,7 +10,7 @@ from _page import write
 from matplotlib.figure import Figure
 
 import pyrobnn as bnn
-from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE
+from pyrobnn.plots._colors import BLUE, GREY, INK, PALE
 
 
 def main() -> None:
@@ -34,10 +34,8 @@ def main() -> None:
         print(name, posterior.record.stop_reason, posterior.bnn.settings["likelihood"])
         prediction = posterior.predict(x)
         low, high = (bound.numpy() for bound in prediction.interval(0.95))
-        axis.fill_between(
-            x[:, 0], low, high, color=LIGHT_BLUE, alpha=0.5, linewidth=0, label="95 % predictive interval"
-        )
-        axis.plot(x[:, 0], y, "o", color=GREY, ms=2.2, label="data")
+        axis.fill_between(x[:, 0], low, high, facecolor=PALE, edgecolor=GREY, label="95 % predictive interval")
+        axis.plot(x[:, 0], y, "o", color=INK, ms=1.8, label="data")
         axis.plot(x[:, 0], prediction.quantile(0.5), color=BLUE, linewidth=1.8, label="median")
         axis.set(xlim=(-2, 2), ylim=(-4, 4), xlabel="x", ylabel="y")
         axis.set_title(name, loc="left")

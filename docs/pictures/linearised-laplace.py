@@ -5,8 +5,7 @@ import torch
 from _page import write
 
 import pyrobnn as bnn
-
-INK, BAND, BLUE = "#1c1c1c", "#8fb8db", "#0b4f8a"
+from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE
 
 
 def main() -> None:
@@ -27,16 +26,16 @@ def main() -> None:
     figure, axes = plt.subplots(1, 3, sharex=True, sharey=True, layout="constrained")
     for axis, (name, prediction) in zip(axes, predictions.items(), strict=True):
         mean, std = prediction.mean, prediction.epistemic_std
-        axis.fill_between(grid[:, 0], mean - 2 * std, mean + 2 * std, color=BAND, lw=0, label="epistemic, ±2 sd")
+        axis.fill_between(grid[:, 0], mean - 2 * std, mean + 2 * std, color=LIGHT_BLUE, lw=0, label="epistemic, ±2 sd")
         axis.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6, label="mean")
         axis.plot(x[:, 0], data.y, "o", color=INK, markersize=2.5, label="data")
-        axis.set(title=name, xlim=(-1, 1), ylim=(-4, 4), xticks=[-1, 0, 1], xlabel="x")
+        axis.set(title=name, xlim=(-1, 1), ylim=(-3.7, 3.7), xticks=[-1, 0, 1])
         at_data, outside = (float(std[(grid[:, 0] - place).abs().argmin()]) for place in (0.25, 1.0))
-        axis.text(0.03, 0.02, f"sd at 0.25: {at_data:.2f}\nsd at 1: {outside:.2f}", transform=axis.transAxes)
+        axis.set_xlabel(f"x\nsd at 0.25: {at_data:.2f}\nsd at 1: {outside:.2f}")
     axes[0].set_ylabel("y")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    write(figure, "linearised-laplace", 3.4)
+    write(figure, "linearised-laplace", 3.7)
 
 
 if __name__ == "__main__":

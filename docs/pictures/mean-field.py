@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import pyrobnn as bnn
+from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, PALE
 
-INK, BAND, PALE, BLUE = "#1c1c1c", "#8fb8db", "#e3e9ef", "#0b4f8a"
 X = torch.cat([torch.linspace(-1, -0.5, 20), torch.linspace(0.5, 1, 20)])[:, None]
 DATA = bnn.Data(X, torch.sin(3 * X[:, 0]) + 0.1 * torch.randn(40, generator=torch.Generator().manual_seed(0)))
 GRID = torch.linspace(-1.5, 1.5, 121)[:, None]
@@ -27,12 +27,14 @@ def panel(axis: Axes, title: str, posterior: bnn.Posterior, text: str, *, total:
             GRID[:, 0],
             mean - 2 * prediction.std,
             mean + 2 * prediction.std,
-            color=PALE,
-            lw=0,
+            facecolor=PALE,
+            edgecolor=GREY,
             label="predictive interval, ±2 sd",
         )
     spread = prediction.epistemic_std
-    axis.fill_between(GRID[:, 0], mean - 2 * spread, mean + 2 * spread, color=BAND, lw=0, label="epistemic, ±2 sd")
+    axis.fill_between(
+        GRID[:, 0], mean - 2 * spread, mean + 2 * spread, color=LIGHT_BLUE, lw=0, label="epistemic, ±2 sd"
+    )
     axis.plot(GRID[:, 0], mean, color=BLUE, linewidth=1.6, label="mean")
     axis.plot(X[:, 0], DATA.y, "o", color=INK, markersize=2.5, label="data")
     axis.set(title=title, xlim=(-1.5, 1.5), xticks=[-1, 0, 1], xlabel="x")
@@ -81,7 +83,7 @@ def width() -> None:
         kl = bnn.elbo_report(posterior, DATA).kl.mean / model.num_weights
         print(name, found, kl, posterior.record.stop_reason)
         panel(axis, name, posterior, f"noise sd {found:.2f}\nKL a weight {kl:.3f}", total=True)
-    axes[0].set_ylim(-3.4, 3.4)
+    axes[0].set_ylim(-3.2, 4.8)
     labelled(figure, axes)
     write(figure, "mean-field-width", 3.4)
 

@@ -26,14 +26,14 @@ def main() -> None:
     figure = bnn.plots.fit_1d(posterior, data, torch.linspace(-1, 1, 300)[:, None])
     figure.set_size_inches(WIDTH, HEIGHT)
     axis = figure.axes[0]
-    axis.set(ylim=(-50, 50), xlabel="x", ylabel="y")
+    axis.set(xlim=(-0.85, 0.85), ylim=(-27, 23))
     none = "no data:\nuncertain"
-    for x, y, text in ((0, 26, "data: certain"), (-0.76, -32, none), (0.76, 22, none)):
+    for x, y, text in ((-0.1, 15, "data: certain"), (-0.66, -19, none), (0.68, 15, none)):
         axis.text(x, y, text, ha="center", fontsize=11)
     for label in (axis.xaxis.label, axis.yaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()):
         label.set_fontsize(11)
     handles, _ = axis.get_legend_handles_labels()
-    names = ["predictive interval", "epistemic part", "mean", "data"]
+    names = ["predictive interval, ±2 sd", "epistemic part, ±2 sd", "mean", "data"]
     axis.legend(handles, names, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=11)
     OUT.parent.mkdir(exist_ok=True)
     figure.savefig(OUT, dpi=DPI)

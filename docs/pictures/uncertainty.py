@@ -3,13 +3,13 @@
 import matplotlib.pyplot as plt
 import torch
 from _page import write
-from matplotlib.colors import LinearSegmentedColormap
 from sklearn.datasets import make_moons
 
 import pyrobnn as bnn
+from pyrobnn.plots._colors import BLUE, INK, ORANGE, PALE, SHADES
+from pyrobnn.plots.one_input import draw_bands
 
-INK, BAND, PALE, BLUE, ORANGE = "#1c1c1c", "#8fb8db", "#e3e9ef", "#0b4f8a", "#d9822b"
-SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#c4dbef", "#6fa8d6", BLUE, "#06243f"])
+MARKS = ("o", ORANGE), ("^", "white")
 LAPLACE = bnn.guides.Laplace(structure="full")
 
 
@@ -24,14 +24,9 @@ def numbers() -> None:
     posterior = model.fit(x, y, guide=LAPLACE, steps=400, lr=0.05, seed=0, progress=False)
     grid = torch.linspace(-1.6, 1.6, 161)[:, None]
     prediction = posterior.predict(grid, num_draws=2000)
-    mean, epistemic, aleatoric = prediction.mean, prediction.epistemic_std, prediction.aleatoric_std
+    epistemic, aleatoric = prediction.epistemic_std, prediction.aleatoric_std
     figure, (upper, lower) = plt.subplots(2, 1, sharex=True, layout="constrained")
-    for spread, color, label in (
-        (prediction.std, PALE, "predictive interval, ±2 sd"),
-        (epistemic, BAND, "epistemic, ±2 sd"),
-    ):
-        upper.fill_between(grid[:, 0], mean - 2 * spread, mean + 2 * spread, color=color, linewidth=0, label=label)
-    upper.plot(grid[:, 0], mean, color=BLUE, linewidth=1.6, label="mean")
+    draw_bands(upper, grid[:, 0].numpy(), prediction)
     upper.plot(x[:, 0], y, "o", color=INK, markersize=2.5, label="data")
     upper.set(xlim=(-1.6, 1.6), ylim=(-2.5, 3.5), title="prediction", ylabel="y")
     lower.plot(grid[:, 0], epistemic, color=BLUE, linewidth=1.8, label="epistemic_std")
@@ -50,7 +45,7 @@ def classes() -> None:
     net = bnn.MLP(2, [20], 2, activation="tanh")
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood="categorical")
     posterior = model.fit(points, labels, guide=LAPLACE, steps=300, lr=0.05, seed=0, progress=False)
-    across, up = torch.linspace(-3, 4, 141), torch.linspace(-3, 3.5, 131)
+    across, up = torch.linspace(-1.8, 2.8, 141), torch.linspace(-1.8, 2.3, 131)
     prediction = posterior.predict(torch.cartesian_prod(across, up), num_draws=500)
     epistemic = prediction.mutual_information
     parts = {
@@ -60,12 +55,11 @@ def classes() -> None:
     figure, axes = plt.subplots(1, 2, sharex=True, sharey=True, layout="constrained")
     for axis, (name, values) in zip(axes, parts.items(), strict=True):
         picture = axis.pcolormesh(across, up, values.view(141, 131).T, cmap=SHADES, vmin=0, vmax=0.7, rasterized=True)
-        for label, marker in ((0, "o"), (1, "^")):
-            x, y = points[labels == label].T
-            axis.plot(x, y, marker, color=ORANGE, markeredgecolor="white", markeredgewidth=0.4, markersize=4)
+        for label, (marker, color) in enumerate(MARKS):
+            axis.plot(*points[labels == label].T, marker, color=color, mec=INK, mew=0.6, ms=4)
         axis.set(title=name, xlabel="x0")
     axes[0].set_ylabel("x1")
-    handles = [plt.Line2D([], [], marker=marker, color=ORANGE, linestyle="") for marker in "o^"]
+    handles = [plt.Line2D([], [], marker=marker, color=color, mec=INK, linestyle="") for marker, color in MARKS]
     figure.legend(handles, ["class 0", "class 1"], loc="outside lower center", ncols=2, frameon=False)
     figure.colorbar(picture, ax=axes, label="part of the entropy (nats)")
     write(figure, "uncertainty-classes", 3.4)
