@@ -148,7 +148,7 @@ def wasserstein_of_curves(prediction, reference):
 distance = {name: total_variation(prediction, nuts) for name, prediction in predictions.items()}
 
 # %% [markdown]
-# The light bands below hold 95 % of NUTS's predictions. The lines show the same band of the guide. The number is the
+# The blue bands below hold 95 % of NUTS's predictions. The orange lines show the same band of the guide. The number is the
 # total variation.
 
 # %% tags=["cover"]
@@ -157,10 +157,10 @@ low, high = nuts.interval(0.95)
 for axis, (name, prediction) in zip(axes.flat, predictions.items(), strict=True):
     axis.fill_between(x_test[:, 0], low, high, color=LIGHT_BLUE, linewidth=0, label="NUTS, 95 %")
     for bound, label in zip(prediction.interval(0.95), ("guide, 95 %", None), strict=True):
-        axis.plot(x_test[:, 0], bound.flatten(), color=BLUE, linewidth=1.3, label=label)
+        axis.plot(x_test[:, 0], bound.flatten(), color=ORANGE, linewidth=1.6, label=label)
     axis.plot(data.x[:, 0], data.y, ".", color=INK, markersize=3, label="data")
     axis.set(ylim=(-2.2, 2.2), xlim=(-1.5, 1.5))
-    axis.set_title(f"{name}  {distance[name]:.2f}")
+    axis.set_title(f"{name}: distance {distance[name]:.2f}")
 figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
 figure.supxlabel("x", fontsize=10)
 figure.supylabel("y", fontsize=10)

@@ -301,6 +301,7 @@ print(f"NUTS:          sd inside {reference.std(0)[inside].mean():.2f}, outside 
 print(f"directions that the data determine: {gamma:.1f} of 31")
 axes[0, 0].legend(frameon=False, loc="upper left", ncols=2)
 figure.supxlabel("x")
+figure.supylabel("y")
 plt.show()
 
 
