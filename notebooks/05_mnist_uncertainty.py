@@ -41,7 +41,7 @@ import pyrobnn as bnn
 
 FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
 PLAIN_STEPS, TWIN_STEPS, MEMBERS, NUM_DRAWS, MANY_DRAWS = (20, 20, 2, 5, 5) if FAST else (3000, 10_000, 5, 10, 100)
-INK, BLUE, GREY, PALE = "#1c1c1c", "#0b4f8a", "#8a8a8a", "#c9ced6"
+INK, BLUE, ORANGE, GREY, PALE = "#1c1c1c", "#0b4f8a", "#b8610f", "#8a8a8a", "#c9ced6"
 plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "axes.titlelocation": "left"}
 
 
@@ -123,7 +123,7 @@ pd.DataFrame(rows).set_index("network").round(3)
 # The plain network reads 97.4 % of the digits, the twin 97.7 % with 10 draws and 97.8 % with 100. The twin with each
 # weight at its mean has the best error and log-likelihood of all, and costs one pass. So averaging over weights is not
 # needed for accuracy on ordinary digits. The gain comes from the training: with noise, under a prior that keeps most
-# weights near zero, and three times as long. The next sections show where draws help. (Training took 6 and 56 seconds
+# weights near zero, and three times as long. The next sections show where draws help. (Training took 7 and 75 seconds
 # on one busy core. The same two fits as a loop by hand gave 96.9 % and 97.6 %;
 # [benchmarks/results/mnist.md](../benchmarks/results/mnist.md) has three seeds.)
 
@@ -133,7 +133,7 @@ pd.DataFrame(rows).set_index("network").round(3)
 # Each draw of the weights gives ten probabilities for an image. Their mean is the prediction. The spread over draws of
 # the probability of the predicted class is one measure of epistemic uncertainty. The upper row has the twelve test
 # digits with the largest spread. The lower row has the twelve with the smallest predicted probability. `8→3, 0.42`
-# means an 8 that was taken for a 3, with probability 0.42. Blue marks wrong predictions.
+# means an 8 that was taken for a 3, with probability 0.42. Orange marks wrong predictions.
 
 # %% tags=["cover"]
 prediction = twin.predict(test.x, num_draws=MANY_DRAWS)
@@ -145,7 +145,7 @@ def show(axes, rows):
     for axis, i in zip(axes, rows.tolist(), strict=True):
         axis.imshow(test.x[i].reshape(side, side), cmap="gray_r")
         verdict = f"{int(test.y[i])}→{int(label[i])}, {confidence[i]:.2f}\nsd {doubt[i]:.2f}"
-        axis.set_title(verdict, fontsize=8, loc="center", color=INK if test.y[i] == label[i] else BLUE)
+        axis.set_title(verdict, fontsize=8, loc="center", color=INK if test.y[i] == label[i] else ORANGE)
         axis.axis("off")
 
 
@@ -154,6 +154,9 @@ most, least = doubt.argsort(descending=True)[:12], confidence.argsort()[:12]
 show(axes[:2].flat, most)
 show(axes[2:].flat, least)
 figure.supylabel("least confident                    most uncertain", fontsize=9)
+key = {"label→prediction, its probability": INK, "wrong": ORANGE}
+handles = [plt.Line2D([], [], color=color, marker="s", linestyle="", label=name) for name, color in key.items()]
+figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
 plt.show()
 wrong = label != test.y
 for name, chosen in {"most uncertain": most, "least confident": least}.items():

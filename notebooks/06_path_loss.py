@@ -35,7 +35,7 @@ import numpy as np
 import pandas as pd
 import pyro.distributions as dist
 import torch
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from scipy.stats import spearmanr
 from torch.nn.functional import softplus
 
@@ -209,6 +209,13 @@ def draw_map(axis, values, title, *, limits=(0, 12), cmap="Blues"):
     return shown
 
 
+KEY = [
+    plt.Line2D([], [], color=INK, marker="^", markersize=8, linestyle="", label="anchor"),
+    Patch(facecolor="white", edgecolor=INK, hatch="////", label="building"),
+    Patch(fill=False, edgecolor=INK, linestyle="--", label="blind region, without data"),
+]
+
+
 figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.7), layout="constrained")
 shown = draw_map(axes[0], power(places), "power without noise", limits=(-95, -45), cmap="cividis")
 axes[0].plot(*data.x.T, ".", color="white", markeredgecolor=INK, markeredgewidth=0.4, markersize=4)
@@ -216,6 +223,7 @@ figure.colorbar(shown, ax=axes[0], label="dBm")
 figure.colorbar(draw_map(axes[1], noise_sd(places), "sd of the noise"), ax=axes[1], label="dB")
 for axis in axes:
     axis.set(xticks=(0, 50, 100), yticks=(0, 50, 100), xlabel="m", ylabel="m")
+figure.legend(handles=KEY, loc="outside lower center", ncols=3)
 plt.show()
 
 # %% [markdown]
@@ -264,6 +272,7 @@ for row, key in zip(axes, SHOWN, strict=True):
         shown = draw_map(axis, values, title if key == SHOWN[0] else "")
     row[0].set_ylabel(", ".join(key))
 figure.colorbar(shown, ax=axes, label="dB", shrink=0.35, extend="max")
+figure.legend(handles=KEY, loc="outside upper center", ncols=3)
 plt.show()
 
 
