@@ -22,7 +22,8 @@ from pyrobnn._core.errors import InputError, nearest, printable
 from pyrobnn._core.remedies import reader
 from pyrobnn._core.table_files import check_names, ending
 from pyrobnn._core.waiting import waiting
-from pyrobnn.runs.run_folders import check_new_run, columns_of_run, go_on, is_run_folder, run_folder, unfinished_folder
+from pyrobnn.runs import run_folders
+from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec_files import check_values, first_line, not_of_data, read_spec, spec_of_table
 
 _UNFINISHED = ".unfinished"
@@ -207,13 +208,12 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
         raise InputError(f"--target is for a table, and {source} is a spec: name the target in its section [data].")
     line = first_line(tables, changes)
     is_main = os.environ.get("RANK", "0") == "0"
+    if not_of_data(changes):
+        _spec(tables, changes)
     if is_main:
         check_new_run(folder, overwrite=overwrite)
         typer.echo(printable(line))
-    if not_of_data(changes):
-        _spec(tables, changes)
     check_values(tables, changes)
-
     if is_main:
         earlier = _time_of(folder / "manifest.json")
         with _stopped_cleanly(lambda: _kept(folder, earlier=earlier)):
@@ -326,8 +326,7 @@ def _shown(finding: Any) -> str:
 @app.command()
 def compare(run_dirs: list[Path]) -> None:
     """Compare runs on the test data that they share, example by example."""
-    for folder in run_dirs:
-        run_folder(folder)
+    run_folders.check_same_size([run_folder(folder) for folder in run_dirs])
     with _loading():
         from pyrobnn.runs.compared import compare_runs
 
@@ -350,7 +349,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output if not given.")] = None,
 ) -> None:
     """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
-    check_names(table, columns_of_run(run_folder(run_dir)))
+    check_names(table, run_folders.columns_of_run(run_folder(run_dir)))
     if out is not None and not out.parent.is_dir():
         raise InputError(f"There is no folder {out.parent} for --out: make it, or choose another.")
     with _loading():

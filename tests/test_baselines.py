@@ -326,6 +326,20 @@ def test_a_variance_without_a_score_is_not_taken(monkeypatch):
     assert not torch.allclose(seen[2], seen[3], atol=1e-5)
 
 
+@pytest.mark.parametrize(("lead", "kind", "is_lead"), [(0.0004, "note", False), (0.004, "fine", True)])
+def test_equal_numbers_are_never_a_lead(lead, kind, is_lead):
+    linear = gains(0.5, 2)
+    found = verdict(linear + lead + gains(0.0, 3) * 1e-3, linear)
+    assert (found.kind, found.prefers_linear) == (kind, not is_lead)
+    assert ("+0.504 ± " in found.text) == is_lead
+    assert found.plain.startswith("" if is_lead else "a linear model, which is simpler, predicts as well")
+
+
+def test_where_a_linear_model_finds_nothing_either_the_inputs_are_to_blame():
+    assert verdict(gains(0.0, 1), gains(0.0, 2)).finds_nothing
+    assert not verdict(gains(0.0, 1), gains(0.5, 2)).finds_nothing
+
+
 def test_a_linear_model_that_is_a_little_better_is_called_so():
     found = verdict(gains(0.9, 1), gains(1.0, 2))
     assert found.kind == "note"
@@ -440,7 +454,7 @@ def test_a_fit_that_misses_what_is_linear_is_told(name, slope):
                 parameter.fill_(-1.0)
         for data in (test, None):
             found = bnn.diagnose(posterior, train, data, num_draws=20)
-            (own,) = (finding for finding in found.findings if finding.name == "baseline")
+            (own,) = (finding for finding in found.findings if finding.name in ("baseline", "linear model"))
             assert own.kind in kinds
             assert own.kind != "warning" or "predicts worse than a linear model" in own.text
 
@@ -535,13 +549,13 @@ def test_chains_and_good_fits_are_told_apart():
             "learned",
             {"steps": 9},
             "measure the noise first: scale='tuned' for the noise, no `steps`; take one small hidden layer",
-            "measure the noise first: leave out fit.steps (--set likelihood.scale=tuned); take one",
+            "measure the noise first (--set likelihood.scale=tuned); take one",
         ),
         (
             "tuned",
             {"epochs": 9},
             "measure the noise first: no `epochs`; take one small hidden layer",
-            "measure the noise first: leave out fit.epochs; take one small",
+            "train longer, so that the noise is learned (--set fit.epochs=36); take one small",
         ),
         ("tuned", {"max_steps": 50}, "take one small hidden", "take one small hidden layer (--set 'net.hidden=[10]')"),
         (

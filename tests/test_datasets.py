@@ -368,7 +368,9 @@ def test_many_whole_numbers_need_a_task(tmp_path, rows, values):
         return
     with pytest.raises(InputError, match=f"'number' holds {values} different whole numbers, 5 to") as caught:
         datasets.load_table(path, "number")
-    assert "counts (likelihood.type=poisson), amounts (data.task=regression) or classes" in str(caught.value)
+    assert "counts (--set likelihood.type=poisson), amounts (--set data.task=regression) or classes" in str(
+        caught.value
+    )
     assert datasets.load_table(path, "number", task="regression").data.y[:2].tolist() == [5.0, 6.0]
     assert len(datasets.load_table(path, "number", task="classification").class_names) == values
 

@@ -192,6 +192,9 @@ def test_held_out_rows_beyond_the_range_of_training_are_named(tmp_path):
         (20_000, 50, 0.1),
         (24, None, 10.5 / 24),
         (20, None, 0.2),
+        (59, None, 0.2),
+        (60, None, 1 / 3),
+        (80, None, 0.25),
         (300, None, 0.2),
         (50_000, None, 0.1),
     ],
@@ -199,6 +202,9 @@ def test_held_out_rows_beyond_the_range_of_training_are_named(tmp_path):
 def test_small_tables_hold_out_enough_to_judge_a_fit(num, rare, share):
     y = torch.arange(num, dtype=torch.float64) if rare is None else (torch.arange(num) < rare).long()
     assert share_of(y) == pytest.approx(share)
+    if rare is None and 60 <= num <= 100:
+        _, part = split_rows(torch.arange(num), y, share_of(y), seed=0)
+        assert len(part) == 20
     if rare is not None and share > 0.2:
         _, part = split_rows(torch.arange(num), y, share_of(y), seed=0)
         assert int((y[part] == 1).sum()) >= 10

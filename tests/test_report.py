@@ -296,9 +296,12 @@ def test_the_first_sentence_says_what_was_found(scores, baselines, sentence, reg
     assert "its own 30 training examples" in words.found(scores, baselines, train, 30, has_test=False) or not sentence
 
 
+KEEP = Remedy("keep it", "keep the linear model", ("net.hidden=[]",))
 BEATEN = Finding("baseline", "note", "Nothing shows it: fit +0.1.", plain="its lead may be chance")
 USELESS = dataclasses.replace(BEATEN, plain="nothing shows that it is better", remedies=(Remedy("look further"),))
 OPEN = dataclasses.replace(USELESS, plain="24 examples are too few", is_open=True)
+AS_GOOD = Finding("linear model", "note", "It is.", remedies=(KEEP,), plain="a linear model predicts as well")
+ASKED = Finding("given away", "note", "Column 'a' gives it: is it known?", remedies=(Remedy("leave it out"),))
 FEW = Finding("held-out data", "note", "Only 12 examples were held out.", plain="too few examples were held out")
 NONE = Finding("held-out data", "note", "No data were held out: nothing tells.", plain="no data were held out")
 UNSURE = dataclasses.replace(BAD.findings[0], p_value=0.004, plain="its predictions are too narrow")
@@ -322,6 +325,9 @@ TRUSTED = "It can be trusted for data like these: none of {} checks gave a reaso
             "Do not trust it yet: a simpler model predicts as well or better (3 of 4 checks warn).",
         ),
         ([BEATEN, *GOOD.findings], f"{TRUSTED.format(2)} Its lead may be chance."),
+        ([AS_GOOD, *GOOD.findings], f"{TRUSTED.format(2)} A linear model predicts as well."),
+        ([FEW, AS_GOOD], "Use it with care: too few examples were held out. A linear model predicts as well."),
+        ([ASKED, *GOOD.findings], f"Column 'a' gives it: is it known? {TRUSTED.format(2)}"),
         ([USELESS, *GOOD.findings], "It is of little use yet: nothing shows that it is better."),
         ([OPEN, *GOOD.findings], "Whether it is of use is open: 24 examples are too few."),
         ([FEW, *GOOD.findings], "Use it with care: too few examples were held out."),
@@ -358,13 +364,25 @@ def test_the_next_step_mends_the_cause_before_its_effects(tmp_path):
     assert words.next_step(both, "command", str(tmp_path / "my-run-2"))[1].endswith("my-run-3")
     spaced = words.next_step(both, "command", f"{tmp_path}/my run")[1]
     assert shlex.split(spaced)[2::4] == [f"{tmp_path}/my run/spec.toml", f"{tmp_path}/my run-2"]
-    assert shlex.split(words.next_step(GOOD, "command", "my run")[1])[2:] == ["my run", "NEW.csv"]
+    assert shlex.split(words.next_step(GOOD, "command", "my run")[1])[2:] == [
+        "my run",
+        "NEW.csv",
+        "--out",
+        "predictions.csv",
+    ]
     assert words.next_step(Diagnosis(effects, 0.05), "command") == ("other", "")
     limit = remedied("classes", "note", Remedy("say 'yes' above 0.1"))
+    linear = Diagnosis((limit, AS_GOOD), 0.05)
+    kept = "pyrobnn fit runs/a/spec.toml --set 'net.hidden=[]' --out runs/a-2"
+    assert words.next_step(linear, "command", "runs/a") == ("keep the linear model", kept)
+    assert Diagnosis((FEW, *effects, ASKED), 0.05).next_step.python == "leave it out"
     assert Diagnosis((OPEN, limit), 0.05).next_step.python == "say 'yes' above 0.1"
     assert Diagnosis((USELESS, limit), 0.05).next_step.python == "look further"
     assert words.next_step(Diagnosis((remedied("k-hat", "note", wider),), 0.05), "python")[0].startswith("predict new")
-    assert words.next_step(GOOD, "command", "runs/a") == ("predict new rows", "pyrobnn predict runs/a NEW.csv")
+    assert words.next_step(GOOD, "command", "runs/a") == (
+        "predict new rows",
+        "pyrobnn predict runs/a NEW.csv --out predictions.csv",
+    )
 
 
 def test_every_warning_has_a_reason_in_words():

@@ -1,11 +1,13 @@
 """Remedies: what may mend a fit, as one writes it in Python and on the command line."""
 
 import dataclasses
+import json
 import shlex
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Literal
 
+_DROP = "data.drop="
 Spelling = Literal["python", "command"]
 reader: ContextVar[Spelling] = ContextVar("reader", default="python")
 """The reader of what is said while work goes on, such as warnings; the command line sets it."""
@@ -53,5 +55,16 @@ def change(*settings: str) -> str:
 
 
 def options(*settings: str) -> str:
-    """Return the options that change settings of a run, as a shell takes them."""
-    return " ".join(f"--set {shlex.quote(one)}" for one in settings)
+    """Return the options that change settings of a run, as a shell takes them.
+
+    Examples:
+        >>> options("net.hidden=[]", 'data.drop=["two words"]')
+        "--set 'net.hidden=[]' --drop 'two words'"
+    """
+    return " ".join(option for one in settings for option in _options(one))
+
+
+def _options(setting: str) -> list[str]:
+    if setting.startswith(_DROP):
+        return [f"--drop {shlex.quote(name)}" for name in json.loads(setting.removeprefix(_DROP))]
+    return [f"--set {shlex.quote(setting)}"]

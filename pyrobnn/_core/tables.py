@@ -253,11 +253,11 @@ def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Targ
     is_whole = numeric and bool((column % 1 == 0).all()) if not types.is_bool_dtype(column.dtype) else False
     is_amount = is_whole and bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
     if task is None and types.is_integer_dtype(column.dtype) and column.nunique() > _MOST_CLASSES and not is_amount:
-        counts = "counts (likelihood.type=poisson), " if column.min() >= 0 else ""
+        counts = "counts (--set likelihood.type=poisson), " if column.min() >= 0 else ""
         raise InputError(
             f"{label} holds {column.nunique()} different whole numbers, {column.min()} to {column.max()}: say whether "
-            f"they are {counts}amounts (data.task=regression) or classes (data.task=classification); on the command "
-            "line after --set, in Python by `task`."
+            f"they are {counts}amounts (--set data.task=regression) or classes (--set data.task=classification); in "
+            "Python by `task`."
         )
     is_many = is_amount and column.nunique() > _MOST_CLASSES
     if task == "regression" or (task is None and (types.is_float_dtype(column.dtype) or is_many)):

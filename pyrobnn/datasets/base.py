@@ -19,19 +19,24 @@ OF_SMALL, _ROWS = 0.2, 200
 """The share of small tables, and the rows that are enough for larger ones."""
 _OF_EACH, _MOST_OF_SMALL, _MOST_ROWS = 10.5, 0.5, 500
 """Test rows that each class should have, and the largest share and number of rows that may be held out for that."""
+FOR_CALIBRATION, _MOST_FOR_CALIBRATION = 20, 1 / 3
+"""Test rows with real targets that tell something of calibration, and the largest share of rows for that."""
 
 
 def test_share(y: Tensor) -> float:
     """Return the share of a table's rows that are held out by default, so that they can tell how good a fit is.
 
-    It is a fifth up to 1,000 rows, 200 rows up to 2,000, and a tenth of more. If fewer than ten rows in all, or of a
-    class, would be held out then, it is the share that gives ten, up to half of the rows and 500 of them.
+    It is a fifth up to 1,000 rows, 200 rows up to 2,000, and a tenth of more. Of 60 rows and more with real targets at
+    least 20 are held out. If fewer than ten rows in all, or of a class, would be held out then, it is the share that
+    gives ten, up to half of the rows and 500 of them.
 
     Args:
         y: targets, (N,) or (N, K).
     """
     share = max(TEST_FRACTION, min(OF_SMALL, _ROWS / len(y)))
     classes = classes_of(y)
+    if classes is None and (few := FOR_CALIBRATION / len(y)) <= _MOST_FOR_CALIBRATION:
+        share = max(share, few)
     needed = _OF_EACH / (len(y) if classes is None else int(classes.bincount().min()))
     return max(share, needed) if needed <= min(_MOST_OF_SMALL, _MOST_ROWS / len(y)) else share
 

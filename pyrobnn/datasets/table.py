@@ -18,6 +18,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.table_cells import DATES, NUMBERS, TEXTS
 from pyrobnn._core.table_files import ending
 from pyrobnn._core.tables import Inputs, Table, read_inputs, read_table
+from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_marks, split_rows
 from pyrobnn.datasets._files import sha256
@@ -63,7 +64,8 @@ def load_table(
         split: the split whose training part gives means and categories. Copies of a row stay in one part: rows that
             differ in no column of the file but the target and names of rows, whichever columns are features.
         test: share of the rows in the test part of a split. If not given, a fifth up to 1,000 rows, 200 rows up to
-            2,000, and a tenth of more. If half of the rows, and 500, are enough for ten of each class, that many.
+            2,000, and a tenth of more; 20 rows of 60 to 100 with real targets. If half of the rows, and 500, are enough
+            for ten of each class, that many.
 
     Raises:
         InputError: the file cannot be read or is empty, a column is missing, or values cannot be used; one message
@@ -85,6 +87,7 @@ def load_table(
     encoder = _learned(table.inputs, train, categories, missing)
     x = _encoder(encoder).matrix(_expanded(table.inputs.columns, encoder["read"]))
     names = _encoder(encoder).get_feature_names_out().tolist()
+    found = given_away(torch.from_numpy(x[train.numpy()]), y[train], columns_of(encoder))
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
     lines = (f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how)
     columns = table.inputs.columns.iloc[train.numpy()]
@@ -101,6 +104,7 @@ def load_table(
         encoder,
         (*table.inputs.notes, *lines),
         (
+            *(f"{one.question} If not, leave it out: --drop {quote(one.name)}" for one in found),
             *_numberings(table.inputs.columns),
             *_constants(columns),
             *_gaps(columns),

@@ -1,5 +1,6 @@
 """Classes that a fit never predicts."""
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -11,6 +12,8 @@ from pyrobnn.posterior.prediction import Prediction
 _MOST_NAMED = 3
 _RARE = 0.2
 """Share of the labels up to which a class is rare."""
+_NORMAL = 1.96
+"""Standard deviations that hold 95 % of a normal distribution."""
 _SURE = 0.01
 """The p-value below which an order is better than guessing."""
 
@@ -30,6 +33,17 @@ def ranks_better(prediction: Prediction, y: Tensor, label: int) -> bool:
         return False
     p_value = mannwhitneyu(probs[is_one].numpy(), probs[~is_one].numpy(), alternative="greater").pvalue
     return bool(p_value < _SURE)
+
+
+def _counted(hits: Tensor) -> tuple[str, str]:
+    """Return how many of the rows are True, and the share of all rows that this says, as words.
+
+    The share has 95 % confidence (Wilson 1927).
+    """
+    num, hit = len(hits), int(hits.sum())
+    near = (hit + _NORMAL**2 / 2) / (num + _NORMAL**2)
+    half = _NORMAL * math.sqrt(hit * (num - hit) / num + _NORMAL**2 / 4) / (num + _NORMAL**2)
+    return f"{hit} of {num}", f"{max(0.0, near - half):.0%} to {min(1.0, near + half):.0%}".replace("%", " %")
 
 
 def never_predicted(
@@ -62,10 +76,8 @@ def never_predicted(
     usual = f"This is usual for a rare class: its share in training is {limit}."
     if not (said & is_one).any():
         return [Finding(CLASSES, "note", f"{text} {usual}", plain=plain)]
-    price = (
-        f"to find {int((said & is_one).sum())} of {int(is_one.sum())}, and call {int((said & ~is_one).sum())} of "
-        f"{int((~is_one).sum())} others so"
-    )
+    caught, called = _counted(said[is_one]), _counted(said[~is_one])
+    price = f"to find {caught[0]}, and call {called[0]} others so; of all that are to come {caught[1]}, and {called[1]}"
     column = f"prob_{class_names[rarest]}" if class_names else "its probability"
     rule = Remedy(
         f"say {names[rarest]} where `prediction.class_probs[:, {rarest}] > {limit}`, {price}",

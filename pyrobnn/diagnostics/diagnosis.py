@@ -15,10 +15,11 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.inputs import X
 from pyrobnn.data.in_memory import Data
+from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.classes import never_predicted, ranks_better, rarest_class
 from pyrobnn.diagnostics.continuation import continuation_finding
-from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, NOTHING_HELD_OUT, Diagnosis, Finding
+from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, LINEAR, NOTHING_HELD_OUT, Diagnosis, Finding
 from pyrobnn.diagnostics.folds import collected
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
@@ -30,6 +31,7 @@ from pyrobnn.diagnostics.predictive_checks import (
     ranking_finding,
     statistics_of,
 )
+from pyrobnn.diagnostics.simpler import linear_is_as_good, of_bad_predictions
 from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
@@ -41,7 +43,7 @@ from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.comparison import compare_with_baselines, sites_at_prior
 from pyrobnn.verdict.judgement import Verdict
 from pyrobnn.verdict.left_out import memorised_targets
-from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to, smaller
+from pyrobnn.verdict.remedies import Fitted, open_to, smaller
 
 _ORDER = ("warning", "note", "fine")
 _THREE_ERRORS = 0.00135
@@ -51,7 +53,7 @@ _MOST_EXAMPLES, _MOST_FOR_RARE = 1000, 10_000
 _DRAWS_OF_STEPS = 100
 """Draws for targets with point masses, whose distribution function is slow."""
 _MOST_FOR_KHAT = 10_000
-_FEWEST_EXAMPLES = 20
+_FEWEST_EXAMPLES = FOR_CALIBRATION
 _TOO_FEW = 10
 """Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
 _HOLD_OUT = Remedy("hold rows out, `train, test = data.split(0.25)`")
@@ -138,7 +140,7 @@ def diagnose(
         *(never_predicted(case.prediction, case.y, case.train.y, class_names) if case.has_classes else ()),
         *_of_weights(case),
     ]
-    findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name != BASELINE))
+    findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name not in (BASELINE, LINEAR)))
     return Diagnosis(tuple(findings), false_alarm_rate, 0 if case.held_out is None else len(case.y))
 
 
@@ -288,12 +290,14 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
     """Say whether the fit has memorised its targets, and how it compares with the baselines."""
     is_good = verdict is not None and verdict.kind == "fine"
     memorised = None if is_good else memorised_targets(case.fit.posterior, case.train, case.baselines, case.held_out)
-    bad = open_to(case.fit, OF_BAD_PREDICTIONS)
+    bad = of_bad_predictions(case.fit, verdict)
     findings = [] if memorised is None else [Finding("memorised", "warning", memorised, remedies=bad)]
     if verdict is None:
         why = "there is one training example" if len(case.train) < 2 else "its likelihood has latent variables"
         said = f"was not compared with a constant, as {why}"
         findings.append(Finding(BASELINE, "note", f"The fit {said}.", plain=f"it {said}", is_open=True))
+    elif verdict.kind == "note" and verdict.prefers_linear:
+        findings.append(linear_is_as_good(case.fit, verdict))
     elif verdict.kind != "warning" and not verdict.is_better:
         findings.append(_not_better(case, verdict))
     else:

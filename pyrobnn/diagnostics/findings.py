@@ -12,8 +12,12 @@ HELD_OUT = "held-out data"
 NOTHING_HELD_OUT = "no data were held out"
 BASELINE = "baseline"
 """Name of the finding that compares a fit with a constant and a linear model; it comes first."""
+LINEAR = "linear model"
+"""Name of the finding that a linear model is as good as the fit, or a little better."""
 CLASSES = "classes"
 """Name of the finding that a class is never predicted."""
+GIVEN_AWAY = "given away"
+"""Name of the finding that a column alone gives the target almost exactly; its text is a question."""
 PLAIN = {
     "failed": "it fails on the data that it was trained on",
     "memorised": "it has memorised its training targets",
@@ -106,15 +110,17 @@ class Diagnosis:
     @property
     def headlines(self) -> tuple[Finding, ...]:
         """The findings that no reader should miss: warnings, then notes on baselines and on few or no data held out."""
-        notes = (BASELINE, HELD_OUT)
-        told = [f for f in self.findings if f.kind == "warning" or (f.name in notes and f.kind == "note")]
-        return tuple(sorted(told, key=lambda finding: (finding.kind != "warning", finding.name != BASELINE)))
+        simpler = (BASELINE, LINEAR)
+        names = (*simpler, HELD_OUT)
+        told = [f for f in self.findings if f.kind == "warning" or (f.name in names and f.kind == "note")]
+        return tuple(sorted(told, key=lambda finding: (finding.kind != "warning", finding.name not in simpler)))
 
     @property
     def verdict(self) -> str:
         """Whether to trust the fit, and the most important reason, in a sentence or two."""
-        missed = (finding.in_plain_words for finding in self.findings if finding.name == CLASSES)
-        return " ".join([self._trust(), *map(_sentence, missed)])
+        asked = [finding.text for finding in self.findings if finding.name == GIVEN_AWAY]
+        told = [f.in_plain_words for name in (LINEAR, CLASSES) for f in self.findings if f.name == name]
+        return " ".join([*asked, self._trust(), *map(_sentence, told)])
 
     def _trust(self) -> str:
         total, warnings = len(self.findings), self._of_kind("warning")
@@ -141,13 +147,15 @@ class Diagnosis:
     @property
     def next_step(self) -> Remedy | None:
         """What to try first: the first remedy of the first cause; None where there is nothing to mend."""
-        order = [*PLAIN]
+        order, first = [*PLAIN], (HELD_OUT, BASELINE)
         warnings = sorted(
             self._of_kind("warning"), key=lambda f: order.index(f.name) if f.name in order else len(order)
         )
-        notes = [finding for finding in self._of_kind("note") if finding.name in (HELD_OUT, BASELINE, CLASSES)]
-        notes.sort(key=lambda finding: finding.is_open)  # a limit for a class is there before more examples are
-        open_to = (remedy for finding in (*warnings, *notes) for remedy in finding.remedies)
+        notes = [finding for finding in self._of_kind("note") if finding.name in (*first, LINEAR, CLASSES)]
+        # a limit for a class is there before more examples are, and is that of the model that stays
+        notes.sort(key=lambda finding: (finding.is_open, finding.name not in first, finding.name != LINEAR))
+        asked = [finding for finding in self.findings if finding.name == GIVEN_AWAY]  # its answer changes all others
+        open_to = (remedy for finding in (*asked, *warnings, *notes) for remedy in finding.remedies)
         return next(open_to, None)
 
     def _of_kind(self, kind: Kind) -> list[Finding]:

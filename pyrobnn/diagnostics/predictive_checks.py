@@ -72,6 +72,9 @@ class _Words:
     if_high: tuple[Try, ...]
 
 
+_NO_SIGN, _WEAK_SIGN = "No clear sign that", "A weak sign, which may be chance, that"
+_WEAK = 0.05
+"""The p-value below which a statistic is not called fine, though it may be no reason to warn."""
 _DUE = "where {expected} ± {error} is expected"
 _SIDE = "on average a share of {value} of the predictive distribution lies below its target, {due}"
 _NARROW = "its predictions are too narrow: targets lie outside of its intervals too often"
@@ -239,8 +242,10 @@ def _finding(statistic: _Statistic, p_value: float, level: float, fit: Fitted | 
     numbers = {"value": statistic.value + shift, "expected": statistic.expected + shift, "error": statistic.error}
     shown = {key: words.number.format(number) for key, number in numbers.items()}
     text = template.format(value=shown["value"], due=_DUE.format(**shown))
-    if p_value >= level:
+    if p_value >= _WEAK:
         return Finding(statistic.name, "fine", text, p_value)
+    if p_value >= level:
+        return Finding(statistic.name, "note", text.replace(_NO_SIGN, _WEAK_SIGN), p_value)
     tries, plain = (words.if_high, words.plain_high) if is_high else (words.if_low, words.plain_low)
     return Finding(statistic.name, "warning", text, p_value, () if fit is None else open_to(fit, tries), plain)
 

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -34,7 +34,7 @@ from pyrobnn.estimators.training import fit_on, holds_chains, joined, require_le
 from pyrobnn.inference import default_parts
 from pyrobnn.inference.default_parts import PARTS, make_model
 from pyrobnn.inference.density import Compared, compare_densities
-from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
+from pyrobnn.inference.fit import fit_in_silence, tell_of_constants, tell_of_given_away
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
@@ -75,7 +75,7 @@ class AbstractBNN(BaseEstimator):
     device: Any = "cpu"
     engine: Any = "auto"
     verbose: Any = None
-    _kept = None
+    _kept = cast("Data | None", None)
 
     @classmethod
     def from_spec(cls, spec: RunSpec | str | Path, **parameters: Any) -> Any:
@@ -203,6 +203,7 @@ class AbstractBNN(BaseEstimator):
         compared = Compared(parts)
         if reset:
             tell_of_constants(examples)
+            tell_of_given_away(examples, self.encoder_.positions())
         with waiting("fitting (verbose=True shows more)", shown=self.verbose is None, after=_PATIENCE):
             if reset and self.TASK == "regression" and self._is_open() and not learns_on:
                 compared = compare_densities(examples, parts, run, is_told=self.likelihood is not None)

@@ -1,15 +1,17 @@
 """`fit`: from a model, data and a method to a posterior."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, unknown_setting, warn_user
 from pyrobnn._core.keywords import explained
 from pyrobnn._core.modes import gradients, under
+from pyrobnn._torch.inputs import single
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
+from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.known_rows import kept_marks
 from pyrobnn.data.loader import Loader
@@ -237,6 +239,12 @@ def tell_of_constants(data: Any) -> None:
         "for other values are as wide as the prior. Leave out constant inputs.",
         PoorFitWarning,
     )
+
+
+def tell_of_given_away(data: Data, columns: Mapping[str, Sequence[int]]) -> None:
+    """Warn of columns of a table that give the target almost exactly; `columns` as in `given_away`."""
+    for found in given_away(single(data.x, "A table"), data.y, columns):
+        warn_user(f"{found.question} If not, leave it out.", PoorFitWarning)
 
 
 def fit_svi(

@@ -1,5 +1,6 @@
 """Predictions of real targets against observed targets, and the coverage of predictive intervals."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_POINTS = 200
+_LINES = 4000
 _MARGIN = 0.03
 _MOST_BEYOND = 0.5
 """How far intervals stretch the scales beyond the targets and their predictions, as a share of their range."""
@@ -112,11 +114,11 @@ def _common_ends(observed: np.ndarray, mean: np.ndarray, lower: np.ndarray, uppe
 
 
 def draw_coverage(axis: Axes, prediction: Prediction, y: ArrayLike, target: str = "y") -> None:
-    """Draw the share of targets inside the interval of each level, with its noise if the levels are right."""
+    """Draw the share of targets inside the interval of each level, with a band that holds 95 % of calibrated lines."""
     observed = coverage(first_column(prediction.cdf(y)))
-    noise = 2 * np.sqrt(LEVELS * (1 - LEVELS) / len(prediction))
+    noise = _errors_of_line(len(prediction)) * np.sqrt(LEVELS * (1 - LEVELS) / len(prediction))
     low, high = np.clip(LEVELS - noise, 0, 1), np.clip(LEVELS + noise, 0, 1)
-    band(axis, LEVELS, low, high, color=PALE, label="±2 se if calibrated")
+    band(axis, LEVELS, low, high, color=PALE, label="95 % of calibrated lines")
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="calibrated")
     axis.plot(LEVELS, observed, "o-", color=BLUE, ms=3.5, label="observed")
     axis.set(
@@ -129,6 +131,15 @@ def draw_coverage(axis: Axes, prediction: Prediction, y: ArrayLike, target: str 
     axis.set_anchor("N")
     title(axis, "Coverage of predictive intervals")
     legend_below(axis, ncols=1)
+
+
+@functools.cache
+def _errors_of_line(num: int) -> float:
+    """Return the standard errors within which the whole line of N calibrated predictions lies in 95 % of cases."""
+    shares = np.full(len(LEVELS) + 1, 1 / (len(LEVELS) + 1))
+    lines = np.random.default_rng(0).multinomial(num, shares, _LINES)[:, :-1].cumsum(1) / num
+    errors = np.abs(lines - LEVELS) / np.sqrt(LEVELS * (1 - LEVELS) / num)
+    return float(np.quantile(errors.max(1), 0.95))
 
 
 def require_real(prediction: Prediction, name: str) -> None:

@@ -177,7 +177,7 @@ def next_step(diagnosis: Diagnosis, spelling: Spelling, folder: str = "") -> tup
     if spelling == "python":
         return ("predict new rows, `posterior.predict(x)`" if step is None else step.words(spelling)), ""
     if step is None:
-        return "predict new rows", f"pyrobnn predict {quote(run)} NEW.csv"
+        return "predict new rows", f"pyrobnn predict {quote(run)} NEW.csv --out predictions.csv"
     if not step.settings:
         return step.words(spelling), ""
     spec, out = quote(f"{run}/spec.toml"), quote(_free(run))

@@ -106,7 +106,7 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
         if entry.test.y.shape != test.y.shape or not torch.equal(entry.test.y, test.y):
             raise InputError(
                 f"{name} was scored on other examples than {names[0]}: runs can be compared only on the same "
-                "rows of the same file, with the same target, `data.split` and `data.test`."
+                "rows of the same file, with the same target, `data.split` and `data.test`. Fit one of them again so."
             )
     predictions = {name: _predict(folder, prepared[name]) for name, folder in zip(names, folders, strict=True)}
     scores: dict[str, dict[str, Score]] = {name: dict(score(p, test.y)) for name, p in predictions.items()}

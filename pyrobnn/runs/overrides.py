@@ -11,6 +11,7 @@ from pyrobnn.likelihoods import noise
 from pyrobnn.runs.spec_data import OF_ANY_FIT
 from pyrobnn.runs.spec_files import parse_change
 
+_OF_COLUMNS = [["data", key] for key in ("drop", "id", "categories", "missing")]
 _DEFAULT_TYPES = {"net": "mlp", "prior": "normal"}
 
 
@@ -19,7 +20,7 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
 
     A new `type` drops the options of the old type that it lacks. A new method with an inner method, such as ensemble,
     takes in the old method, and an inner method that is named comes out; a method that trains no guide drops the
-    section [guide].
+    section [guide]. Other columns of a table bring their own number of inputs.
 
     Args:
         tables: the sections of the spec.
@@ -34,7 +35,15 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
         if keys == ["fit", "type"] and isinstance(value, str) and not _takes_guide(value):
             changed.pop("guide", None)
         _assign(changed, keys, value)
+    net = changed.get("net")
+    if isinstance(net, dict) and _takes_others([keys for keys, _ in parsed]):
+        net.pop("in_features", None)  # the columns that are left have their own
     return changed
+
+
+def _takes_others(changes: list[list[str]]) -> bool:
+    """Return whether changes choose other columns of a table, and not the number of inputs."""
+    return any(keys in _OF_COLUMNS for keys in changes) and ["net", "in_features"] not in changes
 
 
 def _copy(value: Any) -> Any:

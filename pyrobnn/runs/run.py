@@ -14,9 +14,11 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, new_file, new_folder
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.waiting import waiting
+from pyrobnn._torch.inputs import single
+from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.table import columns_of, first_days_of
-from pyrobnn.diagnostics.findings import Diagnosis, Finding
+from pyrobnn.diagnostics.findings import GIVEN_AWAY, Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.several.data_parallel import DataParallel
@@ -230,6 +232,8 @@ def _judge(
         if failure is not None:  # whether the ELBO is flat says nothing then
             others = (finding for finding in diagnosis.findings if finding.name != "elbo")
             diagnosis = dataclasses.replace(diagnosis, findings=(failure, *others))
+        asked = _asked(prepared)
+        diagnosis = dataclasses.replace(diagnosis, findings=(*asked, *diagnosis.findings))
         _write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
         with waiting("drawing the pictures and writing the report", shown=progress):
             _write_views(path, prepared, posterior, scores, baselines, diagnosis=diagnosis, manifest=manifest)
@@ -237,6 +241,16 @@ def _judge(
         error.add_note(f"The fit itself is safe in {path}; `{go_on(path)}` makes the missing files.")
         raise
     return RunResult(posterior, train, test, scores, baselines, diagnosis, path)
+
+
+def _asked(prepared: Prepared) -> list[Finding]:
+    """Return a finding for each column of a table that gives the target almost exactly; each leaves out all of them."""
+    train, encoder, data = prepared.train, prepared.dataset.encoder, prepared.spec.data
+    found = [] if encoder is None else given_away(single(train.x, "A table"), train.y, columns_of(encoder))
+    drop = json.dumps([*data.drop, *(one.name for one in found)])
+    words = f"leave out what is not known when you predict, {', '.join(repr(one.name) for one in found)}"
+    remedy = Remedy(words, words, (f"data.drop={drop}",))
+    return [Finding(GIVEN_AWAY, "note", one.question, remedies=(remedy,)) for one in found]
 
 
 def _baseline_scores(posterior: Posterior | Mixture, train: Data, test: Data) -> dict[str, dict[str, Score]]:

@@ -2,11 +2,14 @@
 
 import json
 import os
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free
+from pyrobnn._core.remedies import reader
 
 
 def is_run_folder(path: Path) -> bool:
@@ -47,13 +50,36 @@ def check_new_run(path: Path, *, overwrite: bool) -> None:
         InputError: the folder exists or is taken.
     """
     if os.path.lexists(path) and not overwrite:
-        raise InputError(
-            f"{path} exists already: choose another folder, or replace it with --overwrite (overwrite=True)."
-        )
+        raise InputError(f"{path} exists already: choose another folder, or replace it with {_overwrite()}.")
     check_free(path, is_run_folder)
     unfinished = unfinished_folder(path)
     if unfinished.exists() and not overwrite:
         raise InputError(
-            f"{unfinished} is a run that was interrupted: go on with `{go_on(path)}` (resume), or start "
-            "anew with --overwrite (overwrite=True)."
+            f"{unfinished} is a run that was interrupted: go on with `{go_on(path)}`, or start anew with "
+            f"{_overwrite()}."
         )
+
+
+def _overwrite() -> str:
+    return "--overwrite" if reader.get() == "command" else "`overwrite=True`"
+
+
+def check_same_size(folders: Sequence[Path]) -> None:
+    """Refuse runs that were scored on different numbers of examples, before they are loaded.
+
+    Raises:
+        InputError: the numbers differ.
+    """
+    files = {folder: folder / "metrics.json" for folder in folders}
+    sizes = {f: json.loads(file.read_text(encoding="utf-8"))["num_test"] for f, file in files.items() if file.is_file()}
+    first = next(iter(sizes), None)
+    for folder, size in sizes.items():
+        if first is not None and size != sizes[first]:
+            share = tomllib.loads((folder / "spec.toml").read_text(encoding="utf-8"))["data"].get("test")
+            again = "fit one of them again with the `data.test` of the other"
+            if share is not None:
+                again = f"fit again with `pyrobnn fit {quote(f'{first}/spec.toml')} --set data.test={share}`"
+            raise InputError(
+                f"{folder} was scored on {size} examples and {first} on {sizes[first]}, and only scores on the same "
+                f"examples can be compared: {again}."
+            )

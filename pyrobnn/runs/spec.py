@@ -20,7 +20,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
-from pyrobnn.datasets.base import OF_SMALL, test_share
+from pyrobnn.datasets.base import FOR_CALIBRATION, OF_SMALL, test_share
 from pyrobnn.inference import SVI, default_parts
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import make_source
@@ -31,7 +31,7 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.data_section import DataSpec
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.spec_data import FitSpec, PredictSpec, optional
-from pyrobnn.runs.spec_files import check_sections, data_section, read_spec
+from pyrobnn.runs.spec_files import check_rows, check_sections, data_section, read_spec
 
 __all__ = ["DataSpec", "FitSpec", "PredictSpec", "Prepared", "RunSpec"]
 
@@ -156,6 +156,8 @@ class RunSpec:
         """
         resolve_device(self.fit.device)
         dataset = self.data.load(None if self.likelihood is None else _task_of(self.likelihood))
+        if self.data.path is not None:
+            check_rows(len(dataset.data), self.data.path)
         train, test = dataset.split(self.data.split)
         compared = self._compared(dataset, train)
         spec = self._resolved(dataset, compared.parts)
@@ -296,8 +298,10 @@ class Prepared:
         data = self.dataset
         if data.encoder is None or data.test <= OF_SMALL or data.test != test_share(data.data.y):
             return ""
-        each = "" if data.task == "regression" else " of each class"
-        return f" ({data.test:.0%}, to have ten{each}; `--set data.test={OF_SMALL:g}` holds out fewer)"
+        many = "ten" if data.task == "regression" else "ten of each class"
+        if data.task == "regression" and len(self.test) >= FOR_CALIBRATION:
+            many = str(FOR_CALIBRATION)
+        return f" ({data.test:.0%}, to have {many}; `--set data.test={OF_SMALL:g}` holds out fewer)"
 
     @property
     def _classes(self) -> str:

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn._core.table_files import check_names, column_names, looks_like_data, require_names
 from pyrobnn._core.tables import read_table
 from pyrobnn.runs.data_section import DataSpec
 
+_FEWEST_ROWS = 10
 SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
 
 
@@ -132,13 +134,27 @@ def check_values(tables: Mapping[str, Any], changes: Sequence[str]) -> None:
     likelihood = "likelihood" in tables or any(parse_change(text)[0][0] == "likelihood" for text in changes)
     if _is_table(data) and not (likelihood and data.get("task") is None):
         known = data_section(data)
-        read_table(
+        table = read_table(
             Path(data["path"]),
             data["target"],
             task=known.task,
             id_column=known.id,
             drop=known.drop,
             missing=known.missing,
+        )
+        check_rows(len(table.target.values), data["path"])
+
+
+def check_rows(num: int, path: str) -> None:
+    """Refuse a table that is too short to fit and to score.
+
+    Raises:
+        InputError: fewer than ten rows.
+    """
+    if num < _FEWEST_ROWS:
+        raise InputError(
+            f"{path} has {counted(num, 'row')}, and a fit needs at least {_FEWEST_ROWS}, some to train on and some to "
+            "be scored on: collect more."
         )
 
 

@@ -81,7 +81,18 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data) and is_main_process()):
         return None
     with threads_for(posterior.bnn.net, _ROWS):
+        if (same := _nothing_varies(data)) is not None:
+            return same
         return (_brief_complaint if briefly else _complaint)(posterior, data, validation)
+
+
+def _nothing_varies(data: Data) -> str | None:
+    """Say that all targets are the same, or that there is only one."""
+    if len(data) == 1:
+        return "There is one training example: predictions rest on it and on the prior alone. Collect more."
+    if data.y.numel() and bool((data.y == data.y[:1]).all()):
+        return "The target is constant in all training examples, so inputs say nothing of it. Choose another target."
+    return None
 
 
 def _brief_complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:

@@ -15,6 +15,9 @@ _NEGLIGIBLE = 0.05
 """Nats an example above a constant that count as none, if chance may explain them."""
 _SHOWN = 0.05
 """The p-value below which a fit counts as better than a baseline; a warning needs far more."""
+_LEAD, _LEAST_LEAD = 0.01, 0.001
+"""Nats an example that are called a lead over a linear model, and where chance does not explain them; less shows as
+equal numbers."""
 _FAR_LESS = 0.8
 """Share of the gain of a linear model below which a fit has missed the linear part."""
 
@@ -30,6 +33,9 @@ class Verdict:
         plain: the same as a clause without numbers, for one who does not know log scores; empty if all is fine.
         p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
         is_better: whether the fit scores more than a constant, also on training examples.
+        prefers_linear: whether a linear model is as good or better, and the fit is better than the constant.
+        finds_nothing: whether neither the fit nor a linear model is better than the constant, for a warning.
+        numbers: the last sentence of the text.
         most: the gain over the constant, in nats an example, that may be true: two standard errors above the mean.
     """
 
@@ -38,6 +44,9 @@ class Verdict:
     p_value: float | None = None
     is_better: bool = False
     plain: str = ""
+    prefers_linear: bool = False
+    finds_nothing: bool = False
+    numbers: str = ""
     most: float = math.inf
 
 
@@ -64,8 +73,9 @@ class _Gain:
         """Return the p-value of the hypothesis that the difference is at most a bound."""
         return 1 - self.below(bound)
 
-    def __str__(self) -> str:
-        return f"{self.mean:+.2f} ± {self.stderr:.2f}"
+    def said(self, digits: int) -> str:
+        """Return the mean with its standard error."""
+        return f"{self.mean:+.{digits}f} ± {self.stderr:.{digits}f}"
 
 
 Basis = Literal["held out", "left out", "training"]
@@ -134,6 +144,17 @@ class _Case:
         """The gain of the linear model over the constant."""
         return None if self.linear is None else _Gain.of(self.linear - self.constant)
 
+    @functools.cached_property
+    def over_linear(self) -> _Gain | None:
+        """The gain of the fit over the linear model."""
+        return None if self.linear is None else _Gain.of(self.scores - self.linear)
+
+    @property
+    def is_shown_over_linear(self) -> bool:
+        """Whether the fit is shown to be better than the linear model."""
+        over = self.over_linear
+        return over is not None and over.above(0.0) < self.shown and over.mean >= _LEAST_LEAD
+
     @property
     def shown(self) -> float:
         """The p-value below which the fit counts as better."""
@@ -147,9 +168,11 @@ class _Case:
     @property
     def numbers(self) -> str:
         """A sentence with the gains."""
-        beside = "" if self.of_linear is None else f", linear model {self.of_linear}"
+        over = self.over_linear
+        digits = 3 if self.is_shown_over_linear and over is not None and over.mean < _LEAD else 2
+        beside = "" if self.of_linear is None else f", linear model {self.of_linear.said(digits)}"
         where = _examples(len(self.scores), self.basis)
-        return f"Log score above a constant's, in nats an example, on {where}: fit {self.gain}{beside}."
+        return f"Log score above a constant's, in nats an example, on {where}: fit {self.gain.said(digits)}{beside}."
 
 
 def _no_better_than_constant(case: _Case) -> Verdict | None:
@@ -158,18 +181,20 @@ def _no_better_than_constant(case: _Case) -> Verdict | None:
     p_value = min(negligible, worse)
     if not p_value < case.level:
         return None
+    is_nothing = case.of_linear is None or case.of_linear.above(0.0) >= case.level
     cause = (
         "Either the inputs say nothing of the target, or the fit has missed what they say."
-        if case.of_linear is None or case.of_linear.above(0.0) >= case.level
+        if is_nothing
         else "The inputs do tell of the target: a linear model is better than a constant."
     )
     plain = "its predictions, uncertainty included, are no better than those of a constant"
-    return Verdict("warning", f"{NO_BETTER} {cause} {case.numbers}", p_value, plain=plain)
+    nothing = is_nothing and case.of_linear is not None
+    return Verdict("warning", f"{NO_BETTER} {cause} {case.numbers}", p_value, plain=plain, finds_nothing=nothing)
 
 
 def _no_better_than_linear(case: _Case) -> Verdict | None:
     """Warn if the fit is far worse than the linear model, and note if it is not shown to be better."""
-    if case.linear is None or case.of_linear is None:
+    if case.linear is None or case.of_linear is None or case.over_linear is None:
         return None
     short = _Gain.of(case.scores - case.constant - _FAR_LESS * (case.linear - case.constant)).below(0.0)
     if case.of_linear.mean > 0 and short < case.level:
@@ -177,20 +202,20 @@ def _no_better_than_linear(case: _Case) -> Verdict | None:
         of_gain = f", with {share:.0%} of its gain" if share > 0 else ""
         text = f"The fit predicts worse than a linear model{of_gain}. {case.numbers}"
         plain = "its predictions, uncertainty included, are worse than those of a linear model"
-        return Verdict("warning", text, short, case.is_better, plain)
-    over_linear = _Gain.of(case.scores - case.linear)
-    may_be_chance = over_linear.above(0.0) >= case.shown
-    if not (may_be_chance and case.is_better):
+        return Verdict("warning", text, short, case.is_better, plain, prefers_linear=case.is_better)
+    if case.is_shown_over_linear or not case.is_better:
         return None
+    over_linear = case.over_linear
     keep, text = "keep it unless more data tell them apart", "Nothing shows that the fit predicts better than"
     plain = "a linear model, which is simpler, predicts as well, uncertainty included"
-    if over_linear.mean > 0:
+    if over_linear.mean >= _LEAD:
         plain = "its lead over a linear model, uncertainty included, may be chance"
     elif over_linear.below(0.0) < case.level:
         keep, text = "keep it", "The fit predicts a little worse than"
         plain = "a linear model, which is simpler, predicts a little better, uncertainty included"
     text = f"{text} a linear model. The linear model is simpler: {keep}. {case.numbers}"
-    return Verdict("note", text, is_better=True, plain=plain)
+    is_as_good = over_linear.mean < _LEAD
+    return Verdict("note", text, is_better=True, plain=plain, prefers_linear=is_as_good, numbers=case.numbers)
 
 
 def _otherwise(case: _Case) -> Verdict:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrobnn import nets
 from pyrobnn._core.remedies import Remedy
@@ -59,6 +59,12 @@ class Fitted:
     def has_chains(self) -> bool:
         """Whether the fit holds draws of Markov chains."""
         return built(members_of(self.posterior)[0].guide).chains() is not None
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the network is a linear layer."""
+        net = self.posterior.bnn.settings["net"]
+        return isinstance(net, nn.Linear) or (isinstance(net, nets.MLP) and len(net.hidden) == 0)
 
     @property
     def section(self) -> str:
@@ -142,11 +148,11 @@ def measured_noise(fit: Fitted) -> Remedy | None:
     if fit.noise != "learned" and not given:
         return None
     tuned = ["scale='tuned' for the noise"] if fit.noise == "learned" else []
-    left = [*tuned, *(f"no `{name}`" for name in given)]
-    asked = "measure the noise first" + (
-        f": leave out {' and '.join(f'{fit.section}.{n}' for n in given)}" if given else ""
-    )
-    return Remedy(f"measure the noise first: {', '.join(left)}", asked, ("likelihood.scale=tuned",) if tuned else ())
+    words = f"measure the noise first: {', '.join([*tuned, *(f'no `{name}`' for name in given)])}"
+    if not tuned:  # no option takes a length away
+        more = tuple(f"{fit.section}.{name}={_TIMES_LONGER * fit.lengths[name]}" for name in given)
+        return Remedy(words, "train longer, so that the noise is learned", more)
+    return Remedy(words, "measure the noise first", ("likelihood.scale=tuned",))
 
 
 def varying_noise(fit: Fitted) -> Remedy | None:
@@ -240,6 +246,14 @@ def smaller(fit: Fitted) -> Remedy | None:
         return None
     words = "take one small hidden layer"
     return Remedy(f"{words}, `bnn.MLP(..., [{_FEW_UNITS}], ...)`", words, (f"net.hidden=[{_FEW_UNITS}]",))
+
+
+def without_hidden(fit: Fitted) -> Remedy | None:
+    """Return a network without hidden layers, which is a linear model, in place of one with them."""
+    if fit.is_linear or not isinstance(fit.posterior.bnn.settings["net"], nets.MLP):
+        return None
+    words = "keep the linear model, a network without hidden layers"
+    return Remedy(f"{words}, `bnn.MLP(..., [], ...)`", words, ("net.hidden=[]",))
 
 
 def tuned_prior(fit: Fitted) -> Remedy | None:

@@ -1,0 +1,24 @@
+"""What follows where simpler models are as good as a fit."""
+
+from pyrobnn._core.remedies import Remedy
+from pyrobnn.diagnostics.findings import BASELINE, LINEAR, Finding
+from pyrobnn.verdict.judgement import Verdict
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, measured_noise, open_to, without_hidden
+
+_NOTHING_FOUND = Remedy("look for other inputs: neither this network nor a linear model finds anything in these")
+
+
+def of_bad_predictions(fit: Fitted, verdict: Verdict | None) -> tuple[Remedy, ...]:
+    """Return what to try where predictions are bad: other inputs, if a fit without a fault finds nothing in these."""
+    tries = open_to(fit, OF_BAD_PREDICTIONS)
+    is_sound = not fit.lengths and measured_noise(fit) is None
+    return (_NOTHING_FOUND, *tries) if verdict is not None and verdict.finds_nothing and is_sound else tries
+
+
+def linear_is_as_good(fit: Fitted, verdict: Verdict) -> Finding:
+    """Note that a linear model is as good or better, unless the fit is one."""
+    if fit.is_linear:
+        same = "it is a linear model, and predicts about as well as one with a ridge penalty"
+        text = f"The network has no hidden layer: {same}. {verdict.numbers}"
+        return Finding(BASELINE, "fine", text)
+    return Finding(LINEAR, "note", verdict.text, remedies=open_to(fit, [without_hidden]), plain=verdict.plain)
