@@ -424,6 +424,23 @@ def test_predictions_of_a_class_with_few_held_out_examples_are_not_judged(rare, 
     assert "baseline" not in {finding.name for finding in diagnosis.findings}  # training examples do not stand in
 
 
+@pytest.mark.parametrize(
+    ("right", "level", "kind", "begin"),
+    [
+        (50, 1e-3, "fine", "No clear sign that the fit is right"),
+        (62, 1e-3, "note", "A weak sign, which may be chance, that the fit is right"),
+        (62, 0.04, "warning", "The fit is under-confident"),
+    ],
+)
+def test_a_small_p_value_is_not_called_fine(right, level, kind, begin):
+    """Of 100 labels that are right with probability 0.51, 62 are 2.2 standard errors too many."""
+    generator = torch.Generator().manual_seed(0)
+    simulated = (torch.rand(2000, 100, generator=generator) > 0.51).long()
+    y = (torch.arange(100) >= right).long()
+    found = {one.name: one for one in predictive_findings(class_prediction(0.51, 100), y, simulated, level, seed=0)}
+    assert (found["confidence"].kind, found["confidence"].text[: len(begin)]) == (kind, begin)
+
+
 def test_a_rare_class_that_is_never_predicted_has_a_threshold():
     """Of 100 labels 6 are of class 1, whose probability is 0.1 everywhere; a class that is found has no note."""
     y = (torch.arange(100) < 6).long()
@@ -431,8 +448,8 @@ def test_a_rare_class_that_is_never_predicted_has_a_threshold():
     assert found.kind == "note"
     assert found.text.startswith("No example is predicted as 'yes', though 6 of 100 are: another class is more")
     assert found.said("command").endswith(
-        "its share in training is 0.06. To mend it, say 'yes' where prob_yes is above 0.06, to find 6 of 6, and call "
-        "94 of 94 others so."
+        "its share in training is 0.06. To mend it, say 'yes' where prob_yes is above 0.06, to find 6 of 6 "
+        "(61 % to 100 % of those to come), and call 94 of 94 others so (96 % to 100 %)."
     )
     assert "`prediction.class_probs[:, 1] > 0.06`" in found.said()
     assert never_predicted(class_prediction(0.9, 100), torch.zeros(100).long(), y) == []

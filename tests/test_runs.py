@@ -1,6 +1,7 @@
 import io
 import json
 import math
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from pyrobnn.metrics.base import plus_minus
 from pyrobnn.runs.compared import Comparison, compare_runs
 from pyrobnn.runs.predictions import predict_table, rounded
 from pyrobnn.runs.run import read_diagnosis, resume, run
+from pyrobnn.runs.run_folders import check_same_size
 from pyrobnn.runs.spec import RunSpec
 
 FIT = {"type": "svi", "steps": 3, "seed": 1, "device": "cpu", "engine": "eager"}
@@ -354,3 +356,14 @@ def test_what_cannot_be_compared_is_refused(whole, tmp_path, no_report):
     (changed / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(InputError, match="have changed since it was made"):
         compare_runs([whole.path, changed])
+
+
+def test_runs_of_different_test_parts_are_refused_before_they_are_loaded(tmp_path):
+    for name, size in (("a", 16), ("b", 20)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.json").write_text(json.dumps({"num_test": size}), encoding="utf-8")
+        (tmp_path / name / "spec.toml").write_text(f"[data]\ntest = {size / 80}\n", encoding="utf-8")
+    again = f"pyrobnn fit {tmp_path / 'a'}/spec.toml --set data.test=0.25"
+    with pytest.raises(InputError, match=re.escape(again)):
+        check_same_size([tmp_path / "a", tmp_path / "b"])
+    check_same_size([tmp_path / "a", tmp_path / "a"])

@@ -77,7 +77,7 @@ def never_predicted(
     if not (said & is_one).any():
         return [Finding(CLASSES, "note", f"{text} {usual}", plain=plain)]
     caught, called = _counted(said[is_one]), _counted(said[~is_one])
-    price = f"to find {caught[0]}, and call {called[0]} others so; of all that are to come {caught[1]}, and {called[1]}"
+    price = f"to find {caught[0]} ({caught[1]} of those to come), and call {called[0]} others so ({called[1]})"
     column = f"prob_{class_names[rarest]}" if class_names else "its probability"
     rule = Remedy(
         f"say {names[rarest]} where `prediction.class_probs[:, {rarest}] > {limit}`, {price}",
