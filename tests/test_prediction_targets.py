@@ -3,12 +3,14 @@
 import math
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 from scipy import integrate, optimize, special, stats
 
 from pyrobnn import InputError, Prediction
 from pyrobnn._torch.pyro import local_parameters
+from pyrobnn.distributions import counts, targets
 from pyrobnn.distributions.quantiles import real_quantile
 from pyrobnn.likelihoods import CensoredGaussian, Gaussian, Laplace, NegativeBinomial, Ordinal, Poisson, StudentT
 from pyrobnn.metrics import score
@@ -91,6 +93,10 @@ def test_quantiles_take_few_steps_and_never_many_more_than_bisection(scale, leve
             calls.append(value)
             return base.cdf(value)
 
+        @staticmethod
+        def take(_rows):
+            return None
+
     for level in levels:
         calls.clear()
         found = real_quantile(Counted, level)
@@ -98,6 +104,43 @@ def test_quantiles_take_few_steps_and_never_many_more_than_bisection(scale, leve
         next_to = torch.stack([found * (1 - 1e-14), found * (1 + 1e-14)]).sort(0).values
         below, above = (base.cdf(value.expand(50, 20)).mean(0) for value in next_to)
         assert ((below <= level + 1e-15) & (above >= level - 1e-15)).all()
+
+
+def many_mixtures():
+    """Return distributions (S, N) of every kind: alike rows and others, with noise from small to large."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    loc, scale = draw(1, 30) + draw(37, 30) * draw(1, 30), (draw(1, 30) + 0.3 * draw(37, 30)).exp()
+    many = dist.Categorical(logits=draw(37, 30, 3))
+    return {
+        "normal": dist.Normal(loc, scale),
+        "staircase": dist.Normal(loc, 1e-7 * scale),
+        "student_t": targets.StudentT(torch.tensor(2.5).double(), loc, scale),
+        "log-normal": dist.LogNormal(loc, scale),
+        "shifted": dist.TransformedDistribution(dist.Exponential(scale), dist.transforms.AffineTransform(-1.0, 3.0)),
+        "censored": targets.CensoredNormal(loc, scale, -0.5, 1.0),
+        "mixture density": dist.MixtureSameFamily(many, dist.Normal(loc[..., None] + draw(30, 3), scale[..., None])),
+        "gamma": dist.Gamma(scale, scale.flip(0)),
+        "poisson": counts.Poisson(loc),
+        "negative binomial": counts.NegativeBinomial(loc, torch.tensor(0.6).double()),
+    }
+
+
+@pytest.mark.parametrize("name", many_mixtures())
+def test_quantiles_agree_with_bisection(name):
+    prediction = Prediction(many_mixtures()[name])
+    levels = [1e-4, 0.025, 0.5, 0.9, 0.975]
+    for level, found in zip(levels, prediction.quantile(levels), strict=True):
+        low, high = torch.full((30,), -1e9, dtype=torch.float64), torch.full((30,), 1e9, dtype=torch.float64)
+        for _ in range(90):
+            middle = (low + high) / 2
+            below = prediction.cdf(middle) < level
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        torch.testing.assert_close(found, high, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(prediction.quantile(level), found, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", COUNTS)

@@ -264,15 +264,15 @@ class Prediction(OfClasses):
             least = f"{_NEAREST_LEVEL:g} away from 0 and 1"
             raise InputError(f"Quantile levels must lie between 0 and 1, {least} or more, one or a list; got {q}.")
         self._require_quantiles("Quantiles")
-        if levels.ndim == 0:
-            return self.scaler.inverse(self._quantile(float(levels)))
-        return self.scaler.inverse(torch.stack([self._quantile(float(level)) for level in levels]))
+        found = self.by_rows(lambda part: part._quantiles(levels.flatten().tolist()), dim=1).to(self._like)
+        return self.scaler.inverse(found.reshape(*levels.shape, *found.shape[1:]))
 
-    def _quantile(self, level: float) -> Tensor:
+    def _quantiles(self, levels: list[float]) -> Tensor:
+        """Return the quantiles at some levels, (L, N, K), in the model's units."""
+        components, eps = self.components, torch.finfo(self._like.dtype).eps
         if self.is_count:
-            return self.by_rows(lambda part: count_quantile(part.components, level)).to(self._like)
-        eps = torch.finfo(self._like.dtype).eps
-        return self.by_rows(lambda part: real_quantile(part.components, level, eps)).to(self._like)
+            return torch.stack([count_quantile(components, level) for level in levels])
+        return torch.stack([real_quantile(components, level, eps) for level in levels])
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return the bounds (lower, upper) of the equal-tailed interval that holds `level` of the mixture, (N, K).

@@ -23,7 +23,9 @@ _TEXT, _TEXT_EACH = 2**13, 2**8
 """Characters of the settings of model and guide, and more for each of the tensors."""
 _LARGEST = 16
 """Bytes of the largest number."""
-_NO_LARGER = tuple(getattr(torch.ops.aten, name) for name in ("all", "cat", "cumsum", "logsumexp", "randn_like"))
+_NO_LARGER = tuple(
+    getattr(torch.ops.aten, name) for name in ("_is_all_true", "all", "cat", "cumsum", "logsumexp", "randn_like")
+)
 """Operations whose result has no more numbers than their tensors."""
 _DEPTH = 32
 """Largest depth of nested tables and lists."""
