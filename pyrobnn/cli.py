@@ -21,7 +21,7 @@ from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, nearest, printable
 from pyrobnn._core.remedies import reader
 from pyrobnn._core.table_files import check_names, ending
-from pyrobnn._core.waiting import waiting
+from pyrobnn._core.waiting import is_watched, waiting
 from pyrobnn.runs import run_folders
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec_files import check_values, first_line, not_of_data, read_spec, spec_of_table
@@ -152,7 +152,7 @@ def demo(
         with _loading():
             from pyrobnn.runs import demo
 
-        demo.demo(out, seed=seed, progress=sys.stderr.isatty(), console=Console(soft_wrap=False))
+        demo.demo(out, seed=seed, progress=is_watched(), console=Console(soft_wrap=False))
 
 
 Source = Annotated[
@@ -195,7 +195,7 @@ def fit(
             with _loading():
                 from pyrobnn.runs.run import resume as resume_run
 
-            result = resume_run(folder, progress=sys.stderr.isatty())
+            result = resume_run(folder, progress=is_watched())
         _show(result)
 
 
@@ -229,7 +229,7 @@ def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, over
     with _loading():
         from pyrobnn.runs.run import run
 
-    spec, progress = _spec(tables, changes), sys.stderr.isatty()
+    spec, progress = _spec(tables, changes), is_watched()
     return run(spec, folder, progress=progress, overwrite=overwrite, on_prepared=_say_how)
 
 
@@ -310,7 +310,8 @@ def diagnose(run_dir: Path) -> None:
         from pyrobnn.report.words import concluded
         from pyrobnn.runs.run import read_diagnosis
 
-    diagnosis = read_diagnosis(run_dir)
+    with waiting("checking the fit", after=1):
+        diagnosis = read_diagnosis(run_dir)
     typer.echo(printable(concluded(diagnosis, str(run_dir))))
     for finding in diagnosis.findings:
         Console().print(_shown(finding), highlight=False, soft_wrap=True)
@@ -330,11 +331,12 @@ def compare(run_dirs: list[Path]) -> None:
     with _loading():
         from pyrobnn.runs.compared import compare_runs
 
-    comparison = compare_runs(run_dirs)
-    names = list(comparison.scores)
+    with waiting("comparing the runs", after=1):
+        comparison = compare_runs(run_dirs)
     Console().print(_escaped(comparison.verdict), highlight=False, soft_wrap=True)
     for table in comparison.tables:
         Console().print("", table, "", sep="\n")
+    names = list(comparison.scores)
     settings = Table("setting", *map(_escaped, names), title="differences", title_justify="left")
     for key, values in comparison.specs.items():
         settings.add_row(_escaped(key), *(_escaped(str(values[name])) for name in names))
@@ -370,9 +372,8 @@ def list_data() -> None:
     columns = (Column(name, no_wrap=True) for name in ("name", "task", "rows", "cols", "splits", "here"))
     table = Table(*columns, "licence", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for entry in datasets.info():
-        here = "yes" if entry.available else "no"
-        licence = entry.licence.partition(" (")[0]
-        table.add_row(entry.name, entry.task, *map(str, (entry.rows, entry.columns, entry.splits)), here, licence)
+        cells = *map(str, (entry.rows, entry.columns, entry.splits)), "yes" if entry.available else "no"
+        table.add_row(entry.name, entry.task, *cells, entry.licence.partition(" (")[0])
     Console().print(table)
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pyrobnn as bnn
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.waiting import waiting
+from pyrobnn._core.waiting import progress_bar, ticking, waiting
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
@@ -277,14 +277,16 @@ def test_callbacks_see_progress_and_can_stop():
     assert len(fit(steps=200, callbacks=[lambda progress: np.bool_(progress.step >= 50)]).history) == 50
 
 
-def test_progress_bar_shows_the_elbo_and_can_be_switched_off(capsys):
+def test_progress_bar_shows_the_elbo_and_can_be_switched_off(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     for progress in (True, False):
         linear_model().fit(*linear_problem(), steps=50, seed=0, engine="eager", progress=progress)
         assert ("elbo=" in capsys.readouterr().err) == progress
 
 
-def test_the_bar_names_the_phase_and_the_best_score(capsys):
+def test_the_bar_names_the_phase_and_the_best_score(capsys, monkeypatch):
     """In 80 columns: nothing is cut off, and there is no total that moves."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     data, model = bnn.datasets.sinusoid(), bnn.BNN(bnn.MLP(1, [5], 1), likelihood="gaussian")
     held_out = bnn.Data(*linear_problem())
     posterior = linear_model().fit(*linear_problem(), steps=60, seed=0, validation=held_out, eval_every=20)
@@ -294,7 +296,6 @@ def test_the_bar_names_the_phase_and_the_best_score(capsys):
     bnn.fit(model, data, bnn.SVI(max_steps=100), engine="eager")
     shown = capsys.readouterr().err
     assert 0 <= shown.index("scales:") < shown.index("training: step 100 [")
-    assert "checking" not in shown  # it stands on a terminal alone, and is taken away there
     assert "/100" not in shown
     of_known_noise = model.with_parts(likelihood=bnn.likelihoods.Gaussian(0.1))
     bnn.fit(of_known_noise, data, bnn.SVI(guide="map", max_steps=100), engine="eager")
@@ -314,6 +315,31 @@ def test_a_word_stands_on_a_terminal_while_work_takes_seconds(terminal, capsys, 
     with waiting("checking", after=0.01):
         time.sleep(1.2)
     assert capsys.readouterr().err == "\r\x1b[Kchecking ...\r\x1b[Kchecking ... 1 s\r\x1b[K" * terminal
+
+
+def test_bars_are_drawn_on_terminals_and_in_notebooks_and_not_into_files(capsys, monkeypatch):
+    """ipykernel's stream says that it is no terminal, and writes over a line after a carriage return."""
+
+    def shown():
+        bnn.fit(bnn.BNN(bnn.MLP(1, [5], 1)), bnn.datasets.sinusoid(), bnn.SVI(steps=20), engine="eager")
+        with waiting("checking"):
+            pass
+        return capsys.readouterr().err
+
+    in_a_file = shown()
+    assert "\r" not in in_a_file
+    monkeypatch.setattr(type(sys.stderr), "__module__", "ipykernel.iostream")
+    in_a_notebook = shown()
+    assert "training: " in in_a_notebook
+    assert in_a_notebook.endswith(f"checking ...\r{' ' * 79}\r")
+    assert "\x1b" not in in_a_notebook
+
+
+def test_the_clock_of_a_bar_goes_on_within_a_step(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress_bar(total=2, shown=True, bar_format="{elapsed}") as bar, ticking(bar):
+        time.sleep(2.2)
+    assert "00:02" in capsys.readouterr().err
 
 
 def test_processes_beside_the_main_one_write_nothing(capsys, monkeypatch):

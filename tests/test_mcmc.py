@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import sys
 
 import arviz as az
 import numpy as np
@@ -564,7 +565,8 @@ def test_parameters_without_a_prior_are_refused_by_name():
         refused(lambda model=model: run(SHORT, model), match=match)
 
 
-def test_frozen_parameters_are_no_obstacle(capsys):
+def test_frozen_parameters_are_no_obstacle(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     net = nn.Linear(2, 1)
     net.bias.requires_grad_(requires_grad=False)
     model = bnn.BNN(net, prior={"weight": bnn.priors.Normal(1.0)}, likelihood=bnn.likelihoods.Gaussian(NOISE))

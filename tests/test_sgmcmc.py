@@ -208,7 +208,8 @@ def test_loaders_are_taken():
     assert first.shape == (2, 3, 2)
 
 
-def test_engine_is_eager_and_says_so(capsys):
+def test_engine_is_eager_and_says_so(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with pytest.warns(UserWarning, match="SGHMC has no captured form"):
         posterior = run(SHORT, engine="captured", progress=True)
     assert posterior.info["engine"]["used"] == "eager"

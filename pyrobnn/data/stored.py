@@ -7,10 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from pyrobnn._core.checks import check_count, check_flag
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn.data.arrays import ArrayStore
 from pyrobnn.data.in_memory import Data, Moments, Scaler, column_names, row_index
 
@@ -224,7 +224,7 @@ class StoredData:
         """Check every value, and find the scaling."""
         x_moments, y_moments, total = Moments(), Moments(), hashlib.sha256()
         start = 0
-        with tqdm(total=len(self), desc="Reading", unit="example", disable=not progress, leave=False) as bar:
+        with progress_bar(total=len(self), desc="Reading", unit="example", shown=progress, leave=False) as bar:
             for x, y in self._store.chunks():
                 self._check_finite(x, start, of_target=False)
                 self._check_finite(y, start, of_target=True)

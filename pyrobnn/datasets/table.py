@@ -166,8 +166,8 @@ class NewRows:
     Attributes:
         x: inputs, (N, features), float64.
         frame: the whole table.
-        outside: for each row the columns whose value lies outside of what was learned, joined by ", "; None if the
-            range of the training data is not known.
+        outside: for each row the columns whose value lies outside of what was learned, joined by ", ", with "(just)"
+            after those of numbers a little beyond the range; None if the range of the training data is not known.
         notes: what was assumed, and what lies outside, a line for each.
         onehot: positions of the columns of 0 and 1 of each category, for `predict_known`.
     """
@@ -193,18 +193,20 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
     check_inputs(x)
     if encoder is None or "read" not in encoder:
         return NewRows(x, inputs.frame, None, inputs.notes, [])
-    found = {name: _outside(name, columns, encoder) for name in read}
-    rows = zip(*(np.where(is_out, name, "") for name, (is_out, _) in found.items()), strict=True)
-    lines = (line for _, said in found.values() for line in said)
+    found = [_outside(name, columns, encoder) for name in read]
+    rows = zip(*(marks for marks, _ in found), strict=True)
+    lines = (line for _, said in found for line in said)
     outside = [", ".join(filter(None, row)) for row in rows]
     return NewRows(x, inputs.frame, outside, (*inputs.notes, *lines), learned.onehot())
 
 
-def _outside(name: str, columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> tuple["pd.Series", list[str]]:
-    """Return which values are outside of what was learned, and a line on each kind.
+def _outside(
+    name: str, columns: "pd.DataFrame", encoder: Mapping[str, Any], *, tells_just: bool = True
+) -> tuple[np.ndarray, list[str]]:
+    """Return a mark for each value that is outside of what was learned, and a line on each kind.
 
-    They are unknown categories, numbers beyond the range of training by more than a margin, and missing where none was
-    in training.
+    They are unknown categories, numbers beyond the range of training, and missing where none was in training. A number
+    beyond the range by no more than a margin is marked as "just" outside, and told of only if that is asked for.
     """
     how = encoder["read"][name]
     key = f"{name} (days)" if how["kind"] == DATES else name
@@ -214,13 +216,20 @@ def _outside(name: str, columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> 
     lines = [f"{name}: {_count(is_gap)} without a value, as none was in training, {filled}"] if is_gap.any() else []
     if how["kind"] == TEXTS:
         words = f"{name}: {_count(is_new)} of a category unknown in training, such as"
-        return is_new | is_gap, lines + [f"{words} {one!r}" for one in values[is_new]][:1]
+        lines += [f"{words} {one!r}" for one in values[is_new]][:1]
+        return np.where(is_new | is_gap, name, ""), lines
     low, high = how.get("range", (-np.inf, np.inf))
     below, above = how.get("margins", (0.0, 0.0))
-    is_out = (values < low - below) | (values > high + above)
-    ends = [dates.day(how, end) if how["kind"] == DATES else f"{end:g}" for end in (low, high) if is_out.any()]
-    said = f"{name}: {_count(is_out)} well outside of the range in training, {' to '.join(ends)}"
-    return is_out | is_gap, [*lines, said] if ends else lines
+    is_far = (values < low - below) | (values > high + above)
+    is_just = ((values < low) | (values > high)) & ~is_far
+    ends = " to ".join(dates.day(how, end) if how["kind"] == DATES else f"{end:g}" for end in (low, high))
+    where, why = f"outside of the range in training, {ends}", "(by less than its outermost values spread)"
+    if is_far.any():
+        also = f"; {_count(is_just)} just outside {why}" if is_just.any() and tells_just else ""
+        lines.append(f"{name}: {_count(is_far)} well {where}{also}")
+    elif is_just.any() and tells_just:
+        lines.append(f"{name}: {_count(is_just)} just {where} {why}")
+    return np.where(is_far | is_gap, name, np.where(is_just, f"{name} (just)", "")), lines
 
 
 def _count(chosen: "pd.Series") -> str:
@@ -271,8 +280,8 @@ def _gaps(columns: "pd.DataFrame") -> list[str]:
 def _beyond(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
     """Return a line for each column of which held-out rows have values outside of what was learned."""
     expanded = _expanded(columns, encoder["read"])
-    lines = (line for name in encoder["read"] for line in _outside(name, expanded, encoder)[1])
-    return [f"held-out rows, column {line}: predictions for them are guesses" for line in lines]
+    lines = (line for name in encoder["read"] for line in _outside(name, expanded, encoder, tells_just=False)[1])
+    return [f"held-out rows, column {line}: predictions for them go beyond the data" for line in lines]
 
 
 def _copies(table: Table) -> Tensor:

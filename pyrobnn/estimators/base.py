@@ -204,7 +204,8 @@ class AbstractBNN(BaseEstimator):
         if reset:
             tell_of_constants(examples)
             tell_of_given_away(examples, self.encoder_.positions())
-        with waiting("fitting (verbose=True shows more)", shown=self.verbose is None, after=_PATIENCE):
+        length = "fitting" if parts["guide"] is not None else "fitting by chains, which may take minutes"
+        with waiting(f"{length} (verbose=True shows more)", shown=self.verbose is None, after=_PATIENCE):
             if reset and self.TASK == "regression" and self._is_open() and not learns_on:
                 compared = compare_densities(examples, parts, run, is_told=self.likelihood is not None)
                 parts = compared.parts

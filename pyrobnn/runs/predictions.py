@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from pyrobnn._core.counts import counted
+from pyrobnn._core.waiting import waiting
 from pyrobnn.datasets.table import load_rows
 from pyrobnn.posterior.unknown import predict_known
 from pyrobnn.runs.run_folders import run_folder
@@ -29,14 +31,15 @@ def predict_table(
         table: a file with the feature columns of the training data; other columns are ignored. An unknown category is
             predicted as a mixture of the known ones, by their shares in training.
         on_note: called with a line on each assumption about the file, and on each column with values outside of what
-            was learned: unknown categories, numbers well beyond the range of training.
+            was learned: unknown categories, numbers beyond the range of training.
 
     Returns:
         One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
         from 1. An `id` such as mean, which is a column of the result too, becomes mean_id. Regression: mean, std,
         epistemic_std, aleatoric_std, lower_95, upper_95, and first the median of counts and positive numbers.
         Classification: class, prob_<class> for each class, entropy, mutual_information (in nats). A run of a table adds
-        `outside`, the columns whose value lies outside of what was learned, or nothing.
+        `outside`, the columns whose value lies outside of what was learned, or nothing. "(just)" stands after a column
+        of numbers that is beyond the range of training by less than its outermost values spread.
 
     Raises:
         InputError: not a run folder, or a table that does not fit.
@@ -48,9 +51,10 @@ def predict_table(
         if on_note is not None:
             on_note(note)
     spec = RunSpec.from_toml(folder / "spec.toml")
-    prediction = predict_known(load(folder / "posterior"), rows.x, rows.onehot, num_draws=spec.predict.num_draws)
     outside = {} if rows.outside is None else {"outside": rows.outside}
-    frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
+    with waiting(f"predicting {counted(len(rows.x), 'row')}", after=1):
+        prediction = predict_known(load(folder / "posterior"), rows.x, rows.onehot, num_draws=spec.predict.num_draws)
+        frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
     name = spec.data.id if spec.data.id in rows.frame else None
     names = range(1, len(frame) + 1) if name is None else rows.frame[name]
     frame.insert(0, f"{name}_id" if name in frame else name or "row", names)

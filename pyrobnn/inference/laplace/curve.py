@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from pyro import poutine
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.out_of_memory import named_batch_size
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
@@ -85,7 +85,7 @@ def examples(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> Ex
 
 
 def _one_pass(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> Iterator[Batch]:
-    with tqdm(total=source.num_data, desc="Laplace", unit="example", disable=not progress, leave=False) as bar:
+    with progress_bar(total=source.num_data, desc="Laplace", unit="example", shown=progress, leave=False) as bar:
         for batch in source.one_pass(bnn, batch_size):
             yield batch
             bar.update(len(batch[0]))

@@ -5,12 +5,12 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from tqdm.std import tqdm
 
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import Count, setting
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn.data.batches import Batch
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.isokinetic import Walk
@@ -59,7 +59,7 @@ class Microcanonical(ChainMethod):
         walk, record = self._walk(target.log_joint, data, points, run.engine)
         with (
             seeded(run.seed, "transitions"),
-            tqdm(total=self.num_steps, disable=not run.progress, desc=name, unit="step") as bar,
+            progress_bar(total=self.num_steps, shown=run.progress, desc=name, unit="step") as bar,
         ):
             walk.tell = bar.update
             tuned = warm_up(walk, self.warmup)

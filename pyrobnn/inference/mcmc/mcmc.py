@@ -8,12 +8,12 @@ from pydantic import Field
 from pyro.infer import mcmc
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
-from tqdm.std import tqdm
 
 from pyrobnn._core.errors import warn_user
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import Count, setting
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.kernels import RecordedHMC, RecordedNUTS
 from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potential
@@ -68,7 +68,7 @@ class Hamiltonian(ChainMethod):
             target.log_joint, data, like, run.engine, expected, num_kept=kept, dense=self.full_mass
         )
         total = self.num_chains * self.num_steps
-        with tqdm(total=total, disable=not run.progress, desc=name, unit="step") as bar:
+        with progress_bar(total=total, shown=run.progress, desc=name, unit="step") as bar:
             runs = [self._run_chain(chain, target, potential, run.seed, bar) for chain in range(self.num_chains)]
         statistics = torch.stack([numbers for _, numbers in runs])
         diverging = int(statistics[..., 0].sum())
@@ -82,7 +82,7 @@ class Hamiltonian(ChainMethod):
         return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, diverging)
 
     def _run_chain(
-        self, chain: int, target: Target, potential: Potential, seed: int, bar: "tqdm[Any]"
+        self, chain: int, target: Target, potential: Potential, seed: int, bar: Any
     ) -> tuple[Tensor, Tensor]:
         """Return the draws (draw, P) of a chain and their statistics (draw, statistic)."""
         kernel = self.kernel(potential)

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
-from tqdm.std import tqdm
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import Count, setting
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.data.stored_batches import StoredBatches
@@ -101,7 +101,7 @@ class StochasticGradient(ChainMethod):
         make = functools.partial(self.transform, posteriors, log_posterior, lambda step: rates[step])
         transform = make(1.0)
         draws, curvatures, relative, largest, step = [], [], rates.clone(), 1.0, 0
-        with seeded(run.seed, "transitions"), tqdm(total=self.num_steps, disable=not run.progress, desc=name) as bar:
+        with seeded(run.seed, "transitions"), progress_bar(total=self.num_steps, shown=run.progress, desc=name) as bar:
             state = transform.init(points)
             while step < burn_in.end + after:
                 step += 1

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
+from pyrobnn._core.waiting import progress_bar, ticking
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.linear_model import check_entries
 from pyrobnn.curvature.tracker import refuse_mixed_examples
@@ -117,7 +117,10 @@ def tuned_modes(
             return start
 
     is_cut = False
-    with tqdm(total=starts * rounds, desc=search.phase, bar_format=_FORM, disable=not run.progress) as bar:
+    with (
+        progress_bar(total=starts * rounds, desc=search.phase, bar_format=_FORM, shown=run.progress) as bar,
+        ticking(bar),
+    ):
         for index, noise in enumerate(noises):
             bar.set_description(f"{search.phase}, start {index + 1} of {starts}")
             try:

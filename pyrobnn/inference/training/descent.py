@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from tqdm.auto import tqdm
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import is_random_state, random_state, seeded
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -101,7 +101,7 @@ def descend(
     """
     starts = [cloned(fit.parameters) for fit in fits]
     ended = []
-    with tqdm(disable=not run.progress, desc="training", unit=" steps") as bar:
+    with progress_bar(shown=run.progress, desc="training", unit=" steps") as bar:
         for fit, tolerance in zip(fits, tolerances, strict=True):
             if interrupts.asked:
                 raise KeyboardInterrupt

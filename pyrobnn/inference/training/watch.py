@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
-from tqdm.std import tqdm
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.remedies import Remedy, change, reader
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import Callback, Progress
 from pyrobnn.inference.training.convergence import ConvergenceRule
@@ -174,8 +174,8 @@ class Watch:
         self._num_steps, self._eval_every, self._patience = num_steps, eval_every, patience
         self._callbacks, self._validate = callbacks, validate
         form = _OPEN_FORM if rules else _FORM
-        self._bar = tqdm(total=num_steps, disable=not progress, desc="training", bar_format=form)
-        self._elbo, self._is_forecast = "", False
+        self._bar = progress_bar(total=num_steps, shown=progress, desc="training", bar_format=form)
+        self._elbo, self._is_forecast, self._progress = "", False, progress
         self._first_look: tuple[float, int] | None = None
         self._trained = nn.ModuleList([bnn, guide])
         self._best_state: dict[str, Any] | None = None
@@ -238,7 +238,7 @@ class Watch:
 
     def _forecast(self, done: int) -> None:
         """Say once how long the fit may take at its present speed, if its end is open and may be far."""
-        if self._bar.disable or not self.rules:
+        if not self._progress or not self.rules:
             return
         now = time.perf_counter()
         then, before = self._first_look = self._first_look or (now, done)
