@@ -1,6 +1,7 @@
 """Plots of priors, of simulated data, of planes and of several posteriors: the numbers that the artists hold."""
 
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -210,6 +211,13 @@ def test_effects_of_gaps_and_dates_keep_to_what_occurs():
         changed[:, places] = values
         return posterior.predict(changed, num_draws=40).mean.mean().item()
 
+    rain, age, listed = figure.axes
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for days in (1, 20, 60, 600, 727, 4000):
+            listed.set_xlim(19000, 19000 + days)
+            assert 2 <= len(listed.get_xticks()) <= 6
+    figure = plots.effects(posterior, data, groups=groups, num_draws=40, first_days={"listed": "2022-03-01"})
     rain, age, listed = figure.axes
     assert [axis.get_xlabel() for axis in figure.axes] == ["rain", "age", "listed"]
     wet = labelled(rain, "mean").get_xdata()

@@ -200,7 +200,7 @@ def _draw(
     if first_day is None:
         axis.xaxis.set_major_locator(MaxNLocator(4, integer=bool(not is_curve and (places % 1 == 0).all())))
     else:
-        locator = AutoDateLocator(minticks=2, maxticks=4)
+        locator = AutoDateLocator(minticks=2, maxticks=5)  # of 4, half a year is too short a step for 19 months
         axis.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
     if len(mean) > num:
         right = axis.get_xlim()[1]
