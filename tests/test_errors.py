@@ -431,8 +431,46 @@ def test_refused(name):
 
 def test_wrong_method_is_refused():
     """The function behind the annotation, which the tests would otherwise enforce first."""
-    with pytest.raises(bnn.InputError, match=r"Expected a method such as SVI\(...\), got 'nuts': pass NUTS\(\)"):
-        unannotated(bnn.fit)(make_bnn(net()), bnn.Data(X, Y), "nuts", seed=0)
+    for given, words in (
+        ("NUTS", "Unknown method 'NUTS'. Did you mean 'nuts'?"),
+        (bnn.NUTS, "Expected a method such as SVI(...), got <class 'pyrobnn.inference.mcmc.mcmc.NUTS'>: pass NUTS()"),
+        ("mean-field", "'mean_field' is a guide, which a method trains: pass bnn.SVI(guide='mean_field')."),
+    ):
+        with pytest.raises(bnn.InputError, match=re.escape(words)):
+            unannotated(bnn.fit)(make_bnn(net()), bnn.Data(X, Y), given, seed=0)
+
+
+def test_a_method_goes_by_its_name():
+    """As the setting with its defaults."""
+    named, made = (
+        bnn.fit(make_bnn(net()), bnn.Data(X, Y), one, seed=0, progress=False) for one in ("swag", bnn.SWAG())
+    )
+    assert torch.equal(named.predict(X).mean, made.predict(X).mean)
+
+
+def test_a_network_alone_is_no_model():
+    """All that ask for a model say how a network becomes one."""
+    data, svi = bnn.Data(X, Y), bnn.SVI(steps=1)
+    calls = {
+        "fit": lambda model: bnn.fit(model, data, svi),
+        "fit_replicates": lambda model: bnn.fit_replicates(model, data, svi, replicates=2),
+        "prepare": lambda model: bnn.prepare(model, svi, num_data=len(X), like=(X, Y)),
+        "kfold": lambda model: bnn.kfold(model, data, svi),
+        "vsbc": lambda model: bnn.vsbc(model, X, svi, probes=["y"]),
+        "prior_predictive": lambda model: bnn.plots.prior_predictive(model, X),
+    }
+    for name, call in calls.items():
+        for network in (bnn.MLP(2, [5], 1), nn.Linear(2, 1)):
+            with refused(rf"`{name}` takes a model, got .*: wrap the network, bnn.BNN\(network"):
+                call(network)
+
+
+def test_a_name_of_another_kind_says_which():
+    with pytest.raises(bnn.InputError, match=r"Unknown guide 'swag'\. It is a method: method='swag'\. Known: auto"):
+        bnn.SVI(guide="swag")
+    with pytest.raises(bnn.InputError, match=r"Unknown method 'laplace'\. It is a .*guide='laplace'"):
+        methods.resolve("laplace")
+    assert priors.resolve("gaussian") == bnn.priors.Normal()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,10 @@ def _plugins(group: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
 
 
+_REGISTRIES: "list[Registry]" = []
+"""Those of all kinds, to say of which kind a name is."""
+
+
 class Registry:
     """The named settings of a kind, such as prior or guide.
 
@@ -34,6 +38,7 @@ class Registry:
         self.page = page
         self.accepts = accepts
         self._classes: dict[str, type] = {}
+        _REGISTRIES.append(self)
 
     def register[T: type](self, cls: T) -> T:
         """Make a setting class known under its snake_case name (use as a decorator)."""
@@ -55,10 +60,15 @@ class Registry:
             raise InputError(f"The type of a {self.kind} must be a name, got {name!r}: one of {', '.join(self.names)}.")
         name = self._also.get(name, name)
         if name not in known:
-            hint = did_you_mean(name, known)
+            hint = self._elsewhere(name) or did_you_mean(name, known)
             raise InputError(f"Unknown {self.kind} {name!r}.{hint} Known: {', '.join(sorted(known))}.", page=self.page)
         entry = known[name]
         return entry if isinstance(entry, type) else entry.load()
+
+    def _elsewhere(self, name: str) -> str:
+        """Say of which other kinds a name is."""
+        kinds = [other.kind for other in _REGISTRIES if other is not self and name in other.names]
+        return f" It is a {kinds[0]}: {' or '.join(f'{kind}={name!r}' for kind in kinds)}." if kinds else ""
 
     def resolve(self, value: Any) -> Any:
         """Turn a name, or a dictionary with a `type`, into a setting; let settings and suitable objects through."""

@@ -70,6 +70,7 @@ def heldout_elpd(
     return mark(result, data)
 
 
+@refuses_others
 def kfold(
     model: BNN,
     data: Any,

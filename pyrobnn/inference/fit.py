@@ -26,6 +26,7 @@ from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.going_on import model_of
 from pyrobnn.inference.training.interrupts import Interrupted, with_words
 from pyrobnn.likelihoods.base import closed_numbers
+from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.comparison import tell
@@ -51,9 +52,10 @@ _OF_FIT = {*Arguments.__annotations__}
 def fit[R](bnn: BNN, data: Any, method: Method[R], *, seed: int = 0, **arguments: Unpack[Arguments]) -> R: ...
 @overload
 def fit(
-    bnn: BNN, data: Any, method: None = None, *, seed: int = 0, **arguments: Unpack[Arguments]
+    bnn: BNN, data: Any, method: str | None = None, *, seed: int = 0, **arguments: Unpack[Arguments]
 ) -> Posterior | Mixture: ...
 @explained(method=SVI)
+@refuses_others
 def fit(
     bnn: BNN,
     data: Any,
@@ -102,7 +104,8 @@ def fit(
         bnn: the model.
         data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs, as it is or in a
             `Loader`.
-        method: the inference method: `SVI` or another, such as `NUTS`; `Automatic` if left out.
+        method: the inference method: `SVI` or another, such as `NUTS`, or its name, such as "nuts", with its defaults;
+            `Automatic` if left out.
         seed: seed of starting values, mini-batches and draws; 0 if left out.
         device: "cpu", "cuda", ..., or "auto": a GPU if there is one, but the CPU for a small network, which
             it runs faster: below 10,000 multiplications an example.

@@ -13,6 +13,7 @@ from pyrobnn._core.registry import Registry
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
+from pyrobnn.guides.base import registry as guides
 from pyrobnn.inference.training.engines import Engine, check_engine
 from pyrobnn.posterior.posterior import Posterior
 
@@ -183,17 +184,20 @@ class AroundAnother[R](BaseMethod[R]):
 
 
 def checked_method(method: Any, data: Any) -> Any:
-    """Return a method, given after the data.
+    """Return a method, given after the data, as it is or by its name.
 
     Raises:
         InputError: not a method, or data and method swapped.
     """
     if isinstance(data, Method):
         raise InputError("The data come before the method: fit(model, data, method, seed=0).")
+    if isinstance(method, str):
+        guide = nearest(method, guides.names)
+        if guide is not None and nearest(method, registry.names) is None:
+            raise InputError(f"{guide!r} is a guide, which a method trains: pass bnn.SVI(guide={guide!r}).")
+        return registry.resolve(method)
     if not isinstance(method, Method) or isinstance(method, type):
-        near = nearest(method, registry.names) if isinstance(method, str) else None
-        cls = registry.get(near) if near else method
-        remedy = f": pass {cls.__name__}()" if isinstance(cls, type) else ""
+        remedy = f": pass {method.__name__}()" if isinstance(method, type) else ""
         raise InputError(
             f"Expected a method such as SVI(...), got {method!r}{remedy}. A custom method inherits from "
             "pyrobnn.inference.BaseMethod and has a function infer(bnn, data, run)."

@@ -34,6 +34,7 @@ Quantity = tuple[str, np.ndarray, np.ndarray]
 """The name of a number, and its draws (chain, draw) from the prior and the posterior."""
 
 
+@refuses_others
 def prior_predictive(
     model: BNN, x: ArrayLike | Data, *, num_draws: int = 200, seed: int = 0, layout: Layout = "row"
 ) -> Figure:

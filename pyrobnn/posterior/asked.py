@@ -1,4 +1,4 @@
-"""Functions that ask for a posterior or a prediction: anything else is refused in words."""
+"""Functions that ask for a model, a posterior or a prediction: anything else is refused in words."""
 
 import functools
 import inspect
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyrobnn._core.errors import InputError, shown
+from pyrobnn.bnn import BNN
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -13,15 +14,17 @@ from pyrobnn.posterior.record import Fitted
 
 _POSTERIOR = (Fitted, "a posterior", "pass what `fit` returned, of an estimator its `posterior_`")
 _PREDICTION = (Prediction, "a prediction", "pass what `predict` returned, of an estimator its `predict_dist`")
+_MODEL = (BNN, "a model", "wrap the network, bnn.BNN(network), which gives it a prior and a likelihood")
 _ASKED: dict[Any, tuple[type, str, str]] = {
     Posterior: _POSTERIOR,
     Posterior | Mixture: _POSTERIOR,
     Prediction: _PREDICTION,
+    BNN: _MODEL,
 }
 
 
 def refuses_others[**P, R](call: Callable[P, R]) -> Callable[P, R]:
-    """Make a function refuse other things, such as an estimator, where its hints ask for posteriors or predictions."""
+    """Make a function refuse other things, such as an estimator, where it asks for a model, posterior or prediction."""
     parameters = inspect.signature(call).parameters
     asked = {name: _ASKED[entry.annotation] for name, entry in parameters.items() if entry.annotation in _ASKED}
 
@@ -39,6 +42,11 @@ def refuses_others[**P, R](call: Callable[P, R]) -> Callable[P, R]:
 def require_posterior(value: Any, name: str) -> None:
     """Refuse what is no posterior where a function, named for the message, takes one."""
     _require(value, _POSTERIOR, name)
+
+
+def require_model(value: Any, name: str) -> None:
+    """Refuse what is no model, such as a network, likewise."""
+    _require(value, _MODEL, name)
 
 
 def _require(value: Any, asked: tuple[type, str, str], name: str) -> None:

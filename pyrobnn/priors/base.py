@@ -282,7 +282,9 @@ def fan_in(shape: torch.Size) -> int:
     return shape[1:].numel() if len(shape) > 1 else 1
 
 
-registry = Registry("prior", accepts=lambda value: isinstance(value, Prior), page="how-to/priors")
+registry = Registry(
+    "prior", accepts=lambda value: isinstance(value, Prior), page="how-to/priors", also={"gaussian": "normal"}
+)
 """Priors by name; `register` adds a prior.
 
 Examples:

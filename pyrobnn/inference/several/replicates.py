@@ -28,6 +28,7 @@ from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.interrupts import Interrupted, Interrupts, with_words
 from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.likelihoods.base import closed_numbers
+from pyrobnn.posterior.asked import require_model
 from pyrobnn.posterior.posterior import Posterior
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
@@ -87,6 +88,8 @@ def fit_replicates(
     """
     if any(isinstance(candidate, SVI) for candidate in (data if isinstance(data, list) else [data])):
         raise InputError("The data come before the method: fit_replicates(model, data, method, seed=0).")
+    for model in bnn if isinstance(bnn, list) else [bnn]:
+        require_model(model, "fit_replicates")
     data = [as_data(part) for part in data] if isinstance(data, list) else as_data(data)
     run = Run(
         seed=seed,
