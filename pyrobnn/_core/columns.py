@@ -76,7 +76,7 @@ def tell_of_new_values(table: pd.DataFrame, encoder: "Encoder") -> None:
         if is_gap.any():
             warn_user(
                 f"Column {name!r} has no value in {rows_of(is_gap, 0)}, and had values in all rows of the fit: "
-                "a number is taken as the mean, a category as one that the fit had not seen."
+                "a number is predicted as a mixture of those of the fit, a category as one that it had not seen."
             )
 
 
@@ -155,7 +155,8 @@ class Encoder:
         categories: an entry of `CATEGORIES`.
         missing: an entry of `MISSING`.
         columns: what was learned of each column, in JSON's types where categories are texts: of categories their
-            `values`, sorted, None last; of numbers that may be missing their `mean`, and if one was, `has_missing`.
+            `values`, sorted, None last; of numbers that may be missing their `mean`, and if one was, `has_missing`;
+            `left_out` if rows without a value were left out of the fit.
     """
 
     categories: str
@@ -236,7 +237,8 @@ class Encoder:
         """Return which values of a column are unknown categories, and which are missing as none was in the fit."""
         values, learned = table[name], self.columns[name]
         known = learned.get("values", ())
-        is_gap = values.isna() & (not learned.get("has_missing", None in known))
+        had_gaps = learned.get("left_out") or learned.get("has_missing", None in known)
+        is_gap = values.isna() & (not had_gaps)
         return values.notna() & (not self.is_numeric(name)) & ~values.isin(known), is_gap
 
     def _kinds(self) -> tuple[list[str], list[str], dict[str, list[Any]]]:

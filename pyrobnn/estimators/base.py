@@ -15,7 +15,6 @@ from tqdm.auto import tqdm
 
 from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
 from pyrobnn._core.columns import (
-    Encoder,
     as_table,
     is_frame,
     require_complete,
@@ -28,6 +27,7 @@ from pyrobnn._core.tables import Task
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
+from pyrobnn.estimators.gaps import Rows, are_strange, complete_rows, inputs_of, learned, values_of
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, holds_chains, joined, require_learning_on, require_moments
@@ -186,7 +186,37 @@ class AbstractBNN(BaseEstimator):
     ) -> Any:
         """Train on examples: anew, or from the posterior so far; `learns_on` if others follow."""
         check_count(self.num_draws, "num_draws")
-        examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
+        rows = self._rows(X, y, sample_weight, reset=reset, classes=classes)
+        is_whole = None
+        if reset and not learns_on and self.missing == "impute":
+            is_whole = complete_rows(rows, self.categories, has_classes=self.TASK == "classification")
+        if is_whole is None:
+            return self._fit_rows(rows, reset=reset, learns_on=learns_on)
+        others = rows.where(~is_whole)
+        self._fit_rows(rows.where(is_whole), left_out=others.table)
+        found = self._predict_rows(inputs_of(others.table, self.encoder_, self._values))
+        if are_strange(found, others.targets, others.table.isna()):
+            fitted = self.__dict__.copy()
+            self._fit_rows(rows)
+            now = self._predict_rows(inputs_of(others.table, self.encoder_, self._values))
+            if now.log_prob(others.targets).sum() <= found.log_prob(others.targets).sum():
+                self.__dict__.update(fitted)
+        return self
+
+    def _fit_rows(
+        self, rows: Rows, *, reset: bool = True, learns_on: bool = False, left_out: pd.DataFrame | None = None
+    ) -> Any:
+        """Train on checked rows; those with missing values may be left out."""
+        if reset:
+            self.encoder_ = learned(rows, self.categories, self.missing, left_out)
+            self._values = values_of(rows, self.encoder_)
+        examples = Data(
+            self.encoder_.matrix(rows.table),
+            rows.targets,
+            weights=rows.weights,
+            standardize=bool(self.standardize),
+            feature_names=[*self.encoder_.get_feature_names_out()],
+        )
         if self._kept is not None and learns_on and not reset:
             examples, reset = joined(self._kept, examples), True
         if reset:
@@ -252,21 +282,12 @@ class AbstractBNN(BaseEstimator):
         """Refuse a likelihood for the wrong kind of targets."""
         raise NotImplementedError
 
-    def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Data:
+    def _rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Rows:
         table, y = self._checked(X, y, reset=reset)
         targets = self._check_targets(y, reset=reset, classes=classes)
         weights = self._weights(y, sample_weight)
-        if weights is not None:
-            table, targets, weights = table[weights > 0], targets[weights > 0], weights[weights > 0]
-        if reset:
-            self.encoder_ = Encoder.learn(table, self.categories, self.missing, weights)
-        return Data(
-            self.encoder_.matrix(table),
-            targets,
-            weights=weights,
-            standardize=bool(self.standardize),
-            feature_names=[*self.encoder_.get_feature_names_out()],
-        )
+        rows = Rows(table, targets, weights)
+        return rows if weights is None else rows.where(weights > 0)
 
     def _checked(self, X: Any, y: Any = "no_validation", *, reset: bool) -> tuple[pd.DataFrame, Any]:
         """Return inputs as a table, and targets, after the checks that scikit-learn makes on any estimator's."""
@@ -323,10 +344,11 @@ class AbstractBNN(BaseEstimator):
 
     def _inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "posterior_")
-        return self.encoder_.matrix(self._checked(X, reset=False)[0])
+        return inputs_of(self._checked(X, reset=False)[0], self.encoder_, self._values)
 
     def _predict_rows(self, inputs: np.ndarray) -> Prediction:
-        return predict_known(self.posterior_, inputs, self.encoder_.onehot(), num_draws=int(self.num_draws))
+        categories = self.encoder_.onehot()
+        return predict_known(self.posterior_, inputs, categories, self._values, num_draws=int(self.num_draws))
 
     def _predict_blocks(self, X: Any, read: Any) -> list[Any]:
         """Apply `read` to the predictions of consecutive blocks of rows; memory is bounded."""

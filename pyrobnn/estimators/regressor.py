@@ -40,7 +40,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         num_draws: number of posterior draws to predict with.
         standardize: whether inputs and real targets are centred and scaled.
         categories: how columns of text and categories become numbers, "onehot" or "ordinal".
-        missing: "raise" refuses missing values, "impute" replaces them by means and adds indicator columns.
+        missing: "raise" refuses missing values, "impute" takes a mixture over the values of
+            other rows, or means with indicator columns where missing values tell of the target.
         random_state: seed, as in scikit-learn: an integer, None or a `RandomState`.
         device: "cpu", "cuda", ..., or "auto".
         engine: as in `pyrobnn.fit`.

@@ -1,9 +1,10 @@
-"""Predictions for rows with an unknown category, as mixtures over the known ones."""
+"""Predictions for rows with an unknown category or number, as mixtures over the known ones."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from pyrobnn._core.modes import plain_tensors, under
@@ -18,23 +19,36 @@ _PRIMES = (5, 2, 3, 7, 11, 13, 17, 19, 23, 29)
 
 
 @under(plain_tensors)
-def predict_known(posterior: Any, x: Any, categories: Sequence[Sequence[int]], *, num_draws: int) -> Prediction:
-    """Predict as the posterior does, and for unknown categories as the mixture over the known ones by their shares.
+def predict_known(
+    posterior: Any,
+    x: Any,
+    categories: Sequence[Sequence[int]],
+    numbers: Mapping[int, np.ndarray] | None = None,
+    *,
+    num_draws: int,
+) -> Prediction:
+    """Predict as the posterior does, and for what is unknown as the mixture over what is known, by its shares.
 
     Zeros in all columns of a category are no row like those of training, and the prediction for them would be as narrow
-    as for others. The mixture adds the variance between categories, as epistemic. Each draw has a known category, by
+    as for others, as would be that for the mean of a number. The mixture adds the variance between categories, or
+    between values, as epistemic. Each draw has a known category, by
     the fractions of multiples of an irrational number, which keep the shares along the draws (Weyl 1916). Several
     unknown columns of a row are independent.
 
     Args:
         posterior: a posterior or a mixture.
-        x: inputs (N, features), float64.
+        x: inputs (N, features), float64, with NaN for unknown numbers.
         categories: for each category, the positions of its columns of 0 and 1.
+        numbers: for positions of numbers that may be unknown, values that stand for them alike.
         num_draws: as for `Posterior.predict`.
     """
     inputs = torch.as_tensor(x).cpu()
-    plain = posterior.predict(inputs, num_draws=num_draws)
-    is_unknown = torch.stack([inputs[:, at].eq(0).all(1) for at in categories] or [torch.zeros(len(inputs)) > 0], 1)
+    values = {at: torch.as_tensor(each, dtype=inputs.dtype) for at, each in (numbers or {}).items()}
+    plain = posterior.predict(inputs.nan_to_num() if values else inputs, num_draws=num_draws)
+    known = [_of_category(posterior, torch.tensor(at)) for at in categories]
+    known += [_Known(torch.tensor([at]).expand(len(each)), each, torch.ones(len(each))) for at, each in values.items()]
+    are_zero = [inputs[:, at].eq(0).all(1) for at in categories]
+    is_unknown = torch.stack([*are_zero, *(inputs[:, at].isnan() for at in values), torch.zeros(len(inputs)) > 0], 1)
     if not is_unknown.any():
         return plain
     repeats = math.ceil(_FEWEST / plain.num_draws)
@@ -43,14 +57,15 @@ def predict_known(posterior: Any, x: Any, categories: Sequence[Sequence[int]], *
     draws = torch.arange(plain.num_draws).repeat(repeats)
     for pattern in is_unknown[is_unknown.any(1)].unique(dim=0):
         rows, columns = (is_unknown == pattern).all(1).nonzero()[:, 0], pattern.nonzero()[:, 0]
-        unknown = [categories[column] for column in columns.tolist()]
-        drawn = torch.stack([_drawn(posterior, at, place, len(draws)) for place, at in enumerate(unknown)], 1)
+        unknown = [known[column] for column in columns.tolist()]
+        drawn = torch.stack([_drawn(one.shares, place, len(draws)) for place, one in enumerate(unknown)], 1)
         if len(drawn.unique(dim=0)) > _MOST:
             drawn = drawn[torch.arange(len(draws)) % _MOST]
-        known, which = drawn.unique(dim=0, return_inverse=True)
-        for number, ones in enumerate(known):
+        picks, which = drawn.unique(dim=0, return_inverse=True)
+        for number, pick in enumerate(picks):
             variant = inputs[rows]
-            variant[:, ones] = 1
+            for one, place in zip(unknown, pick, strict=True):
+                variant[:, one.positions[place]] = one.values[place].to(variant)
             parts, _ = take_apart(posterior.predict(variant, num_draws=num_draws).distribution)
             chosen = (which == number).nonzero()
             for tensor, part in zip(tensors, parts, strict=True):
@@ -58,12 +73,25 @@ def predict_known(posterior: Any, x: Any, categories: Sequence[Sequence[int]], *
     return Prediction(build(tensors), plain.scaler)
 
 
-def _drawn(posterior: Any, positions: Sequence[int], place: int, count: int) -> torch.Tensor:
-    """Return the position of a known category for each draw, (count,), in proportion to the shares in training.
+class _Known(NamedTuple):
+    """What may stand for an unknown category or number: values to set at positions, (K,), and their shares."""
+
+    positions: torch.Tensor
+    values: torch.Tensor
+    shares: torch.Tensor
+
+
+def _of_category(posterior: Any, at: torch.Tensor) -> _Known:
+    """Return the known categories.
 
     The mean of a column of 0 and 1, which standardising learned, is the share; without it all count alike.
     """
-    at, scaler = torch.tensor(positions), posterior.x_scaler
-    ends = (torch.ones(len(at), dtype=torch.float64) if scaler.is_identity else scaler.loc.cpu()[at]).cumsum(0)
+    scaler, ones = posterior.x_scaler, torch.ones(len(at), dtype=torch.float64)
+    return _Known(at, ones, ones if scaler.is_identity else scaler.loc.cpu()[at])
+
+
+def _drawn(shares: torch.Tensor, place: int, count: int) -> torch.Tensor:
+    """Return the number of a known one for each draw, (count,), in proportion to the shares."""
+    ends = shares.double().cumsum(0)
     fractions = (torch.arange(count, dtype=torch.float64) + 0.5) * math.sqrt(_PRIMES[place % len(_PRIMES)]) % 1
-    return at[torch.searchsorted(ends, fractions * ends[-1], right=True).clamp_max(len(at) - 1)]
+    return torch.searchsorted(ends, fractions * ends[-1], right=True).clamp_max(len(ends) - 1)
