@@ -281,6 +281,23 @@ def test_prior_posterior_shows_the_closed_form_prior_and_the_drawn_posterior(lin
     assert [curve.get_color() for curve in scale.lines] == ["#8a8a8a", "#0b4f8a"]
 
 
+def test_effects_and_importance_take_columns_with_their_marks_and_say_what_is_left_out():
+    names = ["a", "b", "c", "d", "e", "f", "g", "missingindicator_b", "missingindicator_z"]
+    gap = (torch.arange(60) % 3 == 0).float()
+    x = torch.randn(60, 9, generator=torch.Generator().manual_seed(0))
+    x[:, 7], x[:, 1] = gap, x[:, 1] * (1 - gap)
+    data = bnn.Data(x, x[:, 0], feature_names=names)
+    posterior = bnn.BNN(bnn.MLP(9, [], 1)).fit(data, guide="mean_field", steps=20, **FIT)
+    figure = plots.effects(posterior, data, num_draws=10)
+    assert [axis.get_xlabel() for axis in figure.axes] == [*"abcdef"]
+    assert [text.get_text() for text in figure.axes[1].get_xticklabels(minor=True)] == ["missing"]
+    assert figure.get_suptitle() == "The first 6 of 8 columns; choose others by groups"
+    few = plots.effects(posterior, data, groups={"a": [0]}, num_draws=10)
+    assert few.get_suptitle() == ""
+    found = bnn.metrics.permutation_importance(posterior, data, num_draws=10)
+    assert sorted(found.index) == [*"abcdefg", "missingindicator_z"]
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("num_outputs", [1, 3])
 def test_prior_posterior_of_classes_shows_the_probability_of_the_observed_one(num_outputs, two, three):

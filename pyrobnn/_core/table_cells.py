@@ -1,6 +1,6 @@
 """Columns of users' tables as numbers, dates or text, with the rows that cannot be read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,15 @@ _MOST_ROWS = 5
 """Rows that a message names."""
 _MOST_WORDS = 3
 """Texts that a message names."""
+
+
+def with_marks(names: Sequence[str]) -> dict[str, list[int]]:
+    """Return the positions of each column by its name, with the column that marks where it is missing."""
+    found: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        of = name.removeprefix(MARK)
+        found.setdefault(of if of in found else name, []).append(place)
+    return found
 
 
 def rows_of(chosen: Any, first: int = 1) -> str:

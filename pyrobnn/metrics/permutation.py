@@ -9,6 +9,7 @@ import torch
 
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.table_cells import with_marks
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.posterior.asked import refuses_others
@@ -40,8 +41,9 @@ def permutation_importance(
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
         data: the held-out data, at least two examples.
-        groups: positions of columns that are shuffled together, by name, such as the columns of a category; if not
-            given, each column is by itself.
+        groups: positions of columns that are shuffled together, by name, such as the columns of a category; of an
+            estimator they are `estimator.encoder_.positions()`. If not given, each column is by itself, with the one
+            that marks where it is missing.
         num_shuffles: number of shuffles of each column.
         num_draws: number of posterior draws; at least the members of a mixture.
         seed: seed of the shuffles.
@@ -73,7 +75,7 @@ def permutation_importance(
     orders = torch.as_tensor(np.stack([generator.permutation(len(x)) for _ in range(num_shuffles)]))
     y = data.y.repeat(num_shuffles, *[1] * (data.y.ndim - 1))
     rows = {}
-    for name, columns in (groups or {name: [i] for i, name in enumerate(data.feature_names)}).items():
+    for name, columns in (groups or with_marks(data.feature_names)).items():
         shuffled = x.repeat(num_shuffles, 1)
         shuffled[:, list(columns)] = x[:, list(columns)][orders.flatten()]
         after = posterior.predict(shuffled, num_draws=num_draws).log_prob(y).view(num_shuffles, -1)

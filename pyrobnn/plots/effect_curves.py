@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.table_cells import MARK
+from pyrobnn._core.table_cells import MARK, with_marks
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, LIGHT_BLUE
@@ -53,15 +53,16 @@ def effects(
     dependence; Friedman 2001). Columns that depend on each other make examples that do not occur: read such curves with
     care. The band is the spread between posterior draws. Of several targets, the first. Of classes, the probability of
     class 1 of two, else of the most frequent one, or of all others if this one makes 80 % or more. At most 100
-    examples, evenly spaced, and at most 6 columns. Of a number with a column "missingindicator_...", as `load_table`
-    makes them, the curve is over what is known, and a dot shows the mean where it is missing. Other columns of a group
-    keep the values that occur together, such as the parts of a date.
+    examples, evenly spaced, and the first 6 columns: a title says so. Of a number with a column "missingindicator_...",
+    as `load_table` makes them, the curve is over what is known, and a dot shows the mean where it is missing. Other
+    columns of a group keep the values that occur together, such as the parts of a date.
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
         data: the examples that are averaged over.
-        groups: positions of columns that are set together, by name, such as the columns of a category; if not given,
-            each column is by itself.
+        groups: positions of columns that are set together, by name, such as the columns of a category; of an estimator
+            they are `estimator.encoder_.positions()`. If not given, each column is by itself, with the one that marks
+            where it is missing.
         num_draws: number of posterior draws; at least the members of a mixture.
         class_names: names of the classes; their numbers if not given.
         first_days: by name, the first day of columns that count days; their axes then show dates.
@@ -80,7 +81,8 @@ def effects(
     if x.ndim != 2:
         raise InputError(f"`effects` draws the columns of a table, got x of shape {shape_of(x)}.")
     examples = x[np.linspace(0, len(x) - 1, min(_MOST_ROWS, len(x))).round().astype(int)]
-    columns = [*(groups or {name: [i] for i, name in enumerate(data.feature_names)}).items()][:_MOST_COLUMNS]
+    named = groups or with_marks(data.feature_names)
+    columns = [*named.items()][:_MOST_COLUMNS]
     figure, axes = grid(len(columns), _ACROSS, _PANEL)
     ends, widest = [], 0.0
     for axis, (name, positions) in zip(axes, columns, strict=True):
@@ -105,6 +107,8 @@ def effects(
     for number, axis in enumerate(axes):
         axis.set_ylim(min(ends) - margin, max(ends) + margin)
         axis.tick_params(labelleft=number % _ACROSS == 0)
+    if len(columns) < len(named):
+        figure.suptitle(f"The first {len(columns)} of {len(named)} columns; choose others by groups", fontsize=8.5)
     figure.supylabel(label, fontsize=10)
     handles, (spread, mean_name) = axes[0].get_legend_handles_labels()
     narrow = "" if widest > _SEEN * (max(ends) - min(ends)) else ": narrower than the line"

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from pyrobnn import plots
 from pyrobnn._core.remedies import Spelling
+from pyrobnn._core.table_cells import with_marks
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import ElboReport, elbo_report
 from pyrobnn.diagnostics.chains import chains_of
@@ -343,7 +344,7 @@ def _over_the_columns(
     importance = plots.importance(table)
     if not has_means:
         return [_picture("importance.png", "Importance of the columns", caption, importance)]
-    places = columns or {name: [place] for place, name in enumerate(scored.feature_names)}
+    places = columns or with_marks(scored.feature_names)
     shown = {str(name): places[str(name)] for name in table.index[:_MOST_EFFECTS]}
     options: dict[str, Any] = {"num_draws": draws, "class_names": class_names, "first_days": first_days}
     effects = plots.effects(posterior, scored, groups=shown, **options)
