@@ -104,9 +104,9 @@ class BNN(PyroModule):
         parameters.train_in_full_precision(self.net, self._frozen)
         prior = self.settings["prior"]
         names = parameters.trained_names(self.net)
-        self.site_names = tuple(covered(prior, names))
+        self.site_names: tuple[str, ...] = tuple(covered(prior, names))
         self._check_site_names()
-        self.frozen_names = tuple(parameters.frozen_values(self.net, self._frozen))
+        self.frozen_names: tuple[str, ...] = tuple(parameters.frozen_values(self.net, self._frozen))
         parameters.refuse_max_norm(self.net, self.site_names)
         self._aliases = parameters.make_buffers(self.net, self.site_names)
         self._padding = padding_rows(self.net)

@@ -27,7 +27,7 @@ from pyrobnn._core.tables import Task
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
-from pyrobnn.estimators.gaps import Rows, are_strange, complete_rows, inputs_of, learned, values_of
+from pyrobnn.estimators.gaps import Rows, are_strange, complete_rows, inputs_of, learned, score, values_of
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, holds_chains, joined, require_learning_on, require_moments
@@ -195,11 +195,11 @@ class AbstractBNN(BaseEstimator):
         others = rows.where(~is_whole)
         self._fit_rows(rows.where(is_whole), left_out=others.table)
         found = self._predict_rows(inputs_of(others.table, self.encoder_, self._values))
-        if are_strange(found, others.targets, others.table.isna()):
+        if are_strange(found, others):
             fitted = self.__dict__.copy()
             self._fit_rows(rows)
             now = self._predict_rows(inputs_of(others.table, self.encoder_, self._values))
-            if now.log_prob(others.targets).sum() <= found.log_prob(others.targets).sum():
+            if score(now, others) <= score(found, others):
                 self.__dict__.update(fitted)
         return self
 

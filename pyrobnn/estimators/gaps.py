@@ -1,13 +1,14 @@
 """Rows with missing values: left out of the fit where they are few and like the others, and predicted as mixtures."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 
 from pyrobnn._core.columns import Encoder
+from pyrobnn.posterior.prediction import Prediction
 
 _QUANTILES = (np.arange(32) + 0.5) / 32
 """Levels of the values that stand for a missing number."""
@@ -31,6 +32,11 @@ class Rows(NamedTuple):
     targets: np.ndarray
     weights: np.ndarray | None
 
+    @property
+    def counts(self) -> np.ndarray:
+        """How often each row counts."""
+        return np.ones(len(self.table)) if self.weights is None else self.weights
+
     def where(self, chosen: np.ndarray) -> "Rows":
         """Return some of the rows."""
         table = self.table[chosen].reset_index(drop=True)
@@ -41,7 +47,7 @@ def complete_rows(rows: Rows, categories: str, *, has_classes: bool) -> np.ndarr
     """Return which rows have all values, if some have not and the others suffice for a fit; else None."""
     gaps = rows.table.isna()
     whole = ~gaps.any(axis=1).to_numpy()
-    if whole.all() or whole.sum() < max(_FEWEST, _LEAST_SHARE * len(whole)):
+    if whole.all() or rows.counts[whole].sum() < max(_FEWEST, _LEAST_SHARE * rows.counts.sum()):
         return None
     texts = [name for name in rows.table if rows.table[name].dtype == object]
     is_lost = has_classes and len(np.unique(rows.targets[whole])) < len(np.unique(rows.targets))
@@ -77,18 +83,23 @@ def inputs_of(table: pd.DataFrame, encoder: Encoder, values: dict[int, np.ndarra
     return inputs
 
 
-def are_strange(prediction: Any, targets: np.ndarray, gaps: pd.DataFrame) -> bool:
+def are_strange(prediction: Prediction, rows: Rows) -> bool:
     """Return whether targets of rows with gaps differ from their prediction, a mixture over values of other rows.
 
     The sum of errors is compared with its standard deviation, for the gaps of each column and each class. Values that
     are missing at random leave it within 3.
     """
-    found = torch.as_tensor(targets)
+    found, counts = torch.as_tensor(rows.targets), rows.counts[:, None]
     mean, variance = prediction.mean.cpu(), prediction.variance.cpu()
     if prediction.is_classification:
         mean = prediction.class_probs.cpu()
         found, variance = torch.eye(mean.shape[1], dtype=mean.dtype)[found], mean * (1 - mean)
-    errors, variances = (values.double().reshape(len(gaps), -1).numpy() for values in (found - mean, variance))
-    masks = [mask for mask in gaps.to_numpy().T if mask.sum() >= _ENOUGH]
-    sums = [np.abs(errors[mask].sum(0)) / np.sqrt(variances[mask].sum(0)) for mask in masks]
-    return any(bool((one > _STRANGE).any()) for one in sums)
+    errors, variances = (values.double().reshape(len(counts), -1).numpy() for values in (found - mean, variance))
+    errors, variances = counts * errors, counts * variances
+    masks = [mask for mask in rows.table.isna().to_numpy().T if rows.counts[mask].sum() >= _ENOUGH]
+    return any(bool((np.abs(errors[mask].sum(0)) > _STRANGE * variances[mask].sum(0) ** 0.5).any()) for mask in masks)
+
+
+def score(prediction: Prediction, rows: Rows) -> float:
+    """Return the log score of rows."""
+    return float(rows.counts @ prediction.log_prob(rows.targets).double().cpu().numpy())
