@@ -89,9 +89,9 @@ def fit(
     (`Posterior.info["rewinds"]`). If that fails, or the first step is not finite, an error names the site.
 
     A `PoorFitWarning` tells at the end of a fit that predicts no better than a constant, is far worse than a linear
-    model, has memorised its targets, or was cut short. Without `progress`, fits with given length and scales are
-    compared with a constant alone, which takes little time. Their warning has no numbers, so that Python can show it
-    once for the line of a loop.
+    model, has memorised its targets, misses them by more than a known noise, or was cut short. Without `progress`, fits
+    with given length and scales are compared with a constant alone, which takes little time. Their warning has no
+    numbers, so that Python can show it once for the line of a loop.
 
     Ctrl-C ends a fit by `SVI` after a step, and a warning says which one. The posterior so far is returned; with
     `checkpoint` the state is kept, and a KeyboardInterrupt tells so. `EvidenceFramework` returns the posterior of the

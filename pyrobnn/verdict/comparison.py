@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from scipy.stats import chi2
 from torch import Tensor
 
 from pyrobnn._core.errors import PoorFitWarning, warn_user
@@ -20,6 +21,7 @@ from pyrobnn.guides.base import registry
 from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -64,7 +66,9 @@ def tell(
 
 @under(gradients)
 def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool = False) -> str | None:
-    """Report a fit that predicts no better than a constant or a linear model, memorised its targets, or was cut short.
+    """Report a fit that predicts no better than a constant or a linear model, misses its targets, or was cut short.
+
+    Targets are missed if they were memorised, or lie further off than a known noise lets them.
 
     It uses up to 500 examples of the validation data, or of the training data. Data in files and loaders are skipped.
 
@@ -118,7 +122,30 @@ def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None
         layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
         return mended(f"{verdict.text}{layers}", tries)
     memorised = memorised_targets(posterior, data, baselines) if held_out is None else None
-    return _cut_short(posterior) if memorised is None else mended(memorised, tries)
+    if memorised is not None:
+        return mended(memorised, tries)
+    beyond = _beyond_noise(posterior, data, rows, draws) if held_out is None else None
+    return _cut_short(posterior) if beyond is None else mended(beyond, tries)
+
+
+def _beyond_noise(posterior: Posterior | Mixture, data: Data, most_rows: int, num_draws: int) -> str | None:
+    """Say if training targets lie further from a converged fit than normal noise of a known scale lets them."""
+    ends = [member.record.convergence for member in members_of(posterior)]
+    is_normal = as_likelihood(posterior.bnn.settings["likelihood"]).is_normal
+    if not (is_normal and Fitted(posterior).noise == "known") or data.weights is not None or None in ends:
+        return None
+    part = data[:most_rows]
+    prediction = posterior.predict(part.x, num_draws=num_draws)
+    squares = ((part.y.to(prediction.mean) - prediction.mean) / prediction.std).square()
+    found, most = float(squares.mean()), float(chi2.isf(_LEVEL, squares.numel())) / squares.numel()
+    if found <= most:
+        return None
+    return (
+        f"Targets lie further from the predictions than the known noise lets them: errors on {squares.numel()} "
+        f"training targets, in units of the predicted spread, have the mean square {found:.1f}, where {most:.1f} is "
+        "the most by chance. The noise is larger, or prior, units or network keep the fit from the targets: "
+        "standardise the data."
+    )
 
 
 def _cut_short(posterior: Posterior | Mixture) -> str | None:
