@@ -90,7 +90,7 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
     """Compare likelihoods, and the ways of fitting a default one, where nobody chose them.
 
     Fits to two thirds of the rows are scored on the last third. A log-normal and a Gaussian are fitted by their default
-    parts, in fewer rounds up to 500 rows; from 500 to 2,000 rows the Gaussian also by one start of the evidence
+    parts, up to 500 rows first in fewer rounds; from 500 to 2,000 rows the Gaussian also by one start of the evidence
     framework. The best one becomes the default. Of the other likelihoods quick point estimates are scored. If the best
     gains on the default's likelihood, both are fitted as they would be in the end: an ensemble of five Laplace
     approximations, trained for as many steps as did best, and the default parts, first in fewer rounds, and fully if
@@ -179,7 +179,10 @@ class _Judge:
         return fit_in_silence(model, self.train, parts["method"], dataclasses.replace(self.run, **options))
 
     def best(self, usual: list[Parts], *, in_fewer_rounds: bool) -> tuple[Parts, Any, Gain | None]:
-        """Return the best parts, their fit if there are several, and what another likelihood gains on the first."""
+        """Return the best parts, their fit if there are several, and what another likelihood gains on the first.
+
+        Fits in fewer rounds may not have converged: where they prefer others to the first, both are fitted fully.
+        """
         if len(usual) == 1:
             return usual[0], None, None
         fits = [self.fit(each | ({"method": shortened(each["method"])} if in_fewer_rounds else {})) for each in usual]
@@ -188,6 +191,8 @@ class _Judge:
             gain = _mean(scores[index] - scores[taken])
             if gain.mean > max(defaults.LEAST_GAIN_OF_DENSITY, gain.error):
                 taken = index
+        if taken and in_fewer_rounds:
+            return self.best([usual[0], usual[taken]], in_fewer_rounds=False)
         is_other = usual[taken]["likelihood"] != usual[0]["likelihood"]
         return usual[taken], fits[taken], _mean(scores[taken] - scores[0]) if is_other else None
 
