@@ -5,11 +5,13 @@ import pyro.distributions as dist
 import pytest
 import torch
 from helpers import labelled
+from matplotlib import colors as colours
 from sklearn.metrics import confusion_matrix
 
 import pyrobnn as bnn
 from pyrobnn import plots
 from pyrobnn.metrics import confusion, permutation_importance
+from pyrobnn.plots._colors import BLUE, ORANGE
 
 NOISE, WEIGHTS = 0.7, torch.tensor([1.5, 0.0, -0.5], dtype=torch.float64)
 
@@ -111,8 +113,13 @@ def test_confusion_is_that_of_scikit_learn(num_classes):
     assert list(found.index) == list(found.columns) == names
     assert (found.index.name, found.columns.name) == ("observed", "predicted")
     (axis,) = plots.confusion(prediction, y, class_names=names).axes
-    assert [int(text.get_text()) for text in axis.texts] == found.to_numpy().ravel().tolist()
-    np.testing.assert_allclose(axis.images[0].get_array(), confusion_matrix(y, prediction.label, normalize="true"))
+    assert [int(text.get_text().split()[0]) for text in axis.texts] == found.to_numpy().ravel().tolist()
+    shares = confusion_matrix(y, prediction.label, normalize="true")
+    written = [text.get_text().split()[1:2] for text in axis.texts]
+    assert written == [[f"{100 * share:.0f}"] if share else [] for share in shares.ravel()]
+    inked = 1 - np.asarray(axis.images[0].get_array()).min(-1)  # by the share, of the darkest channel of its colour
+    full = [[1 - min(colours.to_rgb(BLUE if i == j else ORANGE)) for j in range(len(names))] for i in range(len(names))]
+    np.testing.assert_allclose(inked, shares * full, atol=1e-12)
     assert [label.get_text() for label in axis.get_yticklabels()] == names
 
 

@@ -1,6 +1,7 @@
 """Scales that a model leaves open, and methods that nobody chose."""
 
 import dataclasses
+import sys
 import time
 from typing import Any
 
@@ -295,6 +296,7 @@ def test_without_a_method_several_are_tried(monkeypatch, tmp_path, capsys):
         "good": bnn.SVI(guide=bnn.guides.MeanField(init_rho=-4.0), steps=200, lr=0.05),
     }
     monkeypatch.setattr(automatic, "candidates", lambda *_: methods)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     found = bnn.fit(bnn.BNN(Linear()), bnn.Data(X, Y), seed=0)
     record = found.record.automatic
     bad, good = record.candidates

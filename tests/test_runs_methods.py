@@ -78,7 +78,7 @@ def test_a_run_from_its_file_to_predictions(section, heading, sentence, tmp_path
     (tmp_path / "spec.toml").write_text(SPEC + section, encoding="utf-8")
     assert "rmse" in invoke("fit", "spec.toml", "--out", "run").output
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert {heading for heading in SECTIONS if f"<h2>{heading}</h2>" in page} == {heading}
+    assert {heading for heading in SECTIONS if f"<h3>{heading}</h3>" in page} == {heading}
     assert sentence in page
     spec = RunSpec.from_toml("run/spec.toml")
     assert spec.method == RunSpec.from_toml("spec.toml").method

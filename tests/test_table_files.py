@@ -262,7 +262,7 @@ def test_hints_for_a_prediction_can_be_followed(tmp_path):
 
 def test_columns_that_never_vary_are_named_as_in_the_file(tmp_path):
     frame = pd.DataFrame(
-        {"a": np.arange(ROWS) / 7, "my land": "DE", "c": 7, "day": "2020-01-31", "y": np.arange(ROWS) / 3}
+        {"a": np.arange(ROWS) / 7, "my land": "DE", "c": 7, "day": "2020-01-31", "y": np.arange(ROWS) ** 2 % 17 / 3}
     )
     found = load_table(write(tmp_path / "t.csv", frame), "y")
     assert [line for line in found.doubts if "never" in line or "--drop" in line] == [
@@ -279,7 +279,7 @@ def test_columns_that_never_vary_are_named_as_in_the_file(tmp_path):
 def test_a_column_that_numbers_the_rows_is_named(tmp_path):
     """In any order, and not if it is the only column."""
     numbers = np.random.default_rng(0).permutation(ROWS) + 1001
-    frame = pd.DataFrame({"my no": numbers, "a": np.arange(ROWS) / 7, "y": np.arange(ROWS) / 3})
+    frame = pd.DataFrame({"my no": numbers, "a": np.arange(ROWS) / 7, "y": np.arange(ROWS) ** 2 % 17 / 3})
     (line,) = load_table(write(tmp_path / "t.csv", frame), "y").doubts
     ends, option = f"1001 to {1000 + ROWS}", "--set data.id='my no'"
     assert line == f"column 'my no': numbers the rows, {ends}: leave it out if it only names them ({option})"
