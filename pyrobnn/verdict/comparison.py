@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from pyro import poutine
-from scipy.stats import chi2
+from scipy.special import chdtri
 from torch import Tensor
 
 from pyrobnn._core.errors import PoorFitWarning, warn_user
@@ -137,7 +137,7 @@ def _beyond_noise(posterior: Posterior | Mixture, data: Data, most_rows: int, nu
     part = data[:most_rows]
     prediction = posterior.predict(part.x, num_draws=num_draws)
     squares = ((part.y.to(prediction.mean) - prediction.mean) / prediction.std).square()
-    found, most = float(squares.mean()), float(chi2.isf(_LEVEL, squares.numel())) / squares.numel()
+    found, most = float(squares.mean()), float(chdtri(squares.numel(), _LEVEL)) / squares.numel()
     if found <= most:
         return None
     return (
