@@ -217,6 +217,15 @@ def test_a_new_type_drops_the_options_of_the_old_one_only(tmp_path):
     assert read(tmp_path, text, "prior.type=scale_mixture").prior == bnn.priors.ScaleMixture(pi=0.3)
 
 
+def test_another_likelihood_has_its_own_number_of_outputs(tmp_path):
+    """A spec that a run has filled in names the outputs of its likelihood; a number that is given stays."""
+    filled = read(tmp_path, FULL).prepare().spec.as_dict()
+    changed = apply_overrides(filled, ["likelihood.type=gaussian", "likelihood.scale=heteroscedastic"])
+    assert RunSpec.from_dict(changed).prepare().spec.net.out_features == 2
+    changed = apply_overrides(filled, ["likelihood.type=mixture_density", "net.out_features=5"])
+    assert changed["net"]["out_features"] == 5
+
+
 def test_an_override_of_a_section_that_is_not_there_starts_from_the_default(tmp_path):
     assert diabetes(tmp_path, "prior.scale=2.0").prior == bnn.priors.Normal(scale=2.0)
     assert diabetes(tmp_path, "net.hidden=[2]").net == bnn.MLP(hidden=(2,))

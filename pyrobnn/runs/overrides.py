@@ -20,7 +20,8 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
 
     A new `type` drops the options of the old type that it lacks. A new method with an inner method, such as ensemble,
     takes in the old method, and an inner method that is named comes out; a method that trains no guide drops the
-    section [guide]. Other columns of a table bring their own number of inputs.
+    section [guide]. Other columns of a table bring their own number of inputs, and
+    another likelihood its own number of outputs.
 
     Args:
         tables: the sections of the spec.
@@ -35,15 +36,15 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
         if keys == ["fit", "type"] and isinstance(value, str) and not _takes_guide(value):
             changed.pop("guide", None)
         _assign(changed, keys, value)
-    net = changed.get("net")
-    if isinstance(net, dict) and _takes_others([keys for keys, _ in parsed]):
-        net.pop("in_features", None)  # the columns that are left have their own
+    net, changes = changed.get("net"), [keys for keys, _ in parsed]
+    of_width = {
+        "in_features": any(keys in _OF_COLUMNS for keys in changes),
+        "out_features": any(keys[0] == "likelihood" for keys in changes),
+    }
+    for width in [width for width, is_new in of_width.items() if is_new and ["net", width] not in changes]:
+        if isinstance(net, dict):
+            net.pop(width, None)
     return changed
-
-
-def _takes_others(changes: list[list[str]]) -> bool:
-    """Return whether changes choose other columns of a table, and not the number of inputs."""
-    return any(keys in _OF_COLUMNS for keys in changes) and ["net", "in_features"] not in changes
 
 
 def _copy(value: Any) -> Any:

@@ -159,13 +159,12 @@ def varying_noise(fit: Fitted) -> Remedy | None:
     """Return noise that depends on the inputs, in place of a Gaussian of one scale."""
     if fit.likelihood != "gaussian" or fit.noise == "heteroscedastic":
         return None
-    words, net = "let the noise depend on the inputs", fit.posterior.bnn.settings["net"]
+    words = "let the noise depend on the inputs"
     num = None if fit.y is None else Gaussian("heteroscedastic").num_outputs(fit.y)
-    width = () if num is None or not isinstance(net, nets.MLP) else (f"net.out_features={num}",)
     return Remedy(
         f"{words}, `likelihood=bnn.likelihoods.Gaussian('heteroscedastic')` and {num or 'twice as many'} outputs",
         words,
-        (*_VARYING, *width, *(_OF_MEAN_FIELD if fit.types & _OF_MODES else ())),
+        (*_VARYING, *(_OF_MEAN_FIELD if fit.types & _OF_MODES else ())),
     )
 
 
