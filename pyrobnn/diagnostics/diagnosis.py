@@ -21,6 +21,7 @@ from pyrobnn.diagnostics.classes import never_predicted, ranks_better, rarest_cl
 from pyrobnn.diagnostics.continuation import continuation_finding
 from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, LINEAR, NOTHING_HELD_OUT, Diagnosis, Finding
 from pyrobnn.diagnostics.folds import collected
+from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import (
@@ -341,7 +342,9 @@ def _of_held_out(case: _Case, held_out: Data, level: float) -> list[Finding]:
     simulated = posterior.predict(held_out.x, num_draws=num, seed=seed).sample(seed=seed)
     ranking = ranking_finding(case.prediction, case.y, _THREE_ERRORS, seed=case.seed, fit=case.fit)
     findings = predictive_findings(case.prediction, case.y, simulated, level, seed=case.seed, fit=case.fit)
-    return findings if ranking is None else [*findings, ranking]
+    names = case.train.feature_names
+    gaps = gap_findings(case.prediction, case.y, held_out.x, names, _THREE_ERRORS, seed=case.seed, fit=case.fit)
+    return [*findings, *gaps, *(() if ranking is None else (ranking,))]
 
 
 def _of_layers(fit: Fitted, verdict: Verdict | None) -> list[Finding]:
