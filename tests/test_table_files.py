@@ -260,6 +260,14 @@ def test_hints_for_a_prediction_can_be_followed(tmp_path):
     assert "in rows 4, 15, 26, 37: fill them in or drop those rows; only a new fit with --set" in str(caught.value)
 
 
+def test_an_empty_column_is_to_be_left_out(tmp_path):
+    frame = pd.DataFrame({"a": np.arange(ROWS) / 7, "my notes": None, "y": np.arange(ROWS) ** 2 % 17 / 3})
+    with pytest.raises(
+        InputError, match=r"Column 'my notes' has no value in any row: leave it out \(--drop 'my notes'"
+    ):
+        load_table(write(tmp_path / "t.csv", frame), "y")
+
+
 def test_columns_that_never_vary_are_named_as_in_the_file(tmp_path):
     frame = pd.DataFrame(
         {"a": np.arange(ROWS) / 7, "my land": "DE", "c": 7, "day": "2020-01-31", "y": np.arange(ROWS) ** 2 % 17 / 3}

@@ -1,6 +1,7 @@
 """Users' tables, checked without torch, so that a command answers at once."""
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -186,6 +187,8 @@ def _input(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["
         raise InputError(f"{label} has no name in the file: name it, or drop it if it is a saved index.")
     column, how, line = read_cells(sheet, name, label, before, words=missing == "impute", advice=_WORDS[before is None])
     if missing == "raise":
+        if before is None and column.isna().all():
+            raise InputError(f"{label} has no value in any row: leave it out (--drop {shlex.quote(name)}).")
         refuse_missing(column, label, _GAPS[before is None])
     if how["kind"] == DATES:
         return column, how, line
@@ -227,8 +230,8 @@ def _check_categories(text: "pd.Series", name: str) -> None:
         forms = " (such as 12.5, 1,234.50, €3.20, 12 % or 80 kg)" if amounts else ""
         raise InputError(
             f"Column {name!r} holds {count} different texts in {len(text)} rows, such as {present.iloc[0]!r}, which "
-            f"are no categories: turn it into numbers{forms}, drop it (--drop {name}), or say that it names the rows "
-            f"(--set data.id={name})."
+            f"are no categories: turn it into numbers{forms}, drop it (--drop {shlex.quote(name)}), or say that it names "
+            f"the rows (--set data.id={name})."
         )
 
 
