@@ -230,7 +230,7 @@ def _check_categories(text: "pd.Series", name: str) -> None:
         forms = " (such as 12.5, 1,234.50, €3.20, 12 % or 80 kg)" if amounts else ""
         raise InputError(
             f"Column {name!r} holds {count} different texts in {len(text)} rows, such as {present.iloc[0]!r}, which "
-            f"are no categories: turn it into numbers{forms}, drop it (--drop {shlex.quote(name)}), or say that it names "
+            f"are no categories: turn it into numbers{forms}, drop it (--drop {shlex.quote(name)}), or say it names "
             f"the rows (--set data.id={name})."
         )
 
