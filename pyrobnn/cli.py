@@ -310,7 +310,7 @@ def diagnose(run_dir: Path) -> None:
         from pyrobnn.report.words import concluded
         from pyrobnn.runs.run import read_diagnosis
 
-    with waiting("checking the fit", after=1):
+    with waiting("checking the fit", after=1.0):
         diagnosis = read_diagnosis(run_dir)
     typer.echo(printable(concluded(diagnosis, str(run_dir))))
     for finding in diagnosis.findings:
@@ -331,7 +331,7 @@ def compare(run_dirs: list[Path]) -> None:
     with _loading():
         from pyrobnn.runs.compared import compare_runs
 
-    with waiting("comparing the runs", after=1):
+    with waiting("comparing the runs", after=1.0):
         comparison = compare_runs(run_dirs)
     Console().print(_escaped(comparison.verdict), highlight=False, soft_wrap=True)
     for table in comparison.tables:

@@ -121,7 +121,7 @@ def _in_order(x: np.ndarray, labels: np.ndarray) -> bool:
     order = np.lexsort((labels, x))
     ordered, values = labels[order], x[order]
     changes = np.flatnonzero(ordered[1:] != ordered[:-1])
-    return len(changes) == labels.max() and bool((values[changes] < values[changes + 1]).all())
+    return len(changes) == int(labels.max()) and bool((values[changes] < values[changes + 1]).all())
 
 
 def _is_pure(x: np.ndarray, labels: np.ndarray) -> bool:
