@@ -84,7 +84,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(settings, tmp_path, monkey
 @pytest.mark.slow
 def test_a_new_run_does_not_trample_on_an_interrupted_one(tmp_path, monkeypatch):
     interrupted(monkeypatch, tmp_path / "run")
-    with pytest.raises(InputError, match="was interrupted: go on with `pyrobnn fit --resume .*run`.*--overwrite"):
+    with pytest.raises(InputError, match="was interrupted: go on with `pyrobnn fit --resume .*run`.*overwrite=True"):
         runs.run(spec(), tmp_path / "run", progress=False)
     runs.run(spec(), tmp_path / "run", progress=False, overwrite=True)
     assert not runs.unfinished_folder(tmp_path / "run").exists()
