@@ -58,7 +58,7 @@ _FEWEST_EXAMPLES = FOR_CALIBRATION
 _TOO_FEW = 10
 """Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
 _HOLD_OUT = Remedy("hold rows out, `train, test = data.split(0.25)`")
-_OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: these say too little of the target")
+_OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: from these it learned too little of the target")
 _USEFUL, _SHARE = 0.1, 0.2
 """Nats an example that a fit of use gains over a constant; of classes this share of the constant's loss if less."""
 _TIMES_MORE = 4
@@ -310,13 +310,14 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
 def _not_better(case: _Case, verdict: Verdict) -> Finding:
     """Note that nothing shows a gain over a constant: inputs say too little, or examples are too few to tell.
 
-    They are too few where a gain of use may be true, by two standard errors.
+    They are too few where a gain of use may be true, by two standard errors, or where the fit ranks better than chance.
     """
-    useful = _USEFUL
+    useful, ranks = _USEFUL, False
     if case.has_classes:
         shares = case.y.unique(return_counts=True)[1].double() / len(case.y)
         useful = min(_USEFUL, _SHARE * float(-(shares * shares.log()).sum()))
-    if verdict.most < useful:
+        ranks = case.held_out is not None and ranks_better(case.prediction, case.y, rarest_class(case.y)[0])
+    if verdict.most < useful and not ranks:
         return Finding(BASELINE, "note", verdict.text, remedies=(_OTHER_INPUTS,), plain=verdict.plain)
     if case.held_out is None:
         return Finding(BASELINE, "note", verdict.text, plain=verdict.plain, is_open=True)
@@ -327,7 +328,7 @@ def _not_better(case: _Case, verdict: Verdict) -> Finding:
         if is_rare:
             of, num = f"examples of {case.named(label)}", int((case.y == label).sum())
             total = sum(int((y == label).sum()) for y in (case.every_y, case.train.y))
-        though = ", though it ranks better than guessing" if ranks_better(case.prediction, case.y, label) else ""
+        though = ", though it ranks better than guessing" if ranks else ""
         text += f" {num} {of} are too few to tell the fit from a constant{though}."
     is_all = len(case.y) == len(case.every_y)
     plain = f"{num} {of} {'held out' if is_all else 'looked at'} are too few to tell it from a constant{though}"
