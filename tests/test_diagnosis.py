@@ -645,7 +645,7 @@ def test_few_cases_of_a_rare_class_leave_the_use_of_a_fit_open():
     few = "15 examples of class 'yes' held out are too few to tell it from a constant"
     assert found.verdict == f"Whether it is of use is open: {few}, though it ranks better than guessing."
     assert found.next_step.python == "collect more examples of class 'yes'"
-    assert "from these it learned too little of the target" not in str(found)
+    assert "from these it learned too little" not in str(found)
     probs = posterior.predict(test.x, num_draws=50).class_probs[:, 1].numpy()
     for label in (0, 1):
         p_value = mannwhitneyu(probs[test.y == 1], probs[test.y == 0], alternative=("less", "greater")[label]).pvalue
@@ -669,7 +669,7 @@ def test_a_verdict_of_little_use_needs_the_power_to_see_a_gain(monkeypatch):
     monkeypatch.undo()
     found = bnn.diagnose(*true_line(0.2, 200, 3), num_draws=50, **FEW)
     assert found.verdict.startswith("It is of little use yet: nothing shows that it predicts better than a constant")
-    assert found.next_step.python.endswith("from these it learned too little of the target")
+    assert found.next_step.python.endswith("from these it learned too little")
 
 
 def test_a_fit_that_was_not_compared_with_a_constant_is_not_called_trusted(monkeypatch):

@@ -58,7 +58,7 @@ _FEWEST_EXAMPLES = FOR_CALIBRATION
 _TOO_FEW = 10
 """Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
 _HOLD_OUT = Remedy("hold rows out, `train, test = data.split(0.25)`")
-_OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: from these it learned too little of the target")
+_OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: from these it learned too little")
 _USEFUL, _SHARE = 0.1, 0.2
 """Nats an example that a fit of use gains over a constant; of classes this share of the constant's loss if less."""
 _TIMES_MORE = 4
