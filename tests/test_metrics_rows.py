@@ -90,11 +90,10 @@ def test_a_row_scores_as_it_does_alone(name, columns):
 
 @pytest.mark.parametrize("name", [*REAL, *COUNTS])
 def test_quantiles_and_distribution_functions_of_a_row_are_those_of_it_alone(name):
-    """Sums over draws are rounded differently; the quantile differs by this rounding over the density."""
     together, alone, y = predict(name, 1)
     quantiles, cdf = together.quantile([0.01, 0.7]), together.cdf(y)
     for row, prediction in enumerate(alone):
-        torch.testing.assert_close(prediction.quantile([0.01, 0.7])[:, 0], quantiles[:, row], rtol=0, atol=1e-14)
+        torch.testing.assert_close(prediction.quantile([0.01, 0.7])[:, 0], quantiles[:, row], rtol=0, atol=1e-15)
         assert float(prediction.cdf(y[row : row + 1])) == pytest.approx(float(cdf[row]), rel=1e-14)
         if name == "gaussian":
             assert float(pit(prediction, y[row : row + 1])) == pytest.approx(float(pit(together, y)[row]), rel=1e-14)

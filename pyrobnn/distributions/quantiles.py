@@ -134,7 +134,7 @@ class _Search:
             return self._inside(value + torch.where(step > 0, step.ceil(), step.floor()), tried)
         narrow = self.eps ** (1 / 3) * self.reach
         is_narrow = self.high - self.low <= narrow
-        is_found = is_open & is_narrow & (excess.abs() <= 4 * self.eps * self.level)
+        is_found = is_open & is_narrow & (excess == 0)
         self.low, self.high = torch.where(is_found, value, self.low), torch.where(is_found, value, self.high)
         beyond = ~is_narrow & (step.abs() <= self.eps**0.25 * self.reach)  # a little more, to reach the other side
         chosen = value + step + torch.where(beyond, step.sign() * narrow / 4, 0.0)

@@ -20,8 +20,8 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
 
     A new `type` drops the options of the old type that it lacks. A new method with an inner method, such as ensemble,
     takes in the old method, and an inner method that is named comes out; a method that trains no guide drops the
-    section [guide]. Other columns of a table bring their own number of inputs, and
-    another likelihood its own number of outputs.
+    section [guide]. Other columns of a table bring their own number of inputs, and another likelihood its own number of
+    outputs.
 
     Args:
         tables: the sections of the spec.
