@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+import pickle
 from decimal import Decimal
 from itertools import permutations
 
@@ -96,7 +97,9 @@ def test_a_column_of_numbers_may_hold_only_missing_values_later(dtype):
 
 def test_text_in_a_column_of_numbers_is_refused():
     model = regressor().fit(frame([1, 2, 3] * 2), Y)
-    with pytest.raises(InputError, match="Column 'c' had only numbers when the estimator was fitted, got 'u': turn it"):
+    with pytest.raises(
+        InputError, match="Column 'c' holds numbers, but text in rows 0, 1, 2, 3, 4 and 1 more, such as"
+    ):
         model.predict(frame(list("uvuvuv")))
 
 
@@ -106,11 +109,8 @@ DAY = datetime.date(2026, 1, 1)
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([DAY] * 5 + [None], r"Column 'c' has dtype object \(date\): turn it into numbers, such as days since"),
         ([datetime.time(3)] * 6, r"'c' has dtype object \(time\)"),
-        (pd.date_range(DAY, periods=6).astype(object), r"'c' has dtype object \(datetime\)"),
-        (pl.Series([DAY] * 6), "'c' has dtype datetime64"),
-        ([1, "u"] * 3, "Column 'c' has values of type int and str: a column must have numbers alone, or text alone"),
+        ([1, "u", "v"] * 2, "Column 'c' has values of type int and str: a column must have numbers alone, or text al"),
         (pl.Series([[1, 2]] * 6), "Column 'c' has values of type ndarray: a column must"),
         ([[1, 2]] * 6, "Column 'c' has values of type list: a column must"),
     ],
@@ -143,12 +143,138 @@ def test_a_lazy_frame_is_refused():
 
 def test_text_that_is_different_in_most_rows_is_refused():
     """As the command line does; categories that are said to be such are taken."""
-    days = pd.Series(pd.date_range("2022-01-01", periods=21).strftime("%Y-%m-%d"))
-    with pytest.raises(InputError, match="Column 'day' holds 21 different texts in 21 rows, such as '2022-01-01'"):
-        regressor().fit(pd.DataFrame({"day": days}), np.arange(21.0))
-    for taken in (days.astype("category"), days.repeat(2)):
-        fitted = regressor().fit(pd.DataFrame({"day": taken}), np.arange(float(len(taken))))
+    names = pd.Series([f"house {letter}" for letter in "abcdefghijklmnopqrstu"])
+    with pytest.raises(InputError, match="Column 'name' holds 21 different texts in 21 rows, such as 'house a', which"):
+        regressor().fit(pd.DataFrame({"name": names}), np.arange(21.0))
+    for taken in (names.astype("category"), names.repeat(2)):
+        fitted = regressor().fit(pd.DataFrame({"name": taken}), np.arange(float(len(taken))))
         assert len(fitted.encoder_.get_feature_names_out()) == 21
+
+
+# Dates, and numbers in texts
+
+
+STAYS = pd.DataFrame(
+    {
+        "from": pd.date_range("2023-11-20 06:00", periods=60, freq="31h").strftime("%Y-%m-%d %H:%M"),
+        "booked": pd.date_range("2023-01-02", periods=60, freq="7D").strftime("%d.%m.%Y"),
+        "paid": [f"€{1000 + 37 * i:,.2f}" for i in range(60)],
+        "share": [f"{i % 7} %" for i in range(60)],
+        "room": ["A-1", "A-2", "B-1"] * 20,
+        "nights": np.arange(60) % 5 + 1.0,
+        "y": np.sin(np.arange(60.0)),
+    }
+)
+STAYS_X = STAYS.drop(columns="y")
+AS_DATES = STAYS_X.assign(
+    **{"from": pd.to_datetime(STAYS["from"]), "booked": pd.to_datetime(STAYS["booked"], dayfirst=True)}
+)
+
+
+@functools.cache
+def of_stays():
+    return regressor().fit(STAYS_X, STAYS["y"])
+
+
+def test_a_frame_becomes_the_matrix_that_its_file_becomes(tmp_path):
+    """Numbers and dates in texts are read by the same code, learned from the same rows."""
+    STAYS.to_csv(tmp_path / "stays.csv", index=False)
+    found = bnn.datasets.load_table(tmp_path / "stays.csv", target="y")
+    train, _ = found.split(0)
+    rows = [int(np.flatnonzero(STAYS["y"] == y)[0]) for y in train.y.tolist()]
+    for table in (STAYS_X, AS_DATES, pl.from_pandas(AS_DATES)):
+        chosen = table[rows] if isinstance(table, pl.DataFrame) else table.iloc[rows]
+        encoder = regressor().fit(chosen, STAYS["y"].iloc[rows]).encoder_
+        assert (*encoder.get_feature_names_out(),) == found.data.feature_names
+        np.testing.assert_array_equal(encoder.transform(table), found.data.x.numpy())
+    waves = [f"from ({wave} of {phase})" for phase in ("week", "hour") for wave in ("sin", "cos")]
+    assert found.data.feature_names[:6] == ("from (days)", *waves, "booked (days)")
+    columns = bnn.datasets.table.columns_of(found.encoder)
+    assert encoder.positions() == columns
+    assert {name: len(places) for name, places in columns.items()} == {
+        "from": 5, "booked": 3, "paid": 1, "share": 1, "room": 3, "nights": 1
+    }  # fmt: skip
+
+
+def test_dates_are_predicted_from_texts_and_from_dates():
+    expected = of_stays().predict(STAYS_X)
+    zoned = AS_DATES.assign(**{"from": AS_DATES["from"].dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")})
+    days = AS_DATES.assign(booked=AS_DATES["booked"].dt.date)
+    texts = AS_DATES.astype({"from": str, "booked": str})
+    for table in (AS_DATES, zoned, days, texts, STAYS_X.astype({"booked": "category"}), pl.from_pandas(AS_DATES)):
+        np.testing.assert_array_equal(of_stays().predict(table), expected)
+    again = pickle.loads(pickle.dumps(of_stays()))
+    np.testing.assert_array_equal(again.predict(AS_DATES), expected)
+    assert list(again.feature_names_in_) == list(STAYS_X)
+    fitted = regressor().fit(AS_DATES, STAYS["y"])
+    np.testing.assert_array_equal(fitted.predict(AS_DATES), expected)
+    fitted.partial_fit(STAYS_X, STAYS["y"])
+    assert np.isfinite(fitted.predict(AS_DATES)).all()
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("from", "soon", "'from' holds dates, but other text in rows 0, 1, 2, 3, 4 and 55 more, such as 'soon': turn"),
+        ("booked", "3 of May", "'booked' holds dates, but other text in rows 0"),
+        ("booked", 3.0, r"'booked' held dates in training, and now 3\.0: write it alike"),
+        ("share", 0.03, "'share' held numbers with '%' in training, and now 0.03: write it alike"),
+        ("paid", "$3.00", r"'paid' holds numbers with '\$'; expected '€', as in training"),
+        ("nights", pd.Timestamp("2024-01-01"), "Column 'nights' has dtype datetime64"),
+        ("from", None, "Input X contains NaN: 60 of 60 values of column 'from' are missing"),
+    ],
+)
+def test_what_does_not_fit_a_column_of_dates_or_amounts_is_refused(column, values, message):
+    with pytest.raises(InputError, match=message):
+        of_stays().predict(STAYS_X.assign(**{column: values}))
+
+
+def test_dates_that_can_be_read_in_two_ways_are_refused():
+    with pytest.raises(
+        InputError, match="Column 'c' holds dates such as '01/02/2024', which can be 2024-02-01 or 2024"
+    ):
+        regressor().fit(frame(["01/02/2024", "03/04/2024"] * 3), Y)
+
+
+@pytest.mark.parametrize("categories", ["onehot", "ordinal"])
+def test_missing_dates_are_mixtures_over_known_ones(categories):
+    gaps = STAYS_X.copy()
+    gaps.loc[3, ["from", "paid"]] = None
+    model = regressor(missing="impute", categories=categories).fit(gaps, STAYS["y"])
+    assert np.isfinite(model.predict(gaps)).all()
+    late = STAYS_X.assign(booked=None)
+    with pytest.warns(UserWarning, match="Column 'booked' has no value in rows 0, 1, 2") as told:
+        assert np.isfinite(model.predict(late)).all()
+    assert len(told) == 1, "a line for each column of the table"
+    kept = regressor(missing="impute", categories=categories).fit(
+        pd.concat([gaps] + 2 * [gaps.iloc[3:4]] * 30), [*STAYS["y"], *range(60)]
+    )
+    assert "missingindicator_from (days)" in kept.encoder_.get_feature_names_out()
+
+
+def test_words_among_numbers_count_as_missing_where_missing_values_may_be():
+    table = STAYS_X.assign(paid=["n/a", *STAYS_X["paid"][1:]])
+    with pytest.raises(InputError, match="'paid' holds numbers, but text in row 0, such as 'n/a': .*missing='impute'"):
+        regressor().fit(table, STAYS["y"])
+    with pytest.warns(UserWarning, match="Column 'paid': .*'n/a' in row 0 counted as missing"):
+        model = regressor(missing="impute").fit(table, STAYS["y"])
+    with pytest.warns(UserWarning, match="'n/a' in row 0 counted"):
+        assert np.isfinite(model.predict(table)).all()
+
+
+def test_importance_and_effects_of_a_date_are_those_of_its_columns():
+    model = of_stays()
+    data = bnn.Data(
+        model.encoder_.transform(STAYS_X), STAYS["y"], feature_names=[*model.encoder_.get_feature_names_out()]
+    )
+    groups = model.encoder_.positions()
+    table = bnn.metrics.permutation_importance(model.posterior_, data, groups=groups, num_draws=5, seed=0)
+    assert set(table.index) == set(STAYS_X)
+    figure = bnn.plots.effects(
+        model.posterior_, data, groups=groups, num_draws=5, first_days=model.encoder_.first_days()
+    )
+    assert [axis.get_xlabel() for axis in figure.axes] == list(STAYS_X)
+    assert model.encoder_.first_days() == {"from": "2023-11-20 06:00:00", "booked": "2023-01-02 00:00:00"}
 
 
 def test_a_column_named_collect_is_a_column():

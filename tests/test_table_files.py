@@ -150,7 +150,7 @@ def test_a_table_is_encoded_by_its_training_part(categories, ending, tmp_path):
     """The training part of the split gives means and categories; the stored encoder gives the same numbers again."""
     path = write(tmp_path / f"t{ending}", MIXED)
     found = load_table(path, "y", id="id", categories=categories, missing="impute", split=2, test=0.1)
-    inputs = as_table(MIXED.drop(columns=["id", "y"]))
+    inputs, _ = as_table(MIXED.drop(columns=["id", "y"]))
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(2)).numpy()
     encoder = by_scikit_learn(inputs.iloc[order[ROWS // 10 :]], categories)
     np.testing.assert_allclose(found.data.x.numpy(), encoder.transform(inputs).astype(float), rtol=1e-15)
@@ -179,8 +179,8 @@ def test_inputs_know_the_column_that_they_come_from(categories, tmp_path):
 
 
 def test_what_training_has_not_seen_is_encoded_as_the_encoder_would(tmp_path):
-    table = as_table(pd.DataFrame({"a": [1.0, None, 4.0], "b": [None, None, None], "c": ["u", "v", "u"]}))
-    new = as_table(pd.DataFrame({"a": [None, 2.0], "b": [None, None], "c": ["w", None]}), encoder=None)
+    table, _ = as_table(pd.DataFrame({"a": [1.0, None, 4.0], "b": [None, None, None], "c": ["u", "v", "u"]}))
+    new, _ = as_table(pd.DataFrame({"a": [None, 2.0], "b": [None, None], "c": ["w", None]}))
     for categories in ("onehot", "ordinal"):
         expected = by_scikit_learn(table, categories)
         learned = Encoder.learn(table, categories, "impute")

@@ -8,16 +8,19 @@ import numpy as np
 import pandas as pd
 
 from pyrobnn._core.counts import counted
+from pyrobnn._core.dates import date_names
 from pyrobnn._core.errors import InputError, warn_user
-from pyrobnn._core.table_cells import MARK, MOST_CATEGORIES, rows_of
+from pyrobnn._core.table_cells import DATES, MARK, MOST_CATEGORIES, NUMBERS, TEXTS, How, expanded, read_cells, rows_of
+from pyrobnn._core.table_files import Sheet, has_decimal_commas
 
-_NUMBERS, _CATEGORIES = "numbers", "categories"
 _NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
 _OTHER_OBJECTS = ("complex", "date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
 CATEGORIES = ("onehot", "ordinal")
 """How categories become numbers."""
 MISSING = ("raise", "impute")
 """The treatments of missing values."""
+_WORDS = "let it count as missing (missing='impute')"
+"""What else to do about words among numbers or dates."""
 
 
 def is_frame(X: Any) -> bool:
@@ -39,26 +42,47 @@ def require_distinct_names(frame: Any) -> None:
         raise InputError(f"X has more than one column of the name {', '.join(map(repr, twice))}: rename or drop them.")
 
 
-def as_table(X: Any, encoder: "Encoder | None" = None) -> pd.DataFrame:
-    """Return a frame, or a checked array of numbers, with columns of float64 or of objects; missing is NaN or None.
+def as_table(X: Any, encoder: "Encoder | None" = None, *, words: bool = False) -> tuple[pd.DataFrame, dict[str, How]]:
+    """Return a frame, or a checked array of numbers, as columns of float64, objects or dates, and how each was read.
 
-    With an encoder, columns match the fitted columns by position, and must be of the same kind.
+    Texts that are numbers or dates are read as in files, unless they are categories of pandas. Missing is NaN, None or
+    NaT. With an encoder, columns match the fitted columns by position, and must be of the same kind. `words` tells
+    whether words among numbers or dates count as missing.
     """
     frame = X
     if not isinstance(X, pd.DataFrame):
         frame = X.to_pandas() if is_frame(X) else pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
-    names = [str(name) for name in frame.columns] if encoder is None else list(encoder.columns)
+    names = [str(name) for name in frame.columns] if encoder is None else [*encoder.made_from()]
     if len(names) != frame.shape[1]:
         raise InputError(f"X has {counted(frame.shape[1], 'column')}, and the fit had {len(names)}: pass those.")
-    fitted = {} if encoder is None else {name: _NUMBERS if encoder.is_numeric(name) else _CATEGORIES for name in names}
-    columns = [frame.iloc[:, i].reset_index(drop=True) for i in range(frame.shape[1])]
-    table = pd.DataFrame(
-        {name: as_column(column, name, fitted.get(name)) for name, column in zip(names, columns, strict=True)}
-    )
-    for name, column in zip(names, columns, strict=True):
-        if encoder is None and table[name].dtype == object and not isinstance(column.dtype, pd.CategoricalDtype):
-            _require_repeated(table[name], name)
-    return table
+    fitted = {} if encoder is None else encoder.read
+    frame = frame.set_axis(names, axis=1).reset_index(drop=True)
+    sheet = Sheet(frame, has_decimal_commas(frame), (), first_row=0)
+    read = {name: _read(sheet, name, fitted.get(name), words=words) for name in names}
+    table = pd.DataFrame({name: column for name, (column, _) in read.items()})
+    return table, {name: how for name, (_, how) in read.items()}
+
+
+def _read(sheet: Sheet, name: str, fitted: How | None, *, words: bool) -> tuple[pd.Series, How]:
+    """Return a column, and how it was read."""
+    column = sheet.frame[name]
+    is_told = isinstance(column.dtype, pd.CategoricalDtype)
+    if is_told and fitted is None:
+        return as_column(column, name), {"kind": TEXTS}
+    if is_told:
+        sheet = dataclasses.replace(sheet, frame=column.astype(object).to_frame())
+    advice = _WORDS if fitted is None else "drop those rows"
+    values, how, line = read_cells(sheet, name, f"Column {name!r}", fitted, words=words, advice=advice)
+    if "words" in how:
+        warn_user(f"C{line[1:]}.")
+    if how["kind"] == DATES:
+        return values, how
+    values = as_column(values, name, None if fitted is None else fitted["kind"])
+    if values.dtype == np.float64:
+        return values, how
+    if fitted is None:
+        _require_repeated(values, name)
+    return values, {"kind": TEXTS}
 
 
 def tell_of_new_values(table: pd.DataFrame, encoder: "Encoder") -> None:
@@ -66,11 +90,11 @@ def tell_of_new_values(table: pd.DataFrame, encoder: "Encoder") -> None:
     as_what = (
         "their number is -1" if encoder.categories == "ordinal" else "they are predicted as a mixture of the known ones"
     )
-    for name in encoder.columns:
-        is_new, is_gap = encoder.new_values(table, name)
+    for name, (place, *_) in encoder.made_from().items():
+        is_new, is_gap = encoder.new_values(table, place)
         if is_new.any():
             warn_user(
-                f"Column {name!r} has categories that the fit had not seen, such as {table[name][is_new].iloc[0]!r}, "
+                f"Column {name!r} has categories that the fit had not seen, such as {table[place][is_new].iloc[0]!r}, "
                 f"in {int(is_new.sum())} of {len(table)} rows: {as_what}."
             )
         if is_gap.any():
@@ -83,29 +107,29 @@ def tell_of_new_values(table: pd.DataFrame, encoder: "Encoder") -> None:
 def as_column(column: pd.Series, name: str, fitted: str | None = None) -> pd.Series:
     """Return numbers and booleans as float64, text and categories as objects."""
     if fitted is not None and column.isna().all():
-        return pd.Series([None] * len(column), dtype=float if fitted == _NUMBERS else object)
+        return pd.Series([None] * len(column), dtype=float if fitted == NUMBERS else object)
     kind = _kind(column, name)
-    if fitted == _NUMBERS and kind == _CATEGORIES:
+    if fitted == NUMBERS and kind == TEXTS:
         column = column.astype(object)  # categories may be numbers
-        if _kind(column, name) == _CATEGORIES:
+        if _kind(column, name) == TEXTS:
             raise InputError(
                 f"Column {name!r} had only numbers when the estimator was fitted, got {column.dropna().iloc[0]!r}: "
                 "turn it into numbers, or fit with text in this column."
             )
-    if (fitted or kind) == _NUMBERS:
+    if (fitted or kind) == NUMBERS:
         return pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
     return _as_categories(column, name, is_fitted=fitted is not None)
 
 
 def _require_repeated(column: pd.Series, name: str) -> None:
-    """Refuse text that is nearly different in each row, such as names of rows and dates."""
+    """Refuse text that is nearly different in each row, such as names of rows."""
     present = column.dropna()
     count = present.nunique()
     if count > MOST_CATEGORIES and count > len(present) / 2:
         raise InputError(
             f"Column {name!r} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which "
-            "are no categories: drop it, turn it into numbers, such as days since some date, or say that they are "
-            "categories, X[...].astype('category'). `bnn.datasets.load_table` reads dates and numbers in texts."
+            "are no categories: drop it, turn it into numbers (such as 12.5, 1,234.50, €3.20, 12 % or 80 kg) or dates, "
+            "or say that they are categories, X[...].astype('category')."
         )
 
 
@@ -113,18 +137,18 @@ def _kind(column: pd.Series, name: str) -> str:
     """Return whether values are numbers or categories."""
     kind = column.dtype
     if isinstance(kind, pd.CategoricalDtype):
-        return _CATEGORIES
+        return TEXTS
     is_object = pd.api.types.is_object_dtype(kind)
     values = pd.api.types.infer_dtype(column, skipna=True) if is_object else ""
     is_number = pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_complex_dtype(kind)
     if is_number or values in _NUMERIC_OBJECTS:
-        return _NUMBERS
+        return NUMBERS
     if values in _OTHER_OBJECTS or not (is_object or pd.api.types.is_string_dtype(kind)):
         raise InputError(
             f"Column {name!r} has dtype {kind}{f' ({values})' if values else ''}: turn it into numbers, such as days "
             "since some date, or into categories."
         )
-    return _CATEGORIES
+    return TEXTS
 
 
 def _as_categories(column: pd.Series, name: str, *, is_fitted: bool) -> pd.Series:
@@ -154,24 +178,34 @@ class Encoder:
     Attributes:
         categories: an entry of `CATEGORIES`.
         missing: an entry of `MISSING`.
-        columns: what was learned of each column, in JSON's types where categories are texts: of categories their
-            `values`, sorted, None last; of numbers that may be missing their `mean`, and if one was, `has_missing`;
-            `left_out` if rows without a value were left out of the fit.
+        columns: what was learned of each column, dates as numbers, in JSON's types where categories are texts: of
+            categories their `values`, sorted, None last; of numbers that may be missing their `mean`, and if one was,
+            `has_missing`; `left_out` if rows without a value were left out of the fit.
+        read: how each column of the table was read, with what `learned_reading` adds for dates.
     """
 
     categories: str
     missing: str
     columns: Mapping[str, Mapping[str, Any]]
+    read: Mapping[str, How] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def learn(cls, table: pd.DataFrame, categories: str, missing: str, weights: np.ndarray | None = None) -> "Encoder":
+    def learn(
+        cls,
+        table: pd.DataFrame,
+        categories: str,
+        missing: str,
+        weights: np.ndarray | None = None,
+        read: Mapping[str, How] | None = None,
+    ) -> "Encoder":
         """Return the encoder that these rows teach.
 
         Args:
-            table: as `as_table` returns it.
+            table: as `as_table` and then `expanded` return it.
             categories: an entry of `CATEGORIES`.
             missing: an entry of `MISSING`.
             weights: positive weights of rows, for the means.
+            read: how each column was read.
         """
         for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):
             if value not in known:
@@ -187,10 +221,10 @@ class Encoder:
             mean = np.average(column[has], weights=None if weights is None else weights[has]) if has.any() else 0.0
             return {"mean": float(mean), "has_missing": not has.all()}
 
-        return cls(categories, missing, {str(name): learned(table[name]) for name in table})
+        return cls(categories, missing, {str(name): learned(table[name]) for name in table}, read or {})
 
     def is_numeric(self, name: str) -> bool:
-        """Return whether a column of the table holds numbers, and not categories."""
+        """Return whether a column, dates as numbers, holds numbers, and not categories."""
         return "values" not in self.columns[name]
 
     def transform(self, X: Any) -> np.ndarray:
@@ -199,15 +233,15 @@ class Encoder:
         Raises:
             InputError: a column is not there, or of another kind than in the fit, or an array of another width.
         """
-        if not is_frame(X):
-            return self.matrix(as_table(X, self))
-        given = {str(name): name for name in X.columns}
-        if lost := [name for name in self.columns if name not in given]:
-            raise InputError(f"X has no column {lost[0]!r}: pass the columns of the fit, {', '.join(self.columns)}.")
-        return self.matrix(as_table(X[[given[name] for name in self.columns]], self))
+        if is_frame(X):
+            names, given = [*self.made_from()], {str(name): name for name in X.columns}
+            if lost := [name for name in names if name not in given]:
+                raise InputError(f"X has no column {lost[0]!r}: pass the columns of the fit, {', '.join(names)}.")
+            X = X[[given[name] for name in names]]
+        return self.matrix(expanded(as_table(X, self)[0], self.read))
 
     def matrix(self, table: pd.DataFrame) -> np.ndarray:
-        """Return the matrix, float64, of a table that `as_table` returned."""
+        """Return the matrix, float64, of a table that `as_table`, and then `expanded`, returned."""
         numbers, gaps, texts = self._kinds()
         means = {name: self.columns[name]["mean"] for name in numbers if "mean" in self.columns[name]}
         parts = [table[numbers].fillna(means).to_numpy(dtype=np.float64), table[gaps].isna().to_numpy(dtype=np.float64)]
@@ -223,14 +257,28 @@ class Encoder:
 
     def positions(self) -> dict[str, list[int]]:
         """Return for each column of the table the columns of the matrix that are made from it."""
+        places = self.places()
+        return {name: sorted(at for one in made for at in places[one]) for name, made in self.made_from().items()}
+
+    def places(self) -> dict[str, list[int]]:
+        """Return what `positions` does, with the numbers of a date as columns of their own."""
         found: dict[str, list[int]] = {}
         for position, (name, _) in enumerate(self._layout()):
             found.setdefault(name, []).append(position)
         return found
 
+    def made_from(self) -> dict[str, list[str]]:
+        """Return for each column of the table its name, or those of the numbers of its dates."""
+        made = {name: date_names(name, how) for name, how in self.read.items() if how["kind"] == DATES}
+        return {name: made.get(name, [name]) for name in self.read or self.columns}
+
+    def first_days(self) -> dict[str, str]:
+        """Return for each column of dates the first date, from which its days count."""
+        return {name: how["start"] for name, how in self.read.items() if how["kind"] == DATES}
+
     def onehot(self) -> list[list[int]]:
         """Return for each category the positions in the matrix of its columns of 0 and 1."""
-        positions = self.positions()
+        positions = self.places()
         return [positions[name] for name in self._kinds()[2] if self.categories == "onehot"]
 
     def new_values(self, table: pd.DataFrame, name: str) -> tuple[pd.Series, pd.Series]:

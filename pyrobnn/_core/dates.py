@@ -80,12 +80,17 @@ def date_columns(dates: "pd.Series", name: str, stored: Mapping[str, Any]) -> di
     """Return the columns of numbers for a column of dates, as `learned_dates` chose them."""
     import pandas as pd
 
-    columns = {f"{name} (days)": (dates - pd.Timestamp(stored["start"])) / pd.Timedelta(days=1)}
     phases = _phases(dates)
-    for phase in stored["phases"]:
-        for wave in (np.sin, np.cos):
-            columns[f"{name} ({wave.__name__} of {phase})"] = wave(2 * np.pi * phases[phase])
-    return columns
+    angles = (2 * np.pi * phases[phase] for phase in stored["phases"])
+    days = (dates - pd.Timestamp(stored["start"])) / pd.Timedelta(days=1)
+    values = [days, *(wave(angle) for angle in angles for wave in (np.sin, np.cos))]
+    return dict(zip(date_names(name, stored), values, strict=True))
+
+
+def date_names(name: str, stored: Mapping[str, Any]) -> list[str]:
+    """Return the names of the columns of `date_columns`."""
+    waves = (f"{wave} of {phase}" for phase in stored["phases"] for wave in ("sin", "cos"))
+    return [f"{name} ({made})" for made in ("days", *waves)]
 
 
 def _phases(dates: "pd.Series") -> dict[str, "pd.Series"]:

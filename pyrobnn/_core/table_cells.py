@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyrobnn._core.counts import counted
-from pyrobnn._core.dates import dates_of, without_zone
+from pyrobnn._core.dates import date_columns, dates_of, learned_dates, without_zone
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.number_texts import NumberFormat, read_numbers
 from pyrobnn._core.table_files import Sheet
@@ -76,8 +76,10 @@ def read_cells(
     kind = pd.api.types.infer_dtype(column, skipna=True)
     if expected == TEXTS:
         return column, {"kind": TEXTS}, ""
+    if column.isna().all() and (before is not None or kind == "string"):
+        column, kind = pd.Series(np.nan, index=column.index), "datetime" if expected == DATES else "empty"
     if kind in ("date", "datetime", "datetime64") and expected != NUMBERS:
-        return without_zone(pd.to_datetime(column)), {"kind": DATES}, ""
+        return without_zone(pd.to_datetime(column, utc=True)), {"kind": DATES}, ""
     if kind not in ("string", "mixed", "mixed-integer"):
         if before is not None and (expected == DATES or "%" in before.get("signs", ())) and column.notna().any():
             wanted = "dates" if expected == DATES else "numbers with '%'"
@@ -89,11 +91,11 @@ def read_cells(
         form, numbers = read_numbers(texts, comma=sheet.decimal_comma, decimal=(before or {}).get("decimal"))
         strange = texts.notna() & numbers.isna()
         if expected == NUMBERS or _are_numbers(texts, numbers):
-            refuse_words(texts, strange & ~texts.isin(known), label, "numbers, but text", advice)
+            refuse_words(texts, strange & ~texts.isin(known), label, "numbers, but text", advice, first=sheet.first_row)
             _check_signs(form, label, before)
             points = texts.str.contains(form.decimal, regex=False, na=False)
             is_whole = not (form.signs or numbers.isna().any() or points.any())
-            stored, gaps = _as_gaps(texts, strange)
+            stored, gaps = _as_gaps(texts, strange, sheet.first_row)
             how = {"kind": NUMBERS, "decimal": form.decimal, "signs": list(form.signs)} | stored
             in_words = form.in_words if "decimal" not in (before or {}) else ""
             phrases = [f"read as numbers{in_words}"] if in_words else []
@@ -105,8 +107,8 @@ def read_cells(
         raise InputError(f"{label} holds {error}") from None
     strange = texts.notna() & dates.isna()
     if expected == DATES or 2 * strange.sum() < texts.notna().sum():
-        refuse_words(texts, strange & ~texts.isin(known), label, "dates, but other text", advice)
-        stored, gaps = _as_gaps(texts, strange)
+        refuse_words(texts, strange & ~texts.isin(known), label, "dates, but other text", advice, first=sheet.first_row)
+        stored, gaps = _as_gaps(texts, strange, sheet.first_row)
         return dates, {"kind": DATES, "format": form_of_dates} | stored, f"column {name!r}: {gaps}" if gaps else ""
     return column, {"kind": TEXTS}, ""
 
@@ -118,7 +120,9 @@ def _are_numbers(texts: "pd.Series", numbers: "pd.Series") -> bool:
     return bool(2 * numbers.notna().sum() >= texts.notna().sum()) or found > max(_MOST_NUMBERS, words)
 
 
-def refuse_words(texts: "pd.Series", strange: "pd.Series", label: str, most: str, advice: str) -> None:
+def refuse_words(
+    texts: "pd.Series", strange: "pd.Series", label: str, most: str, advice: str, *, first: int = 1
+) -> None:
     """Refuse cells that are not like most of a column; `most` says what those are, and what the others are."""
     if not strange.any():
         return
@@ -126,7 +130,7 @@ def refuse_words(texts: "pd.Series", strange: "pd.Series", label: str, most: str
     empty = f" ({gaps} more {'is' if gaps == 1 else 'are'} empty)" if gaps else ""
     kind = most.partition(",")[0]
     raise InputError(
-        f"{label} holds {most} in {rows_of(strange)}, such as {listed}{empty}: turn it into {kind}, or {advice}."
+        f"{label} holds {most} in {rows_of(strange, first)}, such as {listed}{empty}: turn it into {kind}, or {advice}."
     )
 
 
@@ -134,13 +138,13 @@ def _by_count(texts: "pd.Series") -> list[str]:
     return list(texts.value_counts().index)
 
 
-def _as_gaps(texts: "pd.Series", words: "pd.Series") -> tuple[dict[str, Any], str]:
+def _as_gaps(texts: "pd.Series", words: "pd.Series", first: int) -> tuple[dict[str, Any], str]:
     """Return what is stored of words that count as missing, if any, and a phrase on them."""
     if not words.any():
         return {}, ""
     found = _by_count(texts[words])
     listed = " and ".join(map(repr, found[:_MOST_WORDS])) + (" and others" if len(found) > _MOST_WORDS else "")
-    return {"words": found}, f"{listed} in {rows_of(words)} counted as missing"
+    return {"words": found}, f"{listed} in {rows_of(words, first)} counted as missing"
 
 
 def _check_signs(form: NumberFormat, label: str, before: How | None) -> None:
@@ -155,6 +159,26 @@ def _check_signs(form: NumberFormat, label: str, before: How | None) -> None:
         raise InputError(
             f"{label} holds numbers with {found}{some}; expected {expected}: write all of them in one unit."
         )
+
+
+def learned_reading(columns: "pd.DataFrame", how: Mapping[str, How]) -> dict[str, dict[str, Any]]:
+    """Return how columns are read, with what these rows teach about dates."""
+    return {
+        name: dict(one) | (learned_dates(columns[name]) if one["kind"] == DATES else {}) for name, one in how.items()
+    }
+
+
+def expanded(columns: "pd.DataFrame", read: Mapping[str, How]) -> "pd.DataFrame":
+    """Return columns with those of dates as numbers."""
+    import pandas as pd
+
+    made: dict[str, pd.Series] = {}
+    for name, how in read.items():
+        new = date_columns(columns[name], name, how) if how["kind"] == DATES else {name: columns[name]}
+        if twice := sorted(made.keys() & new.keys()):
+            raise InputError(f"The table has a column {twice[0]!r}, and its dates make one of this name: rename it.")
+        made |= new
+    return pd.DataFrame(made)
 
 
 def names_rows(sheet: Sheet, name: str) -> bool:

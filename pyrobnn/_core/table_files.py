@@ -40,11 +40,13 @@ class Sheet:
         frame: its rows, as pandas reads them.
         decimal_comma: whether commas in its texts mark decimals, where that is open.
         notes: what was assumed about the file, a line for each.
+        first_row: the number of the first row, for messages.
     """
 
     frame: "pd.DataFrame"
     decimal_comma: bool
     notes: tuple[str, ...]
+    first_row: int = 1
 
 
 def ending(path: Path) -> str:
@@ -130,13 +132,13 @@ def read_sheet(path: Path) -> Sheet:
     if odd is not None:
         raise InputError(f"{path} has a column with a null character, {odd!r}: rename it.")
     notes = (f"{path}: its text is not UTF-8, and was read as Windows text (cp1252).",) if encoding == "cp1252" else ()
-    has_commas = _has_decimal_commas(frame)
+    has_commas = has_decimal_commas(frame)
     if has_commas and separator:
         _restore_points(frame, path, separator, encoding)
     return Sheet(frame, has_commas or separator == ";", notes)
 
 
-def _has_decimal_commas(frame: "pd.DataFrame") -> bool:
+def has_decimal_commas(frame: "pd.DataFrame") -> bool:
     """Return whether a column has numbers whose commas can only mark decimals."""
     from pandas.api.types import infer_dtype
 

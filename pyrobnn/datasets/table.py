@@ -14,8 +14,7 @@ from torch import Tensor
 from pyrobnn._core import dates
 from pyrobnn._core.checks import as_tensor, check_inputs
 from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError
-from pyrobnn._core.table_cells import DATES, NUMBERS, TEXTS
+from pyrobnn._core.table_cells import DATES, NUMBERS, TEXTS, expanded, learned_reading
 from pyrobnn._core.table_files import ending
 from pyrobnn._core.tables import Inputs, Table, read_inputs, read_table
 from pyrobnn.data.given_away import given_away
@@ -85,7 +84,7 @@ def load_table(
     test = test_share(y) if test is None else test
     train, held_out = split_rows(groups, y, test, seed=split)
     encoder = _learned(table.inputs, train, categories, missing)
-    x = _encoder(encoder).matrix(_expanded(table.inputs.columns, encoder["read"]))
+    x = _encoder(encoder).matrix(expanded(table.inputs.columns, encoder["read"]))
     names = _encoder(encoder).get_feature_names_out().tolist()
     found = given_away(torch.from_numpy(x[train.numpy()]), y[train], columns_of(encoder))
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
@@ -145,18 +144,12 @@ def load_features(
 
 def columns_of(encoder: Mapping[str, Any]) -> dict[str, list[int]]:
     """Return for each column of a table the positions of the inputs that were made from it."""
-    dated = [name for name, how in encoder["read"].items() if how["kind"] == DATES]
-    columns: dict[str, list[int]] = {}
-    for origin, positions in _encoder(encoder).positions().items():
-        made = (date for date in dated if origin.startswith(f"{date} ("))
-        name = origin if origin in encoder["read"] else max(made, key=len)
-        columns[name] = sorted([*columns.get(name, ()), *positions])
-    return columns
+    return _encoder(encoder).positions()
 
 
 def first_days_of(encoder: Mapping[str, Any]) -> dict[str, str]:
     """Return for each column of dates the first date, from which its days count."""
-    return {name: how["start"] for name, how in encoder["read"].items() if how["kind"] == DATES}
+    return _encoder(encoder).first_days()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -187,7 +180,7 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
         name: {"kind": TEXTS if "values" in column else NUMBERS} for name, column in stored["columns"].items()
     }
     inputs = read_inputs(Path(path), read, missing=stored["missing"])
-    columns = _expanded(inputs.columns, read)
+    columns = expanded(inputs.columns, read)
     learned = _encoder(stored)
     x = as_tensor(learned.matrix(columns), "x")
     check_inputs(x)
@@ -279,8 +272,8 @@ def _gaps(columns: "pd.DataFrame") -> list[str]:
 
 def _beyond(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
     """Return a line for each column of which held-out rows have values outside of what was learned."""
-    expanded = _expanded(columns, encoder["read"])
-    lines = (line for name in encoder["read"] for line in _outside(name, expanded, encoder, tells_just=False)[1])
+    made = expanded(columns, encoder["read"])
+    lines = (line for name in encoder["read"] for line in _outside(name, made, encoder, tells_just=False)[1])
     return [f"held-out rows, column {line}: predictions for them go beyond the data" for line in lines]
 
 
@@ -297,16 +290,13 @@ def _learned(inputs: Inputs, rows: Tensor, categories: str, missing: str) -> dic
     from pyrobnn._core.columns import Encoder
 
     train = inputs.columns.iloc[rows.numpy()]
-    read = {
-        name: dict(how) | (dates.learned_dates(train[name]) if how["kind"] == DATES else {})
-        for name, how in inputs.how.items()
-    }
-    columns = _expanded(train, read)
+    read = learned_reading(train, inputs.how)
+    columns = expanded(train, read)
     for name, how in read.items():
         present = columns[f"{name} (days)" if how["kind"] == DATES else name].dropna()
         if how["kind"] != TEXTS and len(present):
             how.update(_range(np.sort(present.to_numpy())))
-    return dataclasses.asdict(Encoder.learn(columns, categories, missing)) | {"read": read}
+    return dataclasses.asdict(Encoder.learn(columns, categories, missing, read=read))
 
 
 def _range(ordered: np.ndarray) -> dict[str, list[float]]:
@@ -325,21 +315,8 @@ def _range(ordered: np.ndarray) -> dict[str, list[float]]:
     }
 
 
-def _expanded(columns: "pd.DataFrame", read: Mapping[str, Mapping[str, Any]]) -> "pd.DataFrame":
-    """Return columns with those of dates as numbers."""
-    import pandas as pd
-
-    made: dict[str, pd.Series] = {}
-    for name, how in read.items():
-        new = dates.date_columns(columns[name], name, how) if how["kind"] == DATES else {name: columns[name]}
-        if twice := sorted(made.keys() & new.keys()):
-            raise InputError(f"The table has a column {twice[0]!r}, and its dates make one of this name: rename it.")
-        made |= new
-    return pd.DataFrame(made)
-
-
 def _encoder(stored: Mapping[str, Any]) -> "Encoder":
     """Return the encoder of a table, from what is stored of it."""
     from pyrobnn._core.columns import Encoder
 
-    return Encoder(stored["categories"], stored["missing"], stored["columns"])
+    return Encoder(stored["categories"], stored["missing"], stored["columns"], stored.get("read", {}))

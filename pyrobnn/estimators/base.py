@@ -1,7 +1,7 @@
 """Common parts of the estimators: parameters with nested names, checked inputs, fitting, and pickling."""
 
 import sys
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -23,6 +23,7 @@ from pyrobnn._core.columns import (
 )
 from pyrobnn._core.keywords import explained_init
 from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.table_cells import expanded, learned_reading
 from pyrobnn._core.tables import Task
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
@@ -208,7 +209,7 @@ class AbstractBNN(BaseEstimator):
     ) -> Any:
         """Train on checked rows; those with missing values may be left out."""
         if reset:
-            self.encoder_ = learned(rows, self.categories, self.missing, left_out)
+            self.encoder_ = replace(learned(rows, self.categories, self.missing, left_out), read=self._read)
             self._values = values_of(rows, self.encoder_)
         examples = Data(
             self.encoder_.matrix(rows.table),
@@ -297,21 +298,24 @@ class AbstractBNN(BaseEstimator):
                 as_tensor(values, name)
         options = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
         no_targets = isinstance(y, str) and y == "no_validation"
-        encoder = None if reset else self.encoder_
+        encoder, words = None if reset else self.encoder_, self.missing == "impute"
         if is_frame(X):
             require_distinct_names(X)
             validate_data(self, X, reset=reset, skip_check_array=True)
-            table = as_table(X, encoder)
+            table, how = as_table(X, encoder, words=words)
             numbers = table.select_dtypes("number").to_numpy()
             rows = numbers if numbers.shape[1] else np.zeros((len(table), 1))
             _, y = check_X_y(rows, np.zeros(len(rows)) if no_targets else y, **options, **self._check_y_options())
         elif no_targets:
-            table = as_table(validate_data(self, X, reset=reset, **options), encoder)
+            table, how = as_table(validate_data(self, X, reset=reset, **options), encoder)
         else:
             X, y = validate_data(self, X, y, reset=reset, **options, **self._check_y_options())
-            table = as_table(X, encoder)
-        if self.missing != "impute":
+            table, how = as_table(X, encoder)
+        if not words:
             require_complete(table)
+        if encoder is None:
+            self._read: dict[str, Any] = learned_reading(table, how)
+        table = expanded(table, self._read)
         if encoder is not None:
             tell_of_new_values(table, encoder)
         return table, y

@@ -66,7 +66,7 @@ def learned(rows: Rows, categories: str, missing: str, left_out: pd.DataFrame | 
 
 def values_of(rows: Rows, encoder: Encoder) -> dict[int, np.ndarray]:
     """Return, for each input that is a number without an indicator, quantiles of its values."""
-    places = {name: places[0] for name, places in encoder.positions().items() if len(places) == 1}
+    places = {name: places[0] for name, places in encoder.places().items() if len(places) == 1}
     return {
         place: np.quantile(rows.table[name], _QUANTILES, method="inverted_cdf", weights=rows.weights)
         for name, place in places.items()
@@ -77,7 +77,7 @@ def values_of(rows: Rows, encoder: Encoder) -> dict[int, np.ndarray]:
 def inputs_of(table: pd.DataFrame, encoder: Encoder, values: dict[int, np.ndarray]) -> np.ndarray:
     """Return the matrix of a table, with NaN for missing numbers that `values` stand for."""
     inputs = encoder.matrix(table)
-    for name, (place, *_) in encoder.positions().items():
+    for name, (place, *_) in encoder.places().items():
         if place in values:
             inputs[table[name].isna().to_numpy(), place] = np.nan
     return inputs

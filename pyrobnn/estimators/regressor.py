@@ -68,7 +68,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         """Infer the posterior.
 
         Args:
-            X: inputs (N, features): an array, or a frame of pandas or polars with numbers, booleans and categories.
+            X: inputs (N, features): an array, or a frame of pandas or polars with numbers, booleans, dates and
+                categories.
             y: targets (N,) or (N, K).
             sample_weight: weights (N,), not negative; an example of weight 2 counts as the same example twice.
 
