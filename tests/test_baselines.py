@@ -601,3 +601,16 @@ def test_targets_beyond_a_known_noise_are_told_after_a_converged_fit():
     assert f"mean square {square:.1f}, where {chi2.isf(0.01, 40) / 40:.1f} is" in str(told[0].message)
     model(float(residuals.std())).fit(bnn.Data(x, wave), **fit)
     model(0.4).fit(bnn.Data(x, wave), steps=50, **fit)  # of given length
+
+
+@pytest.mark.parametrize(
+    ("rates", "begin"), [((0.05, 0.05, 1e-9), "1 of 3 fits warns: "), ((1e-9,) * 2, "2 of 2 fits warn: ")]
+)
+def test_replicates_say_how_many_of_them_are_no_better_than_a_constant(rates, begin):
+    x = torch.linspace(-1, 1, 40)[:, None]
+    model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3))
+    methods = [bnn.SVI(guide="map", steps=300, lr=rate) for rate in rates]
+    with pytest.warns(bnn.PoorFitWarning) as told:
+        bnn.fit_replicates(model, bnn.Data(x, x[:, 0], standardize=True), methods, engine="eager", progress=False)
+    (text,) = [str(one.message) for one in told]
+    assert text.startswith(f"{begin}The fit predicts no better than a constant, which ignores the inputs. To mend it, ")

@@ -626,3 +626,18 @@ def test_images_refuses():
         plots.images(torch.rand(4, 4, 4), uncertain())
     with pytest.raises(bnn.InputError, match=r"`x` must be images .* got shape \(3, 5\): reshape it"):
         plots.images(torch.rand(3, 5), uncertain())
+
+
+@pytest.mark.parametrize("gaps", [0, 30])
+def test_axes_of_effects_have_no_numbers_beyond_the_data(gaps):
+    """Ages from 0 to 90 years: no tick at -25, neither of the curve nor beside the mark of missing ages."""
+    ages = torch.linspace(0, 90, 160)[:, None]
+    marks = (torch.arange(160) < gaps).float()[:, None]
+    x = torch.cat([torch.where(marks > 0, 45.0, ages), marks], 1)
+    data = bnn.Data(x, ages[:, 0], standardize=True, feature_names=["age", "missingindicator_age"])
+    posterior = bnn.BNN(bnn.MLP(2, [], 1)).fit(data, guide="map", steps=5, **FIT)
+    axis = plots.effects(posterior, data, num_draws=2).axes[0]
+    ticks = axis.get_xticks()
+    assert len(ticks) > 1
+    assert ticks.min() >= 0
+    assert ticks.max() <= 90

@@ -8,8 +8,11 @@ import pytest
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn._core.settings import in_short
+from pyrobnn.inference.tables import fields_of
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
+from pyrobnn.runs.spec_data import OF_ANY_FIT
+from pyrobnn.runs.spec_files import KNOWN, first_line
 
 FULL = """
 [data]
@@ -135,12 +138,12 @@ def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
         RunSpec.from_dict({"data": data}).prepare()
     counts = RunSpec.from_dict({"data": data, "likelihood": "poisson"}).prepare()
     assert counts.dataset.task == "regression"
-    assert counts.sentence.startswith("A regression, as the likelihood asks: 'b' holds whole numbers. Likelihood Poi")
+    assert counts.sentence.startswith("A regression, as [likelihood] says: 'b' holds whole numbers. Likelihood Poi")
     classes = RunSpec.from_dict({"data": data, "likelihood": "categorical"}).prepare()
     assert (classes.dataset.task, classes.spec.net.out_features) == ("classification", 17)
     asked = RunSpec.from_dict({"data": data | {"task": "regression"}}).prepare()
     assert asked.spec.likelihood == bnn.likelihoods.Gaussian()
-    assert asked.sentence.startswith("A regression, as [data] task asks: 'b' holds whole numbers. Likelihood Gaussian(")
+    assert asked.sentence.startswith("A regression, as [data] task says: 'b' holds whole numbers. Likelihood Gaussian(")
 
 
 def test_validation_is_taken_from_the_training_part_and_chooses_no_likelihood(tmp_path, monkeypatch):
@@ -324,3 +327,16 @@ def test_a_setting_in_short_has_what_differs_from_its_defaults():
         == "SVI(guide=Flow(num_transforms=3), steps=5)"
     )
     assert in_short("map") == "'map'"
+
+
+def test_the_names_that_are_refused_without_torch_are_those_of_the_default_parts():
+    fields = {"net": [*fields_of(bnn.MLP)], "fit": ["type", *OF_ANY_FIT, *(set(fields_of(bnn.SVI)) - {"guide"})]}
+    assert {name: sorted(known) for name, known in KNOWN.items()} == {name: sorted(own) for name, own in fields.items()}
+    tables = {"data": {"name": "diabetes"}}
+    for change, near in (("fit.setps=3", "steps"), ("net.hiden=[3]", "hidden")):
+        section = change.partition(".")[0]
+        with pytest.raises(InputError, match=rf"^\[{section}\] unknown setting `\w+`; known are .* mean '{near}'\?$"):
+            first_line(tables, [change])
+    for change in ("fit.steps=3", "fit.members=2", "fit.guide=map", "net.width=3"):  # others are left to the parts
+        first_line(tables, [change])
+    first_line(tables, ["fit.type=mine", "fit.setps=3"])

@@ -16,7 +16,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from pyrobnn import InputError
 from pyrobnn._core import checks
 from pyrobnn._core.columns import Encoder, as_table
-from pyrobnn._core.table_cells import read_cells
+from pyrobnn._core.table_cells import input_name, read_cells
 from pyrobnn._core.table_files import Sheet
 from pyrobnn.datasets import load_features, load_table
 from pyrobnn.datasets.table import columns_of
@@ -325,3 +325,18 @@ def test_the_encoder_learns_from_the_training_part_alone(copied):
         train, _ = found.split(split)
         low, high = found.encoder["read"]["a"]["range"]
         assert [low, high] == [float(train.x[:, 0].min()), float(train.x[:, 0].max())]
+
+
+@pytest.mark.parametrize(
+    ("made", "column", "said"),
+    [
+        ("missingindicator_area", "area", "'area' is missing"),
+        ("heating_None", "heating", "heating: missing"),
+        ("heating_heat pump", "heating", "heating: heat pump"),
+        ("area", "area", "area"),
+        ("sold (sin of week)", "sold", "sold (sin of week)"),
+        ("areas", "area", "areas"),
+    ],
+)
+def test_inputs_are_named_in_words(made, column, said):
+    assert input_name(made, column) == said

@@ -41,6 +41,19 @@ def with_marks(names: Sequence[str]) -> dict[str, list[int]]:
     return found
 
 
+def input_name(made: str, column: str) -> str:
+    """Return the name of an input, made from a column, in words: "'area' is missing" or "heating: gas"."""
+    if made == f"{MARK}{column}":
+        return f"{column!r} is missing"
+    return f"{column}: {category_name(made, column)}" if made.startswith((f"{column}_", f"{column}=")) else made
+
+
+def category_name(made: str, column: str) -> str:
+    """Return the category that an input of 0 and 1, made from a column, stands for."""
+    name = made.removeprefix(column).strip("=_ ")
+    return "missing" if name == "None" else name
+
+
 def rows_of(chosen: Any, first: int = 1) -> str:
     """Return which rows a mask has, counted from 1 below the names of the columns, or from another number."""
     numbers = [str(first + i) for i in np.flatnonzero(np.asarray(chosen, dtype=bool))]

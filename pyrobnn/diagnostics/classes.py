@@ -54,8 +54,8 @@ def never_predicted(
     The remedy is a threshold for the rarest of them that training has, if it is rare: its share of the training labels
     (M,). There is none if no example of the class is above it.
     """
-    found = set(prediction.label.unique().tolist())
-    missed = [int(label) for label in y.unique() if int(label) not in found]
+    predicted = set(prediction.label.unique().tolist())
+    missed = [int(label) for label in y.unique() if int(label) not in predicted]
     if not missed:
         return []
     shares = {label: float((labels == label).double().mean()) for label in missed}
@@ -68,7 +68,7 @@ def never_predicted(
         f"No example is predicted as {listed}, though {number} of {len(y)} {'is one' if number == 1 else 'are'}: "
         "another class is more probable each time."
     )
-    plain = f"the network never predicts {listed}"
+    plain = f"the most probable class is never {listed}, so the classes alone are of no use to find it"
     if rarest is None or shares[rarest] > _RARE:
         return [Finding(CLASSES, "note", text, plain=plain)]
     limit = f"{shares[rarest]:.2g}"
@@ -83,4 +83,5 @@ def never_predicted(
         f"say {names[rarest]} where `prediction.class_probs[:, {rarest}] > {limit}`, {price}",
         f"say {names[rarest]} where {column} is above {limit}, {price}",
     )
-    return [Finding(CLASSES, "note", f"{text} {usual}", remedies=(rule,), plain=plain)]
+    found = f"{plain}: {names[rarest]} said above a probability of {limit} finds {caught[0]}"
+    return [Finding(CLASSES, "note", f"{text} {usual}", remedies=(rule,), plain=found)]

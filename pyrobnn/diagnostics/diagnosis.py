@@ -387,7 +387,7 @@ def _of_weights(case: _Case) -> list[Finding]:
         text = f"The fitted distribution of the weights is close to the posterior: {weights}."
         return [Finding("k-hat", "fine", text)]
     text = (
-        f"k-hat of the joint weights is {weights.khat:.2f}, not below {weights.good_khat:.2f}: the fitted distribution "
-        "of the weights differs much from the posterior, as is usual for networks. Judge the fit by its predictions."
+        "The fitted distribution of the weights differs much from the posterior, as is usual for networks (k-hat "
+        f"{weights.khat:.2f}, not below {weights.good_khat:.2f}). Judge the fit by its predictions."
     )
     return [Finding("k-hat", "note", text)]

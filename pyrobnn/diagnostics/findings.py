@@ -143,7 +143,8 @@ class Diagnosis:
             return f"{begin}: {compared.in_plain_words}."
         further = "" if compared is None else f" {_sentence(compared.in_plain_words)}"
         on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
-        return f"It can be trusted for data like these: none of {total} checks{on} gave a reason not to.{further}"
+        what = "Its probabilities" if CLASSES in notes else "It"
+        return f"{what} can be trusted for data like these: none of {total} checks{on} gave a reason not to.{further}"
 
     @property
     def next_step(self) -> Remedy | None:

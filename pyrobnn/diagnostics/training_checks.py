@@ -33,10 +33,10 @@ def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None
     convergence = record.convergence
     if convergence is None:
         return None
-    ending = "ended" if convergence.converged else "did not end"
-    text = f"The fit {ending} by itself: {record.stop_reason}. {_elbo(convergence)}"
     if convergence.converged:
+        text = f"The fit ended by itself: training longer gains nothing that matters ({_elbo(convergence)})."
         return Finding("length", "fine", text)
+    text = f"The fit did not end by itself: {record.stop_reason}. Its {_elbo(convergence)}."
     if not str(record.stop_reason).startswith("not converged"):
         return Finding("length", "note", text)
     steps = max(2 * (record.num_steps or 0), SVI().max_steps)
@@ -45,11 +45,11 @@ def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None
 
 
 def _elbo(convergence: Convergence) -> str:
-    """Return a sentence with the ELBO, its standard error, and the gain of the last cycle."""
+    """Return a clause with the ELBO, its standard error, and the gain of the last cycle."""
     error = "" if convergence.elbo_error is None else f" ± {convergence.elbo_error:.2g}"
     gain = "there was no second cycle" if convergence.gain is None else f"the last cycle gained {convergence.gain:.2g}"
     matters = f"gains below {convergence.tolerance:.2g} do not matter"
-    return f"Its ELBO is {convergence.elbo:.2f}{error} nats; {gain}, and {matters}."
+    return f"ELBO is {convergence.elbo:.2f}{error} nats; {gain}, and {matters}"
 
 
 def chain_findings(chains: Chains, settings: Mapping[str, Any] = MappingProxyType({})) -> list[Finding]:

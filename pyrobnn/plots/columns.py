@@ -51,5 +51,5 @@ def importance(table: "DataFrame", *, ax: Axes | None = None) -> Figure:
     axis.set_yticks(rows, [plain(str(name)) for name in shown.index])
     axis.set(ylim=(len(shown) - 0.4, -0.6), xlabel="loss in log score (nats an example)")
     title(axis, f"Importance, {len(shown)} of {len(table)} columns" if len(shown) < len(table) else "Importance")
-    legend(axis, loc="lower right")
+    legend(axis, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
     return figure

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.table_cells import MARK, with_marks
+from pyrobnn._core.table_cells import MARK, category_name, with_marks
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, LIGHT_BLUE
@@ -142,7 +142,7 @@ def _levels(columns: Tensor, made: Sequence[str], name: str) -> _Levels:
     is_category = len(made) > 1 and not marks.any() and ((columns == 0) | (columns == 1)).all()
     if is_category and (columns.sum(1) <= 1).all():
         distinct = columns.unique(dim=0).flip(0)  # in the order of their positions
-        words = [plain(one.removeprefix(name).strip("=_ ").replace("None", "missing")) for one in made]
+        words = [plain(category_name(one, name)) for one in made]
         names = [next((word for word, on in zip(words, row, strict=True) if on), "none") for row in distinct]
         return _Levels(np.arange(len(distinct)), [*distinct[:, None]], names)
     known = columns[~is_gap]
@@ -202,14 +202,17 @@ def _draw(
         axis.set_xticks(places, levels.names, rotation=30 if is_long else 0, ha="right" if is_long else "center")
         return
     if first_day is None:
-        axis.xaxis.set_major_locator(MaxNLocator(4, integer=bool(not is_curve and (places % 1 == 0).all())))
+        ends = [float(places.min()), float(places.max())]
+        near = MaxNLocator(4, integer=bool(not is_curve and (places % 1 == 0).all())).tick_values(*ends)
+        within = [tick for tick in near if ends[0] <= tick <= ends[1]]
+        axis.set_xticks(within if len(within) > 1 else ends)
     else:
         locator = AutoDateLocator(minticks=2, maxticks=5)  # of 4, half a year is too short a step for 19 months
         axis.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
     if len(mean) > num:
-        right = axis.get_xlim()[1]
-        ticks = [tick for tick in axis.get_xticks() if tick <= right]
-        place = right + _BESIDE * (right - axis.get_xlim()[0])
+        left, right = axis.get_xlim()
+        ticks = [tick for tick in axis.get_xticks() if left <= tick <= right]
+        place = right + _BESIDE * (right - left)
         _dots(axis, np.array([place]), *(values[num:] for values in (mean, low, high)), is_named=False)
         axis.xaxis.set_ticks(ticks)
         axis.set_xticks([place], ["missing"], minor=True)

@@ -158,7 +158,7 @@ def render(
         chains=chains,
         notes=[*notes, *doubts],
         by_column=words.column_rows(scores, train.target_name),
-        data_rows=words.data_rows(train, test, class_names),
+        data_rows=words.data_rows(train, test, class_names, columns),
         ending_rows=words.ending_rows(posterior),
         tables=[
             ("Settings", words.flat(words.settings(posterior) if spec is None else spec)),

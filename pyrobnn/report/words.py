@@ -13,6 +13,7 @@ from torch import nn
 from pyrobnn._core.counts import counted
 from pyrobnn._core.remedies import Spelling, options
 from pyrobnn._core.settings import described, leaves, snake_case, to_dict
+from pyrobnn._core.table_cells import input_name, with_marks
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Diagnosis
@@ -250,9 +251,13 @@ def settings(posterior: Posterior | Mixture) -> dict[str, Any]:
     return {kind: repr(part) for kind, part in posterior.bnn.settings.items()} | {"method": posterior.record.method}
 
 
-def data_rows(train: Data, test: Data | None, class_names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the facts about the data as rows."""
-    names = ", ".join(train.feature_names) or f"arrays of shape {shape_of(train.x[0])}"
+def data_rows(
+    train: Data, test: Data | None, class_names: Sequence[str], columns: Mapping[str, Sequence[int]] | None = None
+) -> list[tuple[str, str]]:
+    """Return the facts about the data as rows; `columns` are as in `render`."""
+    groups = columns or with_marks(train.feature_names)
+    inputs = [input_name(train.feature_names[place], name) for name, places in groups.items() for place in places]
+    names = ", ".join(inputs) or f"arrays of shape {shape_of(train.x[0])}"
     rows = [
         ("training examples", str(len(train))),
         ("test examples", "none: scored on the training data" if test is None else str(len(test))),

@@ -172,8 +172,8 @@ class RunSpec:
                 make_source(part, bnn, None, seed=0)
         except InputError as error:
             raise InputError(f"{dataset.name}: {error}") from None
-        said = "[data] task" if self.data.task else "the likelihood" if self.likelihood and self.data.path else ""
-        because = f", as {said} asks" if said else ""
+        said = "[data] task" if self.data.task else "[likelihood]" if self.likelihood and self.data.path else ""
+        because = f", as {said} says" if said else ""
         is_told = self.likelihood is not None
         return Prepared(spec, dataset, train, validation, test, bnn, because, is_told, compared.gain)
 

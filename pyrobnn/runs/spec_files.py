@@ -6,13 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError, did_you_mean
+from pyrobnn._core.errors import InputError, did_you_mean, nearest, unknown_setting
 from pyrobnn._core.table_files import check_names, column_names, looks_like_data, require_names
 from pyrobnn._core.tables import read_table
 from pyrobnn.runs.data_section import DataSpec
 
 _FEWEST_ROWS = 10
 SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
+KNOWN = {
+    "net": ("in_features", "hidden", "out_features", "activation", "bias", "dtype"),
+    "fit": (
+        *("type", "seed", "device", "engine", "steps", "epochs", "max_steps", "tolerance", "lr", "batch_size"),
+        *("accumulate", "optimizer", "schedule", "num_particles", "antithetic", "kl", "temperature", "clip_norm"),
+        *("kl_warmup", "patience", "eval_every"),
+    ),
+}
+"""Keys of sections without a `type`, whose parts torch would have to be imported for."""
 
 
 def read_spec(path: str | Path) -> dict[str, Any]:
@@ -94,7 +103,9 @@ def first_line(tables: Mapping[str, Any], changes: Sequence[str]) -> str:
     Raises:
         InputError: changes or sections that cannot be, or no such file or column.
     """
-    data = _data_section(tables, changes)
+    data = _section("data", tables, changes)
+    for name in KNOWN:
+        _refuse_misspelt(name, _section(name, tables, changes))
     if not _is_table(data):
         return f"Data set {data['name']}." if "name" in data else "Reading the spec."
     section = data_section(data)
@@ -130,7 +141,7 @@ def check_values(tables: Mapping[str, Any], changes: Sequence[str]) -> None:
     Raises:
         InputError: the faults of all columns, in one message.
     """
-    data = _data_section(tables, changes)
+    data = _section("data", tables, changes)
     likelihood = "likelihood" in tables or any(parse_change(text)[0][0] == "likelihood" for text in changes)
     if _is_table(data) and not (likelihood and data.get("task") is None):
         known = data_section(data)
@@ -158,12 +169,19 @@ def check_rows(num: int, path: str) -> None:
         )
 
 
-def _data_section(tables: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Return the section [data] with the changes to it, if it is a table at all."""
+def _section(name: str, tables: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """Return a section with the changes to it, if it is a table at all."""
     parsed = [parse_change(text) for text in changes]
     check_sections(dict(tables) | {keys[0]: None for keys, _ in parsed})
-    data = tables["data"] if isinstance(tables.get("data"), dict) else {}
-    return data | {keys[1]: value for keys, value in parsed if keys[0] == "data" and len(keys) == 2}
+    given = tables[name] if isinstance(tables.get(name), dict) else {}
+    return given | {keys[1]: value for keys, value in parsed if keys[0] == name and len(keys) == 2}
+
+
+def _refuse_misspelt(name: str, section: Mapping[str, Any]) -> None:
+    """Refuse a key that is nearly one of a section without a `type`; all others are left to the parts."""
+    unknown = [key for key in section if key not in KNOWN[name] and nearest(key, KNOWN[name])]
+    if unknown and "type" not in section:
+        raise InputError(f"[{name}] {unknown_setting(unknown[0], KNOWN[name])}")
 
 
 def _is_table(data: Mapping[str, Any]) -> bool:

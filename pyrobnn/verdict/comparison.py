@@ -30,7 +30,7 @@ from pyrobnn.verdict.judgement import NO_BETTER, Basis, Verdict, judge
 from pyrobnn.verdict.left_out import memorised_targets
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, longer, measured_noise, open_to
 
-_SEE = "See docs/how-to/warnings.md."
+SEE = "See docs/how-to/warnings.md."
 """Where the warnings at the end of a fit are explained."""
 _ROWS = 500
 _FEWEST_ROWS = 20
@@ -61,7 +61,7 @@ def tell(
     with waiting("checking", shown=progress):
         text = complaint(posterior, data, validation, briefly=briefly) if known is None else known
     if text is not None:
-        warn_user(f"{text} {_SEE}", PoorFitWarning)
+        warn_user(f"{text} {SEE}", PoorFitWarning)
 
 
 @under(gradients)

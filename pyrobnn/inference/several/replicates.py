@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.keywords import explained
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.waiting import waiting
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn._torch.private import tree_leaves
 from pyrobnn.bnn import BNN
@@ -30,6 +32,7 @@ from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.likelihoods.base import closed_numbers
 from pyrobnn.posterior.asked import require_model
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.verdict.comparison import SEE, complaint
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
 """Settings that may differ between replicates; other settings shape the shared graph."""
@@ -56,7 +59,7 @@ def fit_replicates(
 
     Each has the distribution of a single `fit` under another seed. Captured, they share a vmapped graph, which makes
     each fit of a small network cheaper; eagerly, they take steps in turn. For the same seed the two engines draw
-    different noise of the same distribution.
+    different noise of the same distribution. A warning counts the fits that are no better than a constant.
 
     Args:
         bnn: the model, or a list of R models, equal except for numbers such as the prior's scale.
@@ -101,13 +104,22 @@ def fit_replicates(
         every=every,
     )
     try:
-        return replicates_in_silence(bnn, data, method, run, replicates=replicates, bootstrap=bootstrap)
+        posteriors = replicates_in_silence(bnn, data, method, run, replicates=replicates, bootstrap=bootstrap)
     except Interrupted as interrupt:
         warn_user(interrupt.warning, PoorFitWarning)
         return [*interrupt.posteriors]
     except KeyboardInterrupt as interrupt:
         one = method[0] if isinstance(method, list) else method
         raise with_words(interrupt, one, checkpoint) from None
+    with waiting("checking", shown=progress):
+        texts = [
+            complaint(*pair, briefly=True) for pair in zip(posteriors, *_aligned(len(posteriors), data), strict=True)
+        ]
+    told = Counter(text for text in texts if text is not None)
+    for text, _ in told.most_common(1):
+        verb = "warns" if told.total() == 1 else "warn"
+        warn_user(f"{told.total()} of {len(texts)} fits {verb}: {text} {SEE}", PoorFitWarning)
+    return posteriors
 
 
 @under(gradients)
