@@ -628,7 +628,7 @@ def test_images_refuses():
         plots.images(torch.rand(3, 5), uncertain())
 
 
-@pytest.mark.parametrize("gaps", [0, 30])
+@pytest.mark.parametrize("gaps", [0, 30, 160])
 def test_axes_of_effects_have_no_numbers_beyond_the_data(gaps):
     """Ages from 0 to 90 years: no tick at -25, neither of the curve nor beside the mark of missing ages."""
     ages = torch.linspace(0, 90, 160)[:, None]

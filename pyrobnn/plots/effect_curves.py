@@ -202,7 +202,7 @@ def _draw(
         axis.set_xticks(places, levels.names, rotation=30 if is_long else 0, ha="right" if is_long else "center")
         return
     if first_day is None:
-        ends = [float(places.min()), float(places.max())]
+        ends = [float(places.min()), float(places.max())] if num else [0.0, 1.0]
         near = MaxNLocator(4, integer=bool(not is_curve and (places % 1 == 0).all())).tick_values(*ends)
         within = [tick for tick in near if ends[0] <= tick <= ends[1]]
         axis.set_xticks(within if len(within) > 1 else ends)
