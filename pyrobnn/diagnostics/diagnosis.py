@@ -23,6 +23,7 @@ from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, LINEAR, NOTHING_HEL
 from pyrobnn.diagnostics.folds import collected
 from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.importance import importance_weights
+from pyrobnn.diagnostics.inputs import Directions
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import (
     epistemic_finding,
@@ -85,7 +86,8 @@ def diagnose(
 
     - training: does the ELBO rise further, or do Markov chains disagree;
     - calibration: are held-out targets biased, too spread out or too close, outside their intervals, or less likely
-      than the fit expects, and do errors grow with the prediction more than it says (see `predictive_checks`);
+      than the fit expects, and do errors grow with the prediction, or depend on an input, more than it says (see
+      `predictive_checks` and `inputs`);
     - baselines: does a constant predict as well, or a linear model better (`pyrobnn.verdict.judgement`), and has the
       fit memorised its targets;
     - uncertainty: does it rank errors worse than chance, does the uncertainty of the weights reach the predictions, and
@@ -108,8 +110,8 @@ def diagnose(
             are not judged. Without them, training data tell what is bad, and never that a fit is good.
         num_draws: number of draws S for predictions.
         false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit, split evenly between
-            the tests. The comparison with baselines, the order of the errors and their growth need three standard
-            errors.
+            the tests. The comparison with baselines, the order of the errors, their growth and how they depend on
+            inputs need three standard errors.
         seed: seed of draws and simulations; the fit's if not given.
         class_names: names of the classes, for the findings.
 
@@ -342,8 +344,11 @@ def _of_held_out(case: _Case, held_out: Data, level: float) -> list[Finding]:
     num = num_simulations(level, len(members_of(posterior)))
     simulated = posterior.predict(held_out.x, num_draws=num, seed=seed).sample(seed=seed)
     ranking = ranking_finding(case.prediction, case.y, _THREE_ERRORS, seed=case.seed, fit=case.fit)
-    findings = predictive_findings(case.prediction, case.y, simulated, level, seed=case.seed, fit=case.fit)
     names = case.train.feature_names
+    directions = Directions.of(held_out.x, names)
+    findings = predictive_findings(
+        case.prediction, case.y, simulated, level, seed=case.seed, fit=case.fit, directions=directions
+    )
     gaps = gap_findings(case.prediction, case.y, held_out.x, names, _THREE_ERRORS, seed=case.seed, fit=case.fit)
     return [*findings, *gaps, *(() if ranking is None else (ranking,))]
 

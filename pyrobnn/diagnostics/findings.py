@@ -32,6 +32,7 @@ PLAIN = {
     "confidence": "its confidence is wrong",
     "bias": "its predictions are biased",
     "noise": "its errors depend on the prediction more than it says",
+    "inputs": "its errors depend on an input more than it says",
     "gaps": "its predictions are too narrow where values are missing",
     "surprise": "targets are not as likely as it says",
     "epistemic": "its uncertainty about the weights does not reach the predictions",
@@ -41,6 +42,8 @@ PLAIN = {
 """A warning in plain words, by the name of its finding; causes stand before their effects, and are mended first."""
 _CLEAR = 1e-3
 """The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
+WEAK = 0.05
+"""The p-value below which a statistic is not called fine, though it may be no reason to warn."""
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
 
 

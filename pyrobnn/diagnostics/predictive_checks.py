@@ -13,12 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
-from pyrobnn.diagnostics.findings import Finding
+from pyrobnn.diagnostics.findings import WEAK, Finding
+from pyrobnn.diagnostics.inputs import Directions, input_finding, ranks
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import errors_and_uncertainty
 from pyrobnn.metrics.ranking import area_under_risk, relative
@@ -73,8 +75,6 @@ class _Words:
 
 
 _NO_SIGN, _WEAK_SIGN = "No clear sign that", "A weak sign, which may be chance, that"
-_WEAK = 0.05
-"""The p-value below which a statistic is not called fine, though it may be no reason to warn."""
 _DUE = "where {expected} ± {error} is expected"
 _SIDE = "on average a share of {value} of the predictive distribution lies below its target, {due}"
 _NARROW = "its predictions are too narrow: targets lie outside of its intervals too often"
@@ -174,24 +174,33 @@ def statistics_of(prediction: Prediction) -> tuple[str, ...]:
 
 
 def predictive_findings(
-    prediction: Prediction, y: Any, simulated: Tensor, level: float, *, seed: int, fit: Fitted | None = None
+    prediction: Prediction,
+    y: Any,
+    simulated: Tensor,
+    level: float,
+    *,
+    seed: int,
+    fit: Fitted | None = None,
+    directions: Directions | None = None,
 ) -> list[Finding]:
     """Compare statistics of held-out targets y (N,) or (N, K) and of simulated targets (R, N, ...).
 
     A statistic counts as wrong if Student's t of its distance from the simulated mean has a p-value below `level`, or
-    beyond three standard errors for the correlation of errors and predictions. Each
+    beyond three standard errors for the correlation of errors with predictions, and with inputs (`input_finding`). Each
     simulation takes a draw of the weights that is not in `prediction`. All is in original units. Remedies are
     those that are open to the fit.
     """
     targets = as_targets(y, len(prediction)).to(prediction.device)
-    statistics = _statistics(prediction, seed)
-    repeated = [statistics(each) for each in simulated.to(targets.device)]
-    found = (
-        _Statistic(name, value, np.array([each[name] for each in repeated]))
-        for name, value in statistics(targets).items()
-    )
+    every = [targets, *simulated.to(targets.device)]
+    away = [pit(prediction, each, seed=seed).double() - 0.5 for each in every] if prediction.has_quantiles else None
+    statistics = _statistics(prediction)
+    (values, *repeated) = [statistics(each, None if away is None else away[at]) for at, each in enumerate(every)]
+    found = (_Statistic(name, value, np.array([each[name] for each in repeated])) for name, value in values.items())
     p_values = ((statistic, _p_value(statistic, prediction, targets.numel())) for statistic in found)
-    return [_finding(each, p_value, _LEVELS.get(each.name, level), fit) for each, p_value in p_values]
+    findings = [_finding(each, p_value, _LEVELS.get(each.name, level), fit) for each, p_value in p_values]
+    if away is not None and directions is not None and directions.names:
+        findings.append(input_finding(directions, torch.stack(away), fit))
+    return findings
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -242,7 +251,7 @@ def _finding(statistic: _Statistic, p_value: float, level: float, fit: Fitted | 
     numbers = {"value": statistic.value + shift, "expected": statistic.expected + shift, "error": statistic.error}
     shown = {key: words.number.format(number) for key, number in numbers.items()}
     text = template.format(value=shown["value"], due=_DUE.format(**shown))
-    if p_value >= _WEAK:
+    if p_value >= WEAK:
         return Finding(statistic.name, "fine", text, p_value)
     if p_value >= level:
         return Finding(statistic.name, "note", text.replace(_NO_SIGN, _WEAK_SIGN), p_value)
@@ -268,43 +277,26 @@ def _binomial(share: float, num: int) -> float:
     return float(binomtest(round(share * num), num, _INSIDE).pvalue)
 
 
-def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[str, float]]:
-    """Return the function that computes the statistics of targets."""
-    if prediction.has_quantiles:
-        medians = _ranks(prediction.quantile(0.5))
+def _statistics(prediction: Prediction) -> Callable[[Tensor, Tensor | None], dict[str, float]]:
+    """Return the function that computes the statistics of targets, and of their ranks in the predictions less 1/2."""
+    medians = ranks(prediction.quantile(0.5)) if prediction.has_quantiles else None
+    label = prediction.label if prediction.is_classification else None
 
-        def by_kind(y: Tensor) -> dict[str, float]:
-            away = pit(prediction, y, seed=seed).double() - 0.5
-            return {
+    def statistics(y: Tensor, away: Tensor | None) -> dict[str, float]:
+        found = {}
+        if away is not None:
+            found = {
                 "bias": float(away.mean()),
                 "spread": float(12 * away.square().mean()),
                 "coverage": float((away.abs() <= _INSIDE / 2).double().mean()),
-                "noise": float((_ranks(away.abs()) * medians).sum(0).mean()),
+                "noise": float((ranks(away.abs()) * medians).sum(0).mean()),
             }
+        elif label is not None:
+            confidence = prediction.class_probs.amax(-1).double().mean()
+            found = {"confidence": float((label == y).double().mean() - confidence)}
+        return found | {"surprise": float(prediction.log_prob(y).double().mean())}
 
-    elif prediction.is_classification:
-        label, confidence = prediction.label, prediction.class_probs.amax(-1).double().mean()
-
-        def by_kind(y: Tensor) -> dict[str, float]:
-            return {"confidence": float((label == y).double().mean() - confidence)}
-
-    else:
-
-        def by_kind(y: Tensor) -> dict[str, float]:
-            return {}
-
-    return lambda y: by_kind(y) | {"surprise": float(prediction.log_prob(y).double().mean())}
-
-
-def _ranks(values: Tensor) -> np.ndarray:
-    """Return the ranks in each column of values (N,) or (N, K) as vectors of mean 0 and length 1, or 0 if all alike.
-
-    Their products are Spearman's rank correlations.
-    """
-    from scipy.stats import rankdata
-
-    ranks = rankdata(values.cpu().numpy().reshape(len(values), -1), axis=0) - (len(values) + 1) / 2
-    return ranks / np.linalg.norm(ranks, axis=0).clip(1e-9)
+    return statistics
 
 
 def epistemic_finding(prediction: Prediction, fit: Fitted | None = None) -> Finding:

@@ -10,14 +10,14 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import described
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
-from pyrobnn.likelihoods.gaussian import Gaussian
+from pyrobnn.likelihoods.base import registry as likelihoods
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import Table
 
 _TIMES_LONGER, _TIMES_NARROWER = 4, 3.0
 _NARROWEST = 0.05
-_FEW_UNITS = 10
+_FEW_UNITS, _UNITS = 10, 50
 _FEW_WEIGHTS = 1000
 _HEAVY = 2.5
 """Degrees of freedom of a Student-t with heavy tails; the variance is finite above 2."""
@@ -28,7 +28,14 @@ _MOST_OF_EVIDENCE = 2_000
 """Rows up to which the evidence framework is short, as `inference.defaults` has it."""
 _OF_EVIDENCE = ("fit.type=evidence_framework", "fit.starts=1")
 """The marginal likelihood tunes only Gaussian noise. Other noise is trained along, and networks memorise targets."""
-_VARYING = ("likelihood.type=gaussian", "likelihood.scale=heteroscedastic")
+_NUMBERS = {
+    "gaussian": "scale",
+    "laplace": "scale",
+    "student_t": "scale",
+    "log_normal": "log_scale",
+    "gamma": "dispersion",
+}
+"""The number that may be an output of the network, by likelihood."""
 _SOME_SKEW = 1.0
 """Skewness from which a log-normal is tried for positive targets."""
 
@@ -156,15 +163,22 @@ def measured_noise(fit: Fitted) -> Remedy | None:
 
 
 def varying_noise(fit: Fitted) -> Remedy | None:
-    """Return noise that depends on the inputs, in place of a Gaussian of one scale."""
-    if fit.likelihood != "gaussian" or fit.noise == "heteroscedastic":
+    """Return noise that depends on the inputs, in place of one number for all."""
+    number = _NUMBERS.get(fit.likelihood)
+    if number is None or fit.table("likelihood").get(number) == "heteroscedastic":
         return None
+    varying = likelihoods.resolve({"type": fit.likelihood, number: "heteroscedastic"})
     words = "let the noise depend on the inputs"
-    num = None if fit.y is None else Gaussian("heteroscedastic").num_outputs(fit.y)
+    num = None if fit.y is None else varying.num_outputs(fit.y)
     return Remedy(
-        f"{words}, `likelihood=bnn.likelihoods.Gaussian('heteroscedastic')` and {num or 'twice as many'} outputs",
+        f"{words}, `likelihood=bnn.likelihoods.{type(varying).__name__}('heteroscedastic')` and "
+        f"{num or 'twice as many'} outputs",
         words,
-        (*_VARYING, *(_OF_MEAN_FIELD if fit.types & _OF_MODES else ())),
+        (
+            f"likelihood.type={fit.likelihood}",
+            f"likelihood.{number}=heteroscedastic",
+            *(_OF_MEAN_FIELD if fit.types & _OF_MODES else ()),
+        ),
     )
 
 
@@ -245,6 +259,15 @@ def smaller(fit: Fitted) -> Remedy | None:
         return None
     words = "take one small hidden layer"
     return Remedy(f"{words}, `bnn.MLP(..., [{_FEW_UNITS}], ...)`", words, (f"net.hidden=[{_FEW_UNITS}]",))
+
+
+def larger(fit: Fitted) -> Remedy | None:
+    """Return a layer of 50 units, in place of a network that is linear or has fewer."""
+    net = fit.posterior.bnn.settings["net"]
+    if not isinstance(net, nets.MLP) or sum(net.hidden) >= _UNITS:
+        return None
+    words = f"take a hidden layer of {_UNITS} units"
+    return Remedy(f"{words}, `bnn.MLP(..., [{_UNITS}], ...)`", words, (f"net.hidden=[{_UNITS}]",))
 
 
 def without_hidden(fit: Fitted) -> Remedy | None:

@@ -1,0 +1,121 @@
+"""Whether errors depend on an input more than predictions say."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from pyrobnn.diagnostics.findings import WEAK, Finding
+from pyrobnn.verdict.remedies import (
+    Fitted,
+    Try,
+    ensemble,
+    larger,
+    longer,
+    open_to,
+    spread_counts,
+    tuned_prior,
+    varying_noise,
+)
+
+_LEVEL = 0.0027
+"""The chance of a warning for a fit that is right, over all columns: three standard errors in both tails."""
+_WHERE = (
+    ("where {name!r} is low", "where {name!r} is high"),
+    ("where {name!r} is near its median", "where {name!r} is far from its median"),
+)
+_OF_SPREAD: tuple[Try, ...] = (spread_counts, varying_noise, ensemble)
+_OF_BIAS: tuple[Try, ...] = (longer, larger, tuned_prior, ensemble)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Directions:
+    """Columns of inputs, along which errors may grow or have a sign.
+
+    Attributes:
+        names: names of the D columns of more than two values.
+        ranks: ranks of each, and then of each distance from the median of a column, (N, 2 D), as `ranks` has them.
+    """
+
+    names: Sequence[str]
+    ranks: np.ndarray
+
+    @classmethod
+    def of(cls, x: object, names: Sequence[str]) -> "Directions":
+        """Return those of inputs (N, columns); none of images or sequences."""
+        if not isinstance(x, Tensor) or x.ndim != 2:
+            return cls((), np.zeros((0, 0)))
+        values = x.double().cpu().numpy()
+        kept = [at for at, column in enumerate(values.T) if len(np.unique(column)) > 2]
+        values = values[:, kept]
+        shown = [names[at] if names else f"column {at}" for at in kept]
+        return cls(shown, ranks(np.hstack([values, np.abs(values - np.median(values, axis=0))])))
+
+    def related(self, away: Tensor) -> np.ndarray:
+        """Return the rank correlations (R, 2, 2 D) of directions with distances from the median, and with their size.
+
+        Args:
+            away: R sets of ranks of targets in their predictions less 1/2, (R, N) or (R, N, K); over K columns there
+                is a mean.
+        """
+        sets, rows = away.shape[:2]
+        columns = away.movedim(1, 0).reshape(rows, -1)
+        found = np.stack([self.ranks.T @ ranks(each) for each in (columns, columns.abs())])
+        return found.reshape(*found.shape[:2], sets, -1).mean(-1).transpose(2, 0, 1)
+
+
+def ranks(values: Tensor | np.ndarray) -> np.ndarray:
+    """Return the ranks in each column of values (N,) or (N, K) as vectors of mean 0 and length 1, or 0 if all alike.
+
+    Their products are Spearman's rank correlations.
+    """
+    from scipy.stats import rankdata
+
+    array = values.cpu().numpy() if isinstance(values, Tensor) else values
+    found = rankdata(array.reshape(len(array), -1), axis=0) - (len(array) + 1) / 2
+    return found / np.linalg.norm(found, axis=0).clip(1e-9)
+
+
+def input_finding(directions: Directions, away: Tensor, fit: Fitted | None) -> Finding:
+    """Say along which column errors change most: their size, in units of the predicted spread, or their sign.
+
+    Rank correlations with each column, and with the distance from its median, are compared with those of simulated
+    targets by Student's t, at 0.0027 for all columns together (Bonferroni).
+
+    Args:
+        directions: the columns; at least one.
+        away: ranks of targets in their predictions less 1/2, (N,) or (N, K), after which come those of R sets of
+            simulated targets: (1 + R, N) or (1 + R, N, K).
+        fit: the fit, for remedies.
+    """
+    from scipy.stats import t as student
+
+    value, *others = directions.related(away)
+    null = np.stack(others)
+    expected, error = null.mean(0), null.std(0, ddof=1) * math.sqrt(1 + 1 / len(null))
+    errors = np.nan_to_num((value - expected) / error.clip(1e-9))
+    at = np.unravel_index(np.abs(errors).argmax(), errors.shape)
+    of_size, (is_far, column) = bool(at[0]), divmod(int(at[1]), len(directions.names))
+    p_value = min(1.0, errors.size * 2 * float(student.sf(abs(errors[at]), len(null) - 1)))
+    is_up, name = bool(errors[at] > 0), directions.names[column]
+    where = _WHERE[is_far][is_up or not of_size].format(name=name)
+    grows, side = f"errors are larger {where}", "above" if is_up else "below"
+    what = "of their size, in units of the predicted spread," if of_size else "of the targets' ranks in the predictions"
+    direction = f"{'the distance from the median of ' if is_far else ''}{name!r}"
+    due = f"{value[at]:z.2f}, where {expected[at]:z.2f} ± {error[at]:.2f} is expected"
+    numbers = f"the rank correlation {what} with {direction} is {due}, the clearest of {errors.size}"
+    if p_value >= _LEVEL:
+        is_fine, end = p_value >= WEAK, f"that errors depend on an input: {numbers}."
+        sign = "No clear sign" if is_fine else "A weak sign, which may be chance,"
+        return Finding("inputs", "fine" if is_fine else "note", f"{sign} {end}", p_value)
+    if of_size:
+        text = (
+            f"{grows[0].upper()}{grows[1:]}: {numbers}. The noise is not the same everywhere, or not as the fit says."
+        )
+        plain, tries = f"its {grows}, more than it says", _OF_SPREAD
+    else:
+        text = f"Targets lie {side} the predictions {where}, more than elsewhere: {numbers}. The fit misses a trend."
+        plain, tries = f"its predictions are too {'low' if is_up else 'high'} {where}", _OF_BIAS
+    return Finding("inputs", "warning", text, p_value, () if fit is None else open_to(fit, tries), plain)
