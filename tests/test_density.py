@@ -272,3 +272,51 @@ def test_noise_that_is_not_gaussian_is_not_fitted_away_from_more_than_500_rows(k
     prediction = bnn.BNNRegressor(likelihood=kind, random_state=0).fit(x[:560], y[:560]).predict_dist(x[560:])
     low, high = (bound.numpy() for bound in prediction.interval(0.95))
     assert np.mean((low < y[560:]) & (y[560:] < high)) > 0.9
+
+
+def with_outliers(rows, share, seed=0):
+    """Return x, y and the true mean: a curve, noise of 0.5, and a share of it twelve times as large."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, size=(rows, 2))
+    mean = np.sin(2 * x[:, 0]) + x[:, 1]
+    return x, mean + 0.5 * rng.normal(size=rows) * np.where(rng.random(rows) < share, 12, 1), mean
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num", [100, 400])
+def test_outliers_get_a_student_t_of_one_scale(num):
+    """Outliers pull a Gaussian away from the mean: its errors are larger by a third on 100 rows, and by more on 400."""
+    x, y, mean = with_outliers(num + 1000, 0.06, seed=500)
+    errors = []
+    for told in (None, "gaussian"):
+        regressor = bnn.BNNRegressor(likelihood=told, random_state=0).fit(x[:num], y[:num])
+        errors.append(np.sqrt(np.mean((regressor.predict(x[num:]) - mean[num:]) ** 2)))
+        if told is None:
+            likelihood = regressor.posterior_.bnn.settings["likelihood"]
+            assert isinstance(likelihood, bnn.likelihoods.StudentT)
+            assert likelihood.scale != "heteroscedastic"
+    assert errors[0] < 0.8 * errors[1]
+
+
+def test_heavy_tails_are_those_beyond_chance():
+    """Normal numbers have them in few of 100 sets; numbers of which a twentieth is ten times as large in all."""
+    rng = np.random.default_rng(0)
+    normal = rng.normal(size=(100, 150))
+    outliers = normal * np.where(rng.random(normal.shape) < 0.05, 10, 1)
+    shares = [np.mean([density._has_heavy_tails(torch.tensor(row)) for row in rows]) for rows in (normal, outliers)]
+    assert shares[0] < 0.12
+    assert shares[1] > 0.98
+
+
+def test_tables_without_outliers_pay_nothing_for_a_student_t(monkeypatch):
+    """Of fewer than 300 rows no fit is made, and a line and what is left of targets around it say so."""
+    x, y, _ = with_outliers(200, 0.06)
+    data = bnn.Data(x, y, standardize=True)
+    design = np.column_stack([x, np.ones(len(x))])
+    left = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    assert np.allclose(density._around_line(data), left)
+    assert torch.equal(density._around_line(bnn.Data(np.repeat(x, 50, 1), y)), data.y)  # a wide table
+    monkeypatch.setattr(density, "_Judge", None)
+    assert chosen(x, with_outliers(200, 0.0)[1]).gain is None
+    with pytest.raises(TypeError):
+        chosen(x, y)

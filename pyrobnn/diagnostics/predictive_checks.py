@@ -87,7 +87,7 @@ def _shift(_: Fitted) -> Remedy:
 
 _BIASED = (_shift, ensemble)
 _OF_NARROW = (measured_noise, spread_counts, varying_noise, other_noise, ensemble)
-_OF_WIDE = (measured_noise, longer, narrower, other_noise)
+_OF_WIDE = (measured_noise, longer, narrower, other_noise, heavier_tails)
 _RELATED = "the rank correlation of their size, in units of the predicted spread, with the median is {value}, {due}"
 _VARIES = "The noise is not the same everywhere, or not as the fit says."
 _SURE = "The share of right labels less the mean confidence is {value}, {due}."

@@ -27,10 +27,10 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
             Widths that are left out follow from the data.
         prior: the prior of the weights; Normal("fan_in") if None.
         likelihood: the distribution of targets. None means Gaussian with measured noise, or log-normal for positive
-            targets with a long tail that their logarithm lacks (skewness above 2), which are standardised. From 300
-            rows on, with no part and no setting given, rows held out may choose a Student-t with noise that depends on
-            the input, a mixture density, or for whole numbers that repeat a likelihood of counts, with an ensemble of
-            Laplace approximations.
+            targets with a long tail that their logarithm lacks (skewness above 2), which are standardised. With no
+            part and no setting given, rows held out may choose a Student-t for targets with outliers, and from 300 rows
+            on one with noise that depends on the input, a mixture density, or for whole numbers that repeat a
+            likelihood of counts, with an ensemble of Laplace approximations.
         guide: the guide of the method, or of its inner method; None for the default.
         method: the inference method. None means the choice above if the prior is normal and the guide is Laplace or not
             given, else `SVI`.

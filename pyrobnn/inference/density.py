@@ -32,8 +32,13 @@ _SHAPES = (
 """Among them are wide tails, noise that depends on the input, skewness and several branches."""
 _USUAL = (likelihoods.Gaussian(), likelihoods.LogNormal())
 """Defaults, rivals of each other for positive targets with a tail to the right, whose errors may be in per cent."""
-_TAIL, _FEWEST_AMOUNTS = 0.5, 60
+_TAIL, _FEWEST = 0.5, 60
 """Skewness from which positive targets have such a tail, and the fewest rows, of which a third is held out."""
+_ROBUST = (likelihoods.StudentT(), likelihoods.StudentT(df=2.5))
+"""Rivals of a Gaussian for targets with outliers. Learned degrees of freedom fall to 2 where outliers are large, and
+the variance is infinite there; at 2.5 log scores are at most 0.01 lower."""
+_HEAVY = 2.0
+"""Standard errors by which the excess kurtosis of residuals must be above that of a Gaussian."""
 _COUNTS = (likelihoods.Poisson(), likelihoods.NegativeBinomial(dispersion="learned"))
 """For whole numbers that repeat. A density of any shape, trained on them, would pile up on these values."""
 _CHANCE = NormalDist().cdf(-2)
@@ -89,37 +94,45 @@ class Compared:
 def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = False) -> Compared:
     """Compare likelihoods, and the ways of fitting a default one, where nobody chose them.
 
-    Fits to two thirds of the rows are scored on the last third. A log-normal and a Gaussian are fitted by their default
-    parts, up to 500 rows first in fewer rounds; from 500 to 2,000 rows the Gaussian also by one start of the evidence
-    framework. The best one becomes the default. Of the other likelihoods quick point estimates are scored. If the best
-    gains on the default's likelihood, both are fitted as they would be in the end: an ensemble of five Laplace
-    approximations, trained for as many steps as did best, and the default parts, first in fewer rounds, and fully if
-    the ensemble gains on that. A gain counts if it is above 0.02 nats a row and one standard error between defaults,
-    which have as many numbers; else 2.3 and 2.4 for the best of two and three rivals (Bonferroni).
+    Fits to two thirds of the rows are scored on the last third. A log-normal, a Gaussian, and for outliers a Student-t
+    of one scale are fitted by their default parts, up to 500 rows first in fewer rounds; from 500 to 2,000 rows the
+    Gaussian also by one start of the evidence framework. The best one becomes the default. Of the other likelihoods
+    quick point estimates are scored. If the best gains on the default's likelihood, both are fitted as they would be in
+    the end: an ensemble of five Laplace approximations, trained for as many steps as did best, and the default parts,
+    first in fewer rounds, and fully if the ensemble gains on that. A gain counts if it is above 0.02 nats a row and one
+    standard error between defaults, which have as many numbers; else 2.3 and 2.4 for the best of two and three rivals
+    (Bonferroni).
 
     Args:
         data: the rows to train on. Only some are looked at: standardised, and without weights. Other likelihoods are
             for targets in one column. Positive targets with a tail, from 60 to 2,000 rows, get both a log-normal and a
-            Gaussian. From `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly distinct targets get the likelihoods of
-            real numbers; counts, which are whole numbers from 0 up that repeat, with a median below 100, get those of
-            counts. They are scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a density.
+            Gaussian. Student-t likelihoods of one scale join them where mostly distinct targets have heavy tails:
+            around a point estimate on rows held out, and of fewer than 300 rows around a line. From
+            `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly distinct targets get the likelihoods of real numbers;
+            counts, which are whole numbers from 0 up that repeat, with a median below 100, get those of counts. They
+            are scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a density.
         default: the parts to beat.
         run: the seed, the device and the engine.
         is_told: whether the likelihood was chosen, and only ways of fitting it are compared.
     """
     shapes = () if is_told else _rivals(data, default)
     usual = _usual(data, default, is_told=is_told)
-    if not shapes and len(usual) == 1:
+    robust = [] if is_told else _robust(data, default)
+    if not shapes and not (robust and _has_heavy_tails(_around_line(data))):
+        robust = []
+    if not shapes and not robust and len(usual) == 1:
         return Compared(default)
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
-        return _better(data, usual, shapes, dataclasses.replace(run, progress=False))
+        return _better(data, usual, shapes, robust, dataclasses.replace(run, progress=False))
 
 
-def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], run: Run) -> Compared:
+def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], robust: list[Parts], run: Run) -> Compared:
     (rows,), _ = drawn_together(same_inputs(data.x), [len(data) // 3], seed=derive(run.seed, "density"))
     is_held_out = torch.zeros(len(data), dtype=torch.bool)
     is_held_out[rows] = True
     judge = _Judge(data[~is_held_out], data[is_held_out], run, by_mass=shapes is _COUNTS)
+    if robust and (not shapes or judge.sees_heavy_tails(usual[0]["likelihood"])):
+        usual = [*usual, *robust]
     in_fewer_rounds = len(data) <= _MOST_THOROUGH
     default, usual_fit, gain = judge.best(usual, in_fewer_rounds=in_fewer_rounds)
     if (parts := judge.clear_shape(default["likelihood"], shapes)) is not None:
@@ -156,22 +169,37 @@ class _Judge:
         rest: the rows held out.
         run: the seed, the device and the engine.
         by_mass: whether targets are whole numbers that repeat, to be scored by their probability.
+        points: the point estimates so far, by likelihood.
     """
 
     train: Data
     rest: Data
     run: Run
     by_mass: bool
+    points: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def quick(self, likelihood: Any) -> tuple[Tensor, int]:
         """Return the log score of each row held out under a point estimate, and its best number of steps."""
-        parts = {"net": _NET, "prior": _PRIOR, "likelihood": likelihood, "method": _QUICK}
-        try:
-            posterior = self.fit(parts, validation=self.rest)
-        except FloatingPointError:
+        posterior = self.point(likelihood)
+        if posterior is None:
             return torch.full((len(self.rest),), -math.inf, dtype=torch.float64), 0
         best = int(np.argmax(posterior.history.validation_scores))
         return self.scores(posterior), posterior.history.validation_steps[best]
+
+    def point(self, likelihood: Any) -> Any:
+        """Return a point estimate; None where its numbers are not finite."""
+        if likelihood not in self.points:
+            parts = {"net": _NET, "prior": _PRIOR, "likelihood": likelihood, "method": _QUICK}
+            try:
+                self.points[likelihood] = self.fit(parts, validation=self.rest)
+            except FloatingPointError:
+                self.points[likelihood] = None
+        return self.points[likelihood]
+
+    def sees_heavy_tails(self, likelihood: Any) -> bool:
+        """Return whether rows held out have them around a point estimate."""
+        posterior = self.point(likelihood)
+        return posterior is None or _has_heavy_tails(self.rest.y - posterior.predict(self.rest.x).mean)
 
     def fit(self, parts: Parts, **options: Any) -> Any:
         """Return the fit of some parts."""
@@ -225,7 +253,7 @@ class _Judge:
 def _rivals(data: Data, default: Parts) -> tuple[Any, ...]:
     """Return the likelihoods of any shape or of counts to compare with a default; none for data not suited."""
     y = data.y.double()
-    are_many, are_distinct = len(y) >= defaults.FEWEST_ROWS_OF_DENSITY, len(y.unique()) > len(y) / 2
+    are_many, are_distinct = len(y) >= defaults.FEWEST_ROWS_OF_DENSITY, _are_distinct(y)
     if y.ndim > 1 or data.weights is not None or not data.standardize or not are_many:
         return ()
     if _are_counts(y) and not are_distinct:
@@ -242,7 +270,7 @@ def _usual(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
     if data.weights is not None or not data.standardize or y.numel() > defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
         return [default]
     are_counts = y.ndim == 1 and _are_counts(y)
-    are_amounts = y.ndim == 1 and len(y) >= _FEWEST_AMOUNTS and not are_counts and is_skewed(data.y, _TAIL)
+    are_amounts = y.ndim == 1 and len(y) >= _FEWEST and not are_counts and is_skewed(data.y, _TAIL)
     rows, columns = len(data), data.x[0].numel()
     wanted = [one for one in _USUAL if are_amounts and not is_told and one != default["likelihood"]]
     others = [parts_for("regression", likelihood=one, num_data=rows, num_inputs=columns) for one in wanted]
@@ -251,6 +279,37 @@ def _usual(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
         is_trained = isinstance(each["method"], MarginalLikelihood)
         usual += [short_evidence(each["likelihood"]), each] if is_trained else [each]
     return usual
+
+
+def _robust(data: Data, default: Parts) -> list[Parts]:
+    """Return the parts for targets with outliers that compete with a Gaussian; none for data not suited."""
+    rows, columns = len(data), data.x[0].numel()
+    is_suited = data.y.ndim == 1 and data.y.is_floating_point() and _are_distinct(data.y.double())
+    is_plain = data.weights is None and data.standardize and default["likelihood"] == likelihoods.Gaussian()
+    if not (is_suited and is_plain and _FEWEST <= rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE):
+        return []
+    return [parts_for("regression", likelihood=one, num_data=rows, num_inputs=columns) for one in _ROBUST]
+
+
+def _around_line(data: Data) -> Tensor:
+    """Return what a linear model leaves of the targets; of wide tables all."""
+    y, rows = data.y.double().cpu(), len(data)
+    if not isinstance(data.x, Tensor) or rows <= defaults.ROWS_OF_WIDE * data.x[0].numel():
+        return y
+    x = data.x.double().cpu().reshape(rows, -1)
+    x = torch.cat([x - x.mean(0), torch.ones(rows, 1, dtype=x.dtype)], 1)
+    return y - x @ torch.linalg.lstsq(x, y[:, None], driver="gelsd").solution[:, 0]
+
+
+def _has_heavy_tails(residuals: Tensor) -> bool:
+    """Return whether the excess kurtosis is above that of as many normal numbers."""
+    away = residuals.double() - residuals.double().mean()
+    excess = float(away.pow(4).mean() / away.square().mean().square()) - 3
+    return excess > _HEAVY * math.sqrt(24 / len(away))
+
+
+def _are_distinct(y: Tensor) -> bool:
+    return len(y.unique()) > len(y) / 2
 
 
 def _are_counts(y: Tensor) -> bool:
