@@ -21,6 +21,7 @@ PAGES = {
 }
 _FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', flags=re.DOTALL)
 _MATHJAX = re.compile(r"<script data-mkdocs-jupyter-mathjax=.*?</script>", flags=re.DOTALL)
+_PICTURE = re.compile(r'<p>(?P<img><img alt="(?P<words>[^"]+)"[^>]*>)</p>')
 _CELL = re.compile(r"<td.*?</td>", flags=re.DOTALL)
 _PAGE = re.compile(r"(?<![\w/])docs/(?P<name>[\w-]+(?:/[\w-]+)?)\.md")
 _LINK = re.compile(
@@ -47,7 +48,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Write formulas as MathML, link the pages that docstrings name, and keep numbers beside their errors."""
+    """Write formulas as MathML, link the pages that docstrings name, keep numbers beside errors, caption pictures."""
     from html import unescape
 
     def mathml(found: re.Match[str]) -> str:
@@ -56,6 +57,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
     up = "../" * page.url.count("/")
     html = _FORMULA.sub(mathml, html)
+    html = _PICTURE.sub(r"<figure>\g<img><figcaption>\g<words></figcaption></figure>", html)
     html = _CELL.sub(lambda found: found.group().replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"), html)
     return _PAGE.sub(lambda found: f'<a href="{up}{found["name"]}/">{found["name"]}</a>', html)
 

@@ -28,11 +28,12 @@
 # %%
 import os
 
+import matplotlib.pyplot as plt
 import torch
 
 import pyrobnn as bnn
-from pyrobnn import plots
 
+plt.style.use("pyrobnn.plots.style")  # letters that a phone shows, and the colours of bnn.plots
 FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
 STEPS, NUM_DRAWS = (20, 20) if FAST else (5000, 500)
 
@@ -80,7 +81,7 @@ model = make_model(learnable=True)
 # %%
 guide = bnn.guides.MeanField(init_loc="prior", init_rho=-3.0)
 posterior = model.fit(data, guide=guide, steps=STEPS, lr=0.03, seed=0, progress=False)
-plots.elbo(posterior.history)
+bnn.plots.elbo(posterior.history, layout="column")
 
 # %% [markdown]
 # ## The answer
@@ -90,7 +91,7 @@ plots.elbo(posterior.history)
 # targets, the *aleatoric* uncertainty, which no amount of data removes.
 
 # %% tags=["cover"]
-plots.fit_1d(posterior, data, x_wide, truth=bnn.datasets.sinusoid_curve, num_draws=NUM_DRAWS)
+bnn.plots.fit_1d(posterior, data, x_wide, truth=bnn.datasets.sinusoid_curve, num_draws=NUM_DRAWS)
 
 
 # %% [markdown]
@@ -146,7 +147,7 @@ prior_parameters(posterior)
 # stayed close to their prior, so the data say little about them. Their signal-to-noise ratio is far below 1.
 
 # %%
-plots.weights(posterior)
+bnn.plots.weights(posterior, layout="column")
 
 # %% [markdown]
 # ## Fixed or learned?

@@ -27,11 +27,12 @@
 import math
 import os
 
+import matplotlib.pyplot as plt
 import torch
 
 import pyrobnn as bnn
-from pyrobnn import plots
 
+plt.style.use("pyrobnn.plots.style")  # letters that a phone shows, and the colours of bnn.plots
 FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
 STEPS, NUM_DRAWS = (20, 20) if FAST else (1500, 500)
 
@@ -100,7 +101,7 @@ print(f"-E[log q(w)]  by draws {report.entropy},  by formula {entropy:.2f}")
 # standard deviations). The pale band adds the noise of the targets.
 
 # %% tags=["cover"]
-plots.fit_1d(posterior, data, x_wide, truth=bnn.datasets.sinusoid_curve, num_draws=NUM_DRAWS)
+bnn.plots.fit_1d(posterior, data, x_wide, truth=bnn.datasets.sinusoid_curve, num_draws=NUM_DRAWS)
 
 # %% [markdown]
 # Look at the band outside the data. It does not open with the distance. A mask changes the curve only by the units that
@@ -143,7 +144,7 @@ for name, fitted in fits.items():
     )
 
 # %%
-plots.fit_1d(fits["learned"], data, x_wide, truth=bnn.datasets.sinusoid_curve, num_draws=NUM_DRAWS)
+bnn.plots.fit_1d(fits["learned"], data, x_wide, truth=bnn.datasets.sinusoid_curve, num_draws=NUM_DRAWS)
 
 # %% [markdown]
 # These ELBOs may be compared with each other, since all guides are masks on the same network. The rate of 0.3 costs

@@ -41,13 +41,11 @@ from sklearn.datasets import make_moons
 
 import pyrobnn as bnn
 
-# %matplotlib inline
+plt.style.use("pyrobnn.plots.style")  # letters that a phone shows, and the colours of bnn.plots
+BLUE, ORANGE, GREY, LIGHT_BLUE, INK, PALE = (f"C{place}" for place in range(6))
 FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
 LONG, SHORT, QUICK, MEMBERS, NUM_DRAWS = (20, 20, 20, 2, 50) if FAST else (20_000, 5000, 1000, 10, 1000)
 RESULTS = Path("../benchmarks/results")
-INK, BLUE, LIGHT_BLUE, ORANGE, GREY = "#1c1c1c", "#0b4f8a", "#6fa8d6", "#d9822b", "#8a8a8a"  # as in bnn.plots
-plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY}
-plt.rcParams |= {"font.size": 9, "axes.titlelocation": "left", "axes.titlesize": 10, "legend.frameon": False}
 
 # %% [markdown]
 # ## The problem
@@ -148,19 +146,20 @@ def wasserstein_of_curves(prediction, reference):
 distance = {name: total_variation(prediction, nuts) for name, prediction in predictions.items()}
 
 # %% [markdown]
-# The blue bands below hold 95 % of NUTS's predictions. The orange lines show the same band of the guide. The number is the
-# total variation.
+# The blue bands below hold 95 % of the guide's predictions. The dashed orange lines show the same band of NUTS. Where
+# the blue stays inside of the lines, the guide is too sure. The number is the total variation.
 
 # %% tags=["cover"]
-figure, axes = plt.subplots(3, 4, figsize=(11, 6.8), sharex=True, sharey=True, layout="constrained")
-low, high = nuts.interval(0.95)
+figure, axes = plt.subplots(4, 3, figsize=(5.6, 7.6), sharex=True, sharey=True)
+low, high = (bound.flatten() for bound in nuts.interval(0.95))
 for axis, (name, prediction) in zip(axes.flat, predictions.items(), strict=True):
-    axis.fill_between(x_test[:, 0], low, high, color=LIGHT_BLUE, linewidth=0, label="NUTS, 95 %")
-    for bound, label in zip(prediction.interval(0.95), ("guide, 95 %", None), strict=True):
-        axis.plot(x_test[:, 0], bound.flatten(), color=ORANGE, linewidth=1.6, label=label)
+    guide_low, guide_high = (bound.flatten() for bound in prediction.interval(0.95))
+    axis.fill_between(x_test[:, 0], guide_low, guide_high, color=LIGHT_BLUE, linewidth=0, label="guide, 95 %")
+    for bound, label in zip((low, high), ("NUTS, 95 %", None), strict=True):
+        axis.plot(x_test[:, 0], bound, "--", color=ORANGE, label=label)
     axis.plot(data.x[:, 0], data.y, ".", color=INK, markersize=3, label="data")
-    axis.set(ylim=(-2.2, 2.2), xlim=(-1.5, 1.5))
-    axis.set_title(f"{name}: distance {distance[name]:.2f}")
+    axis.text(0.96, 0.04, f"{distance[name]:.2f}", transform=axis.transAxes, ha="right")
+    axis.set(ylim=(-2.2, 2.2), xlim=(-1.5, 1.5), xticks=(-1, 0, 1), title=name.replace(" of ", "\nof "))
 figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
 figure.supxlabel("x", fontsize=10)
 figure.supylabel("y", fontsize=10)
@@ -253,27 +252,27 @@ for guide in ("map", "mean_field"):
         singles[name] = [to_nuts(member) for member in mixtures[problem].members]
         whole[name] = to_nuts(mixtures[problem])
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
+figure, (above, below) = plt.subplots(2, 1, figsize=(5.6, 6.2))
 for place, (name, values) in enumerate(singles.items()):
     mean, std = np.mean(values), np.std(values, ddof=1)
-    left.plot(values, np.full(len(values), place - 0.18), "o", color=GREY, markersize=4, alpha=0.6, label="members")
-    left.errorbar(mean, place, xerr=std, fmt="|", color=INK, markersize=12, capsize=3, label="their mean ± sd")
-    left.plot(whole[name], place + 0.2, "D", color=BLUE, markersize=6, label="ensemble")
+    above.plot(values, np.full(len(values), place - 0.18), "o", color=GREY, markersize=4, alpha=0.6, label="members")
+    above.errorbar(mean, place, xerr=std, fmt="|", color=INK, markersize=12, capsize=3, label="their mean ± sd")
+    above.plot(whole[name], place + 0.2, "D", color=BLUE, markersize=6, label="ensemble")
     print(f"{name:21} members {mean:.3f} ± {std:.3f}, ensemble {whole[name]:.3f}")
-left.set(yticks=range(4), yticklabels=singles, xlabel="total variation distance to NUTS", xlim=(0, None))
-left.invert_yaxis()
-handles = dict(zip(*left.get_legend_handles_labels()[::-1], strict=True))
-left.legend(handles.values(), handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+above.set(yticks=range(4), yticklabels=singles, xlabel="total variation distance to NUTS", xlim=(0, None))
+above.invert_yaxis()
+handles = dict(zip(*above.get_legend_handles_labels()[::-1], strict=True))
+above.legend(handles.values(), handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, columnspacing=1.2)
 
 members = [member.predict(x_test, num_draws=NUM_DRAWS) for member in fits["ensemble of mean_field"].members]
 for k, member in enumerate(members):
-    label = None if k else "members, mean_field"
-    right.plot(x_test[:, 0], member.epistemic_std.flatten(), color=GREY, linewidth=0.7, label=label)
+    label = None if k else "members"
+    below.plot(x_test[:, 0], member.epistemic_std.flatten(), color=GREY, linewidth=0.7, label=label)
 together = predictions["ensemble of mean_field"].epistemic_std.flatten()
-right.plot(x_test[:, 0], together, color=BLUE, linestyle="--", linewidth=1.8, label="their ensemble")
-right.plot(x_test[:, 0], nuts.epistemic_std.flatten(), color=ORANGE, linewidth=2.2, label="NUTS")
-right.set(xlabel="x", ylabel="sd of the curves, in y", ylim=(0, None))
-right.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+below.plot(x_test[:, 0], together, color=BLUE, label="their ensemble")
+below.plot(x_test[:, 0], nuts.epistemic_std.flatten(), color=ORANGE, linestyle="--", label="NUTS")
+below.set(xlabel="x", ylabel="sd of the curves (units of y)", ylim=(0, None))
+below.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, columnspacing=1.2)
 plt.show()
 
 # %%
@@ -293,7 +292,7 @@ print(f"distance of their mean to NUTS's    {(apart.mean(0) - nuts.mean.flatten(
 # * One mean-field fit on the sinusoid went wrong (0.31). In the mixture it does little harm (0.146). That is useful
 #   insurance, but a typical member (0.15) is as close.
 #
-# Why is the mixture of good mean-field members no better? The right panel shows it: all members make the same mistake.
+# Why is the mixture of good mean-field members no better? The lower panel shows it: all members make the same mistake.
 # Their curves spread by about 0.08 everywhere. This is too much near the data and far too little outside, where NUTS
 # opens to 0.4. Their mean curves differ by 0.03, but the average of these is 0.05 from the mean of NUTS. Averaging
 # removes the errors that differ between members. The errors that they share stay.
@@ -306,24 +305,24 @@ print(f"distance of their mean to NUTS's    {(apart.mean(0) - nuts.mean.flatten(
 # %%
 order = np.argsort(singles["moons, map"])
 shown = {
-    "map, a typical member": moons_fits["map"].members[order[len(order) // 2]],
-    "map, the closest member": moons_fits["map"].members[order[0]],
+    "map, typical member": moons_fits["map"].members[order[len(order) // 2]],
+    "map, closest member": moons_fits["map"].members[order[0]],
     "mean_field": moons_fits["mean_field"].members[0],
 }
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.5), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(5.6, 3.0), sharex=True, sharey=True)
 for axis, (name, posterior) in zip(axes, shown.items(), strict=True):
     probability = class_probability(posterior)
     a, b = torch.logit(nuts_class, 1e-6), torch.logit(probability, 1e-6)
     slope = (a * b).sum() / a.square().sum()
     axis.axline((0, 0), slope=1, color=GREY, linewidth=0.9)
-    axis.plot(a, b, "o", color=BLUE, markersize=3, alpha=0.6)
+    axis.plot(a, b, "o", color=BLUE, markersize=2, alpha=0.5)
     axis.set_title(f"{name}\nslope {slope:.2f}")
-    axis.set(xlabel="log odds of class 1, NUTS")
     error, sure = (probability - nuts_class).abs(), (nuts_class - 0.5).abs() > 0.45
     parts = f"{error[sure].mean():.3f} where NUTS is sure, {error[~sure].mean():.3f} elsewhere"
     print(f"{name:24} distance {error.mean():.3f}: {parts}")
 print(f"NUTS is sure (0.95 and more for one class) at {sure.float().mean():.0%} of the inputs")
 axes[0].set_ylabel("log odds of class 1, guide")
+figure.supxlabel("log odds of class 1, NUTS", fontsize=10)
 plt.show()
 
 # %% [markdown]
@@ -337,8 +336,8 @@ plt.show()
 # %% [markdown]
 # ## Curves under a prior
 #
-# A prior on weights is a prior on curves. Each panel of the upper row has twelve curves, before any data. The lower row
-# shows the posterior with the guide `full_rank`: 95 % of the curves, drawn to twice the distance.
+# A prior on weights is a prior on curves. Each panel of the left column has twelve curves, before any data. The right
+# column shows the posterior with the guide `full_rank`: 95 % of the curves, drawn to twice the distance.
 
 # %%
 PRIORS = {
@@ -349,21 +348,20 @@ PRIORS = {
     "Laplace()": bnn.priors.Laplace(),
 }
 x_wide = torch.linspace(-3, 3, 121)[:, None]
-figure, axes = plt.subplots(2, 5, figsize=(11, 4.6), sharex=True, sharey="row", layout="constrained")
+figure, axes = plt.subplots(5, 2, figsize=(5.6, 8.2), sharex=True)
 rows = {}
-for (above, below), (name, prior) in zip(axes.T, PRIORS.items(), strict=True):
+for (left, right), (name, prior) in zip(axes, PRIORS.items(), strict=True):
     candidate = make_model(prior)
     before = candidate.sample_prior_predictive(x_wide, num_draws=NUM_DRAWS, seed=0).draw_means.reshape(NUM_DRAWS, -1)
     fitted = bnn.fit(candidate, data, METHODS["full_rank"], seed=0, progress=False)
     after = fitted.predict(x_wide, num_draws=NUM_DRAWS).draw_means.reshape(NUM_DRAWS, -1)
-    above.plot(x_wide[:, 0], before[:12].T, color=BLUE, linewidth=0.8)
-    above.set_title(name)
-    above.set(ylim=(-9, 9))
+    left.plot(x_wide[:, 0], before[:12].T, color=BLUE, linewidth=0.8)
+    left.set(title=name, ylim=(-9, 9), ylabel="y")
     low, high = after.quantile(torch.tensor([0.025, 0.975]), 0)
-    below.fill_between(x_wide[:, 0], low, high, color=LIGHT_BLUE, linewidth=0)
-    below.plot(x_wide[:, 0], after.mean(0), color=BLUE, linewidth=1.4)
-    below.plot(data.x[:, 0], data.y, ".", color=INK, markersize=2.5)
-    below.set(ylim=(-2.6, 2.6), xlim=(-3, 3), xlabel="x")
+    right.fill_between(x_wide[:, 0], low, high, color=LIGHT_BLUE, linewidth=0)
+    right.plot(x_wide[:, 0], after.mean(0), color=BLUE)
+    right.plot(data.x[:, 0], data.y, ".", color=INK, markersize=2.5)
+    right.set(title="after the data", ylim=(-2.6, 2.6), xlim=(-3, 3))
     rows[name] = {
         "before, at 3": (before[:, -1].quantile(0.75) - before[:, -1].quantile(0.25)).item() / 1.349,
         "after, at 0": after[:, 60].std().item(),
@@ -371,8 +369,8 @@ for (above, below), (name, prior) in zip(axes.T, PRIORS.items(), strict=True):
         "after, at 3": after[:, -1].std().item(),
         "mean at 3": after[:, -1].mean().item(),
     }
-axes[0, 0].set_ylabel("y, before the data")
-axes[1, 0].set_ylabel("y, after the data")
+for axis in axes[-1]:
+    axis.set_xlabel("x")
 plt.show()
 
 # %%
@@ -386,10 +384,10 @@ pd.DataFrame(rows).T.round(2)
 #
 # After the fit all five agree near the data. Outside they do not. At $x = 3$ the tight prior `"fan_in"` is back near
 # zero (-0.35 ± 0.18). `Normal(1)` levels off at -1.15 ± 0.26, and the scale mixture goes on to -1.55 ± 0.19. No data
-# can tell which is right: the prior decides. Where that matters, look at the upper row first. In the gap the heavy
+# can tell which is right: the prior decides. Where that matters, look at the left column first. In the gap the heavy
 # tails stay wider (0.14 and 0.12 against 0.08).
 #
-# The bands below depend on the guide as well. At 1.5, `full_rank` has 0.17 under `Normal(1)` where NUTS has more than
+# The bands on the right depend on the guide as well. At 1.5, `full_rank` has 0.17 under `Normal(1)` where NUTS has more than
 # 0.4. That error is larger than any difference between the five priors there. So improve the guide before the prior.
 
 # %% [markdown]
@@ -416,20 +414,20 @@ shrinkage = {
     "Normal(1)": bnn.priors.Normal(1.0),
     f"RegularizedHorseshoe({scale:.3f})": bnn.priors.RegularizedHorseshoe(scale),
 }
-figure, axes = plt.subplots(2, 1, figsize=(11, 4.2), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(2, 1, figsize=(5.6, 4.8), sharex=True, sharey=True)
 for axis, (name, prior) in zip(axes, shrinkage.items(), strict=True):
     linear = bnn.BNN(bnn.MLP(INPUTS, [], 1, bias=False), prior=prior, likelihood=bnn.likelihoods.Gaussian(1.0))
     posterior = bnn.fit(linear, train, method, seed=0, progress=False)
     score = posterior.predict(test.x, num_draws=500).log_prob(test.y).mean()
     size = posterior.mean()[next(iter(linear.initial_values))][0].abs()
     print(f"{name:28} test log-likelihood {score:.2f}, largest |weight| of a useless input {size[USEFUL:].max():.2f}")
-    axis.vlines(range(USEFUL, INPUTS), 0, size[USEFUL:], color=GREY, linewidth=1.2, label="no use")
-    axis.vlines(range(USEFUL), 0, size[:USEFUL], color=BLUE, linewidth=2.6, label="useful")
-    axis.plot(range(USEFUL), truth[:USEFUL].abs(), "_", color=ORANGE, markersize=6, label="true weight")
+    axis.vlines(range(USEFUL, INPUTS), 0, size[USEFUL:], color=GREY, linewidth=1, label="no use")
+    axis.vlines(range(USEFUL), 0, size[:USEFUL], color=BLUE, linewidth=1.4, label="useful")
+    axis.plot(range(USEFUL), truth[:USEFUL].abs(), "_", color=ORANGE, markersize=4, label="true weight")
     axis.set_title(name)
     axis.set(ylim=(0, 2.4), ylabel="|posterior mean|")
 axes[0].legend(ncols=3, loc="upper right")
-axes[1].set_xlabel("input")
+axes[1].set_xlabel("number of the input")
 plt.show()
 
 # %% [markdown]

@@ -25,7 +25,6 @@
 # ![The band of a linearised Laplace approximation, and its width beside NUTS](attachment:cover.png)
 
 # %%
-# %matplotlib inline
 import math
 import os
 from itertools import pairwise
@@ -42,11 +41,11 @@ from torch.func import functional_call, grad, hessian, jacrev
 
 import pyrobnn as bnn
 
+plt.style.use("pyrobnn.plots.style")  # letters that a phone shows, and the colours of bnn.plots
+BLUE, ORANGE, GREY, LIGHT_BLUE, INK, PALE = (f"C{place}" for place in range(6))
 FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
 NUM_DRAWS, ROUNDS, WIDTHS = (20, 2, (1, 3)) if FAST else (500, 10, (1, 2, 3, 5, 10, 20))
 torch.set_num_threads(1)  # the matrices are small
-INK, BAND, GREY, BLUE = "#1c1c1c", "#c9ced6", "#8a8a8a", "#0b4f8a"
-plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "axes.titlelocation": "left"}
 
 
 # %% [markdown]
@@ -195,21 +194,19 @@ print(f"largest gradient of the log posterior {(grad(energy)(w) + ALPHA * w).abs
 # %% tags=["cover"]
 MARKS = {
     "exact": {"marker": "_", "markersize": 13, "markeredgewidth": 2.2, "color": INK},
-    "recursion": {"marker": "o", "markersize": 5.5, "markerfacecolor": "white", "color": BLUE},
-    "Gauss-Newton": {"marker": "x", "markersize": 5.5, "color": GREY, "markeredgewidth": 1.6},
+    "recursion": {"marker": "o", "markersize": 6, "markerfacecolor": "white", "color": BLUE},
+    "Gauss-Newton": {"marker": "x", "markersize": 6, "color": ORANGE, "markeredgewidth": 1.8},
 }
-figure, (above, below) = plt.subplots(
-    2, 1, figsize=(9, 5), sharex=True, layout="constrained", gridspec_kw={"height_ratios": [1.3, 1]}
-)
+figure, (above, below) = plt.subplots(2, 1, figsize=(5.6, 5.2), sharex=True, height_ratios=(1.3, 1))
 for name, style in MARKS.items():
     above.plot(by_hand[name], linestyle="", label=name, **style)
     below.plot(by_hand[name] / by_hand["exact"], linestyle="", **style)
 for axis in (above, below):
     for edge in (5.5, 14.5):
-        axis.axvline(edge, color=BAND, linewidth=0.9, zorder=0)
+        axis.axvline(edge, color=PALE, zorder=0)
 above.set(yscale="log", ylabel="second derivative of E")
-above.legend(frameon=False, loc="lower right", ncols=3)
-below.set(ylim=(0, 1.15), ylabel="share of the exact one", xlabel="weight", xticks=range(len(w)))
+figure.legend(loc="outside upper center", ncols=3)
+below.set(ylim=(0, 1.15), ylabel="share of the exact one", xlabel="number of the weight", xticks=range(len(w)))
 for middle, label in {2.5: "first layer", 10: "second layer", 16: "last layer"}.items():
     above.annotate(label, (middle, 1.02), xycoords=("data", "axes fraction"), ha="center")
 plt.show()
@@ -248,15 +245,16 @@ variance = (gradients(grid) @ torch.linalg.inv(precision) * gradients(grid)).sum
 tangent = bnn.functional(laplace(net, data, ALPHA, BETA, mode, structure="full"), with_one(grid))
 print(f"largest relative difference of the variance {(variance / tangent.variance[:, 0] - 1).abs().max():.0e}")
 
-figure, axis = plt.subplots(figsize=(6, 3.4), layout="constrained")
+figure, axis = plt.subplots()
 mean = tangent.mean[:, 0]
-for part, shade, label in ((variance + 1 / BETA, "#e6e9ee", "target, ±2 sd"), (variance, BAND, "curve, ±2 sd")):
+bands = {"target, ±2 sd": (variance + 1 / BETA, PALE), "curve, ±2 sd": (variance, LIGHT_BLUE)}
+for label, (part, shade) in bands.items():
     axis.fill_between(grid, mean - 2 * part.sqrt(), mean + 2 * part.sqrt(), color=shade, linewidth=0, label=label)
-axis.plot(grid, mean, color=INK, linewidth=1.4, label="at the mode")
-axis.plot(grid, torch.sin(math.pi * grid), "--", color=BLUE, linewidth=1.2, label="truth")
+axis.plot(grid, mean, color=BLUE, label="at the mode")
+axis.plot(grid, torch.sin(math.pi * grid), "--", color=ORANGE, label="truth")
 axis.plot(x, data.y, ".", color=INK, markersize=4, label="data")
 axis.set(xlabel="x", ylabel="y", xlim=(-1.5, 1.5), ylim=(-4, 4))
-axis.legend(frameon=False, ncols=2, loc="lower left")
+axis.legend(ncols=2, loc="lower left")
 plt.show()
 
 # %% [markdown]
@@ -264,7 +262,7 @@ plt.show()
 #
 # Is this right? We check it on a problem with a known answer, a network of ten tanh units with biases and priors
 # $N(0, 1)$. For it, 1000 draws of four long NUTS chains are stored (notebook 03 compares other guides with them). The
-# grey bands are ±2 standard deviations of the curve, without the noise. The dashed lines show the same band of NUTS.
+# blue bands are ±2 standard deviations of the curve, without the noise. The dashed lines show the same band of NUTS.
 # The upper row uses the tangent. The lower row takes the same normals and puts draws of the weights into the network
 # itself (`predict(x, linearized=False)`).
 
@@ -281,7 +279,7 @@ tanh = nn.Sequential(nn.Linear(1, 10), nn.Tanh(), nn.Linear(10, 1)).double()
 top = find_mode(tanh, known, 1.0, 100.0, start(tanh, 0) / 2)
 fits = {name: laplace(tanh, known, 1.0, 100.0, top, structure=name) for name in ("diag", "kron", "full")}
 
-figure, axes = plt.subplots(2, 3, figsize=(10, 5.6), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(2, 3, figsize=(5.6, 4.6), sharex=True, sharey=True)
 inside = x_test.abs() <= 1
 bounds = [reference.mean(0) + sign * reference.std(0) for sign in (-2, 2)]
 for column, (name, fitted) in zip(axes.T, fits.items(), strict=True):
@@ -289,19 +287,19 @@ for column, (name, fitted) in zip(axes.T, fits.items(), strict=True):
     draws = fitted.predict(x_test[:, None], num_draws=NUM_DRAWS, linearized=False).draw_means
     rows = {"tangent": (tangent.mean[:, 0], tangent.variance[:, 0].sqrt()), "sampled": (draws.mean(0), draws.std(0))}
     for axis, (how, (mean, std)) in zip(column, rows.items(), strict=True):
-        axis.fill_between(x_test, mean - 2 * std, mean + 2 * std, color=BAND, linewidth=0, label="Laplace")
-        axis.plot(x_test, mean, color=INK, linewidth=1.4)
+        axis.fill_between(x_test, mean - 2 * std, mean + 2 * std, color=LIGHT_BLUE, linewidth=0, label="Laplace")
+        axis.plot(x_test, mean, color=BLUE)
         for bound, label in zip(bounds, ("NUTS", None), strict=True):
-            axis.plot(x_test, bound, "--", color=BLUE, linewidth=1.2, label=label)
+            axis.plot(x_test, bound, "--", color=ORANGE, label=label)
         axis.plot(known.x[:, 0], known.y, ".", color=INK, markersize=4, label="data")
         axis.set(ylim=(-4, 4), xlim=(-1.5, 1.5), title=f"{name}, {how}")
         print(f"{name}, {how}: sd inside {std[inside].mean():.2f}, outside {std[~inside].mean():.2f}")
 gamma = 31 - fits["full"].guide.spread().square().sum()
 print(f"NUTS:          sd inside {reference.std(0)[inside].mean():.2f}, outside {reference.std(0)[~inside].mean():.2f}")
 print(f"directions that the data determine: {gamma:.1f} of 31")
-axes[0, 0].legend(frameon=False, loc="upper left", ncols=2)
-figure.supxlabel("x")
-figure.supylabel("y")
+figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+figure.supxlabel("x", fontsize=10)
+figure.supylabel("y", fontsize=10)
 plt.show()
 
 
@@ -356,15 +354,14 @@ best = table.loc[table.groupby("units")["log evidence"].idxmax()].set_index("uni
 best.round(3)
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-for axis, column in ((left, "log evidence"), (right, "test log score")):
-    axis.plot(
-        table["units"], table[column], "o", color=GREY, markersize=4, markerfacecolor="white", label="four starts"
-    )
-    axis.plot(best[column], "D-", color=INK, markersize=5, linewidth=1.2, label="start of largest evidence")
-    axis.set(xscale="log", xlabel="hidden units", xticks=WIDTHS, xticklabels=WIDTHS, title=column)
+figure, axes = plt.subplots(1, 2, figsize=(5.6, 3.2))
+units = {"log evidence": "nats", "test log score": "nats per point"}
+for axis, (column, unit) in zip(axes, units.items(), strict=True):
+    axis.plot(table["units"], table[column], "o", color=GREY, markerfacecolor="white", label="four starts")
+    axis.plot(best[column], "D-", color=BLUE, markersize=5, label="start of largest evidence")
+    axis.set(xscale="log", xlabel="hidden units", xticks=WIDTHS, xticklabels=WIDTHS, title=column, ylabel=unit)
     axis.minorticks_off()
-left.legend(frameon=False, loc="lower right")
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 plt.show()
 
 # %% [markdown]

@@ -38,14 +38,12 @@ from torch.nn.functional import softplus
 
 import pyrobnn as bnn
 
-# %matplotlib inline
-warnings.filterwarnings("ignore", message="Estimated shape parameter")  # the table of section 3 shows it
+plt.style.use("pyrobnn.plots.style")  # letters that a phone shows, and the colours of bnn.plots
+BLUE, ORANGE, GREY, LIGHT_BLUE, INK, PALE = (f"C{place}" for place in range(6))
 FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
 ENGINE = "eager" if FAST else "auto"
+warnings.filterwarnings("ignore", message="Estimated shape parameter")  # the table of section 3 shows it
 STEPS, REFIT_STEPS, SIMULATIONS, NUM_DRAWS = (20, 20, 20, 100) if FAST else (5000, 2000, 50, 1000)
-INK, BLUE, GREY = "#1c1c1c", "#0b4f8a", "#8a8a8a"  # as in bnn.plots
-plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY}
-plt.rcParams |= {"font.size": 9, "axes.titlelocation": "left", "axes.titlesize": 10, "legend.frameon": False}
 
 # %% [markdown]
 # ## The two posteriors
@@ -85,13 +83,13 @@ fits = {"good": good, "narrow": narrowed(good)}
 
 # %% tags=["cover"]
 x_wide = torch.linspace(-1.5, 1.5, 121)[:, None]
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(5.6, 3.6), sharex=True, sharey=True)
 for axis, (name, posterior) in zip(axes, fits.items(), strict=True):
     bnn.plots.fit_1d(posterior, train, x_wide, lambda x: (3 * x).sin(), num_draws=NUM_DRAWS, ax=axis)
     axis.get_legend().remove()
-    axis.set(title=name, ylim=(-2, 2))
+    axis.set(title=name, ylim=(-2, 2), xticks=(-1, 0, 1))
     axis.label_outer()
-figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 plt.show()
 
 # %% [markdown]
@@ -221,16 +219,20 @@ for name, report in reports.items():
         group="prior_sbc",
         sample_dims=["simulation"],
         visuals={"p_value_text": False, "ecdf_lines": {"color": BLUE}},
-        figure_kwargs={"figsize": (9, 3.1), "layout": "constrained"},
+        figure_kwargs={"figsize": (5.6, 3.3), "layout": "constrained"},
     )
     figure = plt.gcf()
     for axis, place in zip(figure.axes, PLACES, strict=True):
-        axis.set(title=f"{name}, {place}", xlabel="share of draws below the truth", ylim=(-0.55, 0.55))
-    figure.axes[0].set_ylabel("its distribution\nless uniform")
-    looks = [{"color": BLUE}, {"color": GREY, "linestyle": "--"}, {"color": "C1", "marker": "o", "linestyle": ""}]
+        axis.set(xlabel="", ylim=(-0.55, 0.55), xticks=(0, 0.5, 1))
+        axis.set_title(place, fontsize=10)
+        axis.tick_params(labelsize=10)
+    figure.suptitle(name, fontsize=10, x=0.01, ha="left")
+    figure.axes[0].set_ylabel("its distribution\nless uniform", fontsize=10)
+    figure.axes[1].set_xlabel("share of draws below the truth", fontsize=10)
+    looks = [{"color": BLUE}, {"color": GREY, "linestyle": "--"}, {"color": ORANGE, "marker": "o", "linestyle": ""}]
     names = "simulations", "uniform", "strongest evidence against it"
     handles = [plt.Line2D([], [], label=label, **look) for label, look in zip(names, looks, strict=True)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, columnspacing=1.2)
 plt.show()
 
 
@@ -300,7 +302,7 @@ print(f"largest R-hat of the first layer's weights, good: {float(weights_rhat.ma
 table.round(2)
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(5.6, 4.2), sharex=True, sharey=True)
 rows = {f"{place}, {seed}": (i, j) for j, place in enumerate(PLACES) for i, seed in enumerate(seeds)}
 for axis, (name, tree) in zip(axes, chains.items(), strict=True):
     for height, (seed, place) in enumerate(rows.values()):

@@ -7,8 +7,8 @@ from matplotlib.text import Text
 from PIL import Image
 
 IMAGES = Path(__file__).parents[1] / "images"
-WIDTH, LETTERS, DPI = 5.4, 10, 130
-"""Inches and points: a phone of 390 pixels shows letters of 9 of them."""
+WIDTH, LETTERS, DPI = 5.4, 10, 200
+"""Inches and points: a phone of 390 pixels shows letters of 9 of them. Screens with fine pixels show them sharp."""
 
 
 def write(figure: Figure, name: str, height: float | None = None) -> None:

@@ -8,13 +8,11 @@ Runs the page itself; under a minute. Writes docs/images/cnn.png.
 import re
 from pathlib import Path
 
-from matplotlib.text import Text
-from PIL import Image
+from _page import write
 
 import pyrobnn as bnn
 
 DOCS = Path(__file__).parents[1]
-OUT = DOCS / "images" / "cnn.png"
 
 
 def main() -> None:
@@ -24,11 +22,7 @@ def main() -> None:
     exec(re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)[0], names)
     test, fits = names["test"], names["fits"]
     figure = bnn.plots.images(test, fits["radial"].predict(test.x, num_draws=50), num=12)
-    figure.set_size_inches(4.8, 5.4)
-    for text in figure.findobj(Text):
-        text.set_fontsize(10)
-    figure.savefig(OUT, dpi=130)
-    Image.open(OUT).convert("RGB").quantize(64).save(OUT, optimize=True)  # few colours, a small file
+    write(figure, "cnn", 5.6)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,8 @@
 Some minutes on two cores. Writes docs/images/few-labels-uncertainty.png and few-labels-losses.png.
 """
 
-from pathlib import Path
-
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.text import Text
-from PIL import Image
+from _page import write
 from sklearn.datasets import make_moons
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
@@ -21,7 +17,6 @@ import pyrobnn as bnn
 from pyrobnn.plots._colors import BLUE, GREY, INK, ORANGE
 from pyrobnn.plots._style import legend, panels, title
 
-IMAGES = Path(__file__).parents[1] / "images"
 COLORS = {"logistic\nregression": GREY, "Gaussian\nprocess": ORANGE, "pyrobnn": BLUE}
 
 
@@ -44,21 +39,12 @@ def losses(seed: int) -> dict[str, float]:
     }
 
 
-def save(figure: Figure, name: str, dpi: int) -> None:
-    """Write a picture in few colours."""
-    figure.savefig(IMAGES / name, dpi=dpi)
-    Image.open(IMAGES / name).convert("RGB").quantize(96).save(IMAGES / name, optimize=True)
-
-
 def main() -> None:
     """Make the pictures."""
     x, y = make_moons(1060, noise=0.3, random_state=0)
     train = bnn.Data(x[:60].astype("float32"), y[:60])
     surfaces = bnn.plots.decision_surface(fitted(train), train, layout="column")
-    surfaces.set_size_inches(4.8, 8.4)
-    for text in surfaces.findobj(Text):
-        text.set_fontsize(10)
-    save(surfaces, "few-labels-uncertainty.png", 120)
+    write(surfaces, "few-labels-uncertainty", 9.0)
 
     found = [losses(seed) for seed in range(10)]
     figure, (axis,) = panels(1, panel=(4.8, 2.6))
@@ -74,7 +60,7 @@ def main() -> None:
     axis.tick_params(labelsize=10)
     title(axis, "Ten draws of 60 labelled points, a dot each")
     legend(axis, loc="upper right", fontsize=10)
-    save(figure, "few-labels-losses.png", 150)
+    write(figure, "few-labels-losses", 2.9)
 
 
 if __name__ == "__main__":

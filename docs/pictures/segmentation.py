@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+from _page import write
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -28,7 +29,7 @@ def main() -> None:
         exec(block, names)
     images, truth, epistemic = (np.asarray(names[name]) for name in ("new", "truth", "epistemic"))
     label = np.asarray(names["prediction"].label)  # type: ignore[attr-defined]
-    figure = Figure(figsize=(4.8, 3.4), layout="constrained")
+    figure = Figure(layout="constrained")
     axes = figure.subplots(2, 4)
     colors = {"cmap": ListedColormap([*CLASSES.values()]).with_extremes(bad="white"), "vmin": 0, "vmax": 2}
     for row, axs in enumerate(axes):
@@ -37,21 +38,18 @@ def main() -> None:
         axs[2].imshow(label[row], **colors)
         shown = axs[3].imshow(epistemic[row], cmap=SHADES, vmin=0, vmax=epistemic[:2].max())
     for axis, heading in zip(axes[0], HEADINGS, strict=True):
-        axis.set_title(heading, fontsize=9.5)
+        axis.set_title(heading)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_color(GREY)
     options = {"location": "bottom", "anchor": (1, 1), "shrink": 0.4, "aspect": 16, "format": "%.2f"}
     bar = figure.colorbar(shown, ax=axes, **options)
     bar.set_ticks(np.linspace(0, epistemic[:2].max(), 3))
-    bar.set_label("mutual information (nats)", fontsize=9)
-    bar.ax.tick_params(labelsize=9)
+    bar.set_label("mutual information (nats)")
     patches = [Patch(facecolor=color, edgecolor=GREY, label=name) for name, color in CLASSES.items()]
     patches.append(Patch(facecolor="white", edgecolor=GREY, label="no label"))
-    figure.legend(
-        handles=patches, loc="lower left", ncols=2, frameon=False, fontsize=8.5, columnspacing=0.8, handlelength=1.4
-    )
-    figure.savefig(DOCS / "images" / "segmentation.png", dpi=150)
+    figure.legend(handles=patches, loc="lower left", ncols=2, frameon=False, columnspacing=0.8, handlelength=1.4)
+    write(figure, "segmentation", 4.0)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,9 @@
 A few seconds. Writes docs/images/start.png.
 """
 
-from pathlib import Path
+from _page import write
 
 import pyrobnn as bnn
-
-OUT = Path(__file__).parents[1] / "images" / "start.png"
 
 
 def main() -> None:
@@ -18,14 +16,7 @@ def main() -> None:
     model = bnn.BNN(bnn.MLP(1, [50], 1, activation="tanh"))
     posterior = bnn.fit(model, train, bnn.EvidenceFramework(), seed=0, progress=False)
     figure = bnn.plots.fit_1d(posterior, train)
-    figure.set_size_inches(5.6, 3.8)
-    axis = figure.axes[0]
-    texts = [*axis.get_xticklabels(), *axis.get_yticklabels(), *axis.get_legend().get_texts()]
-    for text in (axis.xaxis.label, axis.yaxis.label, *texts):
-        text.set_fontsize(11)
-    OUT.parent.mkdir(exist_ok=True)
-    figure.savefig(OUT, dpi=140)
-    print(OUT, f"{OUT.stat().st_size / 1024:.0f} KB")
+    write(figure, "start", 3.7)
 
 
 if __name__ == "__main__":
