@@ -23,7 +23,7 @@
 #
 # It takes three to four minutes on two cores.
 #
-# ![The bands of eleven guides beside the band of NUTS](attachment:cover.png)
+# ![Twelve fits of the same points. Where the blue band stays inside of the dashed lines of NUTS, the fit is too sure](attachment:cover.png)
 
 # %%
 import functools

@@ -22,7 +22,7 @@
 # the predictions that follow, and what one mode misses. And it shows the evidence, a number that compares models and
 # comes for free. It takes about half a minute.
 #
-# ![The band of a linearised Laplace approximation, and its width beside NUTS](attachment:cover.png)
+# ![Three ways to take second derivatives of a small network: they agree in the last two layers, and differ in the first](attachment:cover.png)
 
 # %%
 import math

@@ -23,11 +23,10 @@
 #
 # ![The handwritten digits of which the network is least sure](attachment:cover.png)
 #
-# *Above each digit: its true label → the predicted one, the probability of that, and its spread (sd) over draws. Blue
+# *Above each digit: its true label → the predicted one, the probability of that, and its spread (sd) over draws. Orange
 # marks wrong predictions.*
 
 # %%
-# %matplotlib inline
 import math
 import os
 
@@ -39,10 +38,10 @@ from sklearn.metrics import roc_auc_score
 
 import pyrobnn as bnn
 
+plt.style.use("pyrobnn.plots.style")  # letters that a phone shows, and the colours of bnn.plots
+BLUE, ORANGE, GREY, LIGHT_BLUE, INK, PALE = (f"C{place}" for place in range(6))
 FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
 PLAIN_STEPS, TWIN_STEPS, MEMBERS, NUM_DRAWS, MANY_DRAWS = (20, 20, 2, 5, 5) if FAST else (3000, 10_000, 5, 10, 100)
-INK, BLUE, ORANGE, GREY, PALE = "#1c1c1c", "#0b4f8a", "#b8610f", "#8a8a8a", "#c9ced6"
-plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "axes.titlelocation": "left"}
 
 
 # %% [markdown]
@@ -123,8 +122,8 @@ pd.DataFrame(rows).set_index("network").round(3)
 # The plain network reads 97.4 % of the digits, the twin 97.7 % with 10 draws and 97.8 % with 100. The twin with each
 # weight at its mean has the best error and log-likelihood of all, and costs one pass. So averaging over weights is not
 # needed for accuracy on ordinary digits. The gain comes from the training: with noise, under a prior that keeps most
-# weights near zero, and three times as long. The next sections show where draws help. (Training took 7 and 75 seconds
-# on one busy core. The same two fits as a loop by hand gave 96.9 % and 97.6 %;
+# weights near zero, and three times as long. The next sections show where draws help. (Training took 4 and 53 seconds
+# on one core. The same two fits as a loop by hand gave 96.9 % and 97.6 %;
 # [benchmarks/results/mnist.md](../benchmarks/results/mnist.md) has three seeds.)
 
 # %% [markdown]
@@ -145,18 +144,19 @@ def show(axes, rows):
     for axis, i in zip(axes, rows.tolist(), strict=True):
         axis.imshow(test.x[i].reshape(side, side), cmap="gray_r")
         verdict = f"{int(test.y[i])}→{int(label[i])}, {confidence[i]:.2f}\nsd {doubt[i]:.2f}"
-        axis.set_title(verdict, fontsize=8, loc="center", color=INK if test.y[i] == label[i] else ORANGE)
+        axis.set_title(verdict, loc="center", color=INK if test.y[i] == label[i] else ORANGE)
         axis.axis("off")
 
 
-figure, axes = plt.subplots(4, 6, figsize=(7.2, 6.8), layout="constrained")
+figure = plt.figure(figsize=(5.6, 7.4))
 most, least = doubt.argsort(descending=True)[:12], confidence.argsort()[:12]
-show(axes[:2].flat, most)
-show(axes[2:].flat, least)
-figure.supylabel("least confident                    most uncertain", fontsize=9)
+chosen = {"Most uncertain: largest sd over draws": most, "Least confident: smallest probability": least}
+for half, (heading, rows) in zip(figure.subfigures(2, 1), chosen.items(), strict=True):
+    half.suptitle(heading, fontsize=10, fontweight="bold", x=0.01, ha="left")
+    show(half.subplots(2, 6).flat, rows)
 key = {"label→prediction, its probability": INK, "wrong": ORANGE}
 handles = [plt.Line2D([], [], color=color, marker="s", linestyle="", label=name) for name, color in key.items()]
-figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
+figure.legend(handles=handles, loc="outside upper center", ncols=2)
 plt.show()
 wrong = label != test.y
 for name, chosen in {"most uncertain": most, "least confident": least}.items():
@@ -188,9 +188,9 @@ turned = [torch.from_numpy(rotate(picture, int(angle), reshape=False, order=1)).
 turned = torch.stack(turned).clamp(0, 1)
 views = {"plain": plain.predict(turned, num_draws=1), "twin": twin.predict(turned, num_draws=MANY_DRAWS)}
 shown = torch.unique(torch.cat([view.label for view in views.values()]))
-styles = [(color, line) for line in ("-", "--", ":", "-.") for color in (INK, BLUE, GREY)]
+styles = [(color, line) for line in ("-", "--", ":", "-.") for color in (BLUE, ORANGE, GREY, INK)]
 
-figure = plt.figure(figsize=(8, 7), layout="constrained")
+figure = plt.figure(figsize=(5.6, 7.4))
 grid = figure.add_gridspec(4, 1, height_ratios=(0.6, 2, 2, 2))
 strip = grid[0].subgridspec(1, 13, wspace=0)
 for column, index in enumerate(range(0, 37, 3)):
@@ -200,15 +200,18 @@ for column, index in enumerate(range(0, 37, 3)):
 for place, (name, view) in enumerate(views.items(), start=1):
     axis = figure.add_subplot(grid[place])
     for k, (color, line) in zip(shown.tolist(), styles, strict=False):
-        axis.plot(angles, view.class_probs[:, k], line, color=color, linewidth=1.4, label=f"{k}")
-    axis.set(title=f"probability of each class, {name}", ylim=(-0.03, 1.03), xlim=(0, 180), xticks=range(0, 181, 30))
-    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axis.plot(angles, view.class_probs[:, k], line, color=color, label=f"{k}")
+    axis.set(title=f"{name} network", ylabel="probability", ylim=(-0.03, 1.03), xlim=(0, 180), xticks=range(0, 181, 30))
+    axis.legend(title="class", loc="center left", bbox_to_anchor=(1.0, 0.5))
 axis = figure.add_subplot(grid[3])
-axis.plot(angles, views["plain"].entropy, "--", color=GREY, linewidth=1.4, label="entropy, plain")
-axis.plot(angles, views["twin"].entropy, color=INK, linewidth=1.4, label="entropy, twin")
-axis.fill_between(angles, views["twin"].mutual_information, color=PALE, linewidth=0, label="mutual\ninformation, twin")
-axis.set(title="doubt in nats", xlabel="angle in degrees", xlim=(0, 180), ylim=(0, None), xticks=range(0, 181, 30))
-axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+axis.plot(angles, views["plain"].entropy, "--", color=GREY, label="entropy,\nplain")
+axis.plot(angles, views["twin"].entropy, color=BLUE, label="entropy,\ntwin")
+information = views["twin"].mutual_information
+axis.fill_between(angles, information, color=LIGHT_BLUE, linewidth=0, label="mutual\ninformation,\ntwin")
+axis.set(
+    title="doubt", ylabel="nats", xlabel="angle in degrees", xlim=(0, 180), ylim=(0, None), xticks=range(0, 181, 30)
+)
+axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 plt.show()
 
 # %% [markdown]
@@ -266,23 +269,15 @@ table.loc["plain", "by mutual information"] = None  # a single network has none
 table.round(3)
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(8.5, 3), layout="constrained", sharey=True)
+figure, axes = plt.subplots(1, 2, figsize=(5.6, 3.2), sharey=True)
 bins = torch.linspace(0, math.log(10), 47)
-panels = {"plain, entropy": [p.entropy for p in doubts["plain"]], "twin, entropy": [p.entropy for p in doubts["twin"]]}
-for axis, (title, (home, away)) in zip(axes, panels.items(), strict=True):
-    axis.hist(home, bins, weights=torch.full_like(home, 1 / len(home)), color=PALE, label="digits")
-    axis.hist(
-        away,
-        bins,
-        weights=torch.full_like(away, 1 / len(away)),
-        histtype="step",
-        color=INK,
-        linewidth=1.3,
-        label="clothes",
-    )
-    axis.set(title=title, xlabel="nats", yscale="log")
+for axis, name in zip(axes, ("plain", "twin"), strict=True):
+    looks = {"digits": {"color": LIGHT_BLUE}, "clothes": {"histtype": "step", "color": ORANGE, "linewidth": 1.5}}
+    for (label, look), view in zip(looks.items(), doubts[name], strict=True):
+        axis.hist(view.entropy, bins, weights=torch.full_like(view.entropy, 1 / len(view.entropy)), label=label, **look)
+    axis.set(title=f"{name} network", xlabel="entropy (nats)", yscale="log")
 axes[0].set_ylabel("share of the images")
-axes[1].legend(frameon=False)
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 plt.show()
 
 # %% [markdown]
@@ -312,15 +307,15 @@ errors = [
     100 * (bnn.prune(twin, share).predict(test.x, num_draws=NUM_DRAWS).label != test.y).double().mean().item()
     for share in shares
 ]
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-left.hist(ratio[ratio > 1e-3].map(math.log10), bins=80, color=PALE, edgecolor=GREY, linewidth=0.4)
-for share in (0.75, 0.98):
+figure, (left, right) = plt.subplots(1, 2, figsize=(5.6, 3.2))
+left.hist(ratio[ratio > 1e-3].map(math.log10), bins=80, color=LIGHT_BLUE)
+for share, side_of_line in ((0.75, "right"), (0.98, "left")):
     place = math.log10(ratio.quantile(share))
-    left.axvline(place, color=INK, linewidth=1, linestyle="--")
-    left.text(place, left.get_ylim()[1], f" {share:.0%}", va="top")
-left.set(title="signal to noise of the weights", xlabel="log10 of |mean| / sd", ylabel="weights")
-right.plot([100 * share for share in shares], errors, "o-", color=INK, markersize=4, linewidth=1.3)
-right.set(title="test error", xlabel="% of the weights removed", ylabel="%", ylim=(0, None))
+    left.axvline(place, color=GREY, linestyle="--")
+    left.text(place, left.get_ylim()[1], f"{share:.0%}", va="bottom", ha=side_of_line)
+left.set(xlabel="log10 of |mean| / sd", ylabel="number of weights")
+right.plot([100 * share for share in shares], errors, "o-", color=BLUE, markersize=4)
+right.set(xlabel="% of the weights removed", ylabel="test error (%)", ylim=(0, None))
 plt.show()
 pd.DataFrame(
     {"removed": shares, "weights left": [round((1 - s) * len(ratio)) for s in shares], "error, %": errors}

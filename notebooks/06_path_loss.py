@@ -27,7 +27,6 @@
 # ![Three methods on a curve with a gap: which of them are less sure inside the gap](attachment:cover.png)
 
 # %%
-# %matplotlib inline
 import os
 
 import matplotlib.pyplot as plt
@@ -41,11 +40,10 @@ from torch.nn.functional import softplus
 
 import pyrobnn as bnn
 
+plt.style.use("pyrobnn.plots.style")  # letters that a phone shows, and the colours of bnn.plots
+BLUE, ORANGE, GREY, LIGHT_BLUE, INK, PALE = (f"C{place}" for place in range(6))
 FAST = os.environ.get("PYROBNN_NB_FAST") == "1"  # a few steps only, to check that everything runs
 STEPS, POINT_STEPS, MEMBERS, CHAIN, DEPTH, NUM_DRAWS = (20, 20, 2, 4, 2, 20) if FAST else (8000, 3000, 5, 100, 7, 200)
-INK, BLUE, ORANGE, GREY, PALE = "#1c1c1c", "#0b4f8a", "#d9822b", "#8a8a8a", "#dde3ea"  # as in bnn.plots
-plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY}
-plt.rcParams |= {"font.size": 9, "axes.titlelocation": "left", "axes.titlesize": 10, "legend.frameon": False}
 
 
 def svi(guide, steps, **settings):
@@ -104,7 +102,7 @@ toy_model = bnn.BNN(
 )
 gap = x_toy[:, 0].abs() < 0.8
 seen = ~gap & (x_toy[:, 0].abs() <= 2)
-figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(5.6, 3.6), sharey=True)
 rows = {}
 for axis, (name, method) in zip(axes, METHODS.items(), strict=True):
     fitted = bnn.fit(toy_model, toy, method, seed=0, progress=False)
@@ -113,7 +111,7 @@ for axis, (name, method) in zip(axes, METHODS.items(), strict=True):
         print(f"NUTS: {bnn.function_rhat(fitted, x_toy)}")
     bnn.plots.fit_1d(fitted, toy, x_toy, bnn.datasets.quartic_curve, num_draws=NUM_DRAWS, ax=axis)
     axis.get_legend().remove()
-    axis.set(title=name, ylim=(-6, 8))
+    axis.set(title=name, ylim=(-6, 8), xticks=(-2, 0, 2))
     axis.label_outer()
     error = (view.mean - truth).square()
     rows[name] = {
@@ -122,7 +120,7 @@ for axis, (name, method) in zip(axes, METHODS.items(), strict=True):
         "sd among the data": view.epistemic_std[seen].mean(),
         "sd in the gap": view.epistemic_std[gap].mean(),
     }
-figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
+figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
 plt.show()
 pd.DataFrame(rows).T.astype(float).round(2)
 
@@ -203,26 +201,27 @@ def draw_map(axis, values, title, *, limits=(0, 12), cmap="Blues"):
         axis.add_patch(Rectangle((left, bottom), *size, facecolor="white", edgecolor=INK, hatch="////", linewidth=0.8))
     for left, bottom, right, top in BLIND.tolist():
         axis.add_patch(Rectangle((left, bottom), right - left, top - bottom, fill=False, edgecolor=INK, linestyle="--"))
-    axis.plot(*ANCHOR, "^", color=INK, markeredgecolor="white", markersize=8)
+    axis.plot(*ANCHOR, "^", color=INK, markeredgecolor="white", markersize=6)
     axis.spines[:].set_visible(False)
     axis.set(title=title, xticks=(), yticks=())
     return shown
 
 
 KEY = [
-    plt.Line2D([], [], color=INK, marker="^", markersize=8, linestyle="", label="anchor"),
+    plt.Line2D([], [], color=INK, marker="^", markersize=6, linestyle="", label="anchor"),
     Patch(facecolor="white", edgecolor=INK, hatch="////", label="building"),
-    Patch(fill=False, edgecolor=INK, linestyle="--", label="blind region, without data"),
+    Patch(fill=False, edgecolor=INK, linestyle="--", label="blind region"),
 ]
 
 
-figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.7), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(5.6, 4.2))
 shown = draw_map(axes[0], power(places), "power without noise", limits=(-95, -45), cmap="cividis")
 axes[0].plot(*data.x.T, ".", color="white", markeredgecolor=INK, markeredgewidth=0.4, markersize=4)
-figure.colorbar(shown, ax=axes[0], label="dBm")
-figure.colorbar(draw_map(axes[1], noise_sd(places), "sd of the noise"), ax=axes[1], label="dB")
+figure.colorbar(shown, ax=axes[0], label="dBm", location="bottom")
+figure.colorbar(draw_map(axes[1], noise_sd(places), "sd of the noise"), ax=axes[1], label="dB", location="bottom")
 for axis in axes:
-    axis.set(xticks=(0, 50, 100), yticks=(0, 50, 100), xlabel="m", ylabel="m")
+    axis.set(xticks=(0, 50, 100), yticks=(0, 50, 100), xlabel="m")
+axes[0].set_ylabel("m")
 figure.legend(handles=KEY, loc="outside lower center", ncols=3)
 plt.show()
 
@@ -266,12 +265,12 @@ def parts(view):
     }
 
 
-figure, axes = plt.subplots(len(SHOWN), 4, figsize=(9.6, 11.6), layout="constrained")
+figure, axes = plt.subplots(len(SHOWN), 4, figsize=(5.6, 8.4))
 for row, key in zip(axes, SHOWN, strict=True):
     for axis, (title, values) in zip(row, parts(views[key]).items(), strict=True):
         shown = draw_map(axis, values, title if key == SHOWN[0] else "")
-    row[0].set_ylabel(", ".join(key))
-figure.colorbar(shown, ax=axes, label="dB", shrink=0.35, extend="max")
+    row[0].set_ylabel("\n".join(key))
+figure.colorbar(shown, ax=axes, label="dB", location="bottom", aspect=40, extend="max")
 figure.legend(handles=KEY, loc="outside upper center", ncols=3)
 plt.show()
 
@@ -353,38 +352,38 @@ table.iloc[:, 6:].round(2)
 # one-dimensional problem it is 1.06.
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
+figure, (above, below) = plt.subplots(2, 1, figsize=(5.6, 7.6))
 keys = [*SHOWN, ("the simulator", "")]
 colors, lines = (ORANGE, "#7a4a12", "#0b2f57", "#3f86c4", "#8fc1e8", INK), ("-", "-", "-", "-", "-", ":")
 for key, color, line, marker in zip(keys, colors, lines, "sPovD^", strict=True):
     view, label = views[key], ", ".join(filter(None, key))
     curves = bnn.metrics.sparsification(view, observed)
     style = {"linestyle": line, "color": color, "marker": marker, "markersize": 4}
-    left.plot(1 - curves.coverage, curves.error, markevery=0.15, label=label, **style)
+    above.plot(1 - curves.coverage, curves.error, markevery=0.15, label=label, **style)
     error = (view.mean - observed).square()
     groups = view.std.argsort().chunk(8)
     level = [view.variance[group].mean().sqrt() for group in groups]
-    right.plot(level, [error[group].mean().sqrt() for group in groups], **style)
+    below.plot(level, [error[group].mean().sqrt() for group in groups], **style)
 best = bnn.metrics.sparsification(views[SHOWN[-1]], observed)
-left.plot(1 - best.coverage, best.oracle, color=PALE, linewidth=4, label="by place, NUTS, best order", zorder=1)
-left.set(title="sparsification", xlabel="share of places left out", ylabel="RMSE of the rest / of all")
-left.set(xlim=(0, 1), ylim=(0, 2))
-figure.legend(loc="outside lower center", ncols=4)
-right.axline((0, 0), slope=1, color=PALE, linewidth=4, zorder=1)
-right.set(title="eight groups of places by sd", xlabel="predicted sd, dB", ylabel="RMSE, dB")
-right.set(xlim=(0, None), ylim=(0, None))
+above.plot(1 - best.coverage, best.oracle, color=PALE, linewidth=4, label="by place, NUTS, best order", zorder=1)
+above.set(title="sparsification", xlabel="share of places left out", ylabel="RMSE of the rest / of all")
+above.set(xlim=(0, 1), ylim=(0, 2))
+figure.legend(loc="outside lower center", ncols=2)
+below.axline((0, 0), slope=1, color=PALE, linewidth=4, zorder=1)
+below.set(title="eight groups of places by sd", xlabel="predicted sd (dB)", ylabel="RMSE (dB)")
+below.set(xlim=(0, None), ylim=(0, None))
 plt.show()
 
 # %% [markdown]
-# On the left, the curve of mean-field with one level of noise *rises*: its most uncertain places have smaller errors
-# than the rest. The right panel answers the question better. It shows the RMSE of groups of places with similar
+# Above, the curve of mean-field with one level of noise *rises*: its most uncertain places have smaller errors
+# than the rest. The lower panel answers the question better. It shows the RMSE of groups of places with similar
 # standard deviations, not single errors. If the standard deviations are right, the groups lie on the diagonal. The
 # groups of NUTS with noise by place do, from 1 to 8 dB. The ensemble is a little overconfident where it is most certain
 # (0.7 dB, with an RMSE of 1.6). Mean-field with noise by place has a standard deviation of 8 dB in the group that
 # matters, and an RMSE of 16.
 
 # %%
-bnn.plots.pit(views["by place", "NUTS"], observed)
+bnn.plots.pit(views["by place", "NUTS"], observed, layout="column")
 
 # %% [markdown]
 # The probability integral transforms $F(y)$ of NUTS with noise by place are nearly flat: the spread is right. They lean
@@ -434,16 +433,16 @@ pd.DataFrame(rows).T.round(2)
 
 # %%
 if lora_views:
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(5.6, 3.8), sharey=True)
     for axis, run in zip(axes, ("on foot", "by car"), strict=True):
         keys = [key for key in lora_views if key[0] == run]
         for key, color, line in zip(keys, (ORANGE, ORANGE, BLUE, BLUE), ("-", "--", "-", "--"), strict=True):
             curves = bnn.metrics.sparsification(lora_views[key][0], lora_views[key][1].y)
-            axis.plot(1 - curves.coverage, curves.error, line, color=color, linewidth=1.6, label=", ".join(key[1:]))
+            axis.plot(1 - curves.coverage, curves.error, line, color=color, label=", ".join(key[1:]))
         axis.axhline(1, color=INK, linewidth=0.8, linestyle=":")
-        axis.set(title=f"tested on the run {run}", xlabel="share of measurements left out", xlim=(0, 1), ylim=(0, 1.7))
+        axis.set(title=f"tested on the run {run}", xlabel="share left out", xlim=(0, 1), ylim=(0, 1.7))
     axes[0].set_ylabel("RMSE of the rest / of all")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     plt.show()
 
 # %% [markdown]

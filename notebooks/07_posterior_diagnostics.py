@@ -110,7 +110,7 @@ diagnoses = {
     name: bnn.diagnose(posterior, train, test) for name, posterior in {**fits, "stopped early": stopped}.items()
 }
 print(diagnoses["narrow"])
-pd.DataFrame({name: {one.name: one.kind for one in each.findings} for name, each in diagnoses.items()})
+pd.DataFrame({name: {one.name: one.kind for one in each.findings} for name, each in diagnoses.items()}).fillna("")
 
 # %% [markdown]
 # Read the table by columns. The good fit has no warning; the narrow one has six. For the fit that was stopped early,
