@@ -22,7 +22,7 @@
 # time. They are the noise model, the approximation of the posterior, what the model cannot know, and the randomness of
 # the error itself. Measured data come at the end.
 #
-# It takes five to seven minutes on two cores.
+# It takes two to seven minutes on two cores.
 #
 # ![Three methods on a curve with a gap: which of them are less sure inside the gap](attachment:cover.png)
 
@@ -60,7 +60,11 @@ METHODS = {
 # ## First by hand
 #
 # *Bayes by Backprop* (Blundell et al. 2015) draws $w = \mu + \sigma\varepsilon$ with $\sigma = \log(1 + e^\rho)$ and
-# descends $f(w, \mu, \rho) = \log q(w \mid \mu, \rho) - \log p(w)\, p(D \mid w)$. The paper writes the gradients out:
+# descends
+#
+# $$f(w, \mu, \rho) = \log q(w \mid \mu, \rho) - \log p(w)\, p(D \mid w).$$
+#
+# The paper writes the gradients out:
 #
 # $$d_\mu = \frac{\partial f}{\partial w} + \frac{\partial f}{\partial \mu}, \qquad
 # d_\rho = \frac{\partial f}{\partial w}\, \frac{\varepsilon}{1 + e^{-\rho}} + \frac{\partial f}{\partial \rho}.$$

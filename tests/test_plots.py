@@ -18,7 +18,7 @@ import pyrobnn as bnn
 from pyrobnn import plots
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.inference import History
-from pyrobnn.plots._colors import BLUE, LIGHT_BLUE, ORANGE
+from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import close, panels
 from pyrobnn.plots.regression import LEVELS, _errors_of_line, coverage
 from pyrobnn.posterior.weights import weight_moments
@@ -41,6 +41,13 @@ def fitted(data, guide="mean_field", outputs=1, **arguments):
 @pytest.fixture(scope="module")
 def posterior(data):
     return fitted(data, validation=data)
+
+
+def test_the_style_for_own_figures_has_the_colours_of_the_package():
+    with plt.style.context("pyrobnn.plots.style"):
+        cycle = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+        assert [to_hex(color) for color in cycle] == [BLUE, ORANGE, GREY, LIGHT_BLUE, INK, PALE]
+        assert plt.rcParams["axes.edgecolor"] in (GREY, GREY[1:])
 
 
 def normal_prediction(num=400, scale=1.0):

@@ -11,6 +11,7 @@ from _page import write
 from matplotlib.figure import Figure
 
 import pyrobnn as bnn
+from pyrobnn.plots._colors import BLUE, PALE
 
 PRIORS = {
     'Normal("he")': bnn.priors.Normal("he"),
@@ -32,8 +33,8 @@ def main() -> None:
         model = bnn.BNN(bnn.MLP(1, [50], 1), prior=prior)
         functions = model.sample_prior_predictive(x, num_draws=2000, seed=1).draw_means.numpy()
         low, high = np.quantile(functions, [0.05, 0.95], axis=0)
-        axis.fill_between(x[:, 0], low, high, color="#dbe7f3", linewidth=0)
-        axis.plot(x[:, 0], functions[:_SHOWN].T, color="#1f5fa8", linewidth=0.8)
+        axis.fill_between(x[:, 0], low, high, color=PALE, linewidth=0)
+        axis.plot(x[:, 0], functions[:_SHOWN].T, color=BLUE, linewidth=0.8)
         reach = float(np.abs([low, high]).max()) * 1.3
         axis.set(xlim=(-2, 2), ylim=(-reach, reach), xticks=[-2, 0, 2])
         axis.set_title(name, loc="left")
