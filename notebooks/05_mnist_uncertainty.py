@@ -130,8 +130,8 @@ pd.DataFrame(rows).set_index("network").round(3)
 # ## Of which digits is it least sure?
 #
 # Each draw of the weights gives ten probabilities for an image. Their mean is the prediction. The spread over draws of
-# the probability of the predicted class is one measure of epistemic uncertainty. The upper row has the twelve test
-# digits with the largest spread. The lower row has the twelve with the smallest predicted probability. `8→3, 0.42`
+# the probability of the predicted class is one measure of epistemic uncertainty. The upper half has the twelve test
+# digits with the largest spread. The lower half has the twelve with the smallest predicted probability. `8→3, 0.42`
 # means an 8 that was taken for a 3, with probability 0.42. Orange marks wrong predictions.
 
 # %% tags=["cover"]

@@ -24,7 +24,7 @@
 # what is known, and to *explore* what is not. A network with a posterior over its weights can do both at once. It takes
 # two to three minutes on one core.
 #
-# ![Regret of four agents: those that toss coins regret most](attachment:cover.png)
+# ![Regret of four kinds of agents: those that toss coins regret most](attachment:cover.png)
 
 # %%
 import dataclasses
