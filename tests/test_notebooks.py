@@ -35,7 +35,8 @@ def kernel():
     from jupyter_core.utils import run_sync
 
     manager = AsyncKernelManager(kernel_name="python3")
-    run_sync(manager.start_kernel)(cwd=str(NOTEBOOKS[0].parent), env=os.environ | {"PYROBNN_NB_FAST": "1"})
+    settings = {"PYROBNN_NB_FAST": "1", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    run_sync(manager.start_kernel)(cwd=str(NOTEBOOKS[0].parent), env=os.environ | settings)
     yield manager
     run_sync(manager.shutdown_kernel)(now=True)
     gc.collect()
