@@ -281,6 +281,7 @@ def test_automatic_chooses_by_the_weighted_mean(monkeypatch):
     """As with repeated rows: the same parts, the same mean score and its error, for fits that have no noise."""
     methods = {"flat": bnn.EvidenceFramework(starts=1, rounds=0), "tuned": bnn.EvidenceFramework(starts=1, rounds=2)}
     monkeypatch.setattr(automatic, "candidates", lambda *_: methods)
+    monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
     data = bnn.datasets.sinusoid(30)
     counts = 1 + torch.arange(30) % 3
     weighted = bnn.Data(data.x, data.y, weights=counts)

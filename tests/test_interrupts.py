@@ -220,6 +220,7 @@ def test_the_evidence_framework_leaves_the_starts_so_far(monkeypatch):
 def test_automatic_leaves_the_fit_of_the_chosen_method(monkeypatch):
     chosen = bnn.SVI(guide="map", steps=500)
     monkeypatch.setattr(automatic, "candidates", lambda *_: {"only": chosen})
+    monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
     whole = len(DATA)
     real = bnn.SVI.infer
 

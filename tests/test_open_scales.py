@@ -296,6 +296,7 @@ def test_without_a_method_several_are_tried(monkeypatch, tmp_path, capsys):
         "good": bnn.SVI(guide=bnn.guides.MeanField(init_rho=-4.0), steps=200, lr=0.05),
     }
     monkeypatch.setattr(automatic, "candidates", lambda *_: methods)
+    monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     found = bnn.fit(bnn.BNN(Linear()), bnn.Data(X, Y), seed=0)
     record = found.record.automatic
@@ -323,6 +324,42 @@ def test_candidates_follow_from_sizes():
         assert list(found) == names
     deep = automatic.candidates(bnn.BNN(bnn.MLP(3, [100, 100], 1)), 500, 1000)
     assert deep["laplace"].guide.structure == "kron"
+
+
+def test_small_data_get_the_evidence_framework_alone():
+    """Numbers that were given stay, so those models are for the other methods; so are few labels and many rows."""
+    rng = np.random.default_rng(0)
+    x = torch.tensor(rng.normal(size=(120, 3)))
+    y, labels = x[:, 0], (x[:, 0] > 0).long()
+    models = {
+        "real": (bnn.BNN(bnn.MLP(3, [10], 1)), 120, y),
+        "labels": (bnn.BNN(bnn.MLP(3, [10], 2), likelihood="categorical"), 120, labels),
+        "few labels": (bnn.BNN(bnn.MLP(3, [10], 2), likelihood="categorical"), 60, labels),
+        "known prior": (bnn.BNN(bnn.MLP(3, [10], 1), prior=bnn.priors.Normal(1.0)), 120, y),
+        "heavy tails": (bnn.BNN(bnn.MLP(3, [10], 1), prior="student_t"), 120, y),
+        "noise of outputs": (
+            bnn.BNN(bnn.MLP(3, [10], 2), likelihood=bnn.likelihoods.Gaussian("heteroscedastic")),
+            120,
+            y,
+        ),
+        "many rows": (bnn.BNN(bnn.MLP(3, [10], 1)), 600, y),
+    }
+    guides = {}
+    for name, (model, rows, targets) in models.items():
+        data = bnn.Data(x.repeat(5, 1)[:rows], targets.repeat(5)[:rows])
+        method = automatic.of_small_data(model, data, make_source(data, model, None, seed=0))
+        guides[name] = None if method is None else type(method.guide).__name__
+    assert {name: guide for name, guide in guides.items() if guide} == {"real": "Laplace", "labels": "MeanField"}
+
+    model, data = bnn.BNN(bnn.MLP(1, [5], 1, activation="tanh")), bnn.datasets.sinusoid()
+    found = bnn.fit(model, data, seed=0, progress=False)
+    method = bnn.EvidenceFramework(starts=len(found.record.evidence.starts))
+    alone = bnn.fit(model, data, method, seed=0, progress=False)
+    assert (found.record.automatic.chosen, found.record.automatic.candidates) == ("evidence_framework", [])
+    assert "evidence_framework was taken" in str(found.record.automatic)
+    assert torch.equal(found.predict(data.x).mean, alone.predict(data.x).mean)
+    out_of_time = bnn.fit(model, data, bnn.Automatic(max_seconds=1e-9), seed=0, progress=False)
+    assert out_of_time.record.automatic.candidates
 
 
 def test_steps_of_candidates_follow_from_sizes_alone():
@@ -409,6 +446,7 @@ def test_automatic_measures_the_scales_of_a_candidate_without_the_rows_that_judg
 
     monkeypatch.setattr(automatic, "measured", record)
     monkeypatch.setattr(automatic, "candidates", lambda *_: {"map": bnn.SVI(guide="map", steps=2)})
+    monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
     x = torch.randn(20, 1)
     bnn.fit(bnn.BNN(bnn.MLP(1, [3], 1)), (x, x[:, 0]), seed=0, progress=False)
     parts = automatic._splits(bnn.Data(x, x[:, 0]), derive(0, "folds"))
@@ -432,6 +470,7 @@ def test_automatic_does_without_nuts_where_the_noise_stays_open(measures, monkey
     monkeypatch.setattr(automatic, "measured", measured)
     monkeypatch.setattr(automatic, "_splits", lambda data, seed: [(data[::2], data[1::2]), (data[1::2], data[::2])])
     monkeypatch.setattr(automatic, "candidates", lambda *_: {"laplace": poor, "nuts": good})
+    monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
     x = torch.linspace(-1, 1, 40)[:, None]
     model = bnn.BNN(bnn.MLP(1, [3], 1))
     y = x[:, 0] + 0.3 * torch.sin(40 * x[:, 0])

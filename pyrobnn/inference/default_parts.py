@@ -115,14 +115,14 @@ def parts_for(
     is_binary = task == "classification" and num_classes == 2
     most = defaults.MOST_EVIDENCE_ROWS_OF_TWO_CLASSES if is_binary else defaults.MOST_EVIDENCE_ROWS[task]
     is_small = num_data is None or num_data <= most
-    if is_small and _suits(small_prior, guide, likelihood, settings):
-        method = EvidenceFramework(guide=_GUIDES[task] if guide is None else guide)
+    if is_small and suits_evidence(small_prior, guide, likelihood, settings):
+        method = evidence_for(task, guide)
         small_net = _NET_OF_WIDE if is_wide and task == "regression" else _NET
         return {"net": small_net, "prior": small_prior, "likelihood": likelihood, "method": method}
     has_noise_of_outputs = as_likelihood(likelihood).noise == "heteroscedastic"
     is_open = bool(open_numbers(likelihood)) and not as_likelihood(likelihood).is_normal
     if task == "regression" and (is_open or has_noise_of_outputs):
-        if rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and _suits(small_prior, guide, likelihood, settings):
+        if rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and suits_evidence(small_prior, guide, likelihood, settings):
             return short_evidence(likelihood, small_prior, guide)
         guide = guides.MeanField(init_rho=-3.0) if guide is None else guide
     trained = _trained_regression if task == "regression" else _trained_classification
@@ -180,7 +180,12 @@ def _suits_chains(net: Any, prior: Any, likelihood: Any) -> bool:
     return not [*likelihood.build(torch.zeros(()), torch.ones(())).parameters()]
 
 
-def _suits(prior: Any, guide: Any, likelihood: Any, settings: Collection[str]) -> bool:
+def evidence_for(task: Task, guide: Any = None) -> EvidenceFramework:
+    """Return the evidence framework with the guide of a task."""
+    return EvidenceFramework(guide=_GUIDES[task] if guide is None else guide)
+
+
+def suits_evidence(prior: Any, guide: Any, likelihood: Any, settings: Collection[str] = ()) -> bool:
     """Return whether the evidence framework takes these parts and settings."""
     takes_guide = guide is None or EvidenceFramework.takes(guide)
     takes_settings = set(settings) <= set(fields_of(EvidenceFramework))

@@ -149,7 +149,7 @@ class AutomaticRecord:
 
     Attributes:
         method: the settings of `Automatic`.
-        candidates: the methods that were tried, in this order.
+        candidates: the methods that were compared, in this order; none on small data.
         chosen: the name of the method that was fitted to all data.
     """
 
@@ -159,6 +159,8 @@ class AutomaticRecord:
 
     def __str__(self) -> str:
         """Return a sentence: the winner and the others, the best first, with their scores."""
+        if not self.candidates:
+            return f"{self.chosen} was taken: no other method is compared on small data"
         ranked = sorted(self.candidates, key=lambda one: (one.name != self.chosen, -one.log_score))
         first, *others = map(str, ranked)
         before = f", before {' and '.join(others)}" if others else ""

@@ -128,7 +128,7 @@ class _Look:
 
 def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
     """Return the modes of a network; None where that takes too long, or where no start stays finite."""
-    size = None if mixes_examples(bnn.net) else _affordable(bnn, source)
+    size = None if mixes_examples(bnn.net) else affordable(bnn, source)
     if size is None:
         return None
     rows, starts = _rows(size[0], source.num_data, run.seed), size[1]
@@ -197,7 +197,7 @@ def _with_normals(bnn: BNN) -> tuple[BNN, list[str]]:
     return bnn.with_parts(prior=chosen, likelihood=likelihood), held
 
 
-def _affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
+def affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
     """Return the numbers of examples and of starts that take 10 seconds; None if too few do."""
     most_entries = _MOST_ENTRIES // (source.outputs * bnn.num_weights)
     most = min(source.num_data, defaults.MOST_MEASURED_ROWS // source.outputs, most_entries)

@@ -12,27 +12,31 @@ from pydantic import Field
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyrobnn import guides
+from pyrobnn import guides, priors
 from pyrobnn._core.deadline import OutOfTime, until
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
+from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import classes_of, drawn_together, same_inputs
 from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
+from pyrobnn.inference.default_parts import evidence_for, suits_evidence
 from pyrobnn.inference.mcmc.mcmc import NUTS
 from pyrobnn.inference.method import BaseMethod, Method, Offer, Run, registry
-from pyrobnn.inference.scales.open_scales import Measured, measured, work_of_gradient
+from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
+from pyrobnn.inference.scales.open_scales import Measured, affordable, measured, prior_by_site, work_of_gradient
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.interrupts import Interrupted
-from pyrobnn.likelihoods.base import open_numbers
+from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import AutomaticRecord, CandidateRecord
+from pyrobnn.priors.base import as_prior
 
 _DRAWS = 200
 
@@ -42,9 +46,11 @@ _DRAWS = 200
 class Automatic(BaseMethod[Posterior | Mixture]):
     """Try methods suited to the sizes of network and data, and keep the best on held-out examples.
 
-    Candidates are a Laplace approximation, a mean-field guide, chains by NUTS for few weights and examples, and an
-    anchored ensemble for many. Each is fitted to a part of the data, under scales measured on that part, and scored on
-    the rest. The best is fitted to all data. ELBOs are not compared, since a collapsed guide may have the highest.
+    Small data under open normal priors get the evidence framework at once, as in the estimators, in a tenth of the time
+    of a comparison. Else candidates are a Laplace approximation, a mean-field guide, chains by
+    NUTS for few weights and examples, and an anchored ensemble for many. Each is fitted to a part of the data, under
+    scales measured on that part, and scored on the rest. The best is fitted to all data. ELBOs are not compared, since
+    a collapsed guide may have the highest.
 
     The step limit of a candidate follows from the operations of a step. So the same call gives the same result, however
     busy the machine is, unless `max_seconds` is given.
@@ -88,6 +94,8 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             )
         source = make_source(data, bnn, None, seed=run.seed)
         run = dataclasses.replace(run, callbacks=[])
+        if (alone := self._by_evidence(bnn, data, source, run)) is not None:
+            return alone
         parts = _splits(data, derive(run.seed, "folds"))
         models = [self._measured(bnn, train, run, 0.25) for train, _ in parts]
         methods = candidates(bnn, _size(data), _most_steps(bnn, source))
@@ -119,6 +127,26 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             (so_far,) = interrupt.posteriors
             raise Interrupted(self, [_noted(so_far, record, whole, run)]) from None
         return _noted(posterior, record, whole, run)
+
+    def _by_evidence(self, bnn: BNN, data: Data, source: Source, run: Run) -> Posterior | Mixture | None:
+        """Return the posterior by the evidence framework; None if it does not suit model and data, or has no time."""
+        method = of_small_data(bnn, data, source)
+        if method is None:
+            return None
+        record = AutomaticRecord(to_dict(self), [], "evidence_framework")
+        if run.progress:
+            tqdm.write(str(record), file=sys.stderr)
+        try:
+            with until(self._share(0.25, run)):
+                posterior = method.infer(bnn, data, run)
+        except (FloatingPointError, OutOfTime):
+            return None
+        except Interrupted as interrupt:
+            (so_far,) = interrupt.posteriors
+            so_far.record = dataclasses.replace(so_far.record, automatic=record)
+            raise Interrupted(self, [so_far]) from None
+        posterior.record = dataclasses.replace(posterior.record, automatic=record, seconds=run.seconds)
+        return posterior
 
     def _share(self, share: float, run: Run) -> float | None:
         """Return when a share of the seconds has passed, None without a bound."""
@@ -181,6 +209,26 @@ def _noted(posterior: Posterior | Mixture, tried: AutomaticRecord, whole: Measur
 def _run(method: Any, model: Measured, data: Data, run: Run) -> Posterior | Mixture:
     posterior: Posterior | Mixture = method.infer(model.bnn, data, run)
     return posterior
+
+
+def of_small_data(bnn: BNN, data: Data, source: Source) -> EvidenceFramework | None:
+    """Return the method for small data, which is not compared with others; None for larger data, and other models.
+
+    A prior or a noise that was given as a number stays as it is, so those models are for the others too. So are few
+    labels, for which chains are better.
+    """
+    likelihood = as_likelihood(bnn.settings["likelihood"])
+    is_sampled = len(data) <= defaults.MOST_SAMPLED_ROWS and bnn.num_weights * len(data) <= defaults.MOST_SAMPLED
+    if mixes_examples(bnn.net) or (likelihood.has_labels and is_sampled):
+        return None
+    is_open = all(as_prior(prior).is_normal and as_prior(prior).has_open_scale for prior in prior_by_site(bnn).values())
+    if not is_open or any(weight.requires_grad for weight in bnn.net.parameters()):
+        return None
+    method = evidence_for("classification" if likelihood.has_labels else "regression")
+    size = affordable(bnn, source) if suits_evidence(priors.Normal(), None, bnn.settings["likelihood"]) else None
+    if size is None or size[0] < len(data):
+        return None
+    return dataclasses.replace(method, starts=min(size[1], method.starts))
 
 
 def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]]:
