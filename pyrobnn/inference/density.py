@@ -22,6 +22,7 @@ from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.verdict.comparison import complaint
 
 _SHAPES = (
@@ -41,6 +42,8 @@ _HEAVY = 2.0
 """Standard errors by which the excess kurtosis of residuals must be above that of a Gaussian."""
 _COUNTS = (likelihoods.Poisson(), likelihoods.NegativeBinomial(dispersion="learned"))
 """For whole numbers that repeat. A density of any shape, trained on them, would pile up on these values."""
+_FEWEST_TOLD = 30
+"""Rows of which a third tells how long to train noise that is an output."""
 _CHANCE = NormalDist().cdf(-2)
 """That a single rival without a gain is ahead by two standard errors; for several, it is shared (Bonferroni)."""
 _MOST_THOROUGH = defaults.MOST_EVIDENCE_ROWS["regression"]
@@ -113,8 +116,13 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
             are scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a density.
         default: the parts to beat.
         run: the seed, the device and the engine.
-        is_told: whether the likelihood was chosen, and only ways of fitting it are compared.
+        is_told: whether the likelihood was chosen, and only ways of fitting it are compared. One whose noise is an
+            output gets the ensemble at once, with the steps that did best, from 30 rows on.
     """
+    is_output = as_likelihood(default["likelihood"]).noise == "heteroscedastic"
+    if is_told and is_output and _is_plain(data) and len(data) >= _FEWEST_TOLD:
+        with waiting("choosing the length of training on rows held out", shown=run.progress):
+            return _of_suitable_length(data, default, dataclasses.replace(run, progress=False))
     shapes = () if is_told else _rivals(data, default)
     usual = _usual(data, default, is_told=is_told)
     robust = [] if is_told else _robust(data, default)
@@ -126,11 +134,26 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
         return _better(data, usual, shapes, robust, dataclasses.replace(run, progress=False))
 
 
-def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], robust: list[Parts], run: Run) -> Compared:
+def _of_suitable_length(data: Data, default: Parts, run: Run) -> Compared:
+    """Return an ensemble for noise that is an output, trained for as many steps as did best on rows held out."""
+    judge = _Judge(*_two_thirds(data, run), run, by_mass=False)
+    _, steps = judge.quick(default["likelihood"])
+    if not steps:
+        return Compared(default)
+    parts = _ensemble_parts(default["likelihood"], steps)
+    return judge.compared(parts, judge.fit(parts), None)
+
+
+def _two_thirds(data: Data, run: Run) -> tuple[Data, Data]:
+    """Return two thirds of the rows, and the others."""
     (rows,), _ = drawn_together(same_inputs(data.x), [len(data) // 3], seed=derive(run.seed, "density"))
     is_held_out = torch.zeros(len(data), dtype=torch.bool)
     is_held_out[rows] = True
-    judge = _Judge(data[~is_held_out], data[is_held_out], run, by_mass=shapes is _COUNTS)
+    return data[~is_held_out], data[is_held_out]
+
+
+def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], robust: list[Parts], run: Run) -> Compared:
+    judge = _Judge(*_two_thirds(data, run), run, by_mass=shapes is _COUNTS)
     if robust and (not shapes or judge.sees_heavy_tails(usual[0]["likelihood"])):
         usual = [*usual, *robust]
     in_fewer_rounds = len(data) <= _MOST_THOROUGH
@@ -254,7 +277,7 @@ def _rivals(data: Data, default: Parts) -> tuple[Any, ...]:
     """Return the likelihoods of any shape or of counts to compare with a default; none for data not suited."""
     y = data.y.double()
     are_many, are_distinct = len(y) >= defaults.FEWEST_ROWS_OF_DENSITY, _are_distinct(y)
-    if y.ndim > 1 or data.weights is not None or not data.standardize or not are_many:
+    if y.ndim > 1 or not _is_plain(data) or not are_many:
         return ()
     if _are_counts(y) and not are_distinct:
         return _COUNTS
@@ -267,7 +290,7 @@ def _usual(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
     Of two that are as good the first is taken.
     """
     y = data.y.double()
-    if data.weights is not None or not data.standardize or y.numel() > defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
+    if not _is_plain(data) or y.numel() > defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
         return [default]
     are_counts = y.ndim == 1 and _are_counts(y)
     are_amounts = y.ndim == 1 and len(y) >= _FEWEST and not are_counts and is_skewed(data.y, _TAIL)
@@ -285,8 +308,8 @@ def _robust(data: Data, default: Parts) -> list[Parts]:
     """Return the parts for targets with outliers that compete with a Gaussian; none for data not suited."""
     rows, columns = len(data), data.x[0].numel()
     is_suited = data.y.ndim == 1 and data.y.is_floating_point() and _are_distinct(data.y.double())
-    is_plain = data.weights is None and data.standardize and default["likelihood"] == likelihoods.Gaussian()
-    if not (is_suited and is_plain and _FEWEST <= rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE):
+    is_gaussian = default["likelihood"] == likelihoods.Gaussian()
+    if not (is_suited and _is_plain(data) and is_gaussian and _FEWEST <= rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE):
         return []
     return [parts_for("regression", likelihood=one, num_data=rows, num_inputs=columns) for one in _ROBUST]
 
@@ -306,6 +329,11 @@ def _has_heavy_tails(residuals: Tensor) -> bool:
     away = residuals.double() - residuals.double().mean()
     excess = float(away.pow(4).mean() / away.square().mean().square()) - 3
     return excess > _HEAVY * math.sqrt(24 / len(away))
+
+
+def _is_plain(data: Data) -> bool:
+    """Return whether the rows count alike and are standardised, as the parts that compete expect."""
+    return data.weights is None and bool(data.standardize)
 
 
 def _are_distinct(y: Tensor) -> bool:
