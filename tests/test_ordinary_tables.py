@@ -301,7 +301,7 @@ def test_short_spans_and_times(tmp_path):
     gaps = load_table(
         write(tmp_path, table(a=lambda i: "" if i == 3 else f"2021-05-{i + 1:02d}")), "y", missing="impute"
     )
-    assert gaps.data.x[3, 0] == pytest.approx(12, abs=3)
+    assert gaps.data.x.isnan().nonzero().tolist() == [[3, 0], [3, 1], [3, 2]]
     assert gaps.data.feature_names[1:3] == ("a (sin of week)", "a (cos of week)")
     days = table(a=lambda i: f"2021-05-{i % 7 + 1:02d}")
     assert load_table(write(tmp_path, days), "y").data.feature_names == ("a (days)",)

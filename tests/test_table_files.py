@@ -148,9 +148,10 @@ def by_scikit_learn(table, categories):
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 def test_a_table_is_encoded_by_its_training_part(categories, ending, tmp_path):
     """The training part of the split gives means and categories; the stored encoder gives the same numbers again."""
-    path = write(tmp_path / f"t{ending}", MIXED)
+    mixed = MIXED.assign(age=MIXED["age"].mask(MIXED.index % 2 == 0))  # too few rows are complete
+    path = write(tmp_path / f"t{ending}", mixed)
     found = load_table(path, "y", id="id", categories=categories, missing="impute", split=2, test=0.1)
-    inputs, _ = as_table(MIXED.drop(columns=["id", "y"]))
+    inputs, _ = as_table(mixed.drop(columns=["id", "y"]))
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(2)).numpy()
     encoder = by_scikit_learn(inputs.iloc[order[ROWS // 10 :]], categories)
     np.testing.assert_allclose(found.data.x.numpy(), encoder.transform(inputs).astype(float), rtol=1e-15)
@@ -175,7 +176,8 @@ def test_inputs_know_the_column_that_they_come_from(categories, tmp_path):
     for name in ("kind", "size", "day"):
         changed = write(tmp_path / f"{name}.csv", frame.assign(**{name: other[name]}))
         new = load_features(changed, found.data.feature_names, encoder=found.encoder)
-        assert (new != found.data.x).any(0).nonzero().flatten().tolist() == columns[name]
+        differs = ~torch.isclose(new, found.data.x, rtol=0, atol=0, equal_nan=True)
+        assert differs.any(0).nonzero().flatten().tolist() == columns[name]
 
 
 def test_what_training_has_not_seen_is_encoded_as_the_encoder_would(tmp_path):
@@ -233,10 +235,10 @@ def test_words_among_numbers_and_dates_count_as_missing_where_missing_values_may
         "column 'day': 'open' in row 10 counted as missing",
     )
     empty = write(tmp_path / "empty.csv", frame.replace(["k.A.", "unknown", "open"], None))
-    assert torch.equal(found.data.x, load_table(empty, "y", missing="impute").data.x)
+    np.testing.assert_array_equal(found.data.x, load_table(empty, "y", missing="impute").data.x)
 
     encoder = json.loads(json.dumps(found.encoder, allow_nan=False))
-    assert torch.equal(load_features(path, (), encoder=encoder), found.data.x)
+    np.testing.assert_array_equal(load_features(path, (), encoder=encoder), found.data.x)
     new = write(tmp_path / "new.csv", frame.assign(a=["?", *frame["a"][1:]]))
     with pytest.raises(InputError, match="text in row 1, such as '\\?': turn it into numbers, or drop those rows"):
         load_features(new, (), encoder=encoder)

@@ -1,7 +1,7 @@
 """Tables of numbers and categories as matrices of numbers."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,7 @@ def tell_of_new_values(table: pd.DataFrame, encoder: "Encoder") -> None:
         if is_gap.any():
             warn_user(
                 f"Column {name!r} has no value in {rows_of(is_gap, 0)}, and had values in all rows of the fit: "
-                "a number is predicted as a mixture of those of the fit, a category as one that it had not seen."
+                "it is predicted as a mixture of the values of similar rows."
             )
 
 
@@ -172,14 +172,15 @@ class Encoder:
     """From a table of numbers and categories to a matrix of numbers, as learned from the rows of a fit.
 
     Categories become columns of 0 and 1, or numbers; an unknown category later becomes zeros, or -1.
-    Missing numbers become the mean of their column, and a column of 0 and 1 marks them; a missing category is a
-    category of its own. The matrix has the numbers, then the marks, then the categories.
+    If numbers were missing in the fit, they become the mean of their column, and a column of 0 and 1 marks them; a
+    missing category is then a category of its own. What is missing elsewhere becomes NaN, or an unknown category. The
+    matrix has the numbers, then the marks, then the categories.
 
     Attributes:
         categories: an entry of `CATEGORIES`.
         missing: an entry of `MISSING`.
         columns: what was learned of each column, dates as numbers, in JSON's types where categories are texts: of
-            categories their `values`, sorted, None last; of numbers that may be missing their `mean`, and if one was,
+            categories their `values`, sorted, None last; of numbers of which one was missing their `mean`, with
             `has_missing`; `left_out` if rows without a value were left out of the fit.
         read: how each column of the table was read, with what `learned_reading` adds for dates.
     """
@@ -196,6 +197,8 @@ class Encoder:
         categories: str,
         missing: str,
         weights: np.ndarray | None = None,
+        *,
+        left_out: Sequence[str] = (),
         read: Mapping[str, How] | None = None,
     ) -> "Encoder":
         """Return the encoder that these rows teach.
@@ -205,6 +208,7 @@ class Encoder:
             categories: an entry of `CATEGORIES`.
             missing: an entry of `MISSING`.
             weights: positive weights of rows, for the means.
+            left_out: columns without a value in rows that are left out of the fit.
             read: how each column was read.
         """
         for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):
@@ -215,13 +219,16 @@ class Encoder:
             if column.dtype != np.float64:
                 values = set(column)
                 return {"values": [*sorted(values - {None}), *({None} & values)]}
-            if missing == "raise":
-                return {}
             has = column.notna().to_numpy()
+            if has.all():
+                return {}
             mean = np.average(column[has], weights=None if weights is None else weights[has]) if has.any() else 0.0
-            return {"mean": float(mean), "has_missing": not has.all()}
+            return {"mean": float(mean), "has_missing": True}
 
-        return cls(categories, missing, {str(name): learned(table[name]) for name in table}, read or {})
+        columns: dict[str, dict[str, Any]] = {str(name): learned(table[name]) for name in table}
+        for name in left_out:
+            columns[name]["left_out"] = True
+        return cls(categories, missing, columns, read or {})
 
     def is_numeric(self, name: str) -> bool:
         """Return whether a column, dates as numbers, holds numbers, and not categories."""
@@ -241,9 +248,12 @@ class Encoder:
         return self.matrix(expanded(as_table(X, self)[0], self.read))
 
     def matrix(self, table: pd.DataFrame) -> np.ndarray:
-        """Return the matrix, float64, of a table that `as_table`, and then `expanded`, returned."""
+        """Return the matrix, float64, of a table that `as_table`, and then `expanded`, returned.
+
+        It has NaN where no mean stands for a gap.
+        """
         numbers, gaps, texts = self._kinds()
-        means = {name: self.columns[name]["mean"] for name in numbers if "mean" in self.columns[name]}
+        means = {name: self.columns[name]["mean"] for name in gaps}
         parts = [table[numbers].fillna(means).to_numpy(dtype=np.float64), table[gaps].isna().to_numpy(dtype=np.float64)]
         for name, values in texts.items():
             codes = {value: code for code, value in enumerate(values)}

@@ -34,7 +34,7 @@ _MOST_CLASSES = 10
 _MOST_TEXTS = 50
 """Different texts that a target may always hold; more must come back ten times each, else they are no classes."""
 _GAPS = {
-    True: "drop those rows, or let them be filled in, with columns that tell where (--set data.missing=impute)",
+    True: "drop those rows, or let them be left out of the fit and predicted as mixtures (--set data.missing=impute)",
     False: "fill them in or drop those rows; only a new fit with --set data.missing=impute can predict for them",
 }
 """What to do about missing values, in training and in a prediction."""

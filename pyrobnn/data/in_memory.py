@@ -9,10 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, check_finite, check_flag
+from pyrobnn._core.checks import (
+    CONSTANT,
+    as_targets,
+    as_tensor,
+    check_count,
+    check_finite,
+    check_flag,
+    check_inputs,
+)
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.keywords import explained
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
+from pyrobnn.data.donors import Donors
 from pyrobnn.data.splits import same_inputs, split_rows
 
 
@@ -33,6 +42,8 @@ class Data:
             original units. Inputs must be a single tensor.
         feature_names: a name per column of x; taken from a data frame if not given.
         target_name: name of the target.
+        donors: rows whose values stand for those that x lacks, as NaN, in predictions; `load_table` gives them. Fits
+            take `complete` rows.
 
     Raises:
         InputError: not numeric, not finite, empty, of the wrong rank, x and y of unequal length, weights that are
@@ -54,8 +65,10 @@ class Data:
         standardize: bool = False,
         feature_names: Sequence[str] | None = None,
         target_name: str = "y",
+        donors: Donors | None = None,
     ) -> None:
-        self.x = as_inputs(x)
+        self.x = as_inputs(x) if donors is None else _with_gaps(x)
+        self.donors = donors
         self.y = as_targets(y, len(self.x))
         self.weights = None if weights is None else _as_weights(weights, len(self.x))
         self.standardize = check_flag(standardize, "standardize")
@@ -85,7 +98,18 @@ class Data:
             standardize=self.standardize,
             feature_names=self.feature_names,
             target_name=self.target_name,
+            donors=self.donors,
         )
+
+    @property
+    def complete(self) -> "Data":
+        """The rows that lack no value; InputError if all do."""
+        if self.donors is None:
+            return self
+        lacks = self.donors.lacking(single(self.x, "A table")).any(1)
+        if bool(lacks.all()):
+            raise InputError(f"All of {len(self)} rows lack values, and a fit needs complete rows: pass others, too.")
+        return self[~lacks] if bool(lacks.any()) else self
 
     @property
     def tensors(self) -> tuple[Any, ...]:
@@ -162,6 +186,13 @@ class Data:
         """
         rest, part = split_rows(same_inputs(self.x), self.y, fraction, seed=seed)
         return self[rest], self[part]
+
+
+def _with_gaps(x: Any) -> Tensor:
+    """Return inputs that may have NaN."""
+    values = as_tensor(x, "x")
+    check_inputs(torch.where(values.isnan(), 0.0, values))
+    return values
 
 
 def _as_weights(values: Any, num_rows: int) -> Tensor:

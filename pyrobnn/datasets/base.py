@@ -94,7 +94,8 @@ class Dataset:
         """Return the data of a split as (train, test).
 
         If no splits are published, split i has a random share `test` of the rows (rounded, at least one) as its test
-        part, drawn as by `Data.split` with the seed i, with its share of each class.
+        part, drawn as by `Data.split` with the seed i, with its share of each class. Rows of a table that lack values
+        are left out of the training part (`load_table`).
 
         Args:
             i: number of the split, 0 to `num_splits` - 1.
@@ -114,6 +115,6 @@ class Dataset:
         if not self.splits:
             groups = same_inputs(self.data.x) if self.groups is None else self.groups
             rest, part = split_rows(groups, self.data.y, self.test, seed=i)
-            return self.data[rest], self.data[part]
+            return self.data[rest].complete, self.data[part]
         train, test = self.splits[i]
         return self.data[train], self.data[test]

@@ -16,7 +16,8 @@ from pyrobnn._core.checks import as_tensor, check_inputs
 from pyrobnn._core.counts import counted
 from pyrobnn._core.table_cells import DATES, NUMBERS, TEXTS, expanded, learned_reading
 from pyrobnn._core.table_files import ending
-from pyrobnn._core.tables import Inputs, Table, read_inputs, read_table
+from pyrobnn._core.tables import Table, read_inputs, read_table
+from pyrobnn.data.donors import Donors
 from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_marks, split_rows
@@ -58,8 +59,9 @@ def load_table(
         id: a column that names the rows and is not a feature.
         drop: other columns that are not features.
         categories: how text becomes numbers, "onehot" (a column of 0 and 1 for each category) or "ordinal".
-        missing: "raise" refuses missing features, "impute" replaces numbers by the mean of their column, adds a column
-            of 0 and 1 that marks them, and makes a category of missing text.
+        missing: "raise" refuses missing features, "impute" leaves rows without a value out of the training part and
+            predicts them as a mixture over values of similar rows. Where they are more than a third, or tell of the
+            target, means fill the gaps, a column of 0 and 1 marks them, and missing text is a category.
         split: the split whose training part gives means and categories. Copies of a row stay in one part: rows that
             differ in no column of the file but the target and names of rows, whichever columns are features.
         test: share of the rows in the test part of a split. If not given, a fifth up to 1,000 rows, 200 rows up to
@@ -83,11 +85,12 @@ def load_table(
     groups, y = _copies(table), torch.tensor(table.target.values)
     test = test_share(y) if test is None else test
     train, held_out = split_rows(groups, y, test, seed=split)
-    encoder = _learned(table.inputs, train, categories, missing)
+    encoder, donors, kept = _learned(table, train, categories, missing)
     x = _encoder(encoder).matrix(expanded(table.inputs.columns, encoder["read"]))
     names = _encoder(encoder).get_feature_names_out().tolist()
-    found = given_away(torch.from_numpy(x[train.numpy()]), y[train], columns_of(encoder))
-    data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
+    fitted = train[kept]
+    found = given_away(torch.from_numpy(x[fitted.numpy()]), y[fitted], columns_of(encoder))
+    data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target, donors=donors)
     lines = (f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how)
     columns = table.inputs.columns.iloc[train.numpy()]
     return Dataset(
@@ -106,7 +109,7 @@ def load_table(
             *(f"{one.question} If not, leave it out: --drop {quote(one.name)}" for one in found),
             *_numberings(table.inputs.columns),
             *_constants(columns),
-            *_gaps(columns),
+            *_gaps(columns, len(train) - len(fitted)),
             *_beyond(table.inputs.columns.iloc[held_out.numpy()], encoder),
         ),
         groups,
@@ -125,11 +128,11 @@ def load_features(
         encoder: `Dataset.encoder` of the training data; it knows the columns of the file.
 
     Returns:
-        Inputs of shape (N, features), float64.
+        Inputs of shape (N, features), float64; NaN where a number is missing and no mean stands for it.
 
     Raises:
         InputError: the file cannot be read or is empty, or a column is missing, is of another kind than before, or has
-            missing values that the encoder does not replace.
+            missing values where the training data were to have none.
 
     Examples:
         >>> import pandas as pd
@@ -162,7 +165,7 @@ class NewRows:
         outside: for each row the columns whose value lies outside of what was learned, joined by ", ", with "(just)"
             after those of numbers a little beyond the range; None if the range of the training data is not known.
         notes: what was assumed, and what lies outside, a line for each.
-        onehot: positions of the columns of 0 and 1 of each category, for `predict_known`.
+        onehot: positions of the columns of 0 and 1 of each category.
     """
 
     x: Tensor
@@ -183,7 +186,7 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
     columns = expanded(inputs.columns, read)
     learned = _encoder(stored)
     x = as_tensor(learned.matrix(columns), "x")
-    check_inputs(x)
+    check_inputs(x.nan_to_num(nan=0.0))
     if encoder is None or "read" not in encoder:
         return NewRows(x, inputs.frame, None, inputs.notes, [])
     found = [_outside(name, columns, encoder) for name in read]
@@ -205,7 +208,7 @@ def _outside(
     key = f"{name} (days)" if how["kind"] == DATES else name
     values = columns[key]
     is_new, is_gap = _encoder(encoder).new_values(columns, key)
-    filled = "taken as an unknown category" if how["kind"] == TEXTS else "filled in with the mean"
+    filled = "predicted as a mixture over those of similar rows"
     lines = [f"{name}: {_count(is_gap)} without a value, as none was in training, {filled}"] if is_gap.any() else []
     if how["kind"] == TEXTS:
         words = f"{name}: {_count(is_new)} of a category unknown in training, such as"
@@ -251,10 +254,14 @@ def _constants(columns: "pd.DataFrame") -> list[str]:
     ]
 
 
-def _gaps(columns: "pd.DataFrame") -> list[str]:
-    """Return a line for each column with missing values in these rows."""
+def _gaps(columns: "pd.DataFrame", num_left_out: int) -> list[str]:
+    """Return a line for each column with missing values in these rows, or one on the rows that are left out."""
     from pandas.api import types
 
+    if num_left_out:
+        names = ", ".join(repr(str(name)) for name in columns if columns[name].isna().any())
+        rows, where = counted(num_left_out, "row"), f"{num_left_out:,} of {counted(len(columns), 'row')} to train on"
+        return [f"{rows} without a value of {names}: left out of the fit, {where}"]
     lines = []
     for name in map(str, columns):
         count = int(columns[name].isna().sum())
@@ -285,18 +292,23 @@ def _copies(table: Table) -> Tensor:
     return same_marks(torch.from_numpy(marks.to_numpy(copy=True).view(np.int64)))
 
 
-def _learned(inputs: Inputs, rows: Tensor, categories: str, missing: str) -> dict[str, Any]:
-    """Return the encoder that these rows teach."""
-    from pyrobnn._core.columns import Encoder
+def _learned(
+    table: Table, rows: Tensor, categories: str, missing: str
+) -> tuple[dict[str, Any], Donors | None, np.ndarray]:
+    """Return the encoder that these rows teach, donors for rows that lack values, and which of the rows to fit."""
+    from pyrobnn.data.gaps import Rows, learn
 
-    train = inputs.columns.iloc[rows.numpy()]
-    read = learned_reading(train, inputs.how)
+    train = table.inputs.columns.iloc[rows.numpy()]
+    read = learned_reading(train, table.inputs.how)
     columns = expanded(train, read)
     for name, how in read.items():
         present = columns[f"{name} (days)" if how["kind"] == DATES else name].dropna()
         if how["kind"] != TEXTS and len(present):
             how.update(_range(np.sort(present.to_numpy())))
-    return dataclasses.asdict(Encoder.learn(columns, categories, missing, read=read))
+    targets, has_classes = np.asarray(table.target.values)[rows.numpy()], table.target.task == "classification"
+    examples = Rows(columns, targets, read=read)
+    encoder, donors, kept = learn(examples, categories=categories, missing=missing, has_classes=has_classes)
+    return dataclasses.asdict(encoder), donors, kept
 
 
 def _range(ordered: np.ndarray) -> dict[str, list[float]]:

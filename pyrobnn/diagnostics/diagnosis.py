@@ -194,7 +194,7 @@ def _case(
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
         few = max(_DRAWS_OF_STEPS, len(members_of(posterior)))
         prediction = posterior.predict(x, num_draws=few, seed=seed)
-    held_out, baselines = None if test is None else Data(x, y), fit_baselines(posterior.bnn, train)
+    held_out, baselines = None if test is None else Data(x, y, donors=every.donors), fit_baselines(posterior.bnn, train)
     return _Case(Fitted(posterior, train.y), train, held_out, y, every.y, prediction, baselines, seed, class_names)
 
 

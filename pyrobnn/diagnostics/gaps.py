@@ -19,14 +19,14 @@ def gap_findings(
 ) -> list[Finding]:
     """Warn of columns without whose value intervals hold too few targets, by the binomial distribution.
 
-    A mean in the place of a gap is as narrow as a value, and complete rows, which are most, hide that in the coverage
-    of all rows.
+    A mean in the place of a gap is as narrow as a value, and values of similar rows are wrong where other values are
+    missing. Complete rows, which are most, hide that in the coverage of all rows.
 
     Args:
         prediction: predictions of the rows held out.
         y: their targets, (N,) or (N, K).
-        x: their inputs, (N, columns) where rows belong to a table.
-        names: names of the columns; one that begins with `MARK` has 1 where another column has a gap.
+        x: their inputs, (N, columns) where rows belong to a table, with NaN in gaps that have donors.
+        names: names of the columns; one that begins with `MARK` has 1 where a mean stands in a gap of another.
         level: the chance of a warning for a fit that is right, over all columns.
         seed: of the ranks of counts.
         fit: the fit, for remedies.
@@ -35,7 +35,8 @@ def gap_findings(
 
     if not isinstance(x, Tensor) or x.ndim != 2 or not prediction.has_quantiles:
         return []
-    marks = {name.removeprefix(MARK): x[:, at] > 0.5 for at, name in enumerate(names) if name.startswith(MARK)}
+    means = {name.removeprefix(MARK): x[:, at] > 0.5 for at, name in enumerate(names) if name.startswith(MARK)}
+    marks = means | {name: gap for name, gap in zip(names, x.isnan().T, strict=True) if bool(gap.any())}
     is_inside = ((pit(prediction, y, seed=seed).double() - 0.5).abs() <= _INSIDE / 2).reshape(len(y), -1).cpu()
     found = []
     for name, is_gap in marks.items():
@@ -43,10 +44,12 @@ def gap_findings(
         if float(binom.cdf(held, num, _INSIDE)) >= level / len(marks):
             continue
         where = f"too narrow where {name!r} is missing"
-        text = (
-            f"The predictions are {where}: intervals of {_INSIDE:.0%} hold {held} of {num} such targets. A mean stands "
-            "in each gap, and the fit is as sure of it as of a value."
+        why = (
+            "A mean stands in each gap, and the fit is as sure of it as of a value."
+            if name in means
+            else "Values of similar rows stand in each gap: those that are missing may be others."
         )
+        text = f"The predictions are {where}: intervals of {_INSIDE:.0%} hold {held} of {num} such targets. {why}"
         fill = Remedy(f"fill the gaps of {name!r} from what you know, or leave these rows or the column out")
         remedies = (*open_to(fit, (varying_noise,)), fill)
         found.append(Finding("gaps", "warning", text, remedies=remedies, plain=f"its predictions are {where}"))

@@ -1,7 +1,7 @@
 """Common parts of the estimators: parameters with nested names, checked inputs, fitting, and pickling."""
 
 import sys
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -27,8 +27,8 @@ from pyrobnn._core.table_cells import expanded, learned_reading
 from pyrobnn._core.tables import Task
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
+from pyrobnn.data.gaps import Rows, learn
 from pyrobnn.data.in_memory import Data
-from pyrobnn.estimators.gaps import Rows, are_strange, complete_rows, inputs_of, learned, score, values_of
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, holds_chains, joined, require_learning_on, require_moments
@@ -41,7 +41,6 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.posterior.unknown import predict_known
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.verdict.comparison import tell
 
@@ -188,36 +187,25 @@ class AbstractBNN(BaseEstimator):
         """Train on examples: anew, or from the posterior so far; `learns_on` if others follow."""
         check_count(self.num_draws, "num_draws")
         rows = self._rows(X, y, sample_weight, reset=reset, classes=classes)
-        is_whole = None
-        if reset and not learns_on and self.missing == "impute":
-            is_whole = complete_rows(rows, self.categories, has_classes=self.TASK == "classification")
-        if is_whole is None:
-            return self._fit_rows(rows, reset=reset, learns_on=learns_on)
-        others = rows.where(~is_whole)
-        self._fit_rows(rows.where(is_whole), left_out=others.table)
-        found = self._predict_rows(inputs_of(others.table, self.encoder_, self._values))
-        if are_strange(found, others):
-            fitted = self.__dict__.copy()
-            self._fit_rows(rows)
-            now = self._predict_rows(inputs_of(others.table, self.encoder_, self._values))
-            if score(now, others) <= score(found, others):
-                self.__dict__.update(fitted)
-        return self
-
-    def _fit_rows(
-        self, rows: Rows, *, reset: bool = True, learns_on: bool = False, left_out: pd.DataFrame | None = None
-    ) -> Any:
-        """Train on checked rows; those with missing values may be left out."""
         if reset:
-            self.encoder_ = replace(learned(rows, self.categories, self.missing, left_out), read=self._read)
-            self._values = values_of(rows, self.encoder_)
+            self.encoder_, self._donors, kept = learn(
+                rows,
+                categories=self.categories,
+                missing=self.missing,
+                has_classes=self.TASK == "classification",
+                leaves_out=not learns_on,
+            )
+            rows = rows.where(kept)
         examples = Data(
             self.encoder_.matrix(rows.table),
             rows.targets,
             weights=rows.weights,
             standardize=bool(self.standardize),
             feature_names=[*self.encoder_.get_feature_names_out()],
+            donors=self._donors,
         )
+        if not reset:
+            examples = examples.complete
         if self._kept is not None and learns_on and not reset:
             examples, reset = joined(self._kept, examples), True
         if reset:
@@ -287,7 +275,7 @@ class AbstractBNN(BaseEstimator):
         table, y = self._checked(X, y, reset=reset)
         targets = self._check_targets(y, reset=reset, classes=classes)
         weights = self._weights(y, sample_weight)
-        rows = Rows(table, targets, weights)
+        rows = Rows(table, targets, weights, self._read)
         return rows if weights is None else rows.where(weights > 0)
 
     def _checked(self, X: Any, y: Any = "no_validation", *, reset: bool) -> tuple[pd.DataFrame, Any]:
@@ -348,11 +336,11 @@ class AbstractBNN(BaseEstimator):
 
     def _inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "posterior_")
-        return inputs_of(self._checked(X, reset=False)[0], self.encoder_, self._values)
+        return self.encoder_.matrix(self._checked(X, reset=False)[0])
 
     def _predict_rows(self, inputs: np.ndarray) -> Prediction:
-        categories = self.encoder_.onehot()
-        return predict_known(self.posterior_, inputs, categories, self._values, num_draws=int(self.num_draws))
+        predicted: Prediction = self.posterior_.predict(inputs, num_draws=int(self.num_draws))
+        return predicted
 
     def _predict_blocks(self, X: Any, read: Any) -> list[Any]:
         """Apply `read` to the predictions of consecutive blocks of rows; memory is bounded."""
@@ -383,6 +371,7 @@ class AbstractBNN(BaseEstimator):
         super().__setstate__(state)
         if isinstance(self.__dict__.get("posterior_"), dict):
             self.posterior_ = unpack(state["posterior_"], self.net)
+            self.posterior_.donors = self._donors
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: missing values are taken only if they are imputed."""

@@ -40,8 +40,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         num_draws: number of posterior draws to predict with.
         standardize: whether inputs and real targets are centred and scaled.
         categories: how columns of text and categories become numbers, "onehot" or "ordinal".
-        missing: "raise" refuses missing values, "impute" takes a mixture over the values of
-            other rows, or means with indicator columns where missing values tell of the target.
+        missing: "raise" refuses missing values, "impute" leaves few such rows out and predicts mixtures over values
+            of similar rows; means with indicator columns stand where gaps are many or tell of the target.
         random_state: seed, as in scikit-learn: an integer, None or a `RandomState`.
         device: "cpu", "cuda", ..., or "auto".
         engine: as in `pyrobnn.fit`.

@@ -172,6 +172,7 @@ def fit(
 def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     """Do the work of `fit`: no word on the result, and an interrupt goes through."""
     method = _checked(method, data)
+    _require_complete(data)
     check_offered(method, run)
     likelihood = bnn.settings["likelihood"]
     bnn = bnn if run.start is None else model_of(run.start, bnn)
@@ -192,6 +193,15 @@ def _checked(method: Any, data: Any) -> Any:
     return Automatic() if method is None else checked_method(method, data)
 
 
+def _require_complete(data: Any) -> None:
+    """Refuse rows that lack values."""
+    if isinstance(data, Data) and len(data.complete) < len(data):
+        raise InputError(
+            f"{len(data) - len(data.complete)} of {len(data)} rows lack values, which predictions take from others "
+            "and a fit does not: pass `data.complete`, or the training part of `Dataset.split`."
+        )
+
+
 def _note(closed: Measured, data: Any, posterior: Any, run: Run, likelihood: Any) -> None:
     """Note in the record of a posterior which scales of the given model were measured, and how, and a few rows."""
     if closed.record is not None:
@@ -202,6 +212,7 @@ def _note(closed: Measured, data: Any, posterior: Any, run: Run, likelihood: Any
         before = None if run.start is None else run.start.record.measured
         for one in (posterior, *members_of(posterior)):
             one.record = dataclasses.replace(one.record, measured=found or before)
+            one.donors = data.donors if isinstance(data, Data) else None
     earlier = [] if run.start is None else run.start.record.marks
     if isinstance(data, Data) and earlier is not None:
         posterior.record = dataclasses.replace(posterior.record, marks=kept_marks(data, earlier))

@@ -20,6 +20,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import Predictor
 from pyrobnn.posterior.record import FitRecord, Fitted
+from pyrobnn.posterior.stand_ins import over_donors
 
 
 class Mixture(Fitted):
@@ -131,6 +132,7 @@ class Mixture(Fitted):
         return {name: torch.stack([mean[name] for mean in means]).mean(0) for name in means[0]}
 
     @batch_by_batch
+    @over_donors
     def predict(
         self,
         x: Any,

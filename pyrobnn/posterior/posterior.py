@@ -33,6 +33,7 @@ from pyrobnn.posterior.output_draws import output_draws
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
 from pyrobnn.posterior.record import FitRecord, Fitted
+from pyrobnn.posterior.stand_ins import over_donors
 from pyrobnn.posterior.tangent import Tangent
 
 _DRAWS_FOR_MEAN = 1000
@@ -212,6 +213,7 @@ class Posterior(Fitted):
         return {name: torch.stack([part[name] for part in sums]).sum(0) / _DRAWS_FOR_MEAN for name in sums[0]}
 
     @batch_by_batch
+    @over_donors
     @under(plain_tensors)
     def predict(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 import pydantic
 
 from pyrobnn._core.settings import FrozenDict
+from pyrobnn.data.donors import Donors
 
 Table = dict[str, Any]
 
@@ -307,9 +308,11 @@ class Fitted:
 
     Attributes:
         record: how it was inferred.
+        donors: rows whose values stand for those that others lack, in predictions; `save` leaves them out.
     """
 
     record: FitRecord
+    donors: Donors | None = None
 
     @property
     def info(self) -> Info:

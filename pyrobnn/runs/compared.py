@@ -139,7 +139,9 @@ def _prepare(folder: Path) -> Prepared:
 
 
 def _predict(folder: Path, prepared: Prepared) -> Prediction:
-    return load(folder / "posterior").predict(prepared.test.x, num_draws=prepared.spec.predict.num_draws)
+    posterior = load(folder / "posterior")
+    posterior.donors = prepared.train.donors
+    return posterior.predict(prepared.test.x, num_draws=prepared.spec.predict.num_draws)
 
 
 def _settings_of(prepared: Prepared) -> dict[str, Any]:

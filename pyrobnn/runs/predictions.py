@@ -10,7 +10,7 @@ import pandas as pd
 from pyrobnn._core.counts import counted
 from pyrobnn._core.waiting import waiting
 from pyrobnn.datasets.table import load_rows
-from pyrobnn.posterior.unknown import predict_known
+from pyrobnn.runs.donor_files import read_donors
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.storage.load import load
@@ -28,8 +28,8 @@ def predict_table(
 
     Args:
         run_dir: a run folder.
-        table: a file with the feature columns of the training data; other columns are ignored. An unknown category is
-            predicted as a mixture of the known ones, by their shares in training.
+        table: a file with the feature columns of the training data; other columns are ignored. A row with an unknown
+            category, or without a value, is predicted as a mixture over those of similar rows in training.
         on_note: called with a line on each assumption about the file, and on each column with values outside of what
             was learned: unknown categories, numbers beyond the range of training.
 
@@ -53,7 +53,9 @@ def predict_table(
     spec = RunSpec.from_toml(folder / "spec.toml")
     outside = {} if rows.outside is None else {"outside": rows.outside}
     with waiting(f"predicting {counted(len(rows.x), 'row')}", after=1.0):
-        prediction = predict_known(load(folder / "posterior"), rows.x, rows.onehot, num_draws=spec.predict.num_draws)
+        posterior = load(folder / "posterior")
+        posterior.donors = read_donors(folder, rows.onehot)
+        prediction = posterior.predict(rows.x, num_draws=spec.predict.num_draws)
         frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
     name = spec.data.id if spec.data.id in rows.frame else None
     names = range(1, len(frame) + 1) if name is None else rows.frame[name]

@@ -26,6 +26,7 @@ from pyrobnn.inference.training.interrupts import Interrupted
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.runs.donor_files import write_donors
 from pyrobnn.runs.manifest import make_manifest
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
@@ -79,7 +80,8 @@ def run(
     """Fit a spec, score the fit on the test part, and write the run folder.
 
     The folder has spec.toml (the spec with all defaults filled in), metrics.json, diagnosis.json, posterior/,
-    posterior.nc (for ArviZ), figures/, report.html and manifest.json. It appears with spec, posterior and manifest in
+    posterior.nc (for ArviZ), figures/, report.html and manifest.json, of a table with text or gaps also
+    donors.safetensors. It appears with spec, posterior and manifest in
     it. The other files are added in turn; if a file fails, the fit stays.
     While an SVI fit runs, a folder of the same name with the ending ".unfinished" has spec and
     checkpoint, for `resume` after an interruption. The same spec gives the same metrics.json and
@@ -146,7 +148,9 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
         raise InputError(f"{path} is complete: there is nothing to go on with.")
     prepared = RunSpec.from_toml(path / "spec.toml").prepare()
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    return _judge(prepared, load(path / "posterior"), path, manifest, progress=progress)
+    posterior = load(path / "posterior")
+    posterior.donors = prepared.train.donors
+    return _judge(prepared, posterior, path, manifest, progress=progress)
 
 
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
@@ -162,6 +166,7 @@ def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, over
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
         _write_json(folder / "manifest.json", manifest)
         save(posterior, folder / "posterior")
+        write_donors(prepared.train.donors, folder)
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
     if interrupt is not None:
         raise KeyboardInterrupt(f"{interrupt.warning} It is kept in {path}; `{go_on(path)}` scores it.")

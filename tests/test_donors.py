@@ -1,0 +1,170 @@
+"""Rows that lack values: donors against conditional distributions that are known, and what predictions make of them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn._core.columns import as_table
+from pyrobnn._core.errors import InputError
+from pyrobnn.data.donors import Donors
+from pyrobnn.data.gaps import Rows, learn
+from pyrobnn.runs.overrides import apply_overrides
+from pyrobnn.runs.predictions import predict_table
+from pyrobnn.runs.run import run
+from pyrobnn.runs.spec import RunSpec
+
+
+def normals(rho, num=2000, seed=0):
+    """Two correlated columns, and one of noise."""
+    x = torch.randn(num, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    x[:, 1] = rho * x[:, 0] + (1 - rho**2) ** 0.5 * x[:, 1]
+    return x
+
+
+def donors_of(rows, categories=()):
+    return Donors.of(rows, torch.ones(len(rows)).double(), categories)
+
+
+def moments(donors, x, column):
+    values, shares = donors.stand_ins(x)
+    mean = (shares * values[..., column]).sum(0)
+    return mean, (shares * (values[..., column] - mean).square()).sum(0)
+
+
+def test_the_values_have_the_conditional_mean_and_variance():
+    """Of normals: rho x and 1 - rho^2. Within one standard deviation of the errors lie 250 of 2000 rows at least."""
+    rows = torch.tensor([[0.5, torch.nan, 0.0], [-1.0, torch.nan, 1.0]]).double()
+    mean, variance = moments(donors_of(normals(0.8)), rows, 1)
+    np.testing.assert_allclose(mean, [0.4, -0.8], atol=4 * 0.6 / 250**0.5)
+    np.testing.assert_allclose(variance, 0.36, rtol=4 * (2 / 250) ** 0.5)
+
+
+def test_independent_columns_have_the_quantiles_of_all_rows():
+    x = normals(0.0)
+    values, shares = donors_of(x).stand_ins(torch.tensor([[0.5, torch.nan, 0.0]]).double())
+    levels = (np.arange(32) + 0.5) / 32
+    quantiles = np.quantile(x[:, 1], levels, method="inverted_cdf")
+    np.testing.assert_allclose(values[:, 0, 1].sort().values, quantiles, atol=4 / 1999)  # of 1999 rows, each left out
+    assert shares.unique().tolist() == [1 / 32]
+    weights = torch.arange(2000.0).double()
+    mean, _ = moments(Donors(x[:, 1:].sort(0).values, weights), torch.full((1, 2), torch.nan).double(), 0)
+    assert float(mean) == pytest.approx(float(weights @ x[:, 1].sort().values / weights.sum()), abs=0.05)
+
+
+@pytest.mark.parametrize("curve", [lambda a, b: a * b, lambda a, b: a.square()], ids=["product", "square"])
+def test_what_depends_on_squares_and_products_is_found(curve):
+    x = normals(0.0, 500)
+    x[:, 2] = curve(x[:, 0], x[:, 1]) + 0.1 * x[:, 2]
+    new = normals(0.0, 50, seed=1)
+    true = curve(new[:, 0], new[:, 1])
+    new[:, 2] = torch.nan
+    mean, variance = moments(donors_of(x), new, 2)
+    assert float((mean - true).abs().median()) < 0.05  # a half of the standard deviation that the truth leaves
+    assert 0.003 < float(variance.median()) < 0.03
+
+
+def test_several_values_come_from_the_same_row_and_are_as_of_one_gap_where_columns_are_copies():
+    x = normals(0.5, 200)
+    x[:, 2] = -x[:, 1]
+    values, shares = donors_of(x).stand_ins(torch.tensor([[0.5, torch.nan, torch.nan]]).double())
+    used = shares[:, 0] > 0
+    assert torch.equal(values[used, 0, 2], -values[used, 0, 1])
+
+
+def test_shares_of_categories_follow_from_the_other_columns():
+    """Below 0 there are nine of a for one of b, and above as many the other way; plain shares would be a half."""
+    x = torch.linspace(-1, 1, 400).double()
+    is_a = (torch.arange(400) % 10 > 0) == (x < 0)
+    rows = torch.stack([x, is_a.double(), (~is_a).double()], 1)
+    mean, _ = moments(donors_of(rows, [[1, 2]]), torch.tensor([[-0.5, 0, 0], [0.5, 0, 0]]).double(), 1)
+    np.testing.assert_allclose(mean, [0.9, 0.1], atol=0.12)
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_gaps_at_random_leave_rows_out_and_gaps_that_tell_of_the_target_keep_them(classes):
+    """The target is a curve, which the regression does not have: of 60 tables, three standard errors, at most two."""
+
+    def kept(seed, *, tells):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(300, 3))
+        x[:, 1] += x[:, 0]
+        y = np.sin(2 * x[:, 0]) + x[:, 1] + 0.3 * rng.normal(size=300)
+        gone = rng.random(300) < 0.12
+        if tells:
+            y[gone] += 1.5
+        x[gone, 0] = np.nan
+        y = (y > 0).astype(np.int64) if classes else y
+        return learn(Rows(as_table(x)[0], y), categories="onehot", missing="impute", has_classes=classes).kept.all()
+
+    assert sum(kept(seed, tells=False) for seed in range(60)) <= 2
+    assert sum(kept(seed, tells=True) for seed in range(20)) >= 15
+
+
+def table(num=160):
+    rng = np.random.default_rng(3)
+    a = rng.normal(size=num)
+    b, kind = a + 0.3 * rng.normal(size=num), np.where(a > 0, "high", "low")
+    y = 2 * a + b + (kind == "high") + 0.2 * rng.normal(size=num)
+    frame = pd.DataFrame({"a": a, "b": b, "kind": kind, "y": y})
+    frame["a"] = frame["a"].mask(rng.random(num) < 0.15)
+    frame["kind"] = frame["kind"].mask(rng.random(num) < 0.05)
+    return frame
+
+
+def test_a_row_is_the_mixture_over_its_donors_and_others_stay_as_they_are():
+    data = table()
+    model = bnn.BNNRegressor(bnn.MLP(hidden=()), guide="map", steps=200, missing="impute", random_state=0)
+    model.fit(data.drop(columns="y"), data["y"])
+    assert model.posterior_.record.num_data == len(data.dropna())
+    row = torch.tensor([[np.nan, 0.4, 1.0, 0.0]]).double()
+    values, shares = model._donors.stand_ins(row)
+    each = model.posterior_.predict(values[:, 0]).mean.double()
+    found = model.predict_dist(pd.DataFrame({"a": [np.nan, 0.1], "b": [0.4, 0.2], "kind": ["high", "low"]}))
+    assert float(found.mean[0]) == pytest.approx(
+        float(shares[:, 0] @ each), abs=3 / 500 * float(each.max() - each.min())
+    )
+    assert float(found.epistemic_std[0]) == pytest.approx(float(each.std(correction=0)), rel=0.03)
+    alone = model.posterior_.predict(torch.tensor([[0.1, 0.2, 0.0, 1.0]]).double())
+    assert float(found.std[1]) == pytest.approx(float(alone.std), rel=1e-6)
+
+
+def test_data_with_gaps_are_predicted_and_not_fitted(tmp_path):
+    table().to_csv(tmp_path / "t.csv", index=False)
+    dataset = bnn.datasets.load_table(tmp_path / "t.csv", "y", missing="impute")
+    train, test = dataset.split(0)
+    assert not train.x.isnan().any()
+    assert test.x.isnan().any()
+    model = bnn.BNN(bnn.MLP(4, [], 1))
+    with pytest.raises(InputError, match="of 160 rows lack values.* pass `data.complete`"):
+        model.fit(dataset.data, steps=2, progress=False)
+    posterior = model.fit(train, guide="map", steps=2, seed=0, progress=False)
+    assert bool(posterior.predict(test.x).mean.isfinite().all())
+    with pytest.raises(InputError, match="`x` must be finite"):
+        bnn.load(posterior.save(tmp_path / "saved")).predict(test.x)
+    with pytest.raises(InputError, match="All of 1 rows lack values"):
+        len(bnn.Data([[np.nan, 1.0]], [0.0], donors=donors_of(torch.zeros(2, 2).double())).complete)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_scores_and_predicts_rows_with_gaps_as_its_posterior_does(tmp_path):
+    table().to_csv(tmp_path / "t.csv", index=False)
+    table().tail(30).drop(columns="y").to_csv(tmp_path / "new.csv", index=False)
+    tables = {"data": {"path": str(tmp_path / "t.csv"), "target": "y", "missing": "impute"}}
+    changes = ["net.hidden=[]", "fit.type=svi", "fit.steps=300", "fit.lr=0.05", "guide.type=laplace"]
+    result = run(RunSpec.from_dict(apply_overrides(tables, changes)), tmp_path / "run", progress=False)
+    assert "missingindicator_a" not in result.train.feature_names
+    assert len(result.train) + len(result.test) < 160
+    gaps = result.test.x.isnan().any(1)
+    prediction = result.posterior.predict(result.test.x)
+    assert float(prediction.std[gaps].min()) > 1.3 * float(prediction.std[~gaps].median())
+    assert result.scores["rmse"].value == pytest.approx(float((prediction.mean - result.test.y).square().mean().sqrt()))
+    rows = predict_table(tmp_path / "run", tmp_path / "new.csv")
+    new = bnn.datasets.load_features(tmp_path / "new.csv", (), encoder=result_encoder(tmp_path))
+    np.testing.assert_allclose(rows["mean"], result.posterior.predict(new).mean, rtol=1e-6)
+
+
+def result_encoder(folder):
+    return bnn.datasets.load_table(folder / "t.csv", "y", missing="impute").encoder
