@@ -241,8 +241,12 @@ def test_remedies_are_options_that_the_command_line_takes():
     calls = [call for text in sources for call in re.findall(r"\bchange\(([^)]*)\)", text)]
     calls += [call for text in sources for call in re.findall(r"\(((?:\"[a-z_.]+=[^\"{]+\",? ?)+)\)", text)]
     changes = [settings for call in calls if (settings := re.findall(r"['\"]([a-z_.]+=[^'\"{]+)['\"]", call))]
-    assert ["likelihood.type=gaussian", "likelihood.scale=heteroscedastic"] in changes
+    assert ["likelihood.scale=tuned"] in changes
     assert len(changes) >= 18
+    numbers = {"scale": ("gaussian", "laplace", "student_t"), "log_scale": ("log_normal",), "dispersion": ("gamma",)}
+    changes += [
+        [f"likelihood.type={name}", f"likelihood.{key}=heteroscedastic"] for key in numbers for name in numbers[key]
+    ]
     for settings in changes:
         section, _, name = settings[0].partition("=")[0].partition(".")
         method = [f"fit.type={METHODS.get(name, 'nuts')}"] if section == "fit" and name != "type" else []

@@ -320,3 +320,26 @@ def test_tables_without_outliers_pay_nothing_for_a_student_t(monkeypatch):
     assert chosen(x, with_outliers(200, 0.0)[1]).gain is None
     with pytest.raises(TypeError):
         chosen(x, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num", "seed"), [(60, 0), (150, 1), (1000, 2)])
+def test_noise_that_is_an_output_is_fitted_for_as_long_as_rows_held_out_say(num, seed):
+    """Intervals of 95 % hold 92 to 99 % of 1,000 new rows, and the log score is above that of one noise for all.
+
+    60 rows tell little of the noise: there intervals may be wider, and the log score lower by .1.
+    """
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, size=(num + 1000, 2))
+    y = np.sin(2 * x[:, 0]) + x[:, 1] + np.exp(-1.5 + x[:, 1]) * rng.normal(size=len(x))
+    scores = []
+    for scale in ("heteroscedastic", "tuned"):
+        told = bnn.likelihoods.Gaussian(scale)
+        fit = bnn.BNNRegressor(likelihood=told, random_state=0).fit(x[:num], y[:num]).posterior_
+        prediction = fit.predict(x[num:])
+        scores.append(float(prediction.log_prob(torch.from_numpy(y[num:])).mean()))
+        if scale == "heteroscedastic":
+            assert isinstance(fit, bnn.Mixture)
+            low, high = (bound.numpy() for bound in prediction.interval(0.95))
+            assert 0.92 <= ((low <= y[num:]) & (y[num:] <= high)).mean() <= (1 if num == 60 else 0.99)
+    assert scores[0] > scores[1] - (0.1 if num == 60 else 0)
