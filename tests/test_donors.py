@@ -168,3 +168,66 @@ def test_a_run_scores_and_predicts_rows_with_gaps_as_its_posterior_does(tmp_path
 
 def result_encoder(folder):
     return bnn.datasets.load_table(folder / "t.csv", "y", missing="impute").encoder
+
+
+def with_gap(num=60):
+    x = normals(0.8, num)
+    y = x.sum(1)
+    new = x[:6].clone()
+    new[2, 1] = torch.nan
+    return bnn.Data(x, y, standardize=True, donors=donors_of(x.clone())), new
+
+
+def test_as_many_draws_as_were_asked_for_whether_rows_lack_values_or_not():
+    """Only points and chains of fewer draws repeat them; batches without gaps then have as many as others."""
+    data, new = with_gap()
+    model = bnn.BNN(bnn.MLP(3, [5], 1))
+    posterior = model.fit(data, steps=20, seed=0, progress=False)
+    assert posterior.predict(new, num_draws=40).num_draws == 40
+    assert posterior.predict(new, draws=posterior.draw(7)).num_draws == 7
+    points = bnn.Mixture(model.fit(data, guide="map", replicates=3, steps=20, seed=0, progress=False))
+    assert points.predict(new[:2]).num_draws == 3
+    points.donors = donors_of(torch.eye(3).double().repeat(20, 1), [[0, 1, 2]])
+    new = torch.eye(3).double().repeat(2, 1)
+    new[2] = 0  # an unknown category
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(new, new[:, 0]), batch_size=2)
+    whole, batches = points.predict(new), points.predict(loader)
+    assert batches.num_draws == whole.num_draws == 501
+    torch.testing.assert_close(batches.mean, whole.mean)
+
+
+def test_a_mixture_has_the_donors_of_its_members_and_weighs_them_alike():
+    data, new = with_gap()
+    fits = bnn.BNN(bnn.MLP(3, [5], 1)).fit(data, replicates=3, steps=20, seed=0, progress=False)
+    mixture = bnn.Mixture(fits)
+    assert mixture.donors is data.donors
+    assert mixture.predict(new, num_draws=90).num_draws == 90
+    whole = mixture.predict(new[3:], num_draws=90)
+    torch.testing.assert_close(mixture.predict(new, num_draws=90).mean[3:], whole.mean, atol=1e-5, rtol=1e-5)
+
+
+def test_later_rows_of_an_unknown_category_are_learned_from():
+    data = table().dropna()
+    x, y = data.drop(columns="y"), data["y"]
+    model = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0, missing="impute").partial_fit(x, y)
+    with pytest.warns(UserWarning, match="'new'"):
+        model.partial_fit(x.assign(kind="new")[:30], y[:30])
+    assert model.posterior_.record.num_data == 30
+    later = x.assign(a=x["a"].mask(np.arange(len(x)) < 10))
+    with pytest.warns(UserWarning, match="'a' has no value"):
+        model.partial_fit(later, y)
+    assert model.posterior_.record.num_data == len(x) - 10
+    assert model.posterior_.donors is not None
+    with pytest.warns(UserWarning, match="'a' has no value"), pytest.raises(InputError, match="All of 9 rows lack"):
+        model.partial_fit(later[:9], y[:9])
+
+
+def test_effects_of_rows_that_lack_numbers_are_those_of_the_others():
+    data, _ = with_gap()
+    posterior = bnn.BNN(bnn.MLP(3, [5], 1)).fit(data, steps=20, seed=0, progress=False)
+    x = torch.cat([data.x, data.x[:5]])
+    x[-5:, 1] = torch.nan
+    rows = bnn.Data(x, torch.cat([data.y, data.y[:5]]), donors=data.donors)
+    shown, expected = (bnn.plots.effects(posterior, each, num_draws=50).axes for each in (rows, data))
+    for axis, other in zip(shown, expected, strict=True):
+        np.testing.assert_allclose(axis.lines[0].get_xydata(), other.lines[0].get_xydata(), rtol=1e-5)

@@ -21,12 +21,14 @@ from pyrobnn._core.columns import (
     require_distinct_names,
     tell_of_new_values,
 )
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.keywords import explained_init
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.table_cells import expanded, learned_reading
 from pyrobnn._core.tables import Task
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
+from pyrobnn.data.donors import Donors
 from pyrobnn.data.gaps import Rows, learn
 from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.packing import pack, unpack
@@ -76,6 +78,7 @@ class AbstractBNN(BaseEstimator):
     engine: Any = "auto"
     verbose: Any = None
     _kept = cast("Data | None", None)
+    _donors = cast("Donors | None", None)
 
     @classmethod
     def from_spec(cls, spec: RunSpec | str | Path, **parameters: Any) -> Any:
@@ -196,16 +199,17 @@ class AbstractBNN(BaseEstimator):
                 leaves_out=not learns_on,
             )
             rows = rows.where(kept)
+        x = self.encoder_.matrix(rows.table)
+        if not (has_numbers := ~np.isnan(x).any(1)).any():
+            raise InputError(f"All of {len(x)} rows lack numbers, and a fit needs complete rows: pass others, too.")
+        rows = rows.where(has_numbers)
         examples = Data(
-            self.encoder_.matrix(rows.table),
+            x[has_numbers],
             rows.targets,
             weights=rows.weights,
             standardize=bool(self.standardize),
             feature_names=[*self.encoder_.get_feature_names_out()],
-            donors=self._donors,
         )
-        if not reset:
-            examples = examples.complete
         if self._kept is not None and learns_on and not reset:
             examples, reset = joined(self._kept, examples), True
         if reset:
@@ -239,6 +243,7 @@ class AbstractBNN(BaseEstimator):
                 self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
             else:
                 self.posterior_ = fit_on(self.posterior_, method, examples, run)
+            self.posterior_.donors = self._donors
         if reset:  # the newest rows alone may suit a constant that is bad for all
             tell(self.posterior_, examples, known=compared.complaint, progress=run.progress)
         return self

@@ -80,7 +80,6 @@ def joined(first: Data, second: Data) -> Data:
         weights=torch.cat(weights) if are_weighted else None,
         standardize=second.standardize,
         feature_names=second.feature_names,
-        donors=second.donors,
     )
 
 

@@ -210,9 +210,9 @@ def _note(closed: Measured, data: Any, posterior: Any, run: Run, likelihood: Any
     if isinstance(posterior, (Posterior, Mixture)):
         found = closed_numbers(likelihood, posterior.bnn.settings["likelihood"]) or posterior.record.measured
         before = None if run.start is None else run.start.record.measured
+        posterior.donors = data.donors if isinstance(data, Data) else None
         for one in (posterior, *members_of(posterior)):
             one.record = dataclasses.replace(one.record, measured=found or before)
-            one.donors = data.donors if isinstance(data, Data) else None
     earlier = [] if run.start is None else run.start.record.marks
     if isinstance(data, Data) and earlier is not None:
         posterior.record = dataclasses.replace(posterior.record, marks=kept_marks(data, earlier))

@@ -53,7 +53,7 @@ def effects(
     dependence; Friedman 2001). Columns that depend on each other make examples that do not occur: read such curves with
     care. The band is the spread between posterior draws. Of several targets, the first. Of classes, the probability of
     class 1 of two, else of the most frequent one, or of all others if this one makes 80 % or more. At most 100
-    examples, evenly spaced, and the first 6 columns: a title says so. Of a number with a column "missingindicator_...",
+    examples that lack no number, evenly spaced, and the first 6 columns: a title says so. Of a number with a column "missingindicator_...",
     as `load_table` makes them, the curve is over what is known, and a dot shows the mean where it is missing. Other
     columns of a group keep the values that occur together, such as the parts of a date.
 
@@ -80,6 +80,8 @@ def effects(
     x = single(data.x, "An effect")
     if x.ndim != 2:
         raise InputError(f"`effects` draws the columns of a table, got x of shape {shape_of(x)}.")
+    has_numbers = ~x.isnan().any(1)
+    x = x[has_numbers] if has_numbers.any() else x.nan_to_num()
     examples = x[np.linspace(0, len(x) - 1, min(_MOST_ROWS, len(x))).round().astype(int)]
     named = groups or with_marks(data.feature_names)
     columns = [*named.items()][:_MOST_COLUMNS]

@@ -12,6 +12,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.types import Draws
 from pyrobnn.bnn import BNN
+from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import concatenate
 from pyrobnn.guides.built import built
@@ -71,6 +72,16 @@ class Mixture(Fitted):
         for mine, theirs in ((first.x_scaler, other.x_scaler), (first.y_scaler, other.y_scaler)):
             if not (torch.equal(mine.loc, theirs.loc) and torch.equal(mine.scale, theirs.scale)):
                 raise InputError("Members of a mixture must have seen data in the same units: fit them to one Data.")
+
+    @property
+    def donors(self) -> Donors | None:
+        """Those of the members, which saw the same data."""
+        return self.members[0].donors
+
+    @donors.setter
+    def donors(self, donors: Donors | None) -> None:
+        for member in self.members:
+            member.donors = donors
 
     def __repr__(self) -> str:
         return f"Mixture({len(self)} members, {self.members[0]!r})"

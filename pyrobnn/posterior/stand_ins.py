@@ -15,8 +15,10 @@ from pyrobnn.data.given import columns_by_name
 from pyrobnn.distributions.parts import take_apart
 from pyrobnn.posterior.prediction import Prediction
 
-_FEWEST = 500
-"""Components of a mixture over values; posteriors with fewer draws, such as points, repeat them."""
+_DRAWS = 500
+"""Components of a mixture over values where nobody gave `num_draws`, and of a single draw."""
+_AT_ONCE = 2**20
+"""Rows times draws that are predicted in one call."""
 
 
 def over_donors[F: Callable[..., Prediction]](predict: F) -> F:
@@ -24,7 +26,8 @@ def over_donors[F: Callable[..., Prediction]](predict: F) -> F:
 
     A prediction for a mean, or for a category of zeros, would be as narrow as for a value. The mixture adds the
     variance between values, as epistemic. Each draw has values of one donor, by the fractions of multiples of an
-    irrational number, which keep the shares along the draws (Weyl 1916).
+    irrational number, which keep the shares along the draws (Weyl 1916). Chains and ensembles of points that have fewer
+    draws than were asked for repeat them for all rows, and single draws are repeated 500 times.
     """
 
     @functools.wraps(predict)
@@ -42,23 +45,33 @@ def over_donors[F: Callable[..., Prediction]](predict: F) -> F:
             return predict(self, x, **options)
         values, shares = donors.stand_ins(inputs[rows].double())
         plain = predict(self, inputs.double().index_copy(0, rows, values[0]), **options)
-        repeats = math.ceil(_FEWEST / plain.num_draws)
-        found, build = take_apart(plain.distribution)
-        tensors = [tensor.repeat_interleave(repeats, 0) for tensor in found]
+        wanted = _DRAWS if plain.num_draws == 1 else options.get("num_draws", _DRAWS)
+        repeats = 1 if options.get("draws") is not None else math.ceil(wanted / plain.num_draws)
+        mixture = repeated(plain, repeats)
+        tensors, build = take_apart(mixture.distribution)
+        tensors = [tensor.clone() for tensor in tensors]
         draws = torch.arange(plain.num_draws).repeat_interleave(repeats)
         which = _drawn(shares, len(draws))
-        for number in range(1, len(values)):
-            some = (which == number).any(0).nonzero()[:, 0]
-            if not len(some):
-                continue
-            parts, _ = take_apart(predict(self, values[number, some], **options).distribution)
-            at, row = (which[:, some] == number).nonzero(as_tuple=True)
+        is_drawn = torch.stack([(which == number).any(0) for number in range(len(values))])
+        is_drawn[0] = False  # the plain prediction has the first value
+        size = max(1, _AT_ONCE // plain.num_draws)
+        for number, lacking in (block.T for block in is_drawn.nonzero().split(size) if len(block)):
+            parts, _ = take_apart(predict(self, values[number, lacking], **options).distribution)
+            at, pair = (which[:, lacking] == number).nonzero(as_tuple=True)
             for tensor, part in zip(tensors, parts, strict=True):
                 place = tensor.device
-                tensor[at.to(place), rows[some[row]].to(place)] = part[draws[at].to(place), row.to(place)]
+                tensor[at.to(place), rows[lacking[pair]].to(place)] = part[draws[at].to(place), pair.to(place)]
         return Prediction(build(tensors), plain.scaler)
 
     return cast(F, predict_all)
+
+
+def repeated(prediction: Prediction, times: int) -> Prediction:
+    """Return the same mixture with each of its draws so many times."""
+    if times == 1:
+        return prediction
+    tensors, build = take_apart(prediction.distribution)
+    return Prediction(build([tensor.repeat_interleave(times, 0) for tensor in tensors]), prediction.scaler)
 
 
 def _drawn(shares: Tensor, count: int) -> Tensor:
