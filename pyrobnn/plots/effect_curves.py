@@ -53,9 +53,9 @@ def effects(
     dependence; Friedman 2001). Columns that depend on each other make examples that do not occur: read such curves with
     care. The band is the spread between posterior draws. Of several targets, the first. Of classes, the probability of
     class 1 of two, else of the most frequent one, or of all others if this one makes 80 % or more. At most 100
-    examples that lack no number, evenly spaced, and the first 6 columns: a title says so. Of a number with a column "missingindicator_...",
-    as `load_table` makes them, the curve is over what is known, and a dot shows the mean where it is missing. Other
-    columns of a group keep the values that occur together, such as the parts of a date.
+    examples that lack no number, evenly spaced, and the first 6 columns: a title says so. Of a number with a column
+    "missingindicator_...", as `load_table` makes them, the curve is over what is known, and a dot shows the mean where
+    it is missing. Other columns of a group keep the values that occur together, such as the parts of a date.
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).

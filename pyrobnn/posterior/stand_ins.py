@@ -15,8 +15,8 @@ from pyrobnn.data.given import columns_by_name
 from pyrobnn.distributions.parts import take_apart
 from pyrobnn.posterior.prediction import Prediction
 
-_DRAWS = 500
-"""Components of a mixture over values where nobody gave `num_draws`, and of a single draw."""
+_FEWEST = 500
+"""Components of a mixture over values."""
 _AT_ONCE = 2**20
 """Rows times draws that are predicted in one call."""
 
@@ -26,8 +26,8 @@ def over_donors[F: Callable[..., Prediction]](predict: F) -> F:
 
     A prediction for a mean, or for a category of zeros, would be as narrow as for a value. The mixture adds the
     variance between values, as epistemic. Each draw has values of one donor, by the fractions of multiples of an
-    irrational number, which keep the shares along the draws (Weyl 1916). Chains and ensembles of points that have fewer
-    draws than were asked for repeat them for all rows, and single draws are repeated 500 times.
+    irrational number, which keep the shares along the draws (Weyl 1916). Fewer than 500 draws are repeated, for all rows,
+    unless they were given.
     """
 
     @functools.wraps(predict)
@@ -45,8 +45,7 @@ def over_donors[F: Callable[..., Prediction]](predict: F) -> F:
             return predict(self, x, **options)
         values, shares = donors.stand_ins(inputs[rows].double())
         plain = predict(self, inputs.double().index_copy(0, rows, values[0]), **options)
-        wanted = _DRAWS if plain.num_draws == 1 else options.get("num_draws", _DRAWS)
-        repeats = 1 if options.get("draws") is not None else math.ceil(wanted / plain.num_draws)
+        repeats = 1 if options.get("draws") is not None else math.ceil(_FEWEST / plain.num_draws)
         mixture = repeated(plain, repeats)
         tensors, build = take_apart(mixture.distribution)
         tensors = [tensor.clone() for tensor in tensors]
