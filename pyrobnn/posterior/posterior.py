@@ -231,7 +231,7 @@ class Posterior(Fitted):
         Args:
             x: inputs with the same columns as in training, or a loader of them, whose targets are left aside.
             num_draws: number of posterior draws S in the mixture. Chains that store fewer give each stored draw once,
-                and points one. Where a row lacks values, fewer than 500 are repeated (`donors`).
+                and fewer than 500 are repeated where a row lacks values (`donors`).
                 Linearised predictions of a Gaussian of curvature draw the outputs directly where all draws of the
                 weights would be more than 2^25 numbers, and N x outputs is below S: they are joint over these inputs,
                 and independent of those of other calls.

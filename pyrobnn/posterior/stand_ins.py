@@ -26,8 +26,8 @@ def over_donors[F: Callable[..., Prediction]](predict: F) -> F:
 
     A prediction for a mean, or for a category of zeros, would be as narrow as for a value. The mixture adds the
     variance between values, as epistemic. Each draw has values of one donor, by the fractions of multiples of an
-    irrational number, which keep the shares along the draws (Weyl 1916). Fewer than 500 draws are repeated, for all rows,
-    unless they were given.
+    irrational number, which keep the shares along the draws (Weyl 1916). Fewer than 500 draws are repeated, for all
+    rows, unless they were given.
     """
 
     @functools.wraps(predict)
