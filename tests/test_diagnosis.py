@@ -14,6 +14,7 @@ from pyrobnn.diagnostics.classes import never_predicted, ranks_better
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.inputs import Directions
+from pyrobnn.diagnostics.outliers import of_outliers
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import StudentT
@@ -804,3 +805,17 @@ def test_the_advice_on_errors_along_an_input_mends_them():
     assert found.next_step.settings == ("net.hidden=[50]",)
     assert "'c' is far from its median" in found.verdict
     assert diagnosed(y, [50], "gaussian", 1, short).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("warned", "num", "kind"),
+    [(["surprise"], 8, "note"), (["surprise"], 2, "warning"), (["surprise", "coverage"], 8, "warning")],
+)
+def test_outliers_beyond_heavy_tails_are_noted_where_all_else_is_right(warned, num, kind):
+    names = ("bias", "spread", "coverage", "surprise")
+    findings = [Finding(name, "warning" if name in warned else "fine", name) for name in names]
+    away = torch.linspace(-0.48, 0.48, 100).double()
+    away[:num] = 0.4999
+    (found,) = (one for one in of_outliers(findings, away) if one.name == "surprise")
+    assert found.kind == kind
+    assert ("8 of 100 targets are outliers" in found.text) == (kind == "note")

@@ -14,8 +14,8 @@ _RARE = 0.2
 """Share of the labels up to which a class is rare."""
 _NORMAL = 1.96
 """Standard deviations that hold 95 % of a normal distribution."""
-_SURE = 0.01
-"""The p-value below which an order is better than guessing."""
+_SURE = 0.05
+"""The p-value below which an order may be better than guessing, so that a fit is not called of no use."""
 
 
 def rarest_class(y: Tensor) -> tuple[int, bool]:

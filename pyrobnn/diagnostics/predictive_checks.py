@@ -21,6 +21,7 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics.findings import WEAK, Finding
 from pyrobnn.diagnostics.inputs import Directions, input_finding, ranks
+from pyrobnn.diagnostics.outliers import of_outliers
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import errors_and_uncertainty
 from pyrobnn.metrics.ranking import area_under_risk, relative
@@ -198,6 +199,8 @@ def predictive_findings(
     found = (_Statistic(name, value, np.array([each[name] for each in repeated])) for name, value in values.items())
     p_values = ((statistic, _p_value(statistic, prediction, targets.numel())) for statistic in found)
     findings = [_finding(each, p_value, _LEVELS.get(each.name, level), fit) for each, p_value in p_values]
+    if away is not None and fit is not None and fit.likelihood == "student_t":
+        findings = of_outliers(findings, away[0])
     if away is not None and directions is not None and directions.names:
         findings.append(input_finding(directions, torch.stack(away), fit))
     return findings
