@@ -181,6 +181,30 @@ def test_whole_numbers_are_scored_by_their_mass(scale):
 
 
 @pytest.mark.slow
+def test_the_default_is_fitted_fully_once(monkeypatch):
+    """Of two ways the second is better in fewer rounds and fully: a shape that is better than both needs no more."""
+    fitted = []
+
+    class Judge(density._Judge):
+        def fit(self, parts, **_):
+            fitted.append(parts)
+            return parts
+
+        def scores(self, posterior):
+            return torch.full((len(self.rest),), {"first": 0.0, "second": 1.0, "shape": 2.0}[posterior["likelihood"]])
+
+        def clear_shape(self, *_):
+            return {"likelihood": "shape"}
+
+    monkeypatch.setattr(density, "_Judge", Judge)
+    monkeypatch.setattr(density, "shortened", lambda _: "short")
+    monkeypatch.setattr(density, "complaint", lambda *_: None)
+    usual = [{"likelihood": name, "method": "full"} for name in ("first", "second")]
+    data = bnn.Data(torch.arange(90.0)[:, None], torch.arange(90.0))
+    assert density._better(data, usual, density._SHAPES, [], RUN).parts == {"likelihood": "shape"}
+    assert [each.get("method") for each in fitted] == ["short", "short", "full", "full", None]
+
+
 def test_what_rows_held_out_say_of_the_fit_is_said_at_its_end(monkeypatch):
     """A fit that predicts rows held out worse than a constant is complained of, though training examples flatter it."""
     rng = np.random.default_rng(0)

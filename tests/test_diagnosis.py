@@ -767,6 +767,20 @@ def test_inputs_without_columns_of_numbers_are_left_out_and_target_columns_are_j
     assert "Errors are larger where 'column 0' is high" in found[-1].text
 
 
+def test_inputs_with_gaps_are_judged_on_the_rows_that_have_them():
+    """Errors grow along the second column, a fifth of which is missing; the last has two values beside gaps."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 3, generator=generator, dtype=torch.float64)
+    y = x[:, 1].exp() * torch.randn(300, generator=generator, dtype=torch.float64)
+    x[:, 2] = (x[:, 2] > 0).double()
+    x[torch.rand(x.shape, generator=generator) < 0.2] = torch.nan
+    (found,) = along(y, x, "abc")
+    assert found.text.startswith("Errors are larger where 'b' is high")
+    assert "the clearest of 8." in found.text
+    assert "nan" not in found.text
+    assert along(y, x * torch.nan) == []
+
+
 @pytest.mark.slow
 def test_inputs_that_errors_do_not_depend_on_are_rarely_named():
     """60 sets of 40 targets under 4 inputs: below 5 % in at most 5 % and 3 standard errors of 2.8 %."""

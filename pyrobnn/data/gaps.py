@@ -1,6 +1,7 @@
 """Rows with gaps: left out of a fit where they are few and like the others."""
 
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +15,9 @@ from pyrobnn.data.donors import Donors
 _LEAST_SHARE, _FEWEST = 2 / 3, 20
 """Share and number of complete rows from which the others are left out."""
 _ENOUGH = 10
-_STRANGE = 3.0
-"""Incomplete rows, and standard errors of their mean error, from which missing values tell of the target."""
+"""Incomplete rows from which a column's gaps may tell of the target."""
+_CHANCE = NormalDist().cdf(-3)
+"""That the error of a single column's gaps is above three standard deviations by chance; several share it."""
 
 
 class Rows(NamedTuple):
@@ -103,16 +105,20 @@ def _tell_of_target(found: Learned, rows: Rows, *, has_classes: bool) -> bool:
     """Return whether targets of incomplete rows differ from what the complete ones foretell, for some column.
 
     The sum of errors of a regression on the complete rows is compared with its standard deviation, for the gaps of each
-    column and each class. Values that are missing at random leave it within 3.
+    column and each class. Values that are missing at random leave a single one within 3; of several comparisons each
+    has its share of that level (Bonferroni).
     """
     assert found.donors is not None  # values may be missing
     y = np.eye(int(rows.targets.max()) + 1)[rows.targets.astype(int)] if has_classes else rows.targets
     x = torch.from_numpy(found.encoder.matrix(rows.table))
     wanted = torch.from_numpy(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
     kept, lacking = torch.from_numpy(found.kept), torch.from_numpy(~found.kept)
-    errors, variances = found.donors.errors(x[kept], wanted[kept], x[lacking], wanted[lacking])
+    errors, variances = found.donors.errors(
+        x[kept], wanted[kept], torch.from_numpy(rows.counts[found.kept]), x[lacking], wanted[lacking]
+    )
     counts = rows.counts[~found.kept][:, None]
     share = counts.sum() / rows.counts[found.kept].sum()
     errors, variances = counts * errors.numpy(), counts**2 * variances.numpy() * (1 + share)
     masks = [mask for mask in rows.table[~found.kept].isna().to_numpy().T if counts[mask].sum() >= _ENOUGH]
-    return any(bool((np.abs(errors[mask].sum(0)) > _STRANGE * variances[mask].sum(0) ** 0.5).any()) for mask in masks)
+    most = NormalDist().inv_cdf(1 - _CHANCE / max(1, len(masks) * errors.shape[1]))
+    return any(bool((np.abs(errors[mask].sum(0)) > most * variances[mask].sum(0) ** 0.5).any()) for mask in masks)

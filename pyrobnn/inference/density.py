@@ -123,7 +123,7 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
     if is_told and is_output and _is_plain(data) and len(data) >= _FEWEST_TOLD:
         with waiting("choosing the length of training on rows held out", shown=run.progress):
             return _of_suitable_length(data, default, dataclasses.replace(run, progress=False))
-    shapes = () if is_told else _rivals(data, default)
+    shapes = () if is_told else _rivals(data)
     usual = _usual(data, default, is_told=is_told)
     robust = [] if is_told else _robust(data, default)
     if not shapes and not (robust and _has_heavy_tails(_around_line(data))):
@@ -135,7 +135,10 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
 
 
 def _of_suitable_length(data: Data, default: Parts, run: Run) -> Compared:
-    """Return an ensemble for noise that is an output, trained for as many steps as did best on rows held out."""
+    """Return an ensemble for noise that is an output, trained for as many steps as did best on rows held out.
+
+    The complaint is about the same rows as those that chose the steps, and so is slightly mild.
+    """
     judge = _Judge(*_two_thirds(data, run), run, by_mass=False)
     _, steps = judge.quick(default["likelihood"])
     if not steps:
@@ -156,20 +159,20 @@ def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], robust: lis
     judge = _Judge(*_two_thirds(data, run), run, by_mass=shapes is _COUNTS)
     if robust and (not shapes or judge.sees_heavy_tails(usual[0]["likelihood"])):
         usual = [*usual, *robust]
-    in_fewer_rounds = len(data) <= _MOST_THOROUGH
-    default, usual_fit, gain = judge.best(usual, in_fewer_rounds=in_fewer_rounds)
+    default, fitted, gain, is_full = judge.best(usual, in_fewer_rounds=len(data) <= _MOST_THOROUGH)
+    in_short = default | {"method": shortened(default["method"])}
     if (parts := judge.clear_shape(default["likelihood"], shapes)) is not None:
         ensemble = judge.fit(parts)
-        tried = (default | {"method": method} for method in (shortened(default["method"]), default["method"]))
-        is_final = usual_fit is not None and not in_fewer_rounds
-        for fitted in [usual_fit] if is_final else (judge.fit(each) for each in tried):
+        fitted = judge.fit(in_short) if fitted is None else fitted
+        gains = judge.scores(ensemble) - judge.scores(fitted)
+        if not is_full and _is_clear(gains, len(shapes)):
+            fitted = judge.fit(default)
             gains = judge.scores(ensemble) - judge.scores(fitted)
-            if not _is_clear(gains, len(shapes)):
-                return judge.compared(default, fitted, gain)
-        return judge.compared(parts, ensemble, _mean(gains))
-    if usual_fit is None and judge.by_mass:
-        usual_fit = judge.fit(default | {"method": shortened(default["method"])})
-    return Compared(default, gain) if usual_fit is None else judge.compared(default, usual_fit, gain)
+        if _is_clear(gains, len(shapes)):
+            return judge.compared(parts, ensemble, _mean(gains))
+    elif fitted is None and judge.by_mass:
+        fitted = judge.fit(in_short)
+    return Compared(default, gain) if fitted is None else judge.compared(default, fitted, gain)
 
 
 def _ensemble_parts(likelihood: Any, steps: int) -> Parts:
@@ -222,20 +225,23 @@ class _Judge:
     def sees_heavy_tails(self, likelihood: Any) -> bool:
         """Return whether rows held out have them around a point estimate."""
         posterior = self.point(likelihood)
-        return posterior is None or _has_heavy_tails(self.rest.y - posterior.predict(self.rest.x).mean)
+        return posterior is None or _has_heavy_tails(
+            self.rest.y.double().cpu() - posterior.predict(self.rest.x).mean.double().cpu()
+        )
 
     def fit(self, parts: Parts, **options: Any) -> Any:
         """Return the fit of some parts."""
         model = make_model(parts["net"], parts["prior"], parts["likelihood"], self.train)
         return fit_in_silence(model, self.train, parts["method"], dataclasses.replace(self.run, **options))
 
-    def best(self, usual: list[Parts], *, in_fewer_rounds: bool) -> tuple[Parts, Any, Gain | None]:
+    def best(self, usual: list[Parts], *, in_fewer_rounds: bool) -> tuple[Parts, Any, Gain | None, bool]:
         """Return the best parts, their fit if there are several, and what another likelihood gains on the first.
 
-        Fits in fewer rounds may not have converged: where they prefer others to the first, both are fitted fully.
+        Last comes whether that is a fit in all rounds. Fits in fewer rounds may not have converged: where they prefer
+        others to the first, both are fitted fully.
         """
         if len(usual) == 1:
-            return usual[0], None, None
+            return usual[0], None, None, False
         fits = [self.fit(each | ({"method": shortened(each["method"])} if in_fewer_rounds else {})) for each in usual]
         scores, taken = [self.scores(fit) for fit in fits], 0
         for index in range(1, len(usual)):
@@ -245,7 +251,8 @@ class _Judge:
         if taken and in_fewer_rounds:
             return self.best([usual[0], usual[taken]], in_fewer_rounds=False)
         is_other = usual[taken]["likelihood"] != usual[0]["likelihood"]
-        return usual[taken], fits[taken], _mean(scores[taken] - scores[0]) if is_other else None
+        gain = _mean(scores[taken] - scores[0])
+        return usual[taken], fits[taken], gain if is_other else None, not in_fewer_rounds
 
     def clear_shape(self, likelihood: Any, shapes: tuple[Any, ...]) -> Parts | None:
         """Return parts for the best of several likelihoods, if quick fits of it and of another differ clearly."""
@@ -273,8 +280,8 @@ class _Judge:
         return torch.where(mass > _LEAST_MASS, mass.log(), scores.clamp_max(math.log(_LEAST_MASS)))
 
 
-def _rivals(data: Data, default: Parts) -> tuple[Any, ...]:
-    """Return the likelihoods of any shape or of counts to compare with a default; none for data not suited."""
+def _rivals(data: Data) -> tuple[Any, ...]:
+    """Return the likelihoods of any shape or of counts to compare; none for data not suited."""
     y = data.y.double()
     are_many, are_distinct = len(y) >= defaults.FEWEST_ROWS_OF_DENSITY, _are_distinct(y)
     if y.ndim > 1 or not _is_plain(data) or not are_many:
