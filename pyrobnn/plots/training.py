@@ -9,6 +9,8 @@ from pyrobnn._core.errors import InputError, shown
 from pyrobnn.inference.training.watch import History
 from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE
 from pyrobnn.plots._style import Layout, legend_below, panels, title
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 
 _WINDOWS = 50
 _WARM_UP = 0.2
@@ -16,14 +18,14 @@ _MANY = 10_000
 """Steps from which on an axis counts in thousands."""
 
 
-def elbo(history: History, *, layout: Layout = "row") -> Figure:
+def elbo(history: History | Posterior | Mixture, *, layout: Layout = "row") -> Figure:
     """Draw the ELBO beside its two parts, and the validation score if any.
 
     Single steps are noisy estimates; the strong lines are their running means over a fiftieth of the fit. The limits
     of the y axis follow the steps after the first fifth, so that a bad start does not flatten the rest.
 
     Args:
-        history: the record of the fit, `posterior.history`.
+        history: the posterior of a fit by steps, or its record, `posterior.history`.
         layout: panels in a "row" or in a "column".
 
     Raises:
@@ -31,13 +33,14 @@ def elbo(history: History, *, layout: Layout = "row") -> Figure:
 
     Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=50, seed=0, progress=False)
-        >>> figure = bnn.plots.elbo(posterior.history)
+        >>> figure = bnn.plots.elbo(posterior)
         >>> figure.savefig("elbo.png")
     """
+    history = history.history if isinstance(history, (Posterior, Mixture)) else history
     if not isinstance(history, History):
         raise InputError(
-            f"`elbo` takes the history of a fit by steps, `posterior.history`, got {shown(history)}: of an estimator "
-            "`posterior_.history`; fits without such steps, as by EvidenceFramework, have None."
+            f"`elbo` takes the posterior of a fit by steps, or its history, got {shown(history)}: of an estimator pass "
+            "`posterior_`; fits without such steps, as by EvidenceFramework, have the history None."
         )
     if len(history) == 0:
         raise InputError("Expected a history with at least one step, got none: fit first.")
