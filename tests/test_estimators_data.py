@@ -15,6 +15,8 @@ import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.estimators import base
 
+pytestmark = pytest.mark.filterwarnings("ignore:There are . training examples")
+
 QUICK = {
     "net": bnn.MLP(hidden=(3,), dtype="float64"),
     "method": bnn.SVI(guide="mean_field", steps=5),
@@ -45,6 +47,43 @@ def of_the_table():
 
 def one_hot(places):
     return np.array([[place == name for name in "abc"] for place in places], dtype=float)
+
+
+# Targets of the other task, and few rows
+
+
+@pytest.mark.parametrize(
+    "y", [PLACES, np.array(PLACES), pd.Series(PLACES, dtype="category"), np.array([["a", 1.0]] * 6)]
+)
+def test_text_as_targets_of_a_regressor_leads_to_the_classifier(y):
+    for learn in (regressor().fit, regressor().partial_fit):
+        with pytest.raises(
+            InputError, match="^BNNRegressor predicts numbers, and `y` holds text such as '[ab]': use BNNC"
+        ):
+            learn(table(), y)
+
+
+def test_texts_of_numbers_in_objects_are_targets():
+    as_objects, as_numbers = (regressor().fit(table(), y).predict(table()) for y in (Y.astype(str).astype(object), Y))
+    assert np.array_equal(as_objects, as_numbers)
+
+
+def test_numbers_as_targets_of_a_classifier_lead_to_the_regressor():
+    with pytest.raises(InputError, match="BNNClassifier predicts classes, and `y` holds numbers such as 0.5: use BNNR"):
+        bnn.BNNClassifier(**QUICK).fit(table(), Y + 0.5)
+
+
+@pytest.mark.filterwarnings("error:There are . training examples")
+@pytest.mark.parametrize("make", [bnn.BNNRegressor, bnn.BNNClassifier])
+def test_a_fit_on_few_rows_warns(make):
+    x, y = np.arange(10.0)[:, None], np.arange(10) % 2
+    with pytest.warns(bnn.PoorFitWarning, match="^There are 9 training examples: .* Collect 10 or more.$") as caught:
+        make(**QUICK).fit(x[1:], y[1:])
+    assert sum("training examples" in str(warning.message) for warning in caught) == 1
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="There are")
+        make(**QUICK).fit(x, y)
+        make(**QUICK).partial_fit(x[:5], y[:5], **({"classes": [0, 1]} if make is bnn.BNNClassifier else {}))
 
 
 # Frames

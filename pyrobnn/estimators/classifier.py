@@ -7,13 +7,14 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.keywords import explained_init
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.base import AbstractBNN
+from pyrobnn.estimators.training import tell_of_few
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.nets import MLP
 
@@ -69,7 +70,9 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         Raises:
             ValueError: inputs or labels that cannot be used, in the words of scikit-learn, or `InputError`.
         """
-        return self._fit(X, y, sample_weight, reset=True)
+        self._fit(X, y, sample_weight, reset=True)
+        tell_of_few(self._sizes["num_data"])
+        return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "BNNClassifier":
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
@@ -115,6 +118,11 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         return labels
 
     def _check_targets(self, y: np.ndarray, *, reset: bool, classes: Any) -> np.ndarray:
+        if type_of_target(y).startswith("continuous"):
+            raise InputError(
+                "Unknown label type: continuous. BNNClassifier predicts classes, and `y` holds numbers such as "
+                f"{y.ravel()[0]:g}: use BNNRegressor, or make classes of them, as pandas.cut does."
+            )
         check_classification_targets(y)
         self.classes_ = np.unique(y) if classes is None else classes
         if len(self.classes_) < 2:

@@ -3,13 +3,16 @@
 from typing import Any, Literal, overload
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.base import RegressorMixin
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
+from pyrobnn.data.gaps import Rows
 from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.base import AbstractBNN
+from pyrobnn.estimators.training import tell_of_few
 
 
 class BNNRegressor(RegressorMixin, AbstractBNN):
@@ -76,7 +79,9 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         Raises:
             ValueError: inputs or targets that cannot be used, in the words of scikit-learn, or `InputError`.
         """
-        return self._fit(X, y, sample_weight, reset=True)
+        self._fit(X, y, sample_weight, reset=True)
+        tell_of_few(self._sizes["num_data"])
+        return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
@@ -142,6 +147,11 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         blocks = self._predict_blocks(X, read)
         return [torch.cat(values).double().cpu().numpy() for values in zip(*blocks, strict=True)]
 
+    def _rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Rows:
+        if not isinstance(y, torch.Tensor):
+            _require_no_text(np.asarray(y))
+        return super()._rows(X, y, sample_weight, reset=reset, classes=classes)
+
     def _check_y_options(self) -> dict[str, Any]:
         return {"multi_output": True, "y_numeric": True}
 
@@ -172,3 +182,14 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _require_no_text(y: np.ndarray) -> None:
+    """Refuse targets that are texts; objects may be texts of numbers, which scikit-learn reads."""
+    texts = (value for value in y.ravel() if isinstance(value, str)) if y.dtype.kind in "UO" else iter(())
+    for text in texts:
+        if y.dtype.kind != "O" or pd.isna(pd.to_numeric(text, errors="coerce")):
+            raise InputError(
+                f"BNNRegressor predicts numbers, and `y` holds text such as {str(text)!r}: use BNNClassifier for "
+                "classes, or make numbers of text that stands for them."
+            )

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import derive
 from pyrobnn._torch.inputs import single
 from pyrobnn.bnn import BNN
@@ -19,6 +19,9 @@ from pyrobnn.inference.tables import guide_of, innermost
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.weights import update_prior
+
+_FEWEST_ROWS = 10
+"""Rows that a fit needs, as on the command line."""
 
 
 def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -> Any:
@@ -46,6 +49,16 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -
     if not isinstance(fitted, Mixture):
         return first
     return Mixture([later[member] for member in members], seed=run.seed, info=first.record)
+
+
+def tell_of_few(num_data: int) -> None:
+    """Warn of a fit on 2 to 9 rows; of a single one, `tell` does."""
+    if 1 < num_data < _FEWEST_ROWS:
+        warn_user(
+            f"There are {num_data} training examples: they say little of the function, its noise and its scales, and "
+            f"predictions rest on the prior. Collect {_FEWEST_ROWS} or more.",
+            PoorFitWarning,
+        )
 
 
 def holds_chains(fitted: Posterior | Mixture) -> bool:
