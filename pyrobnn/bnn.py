@@ -1,6 +1,7 @@
 """The Bayesian neural network: a PyroModule that is itself the Pyro model."""
 
 import copy
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import chain
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyrobnn.posterior.prediction import Prediction
 
 _LOOKS_UP = LAYERS["embedding"].modules
+_BEFORE_A_FIT = "A model predicts after a fit: posterior = bnn.fit(model, (x, y)), then posterior.predict(x)."
 
 
 class BNN(PyroModule):
@@ -114,7 +116,7 @@ class BNN(PyroModule):
         if self.site_names:
             self.prior = prior.build(self._weights)
         for name in self.site_names:
-            setattr(self, name, PyroSample(_SitePrior(name)))
+            setattr(self, name, PyroSample(functools.partial(_site_prior, name)))
         self.scale_targets(torch.tensor(1.0))
 
     def _check_site_names(self) -> None:
@@ -383,16 +385,16 @@ class BNN(PyroModule):
         """Return the parts as tables for a spec file."""
         return {kind: to_dict(setting) for kind, setting in self.settings.items()}
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "predict":
+            raise AttributeError(_BEFORE_A_FIT)
+        return super().__getattr__(name)
+
     def __repr__(self) -> str:
         parts = ", ".join(f"{kind}={setting!r}" for kind, setting in self.settings.items())
         return f"BNN({parts})"
 
 
-class _SitePrior:
-    """The prior of one site, asked of the model's prior module when the site is drawn."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, bnn: BNN) -> Any:
-        return bnn.prior(self.name, bnn.net.get_buffer(self.name))
+def _site_prior(name: str, bnn: BNN) -> Any:
+    """Return the prior of one site, asked of the model's prior module when the site is drawn."""
+    return bnn.prior(name, bnn.net.get_buffer(name))

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import sys
 from collections.abc import Callable
 from itertools import chain, pairwise
@@ -16,7 +17,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim.swa_utils import AveragedModel
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, shown
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import setting
 
@@ -48,7 +49,18 @@ _AROUND = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
 _PAGE = "how-to/own-network"
 
 registry = Registry("net", accepts=lambda value: isinstance(value, nn.Module) or hasattr(value, "build"), page=_PAGE)
-resolve = registry.resolve
+
+
+def resolve(value: Any) -> Any:
+    """Return `registry.resolve`; widths of layers lead to `MLP`."""
+    widths = _layers(list(value) if isinstance(value, tuple) else value)
+    if isinstance(widths, (list, tuple)) and all(type(width) is int for width in widths):
+        raise InputError(
+            f"A network is no list of widths, got {shown(value)}: pass bnn.MLP(hidden={tuple(widths)}) to an "
+            "estimator, bnn.MLP(inputs, [hidden, ...], outputs) to BNN.",
+            page=_PAGE,
+        )
+    return registry.resolve(value)
 
 
 @registry.register
@@ -123,8 +135,10 @@ def owned(net: Any) -> Any:
     if not isinstance(net, nn.Module):
         if isinstance(net, torch.export.ExportedProgram):
             raise InputError(f"An ExportedProgram {_EXPORTED}.", page=_PAGE)
-        is_function = callable(net) and not hasattr(net, "build")
-        return Made(net) if is_function else resolve(net)
+        if not callable(net) or hasattr(net, "build"):
+            return resolve(net)
+        _require_no_arguments(net)
+        return Made(net)
     for prefix, module in net.named_modules():
         reason = _obstacle(module)
         if reason is not None:
@@ -144,6 +158,20 @@ def owned(net: Any) -> Any:
             "parameters or buffers, such as lists of activations and generators.",
             page=_PAGE,
         ) from error
+
+
+def _require_no_arguments(make: Callable[..., Any]) -> None:
+    """Refuse a class or function that cannot make a network by itself."""
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        name = getattr(make, "__name__", type(make).__name__)
+        what = "class" if isinstance(make, type) else "function"
+        raise InputError(
+            f"The {what} {name!r} in the place of a network needs arguments ({error}): pass the network that it makes, "
+            f"{name}(...), or lambda: {name}(...), which makes one for each fit.",
+            page=_PAGE,
+        ) from None
 
 
 def leftovers(net: nn.Module) -> dict[int, Any]:

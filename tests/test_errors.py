@@ -3,6 +3,7 @@
 import functools
 import operator
 import re
+import traceback
 
 import numpy as np
 import pyro
@@ -214,7 +215,7 @@ CASES = {
     "unknown net": (lambda: make_bnn("cnnn"), "Unknown net 'cnnn'"),
     "far from any name": (lambda: priors.resolve("xyz"), "Unknown prior 'xyz'. Known: "),
     "a number for a prior": (lambda: priors.resolve(3), "Expected a prior: one of the names"),
-    "a class for a prior": (lambda: priors.resolve(Normal), "Expected a prior: one of the names"),
+    "a class for a prior": (lambda: priors.resolve(Normal), "normal.Normal'>: pass an instance, Normal(...)."),
     "a number for a guide": (lambda: guides.resolve(3), "Expected a guide: one of the names"),
     "table without type": (lambda: likelihoods.resolve({"scale": 1.0}), "given as a table needs a `type`"),
     "table with a number as type": (lambda: priors.resolve({"type": 3}), "The type of a prior must be a name, got 3"),
@@ -229,6 +230,17 @@ CASES = {
     "given twice": (lambda: bnn.MLP(1, [5], 1, hidden=[5]), "MLP: `hidden` is given twice"),
     "wrong element": (lambda: bnn.MLP(1, [5, -2], 1), "`hidden.1` must be greater than 0, got -2"),
     "unknown activation": (lambda: bnn.MLP(1, [5], 1, activation="sine"), "MLP: `activation` must be 'relu', "),
+    "widths for a network": (
+        lambda: make_bnn([50, 50]),
+        "A network is no list of widths, got [50, 50]: pass bnn.MLP(hidden=(50, 50)) to an estimator",
+    ),
+    "a width for a network": (lambda: make_bnn(50), "is no list of widths, got 50: pass bnn.MLP(hidden=(50,))"),
+    "a class for a network": (
+        lambda: make_bnn(nn.Linear),
+        "The class 'Linear' in the place of a network needs arguments (missing a required argument: 'in_features'): "
+        "pass the network that it makes, Linear(...)",
+    ),
+    "a setting's class for a network": (lambda: make_bnn(bnn.MLP), "nets.MLP'>: pass an instance, MLP(...)."),
     "net without widths": (lambda: make_bnn("mlp"), "MLP needs `in_features` and `out_features`"),
     "an object in a file": (lambda: to_dict(Normal.site), "cannot be written to a spec file"),
     # priors
@@ -249,6 +261,12 @@ CASES = {
     "negative noise": (lambda: Gaussian(scale=-0.1), "Gaussian: `scale`"),
     "unknown noise": (lambda: Gaussian(scale="lerned"), "Gaussian: `scale`"),
     "Gaussian width": (lambda: fit(y=TWO), "needs 2 network outputs for targets of shape (6, 2), the network has 1"),
+    "labels as numbers": (
+        lambda: fit_with(3, LABELS),
+        "The targets are labels 0 to 2 and the network has 3 outputs: pass likelihood='categorical' for classes.",
+    ),
+    "labels above the outputs": (lambda: fit_with(3, LABELS + 1), "the network has 3: change the width of its last"),
+    "fractions in place of labels": (lambda: fit_with(3, LABELS / 2), "the network has 3: change the width of its"),
     "heteroscedastic width": (lambda: fit_with(likelihood=Gaussian("heteroscedastic")), "needs 2 network outputs"),
     "not binary": (lambda: Bernoulli().check_targets(LABELS, 1), "Bernoulli needs targets 0 and 1, got values such as"),
     "not whole": (lambda: Categorical().check_targets(Y, 3), "Categorical needs whole-number labels"),
@@ -333,6 +351,14 @@ CASES = {
     ),
     "a mapping of targets": (lambda: fit(y={"a": X}), "`y` must be one array or tensor, got a dict of several"),
     "inputs of other names": (lambda: fit(x={"a": X}), "does not take inputs of shape a (6, 2)"),
+    "model and data swapped": (
+        lambda: bnn.fit((X, [Y.numpy()]), make_bnn(net())),
+        "`fit` got a model as `data`, and (Tensor of shape (6, 2), [ndarray of shape (6,)]) as `bnn`: swap the two.",
+    ),
+    "posterior and data swapped": (
+        lambda: bnn.elbo_report(bnn.Data(X, Y), regression()),
+        "`elbo_report` got a posterior as `data`, and Data(x=(6, 2), y=(6,) float32",
+    ),
     "not data": (
         lambda: bnn.fit(make_bnn(net()), X, bnn.SVI(), seed=0, progress=False),
         "Expected Data(x, y), a pair (x, y), StoredData or a DataLoader, got Tensor",
@@ -465,6 +491,27 @@ def test_a_network_alone_is_no_model():
                 call(network)
 
 
+def test_a_model_says_that_it_predicts_after_a_fit():
+    model = make_bnn(net())
+    assert not hasattr(model, "predict")
+    with pytest.raises(AttributeError, match=r"A model predicts after a fit: posterior = bnn.fit\(model, \(x, y\)\)"):
+        model.predict(X)
+    with pytest.raises(AttributeError, match="no attribute 'predicts'"):
+        model.predicts(X)
+
+
+def test_python_suggests_names_of_modules():
+    """Also of those that are imported at first use."""
+    for module, wrong, right in (
+        (bnn, "BNNRegresor", "BNNRegressor"),
+        (guides, "Meanfield", "MeanField"),
+        (priors, "Horshoe", "Horseshoe"),
+    ):
+        with pytest.raises(AttributeError) as caught:
+            getattr(module, wrong)
+        assert f"Did you mean: '{right}'?" in traceback.format_exception(caught.value)[-1]
+
+
 def test_a_name_of_another_kind_says_which():
     with pytest.raises(bnn.InputError, match=r"Unknown guide 'swag'\. It is a method: method='swag'\. Known: auto"):
         bnn.SVI(guide="swag")
@@ -551,6 +598,7 @@ def test_a_number_of_replicates_is_a_whole_number():
         (lambda: fit(sead=3), "BNN.fit: unknown setting `sead`; .* Did you mean 'seed'?"),
         (lambda: bnn.SVI(optimizer="admw"), "Unknown optimizer 'admw'. Did you mean 'adamw'?"),
         (lambda: bnn.SVI(optimizer={"type": "adam", "lrr": 1}), "adam: unknown setting `lrr`; .* Did you mean 'lr'?"),
+        (lambda: bnn.MLP(1, [5], 1, activation="slu"), "or 'softplus', got 'slu'\\. Did you mean 'silu'\\?$"),
         (lambda: bnn.SVI(zzz=3), "unknown setting `zzz`; known are [a-z_, ]*$"),
         (lambda: bnn.SVI(steps=np.ones((50, 40))), "`steps` must .*, got ndarray of shape \\(50, 40\\)$"),
         (lambda: bnn.BNN(net(), likelihood=torch.ones(500)), "got Tensor of shape \\(500,\\)\\."),

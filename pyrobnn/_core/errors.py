@@ -25,10 +25,10 @@ class InputError(ValueError):
 
     Examples:
         >>> try:
-        ...     bnn.MLP(1, [20], 1, activation="rellu")
+        ...     bnn.MLP(1, [20], 0)
         ... except bnn.InputError as error:
         ...     print(error)
-        MLP: `activation` must be 'relu', 'tanh', 'sigmoid', 'gelu', 'silu', 'elu' or 'softplus', got 'rellu'
+        MLP: `out_features` must be greater than 0, got 0
     """
 
     def __init__(self, message: str, *, page: str | None = None) -> None:
@@ -101,14 +101,19 @@ _ELSEWHERE = {
     "learning_rate_init": "lr",
 }
 """Names that other libraries have for settings, and ours."""
-_SHORT = reprlib.Repr(maxstring=200, maxother=200, maxlist=10, maxtuple=10, maxdict=10)
+
+
+class _Short(reprlib.Repr):
+    def repr1(self, x: Any, level: int) -> str:
+        shape = getattr(x, "shape", None)
+        return f"{type(x).__name__} of shape {tuple(shape)}" if isinstance(shape, tuple) else super().repr1(x, level)
+
+
+_SHORT = _Short(maxstring=200, maxother=200, maxlist=10, maxtuple=10, maxdict=10)
 
 
 def shown(value: Any) -> str:
     """Return a value as messages show it: in one line, and arrays, tensors and data frames by their shape."""
-    shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):
-        return f"{type(value).__name__} of shape {tuple(shape)}"
     return " ".join(_SHORT.repr(value).split())
 
 

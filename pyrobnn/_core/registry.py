@@ -88,8 +88,9 @@ class Registry:
                 raise InputError(f"The {self.kind} {name!r} does not take these settings: {error}.") from None
         if not isinstance(value, type) and self.accepts(value):
             return value
+        remedy = f": pass an instance, {value.__name__}(...)" if isinstance(value, type) else ""
         raise InputError(
             f"Expected a {self.kind}: one of the names {', '.join(self.names)}, a setting, or a suitable object; "
-            f"got {shown(value)}.",
+            f"got {shown(value)}{remedy}.",
             page=self.page,
         )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, dataclass_transform
 import pydantic
 from pydantic import AfterValidator, ConfigDict, Field
 
-from pyrobnn._core.errors import InputError, shown, unknown_setting
+from pyrobnn._core.errors import InputError, did_you_mean, shown, unknown_setting
 
 _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 _LARGEST_FLOAT = 3.4028234663852886e38
@@ -113,7 +113,9 @@ def _described(item: Any, names: list[str]) -> tuple[str, str, str]:
         return "", str(cause), ""
     said = item["msg"].removeprefix("Value error, ")
     expected = _EXPECTED.get(item["type"], said.removeprefix("Input should be "))
-    return f"`{path}`: " if expected == said else f"`{path}` must be ", expected, f", got {shown(item['input'])}"
+    hint = did_you_mean(item["input"], re.findall(r"'(.*?)'", expected)) if isinstance(item["input"], str) else ""
+    got = f", got {shown(item['input'])}{hint and '.'}{hint}"
+    return f"`{path}`: " if expected == said else f"`{path}` must be ", expected, got
 
 
 def snake_case(name: str) -> str:

@@ -224,11 +224,23 @@ def check_width(likelihood: Likelihood, y: Tensor, outputs: int) -> None:
     """Refuse a network whose number of outputs does not fit the targets."""
     needed = likelihood.num_outputs(y)
     if outputs != needed:
+        if num_columns(y) == 1 and _are_labels(y, outputs):
+            raise InputError(
+                f"The targets are labels 0 to {int(y.max())} and the network has {outputs} outputs: pass "
+                f"likelihood='categorical' for classes. For numbers, {likelihood!r} needs "
+                f"{counted(needed, 'network output')}: change the width of the last layer.",
+                page=PAGE,
+            )
         raise InputError(
             f"{likelihood!r} needs {counted(needed, 'network output')} for targets of shape {tuple(y.shape)}, the "
             f"network has {outputs}: change the width of its last layer.",
             page=PAGE,
         )
+
+
+def _are_labels(y: Tensor, num: int) -> bool:
+    """Return whether targets are whole numbers from 0 to below that number, and not all 0."""
+    return y.ndim <= 2 and bool((y >= 0).all() and (y < num).all() and (y == y.round()).all() and y.any())
 
 
 def num_columns(y: Tensor) -> int:

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyrobnn._core.errors import InputError, shown
@@ -33,6 +33,7 @@ def refuses_others[**P, R](call: Callable[P, R]) -> Callable[P, R]:
         given = dict(zip(parameters, args, strict=False)) | kwargs
         for name, what in asked.items():
             if name in given:
+                _require_order(name, given, what, call.__name__, asked)
                 _require(given[name], what, call.__name__)
         return call(*args, **kwargs)
 
@@ -47,6 +48,14 @@ def require_posterior(value: Any, name: str) -> None:
 def require_model(value: Any, name: str) -> None:
     """Refuse what is no model, such as a network, likewise."""
     _require(value, _MODEL, name)
+
+
+def _require_order(name: str, given: Mapping[str, Any], what: tuple[type, str, str], call: str, asked: Any) -> None:
+    """Refuse two arguments that stand in each other's place."""
+    kind, words, _ = what
+    other = next((key for key, value in given.items() if key not in asked and isinstance(value, kind)), None)
+    if other is not None and not isinstance(given[name], kind):
+        raise InputError(f"`{call}` got {words} as `{other}`, and {shown(given[name])} as `{name}`: swap the two.")
 
 
 def _require(value: Any, asked: tuple[type, str, str], name: str) -> None:
