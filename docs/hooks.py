@@ -22,6 +22,12 @@ PAGES = {
 _FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', flags=re.DOTALL)
 _MATHJAX = re.compile(r"<script data-mkdocs-jupyter-mathjax=.*?</script>", flags=re.DOTALL)
 _PICTURE = re.compile(r'<p>(?P<img><img alt="(?P<words>[^"]+)"[^>]*>)</p>')
+_PRINTED = re.compile(
+    r'(?P<start>class="(?:language-text highlight|jp-RenderedText [^"]*)"[^>]*>(?:<span class="filename">[^<]*</span>)?\s*)'
+    r"<pre(?P<text>>.*?</pre>)",
+    flags=re.DOTALL,
+)
+_LONGEST_ROW = 100  # characters; what is longer is a sentence, not a row of a printed table
 _CELL = re.compile(r"<td.*?</td>", flags=re.DOTALL)
 _PAGE = re.compile(r"(?<![\w/])docs/(?P<name>[\w-]+(?:/[\w-]+)?)\.md")
 _LINK = re.compile(
@@ -64,8 +70,14 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 @event_priority(-100)  # after the plugin that renders notebooks has put it there
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Leave out the script that fetches MathJax: no formula is left to it."""
-    return _MATHJAX.sub("", output)
+    """Leave out the script that fetches MathJax: no formula is left to it. Mark printed sentences, which wrap."""
+
+    def marked(found: re.Match[str]) -> str:
+        words = re.sub("<[^>]*>|&[^;]*;", "", found["text"])
+        sentences = max(map(len, words.splitlines())) > _LONGEST_ROW
+        return f'{found["start"]}<pre{" class=sentences" * sentences}{found["text"]}'
+
+    return _PRINTED.sub(marked, _MATHJAX.sub("", output))
 
 
 @functools.cache
