@@ -23,8 +23,8 @@ _FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.
 _MATHJAX = re.compile(r"<script data-mkdocs-jupyter-mathjax=.*?</script>", flags=re.DOTALL)
 _PICTURE = re.compile(r'<p>(?P<img><img alt="(?P<words>[^"]+)"[^>]*>)</p>')
 _PRINTED = re.compile(
-    r'(?P<start>class="(?:language-text highlight|jp-RenderedText [^"]*)"[^>]*>(?:<span class="filename">[^<]*</span>)?\s*)'
-    r"<pre(?P<text>>.*?</pre>)",
+    r'(?P<start>class="(?:language-text highlight|jp-RenderedText [^"]*)"[^>]*>'
+    r'(?:<span class="filename">[^<]*</span>)?\s*)<pre(?P<text>>.*?</pre>)',
     flags=re.DOTALL,
 )
 _LONGEST_ROW = 100  # characters; what is longer is a sentence, not a row of a printed table
@@ -75,7 +75,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     def marked(found: re.Match[str]) -> str:
         words = re.sub("<[^>]*>|&[^;]*;", "", found["text"])
         sentences = max(map(len, words.splitlines())) > _LONGEST_ROW
-        return f'{found["start"]}<pre{" class=sentences" * sentences}{found["text"]}'
+        return f"{found['start']}<pre{' class=sentences' * sentences}{found['text']}"
 
     return _PRINTED.sub(marked, _MATHJAX.sub("", output))
 

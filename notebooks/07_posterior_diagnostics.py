@@ -18,12 +18,12 @@
 #
 # A wrong posterior looks like a right one: it has draws, predictions and a band. No single test tells them apart.
 # Several tests do, and each sees something else. This notebook applies them to two posteriors of one small network. The
-# first is good. The second is a copy with all standard deviations divided by five. It has the right mean and is far too
-# narrow.
+# first is good where there are data. The second is a copy with all standard deviations divided by five. It has the
+# right mean and is far too narrow.
 #
 # It takes at most four minutes on two cores.
 #
-# ![Two fits of the same points: a good one, and one whose band is too narrow](attachment:cover.png)
+# ![Four seeds at three places: the good fits overlap, the narrow ones contradict each other](attachment:cover.png)
 
 # %%
 import copy
@@ -81,7 +81,7 @@ def narrowed(posterior, factor=5):
 good = bnn.fit(model, train, full_rank(STEPS), seed=0, progress=False)
 fits = {"good": good, "narrow": narrowed(good)}
 
-# %% tags=["cover"]
+# %%
 x_wide = torch.linspace(-1.5, 1.5, 121)[:, None]
 figure, axes = plt.subplots(1, 2, figsize=(5.6, 3.6), sharex=True, sharey=True)
 for axis, (name, posterior) in zip(axes, fits.items(), strict=True):
@@ -93,8 +93,9 @@ figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", 
 plt.show()
 
 # %% [markdown]
-# Near the data the two look alike. In the gap the truth leaves the narrow band. Usually the truth is unknown. Which
-# tests find the fault without it?
+# Near the data the two look alike. In the gap the truth leaves the narrow band. Beyond ±1, where no data are, it leaves
+# both: "good" says that a fit is good between them, and no more. Usually the truth is unknown. Which tests find the
+# fault without it?
 
 # %% [markdown]
 # ## 1. First ask for everything at once
@@ -117,8 +118,8 @@ pd.DataFrame({name: {one.name: one.kind for one in each.findings} for name, each
 # the warning gives a lower bound of the distance to convergence, in nats. Read the warnings by kind. "elbo" says *train
 # longer*: a copy of the fit that went on at a constant rate rose. A wrong spread or coverage says *the width is wrong*.
 # "noise" says that errors change with the prediction, "surprise" that targets are less likely than the posterior
-# expects. No warning is not a proof. The tests see only the places with held-out data, and with 16 points instead of 200
-# they would have seen less.
+# expects. No warning is not a proof. The tests see only the places with held-out data, here none beyond ±1, and with 16
+# points instead of 200 they would have seen less.
 
 # %% [markdown]
 # ## 2. k-hat: are these the right weights?
@@ -301,7 +302,7 @@ weights_rhat = az.rhat(chains["good"], var_names=["0.weight"])["0.weight"]
 print(f"largest R-hat of the first layer's weights, good: {float(weights_rhat.max()):.1f}")
 table.round(2)
 
-# %%
+# %% tags=["cover"]
 figure, axes = plt.subplots(1, 2, figsize=(5.6, 4.2), sharex=True, sharey=True)
 rows = {f"{place}, {seed}": (i, j) for j, place in enumerate(PLACES) for i, seed in enumerate(seeds)}
 for axis, (name, tree) in zip(axes, chains.items(), strict=True):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import special, stats
@@ -171,7 +172,8 @@ def page(rows: list[Row], options: Options) -> Page:
             notes = ", ".join(dict.fromkeys(row["note"] for row in same if "note" in row))
             cells.append([kind, name, len(same), *(_mean(same, column) for column in columns), notes])
         lines += [f"## {problem}", "", *grid(header, cells), ""]
-    return Page("Every part by its name alone", about, lines[:-1], {"": _picture(rows)})
+    with style.context("pyrobnn.plots.style"):
+        return Page("Every part by its name alone", about, lines[:-1], {"": _picture(rows)})
 
 
 def _mean(rows: list[Row], column: str) -> str:
@@ -181,7 +183,7 @@ def _mean(rows: list[Row], column: str) -> str:
 
 def _picture(rows: list[Row]) -> Figure:
     figure = Figure(figsize=(7.5, 17), layout="constrained")
-    kinds = {"reference": "black", "guide": "C0", "method": "C1", "prior": "C2"}
+    kinds = dict(zip(KINDS, ("#1c1c1c", "#0b4f8a", "#d9822b", "#6fa8d6"), strict=True))
     for axis, problem in zip(figure.subplots(4, 2).flat, PROBLEMS, strict=True):
         groups = grouped([row for row in chosen(rows, problem=problem) if "log_score" in row], "kind", "name")
         scores = {pair: float(_mean(same, "log_score")) for pair, same in groups.items()}
