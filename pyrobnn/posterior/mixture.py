@@ -75,7 +75,7 @@ class Mixture(Fitted):
 
     @property
     def donors(self) -> Donors | None:
-        """Those of the members, which saw the same data."""
+        """Rows whose values stand for those that others lack: those of the members, which saw the same data."""
         return self.members[0].donors
 
     @donors.setter
