@@ -1,7 +1,5 @@
 """Rows that lack values: donors against conditional distributions that are known, and what predictions make of them."""
 
-import pickle
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +8,6 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._core.columns import as_table
 from pyrobnn._core.errors import InputError
-from pyrobnn.data import donors
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.gaps import Rows, learn
 from pyrobnn.runs.overrides import apply_overrides
@@ -116,37 +113,6 @@ def test_gaps_at_random_of_many_columns_and_classes_leave_rows_out():
         return learn(Rows(as_table(x)[0], y), categories="onehot", missing="impute", has_classes=True).kept.all()
 
     assert not any(kept(seed) for seed in (6, 16, 35))
-
-
-def test_weights_count_in_the_regression_as_copies_do():
-    """Predictions as of copies, and the errors of rows left out as of regressions without them."""
-    generator = torch.Generator().manual_seed(0)
-    x, new = (torch.randn(60, 2, generator=generator).double() for _ in range(2))
-    y = (x[:, :1] * x[:, 1:]).exp()
-    weights = torch.randint(1, 4, (60,), generator=generator).double()
-    regression = donors._regressed(x, y, weights)
-    copied = [each.repeat_interleave(weights.long(), 0) for each in (x, y)]
-    copies = donors._regressed(*copied, torch.ones(len(copied[0])).double())
-    torch.testing.assert_close(regression.predict(new), copies.predict(new))
-    alike = donors._regressed(x, y, torch.ones(60).double())
-    assert float((regression.predict(new) - alike.predict(new)).abs().max()) > 0.01
-    almost = weights.clone()
-    almost[0] = 1e-9
-    without = donors._regressed(x, y, almost)
-    torch.testing.assert_close(regression.errors[0], (y - without.predict(x))[0], rtol=0.05, atol=0.01)
-
-
-def test_donors_are_complete_and_keep_their_regressions_for_the_same_gaps(monkeypatch):
-    with pytest.raises(InputError, match="Donors must be complete, got 1 of 2 rows with NaN"):
-        donors_of(torch.tensor([[0.0], [torch.nan]]).double())
-    some, row = donors_of(normals(0.5, 200)), torch.tensor([[0.5, torch.nan, 0.0]]).double()
-    first = some.stand_ins(row)
-    copy = pickle.loads(pickle.dumps(some))
-    for each, same in zip(copy.stand_ins(row), first, strict=True):
-        assert torch.equal(each, same)
-    monkeypatch.setattr(donors, "_regressed", None)
-    for each, same in zip(some.stand_ins(row), first, strict=True):
-        assert torch.equal(each, same)
 
 
 def table(num=160):

@@ -2,12 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from pyrobnn._core.errors import InputError
 
 _FEW, _MANY = 32, 64
 """Values that stand for a gap, and for several gaps of a row."""
@@ -22,8 +19,6 @@ _FARTHEST = 4.0
 """Standard deviations at which regressors are cut off."""
 _PENALTIES = tuple(10.0**power for power in range(-4, 3))
 _AT_ONCE = 2**24
-_MOST_PATTERNS = 128
-"""Sets of columns that rows lack, whose regressions are kept."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,14 +31,10 @@ class Donors:
     Where the regression explains nothing, all rows are donors.
 
     Args:
-        rows: inputs (D, features), float64 on the CPU.
-        weights: how often each counts, positive, (D,), likewise: in means, in the regression, and in the shares of
-            donors. The nearest donors are as many rows whatever they weigh.
+        rows: inputs (D, features), float64.
+        weights: how often each counts, (D,).
         categories: for each category the positions of its columns of 0 and 1; a row with zeros in all of them has an
             unknown one.
-
-    Raises:
-        InputError: rows with NaN.
 
     Examples:
         >>> from pyrobnn.data.donors import Donors
@@ -57,43 +48,22 @@ class Donors:
     rows: Tensor
     weights: Tensor
     categories: Sequence[Sequence[int]] = ()
-    _matches: dict[bytes, "_Match"] = dataclasses.field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if num := int(self.rows.isnan().any(1).sum()):
-            raise InputError(f"Donors must be complete, got {num} of {len(self.rows)} rows with NaN: leave these out.")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.rows, self.weights, self.categories)
 
     @classmethod
     def of(cls, rows: Tensor, weights: Tensor, categories: Sequence[Sequence[int]] = ()) -> "Donors":
-        """Return some of these rows as donors, 2000 at most, evenly taken.
-
-        Args:
-            rows: inputs (N, features), float64 on the CPU.
-            weights: how often each counts, (N,), likewise.
-            categories: as `Donors` has them.
-
-        Raises:
-            InputError: NaN among the rows taken.
-        """
+        """Return some of these rows as donors, 2000 at most, evenly taken."""
         some = torch.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS), dtype=torch.float64).round().long()
         return cls(rows[some], weights[some], categories)
 
     def lacking(self, x: Tensor) -> Tensor:
-        """Return what rows (N, features) lack, bool of that shape: NaN, and columns of a category that are zeros."""
+        """Return what rows (N, features) lack, likewise: NaN, and columns of a category that are zeros."""
         lacks = x.isnan()
         for at in self.categories:
             lacks[:, at] |= x[:, at].eq(0).all(1, keepdim=True)
         return lacks
 
     def stand_ins(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows with what they lack from donors, (K, N, features), and the share of each, (K, N).
-
-        Args:
-            x: inputs (N, features), float64 on the CPU, as what is returned.
-        """
+        """Return rows with what they lack from donors, (K, N, features), and the share of each, (K, N)."""
         lacks = self.lacking(x)
         values = x.nan_to_num().expand(_MANY, *x.shape).clone()
         shares = x.new_zeros(_MANY, len(x))
@@ -107,171 +77,92 @@ class Donors:
         used = int(shares.any(1).nonzero().max()) + 1
         return values[:used], shares[:used]
 
-    def errors(self, known: Tensor, y: Tensor, weights: Tensor, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def errors(self, known: Tensor, y: Tensor, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return errors of targets (N, K) of rows that lack values, and their variances, by a regression on others.
-
-        All are float64 on the CPU, and so are the two results, (N, K).
 
         Args:
             known: complete rows, (M, features).
             y: their targets, (M, K).
-            weights: how often each counts, (M,).
             x: other rows, (N, features).
             targets: their targets, (N, K).
         """
         values, shares = self.stand_ins(x)
-        regression = _regressed(known, y, weights)
-        predicted, share = regression.predict(values.flatten(0, 1)).view(*shares.shape, -1), shares[..., None]
+        left_out, flat = _regressed(known, y, values.flatten(0, 1))
+        predicted, share = flat.view(*shares.shape, -1), shares[..., None]
         mean = (share * predicted).sum(0)
-        return targets - mean, (share * (predicted - mean).square()).sum(0) + _mean(regression.errors.square(), weights)
+        return targets - mean, (share * (predicted - mean).square()).sum(0) + left_out.square().mean(0)
 
     def _found(self, x: Tensor, chosen: Tensor, pattern: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield rows that lack the same, with values for that, (K, n, columns), and the share of each, (K, n)."""
-        given, match = self.rows[:, pattern], self._match(pattern)
-        predicted = match.regression.predict(x[chosen][:, ~pattern])
+        given = self.rows[:, pattern]
+        lacked = _standard(given, given)
+        errors, predicted = _regressed(self.rows[:, ~pattern], lacked, x[chosen][:, ~pattern])
+        expected, unit = lacked - errors, _whitening(errors)
+        different, first, kind = _distinct(given)
         most = _FEW if given.shape[1] == 1 else _MANY
+        scale = torch.where(torch.tensor([len(column.unique()) > _FEW for column in given.T]), _spread(given), 0.0)
+        order = (lacked @ torch.linalg.svd(lacked, full_matrices=False).Vh[0]).argsort(stable=True)
         for part in torch.arange(len(chosen)).split(max(1, _AT_ONCE // len(given))):
-            distance = torch.cdist(predicted[part] @ match.unit, match.expected @ match.unit)
+            distance = torch.cdist(predicted[part] @ unit, expected @ unit)
             reach = distance.kthvalue(min(_NEAREST, len(given)), dim=1).values.clamp_min(_NEAR)
             counts = (distance <= reach[:, None]) * self.weights
-            if len(match.first) <= most:
-                of_kind = counts.new_zeros(len(part), len(match.first)).index_add_(1, match.kind, counts)
+            if different <= most:
+                of_kind = counts.new_zeros(len(part), different).index_add_(1, kind, counts)
                 shares = (of_kind / of_kind.sum(1, keepdim=True)).T
-                yield chosen[part], given[match.first][:, None].expand(-1, len(part), -1), shares
+                yield chosen[part], given[first][:, None].expand(-1, len(part), -1), shares
                 continue
-            ends = counts[:, match.order].cumsum(1)
+            ends = counts[:, order].cumsum(1)
             levels = (torch.arange(most, dtype=ends.dtype) + 0.5) / most * ends[:, -1:]
-            picks = match.order[torch.searchsorted(ends, levels).clamp_max(len(given) - 1)].T
-            found = given[picks] + match.scale * (predicted[part] - match.expected[picks])
+            picks = order[torch.searchsorted(ends, levels).clamp_max(len(order) - 1)].T
+            found = given[picks] + scale * (predicted[part] - expected[picks])
             found = found.clamp(given.amin(0), given.amax(0))
             yield chosen[part], found, counts.new_full((most, len(part)), 1 / most)
 
-    def _match(self, pattern: Tensor) -> "_Match":
-        """Return what is the same for all rows that lack the columns of a pattern; some patterns are kept."""
-        key = pattern.numpy().tobytes()
-        found = self._matches.get(key)
-        if found is None:
-            found = _Match.of(self.rows, self.weights, pattern)
-            if len(self._matches) >= _MOST_PATTERNS:
-                self._matches.clear()
-            self._matches[key] = found
-        return found
 
-
-class _Regression(NamedTuple):
-    """A quadratic regression.
-
-    Attributes:
-        errors: those of each of its rows if left out, (D, K).
-        known: mean and standard deviation of regressors, two of (features,).
-        num: the number of rows.
-        centre: mean terms.
-        slopes: of terms, (terms, K).
-        middle: mean of what is predicted, (K,).
-    """
-
-    errors: Tensor
-    known: tuple[Tensor, Tensor]
-    num: int
-    centre: Tensor
-    slopes: Tensor
-    middle: Tensor
-
-    def predict(self, x: Tensor) -> Tensor:
-        """Return predictions (N, K) for rows (N, features)."""
-        return self.middle + (_terms(_standard(x, *self.known), self.num) - self.centre) @ self.slopes
-
-
-class _Match(NamedTuple):
-    """Donors for rows that lack the same.
-
-    Attributes:
-        regression: of what they lack on what they have.
-        expected: its predictions for donors that are left out, (D, K).
-        unit: the map to units of the errors' covariance.
-        scale: standard deviations of numbers, and 0 for columns of few values.
-        order: donors along the direction of most variance, (D,).
-        first: where each distinct donor is first.
-        kind: the number of the distinct donor that each is, (D,).
-    """
-
-    regression: _Regression
-    expected: Tensor
-    unit: Tensor
-    scale: Tensor
-    order: Tensor
-    first: Tensor
-    kind: Tensor
-
-    @classmethod
-    def of(cls, rows: Tensor, weights: Tensor, pattern: Tensor) -> "_Match":
-        given = rows[:, pattern]
-        mean, std = _moments(given, weights)
-        lacked = _standard(given, mean, std)
-        regression = _regressed(rows[:, ~pattern], lacked, weights)
-        are_numbers = torch.tensor([len(column.unique()) > _FEW for column in given.T])
-        along = torch.linalg.svd(weights.sqrt()[:, None] * lacked, full_matrices=False).Vh[0]
-        return cls(
-            regression,
-            lacked - regression.errors,
-            _whitening(regression.errors, weights),
-            torch.where(are_numbers, std, 0.0),
-            (lacked @ along).argsort(stable=True),
-            *_distinct(given),
-        )
-
-
-def _distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where each distinct row occurs, and the number of the kind of each row."""
+def _distinct(rows: Tensor) -> tuple[int, Tensor, Tensor]:
+    """Return the number of distinct rows, where each occurs, and the number of the kind of each row."""
     kinds, kind = rows.unique(dim=0, return_inverse=True)
-    return torch.zeros(len(kinds), dtype=torch.int64).index_copy_(0, kind, torch.arange(len(rows))), kind
+    first = torch.zeros(len(kinds), dtype=torch.int64).index_copy_(0, kind, torch.arange(len(rows)))
+    return len(kinds), first, kind
 
 
-def _mean(values: Tensor, weights: Tensor) -> Tensor:
-    return weights @ values / weights.sum()
+def _spread(values: Tensor) -> Tensor:
+    """Return the standard deviation of each column."""
+    return (values - values.mean(0)).square().mean(0).sqrt()
 
 
-def _moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and the standard deviation of each column."""
-    mean = _mean(values, weights)
-    return mean, _mean((values - mean).square(), weights).sqrt()
-
-
-def _standard(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Return values in units of these; constant columns become zeros."""
+def _standard(values: Tensor, like: Tensor) -> Tensor:
+    """Return values in units of the columns of others; constant columns become zeros."""
+    mean, std = like.mean(0), _spread(like)
     return torch.where(std > 1e-9 * (1 + mean.abs()), (values - mean) / std, 0.0)
 
 
-def _whitening(errors: Tensor, weights: Tensor) -> Tensor:
+def _whitening(errors: Tensor) -> Tensor:
     """Return the map of errors (D, K) to units of their covariance, of unit mean square."""
-    values, vectors = torch.linalg.eigh(errors.T @ (weights[:, None] * errors) / weights.sum())
+    values, vectors = torch.linalg.eigh(errors.T @ errors / len(errors))
     size = (values > 1e-9 * values.max()).sum().clamp_min(1)
     return vectors / (values.clamp_min(1e-6) * size).sqrt()
 
 
-def _regressed(known: Tensor, wanted: Tensor, weights: Tensor) -> _Regression:
-    """Return a weighted regression, with the error of each row if that is left out with all its weight.
+def _regressed(known: Tensor, wanted: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the errors of a regression for each of its rows left out, and its predictions for others.
 
-    It has the ridge penalty of least error, by the closed form, and is the mean where it explains next to nothing. The
-    slopes are those of copies of rows. A row that stands for several is left out as a whole: its copies would foretell
-    it, and weights that are not whole numbers have no copies.
+    It has the ridge penalty of least error, by the closed form, and is the mean where it explains next to nothing.
     """
-    moments, total = _moments(known, weights), weights.sum()
-    inputs = _terms(_standard(known, *moments), len(known))
-    centre, middle = _mean(inputs, weights), _mean(wanted, weights)
-    root, own = weights.sqrt()[:, None], weights / total
-    target = root * (wanted - middle)
-    u, s, vh = torch.linalg.svd(root * (inputs - centre), full_matrices=False)
-    found, slopes = target / (1 - own).clamp_min(1e-9)[:, None], inputs.new_zeros(inputs.shape[1], wanted.shape[1])
-    least, errors = (1 - _LEAST) * found.square().sum(), found
+    inputs, rows = (_terms(_standard(values, known), len(known)) for values in (known, x))
+    centre, middle, count = inputs.mean(0), wanted.mean(0), len(wanted)
+    target = wanted - middle
+    u, s, vh = torch.linalg.svd(inputs - centre, full_matrices=False)
+    errors, slopes = target * count / max(1, count - 1), inputs.new_zeros(inputs.shape[1], wanted.shape[1])
+    least = (1 - _LEAST) * errors.square().sum()
     for penalty in _PENALTIES if inputs.shape[1] else ():
-        shrunk = s.square() / (s.square() + penalty * total)
-        left = (1 - u.square() @ shrunk - own).clamp_min(1e-9)[:, None]
+        shrunk = s.square() / (s.square() + penalty * count)
+        left = (1 - u.square() @ shrunk - 1 / count).clamp_min(1e-9)[:, None]
         found = (target - (u * shrunk) @ (u.T @ target)) / left
         if bool(found.square().sum() < least):
             least, errors = found.square().sum(), found
-            slopes = vh.T @ ((s / (s.square() + penalty * total))[:, None] * (u.T @ target))
-    return _Regression(errors / root, moments, len(known), centre, slopes, middle)
+            slopes = vh.T @ ((s / (s.square() + penalty * count))[:, None] * (u.T @ target))
+    return errors, middle + (rows - centre) @ slopes
 
 
 def _terms(values: Tensor, count: int) -> Tensor:

@@ -113,9 +113,7 @@ def _tell_of_target(found: Learned, rows: Rows, *, has_classes: bool) -> bool:
     x = torch.from_numpy(found.encoder.matrix(rows.table))
     wanted = torch.from_numpy(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
     kept, lacking = torch.from_numpy(found.kept), torch.from_numpy(~found.kept)
-    errors, variances = found.donors.errors(
-        x[kept], wanted[kept], torch.from_numpy(rows.counts[found.kept]), x[lacking], wanted[lacking]
-    )
+    errors, variances = found.donors.errors(x[kept], wanted[kept], x[lacking], wanted[lacking])
     counts = rows.counts[~found.kept][:, None]
     share = counts.sum() / rows.counts[found.kept].sum()
     errors, variances = counts * errors.numpy(), counts**2 * variances.numpy() * (1 + share)

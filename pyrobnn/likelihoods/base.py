@@ -224,7 +224,7 @@ def check_width(likelihood: Likelihood, y: Tensor, outputs: int) -> None:
     """Refuse a network whose number of outputs does not fit the targets."""
     needed = likelihood.num_outputs(y)
     if outputs != needed:
-        if num_columns(y) == 1 and _are_labels(y, outputs):
+        if not as_likelihood(likelihood).has_labels and num_columns(y) == 1 and _are_labels(y, outputs):
             raise InputError(
                 f"The targets are labels 0 to {int(y.max())} and the network has {outputs} outputs: pass "
                 f"likelihood='categorical' for classes. For numbers, {likelihood!r} needs "
