@@ -181,10 +181,6 @@ def test_inputs_whose_squares_overflow_are_named_as_the_cause(rounds):
 # Estimators
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="What finds the donors of a row with gaps, and the number of the nearest, counts rows and not weights",
-)
 def test_weights_are_repeats_where_values_are_missing_and_targets_have_units():
     table = pd.DataFrame({"a": X[:, 0], "c": np.where(X[:, 1] > 0, "u", "v"), "b": X[:, 2]})
     table.loc[3, "a"], table.loc[5, "c"], table.loc[7, "b"] = np.nan, None, np.nan

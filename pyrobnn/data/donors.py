@@ -51,9 +51,13 @@ class Donors:
 
     @classmethod
     def of(cls, rows: Tensor, weights: Tensor, categories: Sequence[Sequence[int]] = ()) -> "Donors":
-        """Return some of these rows as donors, 2000 at most, evenly taken."""
-        some = torch.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS), dtype=torch.float64).round().long()
-        return cls(rows[some], weights[some], categories)
+        """Return some of these rows as donors, 2000 at most, evenly taken; whole numbers as weights become copies."""
+        are_copies = torch.equal(weights, weights.round())
+        ends = (weights if are_copies else torch.ones_like(weights)).double().cumsum(0)
+        num = int(ends[-1])
+        places = torch.linspace(0, num - 1, min(num, _MOST_ROWS), dtype=torch.float64).round()
+        some = torch.searchsorted(ends, places, right=True)
+        return cls(rows[some], torch.ones_like(weights[some]) if are_copies else weights[some], categories)
 
     def lacking(self, x: Tensor) -> Tensor:
         """Return what rows (N, features) lack, likewise: NaN, and columns of a category that are zeros."""
