@@ -1,13 +1,18 @@
 """The likelihood that nobody chose: another than the default where rows held out say so, and nowhere else."""
 
 import dataclasses
+import itertools
+import math
 
 import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
 from scipy import optimize, stats
+from scipy.spatial.distance import pdist
 from sklearn.datasets import make_friedman1
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 import pyrobnn as bnn
 from pyrobnn.inference import density
@@ -332,18 +337,35 @@ def test_heavy_tails_are_those_beyond_chance():
     assert shares[1] > 0.98
 
 
+def test_residuals_are_those_of_a_gaussian_process_that_has_not_seen_the_row():
+    """Against scikit-learn: the kernel of highest evidence on the grid, and a fit to the other rows for each row."""
+    x, y, _ = with_outliers(70, 0.06)
+    inputs, targets = ((each - each.mean(0)) / each.std(0, ddof=1) for each in (x, y))
+    squared = pdist(inputs, "sqeuclidean")
+    usual = np.sort(np.repeat(squared, 2))[len(squared) - 1]  # of an even count torch takes the lower median
+    tried = []
+    for length, noise in itertools.product(density._LENGTHS, density._NOISES):
+        shape = RBF(math.sqrt(length * usual)) + WhiteKernel(noise)
+        covariance = shape(inputs)
+        signal = float(targets @ np.linalg.solve(covariance, targets)) / len(targets)  # the signal of highest evidence
+        tried.append(GaussianProcessRegressor(ConstantKernel(signal) * shape, alpha=0, optimizer=None))
+    best = max(tried, key=lambda one: one.fit(inputs, targets).log_marginal_likelihood_value_)
+    left = []
+    for row in range(70):
+        others = np.arange(70) != row
+        mean, std = best.fit(inputs[others], targets[others]).predict(inputs[row : row + 1], return_std=True)
+        left.append(math.sqrt(best.kernel.k1.constant_value) * (targets[row] - mean[0]) / std[0])
+    found = density._around_process(bnn.Data(x, y), RUN)  # in another order
+    assert np.allclose(np.sort(found), np.sort(left), rtol=1e-6)
+
+
 def test_tables_without_outliers_pay_nothing_for_a_student_t(monkeypatch):
-    """Of fewer than 300 rows no fit is made, and a line and what is left of targets around it say so."""
-    x, y, _ = with_outliers(200, 0.06)
-    data = bnn.Data(x, y, standardize=True)
-    design = np.column_stack([x, np.ones(len(x))])
-    left = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
-    assert np.allclose(density._around_line(data), left)
-    assert torch.equal(density._around_line(bnn.Data(np.repeat(x, 50, 1), y)), data.y)  # a wide table
+    """No fit is made of few rows without heavy tails. Friedman's function has them around a line, and no outliers."""
     monkeypatch.setattr(density, "_Judge", None)
-    assert chosen(x, with_outliers(200, 0.0)[1]).gain is None
+    for x, y in (with_outliers(200, 0.0)[:2], make_friedman1(100, noise=1.0, random_state=3)):
+        assert chosen(x, y).gain is None
     with pytest.raises(TypeError):
-        chosen(x, y)
+        chosen(*with_outliers(200, 0.06)[:2])
 
 
 @pytest.mark.slow

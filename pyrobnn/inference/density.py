@@ -38,8 +38,12 @@ _TAIL, _FEWEST = 0.5, 60
 _ROBUST = (likelihoods.StudentT(), likelihoods.StudentT(df=2.5))
 """Rivals of a Gaussian for targets with outliers. Learned degrees of freedom fall to 2 where outliers are large, and
 the variance is infinite there; at 2.5 log scores are at most 0.01 lower."""
-_HEAVY = 2.0
+_HEAVY = 3.0
 """Standard errors by which the excess kurtosis of residuals must be above that of a Gaussian."""
+_ROWS_OF_TAILS = 500
+"""Rows whose residuals tell of outliers: a Gaussian process of as many is fitted in a second."""
+_LENGTHS, _NOISES = (0.125, 0.5, 2.0, 8.0), (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+"""Squared length scales of that process, relative to the median squared distance, and noise relative to the signal."""
 _COUNTS = (likelihoods.Poisson(), likelihoods.NegativeBinomial(dispersion="learned"))
 """For whole numbers that repeat. A density of any shape, trained on them, would pile up on these values."""
 _FEWEST_TOLD = 30
@@ -109,8 +113,8 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
     Args:
         data: the rows to train on. Only some are looked at: standardised, and without weights. Other likelihoods are
             for targets in one column. Positive targets with a tail, from 60 to 2,000 rows, get both a log-normal and a
-            Gaussian. Student-t likelihoods of one scale join them where mostly distinct targets have heavy tails:
-            around a point estimate on rows held out, and of fewer than 300 rows around a line. From
+            Gaussian. Student-t likelihoods of one scale join them where mostly distinct targets have heavy tails
+            around a Gaussian process. From
             `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly distinct targets get the likelihoods of real numbers;
             counts, which are whole numbers from 0 up that repeat, with a median below 100, get those of counts. They
             are scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a density.
@@ -124,14 +128,11 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
         with waiting("choosing the length of training on rows held out", shown=run.progress):
             return _of_suitable_length(data, default, dataclasses.replace(run, progress=False))
     shapes = () if is_told else _rivals(data)
-    usual = _usual(data, default, is_told=is_told)
-    robust = [] if is_told else _robust(data, default)
-    if not shapes and not (robust and _has_heavy_tails(_around_line(data))):
-        robust = []
-    if not shapes and not robust and len(usual) == 1:
+    usual = [*_usual(data, default, is_told=is_told), *([] if is_told else _robust(data, default, run))]
+    if not shapes and len(usual) == 1:
         return Compared(default)
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
-        return _better(data, usual, shapes, robust, dataclasses.replace(run, progress=False))
+        return _better(data, usual, shapes, dataclasses.replace(run, progress=False))
 
 
 def _of_suitable_length(data: Data, default: Parts, run: Run) -> Compared:
@@ -155,10 +156,8 @@ def _two_thirds(data: Data, run: Run) -> tuple[Data, Data]:
     return data[~is_held_out], data[is_held_out]
 
 
-def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], robust: list[Parts], run: Run) -> Compared:
+def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], run: Run) -> Compared:
     judge = _Judge(*_two_thirds(data, run), run, by_mass=shapes is _COUNTS)
-    if robust and (not shapes or judge.sees_heavy_tails(usual[0]["likelihood"])):
-        usual = [*usual, *robust]
     default, fitted, gain, is_full = judge.best(usual, in_fewer_rounds=len(data) <= _MOST_THOROUGH)
     in_short = default | {"method": shortened(default["method"])}
     if (parts := judge.clear_shape(default["likelihood"], shapes)) is not None:
@@ -195,39 +194,22 @@ class _Judge:
         rest: the rows held out.
         run: the seed, the device and the engine.
         by_mass: whether targets are whole numbers that repeat, to be scored by their probability.
-        points: the point estimates so far, by likelihood.
     """
 
     train: Data
     rest: Data
     run: Run
     by_mass: bool
-    points: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def quick(self, likelihood: Any) -> tuple[Tensor, int]:
         """Return the log score of each row held out under a point estimate, and its best number of steps."""
-        posterior = self.point(likelihood)
-        if posterior is None:
+        parts = {"net": _NET, "prior": _PRIOR, "likelihood": likelihood, "method": _QUICK}
+        try:
+            posterior = self.fit(parts, validation=self.rest)
+        except FloatingPointError:
             return torch.full((len(self.rest),), -math.inf, dtype=torch.float64), 0
         best = int(np.argmax(posterior.history.validation_scores))
         return self.scores(posterior), posterior.history.validation_steps[best]
-
-    def point(self, likelihood: Any) -> Any:
-        """Return a point estimate; None where its numbers are not finite."""
-        if likelihood not in self.points:
-            parts = {"net": _NET, "prior": _PRIOR, "likelihood": likelihood, "method": _QUICK}
-            try:
-                self.points[likelihood] = self.fit(parts, validation=self.rest)
-            except FloatingPointError:
-                self.points[likelihood] = None
-        return self.points[likelihood]
-
-    def sees_heavy_tails(self, likelihood: Any) -> bool:
-        """Return whether rows held out have them around a point estimate."""
-        posterior = self.point(likelihood)
-        return posterior is None or _has_heavy_tails(
-            self.rest.y.double().cpu() - posterior.predict(self.rest.x).mean.double().cpu()
-        )
 
     def fit(self, parts: Parts, **options: Any) -> Any:
         """Return the fit of some parts."""
@@ -311,24 +293,42 @@ def _usual(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
     return usual
 
 
-def _robust(data: Data, default: Parts) -> list[Parts]:
+def _robust(data: Data, default: Parts, run: Run) -> list[Parts]:
     """Return the parts for targets with outliers that compete with a Gaussian; none for data not suited."""
     rows, columns = len(data), data.x[0].numel()
     is_suited = data.y.ndim == 1 and data.y.is_floating_point() and _are_distinct(data.y.double())
     is_gaussian = default["likelihood"] == likelihoods.Gaussian()
     if not (is_suited and _is_plain(data) and is_gaussian and _FEWEST <= rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE):
         return []
+    if not _has_heavy_tails(_around_process(data, run)):
+        return []
     return [parts_for("regression", likelihood=one, num_data=rows, num_inputs=columns) for one in _ROBUST]
 
 
-def _around_line(data: Data) -> Tensor:
-    """Return what a linear model leaves of the targets; of wide tables all."""
-    y, rows = data.y.double().cpu(), len(data)
-    if not isinstance(data.x, Tensor) or rows <= defaults.ROWS_OF_WIDE * data.x[0].numel():
-        return y
-    x = data.x.double().cpu().reshape(rows, -1)
-    x = torch.cat([x - x.mean(0), torch.ones(rows, 1, dtype=x.dtype)], 1)
-    return y - x @ torch.linalg.lstsq(x, y[:, None], driver="gelsd").solution[:, 0]
+def _around_process(data: Data, run: Run) -> Tensor:
+    """Return what a Gaussian process leaves of each target, fitted to the others, in standard deviations.
+
+    The kernel is squared exponential, with the length scale and the noise of the highest evidence on a grid. Source:
+    Rasmussen and Williams (2006), Gaussian Processes for Machine Learning, equations 5.8 and 5.12.
+    """
+    if not isinstance(data.x, Tensor):
+        return data.y
+    drawn = torch.Generator().manual_seed(derive(run.seed, "tails"))
+    rows = torch.randperm(len(data), generator=drawn)[:_ROWS_OF_TAILS]
+    x, y = data.x.double().cpu().flatten(1)[rows], data.y.double().cpu()[rows]
+    x, y = ((each - each.mean(0)) / each.std(0).clamp_min(1e-12) for each in (x, y))
+    squared = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
+    usual = squared[squared > 0].median() if bool((squared > 0).any()) else 1.0
+    best, residuals = -math.inf, y
+    for length in _LENGTHS:
+        values, vectors = torch.linalg.eigh((-squared / (2 * length * usual)).exp())
+        for noise in _NOISES:
+            spectrum = values.clamp_min(0) + noise
+            weights = vectors @ ((vectors.T @ y) / spectrum)
+            evidence = -0.5 * float(len(y) * (y @ weights).log() + spectrum.log().sum())
+            if evidence > best:
+                best, residuals = evidence, weights / (vectors.square() @ (1 / spectrum)).sqrt()
+    return residuals
 
 
 def _has_heavy_tails(residuals: Tensor) -> bool:
