@@ -15,13 +15,15 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 import pyrobnn as bnn
-from pyrobnn.inference import density
+from pyrobnn.inference import density, residuals
 from pyrobnn.inference.default_parts import parts_for
 from pyrobnn.inference.density import compare_densities
 from pyrobnn.inference.method import Run
+from pyrobnn.inference.residuals import Residuals
 from pyrobnn.runs.spec import RunSpec
 
 RUN = Run(seed=0, progress=False)
+NO_INPUTS = torch.zeros(150, 0)
 SHORT = bnn.EvidenceFramework(starts=1)
 
 
@@ -57,8 +59,9 @@ def test_two_branches_and_growing_noise_are_seen_and_normal_noise_is_left():
 
 def test_tables_that_are_not_suited_cost_nothing(monkeypatch):
     monkeypatch.setattr(density, "_Judge", None)
-    x, y = table("branches")
+    x, y = table("normal")
     assert chosen(x[:299], y[:299]).gain is None
+    x, y = table("branches")
     assert chosen(x, y.round(1)).gain is None  # a density would pile up on values that repeat
     assert chosen(x, y.round()).gain is None  # some are negative: no counts
     assert chosen(x, np.stack([y, y], 1)).gain is None
@@ -332,9 +335,49 @@ def test_heavy_tails_are_those_beyond_chance():
     rng = np.random.default_rng(0)
     normal = rng.normal(size=(100, 150))
     outliers = normal * np.where(rng.random(normal.shape) < 0.05, 10, 1)
-    shares = [np.mean([density._has_heavy_tails(torch.tensor(row)) for row in rows]) for rows in (normal, outliers)]
+    shares = [
+        np.mean([Residuals(NO_INPUTS, torch.tensor(row)).have_heavy_tails for row in rows])
+        for rows in (normal, outliers)
+    ]
     assert shares[0] < 0.12
     assert shares[1] > 0.98
+
+
+def test_noise_along_an_input_is_seen_and_other_noise_is_not():
+    """Of 100 sets of 150 residuals alike everywhere fewer than 3 are flagged, and all that grow along an input."""
+    rng = np.random.default_rng(0)
+    x, even = rng.uniform(-2, 2, size=(150, 4)), rng.normal(size=(100, 150))
+    sets = even, even * np.exp(x[:, 1]), even * np.abs(x[:, 2])
+    flagged = [
+        np.mean([Residuals(torch.tensor(x), torch.tensor(row)).vary_with_inputs for row in rows]) for rows in sets
+    ]
+    assert flagged[0] < 0.03
+    assert min(flagged[1:]) == 1
+    assert not Residuals(NO_INPUTS, torch.tensor(even[0])).vary_with_inputs
+
+
+def noise_along_an_input(rows, seed):
+    """Return x, y and the log density of each y: noise grows from 0.03 to 1.6 along an input."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, size=(rows, 3))
+    truth = stats.norm(np.sin(2 * x[:, 0]) + x[:, 1], np.exp(-1.5 + x[:, 1]))
+    y = truth.rvs(random_state=rng)
+    return x, y, truth.logpdf(y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [10, 11])
+def test_noise_along_an_input_becomes_an_output_of_200_rows(seed):
+    """The log score of 1,500 new rows is within .5 of the truth, and above that of one noise for all by .2."""
+    x, y, truth = noise_along_an_input(1700, seed)
+    scores = []
+    for told in (None, "gaussian"):
+        regressor = bnn.BNNRegressor(likelihood=told, random_state=0).fit(x[:200], y[:200])
+        scores.append(float(regressor.predict_dist(x[200:]).log_prob(torch.from_numpy(y[200:])).mean()))
+        if told is None:
+            assert regressor.posterior_.bnn.settings["likelihood"] == bnn.likelihoods.Gaussian("heteroscedastic")
+    assert scores[0] > truth[200:].mean() - 0.5
+    assert scores[0] > scores[1] + 0.2
 
 
 def test_residuals_are_those_of_a_gaussian_process_that_has_not_seen_the_row():
@@ -344,7 +387,7 @@ def test_residuals_are_those_of_a_gaussian_process_that_has_not_seen_the_row():
     squared = pdist(inputs, "sqeuclidean")
     usual = np.sort(np.repeat(squared, 2))[len(squared) - 1]  # of an even count torch takes the lower median
     tried = []
-    for length, noise in itertools.product(density._LENGTHS, density._NOISES):
+    for length, noise in itertools.product(residuals._LENGTHS, residuals._NOISES):
         shape = RBF(math.sqrt(length * usual)) + WhiteKernel(noise)
         covariance = shape(inputs)
         signal = float(targets @ np.linalg.solve(covariance, targets)) / len(targets)  # the signal of highest evidence
@@ -355,7 +398,7 @@ def test_residuals_are_those_of_a_gaussian_process_that_has_not_seen_the_row():
         others = np.arange(70) != row
         mean, std = best.fit(inputs[others], targets[others]).predict(inputs[row : row + 1], return_std=True)
         left.append(math.sqrt(best.kernel.k1.constant_value) * (targets[row] - mean[0]) / std[0])
-    found = density._around_process(bnn.Data(x, y), RUN)  # in another order
+    found = Residuals.of(bnn.Data(x, y), seed=0).values  # in another order
     assert np.allclose(np.sort(found), np.sort(left), rtol=1e-6)
 
 

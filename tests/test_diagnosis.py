@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
+from pyrobnn.data.directions import Directions
 from pyrobnn.diagnostics.classes import never_predicted, ranks_better
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.gaps import gap_findings
-from pyrobnn.diagnostics.inputs import Directions
 from pyrobnn.diagnostics.outliers import of_outliers
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson

@@ -14,6 +14,7 @@ from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.inputs import X
+from pyrobnn.data.directions import Directions
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.chains import chains_of
@@ -23,7 +24,6 @@ from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, LINEAR, NOTHING_HEL
 from pyrobnn.diagnostics.folds import collected
 from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.importance import importance_weights
-from pyrobnn.diagnostics.inputs import Directions
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import (
     epistemic_finding,

@@ -19,8 +19,9 @@ from torch import Tensor
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
+from pyrobnn.data.directions import Directions, ranks
 from pyrobnn.diagnostics.findings import WEAK, Finding
-from pyrobnn.diagnostics.inputs import Directions, input_finding, ranks
+from pyrobnn.diagnostics.inputs import input_finding
 from pyrobnn.diagnostics.outliers import of_outliers
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import errors_and_uncertainty

@@ -18,6 +18,7 @@ from pyrobnn.inference import defaults, tables
 from pyrobnn.inference.mcmc.mcmc import NUTS
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
+from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import fields_of, with_guide
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
@@ -137,7 +138,9 @@ def short_evidence(likelihood: Any, prior: Any = None, guide: Any = None) -> Par
 
 
 def shortened(method: Any) -> Any:
-    """Return a default method for less than half the time."""
+    """Return a default method for less than half the time; an ensemble as it is."""
+    if isinstance(method, Ensemble):
+        return method
     shorter = {"rounds": 3, "iterations": 75} if isinstance(method, EvidenceFramework) else {"rounds": 1}
     return dataclasses.replace(method, **shorter)
 

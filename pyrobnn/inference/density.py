@@ -19,6 +19,7 @@ from pyrobnn.inference import defaults
 from pyrobnn.inference.default_parts import Parts, is_skewed, make_model, parts_for, short_evidence, shortened
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
+from pyrobnn.inference.residuals import Residuals
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
@@ -38,12 +39,8 @@ _TAIL, _FEWEST = 0.5, 60
 _ROBUST = (likelihoods.StudentT(), likelihoods.StudentT(df=2.5))
 """Rivals of a Gaussian for targets with outliers. Learned degrees of freedom fall to 2 where outliers are large, and
 the variance is infinite there; at 2.5 log scores are at most 0.01 lower."""
-_HEAVY = 3.0
-"""Standard errors by which the excess kurtosis of residuals must be above that of a Gaussian."""
-_ROWS_OF_TAILS = 500
-"""Rows whose residuals tell of outliers: a Gaussian process of as many is fitted in a second."""
-_LENGTHS, _NOISES = (0.125, 0.5, 2.0, 8.0), (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Squared length scales of that process, relative to the median squared distance, and noise relative to the signal."""
+_VARYING = (likelihoods.Gaussian("heteroscedastic"),)
+"""The rival of a Gaussian where the size of residuals depends on an input."""
 _COUNTS = (likelihoods.Poisson(), likelihoods.NegativeBinomial(dispersion="learned"))
 """For whole numbers that repeat. A density of any shape, trained on them, would pile up on these values."""
 _FEWEST_TOLD = 30
@@ -103,21 +100,22 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
 
     Fits to two thirds of the rows are scored on the last third. A log-normal, a Gaussian, and for outliers a Student-t
     of one scale are fitted by their default parts, up to 500 rows first in fewer rounds; from 500 to 2,000 rows the
-    Gaussian also by one start of the evidence framework. The best one becomes the default. Of the other likelihoods
-    quick point estimates are scored. If the best gains on the default's likelihood, both are fitted as they would be in
-    the end: an ensemble of five Laplace approximations, trained for as many steps as did best, and the default parts,
-    first in fewer rounds, and fully if the ensemble gains on that. A gain counts if it is above 0.02 nats a row and one
-    standard error between defaults, which have as many numbers; else 2.3 and 2.4 for the best of two and three rivals
-    (Bonferroni).
+    Gaussian also by one start of the evidence framework. Noise that varies along an input gets an ensemble of five
+    Laplace approximations, trained for as many steps as did best. The best of these becomes the default. Of the other
+    likelihoods quick point estimates are scored. If the best gains on the default's likelihood, both are fitted as they
+    would be in the end: an ensemble as above, and the default parts, first in fewer rounds, and fully if the ensemble
+    gains on that. A gain counts if it is above 0.02 nats a row and one standard error between defaults; else 2.3 and
+    2.4 for the best of two and three rivals (Bonferroni).
 
     Args:
         data: the rows to train on. Only some are looked at: standardised, and without weights. Other likelihoods are
             for targets in one column. Positive targets with a tail, from 60 to 2,000 rows, get both a log-normal and a
-            Gaussian. Student-t likelihoods of one scale join them where mostly distinct targets have heavy tails
-            around a Gaussian process. From
-            `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly distinct targets get the likelihoods of real numbers;
-            counts, which are whole numbers from 0 up that repeat, with a median below 100, get those of counts. They
-            are scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a density.
+            Gaussian. Where targets are mostly distinct, `Residuals` of a Gaussian process may call for others: for a
+            Gaussian whose scale is an output if their size depends on an input, else for Student-t likelihoods of one
+            scale if they have heavy tails. From `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly distinct targets get
+            the likelihoods of real numbers; counts, which are whole numbers from 0 up that repeat, with a median below
+            100, get those of counts. They are scored by their probability, which is the mass between y - 1/2 and
+            y + 1/2 under a density.
         default: the parts to beat.
         run: the seed, the device and the engine.
         is_told: whether the likelihood was chosen, and only ways of fitting it are compared. One whose noise is an
@@ -128,11 +126,12 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
         with waiting("choosing the length of training on rows held out", shown=run.progress):
             return _of_suitable_length(data, default, dataclasses.replace(run, progress=False))
     shapes = () if is_told else _rivals(data)
-    usual = [*_usual(data, default, is_told=is_told), *([] if is_told else _robust(data, default, run))]
-    if not shapes and len(usual) == 1:
+    usual = _usual(data, default, is_told=is_told)
+    noises = [] if is_told else _noises(data, default, run)
+    if not shapes and not noises and len(usual) == 1:
         return Compared(default)
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
-        return _better(data, usual, shapes, dataclasses.replace(run, progress=False))
+        return _better(data, usual, shapes, noises, dataclasses.replace(run, progress=False))
 
 
 def _of_suitable_length(data: Data, default: Parts, run: Run) -> Compared:
@@ -141,10 +140,7 @@ def _of_suitable_length(data: Data, default: Parts, run: Run) -> Compared:
     The complaint is about the same rows as those that chose the steps, and so is slightly mild.
     """
     judge = _Judge(*_two_thirds(data, run), run, by_mass=False)
-    _, steps = judge.quick(default["likelihood"])
-    if not steps:
-        return Compared(default)
-    parts = _ensemble_parts(default["likelihood"], steps)
+    parts = judge.suitable(default)
     return judge.compared(parts, judge.fit(parts), None)
 
 
@@ -156,8 +152,9 @@ def _two_thirds(data: Data, run: Run) -> tuple[Data, Data]:
     return data[~is_held_out], data[is_held_out]
 
 
-def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], run: Run) -> Compared:
+def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], noises: list[Parts], run: Run) -> Compared:
     judge = _Judge(*_two_thirds(data, run), run, by_mass=shapes is _COUNTS)
+    usual = [*usual, *map(judge.suitable, noises)]
     default, fitted, gain, is_full = judge.best(usual, in_fewer_rounds=len(data) <= _MOST_THOROUGH)
     in_short = default | {"method": shortened(default["method"])}
     if (parts := judge.clear_shape(default["likelihood"], shapes)) is not None:
@@ -210,6 +207,14 @@ class _Judge:
             return torch.full((len(self.rest),), -math.inf, dtype=torch.float64), 0
         best = int(np.argmax(posterior.history.validation_scores))
         return self.scores(posterior), posterior.history.validation_steps[best]
+
+    def suitable(self, parts: Parts) -> Parts:
+        """Return the parts; for noise that is an output, an ensemble with the best number of steps."""
+        likelihood = as_likelihood(parts["likelihood"])
+        if likelihood.noise != "heteroscedastic":
+            return parts
+        _, steps = self.quick(likelihood)
+        return _ensemble_parts(likelihood, steps) if steps else parts
 
     def fit(self, parts: Parts, **options: Any) -> Any:
         """Return the fit of some parts."""
@@ -293,49 +298,16 @@ def _usual(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
     return usual
 
 
-def _robust(data: Data, default: Parts, run: Run) -> list[Parts]:
-    """Return the parts for targets with outliers that compete with a Gaussian; none for data not suited."""
-    rows, columns = len(data), data.x[0].numel()
+def _noises(data: Data, default: Parts, run: Run) -> list[Parts]:
+    """Return the parts with another noise that compete with a Gaussian; none for data not suited."""
     is_suited = data.y.ndim == 1 and data.y.is_floating_point() and _are_distinct(data.y.double())
-    is_gaussian = default["likelihood"] == likelihoods.Gaussian()
-    if not (is_suited and _is_plain(data) and is_gaussian and _FEWEST <= rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE):
+    is_gaussian, num = default["likelihood"] == likelihoods.Gaussian(), len(data)
+    if not (is_suited and _is_plain(data) and is_gaussian and _FEWEST <= num <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE):
         return []
-    if not _has_heavy_tails(_around_process(data, run)):
-        return []
-    return [parts_for("regression", likelihood=one, num_data=rows, num_inputs=columns) for one in _ROBUST]
-
-
-def _around_process(data: Data, run: Run) -> Tensor:
-    """Return what a Gaussian process leaves of each target, fitted to the others, in standard deviations.
-
-    The kernel is squared exponential, with the length scale and the noise of the highest evidence on a grid. Source:
-    Rasmussen and Williams (2006), Gaussian Processes for Machine Learning, equations 5.8 and 5.12.
-    """
-    if not isinstance(data.x, Tensor):
-        return data.y
-    drawn = torch.Generator().manual_seed(derive(run.seed, "tails"))
-    rows = torch.randperm(len(data), generator=drawn)[:_ROWS_OF_TAILS]
-    x, y = data.x.double().cpu().flatten(1)[rows], data.y.double().cpu()[rows]
-    x, y = ((each - each.mean(0)) / each.std(0).clamp_min(1e-12) for each in (x, y))
-    squared = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
-    usual = squared[squared > 0].median() if bool((squared > 0).any()) else 1.0
-    best, residuals = -math.inf, y
-    for length in _LENGTHS:
-        values, vectors = torch.linalg.eigh((-squared / (2 * length * usual)).exp())
-        for noise in _NOISES:
-            spectrum = values.clamp_min(0) + noise
-            weights = vectors @ ((vectors.T @ y) / spectrum)
-            evidence = -0.5 * float(len(y) * (y @ weights).log() + spectrum.log().sum())
-            if evidence > best:
-                best, residuals = evidence, weights / (vectors.square() @ (1 / spectrum)).sqrt()
-    return residuals
-
-
-def _has_heavy_tails(residuals: Tensor) -> bool:
-    """Return whether the excess kurtosis is above that of as many normal numbers."""
-    away = residuals.double() - residuals.double().mean()
-    excess = float(away.pow(4).mean() / away.square().mean().square()) - 3
-    return excess > _HEAVY * math.sqrt(24 / len(away))
+    residuals = Residuals.of(data, run.seed)
+    wanted = _VARYING if residuals.vary_with_inputs else _ROBUST if residuals.have_heavy_tails else ()
+    columns = data.x[0].numel()
+    return [parts_for("regression", likelihood=one, num_data=num, num_inputs=columns) for one in wanted]
 
 
 def _is_plain(data: Data) -> bool:

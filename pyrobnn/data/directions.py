@@ -1,0 +1,56 @@
+"""Directions of inputs, along which errors may grow or have a sign."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Directions:
+    """Columns of inputs, along which errors may grow or have a sign.
+
+    Attributes:
+        names: names of the D columns of more than two values; gaps are none.
+        ranks: ranks of each, and then of each distance from the median of a column, (N, 2 D), as `ranks` has them.
+    """
+
+    names: Sequence[str]
+    ranks: np.ndarray
+
+    @classmethod
+    def of(cls, x: object, names: Sequence[str]) -> "Directions":
+        """Return those of inputs (N, columns); none of images or sequences."""
+        if not isinstance(x, Tensor) or x.ndim != 2:
+            return cls((), np.zeros((0, 0)))
+        values = x.double().cpu().numpy()
+        kept = [at for at, column in enumerate(values.T) if len(np.unique(column[~np.isnan(column)])) > 2]
+        values = values[:, kept]
+        shown = [names[at] if names else f"column {at}" for at in kept]
+        return cls(shown, ranks(np.hstack([values, np.abs(values - np.nanmedian(values, axis=0))])))
+
+    def related(self, away: Tensor) -> np.ndarray:
+        """Return the rank correlations (R, 2, 2 D) of directions with distances from the median, and with their size.
+
+        Args:
+            away: R sets of ranks of targets in their predictions less 1/2, (R, N) or (R, N, K); over K columns there
+                is a mean.
+        """
+        sets, rows = away.shape[:2]
+        columns = away.movedim(1, 0).reshape(rows, -1)
+        found = np.stack([self.ranks.T @ ranks(each) for each in (columns, columns.abs())])
+        return found.reshape(*found.shape[:2], sets, -1).mean(-1).transpose(2, 0, 1)
+
+
+def ranks(values: Tensor | np.ndarray) -> np.ndarray:
+    """Return the ranks in each column of values (N,) or (N, K) as vectors of mean 0 and length 1, or 0 if all alike.
+
+    Their products are Spearman's rank correlations. NaN has no rank and becomes 0, so that it says nothing.
+    """
+    from scipy.stats import rankdata
+
+    array = values.cpu().numpy() if isinstance(values, Tensor) else values
+    found = rankdata(array.reshape(len(array), -1), axis=0, nan_policy="omit")
+    found = np.nan_to_num(found - np.nanmean(found, axis=0))
+    return found / np.linalg.norm(found, axis=0).clip(1e-9)
