@@ -1,5 +1,8 @@
 """Rows that lack values: donors against conditional distributions that are known, and what predictions make of them."""
 
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +11,7 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._core.columns import as_table
 from pyrobnn._core.errors import InputError
+from pyrobnn.data import donors as donors_module
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.gaps import Rows, learn
 from pyrobnn.runs.overrides import apply_overrides
@@ -115,6 +119,49 @@ def test_gaps_at_random_of_many_columns_and_classes_leave_rows_out():
     assert not any(kept(seed) for seed in (6, 16, 35))
 
 
+@pytest.mark.parametrize("classes", [False, True])
+def test_whole_weights_are_copies_when_gaps_are_judged(classes, monkeypatch):
+    """Errors and variances are those of rows that are there as often, of which the sums are taken."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(200, 3))
+    y = x[:, 0] + 0.5 * rng.normal(size=200)
+    weights = rng.integers(1, 4, 200)
+    x[rng.random(200) < 0.15, 0] = np.nan
+    targets = (y > 0).astype(np.int64) if classes else y
+    seen = []
+    found = Donors.errors
+    monkeypatch.setattr(Donors, "errors", lambda *args, **options: seen.append(found(*args, **options)) or seen[-1])
+    options = {"categories": "onehot", "missing": "impute", "has_classes": classes}
+    learn(Rows(as_table(x)[0], targets, weights.astype(float)), **options)
+    learn(Rows(as_table(x.repeat(weights, 0))[0], targets.repeat(weights)), **options)
+    few = torch.tensor(weights[np.isnan(x[:, 0])])
+    for weighted, repeated in zip(*seen, strict=True):
+        np.testing.assert_allclose(weighted.repeat_interleave(few, 0), repeated, rtol=1e-9)
+    learn(Rows(as_table(x)[0], targets, weights / 7), **options)
+    assert bool(torch.stack(seen[2]).isfinite().all())
+    assert not torch.equal(seen[0][0], seen[2][0])
+
+
+def test_regressions_are_kept_for_each_pattern_and_neither_copied_nor_many(monkeypatch):
+    donors = donors_of(normals(0.5, 100))
+    x = normals(0.5, 8, seed=1)
+    x[torch.arange(6), torch.arange(6) % 3] = torch.nan
+    first = donors.stand_ins(x)
+    monkeypatch.setattr(donors_module, "_regressed", None)
+    for one, other in zip(first, donors.stand_ins(x), strict=True):
+        assert torch.equal(one, other)
+    assert len(donors._kept) == 3
+    for copied in (pickle.loads(pickle.dumps(donors)), copy.deepcopy(donors)):
+        assert not copied._kept
+        assert torch.equal(copied.rows, donors.rows)
+    monkeypatch.undo()
+    monkeypatch.setattr(donors_module, "_MOST_KEPT", 2)
+    donors._kept.clear()
+    assert torch.equal(first[0], donors.stand_ins(x)[0])
+    assert len(donors._kept) == 2
+    assert repr(donors) == "Donors(100 rows, 3 columns)"
+
+
 def table(num=160):
     rng = np.random.default_rng(3)
     a = rng.normal(size=num)
@@ -154,10 +201,65 @@ def test_data_with_gaps_are_predicted_and_not_fitted(tmp_path):
         model.fit(dataset.data, steps=2, progress=False)
     posterior = model.fit(train, guide="map", steps=2, seed=0, progress=False)
     assert bool(posterior.predict(test.x).mean.isfinite().all())
-    with pytest.raises(InputError, match="`x` must be finite"):
+    with pytest.raises(InputError, match="8 of 32 rows lack values, .* set `donors` to those of the posterior"):
         bnn.load(posterior.save(tmp_path / "saved")).predict(test.x)
+    with pytest.raises(InputError, match="1 of 1 rows lack values, .* take `predict`, which has donors"):
+        posterior.predictor(5)(test.x[test.x.isnan().any(1)][:1])
+    for fitted in (bnn.load(tmp_path / "saved"), posterior.predictor(5)):
+        call = getattr(fitted, "predict", fitted)
+        with pytest.warns(
+            UserWarning, match="1 of 2 rows have an unknown category, .* surely as others, without donors"
+        ):
+            call(torch.tensor([[0.1, 0.2, 0.0, 0.0], [0.1, 0.2, 0.0, 1.0]]))
     with pytest.raises(InputError, match="All of 1 rows lack values"):
         len(bnn.Data([[np.nan, 1.0]], [0.0], donors=donors_of(torch.zeros(2, 2).double())).complete)
+
+
+def mean_field(data, **options):
+    return bnn.BNN(bnn.MLP(3, [5], 1)).fit(data, guide="mean_field", steps=20, seed=0, progress=False, **options)
+
+
+@pytest.mark.filterwarnings("ignore:It seems that the fit was trained on")
+def test_validation_rows_with_gaps_are_scored_as_mixtures():
+    data, new = with_gap()
+    y = new.nan_to_num().sum(1)
+    method = bnn.SVI(guide="mean_field", steps=100, patience=1, eval_every=50)
+    model = bnn.BNN(bnn.MLP(3, [5], 1))
+    for validation in (bnn.Data(new, y, donors=data.donors), (new, y)):
+        fitted = bnn.fit(model, data, method, seed=0, progress=False, validation=validation)
+        expected = float(fitted.predict(new, num_draws=100).log_prob(y).mean())
+        assert fitted.history.validation_scores[-1] == pytest.approx(expected, abs=0.1)
+    for calibrated in (bnn.conformal(fitted, (new, y)), bnn.calibrate(fitted, (new, y))):
+        assert bool(calibrated.predict(new).mean.isfinite().all())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_all_ways_to_a_posterior_have_the_donors_of_the_data_and_refuse_rows_with_gaps():
+    data, new = with_gap()
+    model = bnn.BNN(bnn.MLP(3, [5], 1))
+    fitted = mean_field(data)
+    laplace = model.fit(data, guide="laplace", steps=20, seed=0, progress=False)
+    loop = {"num_data": 60, "seed": 0}
+    swag = bnn.SWAG(bnn.SVI(guide="map", steps=5), steps=20, every=2, rank=5)
+    ways = {
+        "fit": fitted,
+        "start": mean_field(data, start=fitted),
+        "tuned": bnn.tune_prior(laplace, data),
+        "prepared": bnn.prepare(model, bnn.SVI(guide="mean_field"), like=data, **loop).posterior(),
+        "updated": bnn.update_prior(fitted).fit(data, guide="mean_field", steps=5, seed=0, progress=False),
+        "ensemble": bnn.fit(model, data, bnn.Ensemble(bnn.SVI(guide="map", steps=5)), seed=0, progress=False),
+        "swag": bnn.fit(model, data, swag, seed=0, progress=False),
+    }
+    assert [name for name, posterior in ways.items() if posterior.donors is not data.donors] == []
+    assert all(bool(posterior.predict(new).mean.isfinite().all()) for posterior in ways.values())
+    gaps = bnn.Data(new, new.nan_to_num().sum(1), donors=data.donors)
+    for call in (
+        lambda: bnn.tune_prior(laplace, gaps),
+        lambda: bnn.fit_replicates(model, gaps, bnn.SVI(steps=2), replicates=2, progress=False),
+        lambda: bnn.prepare(model, bnn.SVI(guide="mean_field"), like=gaps, **loop),
+    ):
+        with pytest.raises(InputError, match="1 of 6 rows lack values.* pass `data.complete`"):
+            call()
 
 
 @pytest.mark.slow

@@ -2,9 +2,12 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from pyrobnn._core.errors import InputError, warn_user
 
 _FEW, _MANY = 32, 64
 """Values that stand for a gap, and for several gaps of a row."""
@@ -19,9 +22,11 @@ _FARTHEST = 4.0
 """Standard deviations at which regressors are cut off."""
 _PENALTIES = tuple(10.0**power for power in range(-4, 3))
 _AT_ONCE = 2**24
+_MOST_KEPT = 256
+"""Patterns of gaps whose regressions are kept, each of 64 kB for 2000 donors, and of 16 kB for each further gap."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Donors:
     """Rows of inputs that are complete, from which others have what they lack.
 
@@ -31,8 +36,9 @@ class Donors:
     Where the regression explains nothing, all rows are donors.
 
     Args:
-        rows: inputs (D, features), float64.
-        weights: how often each counts, (D,).
+        rows: inputs (D, features), float64; none if they were not saved.
+        weights: how often each counts, (D,). Whole numbers become copies (`of`); others count in shares, and in the
+            regression all donors count alike.
         categories: for each category the positions of its columns of 0 and 1; a row with zeros in all of them has an
             unknown one.
 
@@ -48,16 +54,44 @@ class Donors:
     rows: Tensor
     weights: Tensor
     categories: Sequence[Sequence[int]] = ()
+    _kept: dict[bytes, "_Matching"] = dataclasses.field(default_factory=dict, init=False)
+
+    def __repr__(self) -> str:
+        return f"Donors({len(self.rows)} rows, {self.rows.shape[1]} columns)"
+
+    def __reduce__(self) -> Any:
+        """Return what copies and pickles hold: no regressions."""
+        return Donors, (self.rows, self.weights, self.categories)
 
     @classmethod
     def of(cls, rows: Tensor, weights: Tensor, categories: Sequence[Sequence[int]] = ()) -> "Donors":
         """Return some of these rows as donors, 2000 at most, evenly taken; whole numbers as weights become copies."""
-        are_copies = torch.equal(weights, weights.round())
-        ends = (weights if are_copies else torch.ones_like(weights)).double().cumsum(0)
+        is_copied = are_copies(weights)
+        ends = (weights if is_copied else torch.ones_like(weights)).double().cumsum(0)
         num = int(ends[-1])
         places = torch.linspace(0, num - 1, min(num, _MOST_ROWS), dtype=torch.float64).round()
         some = torch.searchsorted(ends, places, right=True)
-        return cls(rows[some], torch.ones_like(weights[some]) if are_copies else weights[some], categories)
+        return cls(rows[some], torch.ones_like(weights[some]) if is_copied else weights[some], categories)
+
+    def without_rows(self) -> "Donors":
+        """Return what `save` keeps: what is lacking is known, and nothing stands for it."""
+        return Donors(self.rows[:0], self.weights[:0], self.categories)
+
+    def tell(self, x: Tensor, remedy: str) -> None:
+        """Refuse rows (N, features) that lack numbers, and warn of unknown categories, for which nothing stands.
+
+        Args:
+            x: the rows.
+            remedy: what to do instead.
+        """
+        gaps, lacks = int(x.isnan().any(1).sum()), int(self.lacking(x).any(1).sum())
+        if gaps:
+            raise InputError(f"{gaps} of {len(x)} rows lack values, and there are no donors for them: {remedy}.")
+        if lacks:
+            warn_user(
+                f"{lacks} of {len(x)} rows have an unknown category, and are predicted as surely as others, without "
+                f"donors: {remedy}."
+            )
 
     def lacking(self, x: Tensor) -> Tensor:
         """Return what rows (N, features) lack, likewise: NaN, and columns of a category that are zeros."""
@@ -81,7 +115,7 @@ class Donors:
         used = int(shares.any(1).nonzero().max()) + 1
         return values[:used], shares[:used]
 
-    def errors(self, known: Tensor, y: Tensor, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def errors(self, known: Tensor, y: Tensor, x: Tensor, targets: Tensor, *, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return errors of targets (N, K) of rows that lack values, and their variances, by a regression on others.
 
         Args:
@@ -89,23 +123,23 @@ class Donors:
             y: their targets, (M, K).
             x: other rows, (N, features).
             targets: their targets, (N, K).
+            weights: how often each complete row counts, (M,).
         """
         values, shares = self.stand_ins(x)
-        left_out, flat = _regressed(known, y, values.flatten(0, 1))
-        predicted, share = flat.view(*shares.shape, -1), shares[..., None]
+        regression, left_out = _regressed(known, y, weights)
+        predicted, share = regression(values.flatten(0, 1)).view(*shares.shape, -1), shares[..., None]
         mean = (share * predicted).sum(0)
-        return targets - mean, (share * (predicted - mean).square()).sum(0) + left_out.square().mean(0)
+        spread = (share * (predicted - mean).square()).sum(0)
+        return targets - mean, spread + _mean(left_out.square(), weights)
 
     def _found(self, x: Tensor, chosen: Tensor, pattern: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield rows that lack the same, with values for that, (K, n, columns), and the share of each, (K, n)."""
         given = self.rows[:, pattern]
-        lacked = _standard(given, given)
-        errors, predicted = _regressed(self.rows[:, ~pattern], lacked, x[chosen][:, ~pattern])
-        expected, unit = lacked - errors, _whitening(errors)
-        different, first, kind = _distinct(given)
+        matching = self._matching(pattern, given)
+        expected, unit, scale, order = matching.expected, matching.unit, matching.scale, matching.order
+        different, first, kind = matching.kinds
+        predicted = matching.regression(x[chosen][:, ~pattern])
         most = _FEW if given.shape[1] == 1 else _MANY
-        scale = torch.where(torch.tensor([len(column.unique()) > _FEW for column in given.T]), _spread(given), 0.0)
-        order = (lacked @ torch.linalg.svd(lacked, full_matrices=False).Vh[0]).argsort(stable=True)
         for part in torch.arange(len(chosen)).split(max(1, _AT_ONCE // len(given))):
             distance = torch.cdist(predicted[part] @ unit, expected @ unit)
             reach = distance.kthvalue(min(_NEAREST, len(given)), dim=1).values.clamp_min(_NEAR)
@@ -122,6 +156,78 @@ class Donors:
             found = found.clamp(given.amin(0), given.amax(0))
             yield chosen[part], found, counts.new_full((most, len(part)), 1 / most)
 
+    def _matching(self, pattern: Tensor, given: Tensor) -> "_Matching":
+        """Return what rows with these gaps have in common, once for all of them."""
+        key = pattern.numpy().tobytes()
+        found = self._kept.get(key)
+        if found is None:
+            found = _Matching.of(self.rows[:, ~pattern], given)
+            for oldest in [*self._kept][: max(0, len(self._kept) + 1 - _MOST_KEPT)]:
+                self._kept.pop(oldest, None)
+            self._kept[key] = found
+        return found
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Matching:
+    """How donors are found for rows that lack the same columns.
+
+    Attributes:
+        regression: of the columns that are lacking, in standard units, on the others.
+        expected: its predictions for each donor without it.
+        unit: the map of its errors to units of their covariance.
+        scale: of the columns that move by differences of predictions; 0 of others.
+        order: the donors in order along the direction in which their values vary most.
+        kinds: the number of distinct values, where each occurs, and which each donor has.
+    """
+
+    regression: "_Regression"
+    expected: Tensor
+    unit: Tensor
+    scale: Tensor
+    order: Tensor
+    kinds: tuple[int, Tensor, Tensor]
+
+    @classmethod
+    def of(cls, known: Tensor, given: Tensor) -> "_Matching":
+        """Return it for values (D, K) that are lacking elsewhere, and the other columns (D, J) of the same donors."""
+        alike = torch.ones_like(given[:, 0])
+        spread = _spread(given, alike)
+        lacked = _in_units(given, given.mean(0), spread)
+        regression, errors = _regressed(known, lacked, alike)
+        varies = torch.tensor([len(column.unique()) > _FEW for column in given.T])
+        order = (lacked @ torch.linalg.svd(lacked, full_matrices=False).Vh[0]).argsort(stable=True)
+        scale = torch.where(varies, spread, 0.0)
+        return cls(regression, lacked - errors, _whitening(errors), scale, order, _distinct(given))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Regression:
+    """A ridge regression on columns, their squares and their products.
+
+    Attributes:
+        loc, scale: mean and standard deviation of the columns.
+        count: rows that it was fitted to, each as often as it counts.
+        centre, slopes, middle: means of the terms, slopes, and means of what is predicted.
+    """
+
+    loc: Tensor
+    scale: Tensor
+    count: float
+    centre: Tensor
+    slopes: Tensor
+    middle: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return predictions for other rows."""
+        terms = _terms(_in_units(x, self.loc, self.scale), self.count)
+        return self.middle + (terms - self.centre) @ self.slopes
+
+
+def are_copies(weights: Tensor) -> bool:
+    """Return whether weights are whole numbers, which say how often each row is there."""
+    return torch.equal(weights, weights.round())
+
 
 def _distinct(rows: Tensor) -> tuple[int, Tensor, Tensor]:
     """Return the number of distinct rows, where each occurs, and the number of the kind of each row."""
@@ -130,14 +236,18 @@ def _distinct(rows: Tensor) -> tuple[int, Tensor, Tensor]:
     return len(kinds), first, kind
 
 
-def _spread(values: Tensor) -> Tensor:
+def _mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean of each column."""
+    return (weights[:, None] * values).sum(0) / weights.sum()
+
+
+def _spread(values: Tensor, weights: Tensor) -> Tensor:
     """Return the standard deviation of each column."""
-    return (values - values.mean(0)).square().mean(0).sqrt()
+    return _mean((values - _mean(values, weights)).square(), weights).sqrt()
 
 
-def _standard(values: Tensor, like: Tensor) -> Tensor:
-    """Return values in units of the columns of others; constant columns become zeros."""
-    mean, std = like.mean(0), _spread(like)
+def _in_units(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return values in units of means and standard deviations of columns; constant columns become zeros."""
     return torch.where(std > 1e-9 * (1 + mean.abs()), (values - mean) / std, 0.0)
 
 
@@ -148,28 +258,29 @@ def _whitening(errors: Tensor) -> Tensor:
     return vectors / (values.clamp_min(1e-6) * size).sqrt()
 
 
-def _regressed(known: Tensor, wanted: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the errors of a regression for each of its rows left out, and its predictions for others.
+def _regressed(known: Tensor, wanted: Tensor, weights: Tensor) -> tuple[_Regression, Tensor]:
+    """Return a regression, and its errors for each of its rows with one of its copies, as weights say, left out.
 
     It has the ridge penalty of least error, by the closed form, and is the mean where it explains next to nothing.
     """
-    inputs, rows = (_terms(_standard(values, known), len(known)) for values in (known, x))
-    centre, middle, count = inputs.mean(0), wanted.mean(0), len(wanted)
+    loc, scale, count = _mean(known, weights), _spread(known, weights), float(weights.sum())
+    inputs, root = _terms(_in_units(known, loc, scale), count), weights.sqrt()[:, None]
+    centre, middle = _mean(inputs, weights), _mean(wanted, weights)
     target = wanted - middle
-    u, s, vh = torch.linalg.svd(inputs - centre, full_matrices=False)
+    u, s, vh = torch.linalg.svd(root * (inputs - centre), full_matrices=False)
     errors, slopes = target * count / max(1, count - 1), inputs.new_zeros(inputs.shape[1], wanted.shape[1])
-    least = (1 - _LEAST) * errors.square().sum()
+    least = (1 - _LEAST) * (root * errors).square().sum()
     for penalty in _PENALTIES if inputs.shape[1] else ():
         shrunk = s.square() / (s.square() + penalty * count)
-        left = (1 - u.square() @ shrunk - 1 / count).clamp_min(1e-9)[:, None]
-        found = (target - (u * shrunk) @ (u.T @ target)) / left
-        if bool(found.square().sum() < least):
-            least, errors = found.square().sum(), found
-            slopes = vh.T @ ((s / (s.square() + penalty * count))[:, None] * (u.T @ target))
-    return errors, middle + (rows - centre) @ slopes
+        left = (1 - (u.square() @ shrunk)[:, None] / weights[:, None] - 1 / count).clamp_min(1e-9)
+        found = (target - (u * shrunk) @ (u.T @ (root * target)) / root) / left
+        if bool((root * found).square().sum() < least):
+            least, errors = (root * found).square().sum(), found
+            slopes = vh.T @ ((s / (s.square() + penalty * count))[:, None] * (u.T @ (root * target)))
+    return _Regression(loc, scale, count, centre, slopes, middle), errors
 
 
-def _terms(values: Tensor, count: int) -> Tensor:
+def _terms(values: Tensor, count: float) -> Tensor:
     """Return columns, and their squares and products where so many donors allow it."""
     values, width = values.clamp(-_FARTHEST, _FARTHEST), values.shape[1]
     terms = [values]

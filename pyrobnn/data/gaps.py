@@ -10,7 +10,7 @@ import torch
 
 from pyrobnn._core.columns import Encoder
 from pyrobnn._core.table_cells import How
-from pyrobnn.data.donors import Donors
+from pyrobnn.data.donors import Donors, are_copies
 
 _LEAST_SHARE, _FEWEST = 2 / 3, 20
 """Share and number of complete rows from which the others are left out."""
@@ -105,18 +105,20 @@ def _tell_of_target(found: Learned, rows: Rows, *, has_classes: bool) -> bool:
     """Return whether targets of incomplete rows differ from what the complete ones foretell, for some column.
 
     The sum of errors of a regression on the complete rows is compared with its standard deviation, for the gaps of each
-    column and each class. Values that are missing at random leave a single one within 3; of several comparisons each
-    has its share of that level (Bonferroni).
+    column and each class. Whole numbers as weights are copies. Values that are missing at random leave a single one
+    within 3; of several comparisons each has its share of that level (Bonferroni).
     """
     assert found.donors is not None  # values may be missing
     y = np.eye(int(rows.targets.max()) + 1)[rows.targets.astype(int)] if has_classes else rows.targets
     x = torch.from_numpy(found.encoder.matrix(rows.table))
     wanted = torch.from_numpy(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
     kept, lacking = torch.from_numpy(found.kept), torch.from_numpy(~found.kept)
-    errors, variances = found.donors.errors(x[kept], wanted[kept], x[lacking], wanted[lacking])
-    counts = rows.counts[~found.kept][:, None]
-    share = counts.sum() / rows.counts[found.kept].sum()
-    errors, variances = counts * errors.numpy(), counts**2 * variances.numpy() * (1 + share)
+    is_copied = are_copies(torch.from_numpy(rows.counts))
+    every = rows.counts if is_copied else rows.counts / rows.counts.mean()
+    weights, counts = torch.from_numpy(every)[kept], every[~found.kept][:, None]
+    errors, variances = found.donors.errors(x[kept], wanted[kept], x[lacking], wanted[lacking], weights=weights)
+    share, squares = counts.sum() / float(weights.sum()), counts if is_copied else counts**2
+    errors, variances = counts * errors.numpy(), squares * variances.numpy() * (1 + share)
     masks = [mask for mask in rows.table[~found.kept].isna().to_numpy().T if counts[mask].sum() >= _ENOUGH]
     most = NormalDist().inv_cdf(1 - _CHANCE / max(1, len(masks) * errors.shape[1]))
     return any(bool((np.abs(errors[mask].sum(0)) > most * variances[mask].sum(0) ** 0.5).any()) for mask in masks)

@@ -8,15 +8,16 @@ from torch.utils.data import DataLoader
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import X
+from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.data.stored import StoredData
 
 
-def as_data(given: Any) -> Data | StoredData | Loader:
-    """Return data as they are, a pair (x, y) as `Data`, and a DataLoader as `Loader`."""
+def as_data(given: Any, *, donors: Donors | None = None) -> Data | StoredData | Loader:
+    """Return data as they are, a pair (x, y) as `Data`, with donors if its rows may lack values, and a DataLoader."""
     if isinstance(given, (tuple, list)) and len(given) == 2:
-        return Data(*given)
+        return Data(*given, donors=donors)
     given = as_loader(given)
     if not isinstance(given, (Data, StoredData, Loader)):
         raise InputError(

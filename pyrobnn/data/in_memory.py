@@ -123,12 +123,10 @@ class Data:
 
     @property
     def x_scaler(self) -> "Scaler":
-        """The map of the inputs to standard units; the identity if they are not standardised."""
-        return (
-            Scaler.identity()
-            if isinstance(self.x, Inputs) or not self.standardize
-            else Scaler.fit(self.x, self.weights)
-        )
+        """The map of the inputs to standard units, the identity if they are not standardised, with the donors."""
+        is_plain = isinstance(self.x, Inputs) or not self.standardize
+        scaler = Scaler.identity() if is_plain else Scaler.fit(single(self.x, "A table"), self.weights)
+        return dataclasses.replace(scaler, donors=self.donors)
 
     @property
     def y_scaler(self) -> "Scaler":
@@ -246,10 +244,12 @@ class Scaler:
     Attributes:
         loc: mean of each column, of the shape of a row.
         scale: standard deviation of each column (1 for a constant column), the same shape.
+        donors: of inputs, rows whose values stand for those that others lack; the map leaves them aside.
     """
 
     loc: Tensor
     scale: Tensor
+    donors: Donors | None = None
 
     @classmethod
     def identity(cls) -> "Scaler":

@@ -150,6 +150,11 @@ def columns_of(encoder: Mapping[str, Any]) -> dict[str, list[int]]:
     return _encoder(encoder).positions()
 
 
+def categories_of(encoder: Mapping[str, Any]) -> list[list[int]]:
+    """Return the positions of the columns of 0 and 1 of each category."""
+    return _encoder(encoder).onehot()
+
+
 def first_days_of(encoder: Mapping[str, Any]) -> dict[str, str]:
     """Return for each column of dates the first date, from which its days count."""
     return _encoder(encoder).first_days()
@@ -165,14 +170,12 @@ class NewRows:
         outside: for each row the columns whose value lies outside of what was learned, joined by ", ", with "(just)"
             after those of numbers a little beyond the range; None if the range of the training data is not known.
         notes: what was assumed, and what lies outside, a line for each.
-        onehot: positions of the columns of 0 and 1 of each category.
     """
 
     x: Tensor
     frame: "pd.DataFrame"
     outside: list[str] | None
     notes: tuple[str, ...]
-    onehot: list[list[int]]
 
 
 def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[str, Any] | None) -> NewRows:
@@ -184,16 +187,15 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
     }
     inputs = read_inputs(Path(path), read, missing=stored["missing"])
     columns = expanded(inputs.columns, read)
-    learned = _encoder(stored)
-    x = as_tensor(learned.matrix(columns), "x")
+    x = as_tensor(_encoder(stored).matrix(columns), "x")
     check_inputs(x.nan_to_num(nan=0.0))
     if encoder is None or "read" not in encoder:
-        return NewRows(x, inputs.frame, None, inputs.notes, [])
+        return NewRows(x, inputs.frame, None, inputs.notes)
     found = [_outside(name, columns, encoder) for name in read]
     rows = zip(*(marks for marks, _ in found), strict=True)
     lines = (line for _, said in found for line in said)
     outside = [", ".join(filter(None, row)) for row in rows]
-    return NewRows(x, inputs.frame, outside, (*inputs.notes, *lines), learned.onehot())
+    return NewRows(x, inputs.frame, outside, (*inputs.notes, *lines))
 
 
 def _outside(

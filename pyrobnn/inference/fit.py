@@ -116,7 +116,7 @@ def fit(
             always takes the same engine. `Posterior.info["engine"]` names it, and why.
         progress: show a progress bar with the ELBO.
         validation: `Data`, a pair (x, y) or a loader whose log score is followed, and decides if `method.patience` is
-            set; for `SVI` only.
+            set; for `SVI` only. Rows that lack values are scored as `predict` does, if the data have `donors`.
         callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; a
             callback that returns True ends the fit.
         checkpoint: a folder for measured scales and the state of the fit. After an interruption the same call resumes
@@ -142,7 +142,8 @@ def fit(
         torch.Size([2])
     """
     method = _checked(method, data)
-    held_out = None if validation is None else _held_out(validation)
+    data = as_data(data)
+    held_out = None if validation is None else _held_out(validation, data)
     run = Run(
         seed=seed,
         device=device,
@@ -154,7 +155,6 @@ def fit(
         every=every,
         start=start,
     )
-    data = as_data(data)
     tell_of_constants(data)
     try:
         posterior = fit_in_silence(bnn, data, method, run)
@@ -172,7 +172,6 @@ def fit(
 def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     """Do the work of `fit`: no word on the result, and an interrupt goes through."""
     method = _checked(method, data)
-    _require_complete(data)
     check_offered(method, run)
     likelihood = bnn.settings["likelihood"]
     bnn = bnn if run.start is None else model_of(run.start, bnn)
@@ -193,15 +192,6 @@ def _checked(method: Any, data: Any) -> Any:
     return Automatic() if method is None else checked_method(method, data)
 
 
-def _require_complete(data: Any) -> None:
-    """Refuse rows that lack values."""
-    if isinstance(data, Data) and len(data.complete) < len(data):
-        raise InputError(
-            f"{len(data) - len(data.complete)} of {len(data)} rows lack values, which predictions take from others "
-            "and a fit does not: pass `data.complete`, or the training part of `Dataset.split`."
-        )
-
-
 def _note(closed: Measured, data: Any, posterior: Any, run: Run, likelihood: Any) -> None:
     """Note in the record of a posterior which scales of the given model were measured, and how, and a few rows."""
     if closed.record is not None:
@@ -210,7 +200,6 @@ def _note(closed: Measured, data: Any, posterior: Any, run: Run, likelihood: Any
     if isinstance(posterior, (Posterior, Mixture)):
         found = closed_numbers(likelihood, posterior.bnn.settings["likelihood"]) or posterior.record.measured
         before = None if run.start is None else run.start.record.measured
-        posterior.donors = data.donors if isinstance(data, Data) else None
         for one in (posterior, *members_of(posterior)):
             one.record = dataclasses.replace(one.record, measured=found or before)
     earlier = [] if run.start is None else run.start.record.marks
@@ -232,8 +221,8 @@ def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> Measure
     return measured(bnn, data, run, starts_there=offer.starts_at_mode)
 
 
-def _held_out(validation: Any) -> Data | Loader:
-    data = as_data(validation)
+def _held_out(validation: Any, train: Data | StoredData | Loader) -> Data | Loader:
+    data = as_data(validation, donors=train.donors if isinstance(train, Data) else None)
     if isinstance(data, StoredData):
         raise InputError(
             "`validation` must be Data(x, y), a pair (x, y) or a DataLoader, got StoredData: pass some rows of them, "

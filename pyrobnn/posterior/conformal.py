@@ -288,7 +288,7 @@ def held_out_rows(posterior: Posterior | Mixture, data: Any, harm: str) -> Data:
     Raises:
         InputError: rows that are not in memory.
     """
-    data = as_data(data)
+    data = as_data(data, donors=posterior.donors)
     if isinstance(data, Loader):
         data = data.in_memory()
     if not isinstance(data, Data):

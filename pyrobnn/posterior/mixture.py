@@ -12,7 +12,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.types import Draws
 from pyrobnn.bnn import BNN
-from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import concatenate
 from pyrobnn.guides.built import built
@@ -73,16 +72,6 @@ class Mixture(Fitted):
             if not (torch.equal(mine.loc, theirs.loc) and torch.equal(mine.scale, theirs.scale)):
                 raise InputError("Members of a mixture must have seen data in the same units: fit them to one Data.")
 
-    @property
-    def donors(self) -> Donors | None:
-        """Rows whose values stand for those that others lack: those of the members, which saw the same data."""
-        return self.members[0].donors
-
-    @donors.setter
-    def donors(self, donors: Donors | None) -> None:
-        for member in self.members:
-            member.donors = donors
-
     def __repr__(self) -> str:
         return f"Mixture({len(self)} members, {self.members[0]!r})"
 
@@ -99,6 +88,11 @@ class Mixture(Fitted):
     def x_scaler(self) -> Scaler:
         """The map from inputs in original units to the units of the model."""
         return self.members[0].x_scaler
+
+    @x_scaler.setter
+    def x_scaler(self, scaler: Scaler) -> None:
+        for member in self.members:
+            member.x_scaler = scaler
 
     @property
     def y_scaler(self) -> Scaler:

@@ -9,6 +9,7 @@ import pydantic
 
 from pyrobnn._core.settings import FrozenDict
 from pyrobnn.data.donors import Donors
+from pyrobnn.data.in_memory import Scaler
 
 Table = dict[str, Any]
 
@@ -308,11 +309,20 @@ class Fitted:
 
     Attributes:
         record: how it was inferred.
-        donors: rows whose values stand for those that others lack, in predictions; `save` leaves them out.
+        x_scaler: the map from inputs in original units to the units of the model.
     """
 
     record: FitRecord
-    donors: Donors | None = None
+    x_scaler: Scaler
+
+    @property
+    def donors(self) -> Donors | None:
+        """Rows whose values stand for those that others lack, in predictions; `save` leaves them out."""
+        return self.x_scaler.donors
+
+    @donors.setter
+    def donors(self, donors: Donors | None) -> None:
+        self.x_scaler = dataclasses.replace(self.x_scaler, donors=donors)
 
     @property
     def info(self) -> Info:

@@ -17,6 +17,10 @@ from pyrobnn.posterior.prediction import Prediction
 
 _FEWEST = 500
 """Components of a mixture over values."""
+_NOT_SAVED = (
+    "`save` leaves donors out, so set `donors` to those of the posterior that was saved, predict by a pickled "
+    "estimator or a run folder, which have them, or leave these rows out"
+)
 _AT_ONCE = 2**20
 """Rows times draws that are predicted in one call."""
 
@@ -41,7 +45,9 @@ def over_donors[F: Callable[..., Prediction]](predict: F) -> F:
         if inputs.shape[1:] != donors.rows.shape[1:]:  # it is refused
             return predict(self, x, **options)
         rows = donors.lacking(inputs.double()).any(1).nonzero()[:, 0]
-        if not len(rows):
+        if len(rows) and not len(donors.rows):
+            donors.tell(inputs, _NOT_SAVED)
+        if not len(rows) or not len(donors.rows):
             return predict(self, x, **options)
         values, shares = donors.stand_ins(inputs[rows].double())
         plain = predict(self, inputs.double().index_copy(0, rows, values[0]), **options)

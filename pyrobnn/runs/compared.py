@@ -13,9 +13,9 @@ from pyrobnn._core.settings import leaves
 from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.metrics.base import plus_minus
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.runs.donor_files import load_run
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
-from pyrobnn.storage.load import load
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -139,9 +139,7 @@ def _prepare(folder: Path) -> Prepared:
 
 
 def _predict(folder: Path, prepared: Prepared) -> Prediction:
-    posterior = load(folder / "posterior")
-    posterior.donors = prepared.train.donors
-    return posterior.predict(prepared.test.x, num_draws=prepared.spec.predict.num_draws)
+    return load_run(folder).predict(prepared.test.x, num_draws=prepared.spec.predict.num_draws)
 
 
 def _settings_of(prepared: Prepared) -> dict[str, Any]:

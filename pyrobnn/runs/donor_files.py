@@ -1,11 +1,15 @@
-"""The rows of a run folder whose values stand for those that new rows lack."""
+"""The rows of a run folder whose values stand for those that new rows lack, and the posterior that has them."""
 
-from collections.abc import Sequence
+import json
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
 from pyrobnn.data.donors import Donors
+from pyrobnn.datasets.table import categories_of
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.storage.load import load
 
 _FILE = "donors.safetensors"
 
@@ -16,9 +20,11 @@ def write_donors(donors: Donors | None, folder: Path) -> None:
         save_file({"rows": donors.rows, "weights": donors.weights}, folder / _FILE)
 
 
-def read_donors(folder: Path, categories: Sequence[Sequence[int]]) -> Donors | None:
-    """Return the rows, with the positions of the columns of each category; None if none were written."""
-    if not (folder / _FILE).is_file():
-        return None
-    read = load_file(folder / _FILE)
-    return Donors(read["rows"], read["weights"], categories)
+def load_run(folder: Path) -> Posterior | Mixture:
+    """Return the posterior of a run, with the rows if any were written."""
+    posterior = load(folder / "posterior")
+    if (folder / _FILE).is_file():
+        read = load_file(folder / _FILE)
+        encoder = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]["encoder"]
+        posterior.donors = Donors(read["rows"], read["weights"], categories_of(encoder))
+    return posterior

@@ -10,10 +10,9 @@ import pandas as pd
 from pyrobnn._core.counts import counted
 from pyrobnn._core.waiting import waiting
 from pyrobnn.datasets.table import load_rows
-from pyrobnn.runs.donor_files import read_donors
+from pyrobnn.runs.donor_files import load_run
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import RunSpec
-from pyrobnn.storage.load import load
 
 _DIGITS = 6
 """Significant digits of numbers, and decimals of probabilities."""
@@ -53,9 +52,7 @@ def predict_table(
     spec = RunSpec.from_toml(folder / "spec.toml")
     outside = {} if rows.outside is None else {"outside": rows.outside}
     with waiting(f"predicting {counted(len(rows.x), 'row')}", after=1.0):
-        posterior = load(folder / "posterior")
-        posterior.donors = read_donors(folder, rows.onehot)
-        prediction = posterior.predict(rows.x, num_draws=spec.predict.num_draws)
+        prediction = load_run(folder).predict(rows.x, num_draws=spec.predict.num_draws)
         frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
     name = spec.data.id if spec.data.id in rows.frame else None
     names = range(1, len(frame) + 1) if name is None else rows.frame[name]

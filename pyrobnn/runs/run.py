@@ -26,11 +26,10 @@ from pyrobnn.inference.training.interrupts import Interrupted
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.runs.donor_files import write_donors
+from pyrobnn.runs.donor_files import load_run, write_donors
 from pyrobnn.runs.manifest import make_manifest
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
-from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
 from pyrobnn.verdict.baselines import fit_baselines
 
@@ -148,9 +147,7 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
         raise InputError(f"{path} is complete: there is nothing to go on with.")
     prepared = RunSpec.from_toml(path / "spec.toml").prepare()
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    posterior = load(path / "posterior")
-    posterior.donors = prepared.train.donors
-    return _judge(prepared, posterior, path, manifest, progress=progress)
+    return _judge(prepared, load_run(path), path, manifest, progress=progress)
 
 
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:

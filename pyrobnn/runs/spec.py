@@ -23,7 +23,7 @@ from pyrobnn.datasets import Dataset
 from pyrobnn.datasets.base import FOR_CALIBRATION, OF_SMALL, test_share
 from pyrobnn.inference import SVI, default_parts
 from pyrobnn.inference import tables as methods
-from pyrobnn.inference.data import make_source
+from pyrobnn.inference.data import check_validation
 from pyrobnn.inference.default_parts import PARTS
 from pyrobnn.inference.density import Compared, Gain, compare_densities
 from pyrobnn.inference.method import Run
@@ -169,7 +169,7 @@ class RunSpec:
         bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
         try:
             for part in (dataset.data, train):
-                make_source(part, bnn, None, seed=0)
+                check_validation(part, bnn, seed=0)
         except InputError as error:
             raise InputError(f"{dataset.name}: {error}") from None
         said = "[data] task" if self.data.task else "[likelihood]" if self.likelihood and self.data.path else ""

@@ -31,7 +31,11 @@ class SavedHistory:
 
 @setting
 class SavedPosterior:
-    """The settings of a posterior; `body_sha256` is the digest of a frozen body that was not saved with it."""
+    """The settings of a posterior.
+
+    `body_sha256` is the digest of a frozen body that was not saved with it. `categories` are those of donors, which are
+    not saved either: the positions of the columns of each.
+    """
 
     seed: StrictInt
     info: Table
@@ -40,6 +44,7 @@ class SavedPosterior:
     tensors_sha256: StrictStr
     history: SavedHistory | None = None
     body_sha256: StrictStr | None = None
+    categories: list[list[Annotated[StrictInt, Field(ge=0)]]] | None = None
 
 
 @setting

@@ -1,5 +1,6 @@
 """Reading a posterior from a folder."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.inputs import single, tensors_of
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
+from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.inference.training.watch import History
 from pyrobnn.posterior.mixture import Mixture
@@ -187,6 +189,8 @@ def _build(
     x_scaler, y_scaler = (Scaler(tensors[f"{p}.loc"], tensors[f"{p}.scale"]) for p in ("x_scaler", "y_scaler"))
     x = saved_inputs(tensors)
     assert x is not None  # it is checked
+    if saved.categories is not None:
+        x_scaler = dataclasses.replace(x_scaler, donors=_without_rows(single(x, "A table"), saved.categories, folder))
     example = (x.to(device), tensors["example.y"].to(device))
     outputs = tensors[WIDTH].to(device) if WIDTH in tensors else None
     with seeded(saved.seed):
@@ -216,6 +220,13 @@ def _build(
         info=saved.info,
         outputs=outputs,
     )
+
+
+def _without_rows(x: Tensor, categories: list[list[int]], folder: Path) -> Donors:
+    """Return what is known of donors without their rows, by which gaps are refused."""
+    if x.ndim != 2 or max(map(max, filter(None, categories)), default=0) >= x.shape[1]:
+        raise InputError(f"{folder / SETTINGS} does not fit: its categories are not columns of the inputs.")
+    return Donors(x[:0].double(), x.new_zeros(0).double(), categories)
 
 
 def _keep_moments(bnn: BNN, saved: SavedPosterior, units: tuple[Scaler, Scaler]) -> None:

@@ -93,6 +93,8 @@ def _settings(posterior: Posterior, *, body: bool) -> dict[str, Any]:
     }
     settings = {"seed": posterior.seed, "info": posterior.info, "parts": parts, "guide": guide}
     settings |= {"history": _history(posterior.history)}
+    if posterior.donors is not None:
+        settings |= {"categories": [[*columns] for columns in posterior.donors.categories]}
     return settings if body else settings | {"body_sha256": _digest_of_body(posterior.bnn)}
 
 

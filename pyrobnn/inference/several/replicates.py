@@ -112,8 +112,6 @@ def fit_replicates(
         one = method[0] if isinstance(method, list) else method
         raise with_words(interrupt, one, checkpoint) from None
     pairs = [*zip(posteriors, *_aligned(len(posteriors), data), strict=True)]
-    for posterior, one in pairs:
-        posterior.donors = one.donors if isinstance(one, Data) else None
     with waiting("checking", shown=progress):
         texts = [complaint(*pair, briefly=True) for pair in pairs]
     told = Counter(text for text in texts if text is not None)
