@@ -94,7 +94,7 @@ def seal(folder, changes):
     content = json.loads((folder / files.SETTINGS).read_text())
     content.pop("content_sha256")
     parts = content["parts"] | {key: changes[key] for key in changes if key in content["parts"]}
-    content |= {"parts": parts} | {key: value for key, value in changes.items() if key in content}
+    content |= {"parts": parts} | {key: value for key, value in changes.items() if key in {*content, "categories"}}
     content = json.loads(json.dumps(content))
     (folder / files.SETTINGS).write_text(json.dumps({"content_sha256": files._digest_of(content)} | content))
 
@@ -135,6 +135,15 @@ def test_a_network_of_ones_own_may_have_activations_larger_than_its_weights(tmp_
     posterior = bnn.fit(model, (X[:1, :1], X[:1, 0]), bnn.SVI(steps=1), seed=0, engine="eager", progress=False)
     posterior.save(tmp_path / "p")
     assert torch.equal(bnn.load(tmp_path / "p", net=own).guide.loc, posterior.guide.loc)
+
+
+@pytest.mark.parametrize("categories", [[[0, 2]], [[-1]], [[HUGE]], "all"])
+def test_categories_that_are_no_columns_are_refused(copy, categories):
+    seal(copy, {"categories": [[0, 1], []]})
+    assert bnn.load(copy).donors.categories == [[0, 1], []]
+    seal(copy, {"categories": categories})
+    with pytest.raises(InputError, match="does not fit"):
+        bnn.load(copy)
 
 
 def test_settings_longer_than_any_are_neither_written_nor_read(fair, copy, tmp_path):

@@ -10,9 +10,9 @@ from pyrobnn.bnn import BNN
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.posterior.record import Fitted
+from pyrobnn.posterior.record import AbstractPosterior
 
-_POSTERIOR = (Fitted, "a posterior", "pass what `fit` returned, of an estimator its `posterior_`")
+_POSTERIOR = (AbstractPosterior, "a posterior", "pass what `fit` returned, of an estimator its `posterior_`")
 _PREDICTION = (Prediction, "a prediction", "pass what `predict` returned, of an estimator its `predict_dist`")
 _MODEL = (BNN, "a model", "wrap the network, bnn.BNN(network), which gives it a prior and a likelihood")
 _ASKED: dict[Any, tuple[type, str, str]] = {

@@ -19,11 +19,11 @@ from pyrobnn.posterior.batched import batch_by_batch
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import Predictor
-from pyrobnn.posterior.record import FitRecord, Fitted
+from pyrobnn.posterior.record import AbstractPosterior, FitRecord
 from pyrobnn.posterior.stand_ins import over_donors
 
 
-class Mixture(Fitted):
+class Mixture(AbstractPosterior):
     """The equal-weight mixture of K posteriors of one model: q(w) = 1/K sum_k q_k(w).
 
     With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017). Members may sit at different

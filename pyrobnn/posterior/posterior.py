@@ -32,14 +32,14 @@ from pyrobnn.posterior.moments import output_moments
 from pyrobnn.posterior.output_draws import output_draws
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
-from pyrobnn.posterior.record import FitRecord, Fitted
+from pyrobnn.posterior.record import AbstractPosterior, FitRecord
 from pyrobnn.posterior.stand_ins import over_donors
 from pyrobnn.posterior.tangent import Tangent
 
 _DRAWS_FOR_MEAN = 1000
 
 
-class Posterior(Fitted):
+class Posterior(AbstractPosterior):
     """An approximate posterior q(w) over the weights of a `BNN`, as `fit` returns it.
 
     Args:

@@ -304,7 +304,7 @@ def _shown(value: Any) -> Any:
     return [_shown(item) for item in value] if isinstance(value, list) else value
 
 
-class Fitted:
+class AbstractPosterior:
     """Base of the results of a fit, `Posterior` and `Mixture`.
 
     Attributes:

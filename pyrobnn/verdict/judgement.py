@@ -120,12 +120,12 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
         text = f"The fit takes {lost} of {_examples(len(scores), basis)} for impossible: its score is not finite."
         return Verdict("warning", text, plain="it takes targets for impossible that are there")
     finite = {name: _floored(rival, scores) for name, rival in baselines.items()}
-    case = _Case(scores, finite["constant"], finite.get("linear"), level, basis)
-    return _no_better_than_constant(case) or _no_better_than_linear(case) or _otherwise(case)
+    scored = _Scored(scores, finite["constant"], finite.get("linear"), level, basis)
+    return _no_better_than_constant(scored) or _no_better_than_linear(scored) or _otherwise(scored)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Case:
+class _Scored:
     """The log scores of a fit and of baselines, each (N,), and how they are to be compared, as in `judge`."""
 
     scores: Tensor
@@ -175,64 +175,64 @@ class _Case:
         return f"Log score above a constant's, in nats an example, on {where}: fit {self.gain.said(digits)}{beside}."
 
 
-def _no_better_than_constant(case: _Case) -> Verdict | None:
-    worse = case.gain.below(0.0)
-    negligible = max(case.gain.below(_NEGLIGIBLE), case.level if case.gain.above(0.0) < case.level else 0.0)
+def _no_better_than_constant(scored: _Scored) -> Verdict | None:
+    worse = scored.gain.below(0.0)
+    negligible = max(scored.gain.below(_NEGLIGIBLE), scored.level if scored.gain.above(0.0) < scored.level else 0.0)
     p_value = min(negligible, worse)
-    if not p_value < case.level:
+    if not p_value < scored.level:
         return None
-    is_nothing = case.of_linear is None or case.of_linear.above(0.0) >= case.level
+    is_nothing = scored.of_linear is None or scored.of_linear.above(0.0) >= scored.level
     cause = (
         "Either the inputs say nothing of the target, or the fit has missed what they say."
         if is_nothing
         else "The inputs do tell of the target: a linear model is better than a constant."
     )
     plain = "its predictions, uncertainty included, are no better than those of a constant"
-    nothing = is_nothing and case.of_linear is not None
-    return Verdict("warning", f"{NO_BETTER} {cause} {case.numbers}", p_value, plain=plain, finds_nothing=nothing)
+    nothing = is_nothing and scored.of_linear is not None
+    return Verdict("warning", f"{NO_BETTER} {cause} {scored.numbers}", p_value, plain=plain, finds_nothing=nothing)
 
 
-def _no_better_than_linear(case: _Case) -> Verdict | None:
+def _no_better_than_linear(scored: _Scored) -> Verdict | None:
     """Warn if the fit is far worse than the linear model, and note if it is not shown to be better."""
-    if case.linear is None or case.of_linear is None or case.over_linear is None:
+    if scored.linear is None or scored.of_linear is None or scored.over_linear is None:
         return None
-    short = _Gain.of(case.scores - case.constant - _FAR_LESS * (case.linear - case.constant)).below(0.0)
-    if case.of_linear.mean > 0 and short < case.level:
-        share = case.gain.mean / case.of_linear.mean
+    short = _Gain.of(scored.scores - scored.constant - _FAR_LESS * (scored.linear - scored.constant)).below(0.0)
+    if scored.of_linear.mean > 0 and short < scored.level:
+        share = scored.gain.mean / scored.of_linear.mean
         of_gain = f", with {share:.0%} of its gain" if share > 0 else ""
-        text = f"The fit predicts worse than a linear model{of_gain}. {case.numbers}"
+        text = f"The fit predicts worse than a linear model{of_gain}. {scored.numbers}"
         plain = "its predictions, uncertainty included, are worse than those of a linear model"
-        return Verdict("warning", text, short, case.is_better, plain, prefers_linear=case.is_better)
-    if case.is_shown_over_linear or not case.is_better:
+        return Verdict("warning", text, short, scored.is_better, plain, prefers_linear=scored.is_better)
+    if scored.is_shown_over_linear or not scored.is_better:
         return None
-    over_linear = case.over_linear
+    over_linear = scored.over_linear
     keep, text = "keep it unless more data tell them apart", "Nothing shows that the fit predicts better than"
     plain = "a linear model, which is simpler, predicts as well, uncertainty included"
     if over_linear.mean >= _LEAD:
         plain = "its lead over a linear model, uncertainty included, may be chance"
-    elif over_linear.below(0.0) < case.level:
+    elif over_linear.below(0.0) < scored.level:
         keep, text = "keep it", "The fit predicts a little worse than"
         plain = "a linear model, which is simpler, predicts a little better, uncertainty included"
-    text = f"{text} a linear model. The linear model is simpler: {keep}. {case.numbers}"
+    text = f"{text} a linear model. The linear model is simpler: {keep}. {scored.numbers}"
     is_as_good = over_linear.mean < _LEAD
-    return Verdict("note", text, is_better=True, plain=plain, prefers_linear=is_as_good, numbers=case.numbers)
+    return Verdict("note", text, is_better=True, plain=plain, prefers_linear=is_as_good, numbers=scored.numbers)
 
 
-def _otherwise(case: _Case) -> Verdict:
+def _otherwise(scored: _Scored) -> Verdict:
     """Say whether the fit is shown to be good."""
-    if case.is_better and case.basis != "training":
-        than_linear = "" if case.linear is None else " and a linear model"
-        text = f"The fit predicts better than a constant{than_linear}. {case.numbers}"
+    if scored.is_better and scored.basis != "training":
+        than_linear = "" if scored.linear is None else " and a linear model"
+        text = f"The fit predicts better than a constant{than_linear}. {scored.numbers}"
         return Verdict("fine", text, is_better=True)
-    if case.is_better:
+    if scored.is_better:
         text = "How the fit compares with a constant and a linear model on new examples is open."
         plain = "how well it predicts new examples is open"
-    elif case.gain.mean > _NEGLIGIBLE:
-        text = f"{len(case.scores)} examples are too few to tell the fit from a constant by their log scores"
+    elif scored.gain.mean > _NEGLIGIBLE:
+        text = f"{len(scored.scores)} examples are too few to tell the fit from a constant by their log scores"
         text += ": a gain below two standard errors or so may be chance."
         plain = "its lead over a constant, uncertainty included, may be chance"
     else:
         text = "Nothing shows that the fit predicts better than a constant."
         plain = "nothing shows that it predicts better than a constant, which ignores the inputs"
-    most = case.gain.mean + 2 * case.gain.stderr
-    return Verdict("note", f"{text} {case.numbers}", is_better=case.is_better, plain=plain, most=most)
+    most = scored.gain.mean + 2 * scored.gain.stderr
+    return Verdict("note", f"{text} {scored.numbers}", is_better=scored.is_better, plain=plain, most=most)
