@@ -475,6 +475,7 @@ def test_load_features_takes_the_named_columns_in_order(tmp_path):
     ("names", "message"),
     [
         (["age", "doze"], "has no column 'doze'. Did you mean 'dose'"),
+        (["ag", "dose", "night"], "has no columns 'ag', 'night'. Did you mean 'age'"),
         (["age", "city"], "Column 'city' holds numbers, but text in rows 1, 2, 3, 4"),
         (["gap"], "Column 'gap' has 1 missing value, in row 2"),
         ([], "`x` must not be empty"),

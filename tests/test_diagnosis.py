@@ -14,11 +14,21 @@ from pyrobnn.data.directions import Directions
 from pyrobnn.diagnostics.classes import never_predicted, ranks_better
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.gaps import gap_findings
+from pyrobnn.diagnostics.inputs import with_cause
 from pyrobnn.diagnostics.outliers import of_outliers
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import StudentT
-from pyrobnn.verdict.remedies import Fitted, amounts, heavier_tails, open_to, other_guide, other_noise
+from pyrobnn.inference.default_parts import parts_for
+from pyrobnn.verdict.remedies import (
+    Fitted,
+    amounts,
+    heavier_tails,
+    open_to,
+    other_guide,
+    other_noise,
+    varying_noise,
+)
 
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3
 TESTED = {"bias", "spread", "coverage", "noise", "surprise", "confidence"}
@@ -298,13 +308,35 @@ def test_other_noise_gets_a_method_that_measures_it():
     y = torch.randn(40, generator=torch.Generator().manual_seed(0))
     model = bnn.BNN(nn.Linear(1, 1), prior="normal")
     tuned = bnn.MarginalLikelihood(bnn.SVI(guide="laplace", steps=1), rounds=1)
-    for method, few, many in (
-        (tuned, ("fit.type=evidence_framework", "fit.starts=1"), ("fit.type=svi", "guide.type=mean_field")),
-        (bnn.EvidenceFramework(starts=1, rounds=1), (), ()),
-    ):
+    for method, changes in ((tuned, ("fit.type=default",)), (bnn.EvidenceFramework(starts=1, rounds=1), ())):
         posterior = bnn.fit(model, bnn.Data(y[:, None], y), method, progress=False)
-        assert other_noise(Fitted(posterior, y)).settings == ("likelihood.type=student_t", *few)
-        assert other_noise(Fitted(posterior, y.repeat(51))).settings == ("likelihood.type=student_t", *many)
+        assert other_noise(Fitted(posterior, y)).settings == ("likelihood.type=student_t", *changes)
+        assert other_noise(Fitted(posterior, y.repeat(51))).settings == ("likelihood.type=student_t", *changes)
+    few, many = (
+        parts_for("regression", likelihood=bnn.likelihoods.StudentT(), num_data=num, num_inputs=3)["method"]
+        for num in (2_000, 2_001)
+    )
+    assert (type(few), few.starts) == (bnn.EvidenceFramework, 1)
+    assert isinstance(many, bnn.SVI)
+    assert isinstance(many.guide, bnn.guides.MeanField)
+
+
+def test_noise_that_varies_is_advised_before_heavy_tails():
+    """Narrow noise here and wide noise there have heavy tails together, which other tails do not mend."""
+    y = torch.randn(40, generator=torch.Generator().manual_seed(0))
+    fit = Fitted(bnn.fit(bnn.BNN(nn.Linear(1, 1)), bnn.Data(y[:, None], y), bnn.SVI(steps=1), progress=False), y)
+    tails, varying = other_noise(fit), varying_noise(fit)
+    wide = Finding("spread", "warning", "Wide.", remedies=(tails, varying))
+    for name, kind, first, advice in (
+        ("inputs", "warning", varying, varying),
+        ("noise", "warning", varying, varying),
+        ("inputs", "note", varying, tails),
+        ("inputs", "warning", tails, tails),
+    ):
+        found = with_cause([wide, Finding(name, kind, "Varies.", remedies=(first,))], fit)
+        assert found[0].remedies[0] == advice
+        assert len(found[0].remedies) == (1 if advice is varying else 2)
+    assert with_cause([wide], None) == [wide]
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "student_t", "poisson"])

@@ -34,8 +34,9 @@ def test_errors_of_the_mean_agree_with_sklearn():
     assert found["rmse"].value == pytest.approx(sk.root_mean_squared_error(y, mean))
     assert found["mae"].value == pytest.approx(sk.mean_absolute_error(y, mean))
     assert found["mae"].stderr == pytest.approx(np.abs(y - mean).std(ddof=1) / 20)
+    assert found["median_error"].value == pytest.approx(sk.median_absolute_error(y, mean))
     assert found["r2"].value == pytest.approx(sk.r2_score(y, mean))
-    assert [found[name].higher_is_better for name in ("rmse", "mae", "r2")] == [False, False, True]
+    assert [found[name].higher_is_better for name in ("rmse", "mae", "median_error", "r2")] == [False] * 3 + [True]
 
 
 def test_bootstrap_errors_are_those_of_the_delta_method():
@@ -45,6 +46,13 @@ def test_bootstrap_errors_are_those_of_the_delta_method():
     assert found["rmse"].stderr == pytest.approx(squared.std() / 20 / (2 * found["rmse"].value), rel=0.2)
     ratio = (squared - squared.mean() / y.var() * (y - y.mean()) ** 2) / y.var()
     assert found["r2"].stderr == pytest.approx(ratio.std() / 20, rel=0.2)
+
+
+def test_the_bootstrap_error_of_a_median_is_that_of_its_density():
+    """Of N uniform errors the median has the standard deviation 1 / (2 sqrt N)."""
+    errors = np.random.default_rng(1).uniform(size=2000)
+    prediction = Prediction(dist.Normal(torch.zeros(1, 2000, dtype=torch.float64), 1.0))
+    assert score(prediction, errors)["median_error"].stderr == pytest.approx(0.5 / math.sqrt(2000), rel=0.25)
 
 
 def test_bootstrap_of_a_mean_is_its_standard_error():
@@ -125,7 +133,7 @@ def test_names_and_levels_of_real_targets():
     usual, others = score(normals(3), y), score(normals(3), y, levels=[0.999])
     each = ("coverage", "width", "interval_score")
     of_levels = [f"{name}_{level}" for level in (50, 80, 90, 95) for name in each]
-    rest = ["log_likelihood", "crps", "rmse", "mae", "r2"], ["pit_error", "ause"]
+    rest = ["log_likelihood", "crps", "rmse", "mae", "median_error", "r2"], ["pit_error", "ause"]
     assert list(usual) == [*rest[0], *of_levels, *rest[1]]
     assert list(others) == [*rest[0], *(f"{name}_99.9" for name in each), *rest[1]]
     with pytest.raises(InputError, match="`levels` must lie between 0 and 1, got 95.0: for 95 % pass 0.95"):
@@ -154,7 +162,7 @@ def test_each_column_of_several_is_also_scored_by_itself():
     for column, scores in enumerate(found.by_column):
         base = prediction.distribution.base_dist
         alone = score(Prediction(dist.Normal(base.loc[..., column], base.scale[..., column])), y[:, column])
-        assert list(scores) == ["rmse", "mae", "r2", "coverage_95", "width_95"]
+        assert list(scores) == ["rmse", "mae", "median_error", "r2", "coverage_95", "width_95"]
         for name, entry in scores.items():
             assert entry.value == pytest.approx(alone[name].value)
             assert entry.stderr == pytest.approx(alone[name].stderr)
@@ -192,7 +200,7 @@ def test_what_is_not_defined_is_left_out():
     assert "r2" not in constant
     assert {"rmse", "ause"} <= set(constant)
     without_cdf = score(Prediction(dist.Poisson(torch.full((2, 3), 4.0))), [1.0, 4.0, 5.0])
-    assert list(without_cdf) == ["log_likelihood", "rmse", "mae", "r2", "ause"]
+    assert list(without_cdf) == ["log_likelihood", "rmse", "mae", "median_error", "r2", "ause"]
     one_class = score(classes(4, 3), [1, 1, 1, 1])
     assert "auroc" not in one_class
     assert "auroc" in score(classes(4, 3), [1, 1, 1, 2])

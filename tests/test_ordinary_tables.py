@@ -19,6 +19,7 @@ from pyrobnn.datasets import load_features, load_table
 from pyrobnn.datasets.base import test_share as share_of
 from pyrobnn.datasets.table import _range as range_of
 from pyrobnn.datasets.table import load_rows
+from pyrobnn.runs.predictions import _far_line
 from pyrobnn.runs.spec import RunSpec
 
 ROWS = 24
@@ -460,6 +461,16 @@ def test_a_value_is_outside_if_it_is_beyond_the_range_by_more_than_the_outermost
     (said,) = load_rows(just, (), encoder).notes
     assert said.startswith("a: 1 row just outside of the range in training, ")
     assert load_rows(new, ("a", "b"), None).outside is None
+
+
+def test_means_far_from_every_target_are_counted():
+    """Ten ranges of the targets above or below them; old runs do not know the range."""
+    frame = pd.DataFrame({"mean": [5.0, 110.0, 110.2, -100.2, 2.8e13]})
+    assert _far_line(frame, [0.0, 10.0]) == (
+        "mean: 3 rows beyond the targets in training, 0 to 10, by more than 10 times their range, such as 110 in "
+        "row 3: do not use these"
+    )
+    assert _far_line(frame[:2], [0.0, 10.0]) == _far_line(frame, None) == ""
 
 
 def test_rows_like_those_of_training_are_seldom_marked(tmp_path):

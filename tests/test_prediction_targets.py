@@ -43,7 +43,7 @@ FROZEN = {
 }
 REAL = ["student_t", "laplace", "gaussian"]
 COUNTS = ["poisson", "negative_binomial"]
-WITHOUT_DENSITY = ["log_likelihood", "crps", "rmse", "mae", "r2", "pit_error", "ause"]
+WITHOUT_DENSITY = ["log_likelihood", "crps", "rmse", "mae", "median_error", "r2", "pit_error", "ause"]
 """Scores of targets of which some values have a probability of their own."""
 
 

@@ -167,11 +167,11 @@ def test_the_scores_that_matter_most_stand_first_and_the_others_are_folded(drawn
     x = torch.linspace(-1, 1, 24)[:, None]
     data = bnn.Data(x, x[:, 0])
     rendered = report(fitted(data, bnn.likelihoods.Gaussian(scale=0.5)), data)
-    first, _, others = rendered.html.partition("<summary>14 more scores</summary>")
+    first, _, others = rendered.html.partition("<summary>15 more scores</summary>")
     names = re.findall(r"<tr><th>(.*?)</th><td class=\"number\">", first)
     told = ["variance explained (R²)", "typical error (RMSE)", "log score", "targets in 95 % intervals"]
     assert names == [*told, "width of 95 % intervals"]
-    assert "<tr><th>crps</th>" in others
+    assert "<tr><th>error of the distribution (CRPS)</th>" in others
     assert '<td class="number"></td><td class="meaning">Mean width of the 95 %' in first  # without an error
 
 
@@ -179,7 +179,7 @@ def test_every_score_has_its_meaning(regression, classification):
     train, posterior = regression
     _, test, classifier = classification
     names = [*score(posterior.predict(train.x), train.y), *score(classifier.predict(test.x), test.y)]
-    assert set(names) | {"energy_score"} == set(words.SCORE_MEANINGS)
+    assert set(names) | {"energy_score"} == set(words.SCORE_MEANINGS) == set(words.NAMES)
 
 
 def test_classification_has_a_reliability_diagram(classification, drawn):
@@ -203,6 +203,14 @@ def test_classification_has_a_reliability_diagram(classification, drawn):
     shown = ", ".join(f"{name} ({a} + {b})" for name, a, b in zip("abc", *counts, strict=True))
     assert f"classes (3), examples to train on and to test on{shown}" in flat_text(rendered)
     assert "Scores on 6 test examples" in flat_text(rendered)
+
+
+def test_two_inputs_have_observed_against_predicted_before_their_maps():
+    x = torch.randn(24, 2, generator=torch.Generator().manual_seed(0))
+    train = bnn.Data(x, x.sum(1))
+    rendered = report(fitted(train, bnn.likelihoods.Gaussian(scale=0.5)), train)
+    shown = [name for name in rendered.figures if name not in ("importance.png", "effects.png")]
+    assert shown[:4] == ["observed_vs_predicted.png", "coverage.png", "surface.png", "epistemic.png"]
 
 
 @pytest.mark.slow
@@ -285,8 +293,27 @@ def scored(**values):
             "The network has a mean log score of -1.23 nats on 30 test examples, where a constant has -2.00 nats.",
         ),
         (scored(r2=math.nan, own=1.0), {}, ""),
+        (
+            scored(rmse=72.0, r2=0.012, median_error=0.27),
+            {
+                "constant": scored(rmse=72.0, r2=-0.1, median_error=2.52),
+                "linear": scored(rmse=72.0, r2=0.01, median_error=2.04),
+            },
+            "For half of 30 test examples the network is within 0.27 of y, a linear model within 2 and a constant "
+            "within 2.5. Outliers make up most of the variance, so the share that is explained, 1 %, says little.",
+        ),
+        (  # errors in per cent: the largest targets have the largest errors, and most of them is explained
+            scored(rmse=49.0, r2=0.59, median_error=6.0),
+            {"constant": scored(rmse=76.0, r2=0.0, median_error=40.0)},
+            "The network explains 59 % of the variance of y in 30 test examples, where a constant explains none.",
+        ),
+        (
+            scored(rmse=1.0, r2=0.1, median_error=0.6),
+            {"constant": scored(rmse=1.1, r2=0.0, median_error=0.7)},
+            "The network explains 10 % of the variance of y in 30 test examples, where a constant explains none.",
+        ),
     ],
-    ids=["r2", "accuracy", "rare", "none", "alone", "counts", "nothing"],
+    ids=["r2", "accuracy", "rare", "none", "alone", "counts", "nothing", "outliers", "amounts", "normal"],
 )
 def test_the_first_sentence_says_what_was_found(scores, baselines, sentence, regression):
     train = bnn.Data(regression[0].x, regression[0].y, target_name="y")
@@ -576,7 +603,8 @@ def test_ause_pit_and_khat_are_explained_where_they_stand(sampled, drawn):
 def test_warnings_come_first_and_only_with_reason(regression):
     train, posterior = regression
     quiet, loud = (report(posterior, train, diagnosis=one) for one in (GOOD, BAD))
-    assert '"verdict"' in quiet.html
+    assert '"verdict good"' in quiet.html
+    assert '"verdict"' in report(posterior, train, diagnosis=Diagnosis((FEW, *GOOD.findings), 0.01)).html
     assert '"verdict warning"' in loud.html
     assert "None of 1 checks gave a warning" in flat_text(quiet)
     own = loud.html.index("Predictions are too narrow.")

@@ -229,6 +229,15 @@ def test_another_likelihood_has_its_own_number_of_outputs(tmp_path):
     assert changed["net"]["out_features"] == 5
 
 
+def test_the_default_method_brings_its_network_and_prior(tmp_path):
+    """What a run has filled in goes; data, likelihood and the keys of any fit stay."""
+    spec = read(tmp_path, FULL, "fit.type=default", "likelihood.scale=heteroscedastic", "data.drop=[]")
+    assert (spec.fit, spec.net, spec.prior, spec.guide) == (FitSpec(seed=4, device="cpu"), None, None, None)
+    assert spec.likelihood == bnn.likelihoods.Gaussian(scale="heteroscedastic")
+    assert read(tmp_path, FULL, "fit.type=default", "fit.seed=9", "net.hidden=[3]").net == bnn.MLP(hidden=(3,))
+    assert read(tmp_path, '[data]\nname = "wine"\n', "fit.type=default") == read(tmp_path, '[data]\nname = "wine"\n')
+
+
 def test_an_override_of_a_section_that_is_not_there_starts_from_the_default(tmp_path):
     assert diabetes(tmp_path, "prior.scale=2.0").prior == bnn.priors.Normal(scale=2.0)
     assert diabetes(tmp_path, "net.hidden=[2]").net == bnn.MLP(hidden=(2,))

@@ -28,7 +28,7 @@ LIKELIHOODS = {
     "laplace": lambda unit: lik.Laplace(),
     "student_t": lambda unit: lik.StudentT(df=5.0),
 }
-IN_UNITS = ("crps", "rmse", "mae", "width", "interval_score", "energy_score")
+IN_UNITS = ("crps", "rmse", "mae", "median_error", "width", "interval_score", "energy_score")
 
 
 def data(unit, shift, y=Y):

@@ -65,13 +65,14 @@ def check_names(path: Path, wanted: Sequence[str]) -> None:
 
 def require(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
     """Refuse a file without these columns."""
-    absent = next((name for name in wanted if name not in names), None)
-    if absent is None:
+    absent = [name for name in dict.fromkeys(wanted) if name not in names]
+    if not absent:
         return
-    hint, listed = did_you_mean(absent, names), ", ".join(names)
-    if not hint and looks_like_data(names):
-        raise InputError(f"{path} has no column {absent!r}, {_NO_NAMES} ({listed}): add a line of names above it.")
-    raise InputError(f"{path} has no column {absent!r}.{hint} Its columns: {listed}.")
+    hints, listed = [did_you_mean(name, names) for name in absent], ", ".join(names)
+    lacks = f"{path} has no column{'s' * (len(absent) > 1)} {', '.join(map(repr, absent))}"
+    if not any(hints) and looks_like_data(names):
+        raise InputError(f"{lacks}, {_NO_NAMES} ({listed}): add a line of names above it.")
+    raise InputError(f"{lacks}.{''.join(hints)} Its columns: {listed}.")
 
 
 _NO_NAMES = "and its first row looks like data, not names"

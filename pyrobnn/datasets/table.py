@@ -240,7 +240,7 @@ def _numberings(columns: "pd.DataFrame") -> list[str]:
     for name in map(str, columns if len(columns.columns) > 1 else ()):
         values = columns[name]
         if values.dtype.kind in "iuf" and values.nunique() == len(values) == values.max() - values.min() + 1:
-            option, ends = f"--set data.id={quote(name)}", f"{values.min():.0f} to {values.max():.0f}"
+            option, ends = f"--drop {quote(name)}", f"{values.min():.0f} to {values.max():.0f}"
             lines.append(f"column {name!r}: numbers the rows, {ends}: leave it out if it only names them ({option})")
     return lines
 

@@ -18,6 +18,8 @@ CLASSES = "classes"
 """Name of the finding that a class is never predicted."""
 GIVEN_AWAY = "given away"
 """Name of the finding that a column alone gives the target almost exactly; its text is a question."""
+ROW_NUMBERS = "row numbers"
+"""Name of the finding that a column numbers the rows."""
 PLAIN = {
     "failed": "it fails on the data that it was trained on",
     "memorised": "it has memorised its training targets",
@@ -40,6 +42,7 @@ PLAIN = {
     "mean": "a few draws make up its predictive means",
 }
 """A warning in plain words, by the name of its finding; causes stand before their effects, and are mended first."""
+_TRUST = "can be trusted for data like these"
 _CLEAR = 1e-3
 """The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
 WEAK = 0.05
@@ -112,6 +115,11 @@ class Diagnosis:
         return tuple(finding.name for finding in self.findings if finding.kind == "warning")
 
     @property
+    def is_trusted(self) -> bool:
+        """Whether the verdict is that the fit can be trusted for data like these."""
+        return not self.warnings and f" {_TRUST}" in self._trust()
+
+    @property
     def headlines(self) -> tuple[Finding, ...]:
         """The findings that no reader should miss: warnings, then notes on baselines and on few or no data held out."""
         simpler = (BASELINE, LINEAR)
@@ -147,7 +155,7 @@ class Diagnosis:
         further = "" if compared is None else f" {_sentence(compared.in_plain_words)}"
         on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
         what = "Its probabilities" if CLASSES in notes else "It"
-        return f"{what} can be trusted for data like these: none of {total} checks{on} gave a reason not to.{further}"
+        return f"{what} {_TRUST}: none of {total} checks{on} gave a reason not to.{further}"
 
     @property
     def next_step(self) -> Remedy | None:
@@ -159,7 +167,8 @@ class Diagnosis:
         notes = [finding for finding in self._of_kind("note") if finding.name in (*first, LINEAR, CLASSES)]
         # a limit for a class is there before more examples are, and is that of the model that stays
         notes.sort(key=lambda finding: (finding.is_open, finding.name not in first, finding.name != LINEAR))
-        asked = [finding for finding in self.findings if finding.name == GIVEN_AWAY]  # its answer changes all others
+        of_columns = (GIVEN_AWAY, ROW_NUMBERS)  # their answers change all others
+        asked = [finding for finding in self.findings if finding.name in of_columns]
         open_to = (remedy for finding in (*asked, *warnings, *notes) for remedy in finding.remedies)
         return next(open_to, None)
 

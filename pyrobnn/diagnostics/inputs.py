@@ -1,5 +1,6 @@
 """Whether errors depend on an input more than predictions say."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,9 +12,11 @@ from pyrobnn.verdict.remedies import (
     Fitted,
     Try,
     ensemble,
+    heavier_tails,
     larger,
     longer,
     open_to,
+    other_noise,
     spread_counts,
     tuned_prior,
     varying_noise,
@@ -27,6 +30,21 @@ _WHERE = (
 )
 _OF_SPREAD: tuple[Try, ...] = (spread_counts, varying_noise, ensemble)
 _OF_BIAS: tuple[Try, ...] = (longer, larger, tuned_prior, ensemble)
+
+
+def with_cause(findings: list[Finding], fit: Fitted | None) -> list[Finding]:
+    """Return findings with noise that varies as the remedy in place of heavy tails, where errors are seen to vary.
+
+    A mixture of narrow and wide noise has heavy tails, and other tails do not mend it.
+    """
+    varying = None if fit is None else varying_noise(fit)
+    vary = (one for one in findings if one.name in ("noise", "inputs") and one.kind == "warning")
+    if fit is None or varying is None or not any(one.remedies[:1] == (varying,) for one in vary):
+        return findings
+    tails = open_to(fit, (other_noise, heavier_tails))
+    mended = [[varying if each in tails else each for each in one.remedies] for one in findings]
+    pairs = zip(findings, mended, strict=True)
+    return [dataclasses.replace(one, remedies=tuple(dict.fromkeys(remedies))) for one, remedies in pairs]
 
 
 def input_finding(directions: Directions, away: Tensor, fit: Fitted | None) -> Finding:

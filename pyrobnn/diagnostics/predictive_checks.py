@@ -21,7 +21,7 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.directions import Directions, ranks
 from pyrobnn.diagnostics.findings import WEAK, Finding
-from pyrobnn.diagnostics.inputs import input_finding
+from pyrobnn.diagnostics.inputs import input_finding, with_cause
 from pyrobnn.diagnostics.outliers import of_outliers
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import errors_and_uncertainty
@@ -204,7 +204,7 @@ def predictive_findings(
         findings = of_outliers(findings, away[0])
     if away is not None and directions is not None and directions.names:
         findings.append(input_finding(directions, torch.stack(away), fit))
-    return findings
+    return with_cause(findings, fit)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -65,6 +65,7 @@ def _errors(targets: np.ndarray, mean: np.ndarray) -> Iterator[tuple[str, Statis
     errors = mean - targets
     yield "rmse", Statistic(over_columns(_rmse, errors))
     yield "mae", mean_of(np.abs(errors))
+    yield "median_error", Statistic(over_columns(_median, np.abs(errors)))
     if (targets != targets[0]).any(0).all():
         yield "r2", Statistic(over_columns(_explained, targets, errors), higher_is_better=True)
 
@@ -78,6 +79,10 @@ def over_columns(function: Callable[..., Weighted], *arrays: np.ndarray) -> Weig
 def _rmse(errors: np.ndarray) -> Weighted:
     squared = errors**2
     return lambda weights: float(np.sqrt(weights @ squared / weights.sum()))
+
+
+def _median(errors: np.ndarray) -> Weighted:
+    return lambda weights: float(np.median(np.repeat(errors, weights.astype(int))))
 
 
 def _explained(targets: np.ndarray, errors: np.ndarray) -> Weighted:

@@ -31,16 +31,16 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
     draw allows; "ause", the area between the sparsification curve and its oracle (see `sparsification`), if the
     predictive variance is finite.
 
-    Real targets and counts: "crps", the continuous ranked probability score of the mixture; "rmse" and "mae" of the
-    predictive mean; "r2", the share of the targets' variance that it explains, if they vary; "pit_error", the area
-    between the distribution function of the probability integral transforms (see `pit`) and the diagonal. For every
-    level, as 95 %, "coverage_95", the share of targets inside the central interval, "width_95", its mean width, and
-    "interval_score_95" (Winkler 1972; Gneiting & Raftery 2007). The interval of counts is the smallest between their
-    quantiles that holds at least its level: a calibrated coverage is the level or more, most of all for small counts.
-    Censored targets have none of these three. Scores that need the distribution function,
-    or a finite mean, are left out if the likelihood lacks it. With several target columns all but the log score are
-    averaged over them, and "energy_score" is added, in the units of all columns together, from 400 samples.
-    `by_column` of the result has the errors and the coverage of each column by itself, up to 20 columns.
+    Real targets and counts: "crps", the continuous ranked probability score of the mixture; "rmse", "mae" and
+    "median_error", the median absolute error, of the predictive mean; "r2", the share of the targets' variance that it
+    explains, if they vary; "pit_error", the area between the distribution function of the probability integral
+    transforms (see `pit`) and the diagonal. For every level, as 95 %, "coverage_95", the share of targets inside the
+    central interval, "width_95", its mean width, and "interval_score_95" (Winkler 1972; Gneiting & Raftery 2007). The
+    interval of counts is the smallest between their quantiles that holds at least its level: a calibrated coverage is
+    the level or more, most of all for small counts. Censored targets have none of these three. Scores that need the
+    distribution function, or a finite mean, are left out if the likelihood lacks it. With several target columns all
+    but the log score are averaged over them, and "energy_score" is added, in the units of all columns together, from
+    400 samples. `by_column` of the result has the errors and the coverage of each column by itself, up to 20 columns.
 
     Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); the
     expected calibration error of the most probable class in 15 bins of its probability of equal width, "ece" (Guo et

@@ -48,18 +48,8 @@ _SHUFFLED_ROWS = 60_000
 """Rows that are predicted for the importance of the columns, in all."""
 _SIZES = {"main": TALL, "more": PANEL}
 """Sizes of the pictures that stand beside each other."""
-_NAMES = {
-    "accuracy": "share that is right",
-    "auroc": "pairs told apart (AUROC)",
-    "r2": "variance explained (R²)",
-    "rmse": "typical error (RMSE)",
-    "log_likelihood": "log score",
-    "coverage_95": "targets in 95 % intervals",
-    "width_95": "width of 95 % intervals",
-    "brier": "Brier score",
-    "ece": "calibration error (ECE)",
-}
-"""The scores that matter most, in plain words."""
+_FIRST = ("accuracy", "auroc", "r2", "rmse", "log_likelihood", "coverage_95", "width_95", "brier", "ece")
+"""The scores that matter most."""
 _WIDTH = 4.0
 """Width of a picture in inches: on a phone 390 points wide a letter of 9 points has 10 of them or more."""
 _DPI = 200
@@ -139,6 +129,7 @@ def render(
     html = _template().render(
         title=f"{train.target_name}: Bayesian neural network",
         shown=_shown,
+        names=words.NAMES,
         found=words.found(scores, baselines, train, len(scored), has_test=test is not None),
         sentence=words.sentence(posterior, train),
         diagnosis=diagnosis,
@@ -171,9 +162,9 @@ def render(
 def _score_tables(scores: Mapping[str, Score]) -> list[list[tuple[str, str, Score, str]]]:
     """Return the rows (words, name, score, meaning) of the scores that matter most, and of the others."""
     rows = {name: (score, meaning) for table in words.score_rows(scores).values() for name, score, meaning in table}
-    first = [name for name in (*_NAMES, *(own for own in rows if own not in words.SCORE_MEANINGS)) if name in rows]
+    first = [name for name in (*_FIRST, *(own for own in rows if own not in words.SCORE_MEANINGS)) if name in rows]
     return [
-        [(_NAMES.get(name, name), name, *rows[name]) for name in names]
+        [(words.NAMES.get(name, name), name, *rows[name]) for name in names]
         for names in (first, [name for name in rows if name not in first])
     ]
 
@@ -209,8 +200,10 @@ def _pictures(
     posterior: Posterior | Mixture, train: Data, scored: Data, prediction: Prediction, class_names: Sequence[str]
 ) -> list[_Picture]:
     target = train.target_name
-    pictures = _over_the_inputs(posterior, train, class_names, of_classes=prediction.is_classification)
-    pictures += _over_the_examples(scored, prediction, target, class_names, has_inputs=bool(pictures))
+    maps = _over_the_inputs(posterior, train, class_names, of_classes=prediction.is_classification)
+    examples = _over_the_examples(scored, prediction, target, class_names, maps)
+    are_rows_first = len(maps) > 1 and not prediction.is_classification
+    pictures = [*examples, *maps] if are_rows_first else [*maps, *examples]
     enough = len(scored) >= _FEWEST_FOR_CURVES
     if enough and prediction.has_quantiles:
         figure = plots.pit(prediction, scored.y, layout="column", target=target)
@@ -242,15 +235,15 @@ def _pictures(
 
 
 def _over_the_examples(
-    scored: Data, prediction: Prediction, target: str, class_names: Sequence[str], *, has_inputs: bool
+    scored: Data, prediction: Prediction, target: str, class_names: Sequence[str], maps: Sequence[_Picture]
 ) -> list[_Picture]:
-    """Return pictures of the predictions, unless there is a picture over the inputs, and of their calibration."""
+    """Return pictures of the predictions, if none over the inputs shows each, and of their calibration."""
     pictures = []
     if prediction.is_classification:
         caption = "Right predictions are blue and lie on the diagonal, wrong ones are orange. Shares are by row."
         rare = rare_of(prediction, scored.y, class_names)
         first, second = ("main", "more") if rare is None else ("more", "main")  # of the rare a confusion shows little
-        if has_inputs:
+        if maps:
             first = second = "more"
         figure, (axis,) = panels(1, panel=_SIZES[first])
         plots.confusion(prediction, scored.y, ax=axis, target=target, class_names=class_names)
@@ -264,7 +257,7 @@ def _over_the_examples(
         pictures.append(_picture("confidence.png", told[0], told[1], details, second))
         pictures.append(_picture("reliability.png", "Calibration", told[2], calibrated, "main"))
     elif prediction.has_quantiles:
-        if not has_inputs:
+        if len(maps) != 1:  # a curve shows each prediction
             caption = (
                 "The closer the dots to the diagonal, the better; the bars are 95 % predictive intervals, and should "
                 "cross it."
@@ -299,11 +292,11 @@ def _over_the_inputs(
     plane = Plane.of(posterior, train, num_draws=num_draws, class_names=class_names)
     first, last = (_alone(TALL, plane.draw, number) for number in (0, len(plane.surfaces) - 1))
     return [
-        _picture("surface.png", "Predictions", "The predictions, and the training data.", first, "main"),
+        _picture("surface.png", "Predictions over the inputs", "They are shown with the training data.", first, "main"),
         _picture(
             "epistemic.png",
             "Epistemic uncertainty",
-            "Dark where more data would change the predictions most.",
+            "High where more data would change the predictions most.",
             last,
             "main",
         ),

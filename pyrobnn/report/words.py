@@ -34,6 +34,8 @@ SCORE_MEANINGS = {
     "Lower is better.",
     "rmse": "Root mean squared error of the predictive mean, in the units of the target. Lower is better.",
     "mae": "Mean absolute error of the predictive mean, in the units of the target. Lower is better.",
+    "median_error": "Median absolute error of the predictive mean, in the units of the target: half of the targets are "
+    "nearer. Outliers do not change it. Lower is better.",
     "r2": "Share of the variance of the targets that the predictive mean explains; 1 is perfect.",
     "pit_error": "PIT error: how unevenly targets fall into their predictive distributions, 0 (calibrated) to 0.5.",
     "energy_score": "Energy score: the ranked probability score of all target columns together. Lower is better.",
@@ -52,6 +54,36 @@ SCORE_MEANINGS = {
     for level in ("50", "80", "90", "95")
 }
 """The meaning of each score, at the default levels."""
+NAMES = {
+    "accuracy": "share that is right",
+    "auroc": "pairs told apart (AUROC)",
+    "r2": "variance explained (R²)",
+    "rmse": "typical error (RMSE)",
+    "log_likelihood": "log score",
+    "coverage_95": "targets in 95 % intervals",
+    "width_95": "width of 95 % intervals",
+    "brier": "Brier score",
+    "ece": "calibration error (ECE)",
+    "crps": "error of the distribution (CRPS)",
+    "mae": "mean absolute error (MAE)",
+    "median_error": "median absolute error",
+    "ause": "order of the errors (AUSE)",
+    "pit_error": "unevenness of ranks (PIT)",
+    "energy_score": "energy score",
+    "ece_equal_mass": "calibration error, equal bins",
+    "ece_classwise": "calibration error by class",
+    "aurc": "error of the surest (AURC)",
+    "eaurc": "the same, above the best (E-AURC)",
+} | {
+    f"{name}_{level}": words.format(level=level)
+    for name, words in {
+        "coverage": "targets in {level} % intervals",
+        "width": "width of {level} % intervals",
+        "interval_score": "score of {level} % intervals",
+    }.items()
+    for level in ("50", "80", "90", "95")
+}
+"""The scores in plain words, those that matter most first."""
 
 
 PIT = (
@@ -89,6 +121,9 @@ _MAIN = (
     "log_likelihood", "auroc", "accuracy", "crps", "rmse", "r2", "coverage_95", "width_95", "brier", "ece", "ause",
 )  # fmt: skip
 """The scores that a reader sees first, in their order."""
+_FEW_ROWS = 4.0
+"""Typical error (RMSE) in median errors above which few rows make it up: normal errors have 1.5, and a Student-t of 2.5
+degrees of freedom has 2.9."""
 _ONE_SIDED = 0.8
 """Share of the most frequent class from which on accuracy says little."""
 
@@ -118,6 +153,8 @@ def found(
     usual = baselines.get("constant", {}).get("accuracy")
     if usual is not None and usual.value >= _ONE_SIDED and "accuracy" in scores:
         return _of_rare(scores, baselines, usual, where)
+    if _beside_outliers(scores, baselines.get("constant", {})):
+        return _of_half(scores, baselines, train.target_name, where)
     ways = {
         "accuracy": (_share, "finds", f"the class of # of {where}"),
         "r2": (_share, "explains", f"# of the variance of {train.target_name} in {where}"),
@@ -137,6 +174,26 @@ def found(
             return f"{said}, and simpler models explain none either."
         return f"{said}, where {rest}." if rest else f"{said}."
     return ""
+
+
+def _beside_outliers(scores: Mapping[str, Score], constant: Mapping[str, Score]) -> bool:
+    """Return whether few rows make up the errors, and the variance explained hides what the median error shows."""
+    if not all({"rmse", "median_error", "r2"} <= entries.keys() for entries in (scores, constant)):
+        return False
+    middle, usual = scores["median_error"].value, constant["median_error"].value
+    hides = usual > 0 and scores["r2"].value < (1 - (middle / usual) ** 2) / 2
+    return hides and scores["rmse"].value > _FEW_ROWS * middle
+
+
+def _of_half(scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], target: str, where: str) -> str:
+    """Say how well the nearer half of the targets is predicted."""
+    names = {"linear": "a linear model", "constant": "a constant"}
+    within = [f"{names[kind]} within {entries['median_error'].value:.2g}" for kind, entries in baselines.items()]
+    return (
+        f"For half of {where} the network is within {scores['median_error'].value:.2g} of {target}, "
+        f"{' and '.join(within[::-1])}. Outliers make up most of the variance, so the share that is explained, "
+        f"{_share(scores['r2'].value)}, says little."
+    )
 
 
 def _of_rare(

@@ -109,10 +109,10 @@ def demo(out_dir: Path, *, seed: int, progress: bool, console: Console) -> None:
 
 
 def _tell(console: Console, result: RunResult, *, has_gap: bool) -> None:
-    from pyrobnn.report.words import found
+    from pyrobnn.report.words import concluded, found
 
     _say(console, found(result.scores, result.baselines, result.train, len(result.test), has_test=True))
-    _say(console, result.diagnosis.verdict)
+    _say(console, concluded(result.diagnosis, str(result.path)))
     shown = {name: entry for name, entry in result.scores.items() if name in _SHOWN}
     console.print(score_table("", shown, result.baselines))
     _say(console, confidence(result) if "accuracy" in result.scores else epistemic(result, has_gap=has_gap))

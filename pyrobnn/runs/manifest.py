@@ -32,6 +32,7 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
             "licence": dataset.licence,
             "feature_names": list(data.feature_names),
             "target_name": data.target_name,
+            "target_range": _range(prepared),
             "class_names": list(dataset.class_names),
             "encoder": dataset.encoder,
         },
@@ -41,6 +42,13 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
         "wall_seconds": round(wall_seconds, 3),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _range(prepared: Prepared) -> list[float] | None:
+    """Return the least and the largest target that was learned, of one column of numbers."""
+    y = prepared.train.y
+    is_of_numbers = prepared.dataset.task == "regression" and y.ndim == 1
+    return [float(y.min()), float(y.max())] if is_of_numbers else None
 
 
 def _version(name: str) -> str | None:

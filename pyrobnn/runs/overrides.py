@@ -12,6 +12,8 @@ from pyrobnn.runs.spec_data import OF_ANY_FIT
 from pyrobnn.runs.spec_files import parse_change
 
 _OF_COLUMNS = [["data", key] for key in ("drop", "id", "categories", "missing")]
+_DEFAULT = "default"
+"""In place of a method, what the data and the likelihood call for: its network and its prior come with it."""
 _DEFAULT_TYPES = {"net": "mlp", "prior": "normal"}
 
 
@@ -20,8 +22,8 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
 
     A new `type` drops the options of the old type that it lacks. A new method with an inner method, such as ensemble,
     takes in the old method, and an inner method that is named comes out; a method that trains no guide drops the
-    section [guide]. Other columns of a table bring their own number of inputs, and another likelihood its own number of
-    outputs.
+    section [guide]. The method "default" drops it too, the network and the prior. Other columns of a table bring their
+    own number of inputs, and another likelihood its own number of outputs.
 
     Args:
         tables: the sections of the spec.
@@ -33,6 +35,11 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
     changed: dict[str, Any] = {name: _copy(table) for name, table in tables.items()}
     parsed = [parse_change(text) for text in overrides]
     for keys, value in sorted(parsed, key=lambda item: (item[0][-1] != "type", not _is_method(item[0][:-1]))):
+        if keys == ["fit", "type"] and value == _DEFAULT:
+            fit = changed.get("fit", {})
+            changed = {name: table for name, table in changed.items() if name not in ("net", "prior", "guide", "fit")}
+            changed["fit"] = {key: fit[key] for key in OF_ANY_FIT if key in fit}
+            continue
         if keys == ["fit", "type"] and isinstance(value, str) and not _takes_guide(value):
             changed.pop("guide", None)
         _assign(changed, keys, value)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +16,8 @@ from pyrobnn.runs.spec import RunSpec
 
 _DIGITS = 6
 """Significant digits of numbers, and decimals of probabilities."""
+_FAR = 10.0
+"""Ranges of the targets that were learned, by which a mean beyond them counts as far."""
 _DIGITS_OF_SPREAD = 4
 """Digits of a standard deviation that a mean and the ends of an interval show."""
 
@@ -30,7 +32,8 @@ def predict_table(
         table: a file with the feature columns of the training data; other columns are ignored. A row with an unknown
             category, or without a value, is predicted as a mixture over those of similar rows in training.
         on_note: called with a line on each assumption about the file, and on each column with values outside of what
-            was learned: unknown categories, numbers beyond the range of training.
+            was learned: unknown categories, numbers beyond the range of training. A last line counts the rows whose
+            mean lies beyond all targets that were learned by more than ten times their range.
 
     Returns:
         One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
@@ -56,8 +59,24 @@ def predict_table(
         frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
     name = spec.data.id if spec.data.id in rows.frame else None
     names = range(1, len(frame) + 1) if name is None else rows.frame[name]
+    if on_note is not None and (line := _far_line(frame, data.get("target_range"))):
+        on_note(line)
     frame.insert(0, f"{name}_id" if name in frame else name or "row", names)
     return frame
+
+
+def _far_line(frame: pd.DataFrame, learned: Sequence[float] | None) -> str:
+    """Return a line on the rows whose mean is far from every target that was learned, if there are any."""
+    if learned is None:
+        return ""
+    (low, high), mean = learned, frame["mean"]
+    far = mean[(mean > high + _FAR * (high - low)) | (mean < low - _FAR * (high - low))]
+    if far.empty:
+        return ""
+    return (
+        f"mean: {counted(len(far), 'row')} beyond the targets in training, {low:g} to {high:g}, by more than {_FAR:g} "
+        f"times their range, such as {far.iloc[0]:.3g} in row {far.index[0] + 1}: do not use these"
+    )
 
 
 def rounded(predictions: pd.DataFrame) -> pd.DataFrame:

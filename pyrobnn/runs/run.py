@@ -17,8 +17,9 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn._torch.inputs import single
 from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.row_numbers import row_numbers
 from pyrobnn.datasets.table import columns_of, first_days_of
-from pyrobnn.diagnostics.findings import GIVEN_AWAY, Diagnosis, Finding
+from pyrobnn.diagnostics.findings import GIVEN_AWAY, ROW_NUMBERS, Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.several.data_parallel import DataParallel
@@ -246,13 +247,27 @@ def _judge(
 
 
 def _asked(prepared: Prepared) -> list[Finding]:
-    """Return a finding for each column of a table that gives the target almost exactly; each leaves out all of them."""
-    train, encoder, data = prepared.train, prepared.dataset.encoder, prepared.spec.data
-    found = [] if encoder is None else given_away(single(train.x, "A table"), train.y, columns_of(encoder))
-    drop = json.dumps([*data.drop, *(one.name for one in found)])
-    words = f"leave out what is not known when you predict, {', '.join(repr(one.name) for one in found)}"
-    remedy = Remedy(words, words, (f"data.drop={drop}",))
-    return [Finding(GIVEN_AWAY, "note", one.question, remedies=(remedy,)) for one in found]
+    """Return findings on columns of a table that give the target almost exactly, and on those that number the rows.
+
+    The remedy of each leaves out all columns of its kind.
+    """
+    train, dataset, dropped = prepared.train, prepared.dataset, prepared.spec.data.drop
+    if dataset.encoder is None:
+        return []
+    columns = columns_of(dataset.encoder)
+
+    def without(names: list[str], which: str) -> tuple[Remedy]:
+        words = f"leave out {which}, {', '.join(map(repr, names))}"
+        return (Remedy(words, words, (f"data.drop={json.dumps([*dropped, *names])}",)),)
+
+    found = given_away(single(train.x, "A table"), train.y, columns)
+    remedies = without([one.name for one in found], "what is not known when you predict")
+    asked = [Finding(GIVEN_AWAY, "note", one.question, remedies=remedies) for one in found]
+    dates = first_days_of(dataset.encoder)
+    names = [name for name in row_numbers(single(dataset.data.x, "A table"), columns) if name not in dates]
+    remedies = without(names, "what only names the rows")
+    text = "Column {!r} numbers the rows: does it only name them? New rows then lie beyond all that was learned."
+    return [*asked, *(Finding(ROW_NUMBERS, "note", text.format(name), remedies=remedies) for name in names)]
 
 
 def _baseline_scores(posterior: Posterior | Mixture, train: Data, test: Data) -> dict[str, dict[str, Score]]:

@@ -22,12 +22,9 @@ _FEW_WEIGHTS = 1000
 _HEAVY = 2.5
 """Degrees of freedom of a Student-t with heavy tails; the variance is finite above 2."""
 _OF_MODES = {"evidence_framework", "marginal_likelihood"}
-_OF_MEAN_FIELD = ("fit.type=svi", "guide.type=mean_field")
-"""Modes, with outputs of their own for the noise, make it far too small; a mean-field guide does not."""
-_MOST_OF_EVIDENCE = 2_000
-"""Rows up to which the evidence framework is short, as `inference.defaults` has it."""
-_OF_EVIDENCE = ("fit.type=evidence_framework", "fit.starts=1")
-"""The marginal likelihood tunes only Gaussian noise. Other noise is trained along, and networks memorise targets."""
+_OF_DEFAULT = ("fit.type=default",)
+"""Modes, with outputs of their own for the noise, make it far too small. The marginal likelihood tunes only Gaussian
+noise; other noise is trained along, and networks memorise targets. The default for the likelihood does neither."""
 _NUMBERS = {
     "gaussian": "scale",
     "laplace": "scale",
@@ -86,10 +83,7 @@ class Fitted:
     @property
     def of_other_noise(self) -> tuple[str, ...]:
         """The changes to the method that noise other than Gaussian needs; none where it measures such noise."""
-        if "marginal_likelihood" not in self.types:
-            return ()
-        are_few = self.y is not None and self.y.numel() <= _MOST_OF_EVIDENCE
-        return _OF_EVIDENCE if are_few else _OF_MEAN_FIELD
+        return _OF_DEFAULT if "marginal_likelihood" in self.types else ()
 
     def table(self, part: str) -> Table:
         """Return the settings of a part; an empty table for one that is no setting."""
@@ -177,7 +171,7 @@ def varying_noise(fit: Fitted) -> Remedy | None:
         (
             f"likelihood.type={fit.likelihood}",
             f"likelihood.{number}=heteroscedastic",
-            *(_OF_MEAN_FIELD if fit.types & _OF_MODES else ()),
+            *(_OF_DEFAULT if fit.types & _OF_MODES else ()),
         ),
     )
 
