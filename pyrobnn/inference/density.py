@@ -104,8 +104,8 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
     Laplace approximations, trained for as many steps as did best. The best of these becomes the default. Of the other
     likelihoods quick point estimates are scored. If the best gains on the default's likelihood, both are fitted as they
     would be in the end: an ensemble as above, and the default parts, first in fewer rounds, and fully if the ensemble
-    gains on that. A gain counts if it is above 0.02 nats a row and one standard error between defaults; else 2.3 and
-    2.4 for the best of two and three rivals (Bonferroni).
+    gains on that. A gain counts if it is above 0.02 nats a row and one standard error between defaults, which have as
+    many numbers; two for noise that is an output; 2.3 and 2.4 for the best of two and three rivals (Bonferroni).
 
     Args:
         data: the rows to train on. Only some are looked at: standardised, and without weights. Other likelihoods are
@@ -121,8 +121,7 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
         is_told: whether the likelihood was chosen, and only ways of fitting it are compared. One whose noise is an
             output gets the ensemble at once, with the steps that did best, from 30 rows on.
     """
-    is_output = as_likelihood(default["likelihood"]).noise == "heteroscedastic"
-    if is_told and is_output and _is_plain(data) and len(data) >= _FEWEST_TOLD:
+    if is_told and _is_output(default) and _is_plain(data) and len(data) >= _FEWEST_TOLD:
         with waiting("choosing the length of training on rows held out", shown=run.progress):
             return _of_suitable_length(data, default, dataclasses.replace(run, progress=False))
     shapes = () if is_told else _rivals(data)
@@ -210,11 +209,8 @@ class _Judge:
 
     def suitable(self, parts: Parts) -> Parts:
         """Return the parts; for noise that is an output, an ensemble with the best number of steps."""
-        likelihood = as_likelihood(parts["likelihood"])
-        if likelihood.noise != "heteroscedastic":
-            return parts
-        _, steps = self.quick(likelihood)
-        return _ensemble_parts(likelihood, steps) if steps else parts
+        _, steps = self.quick(parts["likelihood"]) if _is_output(parts) else (None, 0)
+        return _ensemble_parts(parts["likelihood"], steps) if steps else parts
 
     def fit(self, parts: Parts, **options: Any) -> Any:
         """Return the fit of some parts."""
@@ -232,8 +228,8 @@ class _Judge:
         fits = [self.fit(each | ({"method": shortened(each["method"])} if in_fewer_rounds else {})) for each in usual]
         scores, taken = [self.scores(fit) for fit in fits], 0
         for index in range(1, len(usual)):
-            gain = _mean(scores[index] - scores[taken])
-            if gain.mean > max(defaults.LEAST_GAIN_OF_DENSITY, gain.error):
+            gains = scores[index] - scores[taken]
+            if _is_clear(gains, 1) if _is_output(usual[index]) else _is_ahead(gains):
                 taken = index
         if taken and in_fewer_rounds:
             return self.best([usual[0], usual[taken]], in_fewer_rounds=False)
@@ -321,6 +317,17 @@ def _are_distinct(y: Tensor) -> bool:
 
 def _are_counts(y: Tensor) -> bool:
     return bool((y >= 0).all()) and torch.equal(y, y.round()) and bool(y.median() < LEAST_AMOUNT)
+
+
+def _is_output(parts: Parts) -> bool:
+    """Return whether the noise is an output of the network."""
+    return as_likelihood(parts["likelihood"]).noise == "heteroscedastic"
+
+
+def _is_ahead(gains: Tensor) -> bool:
+    """Return whether the gain is above a standard error, for parts with as many numbers."""
+    gain = _mean(gains)
+    return gain.mean > max(defaults.LEAST_GAIN_OF_DENSITY, gain.error)
 
 
 def _is_clear(gains: Tensor, num_rivals: int) -> bool:
