@@ -74,7 +74,7 @@ def test_tables_that_are_not_suited_cost_nothing(monkeypatch):
     ids=str,
 )
 def test_what_is_given_is_obeyed(given, monkeypatch):
-    """The estimator compares only where no part but the likelihood and no setting is given, and not to learn on."""
+    """The estimator compares only where no part but the likelihood and a length is given, and not to learn on."""
 
     def compared(*_, **__):
         raise InterruptedError
@@ -83,7 +83,7 @@ def test_what_is_given_is_obeyed(given, monkeypatch):
     x, y = table("branches", 30)
     monkeypatch.setattr("pyrobnn.estimators.base.make_model", stopped)
     regressor = bnn.BNNRegressor(random_state=0, **given)
-    with pytest.raises(StopIteration if given else InterruptedError):
+    with pytest.raises(StopIteration if given and "steps" not in given else InterruptedError):
         regressor.fit(x, y)
     with pytest.raises(StopIteration):
         regressor.partial_fit(x, y)
@@ -150,6 +150,17 @@ def test_counts_are_seen_and_predicted_better_than_by_a_constant(seed):
     assert isinstance(regressor.posterior_.bnn.settings["likelihood"], bnn.likelihoods.NegativeBinomial)
     score = float(regressor.predict_dist(x[400:]).log_prob(y[400:]).mean())
     assert score > constant(y[:400], y[400:]) + 0.05
+
+
+@pytest.mark.slow
+def test_few_counts_have_tuned_precisions():
+    """A Gaussian has an error of 1.0 to the mean, a network of untuned precisions on 400 rows one of 0.8 to 0.9."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(1200, 3))
+    mean = np.exp(1.2 + 0.8 * np.sin(2 * np.pi * x[:, 0]) + 1.2 * (x[:, 1] - 0.5) + 0.8 * np.cos(3 * x[:, 2]))
+    regressor = bnn.BNNRegressor(random_state=0).fit(x[:200], rng.poisson(mean[:200]).astype(float))
+    assert isinstance(regressor.posterior_.bnn.settings["likelihood"], bnn.likelihoods.Poisson)
+    assert np.sqrt(np.mean((regressor.predict(x[200:]) - mean[200:]) ** 2)) < 0.85
 
 
 @pytest.mark.slow

@@ -278,11 +278,46 @@ def test_members_of_an_ensemble_learn_on_apart():
 @pytest.mark.filterwarnings("ignore:Laplace")  # the prior's precision is that of each weight alone
 def test_the_default_method_learns_on_without_tuning():
     x, y = problem(40)
-    model = bnn.BNNRegressor(**SMALL, steps=20).partial_fit(x[:20], y[:20])
+    model = bnn.BNNRegressor(**SMALL, steps=20, lr=0.01).partial_fit(x[:20], y[:20])
     noise = model.posterior_.bnn.settings["likelihood"].scale
     model.partial_fit(x[20:], y[20:])
     assert model.posterior_.info["method"]["type"] == "svi"
     assert model.posterior_.bnn.settings["likelihood"].scale == noise
+
+
+def test_steps_alone_bound_the_default_fit():
+    """Prior and noise are tuned all the same: the noise is 3, and the error inside the data is no larger than it.
+
+    With a learning rate it is a stochastic fit, as before, whose error is three times as large.
+    """
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-4, 4, (20, 1))
+    y = x[:, 0] ** 3 + 3 * generator.normal(size=20)
+    model = bnn.BNNRegressor(steps=200, random_state=0, engine="eager").fit(x, y)
+    assert model.posterior_.record.method["type"] == "evidence_framework"
+    assert model.posterior_.record.method["iterations"] == 20
+    new = np.linspace(x.min(), x.max(), 100)[:, None]
+    assert np.sqrt(np.mean((model.predict(new) - new[:, 0] ** 3) ** 2)) < 3
+
+
+def test_steps_alone_bound_every_default_method():
+    few = default_parts.bounded(default_parts.parts_for("classification", num_data=50, num_inputs=2)["method"], 30)
+    assert (few.warmup, few.num_draws) == (15, 15)
+    many = default_parts.parts_for("classification", num_data=5000, num_inputs=2, settings=["steps"])["method"]
+    assert default_parts.bounded(many, 30) == bnn.SVI(guide=many.guide, max_steps=30)
+    large = default_parts.parts_for("regression", num_data=5000, num_inputs=2, settings=["steps"])["method"]
+    assert default_parts.bounded(large, 7000).method.steps == 7000
+    members = bnn.Ensemble(bnn.SVI(guide="map", steps=40))
+    assert [default_parts.bounded(members, steps).method.steps for steps in (30, 50)] == [30, 40]
+    with pytest.raises(bnn.InputError, match="`steps` must be a whole number, at least 1, got 0"):
+        bnn.BNNRegressor(steps=0).fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+@pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
+@pytest.mark.parametrize("settings", [{"steps": 2}, {"steps": 2, "lr": 0.01}], ids=str)
+def test_short_fits_take_a_single_row(settings):
+    """The spread of one target is 0, from which no noise can begin."""
+    assert np.isfinite(bnn.BNNRegressor(random_state=0, **settings).fit([[1.0]], [1.0]).predict([[1.0]])).all()
 
 
 def test_a_classifier_learns_on_with_classes_that_come_later():

@@ -94,12 +94,14 @@ class AbstractBNN(BaseEstimator):
             InputError: a file that is not a spec.
         """
         read = spec if isinstance(spec, RunSpec) else RunSpec.from_toml(spec)
-        is_open = read.fit.method is None and read.guide is None and not read.fit.settings
+        bounds = default_parts.only_bounds(read.fit.settings, read.guide)
+        is_open = read.fit.method is None and read.guide is None and (bounds or not read.fit.settings)
         settings = {
             "net": read.net,
             "prior": read.prior,
             "likelihood": read.likelihood,
             "method": None if is_open else read.method_for(cls.TASK),
+            "steps": read.fit.settings["steps"] if bounds else None,
             "num_draws": read.predict.num_draws,
             **{name: getattr(read.data, name) for name in ("standardize", "categories", "missing")},
             "random_state": read.fit.seed,
@@ -260,12 +262,19 @@ class AbstractBNN(BaseEstimator):
         method = parts["method"]
         if self.guide is not None:
             method = with_guide(method, parts["guide"])
+        if self.steps is not None and self._only_bounds():
+            return default_parts.bounded(method, self.steps)
         settings = self._settings()
         return with_innermost(method, lambda inner: replaced(inner, settings)) if settings else method
 
     def _is_open(self) -> bool:
-        """Return whether no part but the likelihood and no setting of the method was given."""
-        return all(getattr(self, name) is None for name in PARTS if name != "likelihood") and not self._settings()
+        """Return whether no part but the likelihood and no setting of the method but its length was given."""
+        is_plain = self._only_bounds() or not self._settings()
+        return all(getattr(self, name) is None for name in PARTS if name != "likelihood") and is_plain
+
+    def _only_bounds(self) -> bool:
+        """Return whether `steps` is all that was chosen for the method."""
+        return self.method is None and default_parts.only_bounds(self._settings(), self.guide)
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings of the method that are parameters of the estimator, where given."""

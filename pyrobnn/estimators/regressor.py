@@ -31,13 +31,15 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         prior: the prior of the weights; Normal("fan_in") if None.
         likelihood: the distribution of targets. None means Gaussian with measured noise, or log-normal for positive
             targets with a long tail that their logarithm lacks (skewness above 2), which are standardised. With no
-            part and no setting given, rows held out may choose a Student-t for targets with outliers, and from 300 rows
-            on one with noise that depends on the input, a mixture density, or for whole numbers that repeat a
-            likelihood of counts, with an ensemble of Laplace approximations.
+            part and no setting given, rows held out may choose a Student-t for targets with outliers, from 60 rows on
+            a likelihood of counts for whole numbers that repeat, and from 300 on one with noise that depends on the
+            input, or a mixture density.
         guide: the guide of the method, or of its inner method; None for the default.
         method: the inference method. None means the choice above if the prior is normal and the guide is Laplace or not
             given, else `SVI`.
-        steps: steps of the method, or of its inner method; None for the default.
+        steps: steps of the method, or of its inner method; None for the default. Alone it bounds the default fit, whose
+            prior and noise are measured all the same: iterations of each start, transitions of a chain, or steps. Rows
+            held out are compared as without it, by fits of their usual length.
         lr: the learning rate, likewise.
         batch_size: rows in a mini-batch, likewise.
         num_draws: number of posterior draws to predict with.

@@ -1,6 +1,7 @@
 """The parts that are chosen where nobody chose, for the estimators and for a spec; and where each is declared."""
 
 import dataclasses
+import math
 from collections.abc import Collection
 from types import ModuleType
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
+from pyrobnn._core.checks import check_count
 from pyrobnn._core.random import seeded
 from pyrobnn._core.tables import LEAST_AMOUNT, Task
 from pyrobnn.bnn import BNN
@@ -20,7 +22,7 @@ from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.tables import fields_of, with_guide
+from pyrobnn.inference.tables import fields_of, with_guide, with_innermost
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.priors.base import as_prior
 
@@ -97,12 +99,13 @@ def parts_for(
         num_data: number of rows, or None where it is not known yet.
         num_inputs: number of columns, likewise.
         num_classes: number of classes, for classification.
-        settings: names of settings that were chosen for the method.
+        settings: names of settings that were chosen for the method. Those that `only_bounds` change no part.
         standardize: whether inputs are centred and scaled.
         skewed: whether `is_skewed` of the targets, which are then log-normal.
         learns_on: whether the posterior becomes the prior of later rows, as independent normals, which draws of chains
             are far from.
     """
+    settings = () if only_bounds(settings, guide) else settings
     if likelihood is None:
         likelihood = _OF_SKEWED if skewed and standardize and not learns_on else _LIKELIHOODS[task]
     rows, numbers = num_data or 0, (num_data or 0) * (num_inputs or 0)
@@ -143,6 +146,39 @@ def shortened(method: Any) -> Any:
         return method
     shorter = {"rounds": 3, "iterations": 75} if isinstance(method, EvidenceFramework) else {"rounds": 1}
     return dataclasses.replace(method, **shorter)
+
+
+def only_bounds(settings: Collection[str], guide: Any) -> bool:
+    """Return whether `steps` is the only choice for the method: it then bounds the fit that is the default."""
+    return set(settings) == {"steps"} and guide is None
+
+
+def bounded(method: Any, steps: int) -> Any:
+    """Return a default method that trains for a number of steps; priors and noise are measured as without it.
+
+    Starts of the evidence framework share the steps among their rounds, of which the end counts as two. A chain takes
+    at most half of them to warm up. A fit that ends by itself takes at most as many steps, and so do members of an
+    ensemble, whose length rows held out chose. In other methods each round has as many.
+
+    Raises:
+        InputError: not a positive number of steps.
+    """
+    check_count(steps, "steps")
+    if isinstance(method, EvidenceFramework):
+        iterations, guide_steps = math.ceil(steps / (method.rounds + 2)), min(steps, method.guide_steps)
+        return dataclasses.replace(method, iterations=iterations, guide_steps=guide_steps)
+    if isinstance(method, NUTS):
+        half = math.ceil(steps / 2)
+        warmup, num_draws = min(half, method.warmup), min(half, method.num_draws)
+        return dataclasses.replace(method, warmup=warmup, num_draws=num_draws)
+
+    def shorter(training: SVI) -> SVI:
+        if training.steps is None:
+            return dataclasses.replace(training, max_steps=steps)
+        most = steps if isinstance(method, MarginalLikelihood) else min(steps, training.steps)
+        return dataclasses.replace(training, steps=most)
+
+    return with_innermost(method, shorter)
 
 
 def make_model(net: Any, prior: Any, likelihood: Any, data: Data, num_outputs: int | None = None) -> BNN:

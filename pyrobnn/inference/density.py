@@ -114,8 +114,8 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
             Gaussian whose scale is an output if their size depends on an input, else for Student-t likelihoods of one
             scale if they have heavy tails. From `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly distinct targets get
             the likelihoods of real numbers; counts, which are whole numbers from 0 up that repeat, with a median below
-            100, get those of counts. They are scored by their probability, which is the mass between y - 1/2 and
-            y + 1/2 under a density.
+            100, get those of counts. From 60 to 500 counts the evidence framework fits these, in fewer rounds. All are
+            scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a density.
         default: the parts to beat.
         run: the seed, the device and the engine.
         is_told: whether the likelihood was chosen, and only ways of fitting it are compared. One whose noise is an
@@ -152,7 +152,7 @@ def _two_thirds(data: Data, run: Run) -> tuple[Data, Data]:
 
 
 def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], noises: list[Parts], run: Run) -> Compared:
-    judge = _Judge(*_two_thirds(data, run), run, by_mass=shapes is _COUNTS)
+    judge = _Judge(*_two_thirds(data, run), run, by_mass=data.y.ndim == 1 and _are_repeated_counts(data.y.double()))
     usual = [*usual, *map(judge.suitable, noises)]
     default, fitted, gain, is_full = judge.best(usual, in_fewer_rounds=len(data) <= _MOST_THOROUGH)
     in_short = default | {"method": shortened(default["method"])}
@@ -269,15 +269,16 @@ def _rivals(data: Data) -> tuple[Any, ...]:
     are_many, are_distinct = len(y) >= defaults.FEWEST_ROWS_OF_DENSITY, _are_distinct(y)
     if y.ndim > 1 or not _is_plain(data) or not are_many:
         return ()
-    if _are_counts(y) and not are_distinct:
-        return _COUNTS
+    if _are_repeated_counts(y):
+        return () if len(y) <= _MOST_THOROUGH else _COUNTS
     return _SHAPES if are_distinct and data.y.is_floating_point() else ()
 
 
 def _usual(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
     """Return the default parts that compete: a log-normal and a Gaussian for amounts, and two ways to fit a Gaussian.
 
-    Of two that are as good the first is taken.
+    From 60 to 500 counts, a Poisson and a negative binomial compete too, with precisions tuned by the evidence. Of two
+    that are as good the first is taken.
     """
     y = data.y.double()
     if not _is_plain(data) or y.numel() > defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
@@ -285,8 +286,12 @@ def _usual(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
     are_counts = y.ndim == 1 and _are_counts(y)
     are_amounts = y.ndim == 1 and len(y) >= _FEWEST and not are_counts and is_skewed(data.y, _TAIL)
     rows, columns = len(data), data.x[0].numel()
-    wanted = [one for one in _USUAL if are_amounts and not is_told and one != default["likelihood"]]
+    are_few_counts = y.ndim == 1 and _FEWEST <= len(y) <= _MOST_THOROUGH and _are_repeated_counts(y)
+    rivals = _USUAL if are_amounts else _COUNTS if are_few_counts else ()
+    wanted = [one for one in rivals if not is_told and one != default["likelihood"]]
     others = [parts_for("regression", likelihood=one, num_data=rows, num_inputs=columns) for one in wanted]
+    if rivals is _COUNTS:
+        others = [each | {"method": shortened(each["method"])} for each in others]
     usual = []
     for each in (default, *others):
         is_trained = isinstance(each["method"], MarginalLikelihood)
@@ -317,6 +322,10 @@ def _are_distinct(y: Tensor) -> bool:
 
 def _are_counts(y: Tensor) -> bool:
     return bool((y >= 0).all()) and torch.equal(y, y.round()) and bool(y.median() < LEAST_AMOUNT)
+
+
+def _are_repeated_counts(y: Tensor) -> bool:
+    return _are_counts(y) and not _are_distinct(y)
 
 
 def _is_output(parts: Parts) -> bool:

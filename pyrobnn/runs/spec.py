@@ -146,7 +146,13 @@ class RunSpec:
         """Return the method with its guide, from the spec, or from the estimators with the settings of [fit]."""
         if self.fit.method is not None:
             return self.fit.method
-        return methods.with_settings(self.parts_for(task, **known)["method"], self.fit.settings)
+        return self._with_settings(self.parts_for(task, **known)["method"])
+
+    def _with_settings(self, method: Any) -> Any:
+        """Return a default method with the settings of [fit]."""
+        if default_parts.only_bounds(self.fit.settings, self.guide):
+            return default_parts.bounded(method, self.fit.settings["steps"])
+        return methods.with_settings(method, self.fit.settings)
 
     def prepare(self) -> "Prepared":
         """Load the data, fill in settings that follow from them, build the model, and check that all parts fit.
@@ -184,7 +190,8 @@ class RunSpec:
         """
         default = self.parts_for(dataset.task, **_known(dataset))
         given = (self.net, self.prior, self.guide, self.fit.method, self.data.validation)
-        if dataset.task == "classification" or any(part is not None for part in given) or self.fit.settings:
+        is_open = not self.fit.settings or default_parts.only_bounds(self.fit.settings, self.guide)
+        if dataset.task == "classification" or any(part is not None for part in given) or not is_open:
             return Compared(default)
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
         return compare_densities(train, default, run, is_told=self.likelihood is not None)
@@ -193,7 +200,7 @@ class RunSpec:
         """Return the spec with the parts that it leaves out and the widths of the network filled in."""
         likelihood = parts["likelihood"]
         _check_task(dataset, likelihood)
-        method = self.fit.method or methods.with_settings(parts["method"], self.fit.settings)
+        method = self.fit.method or self._with_settings(parts["method"])
         fit = dataclasses.replace(self.fit, method=method, settings={})
         net: Any = self.net or parts["net"]
         if hasattr(net, "in_features") and net.in_features is None:

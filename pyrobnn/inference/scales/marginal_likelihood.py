@@ -125,7 +125,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         noise = _has_one_scale_to_learn(trained) if noise is None else noise
         if last is None and noise and _learns_noise(bnn):
             spread = _spread(trained.bnn, make_source(data, bnn, self.method.batch_size, seed=run.seed))
-            if float(trained.bnn.likelihood.scale.detach()) > _UNEXPLAINED * spread:
+            if 0 < _UNEXPLAINED * spread < float(trained.bnn.likelihood.scale.detach()):
                 known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
                 held = bnn.with_parts(likelihood=Gaussian(scale=known))
                 trained = self._round(held, None, data, run)
