@@ -21,7 +21,7 @@ from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, nearest, printable
 from pyrobnn._core.remedies import reader
 from pyrobnn._core.table_files import check_names, ending
-from pyrobnn._core.waiting import is_watched, waiting
+from pyrobnn._core.waiting import waiting
 from pyrobnn.runs import run_folders
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec_files import check_values, first_line, not_of_data, read_spec, spec_of_table
@@ -152,7 +152,7 @@ def demo(
         with _loading():
             from pyrobnn.runs import demo
 
-        demo.demo(out, seed=seed, progress=is_watched(), console=Console(soft_wrap=False))
+        demo.demo(out, seed=seed, progress=True, console=Console(soft_wrap=False))
 
 
 Source = Annotated[
@@ -195,7 +195,7 @@ def fit(
             with _loading():
                 from pyrobnn.runs.run import resume as resume_run
 
-            result = resume_run(folder, progress=is_watched())
+            result = resume_run(folder, progress=True)
         _show(result)
 
 
@@ -229,8 +229,7 @@ def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, over
     with _loading():
         from pyrobnn.runs.run import run
 
-    spec, progress = _spec(tables, changes), is_watched()
-    return run(spec, folder, progress=progress, overwrite=overwrite, on_prepared=_say_how)
+    return run(_spec(tables, changes), folder, progress=True, overwrite=overwrite, on_prepared=_say_how)
 
 
 def _say_how(prepared: Any) -> None:

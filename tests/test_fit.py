@@ -5,7 +5,9 @@ import multiprocessing
 import random
 import re
 import sys
+import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from torch.nn.functional import softplus
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyrobnn as bnn
+from pyrobnn._core import waiting as waiting_module
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.waiting import progress_bar, ticking, waiting
@@ -333,6 +336,76 @@ def test_bars_are_drawn_on_terminals_and_in_notebooks_and_not_into_files(capsys,
     assert "training: " in in_a_notebook
     assert in_a_notebook.endswith(f"checking ...\r{' ' * 79}\r")
     assert "\x1b" not in in_a_notebook
+
+
+class _FakeClock:
+    """Seconds that pass where something waits, until the work ends."""
+
+    def __init__(self, end):
+        self.now, self.end = 0.0, end
+        self.is_over = threading.Event()
+
+    def wait(self, pause=0.0):
+        self.now += pause
+        if self.now > self.end:
+            self.is_over.set()
+        return self.now > self.end
+
+    def set(self):
+        pass
+
+    def is_set(self):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("seconds", "lines"),
+    [
+        (9.9, ""),
+        (45.0, "checking: 10 s so far\nchecking: 20 s so far\nchecking: 40 s so far\n"),
+    ],
+)
+def test_words_in_a_file_come_after_10_s_and_then_each_time_that_these_have_doubled(
+    seconds, lines, capsys, monkeypatch
+):
+    clock = _FakeClock(seconds)
+    monkeypatch.setattr(waiting_module, "time", types.SimpleNamespace(perf_counter=lambda: clock.now))
+    fake = types.SimpleNamespace(Event=lambda: clock, Thread=threading.Thread)
+    monkeypatch.setattr(waiting_module, "threading", fake)
+    with waiting("checking"):
+        assert clock.is_over.wait(10)
+    assert capsys.readouterr().err == lines
+    clock.now = 0.0
+    with waiting("checking", shown=False):
+        assert clock.now == 0
+    assert not capsys.readouterr().err
+
+
+def test_bars_in_a_file_say_in_lines_how_far_they_are(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+
+    def seen(step, **options):
+        now[0] = 0.0
+        with progress_bar(shown=True, **options) as bar:
+            for _ in range(2000 // step):
+                now[0] += step / 16
+                bar.update(step)
+        return capsys.readouterr().err
+
+    lines = [f"training: {n:,} of 2,000 steps, about {(2000 - n) // 16} s left" for n in (160, 320, 640, 1280)]
+    assert seen(1, total=2000, desc="training").splitlines() == lines
+    assert seen(160, total=2000, desc="training").splitlines() == lines
+    lines = [f"training: {n:,} steps, {n // 16} s so far" for n in (160, 320, 640, 1280)]
+    assert seen(10, desc="training", bar_format="{desc}").splitlines() == lines
+    assert seen(2000, total=2000, desc="training") == ""
+    now[0] = 0.0
+    for shown in (True, False):
+        with progress_bar(total=3, shown=shown, desc="search", unit="round") as bar:
+            now[0] += 300
+            bar.refresh()
+            bar.update()
+        assert capsys.readouterr().err == "search: 5 min so far\n" * shown
 
 
 def test_the_clock_of_a_bar_goes_on_within_a_step(capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""Words and bars while work takes seconds: on a terminal or in a notebook, and nothing in a pipe or a file."""
+"""Words and bars while work takes seconds: on a terminal or in a notebook; in a pipe or a file a line now and then."""
 
 import multiprocessing
 import sys
@@ -11,6 +11,8 @@ from typing import Any
 _ERASED = "\r\x1b[K"
 _BLANK = f"\r{' ' * 79}\r"
 """Takes a line away in a notebook, which does not know the sign of terminals."""
+FIRST_LINE = 10.0
+"""Seconds until work says in a pipe or a file that it goes on. It says so again each time that they have doubled."""
 
 
 def is_watched() -> bool:
@@ -22,8 +24,12 @@ def _is_notebook() -> bool:
     return type(sys.stderr).__module__.startswith("ipykernel.")
 
 
+def _is_main() -> bool:
+    return multiprocessing.current_process().name == "MainProcess"
+
+
 def progress_bar(steps: Any = None, *, shown: bool, **options: Any) -> Any:
-    """Return a bar of tqdm, which is drawn if it is to be shown and somebody watches.
+    """Return a bar of tqdm, which is drawn if it is to be shown and somebody watches; else it prints few plain lines.
 
     Args:
         steps: what it counts, if it is to count by itself.
@@ -32,7 +38,16 @@ def progress_bar(steps: Any = None, *, shown: bool, **options: Any) -> Any:
     """
     from tqdm.std import tqdm
 
-    return tqdm(steps, disable=not (shown and is_watched()), **options)
+    if is_watched() or not (shown and _is_main()):
+        return tqdm(steps, disable=not (shown and is_watched()), **options)
+    from pyrobnn._core.lines import Lines
+
+    return Lines(steps, **options)
+
+
+def length(seconds: float) -> str:
+    """Return seconds in words."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 @contextmanager
@@ -55,14 +70,14 @@ def ticking(bar: Any) -> Iterator[None]:
 
 @contextmanager
 def waiting(words: str, *, shown: bool = True, after: float = 0) -> Iterator[None]:
-    """Show words on standard error while the block runs, where it is watched, and take them away at its end.
+    """Show words on standard error while the block runs, and take them away at its end; in a file, print few lines.
 
     Args:
         words: what the work is.
         shown: whether to show them at all.
         after: seconds until they appear. The seconds so far stand beside them.
     """
-    if not (shown and is_watched() and multiprocessing.current_process().name == "MainProcess"):
+    if not (shown and _is_main()):
         yield
         return
     stream, began = sys.stderr, time.perf_counter()
@@ -79,8 +94,14 @@ def waiting(words: str, *, shown: bool = True, after: float = 0) -> Iterator[Non
             show()
             pause = 1
 
-    clock = threading.Thread(target=tick, daemon=True)
-    if not after:
+    def tell() -> None:
+        pause = FIRST_LINE
+        while not ended.wait(pause):
+            pause = time.perf_counter() - began
+            print(f"{words}: {length(pause)} so far", file=stream, flush=True)
+
+    clock = threading.Thread(target=tick if is_watched() else tell, daemon=True)
+    if not after and is_watched():
         show()
     clock.start()
     try:

@@ -36,6 +36,7 @@ _ADAM_STEPS, _MATTERS = (500, 1000, 2000), 0.1
 """Steps of Adam in the first cycle, the second and others, and what they must gain, in tolerances."""
 _QUICK, _FEW = 20_000_000, 100
 """Products of a pass up to which these are quick, and steps of Adam in each cycle of longer ones."""
+_FORM = "{desc}: {n_fmt} steps [{elapsed}, {rate_fmt}{postfix}]"
 _LIMITS = {"maxcor": _MEMORY, "ftol": 1e-13, "gtol": 1e-9}
 """Of `descend_in_place`; it ends where rounding hides what is gained."""
 
@@ -101,7 +102,7 @@ def descend(
     """
     starts = [cloned(fit.parameters) for fit in fits]
     ended = []
-    with progress_bar(shown=run.progress, desc="training", unit=" steps") as bar:
+    with progress_bar(shown=run.progress, desc="training", bar_format=_FORM) as bar:
         for fit, tolerance in zip(fits, tolerances, strict=True):
             if interrupts.asked:
                 raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.remedies import Remedy, change, reader
-from pyrobnn._core.waiting import progress_bar
+from pyrobnn._core.waiting import length, progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import Callback, Progress
 from pyrobnn.inference.training.convergence import ConvergenceRule
@@ -174,7 +174,7 @@ class Watch:
         self._num_steps, self._eval_every, self._patience = num_steps, eval_every, patience
         self._callbacks, self._validate = callbacks, validate
         form = _OPEN_FORM if rules else _FORM
-        self._bar = progress_bar(total=num_steps, shown=progress, desc="training", bar_format=form)
+        self._bar = progress_bar(total=None if rules else num_steps, shown=progress, desc="training", bar_format=form)
         self._elbo, self._is_forecast, self._progress = "", False, progress
         self._first_look: tuple[float, int] | None = None
         self._trained = nn.ModuleList([bnn, guide])
@@ -247,8 +247,7 @@ class Watch:
         self._is_forecast = True
         seconds = (self._num_steps - done) * (now - then) / (done - before)
         if seconds > _LONG:
-            length = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-            text = f"This fit goes on until it has converged, for about {length} at most"
+            text = f"This fit goes on until it has converged, for about {length(seconds)} at most"
             self._bar.write(f"{text}; {_SHORTER.said(reader.get())} ends it earlier.", file=sys.stderr)
 
     def _words(self, elbo: float) -> str:
