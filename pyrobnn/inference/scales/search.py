@@ -118,7 +118,9 @@ def tuned_modes(
 
     is_cut = False
     with (
-        progress_bar(total=starts * rounds, desc=search.phase, unit="round", bar_format=_FORM, shown=run.progress) as bar,
+        progress_bar(
+            total=starts * rounds, desc=search.phase, unit="round", bar_format=_FORM, shown=run.progress
+        ) as bar,
         ticking(bar),
     ):
         for index, noise in enumerate(noises):
