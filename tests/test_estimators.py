@@ -304,7 +304,7 @@ def test_steps_alone_bound_every_default_method():
     few = default_parts.bounded(default_parts.parts_for("classification", num_data=50, num_inputs=2)["method"], 30)
     assert (few.warmup, few.num_draws) == (15, 15)
     many = default_parts.parts_for("classification", num_data=5000, num_inputs=2, settings=["steps"])["method"]
-    assert default_parts.bounded(many, 30) == bnn.SVI(guide=many.guide, max_steps=30)
+    assert default_parts.bounded(many, 30) == bnn.SVI(guide=bnn.guides.MeanField(init_rho=-3.0), max_steps=30)
     large = default_parts.parts_for("regression", num_data=5000, num_inputs=2, settings=["steps"])["method"]
     assert default_parts.bounded(large, 7000).method.steps == 7000
     members = bnn.Ensemble(bnn.SVI(guide="map", steps=40))
