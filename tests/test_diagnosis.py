@@ -7,11 +7,13 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn.data.directions import Directions
 from pyrobnn.diagnostics.classes import never_predicted, ranks_better
+from pyrobnn.diagnostics.few_rows import of_few_rows
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.inputs import with_cause
@@ -583,6 +585,23 @@ def test_few_examples_are_called_few_and_a_rate_is_a_probability():
     assert few in bnn.diagnose(posterior, train, twelve).notes
     with pytest.raises(bnn.InputError, match="`false_alarm_rate` must lie between 0 and 1, got 1.5"):
         bnn.diagnose(posterior, train, false_alarm_rate=1.5)
+
+
+def test_few_examples_are_said_to_miss_intervals_that_are_too_narrow():
+    """The bound is that of SciPy's exact interval; of 60 examples it is .876, near enough to .95."""
+    for num in (20, 30):
+        low = stats.binomtest(round(0.95 * num), num).proportion_ci(0.9, method="exact").low
+        (note,) = of_few_rows(num)
+        assert note.text.startswith(
+            f"{num} examples held out cannot tell whether intervals of 95 % hold 95 or {low:.0%}"[:-1]
+        )
+    assert not of_few_rows(60)
+    model, train, test = linear_problem(0)
+    few = bnn.Data(test.x[:25], test.y[:25], standardize=False)
+    verdict = bnn.diagnose(exact_posterior(model, train), train, few).verdict
+    assert verdict.endswith(
+        "25 examples held out cannot tell whether intervals of 95 % hold 95 or 82 % of new targets."
+    )
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.classes import never_predicted, ranks_better, rarest_class
 from pyrobnn.diagnostics.continuation import continuation_finding
+from pyrobnn.diagnostics.few_rows import of_few_rows
 from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, LINEAR, NOTHING_HELD_OUT, Diagnosis, Finding
 from pyrobnn.diagnostics.folds import collected
 from pyrobnn.diagnostics.gaps import gap_findings
@@ -213,7 +214,7 @@ def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
     if not case.has_classes:
         text = f"Only {counted(len(y), 'example')} were held out: calibration can hardly be judged."
         few = _few(text, len(y) + len(train), "examples", _FEWEST_EXAMPLES)
-        return [few] if len(y) < _FEWEST_EXAMPLES else [], True
+        return [few] if len(y) < _FEWEST_EXAMPLES else of_few_rows(len(y)), True
     classes = train.y.unique()
     counts = [int((y == label).sum()) for label in classes]
     rarest = min(range(len(counts)), key=counts.__getitem__)

@@ -10,6 +10,8 @@ Kind = Literal["warning", "note", "fine"]
 HELD_OUT = "held-out data"
 """Name of the finding that few data, or none, were held out."""
 NOTHING_HELD_OUT = "no data were held out"
+FEW_ROWS = "few rows"
+"""Name of the finding that the rows held out are too few to see intervals that are too narrow."""
 BASELINE = "baseline"
 """Name of the finding that compares a fit with a constant and a linear model; it comes first."""
 LINEAR = "linear model"
@@ -152,7 +154,8 @@ class Diagnosis:
         if compared is not None and (compared.is_open or compared.remedies):
             begin = "Whether it is of use is open" if compared.is_open else "It is of little use yet"
             return f"{begin}: {compared.in_plain_words}."
-        further = "" if compared is None else f" {_sentence(compared.in_plain_words)}"
+        more = (each for each in (compared, notes.get(FEW_ROWS)) if each is not None)
+        further = "".join(f" {_sentence(each.in_plain_words)}" for each in more)
         on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
         what = "Its probabilities" if CLASSES in notes else "It"
         return f"{what} {_TRUST}: none of {total} checks{on} gave a reason not to.{further}"
