@@ -6,17 +6,23 @@ from typing import Any
 
 from tqdm.std import tqdm
 
-from pyrobnn._core.waiting import FIRST_LINE, length
+from pyrobnn._core.counts import length
 
 
 class Lines(tqdm):
-    """Counts as a bar of tqdm, and prints a line after 10 s, 20 s, 40 s and so on."""
+    """Counts as a bar of tqdm, and prints a line after so many seconds, and each time that these have doubled.
+
+    Args:
+        steps: what it counts, if it is to count by itself.
+        first: seconds until the first line.
+        unit: name of what it counts.
+        **options: options of tqdm.
+    """
 
     monitor_interval = 0
-    _next = FIRST_LINE
 
-    def __init__(self, steps: Any = None, *, unit: str = "step", **options: Any) -> None:
-        self._stream = sys.stderr
+    def __init__(self, steps: Any = None, *, first: float, unit: str = "step", **options: Any) -> None:
+        self._stream, self._next = sys.stderr, first
         quietly = {"file": io.StringIO(), "mininterval": 1.0, "miniters": 1, "delay": 0}
         super().__init__(steps, unit=unit, **(options | quietly))
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pyrobnn._core.counts import length
+
 _ERASED = "\r\x1b[K"
 _BLANK = f"\r{' ' * 79}\r"
 """Takes a line away in a notebook, which does not know the sign of terminals."""
@@ -42,12 +44,7 @@ def progress_bar(steps: Any = None, *, shown: bool, **options: Any) -> Any:
         return tqdm(steps, disable=not (shown and is_watched()), **options)
     from pyrobnn._core.lines import Lines
 
-    return Lines(steps, **options)
-
-
-def length(seconds: float) -> str:
-    """Return seconds in words."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return Lines(steps, first=FIRST_LINE, **options)
 
 
 @contextmanager

@@ -39,11 +39,8 @@ class Result:
 
     def fill(self, guide: BlockGuide, *, progress: bool = False) -> None:
         """Give the blocks of a guide their precision."""
-        total = len(self.blocks)
-        with (
-            torch.no_grad(),
-            progress_bar(total=total, desc="Laplace", unit="block", shown=progress, leave=False) as bar,
-        ):
+        options = {"desc": "Laplace", "unit": "block", "leave": False}
+        with torch.no_grad(), progress_bar(total=len(self.blocks), shown=progress, **options) as bar:
             for block, (spec, precision) in zip(guide.gaussian_blocks(), self.blocks, strict=True):
                 bar.set_description(f"Laplace, {spec.kind} block of {spec.sites[0]}")
                 block.fill(*precision)

@@ -117,10 +117,9 @@ def tuned_modes(
             return start
 
     is_cut = False
+    options = {"desc": search.phase, "unit": "round", "bar_format": _FORM}
     with (
-        progress_bar(
-            total=starts * rounds, desc=search.phase, unit="round", bar_format=_FORM, shown=run.progress
-        ) as bar,
+        progress_bar(total=starts * rounds, shown=run.progress, **options) as bar,
         ticking(bar),
     ):
         for index, noise in enumerate(noises):

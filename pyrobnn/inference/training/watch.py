@@ -14,9 +14,10 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
+from pyrobnn._core.counts import length
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.remedies import Remedy, change, reader
-from pyrobnn._core.waiting import length, progress_bar
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import Callback, Progress
 from pyrobnn.inference.training.convergence import ConvergenceRule
