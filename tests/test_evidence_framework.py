@@ -281,6 +281,11 @@ def test_the_default_method_follows_from_sizes_and_from_what_is_given(task, size
     assert type(parts_for(task, **sizes)["method"]).__name__ == name
 
 
+def test_fits_of_few_rows_of_classes_end_early():
+    few, more = (parts_for("classification", num_data=rows, num_classes=3)["method"] for rows in (101, 1000))
+    assert (few.tolerance_for(101), more.tolerance_for(1000)) == (2.0, 5.0)
+
+
 @pytest.mark.parametrize(
     ("task", "num_inputs", "activation"),
     [("regression", 50, "relu"), ("regression", 49, "silu"), ("classification", 50, "silu")],
