@@ -76,8 +76,8 @@ PROBLEMS: Mapping[str, Problem] = {
     ),
     "moons": Problem("two classes in the shape of moons", "moon", _moons, "surface.png"),
 }
-FIT: Mapping[str, Any] = {"type": "evidence_framework", "starts": 2}
-"""The method for small tables, from two starts instead of five; other settings have their defaults."""
+FIT: Mapping[str, Any] = {"type": "evidence_framework"}
+"""The method for small tables. From two starts in place of five, the fit of friedman has 1.5 times the error."""
 
 
 def demo(out_dir: Path, *, seed: int, progress: bool, console: Console) -> None:

@@ -248,7 +248,8 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
     if size * num_data <= defaults.MOST_SAMPLED:
         methods["nuts"] = NUTS(num_draws=300, warmup=300, num_chains=2)
     else:
-        methods["ensemble"] = Ensemble(dataclasses.replace(svi, guide="map"), anchored=True)
+        steps = max(defaults.FEWEST_CANDIDATE_STEPS, max_steps // Ensemble.members)
+        methods["ensemble"] = Ensemble(SVI(guide="map", max_steps=steps), anchored=True)
     return methods
 
 
