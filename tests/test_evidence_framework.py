@@ -264,7 +264,8 @@ def test_targets_without_a_pattern_stay_a_constant():
         ("classification", {"num_data": 100, "num_inputs": 4, "learns_on": True}, "EvidenceFramework"),
         ("classification", {"num_data": 100, "num_inputs": 4, "guide": bnn.guides.Laplace()}, "EvidenceFramework"),
         ("classification", {"num_data": 100, "num_inputs": 4, "prior": bnn.priors.Laplace()}, "SVI"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "settings": ["steps"]}, "SVI"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "settings": ["steps"]}, "NUTS"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "settings": ["steps", "lr"]}, "SVI"),
         ("classification", {"num_data": 9, "num_inputs": 4, "likelihood": bnn.likelihoods.Bernoulli()}, "NUTS"),
         (
             "classification",

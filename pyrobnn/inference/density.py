@@ -104,8 +104,8 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
     Laplace approximations, trained for as many steps as did best. The best of these becomes the default. Of the other
     likelihoods quick point estimates are scored. If the best gains on the default's likelihood, both are fitted as they
     would be in the end: an ensemble as above, and the default parts, first in fewer rounds, and fully if the ensemble
-    gains on that. A gain counts if it is above 0.02 nats a row and one standard error between defaults, which have as
-    many numbers; two for noise that is an output; 2.3 and 2.4 for the best of two and three rivals (Bonferroni).
+    gains on that. A gain counts if it is above 0.02 nats a row and one standard error between defaults, and for a noise
+    that `Residuals` call for; else 2.3 and 2.4 for the best of two and three rivals (Bonferroni).
 
     Args:
         data: the rows to train on. Only some are looked at: standardised, and without weights. Other likelihoods are
@@ -228,8 +228,8 @@ class _Judge:
         fits = [self.fit(each | ({"method": shortened(each["method"])} if in_fewer_rounds else {})) for each in usual]
         scores, taken = [self.scores(fit) for fit in fits], 0
         for index in range(1, len(usual)):
-            gains = scores[index] - scores[taken]
-            if _is_clear(gains, 1) if _is_output(usual[index]) else _is_ahead(gains):
+            gain = _mean(scores[index] - scores[taken])
+            if gain.mean > max(defaults.LEAST_GAIN_OF_DENSITY, gain.error):
                 taken = index
         if taken and in_fewer_rounds:
             return self.best([usual[0], usual[taken]], in_fewer_rounds=False)
@@ -331,12 +331,6 @@ def _are_repeated_counts(y: Tensor) -> bool:
 def _is_output(parts: Parts) -> bool:
     """Return whether the noise is an output of the network."""
     return as_likelihood(parts["likelihood"]).noise == "heteroscedastic"
-
-
-def _is_ahead(gains: Tensor) -> bool:
-    """Return whether the gain is above a standard error, for parts with as many numbers."""
-    gain = _mean(gains)
-    return gain.mean > max(defaults.LEAST_GAIN_OF_DENSITY, gain.error)
 
 
 def _is_clear(gains: Tensor, num_rivals: int) -> bool:
