@@ -246,9 +246,10 @@ def test_the_bias_of_unadjusted_chains_is_small_and_grows_with_the_step(monkeypa
     assert bias() < -0.05
 
 
-def regression(dtype=F64, likelihood=None):
+def regression(dtype=F64, likelihood=None, correlation=0.6):
     """A linear regression, and the exact posterior of its weights and bias."""
-    x = (numbers(20, 2) @ torch.tensor([[1.0, 0.6], [0.0, 0.8]], dtype=F64)).to(dtype)
+    mix = torch.tensor([[1.0, correlation], [0.0, math.sqrt(1 - correlation**2)]], dtype=F64)
+    x = (numbers(20, 2) @ mix).to(dtype)
     y = x @ torch.tensor([1.0, -0.5], dtype=dtype) + 0.3 + NOISE * numbers(20, seed=1).to(dtype)
     model = bnn.BNN(
         nn.Linear(2, 1).to(dtype),
@@ -415,7 +416,9 @@ def test_the_same_seed_gives_the_same_bits(adjusted):
 
 
 def test_statistics_of_draws_and_the_record():
-    unadjusted, adjusted = fitted(), fitted(adjusted=True)
+    """Inputs that are nearly the same make trajectories of several steps."""
+    unadjusted, (model, data, _, _) = fitted(), regression(correlation=0.99)
+    adjusted = run(bnn.MCLMC(num_draws=400, warmup=2000, adjusted=True), model, data)
     numbers = unadjusted.guide.sample_stats()
     assert list(numbers) == ["diverging", "energy_error", "step_size", "n_steps"]
     error = float(numbers["energy_error"].square().mean())
