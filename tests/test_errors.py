@@ -6,6 +6,7 @@ import re
 import traceback
 
 import numpy as np
+import pandas as pd
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -464,6 +465,25 @@ def test_wrong_method_is_refused():
     ):
         with pytest.raises(bnn.InputError, match=re.escape(words)):
             unannotated(bnn.fit)(make_bnn(net()), bnn.Data(X, Y), given, seed=0)
+
+
+@pytest.mark.parametrize(
+    "y", [Y, Y.numpy(), pd.Series(Y.numpy()), Y.tolist()], ids=["tensor", "array", "series", "list"]
+)
+def test_targets_in_place_of_a_method_belong_in_a_pair(y):
+    """`bnn.fit(model, x, y)`: the values of y are not shown."""
+    with pytest.raises(bnn.InputError) as caught:
+        unannotated(bnn.fit)(make_bnn(net()), X, y, seed=0)
+    assert str(caught.value).endswith(": pass inputs and targets as a pair: bnn.fit(model, (x, y)).")
+    assert len(str(caught.value)) < 250
+    assert isinstance(y, list) or f"got {type(y).__name__} of shape {tuple(y.shape)}: pass" in str(caught.value)
+
+
+@pytest.mark.parametrize("method", [bnn.NUTS(), "nuts"])
+@pytest.mark.parametrize("data", [bnn.Data(X, Y), (X, Y)])
+def test_fit_of_a_model_takes_no_method(method, data):
+    with refused(re.escape("for a method, call bnn.fit(model, data, method).")):
+        make_bnn(net()).fit(data, method)
 
 
 def test_a_method_goes_by_its_name():

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-from pyrobnn._core.errors import InputError, PoorFitWarning, unknown_setting, warn_user
+from pyrobnn._core.errors import InputError, PoorFitWarning, shown, unknown_setting, warn_user
 from pyrobnn._core.keywords import explained
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._torch.inputs import single
@@ -275,6 +275,11 @@ def fit_svi(
     """
     if y is None and standardize:
         raise InputError("`standardize` belongs to Data here: pass Data(x, y, standardize=True).")
+    if isinstance(y, (Method, str)):
+        raise InputError(
+            f"BNN.fit trains by SVI, with settings by name such as guide='laplace', and got {shown(y)} as the targets "
+            "`y`: for a method, call bnn.fit(model, data, method)."
+        )
     data = x if y is None else Data(x, y, standardize=standardize)
     known = [*fields_of(SVI), "seed", "standardize", "replicates", *Arguments.__annotations__]
     for name in arguments:

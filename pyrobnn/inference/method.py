@@ -2,13 +2,13 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from pyro.nn import PyroModule
 
-from pyrobnn._core.errors import InputError, nearest
+from pyrobnn._core.errors import InputError, nearest, shown
 from pyrobnn._core.registry import Registry
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -196,10 +196,15 @@ def checked_method(method: Any, data: Any) -> Any:
         if guide is not None and nearest(method, registry.names) is None:
             raise InputError(f"{guide!r} is a guide, which a method trains: pass bnn.SVI(guide={guide!r}).")
         return registry.resolve(method)
+    if isinstance(method, Sized) and not isinstance(method, (Mapping, Method)):
+        raise InputError(
+            f"Expected a method such as SVI(...), got {shown(method)}: pass inputs and targets as a pair: "
+            "bnn.fit(model, (x, y))."
+        )
     if not isinstance(method, Method) or isinstance(method, type):
         remedy = f": pass {method.__name__}()" if isinstance(method, type) else ""
         raise InputError(
-            f"Expected a method such as SVI(...), got {method!r}{remedy}. A custom method inherits from "
+            f"Expected a method such as SVI(...), got {shown(method)}{remedy}. A custom method inherits from "
             "pyrobnn.inference.BaseMethod and has a function infer(bnn, data, run)."
         )
     return method
