@@ -249,6 +249,37 @@ def test_an_interrupt_before_the_first_step_says_how_to_keep(arguments, monkeypa
         bnn.fit_replicates(open_scales, DATA, bnn.SVI(), replicates=2, progress=False, **arguments)
 
 
+def test_estimators_and_folds_stop_at_once_and_say_so(monkeypatch):
+    """In place of the fit so far, from which a search over parameters would go on."""
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    x, y = DATA.x.numpy(), DATA.y.numpy()
+    words = r"^The fit was stopped by Ctrl-C before it had a result: nothing was kept\.$"
+    fitted = bnn.BNNRegressor(bnn.MLP(hidden=[3]), guide="mean_field", steps=20, engine="eager").fit(x, y)
+    before = fitted.posterior_
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "_TURN", 0.0)
+        stopped = bnn.BNNRegressor(Net(call=60), guide="mean_field", steps=2000, engine="eager")
+        with pytest.raises(KeyboardInterrupt, match=words) as caught:
+            stopped.fit(x, y)
+        assert type(caught.value) is KeyboardInterrupt
+        assert len(caught.traceback) < 10, "no internals"
+    monkeypatch.setattr(bnn.SVI, "infer", stop)
+    with pytest.raises(KeyboardInterrupt, match=words):
+        fitted.partial_fit(x, y)
+    assert fitted.posterior_ is before
+    with pytest.raises(KeyboardInterrupt, match=words):
+        bnn.kfold(model(), DATA, bnn.SVI(steps=20), progress=False)
+    monkeypatch.setattr(bnn.NUTS, "infer", stop)
+    with pytest.raises(KeyboardInterrupt, match=words):
+        bnn.BNNClassifier(method="nuts").fit(x, y > 0)
+    monkeypatch.setattr("pyrobnn.estimators.base.compare_densities", stop)
+    with pytest.raises(KeyboardInterrupt, match=words):
+        bnn.BNNRegressor().fit(x, y)
+
+
 def test_handlers_of_the_caller_stay():
     class Own(Exception):
         pass

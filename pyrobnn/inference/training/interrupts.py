@@ -42,12 +42,25 @@ def stopped_after(done: int, planned: int, what: str) -> str:
     return f"stopped by Ctrl-C after {done} of {counted(planned, what)}"
 
 
-def with_words(interrupt: KeyboardInterrupt, method: Any, checkpoint: str | Path | None) -> KeyboardInterrupt:
+@contextmanager
+def ending_in_words() -> Iterator[None]:
+    """Have an interrupt of a block or function that keeps nothing say so."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise with_words(interrupt) from None
+
+
+def with_words(
+    interrupt: KeyboardInterrupt, method: Any = None, checkpoint: str | Path | None = None
+) -> KeyboardInterrupt:
     """Return an interrupt that says that nothing was kept, and how to keep; one with words of its own is unchanged."""
     if interrupt.args and not isinstance(interrupt, Interrupted):
         return interrupt
     if checkpoint is not None and any(Path(checkpoint).glob("*.safetensors")):
         kept = f"what {checkpoint} has is kept: the same call goes on from there"
+    elif method is None:
+        kept = "nothing was kept"
     elif method.offer().resumable:
         kept = "nothing was kept; with `checkpoint`, a folder, the same call goes on where it was, once steps are done"
     else:
