@@ -26,7 +26,7 @@ from pyrobnn._core.keywords import explained_init
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.table_cells import expanded, learned_reading
 from pyrobnn._core.tables import Task
-from pyrobnn._core.waiting import waiting
+from pyrobnn._core.waiting import is_watched, waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.gaps import Rows, learn
@@ -232,7 +232,9 @@ class AbstractBNN(BaseEstimator):
             tell_of_constants(examples)
             tell_of_given_away(examples, self.encoder_.positions())
         length = "fitting" if parts["guide"] is not None else "fitting by chains, which may take minutes"
-        with waiting(f"{length} (verbose=True shows more)", shown=self.verbose is None, after=_PATIENCE):
+        words = f"{length} (verbose=True shows more)" if self.verbose is None else length
+        is_shown = self.verbose is None or (run.progress and not is_watched())  # bars of short parts print no lines
+        with waiting(words, shown=is_shown, after=_PATIENCE):
             if reset and self.TASK == "regression" and self._is_open() and not learns_on:
                 compared = compare_densities(examples, parts, run, is_told=self.likelihood is not None)
                 parts = compared.parts
