@@ -169,6 +169,36 @@ def test_fit_1d_of_a_point_estimate_has_no_epistemic_band(data):
     np.testing.assert_allclose(low, high, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        plots.fit_1d,
+        plots.effects,
+        plots.prior_posterior,
+        lambda posterior, data: plots.compare_guides({"one": posterior, "two": posterior}, data),
+    ],
+    ids=["fit_1d", "effects", "prior_posterior", "compare_guides"],
+)
+def test_a_pair_is_drawn_as_the_same_data(draw, posterior, data):
+    of_data, of_pair = (draw(posterior, given) for given in (bnn.Data(data.x, data.y), (data.x, data.y)))
+    for one, other in zip(of_data.axes, of_pair.axes, strict=True):
+        assert one.lines
+        for line, same in zip(one.lines, other.lines, strict=True):
+            np.testing.assert_array_equal(line.get_xydata(), same.get_xydata())
+
+
+def test_a_pair_with_two_inputs_is_drawn_and_shuffled_as_the_same_data():
+    x = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
+    data = bnn.Data(x, x[:, 0])
+    posterior = fitted(data)
+    figure = plots.decision_surface(posterior, (x, x[:, 0]), num_draws=10)
+    assert len(figure.axes) == len(plots.decision_surface(posterior, data, num_draws=10).axes)
+    of_data, of_pair = (bnn.metrics.permutation_importance(posterior, given) for given in (data, (x, x[:, 0])))
+    assert of_data.equals(of_pair)
+    with pytest.raises(bnn.InputError, match=r"Expected Data\(x, y\), a pair \(x, y\)"):
+        plots.effects(posterior, x)
+
+
 def test_fit_1d_refuses(posterior, data):
     with pytest.raises(
         bnn.InputError, match=r"`fit_1d` draws one input, got x .* \(16, 1\) and \(5, 2\): .*predict\(x\), y"

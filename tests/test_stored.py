@@ -448,7 +448,7 @@ REFUSED = {
         lambda f: quick(model(), bnn.Ensemble(bnn.SVI(batch_size=8, steps=1)), arrays(f)),
         "Replicates need their data in memory",
     ),
-    "diagnose": (lambda f: bnn.diagnose(fit(arrays(f), steps=1), arrays(f)), "Diagnostics need data in memory"),
+    "diagnose": (lambda f: bnn.diagnose(fit(arrays(f), steps=1), arrays(f)), "The data must be in memory here"),
 }
 
 

@@ -33,6 +33,25 @@ def as_loader(given: Any) -> Any:
     return Loader(given) if isinstance(given, DataLoader) else given
 
 
+def in_memory(data: Any, *, weighted: bool = False) -> Data:
+    """Return `Data` or a pair (x, y) as `Data`; refuse data that are not in memory, and weights unless `weighted`."""
+    given = as_data(data)
+    if not isinstance(given, Data):
+        raise InputError(
+            f"The data must be in memory here, got a {type(data).__name__}: pass Data(x, y), rows of StoredData, "
+            "data[:1000], or all examples of a loader, bnn.Loader(loader).in_memory()."
+        )
+    if given.weights is not None and not weighted:
+        raise InputError("Every example counts once here, and these data have weights: pass Data(x, y) without them.")
+    return given
+
+
+def collected(data: Any, *, weighted: bool = False) -> Data:
+    """Return data as `in_memory` does, and those of a loader collected in memory."""
+    given = as_loader(data)
+    return in_memory(given.in_memory() if isinstance(given, Loader) else given, weighted=weighted)
+
+
 def first_rows(data: Data | StoredData | Loader) -> tuple[X, Tensor]:
     """Return inputs and targets to look at: all in memory, the first in files, or a loader's first batch."""
     return (data.x, data.y) if isinstance(data, Data) else data.head

@@ -11,8 +11,8 @@ import numpy as np
 import pyrobnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs
+from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
-from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.groups import Arrays, Converter, draw_groups, prior_groups
 from pyrobnn.diagnostics.members import as_one
 from pyrobnn.diagnostics.monitored import Monitored

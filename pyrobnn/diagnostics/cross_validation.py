@@ -7,9 +7,10 @@ import numpy as np
 
 from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
+from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.comparison import mark
-from pyrobnn.diagnostics.folds import as_folds, assign_folds, folds_of_inputs, in_memory
+from pyrobnn.diagnostics.folds import as_folds, assign_folds, folds_of_inputs
 from pyrobnn.diagnostics.refits import fit_each
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.asked import refuses_others

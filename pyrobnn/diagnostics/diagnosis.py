@@ -15,6 +15,7 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.inputs import X
 from pyrobnn.data.directions import Directions
+from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.chains import chains_of
@@ -22,7 +23,6 @@ from pyrobnn.diagnostics.classes import never_predicted, ranks_better, rarest_cl
 from pyrobnn.diagnostics.continuation import continuation_finding
 from pyrobnn.diagnostics.few_rows import of_few_rows
 from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, LINEAR, NOTHING_HELD_OUT, Diagnosis, Finding
-from pyrobnn.diagnostics.folds import collected
 from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE

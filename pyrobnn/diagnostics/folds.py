@@ -7,9 +7,6 @@ from torch import Tensor
 
 from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError
-from pyrobnn.data.given import as_data, as_loader
-from pyrobnn.data.in_memory import Data
-from pyrobnn.data.loader import Loader
 from pyrobnn.data.splits import same_inputs
 
 
@@ -76,22 +73,3 @@ def folds_of_inputs(folds: int, x: Tensor, classes: np.ndarray | None, seed: int
         return assign_folds(folds, None, classes, seed, len(x))
     first_classes = None if classes is None else classes[first]
     return assign_folds(folds, None, first_classes, seed, len(first))[group]
-
-
-def in_memory(data: Any, *, weighted: bool = False) -> Data:
-    """Return `Data` or a pair (x, y) as `Data`; refuse data that are not in memory, and weights unless `weighted`."""
-    given = as_data(data)
-    if not isinstance(given, Data):
-        raise InputError(
-            f"Diagnostics need data in memory, got a {type(data).__name__}: pass Data(x, y), rows of StoredData, "
-            "data[:1000], or all examples of a loader, bnn.Loader(loader).in_memory()."
-        )
-    if given.weights is not None and not weighted:
-        raise InputError("Every example counts once here, and these data have weights: pass Data(x, y) without them.")
-    return given
-
-
-def collected(data: Any, *, weighted: bool = False) -> Data:
-    """Return data as `in_memory` does, and those of a loader collected in memory."""
-    given = as_loader(data)
-    return in_memory(given.in_memory() if isinstance(given, Loader) else given, weighted=weighted)

@@ -13,9 +13,9 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
+from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import Estimate
-from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.groups import log_likelihoods, log_prior_density
 from pyrobnn.diagnostics.members import as_one
 from pyrobnn.guides.built import built

@@ -7,10 +7,10 @@ import numpy as np
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
+from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.comparison import mark
 from pyrobnn.diagnostics.convert import to_datatree
-from pyrobnn.diagnostics.folds import in_memory
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.guides.built import built
 from pyrobnn.posterior.asked import refuses_others

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.table_cells import with_marks
 from pyrobnn._torch.inputs import shape_of, single
-from pyrobnn.data.in_memory import Data
+from pyrobnn.data.given import collected
 from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @refuses_others
 def permutation_importance(
     posterior: Posterior | Mixture,
-    data: Data,
+    data: Any,
     *,
     groups: Mapping[str, Sequence[int]] | None = None,
     num_shuffles: int = 5,
@@ -40,7 +40,7 @@ def permutation_importance(
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
-        data: the held-out data, at least two examples.
+        data: the held-out data, at least two examples: `Data`, a pair (x, y), or a loader.
         groups: positions of columns that are shuffled together, by name, such as the columns of a category; of an
             estimator they are `estimator.encoder_.positions()`. If not given, each column is by itself, with the one
             that marks where it is missing.
@@ -63,6 +63,7 @@ def permutation_importance(
     """
     import pandas as pd
 
+    data = collected(data, weighted=True)
     x = single(data.x, "Permutation importance")
     if x.ndim != 2 or len(x) < 2:
         raise InputError(

@@ -1,6 +1,7 @@
 """Several posteriors on the same data."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import is_number
+from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.metrics import compare_scores, score
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
@@ -29,7 +31,7 @@ _SCORES = {
 }
 
 
-def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Data, *, num_draws: int = 500) -> Figure:
+def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Any, *, num_draws: int = 500) -> Figure:
     """Draw posteriors of the same problem beside each other.
 
     Over one input and real targets: mean and bands of each, on the same axes. Otherwise: their scores on the data, with
@@ -38,7 +40,7 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Data, *,
 
     Args:
         posteriors: posteriors or mixtures by name.
-        data: data in original units.
+        data: data in original units: `Data`, a pair (x, y), or a loader.
         num_draws: number of draws from each posterior.
 
     Raises:
@@ -56,6 +58,7 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Data, *,
         raise InputError("`compare_guides` needs posteriors by name, got none: pass {'mean field': posterior, ...}.")
     for each in posteriors.values():
         require_posterior(each, "compare_guides")
+    data = collected(data, weighted=True)
     if is_number(data.x) and data.x.ndim == 2:
         x = grid_around(data, [*posteriors.values()]).sort(0).values
         predictions = {name: each.predict(x, num_draws=num_draws) for name, each in posteriors.items()}

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.table_cells import MARK, category_name, with_marks
 from pyrobnn._torch.inputs import shape_of, single
+from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, LIGHT_BLUE
 from pyrobnn.plots._style import as_array, band, first_column, grid, plain
@@ -40,7 +42,7 @@ _MARGIN, _BESIDE = 0.05, 0.08
 @refuses_others
 def effects(
     posterior: Posterior | Mixture,
-    data: Data,
+    data: Any,
     *,
     groups: Mapping[str, Sequence[int]] | None = None,
     num_draws: int = 100,
@@ -59,7 +61,7 @@ def effects(
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
-        data: the examples that are averaged over.
+        data: the examples that are averaged over: `Data`, a pair (x, y), or a loader.
         groups: positions of columns that are set together, by name, such as the columns of a category; of an estimator
             they are `estimator.encoder_.positions()`. If not given, each column is by itself, with the one that marks
             where it is missing.
@@ -77,6 +79,7 @@ def effects(
         >>> [axis.get_xlabel() for axis in bnn.plots.effects(posterior, data).axes]
         ['size', 'noise']
     """
+    data = collected(data, weighted=True)
     x = single(data.x, "An effect")
     if x.ndim != 2:
         raise InputError(f"`effects` draws the columns of a table, got x of shape {shape_of(x)}.")

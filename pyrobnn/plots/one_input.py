@@ -1,6 +1,7 @@
 """The predictive distribution over a single input."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,6 +12,7 @@ from torch import Tensor
 from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._torch.inputs import is_number, shape_of, single
+from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import as_array, band, first_column, legend, one_panel, plain
@@ -32,7 +34,7 @@ _MANY = 60
 @refuses_others
 def fit_1d(
     posterior: Posterior | Mixture,
-    train: Data,
+    train: Any,
     x: ArrayLike | None = None,
     truth: Callable[[Tensor], Tensor] | None = None,
     *,
@@ -46,7 +48,7 @@ def fit_1d(
 
     Args:
         posterior: a posterior, or a mixture such as an ensemble, over a network with one input and real targets.
-        train: the training data.
+        train: the training data: `Data`, a pair (x, y), or a loader.
         x: inputs (G, 1) at which to predict; if not given, the range of the data and a quarter of it on either side, or
             the inputs of the data if the network takes no others, such as codes of categories.
         truth: the curve without noise, from x (G, 1) to values with G entries.
@@ -63,6 +65,7 @@ def fit_1d(
         >>> len(figure.axes)
         1
     """
+    train = collected(train, weighted=True)
     grid = grid_around(train, [posterior]) if x is None else as_tensor(x, "x")
     if not is_number(train.x) or grid.ndim != 2 or grid.shape[1] != 1:
         raise InputError(

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import as_inputs, is_number, single
 from pyrobnn.bnn import BNN
+from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.diagnostics.members import as_one
@@ -131,7 +132,7 @@ def _histogram(axis: Axes, values: np.ndarray, label: str, heading: str) -> None
 
 
 @refuses_others
-def prior_posterior(posterior: Posterior | Mixture, data: Data, *, num_draws: int = 500) -> Figure:
+def prior_posterior(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500) -> Figure:
     """Draw densities under the prior and the posterior: of scales, and of the function at a few examples.
 
     Scales are all latent numbers that are not weights, such as the scale of the noise or of the prior. The function
@@ -141,7 +142,7 @@ def prior_posterior(posterior: Posterior | Mixture, data: Data, *, num_draws: in
 
     Args:
         posterior: a posterior, a mixture, or a list or dict of posteriors, as `pyrobnn.to_datatree` takes it.
-        data: examples with inputs and targets in original units; to choose the four, pass `data[[i, j, k, l]]`.
+        data: examples in original units: `Data`, a pair (x, y), or a loader; `data[[i, j, k, l]]` chooses the four.
         num_draws: number of draws from prior and posterior.
 
     Raises:
@@ -156,6 +157,7 @@ def prior_posterior(posterior: Posterior | Mixture, data: Data, *, num_draws: in
     """
     import arviz as az
 
+    data = collected(data, weighted=True)
     probes = _probes(data)
     tree = to_datatree(posterior, probes, num_draws=num_draws)
     if "prior_predictive" not in tree:

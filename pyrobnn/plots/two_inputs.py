@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +14,7 @@ from torch import Tensor
 from pyrobnn._core.checks import as_tensor
 from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._torch.inputs import Inputs, shape_of, single
+from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import INK, MARKERS, ORANGE, SHADES
 from pyrobnn.plots._style import Layout, as_array, first_column, legend, panels, plain, title
@@ -34,7 +36,7 @@ Surface = tuple[str, np.ndarray, float, float]
 
 @refuses_others
 def decision_surface(
-    posterior: Posterior | Mixture, data: Data, *, num_draws: int = 200, layout: Layout = "row"
+    posterior: Posterior | Mixture, data: Any, *, num_draws: int = 200, layout: Layout = "row"
 ) -> Figure:
     """Draw predictions over two inputs beside their uncertainty, with the data.
 
@@ -45,7 +47,7 @@ def decision_surface(
 
     Args:
         posterior: a posterior, or a mixture, over a network with two inputs.
-        data: the training data.
+        data: the training data: `Data`, a pair (x, y), or a loader.
         num_draws: number of posterior draws.
         layout: panels in a "row" or in a "column".
 
@@ -60,6 +62,7 @@ def decision_surface(
         >>> len(figure.axes)
         6
     """
+    data = collected(data, weighted=True)
     if isinstance(data.x, Inputs) or data.x.ndim != 2 or data.x.shape[1] != 2:
         raise InputError(
             f"`decision_surface` draws two inputs, got x of shape {shape_of(data.x)}: use `fit_1d` for 1 input, and "
