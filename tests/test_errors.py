@@ -643,6 +643,8 @@ def test_settings_are_suggested_and_arrays_are_not_printed(call, message):
         (bnn.fit_replicates, {"replicate": 3}, "'replicates'"),
         (bnn.BNN, {"priors": "normal"}, "'prior'"),
         (bnn.Data, {"standardise": True}, "'standardize'"),
+        (bnn.to_datatree, {"num_draw": 3}, "'num_draws'"),
+        (bnn.diagnose, {"draws": 3}, "'num_draws'"),
     ],
 )
 def test_a_keyword_that_a_function_lacks_is_suggested(call, options, suggested):
@@ -656,6 +658,23 @@ def test_a_keyword_that_a_function_lacks_is_suggested(call, options, suggested):
 def test_a_keyword_that_is_like_no_other_has_the_known_ones_beside_it(name):
     with pytest.raises(TypeError, match=rf"^BNN\(\) got an .* argument '{name}'. Known: net, prior, likelihood\.$"):
         bnn.BNN(net(), **{name: 1})
+
+
+def test_arguments_that_go_by_name_are_named():
+    with pytest.raises(TypeError, match=r"^BNN\(\) takes net by position; .* by name: prior=..., likelihood=...$"):
+        bnn.BNN(net(), "normal", "gaussian")
+    with pytest.raises(TypeError, match=r"^Data\(\) takes x, y by position; give the others by name: weights=..., "):
+        bnn.Data(X, Y, True)  # noqa: FBT003
+    with refused("NUTS: unknown setting `samples`; .* Did you mean 'num_draws'?"):
+        bnn.NUTS(samples=100)
+
+
+def test_a_name_that_the_package_lacks_is_suggested():
+    with pytest.raises(AttributeError, match=r"^No pyrobnn attribute BNNRegresor. Did you mean 'BNNRegressor'\?$"):
+        _ = bnn.BNNRegresor
+    with pytest.raises(AttributeError, match=r"^No pyrobnn attribute zzz\.$"):
+        _ = bnn.zzz
+    assert not hasattr(bnn, "__wrapped__")
 
 
 def test_names_that_torch_and_statistics_have_are_taken():

@@ -86,6 +86,7 @@ _ELSEWHERE = {
     "n_epochs": "epochs",
     "draws": "num_draws",
     "num_samples": "num_draws",
+    "samples": "num_draws",
     "n_samples": "num_draws",
     "chains": "num_chains",
     "tune": "warmup",

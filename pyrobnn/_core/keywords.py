@@ -1,4 +1,4 @@
-"""Keywords that a function does not have: the error names the near one, or the setting that was meant."""
+"""Arguments that a function does not take so: errors name the near keyword, the setting meant, or what goes by name."""
 
 import dataclasses
 import functools
@@ -8,24 +8,35 @@ from typing import Any
 
 from pyrobnn._core.errors import nearest
 
+_MOST_NAMES = 5
+
 
 def explained[**P, R](**parts: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator: a keyword that a function lacks is Python's `TypeError`, with a suggestion.
+    """Return a decorator: a keyword that a function lacks, or too many by position, is a `TypeError` with a remedy.
 
     Args:
         **parts: classes of settings that the function takes, by the names of its arguments.
     """
 
     def decorator(call: Callable[P, R]) -> Callable[P, R]:
-        known = [name for name in inspect.signature(call).parameters if name != "self" and not name.startswith("_")]
+        parameters = inspect.signature(call).parameters
+        if any(entry.kind is inspect.Parameter.VAR_KEYWORD for entry in parameters.values()):
+            return call
+        known = [name for name in parameters if name != "self" and not name.startswith("_")]
+        by_name = [name for name in known if parameters[name].kind is inspect.Parameter.KEYWORD_ONLY]
+        most = len(parameters) - sum(entry.kind is inspect.Parameter.KEYWORD_ONLY for entry in parameters.values())
 
         @functools.wraps(call)
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name in kwargs:
-                if name not in known:
-                    title = type(args[0]).__name__ if call.__name__ == "__init__" else call.__name__
-                    said = f"{title}() got an unexpected keyword argument {name!r}."
-                    raise TypeError(said + _suggestion(name, known, parts))
+            unknown = next((name for name in kwargs if name not in known), None)
+            if unknown is not None or len(args) > most:
+                title = type(args[0]).__name__ if call.__name__ == "__init__" else call.__name__
+            if unknown is not None:
+                said = f"{title}() got an unexpected keyword argument {unknown!r}."
+                raise TypeError(said + _suggestion(unknown, known, parts))
+            if len(args) > most and by_name:
+                before = ", ".join(name for name in known if name not in by_name) or "nothing"
+                raise TypeError(f"{title}() takes {before} by position; give the others by name: {_calls(by_name)}")
             return call(*args, **kwargs)
 
         return wrapped
@@ -42,6 +53,10 @@ def explained_init[T: type](**parts: type) -> Callable[[T], T]:
         return cls
 
     return decorator
+
+
+def _calls(names: list[str]) -> str:
+    return ", ".join([*(f"{name}=..." for name in names[:_MOST_NAMES]), *(["..."] if len(names) > _MOST_NAMES else [])])
 
 
 def _suggestion(name: str, known: list[str], parts: dict[str, type]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyrobnn._core.errors import InputError, shown
+from pyrobnn._core.keywords import explained
 from pyrobnn.bnn import BNN
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -24,10 +25,14 @@ _ASKED: dict[Any, tuple[type, str, str]] = {
 
 
 def refuses_others[**P, R](call: Callable[P, R]) -> Callable[P, R]:
-    """Make a function refuse other things, such as an estimator, where it asks for a model, posterior or prediction."""
+    """Make a function refuse other things, such as an estimator, where it asks for a model, posterior or prediction.
+
+    Keywords that it lacks get a suggestion, as by `explained`.
+    """
     parameters = inspect.signature(call).parameters
     asked = {name: _ASKED[entry.annotation] for name, entry in parameters.items() if entry.annotation in _ASKED}
 
+    @explained()
     @functools.wraps(call)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         given = dict(zip(parameters, args, strict=False)) | kwargs
