@@ -177,6 +177,38 @@ def test_missing_values_are_refused_by_column():
         model.predict(x)
 
 
+@pytest.mark.parametrize("missing", ["raise", "impute"])
+def test_infinite_numbers_are_refused_by_column(missing):
+    x = np.column_stack([SIZES, SIZES])
+    model = regressor(missing=missing).fit(x, Y)
+    x[[1, 4], 1] = np.inf, -np.inf
+    words = "Input X contains infinity: 2 of 6 values of column '{}' are infinite, in rows 1, 4. Drop those rows, or"
+    for call in (model.predict, lambda x: regressor(missing=missing).fit(x, Y)):
+        with pytest.raises(InputError, match=words.format("x1")):
+            call(x)
+    with pytest.raises(InputError, match=words.format("b")):
+        regressor(missing=missing).fit(pd.DataFrame(x, columns=["a", "b"]), Y)
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        ([0, 1, np.nan, 3, 4, np.nan], "NaN, in rows 2, 5: a fit needs all targets. Drop those rows"),
+        (np.column_stack([Y, [0, 1, 2, np.nan, 4, 5]]), "NaN, in row 3"),
+        (pd.Series(["a", None, "b", "a", "b", None]), "NaN, in rows 1, 5"),
+        (pd.Series([1, None, 2, 3, 4, 5], dtype="Int64"), "NaN, in row 1"),
+        ([0, 1, 2, 3, -np.inf, 5], "infinity, in row 4"),
+    ],
+    ids=["numbers", "two columns", "labels", "nullable", "infinite"],
+)
+def test_targets_that_are_missing_are_refused_by_row(y, words):
+    with pytest.raises(InputError, match=f"^Input y contains {words}"):
+        classifier().fit(np.column_stack([SIZES, SIZES]), y)
+    if not isinstance(y, pd.Series) or y.dtype == "Int64":  # text is refused before
+        with pytest.raises(InputError, match=f"^Input y contains {words}"):
+            regressor().fit(np.column_stack([SIZES, SIZES]), y)
+
+
 @pytest.mark.parametrize("frame", [with_gaps(), pl.DataFrame(with_gaps())], ids=["pandas", "polars"])
 def test_missing_values_are_imputed_with_a_column_that_tells(frame):
     model = regressor(missing="impute").fit(frame, Y)

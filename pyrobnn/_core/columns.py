@@ -330,15 +330,35 @@ def _distinct(given: Iterable[str]) -> list[str]:
     return list(names)
 
 
-def require_complete(table: pd.DataFrame) -> None:
-    """Refuse missing values, naming the first column with a gap."""
-    counts = table.isna().sum()
-    if counts.any():
+def require_finite(table: pd.DataFrame, *, gaps: bool) -> None:
+    """Refuse infinite numbers, and missing values unless `gaps`, naming the first column with any and its rows."""
+    advice = "impute them in a pipeline, or pass missing='impute'"
+    infinite = table.select_dtypes(np.number).isin([np.inf, -np.inf])
+    for bad, noun, adjective, end in (
+        (infinite, "infinity", "infinite", "or mend them"),
+        (table.isna(), "NaN", "missing", advice),
+    ):
+        counts = bad.sum()
+        if not counts.any() or (gaps and noun == "NaN"):
+            continue
         name = counts.index[counts > 0][0]
         others = int((counts > 0).sum()) - 1
         also = f", and others in {counted(others, 'more column')}" if others else ""
         raise InputError(
-            f"Input X contains NaN: {counts[name]} of {len(table)} values of column {name!r} are missing, in "
-            f"{rows_of(table[name].isna(), 0)}{also}. Drop "
-            "those rows, impute them in a pipeline, or pass missing='impute'."
+            f"Input X contains {noun}: {counts[name]} of {len(table)} values of column {name!r} are {adjective}, in "
+            f"{rows_of(bad[name], 0)}{also}. Drop those rows, {end}."
         )
+
+
+def require_known(y: Any) -> None:
+    """Refuse targets that are missing or infinite, naming their rows; other targets are for scikit-learn to check."""
+    values = np.asarray(y)
+    if not values.ndim or values.dtype.kind not in "fO":
+        return
+    infinite = np.isinf(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)
+    for bad, noun in ((pd.isna(values), "NaN"), (infinite, "infinity")):
+        rows = bad.reshape(len(bad), -1).any(1)
+        if rows.any():
+            raise InputError(
+                f"Input y contains {noun}, in {rows_of(rows, 0)}: a fit needs all targets. Drop those rows."
+            )

@@ -17,8 +17,9 @@ from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
 from pyrobnn._core.columns import (
     as_table,
     is_frame,
-    require_complete,
     require_distinct_names,
+    require_finite,
+    require_known,
     tell_of_new_values,
 )
 from pyrobnn._core.errors import InputError
@@ -302,7 +303,8 @@ class AbstractBNN(BaseEstimator):
             check_unmasked(values, name)
             if isinstance(values, torch.Tensor):
                 as_tensor(values, name)
-        options = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        require_known(y)
+        options = {"dtype": np.float64, "ensure_all_finite": False}
         no_targets = isinstance(y, str) and y == "no_validation"
         encoder, words = None if reset else self.encoder_, self.missing == "impute"
         if is_frame(X):
@@ -317,8 +319,7 @@ class AbstractBNN(BaseEstimator):
         else:
             X, y = validate_data(self, X, y, reset=reset, **options, **self._check_y_options())
             table, how = as_table(X, encoder)
-        if not words:
-            require_complete(table)
+        require_finite(table, gaps=words)
         if encoder is None:
             self._read: dict[str, Any] = learned_reading(table, how)
         table = expanded(table, self._read)
