@@ -10,6 +10,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.tables import Task
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.slips import Slip
 from pyrobnn.data.splits import classes_of, same_inputs, split_rows
 
 NUM_RANDOM_SPLITS = 20
@@ -63,6 +64,7 @@ class Dataset:
         groups: for a user's table, the group of each row, (N,): copies of a row share it, and a split keeps them in one
             part. Else rows of the same inputs are copies.
         test: share of the rows in the test part of a random split.
+        slips: for a user's table, single values far beyond all others of their column.
 
     Examples:
         >>> diabetes = bnn.datasets.load("diabetes")
@@ -84,6 +86,7 @@ class Dataset:
     doubts: tuple[str, ...] = ()
     groups: Tensor | None = dataclasses.field(default=None, repr=False)
     test: float = TEST_FRACTION
+    slips: tuple[Slip, ...] = ()
 
     @property
     def num_splits(self) -> int:

@@ -20,6 +20,7 @@ from pyrobnn._core.tables import Table, read_inputs, read_table
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.slips import slip_in
 from pyrobnn.data.splits import same_marks, split_rows
 from pyrobnn.datasets._files import sha256
 from pyrobnn.datasets.base import Dataset, test_share
@@ -89,6 +90,9 @@ def load_table(
     x = _encoder(encoder).matrix(expanded(table.inputs.columns, encoder["read"]))
     names = _encoder(encoder).get_feature_names_out().tolist()
     fitted = train[kept]
+    numbers = {name: table.inputs.columns[name] for name, how in table.inputs.how.items() if how["kind"] == NUMBERS}
+    numbers |= {target: table.target.values} if table.target.task == "regression" else {}
+    slips = tuple(slip for name, values in numbers.items() if (slip := slip_in(name, np.asarray(values))) is not None)
     found = given_away(torch.from_numpy(x[fitted.numpy()]), y[fitted], columns_of(encoder))
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target, donors=donors)
     lines = (f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how)
@@ -107,6 +111,7 @@ def load_table(
         (*table.inputs.notes, *lines),
         (
             *(f"{one.question} If not, leave it out: --drop {quote(one.name)}" for one in found),
+            *(f"{one.question} If so, {one.remedy}." for one in slips),
             *_numberings(table.inputs.columns),
             *_constants(columns),
             *_gaps(columns, len(train) - len(fitted)),
@@ -114,6 +119,7 @@ def load_table(
         ),
         groups,
         test,
+        slips,
     )
 
 

@@ -22,6 +22,8 @@ GIVEN_AWAY = "given away"
 """Name of the finding that a column alone gives the target almost exactly; its text is a question."""
 ROW_NUMBERS = "row numbers"
 """Name of the finding that a column numbers the rows."""
+SLIPS = "slips"
+"""Name of the finding that a single value lies far beyond all others of its column; its text is a question."""
 PLAIN = {
     "failed": "it fails on the data that it was trained on",
     "memorised": "it has memorised its training targets",
@@ -170,7 +172,7 @@ class Diagnosis:
         notes = [finding for finding in self._of_kind("note") if finding.name in (*first, LINEAR, CLASSES)]
         # a limit for a class is there before more examples are, and is that of the model that stays
         notes.sort(key=lambda finding: (finding.is_open, finding.name not in first, finding.name != LINEAR))
-        of_columns = (GIVEN_AWAY, ROW_NUMBERS)  # their answers change all others
+        of_columns = (SLIPS, GIVEN_AWAY, ROW_NUMBERS)  # their answers change all others
         asked = [finding for finding in self.findings if finding.name in of_columns]
         open_to = (remedy for finding in (*asked, *warnings, *notes) for remedy in finding.remedies)
         return next(open_to, None)

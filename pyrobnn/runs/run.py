@@ -19,7 +19,7 @@ from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.row_numbers import row_numbers
 from pyrobnn.datasets.table import columns_of, first_days_of
-from pyrobnn.diagnostics.findings import GIVEN_AWAY, ROW_NUMBERS, Diagnosis, Finding
+from pyrobnn.diagnostics.findings import GIVEN_AWAY, ROW_NUMBERS, SLIPS, Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.several.data_parallel import DataParallel
@@ -247,9 +247,9 @@ def _judge(
 
 
 def _asked(prepared: Prepared) -> list[Finding]:
-    """Return findings on columns of a table that give the target almost exactly, and on those that number the rows.
+    """Return findings on columns of a table: slips, columns that give the target away, and those that number the rows.
 
-    The remedy of each leaves out all columns of its kind.
+    The remedy of each but slips leaves out all columns of its kind.
     """
     train, dataset, dropped = prepared.train, prepared.dataset, prepared.spec.data.drop
     if dataset.encoder is None:
@@ -262,7 +262,8 @@ def _asked(prepared: Prepared) -> list[Finding]:
 
     found = given_away(single(train.x, "A table"), train.y, columns)
     remedies = without([one.name for one in found], "what is not known when you predict")
-    asked = [Finding(GIVEN_AWAY, "note", one.question, remedies=remedies) for one in found]
+    asked = [Finding(SLIPS, "note", slip.question, remedies=(Remedy(slip.remedy),)) for slip in dataset.slips]
+    asked += [Finding(GIVEN_AWAY, "note", one.question, remedies=remedies) for one in found]
     dates = first_days_of(dataset.encoder)
     names = [name for name in row_numbers(single(dataset.data.x, "A table"), columns) if name not in dates]
     remedies = without(names, "what only names the rows")
