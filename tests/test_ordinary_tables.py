@@ -167,13 +167,20 @@ def test_rare_classes_counts_and_few_rows(tmp_path):
     )
 
 
+def test_rows_of_a_frame_with_names_of_rows_count_from_one(tmp_path):
+    frame = pd.DataFrame({"a": np.arange(30.0), "d": pd.date_range("2020-01-01", periods=30), "y": np.arange(30.0)})
+    frame.index = [f"k{i}" for i in range(30)]
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert torch.equal(load_table(tmp_path / "t.parquet", "y").data.x[:, 0].sort().values, torch.arange(30.0).double())
+
+
 def test_held_out_rows_beyond_the_range_of_training_are_named(tmp_path):
-    where = r"well outside of the range in training, \d to 2\d"
+    where = r"well outside of the range in training, \d to 2\d, such as 1000 in row {}"
     said = f"held-out rows, column a: 1 row {where}: predictions for them go beyond the data"
 
     def is_named(row):
         dataset = load_table(write(tmp_path, table(a=lambda i: str(1000 if i == row else i))), "y")
-        return any(re.fullmatch(said, line) for line in dataset.doubts)
+        return any(re.fullmatch(said.format(row + 1), line) for line in dataset.doubts)
 
     held_out = [row for row in range(ROWS) if is_named(row)]
     assert len(held_out) == round(ROWS * share_of(torch.arange(ROWS, dtype=torch.float64)))
@@ -427,11 +434,12 @@ def test_new_rows_are_read_as_in_training_and_what_lies_outside_is_said(tmp_path
     assert rows.x[:, 1].tolist() == [5, 6, 4]
     assert rows.outside == ["", "price, kind, day", "price, day"]
     assert rows.notes[:2] == (
-        f"price: 2 rows well outside of the range in training, {low:g} to {high:g}",
+        f"price: 2 rows well outside of the range in training, {low:g} to {high:g}, such as 1100.5 in row 2",
         "kind: 1 row of a category unknown in training, such as 'w'",
     )
     first = stored["read"]["day"]["start"][:10]
     assert rows.notes[2].startswith(f"day: 2 rows well outside of the range in training, {first} to 2021-01-2")
+    assert rows.notes[2].endswith(", such as 2021-03-05 in row 2")
     for cell, message in {
         "5": "'share' held numbers with '%' in training, and now 5: write it alike",
         "5 kg": "'share' holds numbers with 'kg'; expected '%', as in training: write all of them in one unit",
@@ -456,7 +464,8 @@ def test_a_value_is_outside_if_it_is_beyond_the_range_by_more_than_the_outermost
     assert load_rows(inside, (), encoder).outside == ["", ""]
     said = load_rows(new, (), encoder).notes[0]
     why = "2 rows just outside (by less than its outermost values spread)"
-    assert said == f"a: 2 rows well outside of the range in training, {first:g} to {last:g}; {why}"
+    such = f"such as {ends[0] - 0.1:g} in row 3"
+    assert said == f"a: 2 rows well outside of the range in training, {first:g} to {last:g}, {such}; {why}"
     just = write(tmp_path, f"a,b\n{ends[0]},0\n", name="just.csv")
     (said,) = load_rows(just, (), encoder).notes
     assert said.startswith("a: 1 row just outside of the range in training, ")

@@ -116,7 +116,7 @@ def read_sheet(path: Path) -> Sheet:
 
     separator = encoding = ""
     if ending(path) == ".parquet":
-        frame = _read(path, lambda: pd.read_parquet(path)).rename(columns=str)
+        frame = _read(path, lambda: pd.read_parquet(path)).rename(columns=str).reset_index(drop=True)
         given: list[str] = list(frame.columns)
     else:
         given = list(filter(None, _first_row(path)))

@@ -226,11 +226,16 @@ def _outside(
     below, above = how.get("margins", (0.0, 0.0))
     is_far = (values < low - below) | (values > high + above)
     is_just = ((values < low) | (values > high)) & ~is_far
-    ends = " to ".join(dates.day(how, end) if how["kind"] == DATES else f"{end:g}" for end in (low, high))
+
+    def said(value: float) -> str:
+        return dates.day(how, value) if how["kind"] == DATES else f"{value:g}"
+
+    ends = f"{said(low)} to {said(high)}"
     where, why = f"outside of the range in training, {ends}", "(by less than its outermost values spread)"
     if is_far.any():
         also = f"; {_count(is_just)} just outside {why}" if is_just.any() and tells_just else ""
-        lines.append(f"{name}: {_count(is_far)} well {where}{also}")
+        first = f"such as {said(values[is_far].iloc[0])} in row {values.index[is_far][0] + 1}"
+        lines.append(f"{name}: {_count(is_far)} well {where}, {first}{also}")
     elif is_just.any() and tells_just:
         lines.append(f"{name}: {_count(is_just)} just {where} {why}")
     return np.where(is_far | is_gap, name, np.where(is_just, f"{name} (just)", "")), lines
