@@ -24,7 +24,7 @@ from pyrobnn._core.table_files import check_names, ending
 from pyrobnn._core.waiting import waiting
 from pyrobnn.runs import run_folders
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, unfinished_folder
-from pyrobnn.runs.spec_files import check_values, first_line, not_of_data, read_spec, spec_of_table
+from pyrobnn.runs.spec_files import check_values, command_of, first_line, in_full, not_of_data, refuse_more, sections_of
 
 _UNFINISHED = ".unfinished"
 """Suffix of the name of a run folder until its fit is done."""
@@ -167,8 +167,9 @@ Categories = Annotated[
 Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run, which was interrupted.")]
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True})
 def fit(
+    context: typer.Context,
     source: Source = None,
     *,
     target: Target = None,
@@ -184,8 +185,10 @@ def fit(
         raise InputError("`fit` needs a spec file or a table, or --resume with a run folder, not both.")
     changes = [*(changes or ()), *([f"data.drop={json.dumps(drop)}"] if drop else ())]
     changes += [f"data.categories={categories}"] if categories is not None else []
+    refuse_more(source, context.args)
     if source is not None:
-        _fit_new(source, target, tuple(changes), out, overwrite=overwrite)
+        with in_full(command_of(source, target, changes, out, overwrite=overwrite)):
+            _fit_new(source, target, tuple(changes), out, overwrite=overwrite)
     elif target or changes or out or overwrite:
         raise InputError("--resume goes on with the spec of the run: leave out other options.")
     elif resume is not None:
@@ -203,9 +206,7 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
     """Run a spec; checks without torch come before its import, which takes seconds."""
     stem = source.name.removesuffix(ending(source)) if ending(source) else source.stem
     folder = Path("runs") / stem if out is None else out
-    tables = spec_of_table(source, target) if ending(source) else read_spec(source)
-    if target is not None and not ending(source):
-        raise InputError(f"--target is for a table, and {source} is a spec: name the target in its section [data].")
+    tables = sections_of(source, target)
     line = first_line(tables, changes)
     is_main = os.environ.get("RANK", "0") == "0"
     if not_of_data(changes):

@@ -325,12 +325,23 @@ def test_a_table_of_ones_own(here):
 
 TABLE_ERRORS = {
     "no target": (("my.csv",), "is a table: name the column to predict with --target. Its columns: a, city, name, y"),
+    "no target, a command": (("my.csv",), "name, y. To predict 'y':\n  pyrobnn fit my.csv --target y\n"),
+    "target without option": (
+        ("my.csv", "a"),
+        "predict 'a', name it with --target:\n  pyrobnn fit my.csv --target a\n",
+    ),
+    "two files": (("my.csv", "b.csv"), "takes one spec file or table, and --target with a column, got also 'b.csv'"),
     "no file": (("mine.csv", "--target", "y"), "There is no file mine.csv"),
     "no column": (("my.csv", "--target", "z"), "my.csv has no column 'z'. Its columns: a, city, name, y"),
     "no id": (("my.csv", "--target", "y", "--set", "data.id=nam"), "has no column 'nam'. Did you mean 'name'?"),
     "section": (("my.csv", "--target", "y", "--set", "dat.id=name"), "Unknown section [dat]"),
     "target of a spec": (("spec.toml", "--target", "y"), "--target is for a table, and spec.toml is a spec"),
     "many names": (("my.csv", "--target", "y"), "'name' holds 40 different texts in 40 rows, such as 'p0'"),
+    "in full": (
+        ("my.csv", "--target", "y", "--drop", "a", "--out", "runs/my run", "--overwrite"),
+        "data.id=name).\n  pyrobnn fit my.csv --target y --drop a --out 'runs/my run' --overwrite --drop name\n"
+        "  pyrobnn fit my.csv --target y --drop a --out 'runs/my run' --overwrite --set data.id=name\n",
+    ),
     "taken": (("my.csv", "--target", "y", "--out", "."), "exists already"),
     "no spec": (("none.toml",), "spec file none.toml cannot be read"),
 }

@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Literal
 
 _DROP = "data.drop="
+_OPTION = r"--(?:set|drop) (?:'[^']*'|[^\s()'])+"
+_IN_BRACKETS = re.compile(rf"\(({_OPTION}(?: {_OPTION})*)\)")
 Spelling = Literal["python", "command"]
 reader: ContextVar[Spelling] = ContextVar("reader", default="python")
 """The reader of what is said while work goes on, such as warnings; the command line sets it."""
@@ -62,6 +65,16 @@ def options(*settings: str) -> str:
         "--set 'net.hidden=[]' --drop 'two words'"
     """
     return " ".join(option for one in settings for option in _options(one))
+
+
+def options_in(text: str) -> list[str]:
+    """Return the options that remedies in a text have in brackets, as `change` writes them.
+
+    Examples:
+        >>> options_in("is empty: leave it out (--drop 'size (m2)'), or fill it in.")
+        ["--drop 'size (m2)'"]
+    """
+    return _IN_BRACKETS.findall(text)
 
 
 def _options(setting: str) -> list[str]:

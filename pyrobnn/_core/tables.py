@@ -231,7 +231,7 @@ def _check_categories(text: "pd.Series", name: str) -> None:
         raise InputError(
             f"Column {name!r} holds {count} different texts in {len(text)} rows, such as {present.iloc[0]!r}, which "
             f"are no categories: turn it into numbers{forms}, drop it (--drop {shlex.quote(name)}), or say it names "
-            f"the rows (--set data.id={name})."
+            f"the rows (--set {shlex.quote(f'data.id={name}')})."
         )
 
 

@@ -1,13 +1,16 @@
 """Spec files as tables, read and looked through without torch, so that a mistake is named at once."""
 
+import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, did_you_mean, nearest, unknown_setting
-from pyrobnn._core.table_files import check_names, column_names, looks_like_data, require_names
+from pyrobnn._core.remedies import options, options_in
+from pyrobnn._core.table_files import check_names, column_names, ending, looks_like_data, require_names
 from pyrobnn._core.tables import read_table
 from pyrobnn.runs.data_section import DataSpec
 
@@ -38,20 +41,62 @@ def read_spec(path: str | Path) -> dict[str, Any]:
         raise InputError(f"The spec file {path} is not valid TOML: {error}.") from None
 
 
-def spec_of_table(path: Path, target: str | None) -> dict[str, Any]:
-    """Return the sections for a user's table: its path, and its target column.
+def sections_of(path: Path, target: str | None) -> dict[str, Any]:
+    """Return the sections of a spec file, or for a user's table: its path, and its target column.
 
     Raises:
-        InputError: no such file or column, or no target.
+        InputError: no such file or column, a table without a target, a spec file that is not TOML, or one with a target
+            beside it.
     """
+    if not ending(path):
+        tables = read_spec(path)
+        if target is not None:
+            raise InputError(f"--target is for a table, and {path} is a spec: name the target in its section [data].")
+        return tables
     check_names(path, [])
     if target is None:
         names = column_names(path)
-        doubt = ", if the first row has names at all, and not data" if looks_like_data(names) else ""
-        raise InputError(
-            f"{path} is a table: name the column to predict with --target{doubt}. Its columns: {', '.join(names)}."
-        )
+        listed = f"Its columns: {', '.join(names)}."
+        is_open = looks_like_data(names)
+        doubt = ", if the first row has names at all, and not data" if is_open else ""
+        such = "" if is_open else f" To predict {names[-1]!r}:\n  {command_of(path, names[-1])}"
+        raise InputError(f"{path} is a table: name the column to predict with --target{doubt}. {listed}{such}")
     return {"data": {"path": str(path), "target": target}}
+
+
+def command_of(
+    source: Path, target: str | None, changes: Sequence[str] = (), out: Path | None = None, *, overwrite: bool = False
+) -> str:
+    """Return the command that fits a spec file or a table, as a shell takes it."""
+    words = [str(source), *([] if target is None else ["--target", target])]
+    made = [] if out is None else ["--out", str(out)]
+    parts = (shlex.join(words), options(*changes), shlex.join(made), "--overwrite" if overwrite else "")
+    return " ".join(filter(None, ("pyrobnn fit", *parts)))
+
+
+@contextmanager
+def in_full(command: str) -> Iterator[None]:
+    """Add to a refusal the command with each of its options, which are alternatives; not to a list of refusals."""
+    try:
+        yield
+    except InputError as error:
+        commands = [f"\n  {command} {option}" for option in options_in(str(error))]
+        if not commands or "\n" in str(error):
+            raise
+        raise InputError("".join((str(error), *commands))) from None
+
+
+def refuse_more(source: Path | None, more: Sequence[str]) -> None:
+    """Refuse words after the file to fit, of which the first may be its target.
+
+    Raises:
+        InputError: there are any.
+    """
+    if not more:
+        return
+    if source is not None and ending(source) and source.is_file() and more[0] in column_names(source):
+        raise InputError(f"To predict {more[0]!r}, name it with --target:\n  {command_of(source, more[0])}")
+    raise InputError(f"`fit` takes one spec file or table, and --target with a column, got also {' '.join(more)!r}.")
 
 
 def check_sections(tables: Mapping[str, Any]) -> None:
