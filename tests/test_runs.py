@@ -330,6 +330,7 @@ def test_runs_are_compared_on_the_same_examples(whole, longer):
         ({"a": (-0.5, 0.125)}, "By log score b is better than a, by 4.0 standard errors."),
         ({"a": (-0.5, 0.125), "c": (-3.0, 1.0)}, "b is better than a and c, by 3.0 standard errors or more."),
         ({"a": (-0.1, 0.125), "c": (-3.0, 1.0)}, "nothing tells b from a: less than 2 standard errors between them."),
+        ({"a": (-0.1, 0.125), "c": (-3.0, 1.0)}, "between them. b is better than c, by 3.0 standard errors."),
         ({"a": (0.0, 0.0)}, "nothing tells b from a:"),
         ({"a": (math.nan, math.nan)}, "nothing tells b from a:"),
     ],

@@ -54,10 +54,10 @@ class Comparison:
         near = [name for name, errors in apart.items() if errors < _CLEAR]
         if near:
             few = f"less than {_CLEAR} standard errors between them"
-            return f"By log score nothing tells {self.best} from {' or '.join(near)}: {few}."
-        more = " or more" if len(apart) > 1 else ""
-        errors = f"{min(apart.values()):.1f} standard errors{more}"
-        return f"By log score {self.best} is better than {' and '.join(apart)}, by {errors}."
+            far = {name: errors for name, errors in apart.items() if name not in near}
+            also = f" {self.best} is better than {_by(far)}." if far else ""
+            return f"By log score nothing tells {self.best} from {' or '.join(near)}: {few}.{also}"
+        return f"By log score {self.best} is better than {_by(apart)}."
 
     @property
     def tables(self) -> "Iterator[Table]":
@@ -79,6 +79,12 @@ class Comparison:
 def _cells(row: Any) -> tuple[str, str]:
     p_value = f"< {_LEAST_P:g}" if row["p_value"] < _LEAST_P else f"{row['p_value']:.2g}"
     return plus_minus(row["difference"], row["stderr"], "+"), p_value
+
+
+def _by(apart: Mapping[str, float]) -> str:
+    """Return names of runs, and by how many standard errors, at least, another is better."""
+    more = " or more" if len(apart) > 1 else ""
+    return f"{' and '.join(apart)}, by {min(apart.values()):.1f} standard errors{more}"
 
 
 def _in_errors(difference: float, stderr: float) -> float:
