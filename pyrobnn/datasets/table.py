@@ -201,7 +201,16 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
     rows = zip(*(marks for marks, _ in found), strict=True)
     lines = (line for _, said in found for line in said)
     outside = [", ".join(filter(None, row)) for row in rows]
-    return NewRows(x, inputs.frame, outside, (*inputs.notes, *lines))
+    return NewRows(x, inputs.frame, outside, (*inputs.notes, *lines, *_widened(columns, encoder)))
+
+
+def _widened(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
+    """Return a line on values that are missing where some were in training, predicted as mixtures."""
+    lacks = columns[[name for name, learned in encoder["columns"].items() if learned.get("left_out")]].isna()
+    counts, rows = lacks.sum(), counted(num := int(lacks.any(axis=1).sum()), "row")
+    listed = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
+    verb, them = ("has", "it") if num == 1 else ("have", "them")
+    return [f"{rows} {verb} missing values, which widen the predictions for {them}: {listed}"] if listed else []
 
 
 def _outside(

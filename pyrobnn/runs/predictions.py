@@ -32,8 +32,9 @@ def predict_table(
         table: a file with the feature columns of the training data; other columns are ignored. A row with an unknown
             category, or without a value, is predicted as a mixture over those of similar rows in training.
         on_note: called with a line on each assumption about the file, and on each column with values outside of what
-            was learned: unknown categories, numbers beyond the range of training. A last line counts the rows whose
-            mean lies beyond all targets that were learned by more than ten times their range.
+            was learned: unknown categories, numbers beyond the range of training. A line counts the rows that lack
+            values as rows in training did, and a last one those whose mean lies beyond all targets that were learned by
+            more than ten times their range.
 
     Returns:
         One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
