@@ -126,7 +126,10 @@ def test_values_that_are_missing_at_first_in_new_rows_are_told(tmp_path):
 
     train.to_csv(tmp_path / "t.csv", index=False)
     new.to_csv(tmp_path / "new.csv", index=False)
-    rows = load_rows(tmp_path / "new.csv", (), load_table(tmp_path / "t.csv", "y", missing="impute").encoder)
+    table = load_table(tmp_path / "t.csv", "y", missing="impute")
+    num = round(60 * (1 - table.test))
+    assert f"1 of {num} rows to train on lacks a value of 'gaps': left out of the fit" in table.doubts
+    rows = load_rows(tmp_path / "new.csv", (), table.encoder)
     assert rows.outside == ["", "size", "kind", ""]
     assert rows.notes == (
         "size: 1 row without a value, as none was in training, predicted as a mixture over those of similar rows",
@@ -134,7 +137,7 @@ def test_values_that_are_missing_at_first_in_new_rows_are_told(tmp_path):
         "1 row has missing values, which widen the predictions for it: gaps (1)",
     )
     new.assign(gaps=[None, None, 1, 2]).to_csv(tmp_path / "new.csv", index=False)
-    *_, line = load_rows(tmp_path / "new.csv", (), load_table(tmp_path / "t.csv", "y", missing="impute").encoder).notes
+    *_, line = load_rows(tmp_path / "new.csv", (), table.encoder).notes
     assert line == "2 rows have missing values, which widen the predictions for them: gaps (2)"
     with pytest.raises(InputError, match="2 of 4 values of column 'size' are missing, in rows 1, 2[.] Drop"):
         linear(guide="map").fit(train[["size"]], train["y"]).predict(new[["size"]].where(new["size"] != 0.2))

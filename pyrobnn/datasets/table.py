@@ -282,8 +282,9 @@ def _gaps(columns: "pd.DataFrame", num_left_out: int) -> list[str]:
 
     if num_left_out:
         names = ", ".join(repr(str(name)) for name in columns if columns[name].isna().any())
-        rows, where = counted(num_left_out, "row"), f"{num_left_out:,} of {counted(len(columns), 'row')} to train on"
-        return [f"{rows} without a value of {names}: left out of the fit, {where}"]
+        where = f"{num_left_out:,} of {counted(len(columns), 'row')} to train on"
+        lack = "lacks" if num_left_out == 1 else "lack"
+        return [f"{where} {lack} a value of {names}: left out of the fit"]
     lines = []
     for name in map(str, columns):
         count = int(columns[name].isna().sum())

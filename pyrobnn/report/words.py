@@ -210,8 +210,8 @@ def _of_rare(
     linear = baselines.get("linear", {}).get("auroc")
     beside = "" if linear is None else f"a linear model in {_share(linear.value)}, "
     return (
-        f"Of two of {where} of different classes the network tells which is which in {_share(auroc.value)} of cases, "
-        f"{beside}guessing in 50 % (AUROC). Its {loss.format('')} {usual_share}"
+        f"Given two examples of different classes, the network tells which is which in {_share(auroc.value)} of "
+        f"pairs from {where}, {beside}guessing in 50 % (AUROC). Its {loss.format('')} {usual_share}"
     )
 
 
