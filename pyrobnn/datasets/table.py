@@ -90,9 +90,10 @@ def load_table(
     x = _encoder(encoder).matrix(expanded(table.inputs.columns, encoder["read"]))
     names = _encoder(encoder).get_feature_names_out().tolist()
     fitted = train[kept]
-    numbers = {name: table.inputs.columns[name] for name, how in table.inputs.how.items() if how["kind"] == NUMBERS}
+    kinds = {name: how["kind"] for name, how in table.inputs.how.items()}
+    numbers = {name: table.inputs.columns[name].to_numpy() for name, kind in kinds.items() if kind == NUMBERS}
     numbers |= {target: table.target.values} if table.target.task == "regression" else {}
-    slips = tuple(slip for name, values in numbers.items() if (slip := slip_in(name, np.asarray(values))) is not None)
+    slips = tuple(slip for name, values in numbers.items() if (slip := slip_in(name, values)) is not None)
     found = given_away(torch.from_numpy(x[fitted.numpy()]), y[fitted], columns_of(encoder))
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target, donors=donors)
     lines = (f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how)
