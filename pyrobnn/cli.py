@@ -167,10 +167,10 @@ Categories = Annotated[
 Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run, which was interrupted.")]
 
 
-@app.command(context_settings={"allow_extra_args": True})
+@app.command()
 def fit(
-    context: typer.Context,
     source: Source = None,
+    more: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="MORE")] = None,
     *,
     target: Target = None,
     changes: Changes = None,
@@ -185,7 +185,7 @@ def fit(
         raise InputError("`fit` needs a spec file or a table, or --resume with a run folder, not both.")
     changes = [*(changes or ()), *([f"data.drop={json.dumps(drop)}"] if drop else ())]
     changes += [f"data.categories={categories}"] if categories is not None else []
-    refuse_more(source, context.args)
+    refuse_more(source, more or ())
     if source is not None:
         with in_full(command_of(source, target, changes, out, overwrite=overwrite)):
             _fit_new(source, target, tuple(changes), out, overwrite=overwrite)
