@@ -351,7 +351,7 @@ def test_folds_that_do_not_fit_are_refused(arguments, message):
     with pytest.raises(bnn.InputError, match=message):
         bnn.kfold(linear_model(), DATA, Exact(), **arguments)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(DATA.x, DATA.y))
-    with pytest.raises(bnn.InputError, match="need data in memory, got a DataLoader"):
+    with pytest.raises(bnn.InputError, match="must be in memory here, got a DataLoader"):
         bnn.kfold(linear_model(), loader, Exact())
 
 

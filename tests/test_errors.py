@@ -669,14 +669,6 @@ def test_arguments_that_go_by_name_are_named():
         bnn.NUTS(samples=100)
 
 
-def test_a_name_that_the_package_lacks_is_suggested():
-    with pytest.raises(AttributeError, match=r"^No pyrobnn attribute BNNRegresor. Did you mean 'BNNRegressor'\?$"):
-        _ = bnn.BNNRegresor
-    with pytest.raises(AttributeError, match=r"^No pyrobnn attribute zzz\.$"):
-        _ = bnn.zzz
-    assert not hasattr(bnn, "__wrapped__")
-
-
 def test_names_that_torch_and_statistics_have_are_taken():
     assert bnn.MLP(1, [3], 1, activation=nn.Tanh) == bnn.MLP(1, [3], 1, activation="tanh")
     assert bnn.BNN(net(), likelihood="normal").settings["likelihood"] == bnn.likelihoods.Gaussian()

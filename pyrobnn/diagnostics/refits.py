@@ -19,7 +19,7 @@ _WEIGHTS_AT_ONCE = 2**20
 """Weights that fits side by side may have together."""
 
 
-@ending_in_words()
+@ending_in_words
 def fit_each(
     model: BNN, method: Any, sets: Sequence[Data], *, seed: int, progress: bool, **arguments: Any
 ) -> list[Any]:

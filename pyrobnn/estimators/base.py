@@ -187,7 +187,7 @@ class AbstractBNN(BaseEstimator):
         """Return how scikit-learn's validators take targets."""
         return {}
 
-    @ending_in_words()
+    @ending_in_words
     @under(gradients)
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None, learns_on: bool = False

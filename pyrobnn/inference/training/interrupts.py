@@ -1,8 +1,9 @@
 """Ctrl-C during the steps of a fit: put off to the end of a step, where everything fits together."""
 
+import functools
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,17 @@ def stopped_after(done: int, planned: int, what: str) -> str:
     return f"stopped by Ctrl-C after {done} of {counted(planned, what)}"
 
 
-@contextmanager
-def ending_in_words() -> Iterator[None]:
-    """Have an interrupt of a block or function that keeps nothing say so."""
-    try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        raise with_words(interrupt) from None
+def ending_in_words[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Have an interrupt of a function that keeps nothing say so."""
+
+    @functools.wraps(function)
+    def ends(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except KeyboardInterrupt as interrupt:
+            raise with_words(interrupt) from None
+
+    return ends
 
 
 def with_words(
