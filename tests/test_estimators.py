@@ -17,6 +17,7 @@ NOISE, SCALE = 0.5, 0.8
 TO_THE_MODE = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=100, lr=0.005, optimizer="sgd")
 """Gradient descent on parabolas of curvature between 30 and 300."""
 SMALL = {"net": bnn.MLP(hidden=(3,), dtype="float64"), "engine": "eager", "random_state": 0, "num_draws": 10}
+TUNED = SMALL | {"method": bnn.MarginalLikelihood(), "steps": 15}
 
 
 def problem(num=30, columns=2, seed=0):
@@ -163,8 +164,8 @@ def test_weights_go_with_other_likelihoods_and_several_columns(likelihood, y):
 def test_the_evidence_and_the_tuned_noise_count_weights_as_copies():
     """Kronecker factors too; their draws hang on the signs of eigenvectors, so that moments are compared."""
     x, y, x_copied, y_copied = copies(lambda x: np.sin(x[:, 0]))
-    weighted = bnn.BNNRegressor(**SMALL, steps=15).fit(x, 7 * y, sample_weight=COPIES)
-    copied = bnn.BNNRegressor(**SMALL, steps=15).fit(x_copied, 7 * y_copied)
+    weighted = bnn.BNNRegressor(**TUNED).fit(x, 7 * y, sample_weight=COPIES)
+    copied = bnn.BNNRegressor(**TUNED).fit(x_copied, 7 * y_copied)
     found, expected = (model.posterior_.info["laplace"] for model in (weighted, copied))
     assert found["log_evidence"] == pytest.approx(expected["log_evidence"], rel=1e-6)
     assert found["precision"] == pytest.approx(expected["precision"], rel=1e-4)
@@ -179,8 +180,8 @@ def test_the_evidence_and_the_tuned_noise_count_weights_as_copies():
 def test_the_evidence_of_each_round_is_in_original_units():
     """All weights are 1, so that the same model is fitted without them."""
     x, y = problem()
-    weighted = bnn.BNNRegressor(**SMALL, steps=15).fit(x, 100 * y, sample_weight=np.ones(len(y)))
-    plain = bnn.BNNRegressor(**SMALL, steps=15).fit(x, 100 * y)
+    weighted = bnn.BNNRegressor(**TUNED).fit(x, 100 * y, sample_weight=np.ones(len(y)))
+    plain = bnn.BNNRegressor(**TUNED).fit(x, 100 * y)
     found, expected = (model.posterior_.info["laplace"] for model in (weighted, plain))
     np.testing.assert_allclose(found["rounds"], expected["rounds"], rtol=1e-6)
     assert found["rounds"][-1] == found["log_evidence"]

@@ -202,7 +202,7 @@ def table(path, names, rows=24):
 def spec(folder, **data):
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in data.items())
     path = folder / "spec.toml"
-    rest = '[net]\nhidden = [2]\n[fit]\nsteps = 2\nengine = "eager"\n[predict]\nnum_draws = 3'
+    rest = '[net]\nhidden = [2]\n[fit]\nsteps = 2\nengine = "eager"\n[predict]\nnum_draws = 5'
     path.write_text(f"[data]\n{lines}\n{rest}\n")
     return path
 

@@ -198,7 +198,7 @@ OVERRIDES = {
     "optimizer": ("fit.optimizer.type=sgd", lambda s: s.fit.method.optimizer.as_dict() == {"type": "sgd"}),
     "schedule": ("fit.schedule.T_max=3", lambda s: s.fit.method.schedule.options["T_max"] == 3),
     "method": ("fit.type=svi", lambda s: s.fit.seed == 4 and s.fit.method.steps == 7),
-    "spaces": (" predict.num_draws = 3 ", lambda s: s.predict.num_draws == 3),
+    "spaces": (" predict.num_draws = 30 ", lambda s: s.predict.num_draws == 30),
 }
 
 

@@ -153,6 +153,7 @@ REFUSED = {
         "predict.num_draws=2",
     ),
     "fewer draws than chains": (NUTS, "must be at least 4, a draw from each member", "predict.num_draws=3"),
+    "fewer draws than members by default": ("", "of the default, which may be an ensemble", "predict.num_draws=4"),
 }  # fmt: skip
 
 

@@ -73,6 +73,13 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         """Combine the guide and the method, and refuse sections that do not fit each other."""
+        if self.predict.num_draws < self.fit.num_parts:
+            method = self.fit.method
+            of = "the default, which may be an ensemble" if method is None else to_dict(method)["type"]
+            raise InputError(
+                f"[predict] `num_draws` must be at least {self.fit.num_parts}, a draw from each member or Markov chain "
+                f"of {of}, got {self.predict.num_draws}."
+            )
         if self.fit.method is None:
             return
         if self.guide is not None:
@@ -84,11 +91,6 @@ class RunSpec:
             raise InputError(
                 f"[data] `validation` is followed along the steps of svi, and [fit] has {name}: leave it out, or take "
                 'type = "svi" in [fit].'
-            )
-        if self.predict.num_draws < self.fit.num_parts:
-            raise InputError(
-                f"[predict] `num_draws` must be at least {self.fit.num_parts}, a draw from each member or Markov chain "
-                f"of {name}, got {self.predict.num_draws}."
             )
 
     @classmethod

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from pyrobnn._core.settings import FrozenDict, Options, setting
+from pyrobnn.inference import Ensemble
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.default_parts import PARTS
 from pyrobnn.inference.training.engines import Engine
@@ -61,8 +62,12 @@ class FitSpec:
 
     @property
     def num_parts(self) -> int:
-        """The number of members, of an ensemble, or of Markov chains: each needs a draw."""
-        return self.method.offer().copies
+        """The number of members, of an ensemble, or of Markov chains: each needs a draw.
+
+        Where no method is given the default may be an ensemble.
+        """
+        method = Ensemble() if self.method is None else self.method
+        return method.offer().copies
 
 
 @setting
