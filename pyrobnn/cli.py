@@ -252,7 +252,8 @@ def _show(result: Any) -> None:
 
     if result.failed is None:
         said = found(result.scores, result.baselines, result.train, len(result.test), has_test=True)
-        typer.echo(printable("\n".join(filter(None, (said, concluded(result.diagnosis, str(result.path)))))))
+        lines = (said, concluded(result.diagnosis, str(result.path)), result.learned)
+        typer.echo(printable("\n".join(filter(None, lines))))
     Console().print(score_table(counted(len(result.test), "test example"), result.scores, result.baselines))
     typer.echo(f"Report: {result.path / 'report.html'}")
     if result.failed is not None:

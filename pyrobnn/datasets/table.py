@@ -42,6 +42,7 @@ def load_table(
     missing: str = "raise",
     split: int = 0,
     test: float | None = None,
+    all_rows: bool = False,
 ) -> Dataset:
     """Return a file as a data set without published splits: CSV, Excel (.xlsx, if openpyxl is installed) or Parquet.
 
@@ -68,6 +69,7 @@ def load_table(
         test: share of the rows in the test part of a split. If not given, a fifth up to 1,000 rows, 200 rows up to
             2,000, and a tenth of more; 20 rows of 60 to 100 with real targets. If half of the rows, and 500, are enough
             for ten of each class, that many.
+        all_rows: take means and categories from all rows, and not only from those of the training part.
 
     Raises:
         InputError: the file cannot be read or is empty, a column is missing, or values cannot be used; one message
@@ -86,6 +88,7 @@ def load_table(
     groups, y = _copies(table), torch.tensor(table.target.values)
     test = test_share(y) if test is None else test
     train, held_out = split_rows(groups, y, test, seed=split)
+    train = torch.arange(len(y)) if all_rows else train
     encoder, donors, kept = _learned(table, train, categories, missing)
     x = _encoder(encoder).matrix(expanded(table.inputs.columns, encoder["read"]))
     names = _encoder(encoder).get_feature_names_out().tolist()

@@ -63,11 +63,12 @@ class DataSpec:
                 "[data] `target`, `task`, `id` and `drop` belong to a `path`; a data set by `name` knows its own."
             )
 
-    def load(self, implied: Task | None = None) -> "Dataset":
+    def load(self, implied: Task | None = None, *, all_rows: bool = False) -> "Dataset":
         """Return the data set, standardised or not as asked.
 
         Args:
             implied: the task of a table that does not say it, from the likelihood.
+            all_rows: learn the columns of a table from all rows, not only from those of the training part.
         """
         from pyrobnn import datasets
         from pyrobnn.data.in_memory import Data
@@ -83,6 +84,7 @@ class DataSpec:
                 missing=self.missing,
                 split=self.split,
                 test=self.test,
+                all_rows=all_rows,
             )
         elif self.name in ("sinusoid", "quartic"):
             dataset = _toy(self.name)

@@ -1,13 +1,17 @@
 """The manifest of a run: versions, commit, data and device."""
 
 import datetime
+import json
+import math
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pyrobnn
+from pyrobnn._core.folders import new_file
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.runs.spec import Prepared
 
@@ -42,6 +46,21 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
         "wall_seconds": round(wall_seconds, 3),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a file, whole or not at all; null stands for numbers that are not finite."""
+    with new_file(path) as file:
+        file.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it, with null for numbers that are not finite."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _range(prepared: Prepared) -> list[float] | None:

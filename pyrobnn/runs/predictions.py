@@ -10,6 +10,7 @@ import pandas as pd
 from pyrobnn._core.counts import counted
 from pyrobnn._core.waiting import waiting
 from pyrobnn.datasets.table import load_rows
+from pyrobnn.runs.all_rows import folder_for_new_rows
 from pyrobnn.runs.donor_files import load_run
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import RunSpec
@@ -25,7 +26,7 @@ _DIGITS_OF_SPREAD = 4
 def predict_table(
     run_dir: str | Path, table: str | Path, *, on_note: Callable[[str], None] | None = None
 ) -> pd.DataFrame:
-    """Predict for the rows of a table with the posterior of a run.
+    """Predict for the rows of a table with the posterior of a run: of all its rows, where they were fitted.
 
     Args:
         run_dir: a run folder.
@@ -48,7 +49,8 @@ def predict_table(
         InputError: not a run folder, or a table that does not fit.
     """
     folder = run_folder(run_dir)
-    data = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]
+    place = folder_for_new_rows(folder)
+    data = json.loads((place / "manifest.json").read_text(encoding="utf-8"))["data"]
     rows = load_rows(table, data["feature_names"], data.get("encoder"))
     for note in rows.notes:
         if on_note is not None:
@@ -56,7 +58,7 @@ def predict_table(
     spec = RunSpec.from_toml(folder / "spec.toml")
     outside = {} if rows.outside is None else {"outside": rows.outside}
     with waiting(f"predicting {counted(len(rows.x), 'row')}", after=1.0):
-        prediction = load_run(folder).predict(rows.x, num_draws=spec.predict.num_draws)
+        prediction = load_run(place).predict(rows.x, num_draws=spec.predict.num_draws)
         frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
     name = spec.data.id if spec.data.id in rows.frame else None
     names = range(1, len(frame) + 1) if name is None else rows.frame[name]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, new_file, new_folder
 from pyrobnn._core.remedies import Remedy
@@ -27,8 +27,9 @@ from pyrobnn.inference.training.interrupts import Interrupted
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.runs.all_rows import is_sound, with_all_rows, write_all_rows
 from pyrobnn.runs.donor_files import load_run, write_donors
-from pyrobnn.runs.manifest import make_manifest
+from pyrobnn.runs.manifest import make_manifest, write_json
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.save import save
@@ -52,6 +53,8 @@ class RunResult:
         baselines: the scores of a constant and of a linear model (`pyrobnn.verdict.baselines`), by name.
         diagnosis: the findings on the fit.
         path: the run folder.
+        final: the posterior for new rows, of all rows of a table of 2,000 rows at most, or else the posterior above.
+        num_learned: number of rows that it was fitted to.
     """
 
     posterior: Posterior | Mixture
@@ -61,6 +64,18 @@ class RunResult:
     baselines: dict[str, dict[str, Score]]
     diagnosis: Diagnosis
     path: Path
+    final: Posterior | Mixture
+    num_learned: int
+
+    @property
+    def learned(self) -> str:
+        """A sentence on the rows that the posterior for new rows has learned, where they are others than `train`."""
+        if self.final is self.posterior:
+            return ""
+        return (
+            f"New rows are predicted by a fit to {self.num_learned} rows, the held-out ones among them. The scores are "
+            f"of a fit to {len(self.train)}."
+        )
 
     @property
     def failed(self) -> str | None:
@@ -81,7 +96,8 @@ def run(
 
     The folder has spec.toml (the spec with all defaults filled in), metrics.json, diagnosis.json, posterior/,
     posterior.nc (for ArviZ), figures/, report.html and manifest.json, of a table with text or gaps also
-    donors.safetensors. It appears with spec, posterior and manifest in
+    donors.safetensors. Of a table of at most 2,000 rows all_rows/ has a second fit, to the rows of the test part too,
+    for `pyrobnn predict`. It appears with spec, posterior and manifest in
     it. The other files are added in turn; if a file fails, the fit stays.
     While an SVI fit runs, a folder of the same name with the ending ".unfinished" has spec and
     checkpoint, for `resume` after an interruption. The same spec gives the same metrics.json and
@@ -162,7 +178,7 @@ def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, over
             interrupt, (posterior,) = stopped, stopped.posteriors
         manifest = make_manifest(prepared, members_of(posterior)[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
-        _write_json(folder / "manifest.json", manifest)
+        write_json(folder / "manifest.json", manifest)
         save(posterior, folder / "posterior")
         write_donors(prepared.train.donors, folder)
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
@@ -227,7 +243,7 @@ def _judge(
         with waiting("scoring the fit", shown=progress):
             scores = score(posterior.predict(test.x, num_draws=num_draws), test.y)
             baselines = _baseline_scores(posterior, train, test)
-            _write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
+            write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
         with waiting("checking the fit", shown=progress):
             names = prepared.dataset.class_names
             diagnosis = diagnose(posterior, train, test, num_draws=num_draws, class_names=names)
@@ -237,13 +253,33 @@ def _judge(
             diagnosis = dataclasses.replace(diagnosis, findings=(failure, *others))
         asked = _asked(prepared)
         diagnosis = dataclasses.replace(diagnosis, findings=(*asked, *diagnosis.findings))
-        _write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
+        write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
+        final, num_learned = posterior, len(train)
+        if failure is None and (whole := with_all_rows(prepared)) is not None:
+            words = f"fitting all {counted(len(whole.train), 'row')}, for predictions"
+            with waiting(words, shown=progress):
+                final, num_learned = _fit_all(whole, posterior, prepared, path)
+        result = RunResult(posterior, train, test, scores, baselines, diagnosis, path, final, num_learned)
         with waiting("drawing the pictures and writing the report", shown=progress):
-            _write_views(path, prepared, posterior, scores, baselines, diagnosis=diagnosis, manifest=manifest)
+            _write_views(result, prepared, manifest)
     except BaseException as error:
         error.add_note(f"The fit itself is safe in {path}; `{go_on(path)}` makes the missing files.")
         raise
-    return RunResult(posterior, train, test, scores, baselines, diagnosis, path)
+    return result
+
+
+def _fit_all(
+    whole: Prepared, judged: Posterior | Mixture, prepared: Prepared, path: Path
+) -> tuple[Posterior | Mixture, int]:
+    """Fit all rows and write the fit; return it with their number, or else the fit that was judged."""
+    started = time.perf_counter()
+    final = _fit(whole, None, progress=False)
+    num_draws, test = prepared.spec.predict.num_draws, prepared.test
+    scores = final.predict(whole.test.x, num_draws=num_draws).log_prob(test.y)
+    if not is_sound(scores, judged.predict(test.x, num_draws=num_draws).log_prob(test.y)):
+        return judged, len(prepared.train)
+    write_all_rows(path, whole, final, time.perf_counter() - started)
+    return final, len(whole.train)
 
 
 def _asked(prepared: Prepared) -> list[Finding]:
@@ -300,37 +336,29 @@ def _remedy(table: dict[str, Any]) -> Remedy:
     return Remedy(**table | {"settings": tuple(table.get("settings", ()))})
 
 
-def _write_views(
-    folder: Path,
-    prepared: Prepared,
-    posterior: Posterior | Mixture,
-    scores: dict[str, Score],
-    baselines: dict[str, dict[str, Score]],
-    *,
-    diagnosis: Diagnosis,
-    manifest: dict[str, Any],
-) -> None:
+def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]) -> None:
     """Write the files that are made from the fit, each file or folder whole or not at all."""
     from pyrobnn.diagnostics.convert import to_datatree
     from pyrobnn.report import render
 
-    spec, train, encoder = prepared.spec, prepared.train, prepared.dataset.encoder
+    spec, dataset, encoder, folder = prepared.spec, prepared.dataset, prepared.dataset.encoder, result.path
     with new_file(folder / "posterior.nc") as file:
-        to_datatree(posterior, train, num_draws=spec.predict.num_draws).to_netcdf(file, engine="h5netcdf")
+        tree = to_datatree(result.posterior, result.train, num_draws=spec.predict.num_draws)
+        tree.to_netcdf(file, engine="h5netcdf")
     rendered = render(
-        posterior,
-        train=train,
-        test=prepared.test,
-        scores=scores,
-        baselines=baselines,
-        diagnosis=diagnosis,
+        result.posterior,
+        train=result.train,
+        test=result.test,
+        scores=result.scores,
+        baselines=result.baselines,
+        diagnosis=result.diagnosis,
         spec=spec.as_dict(),
         manifest=manifest,
-        class_names=prepared.dataset.class_names,
-        notes=prepared.dataset.notes,
+        class_names=dataset.class_names,
+        notes=[*dataset.notes, *filter(None, [result.learned])],
         columns=None if encoder is None else columns_of(encoder),
         first_days={} if encoder is None else first_days_of(encoder),
-        doubts=prepared.dataset.doubts,
+        doubts=dataset.doubts,
         folder=str(folder),
     )
     with new_folder(folder / "figures", replaces=lambda _: True) as figures:
@@ -362,17 +390,3 @@ def _metrics(
 
 def _as_tables(scores: dict[str, Score]) -> dict[str, Any]:
     return {name: dataclasses.asdict(entry) for name, entry in scores.items()}
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    with new_file(path) as file:
-        file.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it, with null for numbers that are not finite."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
