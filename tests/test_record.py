@@ -4,7 +4,9 @@ import copy
 import dataclasses
 import json
 import pickle
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,3 +103,28 @@ def test_records_of_earlier_versions_are_read_whole(path):
     assert not record.extra
     posterior = posterior_with(info)
     assert json.dumps(posterior.info, sort_keys=True) == json.dumps(info, sort_keys=True)
+
+
+def test_a_fit_is_printed_in_a_few_lines():
+    """The numbers of measured parts have four digits; a list, which shows each in one line, too."""
+    model = bnn.BNN(
+        bnn.MLP(1, [5], 1, activation="tanh"), prior="student_t", likelihood=bnn.likelihoods.Gaussian(1.63020753)
+    )
+    method = bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2)
+    mixture = bnn.fit(model, bnn.datasets.sinusoid(10), method, seed=0, progress=False)
+    shown = str(mixture)
+    *lines, took = shown.splitlines()
+    assert lines == [
+        "Mixture of 2 members",
+        "  method     ensemble of svi with guide map",
+        "  network    MLP 1-5-1, tanh; 16 weights",
+        "  prior      student t",
+        "  likelihood Gaussian(scale=1.63)",
+        "  fitted to  10 examples",
+    ]
+    assert re.fullmatch(r"  took       \d+\.\d s, 2 steps", took)
+    assert repr([mixture]) == "[<Mixture of 2 members: MLP 1-5-1, tanh; Gaussian(scale=1.63)>]"
+    assert str(mixture.members[0]).startswith("Posterior\n  method     svi with guide map\n")
+    printer = SimpleNamespace(text=(told := []).append)
+    mixture._repr_pretty_(printer, cycle=False)
+    assert told == [shown]

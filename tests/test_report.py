@@ -24,6 +24,7 @@ from pyrobnn.diagnostics.findings import BASELINE, PLAIN, Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import _WORDS
 from pyrobnn.diagnostics.training_checks import chain_findings
 from pyrobnn.metrics import Score, score
+from pyrobnn.posterior import in_words
 from pyrobnn.report import Rendered, render, words
 
 FROM_POSTERIOR = bnn.priors.FromPosterior(
@@ -226,7 +227,7 @@ def test_more_inputs_have_observed_against_predicted_and_standardised_units():
 def test_priors_by_patterns_of_names_are_named():
     priors = {"*.bias": bnn.priors.Normal(1.0), "0.*": None, "*": bnn.priors.StudentT()}
     model = bnn.BNN(bnn.MLP(1, [2], 1), prior=priors)
-    assert words._kind(model.settings["prior"]) == words._kind(priors) == "normal and student t"
+    assert in_words.kind(model.settings["prior"]) == in_words.kind(priors) == "normal and student t"
 
 
 def test_the_audit_is_elbo_report(regression, page):
@@ -766,4 +767,4 @@ def test_a_single_chain_cannot_be_judged(sampled):
 )
 def test_priors_with_measured_scales_are_said_in_words(prior, said):
     network = bnn.BNN(bnn.MLP(1, [], 1), prior=prior)
-    assert words._prior(network.settings["prior"]) == said
+    assert in_words.prior(network.settings["prior"]) == said

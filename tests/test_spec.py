@@ -336,6 +336,8 @@ def test_a_setting_in_short_has_what_differs_from_its_defaults():
         == "SVI(guide=Flow(num_transforms=3), steps=5)"
     )
     assert in_short("map") == "'map'"
+    assert in_short(bnn.likelihoods.Gaussian(0.123456)) == "Gaussian(scale=0.1235)"
+    assert in_short(test_a_setting_in_short_has_what_differs_from_its_defaults).startswith("test_a_setting")
 
 
 def test_the_names_that_are_refused_without_torch_are_those_of_the_default_parts():

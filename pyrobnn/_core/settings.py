@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, dataclass_transform
@@ -142,7 +143,11 @@ def to_dict(value: Any) -> Any:
 
 
 def in_short(value: Any) -> str:
-    """Return a setting in words: its class, with the fields that differ from their defaults."""
+    """Return a setting in words: its class, with the fields that differ from their defaults, numbers in four digits."""
+    if isinstance(value, float):
+        return repr(float(f"{value:.4g}"))
+    if inspect.isroutine(value):
+        return value.__name__
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return repr(value)
     pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr)

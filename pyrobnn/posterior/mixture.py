@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.types import Draws
@@ -72,8 +73,10 @@ class Mixture(AbstractPosterior):
             if not (torch.equal(mine.loc, theirs.loc) and torch.equal(mine.scale, theirs.scale)):
                 raise InputError("Members of a mixture must have seen data in the same units: fit them to one Data.")
 
-    def __repr__(self) -> str:
-        return f"Mixture({len(self)} members, {self.members[0]!r})"
+    @property
+    def _title(self) -> str:
+        """What it is, with the number of members."""
+        return f"Mixture of {counted(len(self), 'member')}"
 
     def __len__(self) -> int:
         """Return K, the number of members."""

@@ -93,9 +93,6 @@ class Posterior(AbstractPosterior):
                 outputs = self.bnn.outputs(self.bnn.initial_values, example[0])
         self.outputs = outputs
 
-    def __repr__(self) -> str:
-        return f"Posterior({self.bnn!r}, guide={type(self.guide).__name__}, num_weights={self.bnn.num_weights})"
-
     def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
         """Draw all latent sites jointly.
 

@@ -7,9 +7,12 @@ from typing import Any
 
 import pydantic
 
-from pyrobnn._core.settings import FrozenDict
+from pyrobnn._core.counts import counted
+from pyrobnn._core.settings import FrozenDict, in_short
+from pyrobnn.bnn import BNN
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Scaler
+from pyrobnn.posterior import in_words
 
 Table = dict[str, Any]
 
@@ -312,8 +315,39 @@ class AbstractPosterior:
         x_scaler: the map from inputs in original units to the units of the model.
     """
 
+    bnn: BNN
     record: FitRecord
     x_scaler: Scaler
+
+    @property
+    def _title(self) -> str:
+        """What it is, in a word or two."""
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        settings = self.bnn.settings
+        return f"<{self._title}: {in_words.network(settings['net'])}; {in_short(settings['likelihood'])}>"
+
+    def __str__(self) -> str:
+        """Return the method, the parts, the data and the time in a few lines."""
+        settings, record = self.bnn.settings, self.record
+        guide = record.methods[-1].get("guide") if record.methods and record.methods[-1].get("type") == "svi" else None
+        if record.laplace is not None:
+            guide = record.laplace.setting
+        methods = " of ".join(in_words.kind(table) for table in record.methods if "type" in table)
+        steps = "" if record.num_steps is None else f", {counted(record.num_steps, 'step')}"
+        rows = {
+            "method": methods + (f" with guide {in_words.kind(guide)}" if guide else ""),
+            "network": f"{in_words.network(settings['net'])}; {self.bnn.num_weights:,} weights",
+            "prior": in_words.prior(settings["prior"]).removesuffix(" prior"),
+            "likelihood": in_short(settings["likelihood"]).removesuffix("()"),
+            "fitted to": "" if record.num_data is None else counted(record.num_data, "example"),
+            "took": "" if record.seconds is None else f"{record.seconds:.1f} s{steps}",
+        }
+        return "\n".join([self._title, *(f"  {name:<10} {text}" for name, text in rows.items() if text)])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001  # as IPython calls it
+        printer.text(str(self))
 
     @property
     def donors(self) -> Donors | None:

@@ -8,17 +8,16 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from torch import nn
-
 from pyrobnn._core.counts import counted
 from pyrobnn._core.remedies import Spelling, options
-from pyrobnn._core.settings import described, leaves, snake_case, to_dict
+from pyrobnn._core.settings import leaves, to_dict
 from pyrobnn._core.table_cells import input_name, with_marks
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.inference.method import registry
 from pyrobnn.metrics import Score, Scores
+from pyrobnn.posterior import in_words
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
@@ -116,7 +115,6 @@ EXPLAINED = {
 }
 """The subject of a check, by the name of its finding, if the finding takes it as known."""
 
-_MEASURED = "normal priors with measured scales"
 _MAIN = (
     "log_likelihood", "auroc", "accuracy", "crps", "rmse", "r2", "coverage_95", "width_95", "brier", "ece", "ause",
 )  # fmt: skip
@@ -258,18 +256,12 @@ def sentence(posterior: Posterior | Mixture, train: Data) -> str:
     """Return a plain sentence that describes the fit."""
     settings, record = posterior.bnn.settings, posterior.record
     steps = "" if record.num_steps is None else f", in {counted(record.num_steps, 'step')}"
+    net, prior = in_words.network(settings["net"]), in_words.prior(settings["prior"])
     return (
-        f"A Bayesian neural network with {posterior.bnn.num_weights} uncertain weights ({_net(settings['net'])}; "
-        f"{_prior(settings['prior'])}; {_kind(settings['likelihood'])} likelihood) was fitted to {len(train)} "
-        f"examples of {train.target_name}{_by(record.method)}{steps}."
+        f"A Bayesian neural network with {posterior.bnn.num_weights} uncertain weights ({net}; {prior}; "
+        f"{in_words.kind(settings['likelihood'])} likelihood) was fitted to {len(train)} examples of "
+        f"{train.target_name}{_by(record.method)}{steps}."
     )
-
-
-def _prior(prior: Any) -> str:
-    kind = _kind(prior)
-    if kind == "from posterior":
-        return "normal prior from an earlier fit" if described(prior) == {"type": "from_posterior"} else _MEASURED
-    return _MEASURED if kind == "from posterior and normal" else f"{kind} prior"
 
 
 def _by(method: Any) -> str:
@@ -283,24 +275,7 @@ def _by(method: Any) -> str:
         chains = f" with {method['num_chains']} chains of {method['num_draws']} draws" if "num_chains" in method else ""
         name = registry.get(kind).__name__ if kind in registry.names else kind
         return f" by {name}{chains}"
-    return f" with a {_kind(method['guide'])} guide" if method.get("guide") else ""
-
-
-def _net(net: Any) -> str:
-    if isinstance(net, nn.Module) or not hasattr(net, "hidden"):
-        return type(net).__name__
-    widths = "-".join(str(width) for width in (net.in_features, *net.hidden, net.out_features))
-    return f"{type(net).__name__} {widths}, {net.activation}"
-
-
-def _kind(setting: Any) -> str:
-    told = setting if isinstance(setting, str) else described(setting)
-    if isinstance(told, Mapping) and "type" not in told:  # parts by patterns of names
-        kinds = {_kind(part) for part in told.values() if part is not None}
-        return " and ".join(sorted(kinds - {"none"})) or "by name"
-    if isinstance(told, Mapping):
-        return str(told["type"]).replace("_", " ")
-    return (told if isinstance(setting, str) else snake_case(type(setting).__name__)).replace("_", " ")
+    return f" with a {in_words.kind(method['guide'])} guide" if method.get("guide") else ""
 
 
 def settings(posterior: Posterior | Mixture) -> dict[str, Any]:
