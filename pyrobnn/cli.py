@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Column, Table
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, nearest, printable
@@ -23,7 +23,7 @@ from pyrobnn._core.remedies import reader
 from pyrobnn._core.table_files import check_names, ending
 from pyrobnn._core.waiting import waiting
 from pyrobnn.runs import run_folders
-from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, unfinished_folder
+from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, time_of, unfinished_folder
 from pyrobnn.runs.spec_files import check_values, command_of, first_line, in_full, not_of_data, refuse_more, sections_of
 
 _UNFINISHED = ".unfinished"
@@ -78,6 +78,11 @@ class _PlainErrors(TyperGroup):
             if isinstance(error, RuntimeError) and "allocate" not in str(error):
                 raise
             _fail(f"Out of memory, choose smaller settings: {error}", code=1)
+
+
+class _Fit(TyperCommand):
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return super().collect_usage_pieces(ctx)[:-1]  # all but the words that are refused
 
 
 app = typer.Typer(
@@ -157,7 +162,7 @@ def demo(
 
 Source = Annotated[
     Path | None,
-    typer.Argument(metavar="[SPEC|TABLE]", help="Spec file, or a CSV, Excel or Parquet file.", show_default=False),
+    typer.Argument(metavar="SPEC|TABLE", help="Spec file, or a CSV, Excel or Parquet file.", show_default=False),
 ]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the table to predict.")]
 Drop = Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")]
@@ -167,7 +172,7 @@ Categories = Annotated[
 Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run, which was interrupted.")]
 
 
-@app.command()
+@app.command(cls=_Fit)
 def fit(
     source: Source = None,
     more: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="MORE")] = None,
@@ -216,7 +221,7 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
         typer.echo(printable(line))
     check_values(tables, changes)
     if is_main:
-        earlier = _time_of(folder / "manifest.json")
+        earlier = time_of(folder / "manifest.json")
         with _stopped_cleanly(lambda: _kept(folder, earlier=earlier)):
             result = _run(tables, changes, folder, overwrite=overwrite)
         _show(result)
@@ -294,13 +299,9 @@ def _kept(folder: Path, *, earlier: int | None) -> str:
     if (unfinished / "spec.toml").exists():
         shown = unfinished if folder.is_absolute() else os.path.relpath(unfinished)
         return f"the last checkpoint is kept in {shown}, {onward}"
-    if _time_of(folder / "manifest.json") not in (None, earlier):
+    if time_of(folder / "manifest.json") not in (None, earlier):
         return f"the fit is kept in {folder}, {onward}"
     return "nothing is kept, as there was no result and no checkpoint yet; the same command starts anew"
-
-
-def _time_of(file: Path) -> int | None:
-    return file.stat().st_mtime_ns if file.exists() else None
 
 
 @app.command()

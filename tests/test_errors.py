@@ -474,7 +474,7 @@ def test_targets_in_place_of_a_method_belong_in_a_pair(y):
     """`bnn.fit(model, x, y)`: the values of y are not shown."""
     with pytest.raises(bnn.InputError) as caught:
         unannotated(bnn.fit)(make_bnn(net()), X, y, seed=0)
-    assert str(caught.value).endswith(": pass inputs and targets as a pair: bnn.fit(model, (x, y)).")
+    assert str(caught.value).endswith(": pass inputs and targets as a pair: (model, (x, y), method).")
     assert len(str(caught.value)) < 250
     assert isinstance(y, list) or f"got {type(y).__name__} of shape {tuple(y.shape)}: pass" in str(caught.value)
 

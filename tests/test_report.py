@@ -17,6 +17,8 @@ from matplotlib.text import Text
 
 import pyrobnn as bnn
 from pyrobnn._core.remedies import Remedy
+from pyrobnn._core.table_cells import MARK
+from pyrobnn.data.donors import Donors
 from pyrobnn.diagnostics import FunctionConvergence
 from pyrobnn.diagnostics.chains import Chains, chains_of
 from pyrobnn.diagnostics.failure import FAILED
@@ -455,7 +457,7 @@ def test_what_to_do_follows_from_what_was_found(regression, drawn):
         seen, folded = sections(report(posterior, train, spec=spec, folder="my", **found))
         assert step in seen
         assert f"Too narrow. To mend it, {remedy}; or both." in folded
-        assert "<li>column &#39;a&#39;: missing in 3 of 9 rows</li>" in folded
+        assert "<li>Column &#39;a&#39;: missing in 3 of 9 rows.</li>" in seen
         assert compare in folded
 
 
@@ -768,3 +770,28 @@ def test_a_single_chain_cannot_be_judged(sampled):
 def test_priors_with_measured_scales_are_said_in_words(prior, said):
     network = bnn.BNN(bnn.MLP(1, [], 1), prior=prior)
     assert in_words.prior(network.settings["prior"]) == said
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"data": {"path": "tables/house.csv", "target": "price"}}, "house.csv: price"),
+        ({"data": {"name": "energy"}}, "energy: price"),
+        ({"net": {"type": "mlp"}}, "price: Bayesian neural network"),
+        (None, "price: Bayesian neural network"),
+    ],
+)
+def test_the_title_names_the_file_and_the_target(spec, said):
+    assert words.title(spec, "price") == said
+
+
+def test_what_stands_for_missing_values_is_said():
+    x = torch.tensor([[1.0, 0.0], [torch.nan, 0.0], [2.0, 1.0], [torch.nan, 0.0]])
+    names = ("age", f"{MARK}rooms")
+    donors = Donors.of(x[[0, 2]].double(), torch.ones(2).double())
+    gaps = bnn.Data(x.double(), torch.zeros(4).double(), feature_names=names, donors=donors)
+    assert words.gap_line(gaps, "test") == [
+        "2 of 4 test examples lack a value: predicted by mixtures over similar rows of training",
+        "1 of 4 test examples lack a value: predicted by means, which columns of 0 and 1 mark",
+    ]
+    assert words.gap_line(gaps[[0]], "test") == []

@@ -36,7 +36,8 @@ def explained[**P, R](**parts: type) -> Callable[[Callable[P, R]], Callable[P, R
                 raise TypeError(said + _suggestion(unknown, known, parts))
             if len(args) > most and by_name:
                 before = ", ".join(name for name in known if name not in by_name) or "nothing"
-                raise TypeError(f"{title}() takes {before} by position; give the others by name: {_calls(by_name)}")
+                remedy = _pair([*parameters], args) or f"; give the others by name: {_calls(by_name)}"
+                raise TypeError(f"{title}() takes {before} by position{remedy}")
             return call(*args, **kwargs)
 
         return wrapped
@@ -57,6 +58,13 @@ def explained_init[T: type](**parts: type) -> Callable[[T], T]:
 
 def _calls(names: list[str]) -> str:
     return ", ".join([*(f"{name}=..." for name in names[:_MOST_NAMES]), *(["..."] if len(names) > _MOST_NAMES else [])])
+
+
+def _pair(names: list[str], args: tuple[Any, ...]) -> str:
+    """Return what to do about targets that follow inputs where the data are one argument, or nothing."""
+    after = names.index("data") + 1 if "data" in names else len(args)
+    is_array = after < len(args) and isinstance(getattr(args[after], "shape", None), tuple)
+    return ": give inputs and targets as a pair, (x, y)." if is_array else ""
 
 
 def _suggestion(name: str, known: list[str], parts: dict[str, type]) -> str:

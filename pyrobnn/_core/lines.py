@@ -22,7 +22,7 @@ class Lines(tqdm):
     monitor_interval = 0
 
     def __init__(self, steps: Any = None, *, first: float, unit: str = "step", **options: Any) -> None:
-        self._stream, self._next = sys.stderr, first
+        self._stream, self._next, self._told = sys.stderr, first, -1
         quietly = {"file": io.StringIO(), "mininterval": 1.0, "miniters": 1, "delay": 0}
         super().__init__(steps, unit=unit, **(options | quietly))
 
@@ -40,7 +40,10 @@ class Lines(tqdm):
         phase, so_far = self.desc.removesuffix(": "), f"{length(elapsed)} so far"
         if not self.n:
             return f"{phase}: {so_far}"
+        stands, self._told = self.n == self._told, self.n
         if not self.total:
             return f"{phase}: {self.n:,} {self.unit}s, {so_far}"
+        if stands:  # one of few long steps: what is left is not known better than before
+            return f"{phase}: {self.n:,} of {self.total:,} {self.unit}s, {so_far}"
         left = length((self.total - self.n) / (rate or self.n / elapsed))
         return f"{phase}: {self.n:,} of {self.total:,} {self.unit}s, about {left} left"

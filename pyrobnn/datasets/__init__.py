@@ -19,3 +19,7 @@ __all__ = [
     "sinusoid",
     "sinusoid_curve",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -35,3 +35,7 @@ __all__ = [
     "to_datatree",
     "vsbc",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

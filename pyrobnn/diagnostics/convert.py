@@ -172,7 +172,7 @@ def _tree(
     groups: Arrays, converter: Converter, names: list[str] | None, attrs: dict[str, Any], root: dict[str, Any]
 ) -> "xarray.DataTree":
     """Return a tree of arrays, with the data, named dimensions and attributes."""
-    import arviz as az
+    import arviz_base as az  # arviz itself would load its plots and statistics, too
 
     data, monitored = converter.data, converter.monitored
     data_groups = {"observed_data": {"y": data.y.cpu().numpy()}, "constant_data": _inputs(data.x)}
@@ -200,7 +200,7 @@ def _add_fit(
     tree: "xarray.DataTree", posterior: Posterior | Mixture, monitored: Monitored, attrs: dict[str, Any]
 ) -> None:
     """Add the records of the fit, and the variational parameters, with a chain for each member."""
-    import arviz as az
+    import arviz_base as az
     import xarray as xr
 
     members = members_of(posterior)

@@ -393,7 +393,7 @@ def _of_weights(case: _Case) -> list[Finding]:
         text = f"The fitted distribution of the weights is close to the posterior: {weights}."
         return [Finding("k-hat", "fine", text)]
     text = (
-        "The fitted distribution of the weights differs much from the posterior, as is usual for networks (k-hat "
-        f"{weights.khat:.2f}, not below {weights.good_khat:.2f}). Judge the fit by its predictions."
+        "This says nothing against the predictions: the fitted distribution of the weights differs much from the "
+        f"posterior, as is usual for networks (k-hat {weights.khat:.2f}, close below {weights.good_khat:.2f})."
     )
     return [Finding("k-hat", "note", text)]

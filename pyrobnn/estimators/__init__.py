@@ -4,3 +4,7 @@ from pyrobnn.estimators.classifier import BNNClassifier
 from pyrobnn.estimators.regressor import BNNRegressor
 
 __all__ = ["BNNClassifier", "BNNRegressor"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -43,3 +43,7 @@ __all__ = [
     "registry",
     "resolve",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

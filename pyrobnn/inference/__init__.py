@@ -43,3 +43,7 @@ __all__ = [
     "fit_replicates",
     "fit_svi",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

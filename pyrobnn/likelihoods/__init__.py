@@ -42,3 +42,7 @@ __all__ = [
     "registry",
     "resolve",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

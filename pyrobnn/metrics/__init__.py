@@ -25,3 +25,7 @@ __all__ = [
     "selective_risk",
     "sparsification",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,5 +1,6 @@
 """How much a fit relies on each column of its inputs."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from pyrobnn.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+_ROWS_AT_ONCE = 10_000
+"""Rows of shuffled tables that are predicted together: a call has a cost of its own."""
 
 
 @refuses_others
@@ -74,12 +78,15 @@ def permutation_importance(
     before = posterior.predict(x, num_draws=num_draws).log_prob(data.y)
     generator = np.random.default_rng(seed)
     orders = torch.as_tensor(np.stack([generator.permutation(len(x)) for _ in range(num_shuffles)]))
-    y = data.y.repeat(num_shuffles, *[1] * (data.y.ndim - 1))
+    named = groups or with_marks(data.feature_names)
     rows = {}
-    for name, columns in (groups or with_marks(data.feature_names)).items():
-        shuffled = x.repeat(num_shuffles, 1)
-        shuffled[:, list(columns)] = x[:, list(columns)][orders.flatten()]
-        after = posterior.predict(shuffled, num_draws=num_draws).log_prob(y).view(num_shuffles, -1)
-        losses = (before - after.mean(0)).double().cpu().numpy()
-        rows[name] = {"importance": losses.mean(), "stderr": losses.std(ddof=1) / math.sqrt(len(losses))}
+    for some in itertools.batched(named.items(), max(1, _ROWS_AT_ONCE // (num_shuffles * len(x)))):
+        tables = x.repeat(len(some), num_shuffles, 1)
+        for table, (_, columns) in zip(tables, some, strict=True):
+            table[:, list(columns)] = x[:, list(columns)][orders.flatten()]
+        y = data.y.repeat(len(some) * num_shuffles, *[1] * (data.y.ndim - 1))
+        log_probs = posterior.predict(tables.flatten(0, 1), num_draws=num_draws).log_prob(y)
+        for (name, _), after in zip(some, log_probs.view(len(some), num_shuffles, -1), strict=True):
+            losses = (before - after.mean(0)).double().cpu().numpy()
+            rows[name] = {"importance": losses.mean(), "stderr": losses.std(ddof=1) / math.sqrt(len(losses))}
     return pd.DataFrame.from_dict(rows, orient="index").sort_values("importance", ascending=False, kind="stable")

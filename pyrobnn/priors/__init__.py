@@ -34,3 +34,7 @@ __all__ = [
     "registry",
     "resolve",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,3 +3,7 @@
 from pyrobnn.report.page import Rendered, render
 
 __all__ = ["Rendered", "render"]
+
+
+def __dir__() -> list[str]:
+    return __all__

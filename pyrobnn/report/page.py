@@ -105,10 +105,11 @@ def render(
 
     For a guide with a density the report has the audited ELBO, for a mixture the ELBO of each member that has an ELBO,
     and for Markov chains R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested
-    tables or as a setting, or None. `baselines` are the same scores of simpler models, by the name of the model.
-    `notes` say what was assumed in reading the data, and `doubts` which columns to look at, a line for each. With a
-    spec the remedies are options of the command line, else they are calls. `columns` are the positions of inputs by the
-    name of the column of a table that they were made from, and `first_days` the first days of its columns of dates.
+    tables, with the file or data set for the title, or as a setting, or None. `baselines` are the same scores of
+    simpler models, by the name of the model. `notes` say what was assumed in reading the data, and `doubts` which
+    columns to look at, a line for each. With a spec the remedies are options of the command line, else they are calls.
+    `columns` are the positions of inputs by the name of the column of a table that they were made from, and
+    `first_days` the first days of its columns of dates.
     `folder` is the run folder, for commands.
 
     Examples:
@@ -127,7 +128,7 @@ def render(
     chains = chains_of(posterior, train)
     spelling: Spelling = "python" if spec is None else "command"
     html = _template().render(
-        title=f"{train.target_name}: Bayesian neural network",
+        title=words.title(spec, train.target_name),
         shown=_shown,
         names=words.NAMES,
         found=words.found(scores, baselines, train, len(scored), has_test=test is not None),
@@ -147,7 +148,8 @@ def render(
         num_members=len(members_of(posterior)),
         most_rows=_MOST_ROWS,
         chains=chains,
-        notes=[*notes, *doubts],
+        notes=notes,
+        doubts=[*doubts, *words.gap_line(scored, "training" if test is None else "test")],
         by_column=words.column_rows(scores, train.target_name),
         data_rows=words.data_rows(train, test, class_names, columns),
         ending_rows=words.ending_rows(posterior),

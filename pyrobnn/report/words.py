@@ -8,10 +8,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from pyrobnn._core.counts import counted
 from pyrobnn._core.remedies import Spelling, options
 from pyrobnn._core.settings import leaves, to_dict
-from pyrobnn._core.table_cells import input_name, with_marks
+from pyrobnn._core.table_cells import MARK, input_name, with_marks
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Diagnosis
@@ -66,7 +69,7 @@ NAMES = {
     "crps": "error of the distribution (CRPS)",
     "mae": "mean absolute error (MAE)",
     "median_error": "median absolute error",
-    "ause": "order of the errors (AUSE)",
+    "ause": "sorting of errors (AUSE)",
     "pit_error": "unevenness of ranks (PIT)",
     "energy_score": "energy score",
     "ece_equal_mass": "calibration error, equal bins",
@@ -83,6 +86,8 @@ NAMES = {
     for level in ("50", "80", "90", "95")
 }
 """The scores in plain words, those that matter most first."""
+IN_TABLES = {"ause": "sorting of errors"}
+"""Names in the tables of the command line, where they differ from those in files."""
 
 
 PIT = (
@@ -250,6 +255,24 @@ def _free(folder: str) -> str:
     """Return the name of a folder that does not exist, with the next number after the name of another."""
     stem, _, number = folder.rpartition("-") if re.search(r"-\d+$", folder) else (folder, "", "1")
     return next(name for k in itertools.count(int(number) + 1) if not Path(name := f"{stem}-{k}").exists())
+
+
+def title(spec: Any, target: str) -> str:
+    """Return the file or the data set of a run, and its target."""
+    data = spec.get("data") if isinstance(spec, Mapping) else None
+    source = data.get("path") or data.get("name") if isinstance(data, Mapping) else None
+    return f"{Path(source).name}: {target}" if source else f"{target}: Bayesian neural network"
+
+
+def gap_line(scored: Data, which: str) -> list[str]:
+    """Return how many of the examples that were scored lack a value, and what stands for it, if any does."""
+    if not isinstance(scored.x, Tensor) or scored.x.ndim != 2:
+        return []
+    marks = torch.tensor([name.startswith(MARK) for name in scored.feature_names])
+    lacking, filled = int(scored.x.isnan().any(1).sum()), int((scored.x[:, marks] > 0).any(1).sum())
+    of = f"of {counted(len(scored), f'{which} example')}"
+    ways = {"mixtures over similar rows of training": lacking, "means, which columns of 0 and 1 mark": filled}
+    return [f"{num:,} {of} lack a value: predicted by {way}" for way, num in ways.items() if num]
 
 
 def sentence(posterior: Posterior | Mixture, train: Data) -> str:

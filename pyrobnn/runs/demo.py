@@ -150,9 +150,11 @@ def confidence(result: RunResult) -> str:
 
 def score_table(title: str, scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]]) -> Table:
     """Return the main scores with their standard errors as a table, beside the scores of the baselines."""
-    from pyrobnn.report.words import score_rows
+    from pyrobnn.report.words import IN_TABLES, score_rows
 
     table = Table("score", "pyrobnn", *baselines, title=title, title_justify="left")
     for name, entry, _ in score_rows(scores)["main"]:
-        table.add_row(name, str(entry), *(str(baseline.get(name, "–")) for baseline in baselines.values()))
+        table.add_row(
+            IN_TABLES.get(name, name), str(entry), *(str(baseline.get(name, "–")) for baseline in baselines.values())
+        )
     return table

@@ -83,3 +83,8 @@ def check_same_size(folders: Sequence[Path]) -> None:
                 f"{folder} was scored on {size} examples and {first} on {sizes[first]}, and only scores on the same "
                 f"examples can be compared: {again}."
             )
+
+
+def time_of(file: Path) -> int | None:
+    """Return when a file was changed last, in nanoseconds; None if there is none."""
+    return file.stat().st_mtime_ns if file.exists() else None

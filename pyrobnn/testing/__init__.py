@@ -14,3 +14,7 @@ __all__ = [
     "parametrize_combinations",
     "parametrize_with_checks",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

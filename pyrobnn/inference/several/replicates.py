@@ -22,7 +22,7 @@ from pyrobnn.data.batches import TensorBatches
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.method import Callback, Run
+from pyrobnn.inference.method import Callback, Run, checked_method
 from pyrobnn.inference.scales.open_scales import measured
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import open_checkpoint
@@ -93,6 +93,8 @@ def fit_replicates(
         raise InputError("The data come before the method: fit_replicates(model, data, method, seed=0).")
     for model in bnn if isinstance(bnn, list) else [bnn]:
         require_model(model, "fit_replicates")
+    for one in method if isinstance(method, list) else [method]:
+        checked_method(one, data)
     data = [as_data(part) for part in data] if isinstance(data, list) else as_data(data)
     run = Run(
         seed=seed,
