@@ -4,6 +4,7 @@ import functools
 import operator
 import re
 import traceback
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -462,6 +463,10 @@ def test_wrong_method_is_refused():
         ("NUTS", "Unknown method 'NUTS'. Did you mean 'nuts'?"),
         (bnn.NUTS, "Expected a method such as SVI(...), got <class 'pyrobnn.inference.mcmc.mcmc.NUTS'>: pass NUTS()"),
         ("mean-field", "'mean_field' is a guide, which a method trains: pass bnn.SVI(guide='mean_field')."),
+        (
+            bnn.guides.LowRank(rank=3),
+            "LowRank(rank=3) is a guide, which a method trains: pass bnn.SVI(guide=bnn.guides.LowRank(rank=3)).",
+        ),
     ):
         with pytest.raises(bnn.InputError, match=re.escape(words)):
             unannotated(bnn.fit)(make_bnn(net()), bnn.Data(X, Y), given, seed=0)
@@ -476,6 +481,12 @@ def test_targets_in_place_of_a_method_belong_in_a_pair(y):
         unannotated(bnn.fit)(make_bnn(net()), X, y, seed=0)
     assert str(caught.value).endswith(": pass inputs and targets as a pair: (model, (x, y), method).")
     assert len(str(caught.value)) < 250
+    if not isinstance(y, list):
+        for arguments in ((Y, bnn.SVI()), (Y, bnn.SVI(), 0)):
+            with pytest.raises(TypeError, match=r"^fit\(\) takes .*: give inputs and targets as a pair, \(x, y\)\.$"):
+                bnn.fit(make_bnn(net()), X, *arguments)
+        with pytest.raises(bnn.InputError, match="pass inputs and targets as a pair"):
+            unannotated(bnn.fit_replicates)(make_bnn(net()), X, y)
     assert isinstance(y, list) or f"got {type(y).__name__} of shape {tuple(y.shape)}: pass" in str(caught.value)
 
 
@@ -672,3 +683,27 @@ def test_arguments_that_go_by_name_are_named():
 def test_names_that_torch_and_statistics_have_are_taken():
     assert bnn.MLP(1, [3], 1, activation=nn.Tanh) == bnn.MLP(1, [3], 1, activation="tanh")
     assert bnn.BNN(net(), likelihood="normal").settings["likelihood"] == bnn.likelihoods.Gaussian()
+
+
+@pytest.mark.parametrize(
+    ("labels", "outputs", "said"),
+    [
+        ([0, 1, 0, 1], 5, "No example has labels 2, 3 and 4, and the network has 5 outputs"),
+        ([0, 0, 2, 2], 3, "No example has label 1, and"),
+        ([0, 1, 2, 2], 3, None),
+    ],
+)
+def test_classes_without_an_example_are_told(labels, outputs, said):
+    model = bnn.BNN(bnn.MLP(1, [2], outputs), likelihood="categorical")
+    data = bnn.Data(torch.arange(4.0)[:, None], torch.tensor(labels))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bnn.fit(model, data, bnn.SVI(steps=2), seed=0, progress=False)
+    told = [str(one.message) for one in caught if "No example has" in str(one.message)]
+    assert [said in one for one in told] == ([] if said is None else [True])
+
+
+@pytest.mark.parametrize("name", ["plots", "metrics", "diagnostics", "guides", "priors", "likelihoods", "datasets"])
+def test_a_namespace_lists_its_members_alone(name):
+    namespace = getattr(bnn, name)
+    assert dir(namespace) == sorted(namespace.__all__)

@@ -25,7 +25,7 @@ from pyrobnn.inference.tables import fields_of
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.going_on import model_of
 from pyrobnn.inference.training.interrupts import Interrupted, with_words
-from pyrobnn.likelihoods.base import closed_numbers
+from pyrobnn.likelihoods.base import as_likelihood, closed_numbers
 from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -163,6 +163,7 @@ def fit(
             raise with_words(interrupt, method, checkpoint) from None
         warn_user(interrupt.warning, PoorFitWarning)
         return interrupt.posteriors[0]
+    tell_of_empty_classes(data, posterior)
     briefly = not (progress or _ends_by_itself(posterior))
     tell(posterior, data, held_out if isinstance(held_out, Data) else None, progress=progress, briefly=briefly)
     return posterior
@@ -242,6 +243,23 @@ def tell_of_constants(data: Any) -> None:
         "for other values are as wide as the prior. Leave out constant inputs.",
         PoorFitWarning,
     )
+
+
+def tell_of_empty_classes(data: Any, posterior: Any) -> None:
+    """Warn of outputs of a network for classes of which there is no example."""
+    if not (isinstance(data, Data) and data.y.ndim == 1 and isinstance(posterior, (Posterior, Mixture))):
+        return
+    outputs = members_of(posterior)[0].outputs.shape[-1]
+    if outputs < 2 or not as_likelihood(posterior.bnn.settings["likelihood"]).has_labels:
+        return
+    empty = [str(label) for label, num in enumerate(data.class_counts(outputs)) if not num]
+    if empty:
+        names = f"label {empty[0]}" if len(empty) == 1 else f"labels {', '.join(empty[:-1])} and {empty[-1]}"
+        warn_user(
+            f"No example has {names}, and the network has {outputs} outputs, one for each class. Give it as many "
+            "outputs as there are classes, or pass examples of all of them.",
+            PoorFitWarning,
+        )
 
 
 def tell_of_given_away(data: Data, columns: Mapping[str, Sequence[int]]) -> None:
