@@ -400,6 +400,16 @@ def test_bars_in_a_file_say_in_lines_how_far_they_are(capsys, monkeypatch):
     assert seen(10, desc="training", bar_format="{desc}").splitlines() == lines
     assert seen(2000, total=2000, desc="training") == ""
     now[0] = 0.0
+    with progress_bar(total=3, shown=True, desc="methods", unit="method") as bar:
+        for seconds in (11, 21, 41):  # the second method is long
+            now[0] = float(seconds)
+            bar.update(seconds == 11)
+            bar.refresh()
+    assert capsys.readouterr().err.splitlines() == [
+        "methods: 1 of 3 methods, about 22 s left",
+        *(f"methods: 1 of 3 methods, {seconds} s so far" for seconds in (21, 41)),
+    ]
+    now[0] = 0.0
     for shown in (True, False):
         with progress_bar(total=3, shown=shown, desc="search", unit="round") as bar:
             now[0] += 300

@@ -1,4 +1,4 @@
-"""A single value far beyond all others is named before the fit, and long tails, counts and categories have none."""
+"""A value far beyond all others is named before the fit, and long tails, counts and categories have none."""
 
 import re
 
@@ -37,9 +37,14 @@ def test_a_value_is_named_from_a_thousand_ranges_of_the_others_on(sign):
     slip = slip_in("a", values)
     ends = sorted((0.0, sign * 2.0))
     assert slip is not None
-    assert (slip.row, slip.value, slip.low, slip.high) == (8, sign * 2003.0, *ends)
+    assert (slip.rows, slip.value, slip.low, slip.high) == ((8,), sign * 2003.0, *ends)
     assert slip_in("a", values[:9]) is None  # too few
-    assert slip_in("a", np.append(values, sign * 2003.0)) is None  # not a single one
+    twice = slip_in("a", np.append(values, sign * 2003.0))
+    assert twice is not None
+    assert twice.rows == (8, 21)
+    assert f"rows 8 and 21 are {sign * 2003}, the others are " in twice.question
+    assert twice.remedy == "leave rows 8 and 21 out of the file, or mend their 'a'"
+    assert slip_in("a", np.append(values, [sign * 2003.0] * 2)) is None  # a code
 
 
 def frame_with(column, row, value):
@@ -66,3 +71,15 @@ def test_the_next_step_is_to_look_at_the_row(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert done.output.count("Column 'load': row 21 is 1e+09, the others are ") == 1
     assert "Next: leave row 21 out of the file, or mend its 'load'." in done.output
+
+
+def test_equal_columns_are_named(tmp_path):
+    frame = frame_with("load", 1, 0.5)
+    frame["copy"], frame["again"], frame["other"] = frame["load"], frame["load"], -frame["load"]
+    frame["sort"] = frame["kind"]
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    lines = [line for line in load_table(tmp_path / "t.csv", "y").doubts if "same" in line]
+    assert lines == [
+        "columns 'load', 'copy', 'again': the same in all rows to train on: keep one (--drop copy --drop again)",
+        "columns 'kind', 'sort': the same in all rows to train on: keep one (--drop sort)",
+    ]

@@ -22,7 +22,8 @@ class Lines(tqdm):
     monitor_interval = 0
 
     def __init__(self, steps: Any = None, *, first: float, unit: str = "step", **options: Any) -> None:
-        self._stream, self._next, self._told = sys.stderr, first, -1
+        self._stream, self._next = sys.stderr, first
+        self._told: float | None = None
         quietly = {"file": io.StringIO(), "mininterval": 1.0, "miniters": 1, "delay": 0}
         super().__init__(steps, unit=unit, **(options | quietly))
 

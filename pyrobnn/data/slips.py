@@ -1,4 +1,4 @@
-"""Single values far beyond all others of a column, which may be slips of a pen or of a sensor."""
+"""A value far beyond all others of a column, once or twice, which may be a slip of a pen or of a sensor."""
 
 import dataclasses
 
@@ -7,14 +7,16 @@ import numpy as np
 _TIMES = 1000
 """Ranges of all other values between a value and the nearest other one, from which on it is named."""
 _FEWEST = 10
+_MOST_EQUAL = 2
+"""Equal values that may be one slip made twice; more are a code, such as that of what is missing."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Slip:
-    """A single value far beyond all others, in a row counted from 1, and the ends of the others."""
+    """A value far beyond all others, in rows counted from 1, and the ends of the others."""
 
     name: str
-    row: int
+    rows: tuple[int, ...]
     value: float
     low: float
     high: float
@@ -23,16 +25,23 @@ class Slip:
     def question(self) -> str:
         """A question to one who knows the column, without the remedy."""
         ends = f"{self.low:g} to {self.high:g}"
-        return f"Column {self.name!r}: row {self.row} is {self.value:g}, the others are {ends}: is it a slip?"
+        verb = "is" if len(self.rows) == 1 else "are"
+        return f"Column {self.name!r}: {self._where} {verb} {self.value:g}, the others are {ends}: is it a slip?"
 
     @property
     def remedy(self) -> str:
         """What to do if it is one."""
-        return f"leave row {self.row} out of the file, or mend its {self.name!r}"
+        return f"leave {self._where} out of the file, or mend {'its' if len(self.rows) == 1 else 'their'} {self.name!r}"
+
+    @property
+    def _where(self) -> str:
+        return f"row{'s' * (len(self.rows) > 1)} {' and '.join(map(str, self.rows))}"
 
 
 def slip_in(name: str, values: np.ndarray) -> Slip | None:
     """Return the value that is further from all others than 1,000 times their range, if there is one; NaN are gaps.
+
+    It may be there twice.
 
     Long tails have none: of 20,000 samples of 50 to 2,000 log-normal values (sigma 2) none has one, nor of a Student t
     with two degrees of freedom; of Cauchy samples 0.06 % have. Nothing is said where all others are the same, as of a
@@ -47,8 +56,12 @@ def slip_in(name: str, values: np.ndarray) -> Slip | None:
         return None
     rows = rows[np.argsort(values[rows], kind="stable")]
     ordered = values[rows].astype(np.float64)
-    for at, nearest, others in ((-1, -2, ordered[:-1]), (0, 1, ordered[1:])):
-        spread = others[-1] - others[0]
-        if spread > 0 and abs(ordered[at] - ordered[nearest]) / _TIMES > spread:
-            return Slip(name, int(rows[at]) + 1, float(ordered[at]), float(others[0]), float(others[-1]))
+    for at in (-1, 0):
+        are_alike = ordered == ordered[at]
+        others = ordered[~are_alike]
+        if are_alike.sum() > _MOST_EQUAL or others[0] == others[-1]:
+            continue
+        if abs(ordered[at] - others[at]) / _TIMES > others[-1] - others[0]:
+            found = tuple(sorted((rows[are_alike] + 1).tolist()))
+            return Slip(name, found, float(ordered[at]), float(others[0]), float(others[-1]))
     return None

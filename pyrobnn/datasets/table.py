@@ -118,6 +118,7 @@ def load_table(
             *(f"{one.question} If so, {one.remedy}." for one in slips),
             *_numberings(table.inputs.columns),
             *_constants(columns),
+            *_equal(columns),
             *_gaps(columns, len(train) - len(fitted)),
             *_beyond(table.inputs.columns.iloc[held_out.numpy()], encoder),
         ),
@@ -277,6 +278,23 @@ def _constants(columns: "pd.DataFrame") -> list[str]:
     return [
         f"column {name!r}: {value} in all rows to train on, which teaches nothing: leave it out (--drop {quote(name)})"
         for name, value in said.items()
+    ]
+
+
+def _equal(columns: "pd.DataFrame") -> list[str]:
+    """Return a line for columns that are equal in these rows, and vary."""
+    import pandas as pd
+
+    alike: dict[bytes, list[str]] = {}
+    for name in columns:
+        if columns[name].nunique(dropna=False) > 1:
+            marks = pd.util.hash_pandas_object(columns[name], index=False)
+            alike.setdefault(marks.to_numpy().tobytes(), []).append(str(name))
+    return [
+        f"columns {', '.join(map(repr, names))}: the same in all rows to train on: keep one "
+        f"({' '.join(f'--drop {quote(name)}' for name in names[1:])})"
+        for names in alike.values()
+        if len(names) > 1
     ]
 
 

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Hashable, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -230,13 +230,14 @@ def _fit_record(posterior: Posterior | Mixture) -> dict[str, np.ndarray]:
 
 def _guide_params(
     posterior: Posterior | Mixture, monitored: Monitored
-) -> tuple[dict[str, np.ndarray], Mapping[str, list[str]]]:
+) -> tuple[dict[str, np.ndarray], dict[Hashable, Sequence[Hashable]]]:
     """Return mean and standard deviation of every site under each guide, (chain, *event), and their dimensions."""
     by_member = [built(member.guide).moments() for member in members_of(posterior)]
     moments = [of_guide for of_guide in by_member if of_guide is not None]
     if len(moments) < len(by_member):
         return {}, {}
-    params, dims = {}, {}
+    params: dict[str, np.ndarray] = {}
+    dims: dict[Hashable, Sequence[Hashable]] = {}
     for name in moments[0]:
         for index, kind in enumerate(("loc", "scale")):
             values = np.stack([of_guide[name][index].detach().cpu().numpy() for of_guide in moments])

@@ -83,7 +83,7 @@ class Mixture(AbstractPosterior):
         return len(self.members)
 
     @property
-    def bnn(self) -> BNN:
+    def bnn(self) -> BNN:  # type: ignore[override]  # of a mixture it is read only
         """The model of the first member."""
         return self.members[0].bnn
 
