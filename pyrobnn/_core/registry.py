@@ -45,6 +45,10 @@ class Registry:
         self._classes[snake_case(cls.__name__)] = cls
         return cls
 
+    def holds(self, value: Any) -> bool:
+        """Return whether a value is a setting of this kind."""
+        return type(value) in self._classes.values()
+
     @property
     def names(self) -> list[str]:
         """All registered names, sorted."""

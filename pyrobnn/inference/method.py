@@ -10,7 +10,7 @@ from pyro.nn import PyroModule
 
 from pyrobnn._core.errors import InputError, nearest, shown
 from pyrobnn._core.registry import Registry
-from pyrobnn._core.settings import in_short, snake_case
+from pyrobnn._core.settings import in_short
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
@@ -202,7 +202,7 @@ def checked_method(method: Any, data: Any) -> Any:
             f"Expected a method such as SVI(...), got {shown(method)}: pass inputs and targets as a pair: "
             "(model, (x, y), method)."
         )
-    if (name := snake_case(type(method).__name__)) in guides.names and isinstance(method, guides.get(name)):
+    if guides.holds(method):
         said = in_short(method)
         raise InputError(f"{said} is a guide, which a method trains: pass bnn.SVI(guide=bnn.guides.{said}).")
     if not isinstance(method, Method) or isinstance(method, type):
