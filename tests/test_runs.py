@@ -15,7 +15,7 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.metrics import score
 from pyrobnn.metrics.base import plus_minus
-from pyrobnn.runs.compared import Comparison, compare_runs
+from pyrobnn.runs.compared import Comparison, _too_few, compare_runs
 from pyrobnn.runs.predictions import predict_table, rounded
 from pyrobnn.runs.run import read_diagnosis, resume, run
 from pyrobnn.runs.run_folders import check_same_size
@@ -329,6 +329,7 @@ def test_runs_are_compared_on_the_same_examples(whole, longer):
     [
         ({"a": (-0.5, 0.125)}, "By log score b is better than a, by 4.0 standard errors."),
         ({"a": (-0.5, 0.125), "c": (-3.0, 1.0)}, "b is better than a and c, by 3.0 standard errors or more."),
+        ({"a": (-0.3, 0.125)}, "b is ahead of a, by 2.4 standard errors. This may be chance: 3 or more are clear."),
         ({"a": (-0.1, 0.125), "c": (-3.0, 1.0)}, "nothing tells b from a: less than 2 standard errors between them."),
         ({"a": (-0.1, 0.125), "c": (-3.0, 1.0)}, "between them. b is better than c, by 3.0 standard errors."),
         ({"a": (0.0, 0.0)}, "nothing tells b from a:"),
@@ -341,6 +342,29 @@ def test_a_sentence_says_which_run_is_better(differences, said):
         for name, (gap, error) in differences.items()
     }
     assert said in Comparison("b", {}, tables, {}, 10).verdict
+
+
+def test_runs_are_not_told_apart_by_fewer_than_ten_examples_of_other_classes():
+    names, table = ("no", "yes"), pd.DataFrame({"difference": [-0.5], "stderr": [0.125]}, index=["log_likelihood"])
+    few = [_too_few(torch.arange(200) < num, names) for num in (9, 10)]
+    said = [Comparison("b", {}, {"a": table}, {}, 200, one).verdict for one in few]
+    assert said[0].endswith("by 4.0 standard errors. This may be chance: 9 examples of other classes than 'no' are too few.")
+    assert said[1] == "By log score b is better than a, by 4.0 standard errors."
+
+
+def test_equally_good_runs_are_seldom_told_apart():
+    """Of 300 pairs that are equally good on new rows, with 5 % positives of 300, 0.2 % should be; 5 % by two errors."""
+    generator, told = np.random.default_rng(0), []
+    for _ in range(300):
+        z = 1.3 * generator.normal(size=300) - 3.7
+        y = generator.random(300) < 1 / (1 + np.exp(-z))
+        probs = 1 / (1 + np.exp(-z - 0.4 * generator.normal(size=(2, 300))))
+        first, second = np.where(y, np.log(probs), np.log1p(-probs))
+        gap, error = (first - second).mean(), (first - second).std(ddof=1) / 300**0.5
+        table = pd.DataFrame({"difference": [-abs(gap)], "stderr": [error]}, index=["log_likelihood"])
+        told.append(Comparison("b", {}, {"a": table}, {}, 300, _too_few(torch.tensor(y), ())).verdict)
+    assert sum("is better" in one for one in told) <= 3
+    assert 6 <= sum("is ahead" in one for one in told) <= 27
 
 
 @pytest.mark.slow

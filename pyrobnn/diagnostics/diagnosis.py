@@ -21,7 +21,7 @@ from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.classes import never_predicted, ranks_better, rarest_class
 from pyrobnn.diagnostics.continuation import continuation_finding
-from pyrobnn.diagnostics.few_rows import of_few_rows
+from pyrobnn.diagnostics.few_rows import TOO_FEW, of_few_rows
 from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, LINEAR, NOTHING_HELD_OUT, Diagnosis, Finding
 from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.importance import importance_weights
@@ -57,8 +57,6 @@ _DRAWS_OF_STEPS = 100
 """Draws for targets with point masses, whose distribution function is slow."""
 _MOST_FOR_KHAT = 10_000
 _FEWEST_EXAMPLES = FOR_CALIBRATION
-_TOO_FEW = 10
-"""Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
 _HOLD_OUT = Remedy("hold rows out, `train, test = data.split(0.25)`")
 _OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: from these it learned too little")
 _USEFUL, _SHARE = 0.1, 0.2
@@ -208,7 +206,7 @@ def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
     if case.held_out is None:
         text = "No data were held out: nothing here tells how good predictions of new rows are."
         return [Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,), plain=NOTHING_HELD_OUT)], True
-    if len(y) < _TOO_FEW:
+    if len(y) < TOO_FEW:
         text = f"{_counted(len(y))} held out, too few to judge the predictions."
         return [_few(text, len(y) + len(train), "examples")], False
     if not case.has_classes:
@@ -218,12 +216,12 @@ def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
     classes = train.y.unique()
     counts = [int((y == label).sum()) for label in classes]
     rarest = min(range(len(counts)), key=counts.__getitem__)
-    if counts[rarest] >= _TOO_FEW:
+    if counts[rarest] >= TOO_FEW:
         return [], True
-    label, are_others_enough = int(classes[rarest]), len(y) - max(counts) >= _TOO_FEW
+    label, are_others_enough = int(classes[rarest]), len(y) - max(counts) >= TOO_FEW
     name, every = case.named(label), int((case.every_y == label).sum())
     end = f"too few to judge the predictions{' of this class' if are_others_enough else ''}."
-    if every >= _TOO_FEW:
+    if every >= TOO_FEW:
         where = f"among the {len(y)} of {len(case.every_y)} held out that were looked at"
         plain = f"too few examples of {name} were looked at to judge it"
         text = f"{_counted(counts[rarest])} of {name} {where}, {end}"
@@ -232,7 +230,7 @@ def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
     return [_few(text, every + int((train.y == label).sum()), f"examples of {name}")], are_others_enough
 
 
-def _few(text: str, total: int, of: str, least: int = _TOO_FEW) -> Finding:
+def _few(text: str, total: int, of: str, least: int = TOO_FEW) -> Finding:
     """Note that few of a number of examples were held out, and how to mend it."""
     plain = f"too few {of} were held out to judge it"
     return Finding(HELD_OUT, "note", text, remedies=(_more(total, of, least),), plain=plain)
@@ -254,7 +252,7 @@ def _some(data: Data, seed: int, *, has_labels: bool) -> tuple[X, Tensor]:
     most = _MOST_EXAMPLES
     if has_labels and data.y.ndim == 1:
         rarest = int(data.y.unique(return_counts=True)[1].min())
-        most = min(max(most, math.ceil(2 * _TOO_FEW / rarest * len(data))), _MOST_FOR_RARE)
+        most = min(max(most, math.ceil(2 * TOO_FEW / rarest * len(data))), _MOST_FOR_RARE)
     generator = torch.Generator().manual_seed(derive(seed, "examples"))
     rows = torch.randperm(len(data), generator=generator)[:most].sort().values
     return data.x[rows], data.y[rows]

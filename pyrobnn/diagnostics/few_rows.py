@@ -3,6 +3,8 @@
 from pyrobnn._core.counts import counted
 from pyrobnn.diagnostics.findings import FEW_ROWS, Finding
 
+TOO_FEW = 10
+"""Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
 _SHARE, _LEVEL, _CLOSE = 0.95, 0.05, 0.1
 
 

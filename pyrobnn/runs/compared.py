@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, printable
 from pyrobnn._core.settings import leaves
+from pyrobnn.diagnostics.few_rows import TOO_FEW
 from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.metrics.base import plus_minus
 from pyrobnn.posterior.prediction import Prediction
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 _INNER = "fit.method."
 _LEAST_P = 1e-4
 """The smallest p-value that is shown as a number."""
-_CLEAR = 2
-"""Standard errors of a difference from which on it counts."""
+_AHEAD, _CLEAR = 2, 3
+"""Standard errors of a difference from which on a run is ahead, and from which on it is better."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,6 +41,7 @@ class Comparison:
         differences: for each other run, the paired comparison with the best: a is the run and b the best.
         specs: settings in which the runs differ, dotted key to the value of each run.
         num_test: number of examples.
+        too_few: which examples of classes are too few to say that a run is better; empty if there are enough.
     """
 
     best: str
@@ -45,19 +49,29 @@ class Comparison:
     differences: dict[str, "DataFrame"]
     specs: dict[str, dict[str, Any]]
     num_test: int
+    too_few: str = ""
 
     @property
     def verdict(self) -> str:
-        """A sentence on whether the best run is better than the others by log score."""
+        """A sentence or more on whether the best run is better than the others by log score.
+
+        Of equally good runs the best of two is clearly better, by three standard errors, in at most 0.6 % of cases, and
+        the best of eight in 2 %, where ten examples or more are not of the most frequent class. Two standard errors
+        would be 5 % and 40 %.
+        """
         rows: dict[str, Any] = {name: table.loc["log_likelihood"] for name, table in self.differences.items()}
         apart = {name: _in_errors(row["difference"], row["stderr"]) for name, row in rows.items()}
-        near = [name for name, errors in apart.items() if errors < _CLEAR]
-        if near:
-            few = f"less than {_CLEAR} standard errors between them"
-            far = {name: errors for name, errors in apart.items() if name not in near}
-            also = f" {self.best} is better than {_by(far)}." if far else ""
-            return f"By log score nothing tells {self.best} from {' or '.join(near)}: {few}.{also}"
-        return f"By log score {self.best} is better than {_by(apart)}."
+        near = [name for name, errors in apart.items() if errors < _AHEAD]
+        far = {} if self.too_few else {name: errors for name, errors in apart.items() if errors >= _CLEAR}
+        ahead = {name: errors for name, errors in apart.items() if name not in (*near, *far)}
+        told = [
+            near and f"nothing tells {self.best} from {' or '.join(near)}: less than {_AHEAD} standard errors "
+            "between them.",
+            far and f"{self.best} is better than {_by(far)}.",
+            ahead and f"{self.best} is ahead of {_by(ahead)}. "
+            f"This may be chance: {self.too_few or f'{_CLEAR} or more are clear'}.",
+        ]
+        return f"By log score {' '.join(sentence for sentence in told if sentence)}"
 
     @property
     def tables(self) -> "Iterator[Table]":
@@ -126,7 +140,18 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
         {name: compare_scores(predictions[name], predictions[best], test.y) for name in others},
         _unlike({name: _settings_of(entry) for name, entry in prepared.items()}),
         len(test),
+        _too_few(test.y, prepared[names[0]].dataset.class_names) if predictions[best].is_classification and test.y.ndim == 1 else "",
     )
+
+
+def _too_few(labels: Tensor, class_names: Sequence[str]) -> str:
+    """Say which labels are too few, (N,): all but those of the most frequent class."""
+    kinds, counts = labels.unique(return_counts=True)
+    most = int(kinds[counts.argmax()])
+    few = len(labels) - int(counts.max())
+    if few >= TOO_FEW:
+        return ""
+    return f"{counted(few, 'example')} of other classes than {repr(class_names[most]) if class_names else most} are too few"
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
