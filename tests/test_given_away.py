@@ -19,7 +19,7 @@ RNG = np.random.default_rng
 
 def found(x, y, columns=None):
     x, y = torch.as_tensor(x), torch.as_tensor(y)
-    return [one.name for one in given_away(x, y, columns or {str(place): [place] for place in range(x.shape[1])})]
+    return [one.column for one in given_away(x, y, columns or {str(place): [place] for place in range(x.shape[1])})]
 
 
 def noise(num, width=3, seed=0):

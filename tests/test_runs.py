@@ -348,7 +348,9 @@ def test_runs_are_not_told_apart_by_fewer_than_ten_examples_of_other_classes():
     names, table = ("no", "yes"), pd.DataFrame({"difference": [-0.5], "stderr": [0.125]}, index=["log_likelihood"])
     few = [_too_few(torch.arange(200) < num, names) for num in (9, 10)]
     said = [Comparison("b", {}, {"a": table}, {}, 200, one).verdict for one in few]
-    assert said[0].endswith("by 4.0 standard errors. This may be chance: 9 examples of other classes than 'no' are too few.")
+    assert said[0].endswith(
+        "by 4.0 standard errors. This may be chance: 9 examples of other classes than 'no' are too few."
+    )
     assert said[1] == "By log score b is better than a, by 4.0 standard errors."
 
 

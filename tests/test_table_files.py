@@ -291,8 +291,8 @@ def test_a_column_that_numbers_the_rows_is_named(tmp_path):
     numbers = np.random.default_rng(0).permutation(ROWS) + 1001
     frame = pd.DataFrame({"my no": numbers, "a": np.arange(ROWS) / 7, "y": np.arange(ROWS) ** 2 % 17 / 3})
     (line,) = load_table(write(tmp_path / "t.csv", frame), "y").doubts
-    ends, option = f"1001 to {1000 + ROWS}", "--drop 'my no'"
-    assert line == f"column 'my no': numbers the rows, {ends}: leave it out if it only names them ({option})"
+    said = f"Column 'my no' has {ROWS} different whole numbers from 1001 to {1000 + ROWS}, none of them twice: "
+    assert line == said + "does it only name the rows? If so, leave it out: --drop 'my no'"
     assert not load_table(write(tmp_path / "t.csv", frame[["my no", "y"]]), "y").doubts
     frame.loc[3, "my no"] += 5000
     assert not load_table(write(tmp_path / "t.csv", frame), "y").doubts

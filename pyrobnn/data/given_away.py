@@ -1,12 +1,15 @@
 """Columns that give the target away: a copy of it, or what is written down only after it is known."""
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
+from pyrobnn.data.questions import Question
+
+GIVEN_AWAY = "given away"
+"""Name of the finding that a column alone gives the target almost exactly."""
 _ALMOST = 0.9999
 """Share of the variance, of targets or of their ranks, from which on a column says almost all."""
 _NEAR_ORDER = 0.99
@@ -21,21 +24,8 @@ _MOST_NUMBERS = 5_000_000
 _MOST_NAMED = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class GivenAway:
-    """A column that gives the target almost exactly, and how it does."""
-
-    name: str
-    how: str
-
-    @property
-    def question(self) -> str:
-        """A question to one who knows the column, without the remedy."""
-        return f"Column {self.name!r} alone gives the target almost exactly ({self.how}): is it known when you predict?"
-
-
-def given_away(x: Tensor, y: Tensor, columns: Mapping[str, Sequence[int]]) -> list[GivenAway]:
-    """Return up to three columns of inputs that give the target almost exactly, if there are others beside them.
+def given_away(x: Tensor, y: Tensor, columns: Mapping[str, Sequence[int]]) -> list[Question]:
+    """Ask about up to three columns of inputs that give the target almost exactly, if there are others beside them.
 
     For numbers a line through a column must explain 99.99 % of the variance of the targets and 99 % of that of their
     ranks, or ranks alone 99.99 %. For classes the column must tell all of them apart, as an ordered number or as a
@@ -61,7 +51,12 @@ def given_away(x: Tensor, y: Tensor, columns: Mapping[str, Sequence[int]]) -> li
     else:
         enough = counts.min() >= _FEWEST
         found = ((name, _of_classes(inputs, labels, places, orders)) for name, places in columns.items() if enough)
-    return [GivenAway(name, how) for name, how in found if how][:_MOST_NAMED]
+    return [_asked(name, how) for name, how in found if how][:_MOST_NAMED]
+
+
+def _asked(name: str, how: str) -> Question:
+    text = f"Column {name!r} alone gives the target almost exactly ({how}): is it known when you predict?"
+    return Question(GIVEN_AWAY, name, text, "If not, leave it out", "what is not known when you predict")
 
 
 def _of_numbers(x: np.ndarray, y: np.ndarray, places: Sequence[int]) -> str:

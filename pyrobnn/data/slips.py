@@ -1,8 +1,11 @@
 """A value far beyond all others of a column, once or twice, which may be a slip of a pen or of a sensor."""
 
-import dataclasses
-
 import numpy as np
+
+from pyrobnn.data.questions import Question
+
+SLIPS = "slips"
+"""Name of the finding that a single value lies far beyond all others of its column."""
 
 _TIMES = 1000
 """Ranges of all other values between a value and the nearest other one, from which on it is named."""
@@ -11,35 +14,8 @@ _MOST_EQUAL = 2
 """Equal values that may be one slip made twice; more are a code, such as that of what is missing."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Slip:
-    """A value far beyond all others, in rows counted from 1, and the ends of the others."""
-
-    name: str
-    rows: tuple[int, ...]
-    value: float
-    low: float
-    high: float
-
-    @property
-    def question(self) -> str:
-        """A question to one who knows the column, without the remedy."""
-        ends = f"{self.low:g} to {self.high:g}"
-        verb = "is" if len(self.rows) == 1 else "are"
-        return f"Column {self.name!r}: {self._where} {verb} {self.value:g}, the others are {ends}: is it a slip?"
-
-    @property
-    def remedy(self) -> str:
-        """What to do if it is one."""
-        return f"leave {self._where} out of the file, or mend {'its' if len(self.rows) == 1 else 'their'} {self.name!r}"
-
-    @property
-    def _where(self) -> str:
-        return f"row{'s' * (len(self.rows) > 1)} {' and '.join(map(str, self.rows))}"
-
-
-def slip_in(name: str, values: np.ndarray) -> Slip | None:
-    """Return the value that is further from all others than 1,000 times their range, if there is one; NaN are gaps.
+def slip_in(name: str, values: np.ndarray) -> Question | None:
+    """Ask about the value that is further from all others than 1,000 times their range, if there is one; NaN are gaps.
 
     It may be there twice.
 
@@ -62,6 +38,10 @@ def slip_in(name: str, values: np.ndarray) -> Slip | None:
         if are_alike.sum() > _MOST_EQUAL or others[0] == others[-1]:
             continue
         if abs(ordered[at] - others[at]) / _TIMES > others[-1] - others[0]:
-            found = tuple(sorted((rows[are_alike] + 1).tolist()))
-            return Slip(name, found, float(ordered[at]), float(others[0]), float(others[-1]))
+            numbers = sorted((rows[are_alike] + 1).tolist())
+            where = f"row{'s' * (len(numbers) > 1)} {' and '.join(map(str, numbers))}"
+            verb, its = ("is", "its") if len(numbers) == 1 else ("are", "their")
+            ends = f"{others[0]:g} to {others[-1]:g}"
+            text = f"Column {name!r}: {where} {verb} {ordered[at]:g}, the others are {ends}: is it a slip?"
+            return Question(SLIPS, name, text, f"If so, leave {where} out of the file, or mend {its} {name!r}")
     return None

@@ -20,6 +20,7 @@ from pyrobnn._core.tables import Table, read_inputs, read_table
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.row_numbers import names_of_rows
 from pyrobnn.data.slips import slip_in
 from pyrobnn.data.splits import same_marks, split_rows
 from pyrobnn.datasets._files import sha256
@@ -96,8 +97,10 @@ def load_table(
     kinds = {name: how["kind"] for name, how in table.inputs.how.items()}
     numbers = {name: table.inputs.columns[name].to_numpy() for name, kind in kinds.items() if kind == NUMBERS}
     numbers |= {target: table.target.values} if table.target.task == "regression" else {}
-    slips = tuple(slip for name, values in numbers.items() if (slip := slip_in(name, values)) is not None)
-    found = given_away(torch.from_numpy(x[fitted.numpy()]), y[fitted], columns_of(encoder))
+    slips = [slip_in(name, values) for name, values in numbers.items()]
+    named = [names_of_rows(name, numbers[name]) for name in kinds if name in numbers and len(kinds) > 1]
+    given = given_away(torch.from_numpy(x[fitted.numpy()]), y[fitted], columns_of(encoder))
+    questions = tuple(one for one in (*slips, *given, *named) if one is not None)
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target, donors=donors)
     lines = (f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how)
     columns = table.inputs.columns.iloc[train.numpy()]
@@ -114,9 +117,7 @@ def load_table(
         encoder,
         (*table.inputs.notes, *lines),
         (
-            *(f"{one.question} If not, leave it out: --drop {quote(one.name)}" for one in found),
-            *(f"{one.question} If so, {one.remedy}." for one in slips),
-            *_numberings(table.inputs.columns),
+            *(one.line for one in questions),
             *_constants(columns),
             *_equal(columns),
             *_gaps(columns, len(train) - len(fitted)),
@@ -124,7 +125,7 @@ def load_table(
         ),
         groups,
         test,
-        slips,
+        questions,
     )
 
 
@@ -257,17 +258,6 @@ def _outside(
 
 def _count(chosen: "pd.Series") -> str:
     return counted(int(chosen.sum()), "row")
-
-
-def _numberings(columns: "pd.DataFrame") -> list[str]:
-    """Return a line for each column of consecutive whole numbers, each once, which may only name the rows."""
-    lines = []
-    for name in map(str, columns if len(columns.columns) > 1 else ()):
-        values = columns[name]
-        if values.dtype.kind in "iuf" and values.nunique() == len(values) == values.max() - values.min() + 1:
-            option, ends = f"--drop {quote(name)}", f"{values.min():.0f} to {values.max():.0f}"
-            lines.append(f"column {name!r}: numbers the rows, {ends}: leave it out if it only names them ({option})")
-    return lines
 
 
 def _constants(columns: "pd.DataFrame") -> list[str]:

@@ -5,6 +5,9 @@ from typing import Literal
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.remedies import Remedy, Spelling, mended
+from pyrobnn.data.given_away import GIVEN_AWAY
+from pyrobnn.data.row_numbers import ROW_NUMBERS
+from pyrobnn.data.slips import SLIPS
 
 Kind = Literal["warning", "note", "fine"]
 HELD_OUT = "held-out data"
@@ -18,12 +21,6 @@ LINEAR = "linear model"
 """Name of the finding that a linear model is as good as the fit, or a little better."""
 CLASSES = "classes"
 """Name of the finding that a class is never predicted."""
-GIVEN_AWAY = "given away"
-"""Name of the finding that a column alone gives the target almost exactly; its text is a question."""
-ROW_NUMBERS = "row numbers"
-"""Name of the finding that a column numbers the rows."""
-SLIPS = "slips"
-"""Name of the finding that a single value lies far beyond all others of its column; its text is a question."""
 PLAIN = {
     "failed": "it fails on the data that it was trained on",
     "memorised": "it has memorised its training targets",

@@ -265,7 +265,7 @@ def tell_of_empty_classes(data: Any, posterior: Any) -> None:
 def tell_of_given_away(data: Data, columns: Mapping[str, Sequence[int]]) -> None:
     """Warn of columns of a table that give the target almost exactly; `columns` as in `given_away`."""
     for found in given_away(single(data.x, "A table"), data.y, columns):
-        warn_user(f"{found.question} If not, leave it out.", PoorFitWarning)
+        warn_user(f"{found.text} {found.answer}.", PoorFitWarning)
 
 
 def fit_svi(

@@ -65,10 +65,11 @@ class Comparison:
         far = {} if self.too_few else {name: errors for name, errors in apart.items() if errors >= _CLEAR}
         ahead = {name: errors for name, errors in apart.items() if name not in (*near, *far)}
         told = [
-            near and f"nothing tells {self.best} from {' or '.join(near)}: less than {_AHEAD} standard errors "
-            "between them.",
+            near
+            and f"nothing tells {self.best} from {' or '.join(near)}: less than {_AHEAD} standard errors between them.",
             far and f"{self.best} is better than {_by(far)}.",
-            ahead and f"{self.best} is ahead of {_by(ahead)}. "
+            ahead
+            and f"{self.best} is ahead of {_by(ahead)}. "
             f"This may be chance: {self.too_few or f'{_CLEAR} or more are clear'}.",
         ]
         return f"By log score {' '.join(sentence for sentence in told if sentence)}"
@@ -140,18 +141,23 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
         {name: compare_scores(predictions[name], predictions[best], test.y) for name in others},
         _unlike({name: _settings_of(entry) for name, entry in prepared.items()}),
         len(test),
-        _too_few(test.y, prepared[names[0]].dataset.class_names) if predictions[best].is_classification and test.y.ndim == 1 else "",
+        _too_few(test.y, prepared[names[0]].dataset.class_names)
+        if predictions[best].is_classification and test.y.ndim == 1
+        else "",
     )
 
 
 def _too_few(labels: Tensor, class_names: Sequence[str]) -> str:
-    """Say which labels are too few, (N,): all but those of the most frequent class."""
+    """Say which labels are too few, (N,): all but those of the most frequent class; nothing of several columns."""
+    if labels.ndim > 1:
+        return ""
     kinds, counts = labels.unique(return_counts=True)
     most = int(kinds[counts.argmax()])
     few = len(labels) - int(counts.max())
     if few >= TOO_FEW:
         return ""
-    return f"{counted(few, 'example')} of other classes than {repr(class_names[most]) if class_names else most} are too few"
+    name = repr(class_names[most]) if class_names else str(most)
+    return f"{counted(few, 'example')} of other classes than {name} are too few"
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:

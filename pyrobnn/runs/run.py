@@ -14,12 +14,10 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, new_file, new_folder
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.waiting import waiting
-from pyrobnn._torch.inputs import single
-from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.row_numbers import row_numbers
+from pyrobnn.data.questions import Question
 from pyrobnn.datasets.table import columns_of, first_days_of
-from pyrobnn.diagnostics.findings import GIVEN_AWAY, ROW_NUMBERS, SLIPS, Diagnosis, Finding
+from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.several.data_parallel import DataParallel
@@ -283,28 +281,17 @@ def _fit_all(
 
 
 def _asked(prepared: Prepared) -> list[Finding]:
-    """Return findings on columns of a table: slips, columns that give the target away, and those that number the rows.
+    """Return findings on columns of a table; the remedy leaves out all columns with the same question, if any."""
+    asked, dropped = prepared.dataset.questions, prepared.spec.data.drop
 
-    The remedy of each but slips leaves out all columns of its kind.
-    """
-    train, dataset, dropped = prepared.train, prepared.dataset, prepared.spec.data.drop
-    if dataset.encoder is None:
-        return []
-    columns = columns_of(dataset.encoder)
+    def remedy(one: Question) -> Remedy:
+        if not one.left_out:
+            return Remedy(one.answer.removeprefix("If so, "))
+        names = [other.column for other in asked if other.kind == one.kind]
+        words = f"leave out {one.left_out}, {', '.join(map(repr, names))}"
+        return Remedy(words, words, (f"data.drop={json.dumps([*dropped, *names])}",))
 
-    def without(names: list[str], which: str) -> tuple[Remedy]:
-        words = f"leave out {which}, {', '.join(map(repr, names))}"
-        return (Remedy(words, words, (f"data.drop={json.dumps([*dropped, *names])}",)),)
-
-    found = given_away(single(train.x, "A table"), train.y, columns)
-    remedies = without([one.name for one in found], "what is not known when you predict")
-    asked = [Finding(SLIPS, "note", slip.question, remedies=(Remedy(slip.remedy),)) for slip in dataset.slips]
-    asked += [Finding(GIVEN_AWAY, "note", one.question, remedies=remedies) for one in found]
-    dates = first_days_of(dataset.encoder)
-    names = [name for name in row_numbers(single(dataset.data.x, "A table"), columns) if name not in dates]
-    remedies = without(names, "what only names the rows")
-    text = "Column {!r} numbers the rows: does it only name them? New rows then lie beyond all that was learned."
-    return [*asked, *(Finding(ROW_NUMBERS, "note", text.format(name), remedies=remedies) for name in names)]
+    return [Finding(one.kind, "note", one.text, remedies=(remedy(one),)) for one in asked]
 
 
 def _baseline_scores(posterior: Posterior | Mixture, train: Data, test: Data) -> dict[str, dict[str, Score]]:
