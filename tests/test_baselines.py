@@ -336,6 +336,13 @@ def test_equal_numbers_are_never_a_lead(lead, kind, is_lead):
     assert found.plain.startswith("" if is_lead else "a linear model, which is simpler, predicts as well")
 
 
+def test_a_linear_model_in_front_is_preferred_where_nothing_is_shown_to_be_better_than_a_constant():
+    found = [verdict(gains(0.1, 1, 1.0, 40), gains(of_linear, 2, 1.0, 40)) for of_linear in (0.2, 0.08, -0.1)]
+    assert [one.kind for one in found] == ["note"] * 3
+    assert [one.is_better for one in found] == [False] * 3
+    assert [one.prefers_linear for one in found] == [True, False, False]
+
+
 def test_where_a_linear_model_finds_nothing_either_the_inputs_are_to_blame():
     assert verdict(gains(0.0, 1), gains(0.0, 2)).finds_nothing
     assert not verdict(gains(0.0, 1), gains(0.5, 2)).finds_nothing

@@ -708,6 +708,28 @@ def test_few_cases_of_a_rare_class_leave_the_use_of_a_fit_open():
     assert not ranks_better(class_prediction(0.9, 100), torch.ones(100), 1)
 
 
+def test_a_linear_model_that_is_as_good_comes_first_where_few_cases_leave_the_use_open():
+    """A network that is almost the true line, and as one of no hidden layer."""
+    _, train, test = rare_labels(1.3, 2)
+    weights = {
+        "0.weight": torch.tensor([[0.01]]),
+        "0.bias": torch.zeros(1),
+        "2.weight": torch.tensor([[0.0], [100.0]]),
+        "2.bias": torch.tensor([0.0, -3.3]),
+    }
+    model = bnn.BNN(bnn.MLP(1, [1], 2, activation="tanh"), likelihood="categorical", prior=bnn.priors.Normal(1.0))
+    x, y = torch.cat([train.x, test.x]), torch.cat([train.y, test.y])
+    posterior, train, test = true_fit(model, weights, x, y, 335)
+    found = bnn.diagnose(posterior, train, test, num_draws=50, class_names=("no", "yes"), **FEW)
+    assert found.verdict.startswith("Whether it is of use is open: 15 examples of class 'yes' held out are too few")
+    assert ". A linear model, which is simpler, predicts no worse on the mean. The most" in found.verdict
+    assert found.next_step.settings == ("net.hidden=[]",)
+    (note,) = (one for one in found.findings if one.name == "linear model")
+    assert note.text.count("Log score above a constant's") == 1
+    line = bnn.diagnose(*rare_labels(1.3, 2), num_draws=50, class_names=("no", "yes"), **FEW)
+    assert "linear model" not in [one.name for one in line.findings]
+
+
 def test_a_verdict_of_little_use_needs_the_power_to_see_a_gain(monkeypatch):
     """Gains of 0.07 ± 0.13 on 24 rows, and of 0.01 ± 0.02 on 200."""
     found = bnn.diagnose(*true_line(0.5, 24, 0), num_draws=50, **FEW)

@@ -298,10 +298,11 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
         why = "there is one training example" if len(case.train) < 2 else "its likelihood has latent variables"
         said = f"was not compared with a constant, as {why}"
         findings.append(Finding(BASELINE, "note", f"The fit {said}.", plain=f"it {said}", is_open=True))
-    elif verdict.kind == "note" and verdict.prefers_linear:
-        findings.append(linear_is_as_good(case.fit, verdict))
-    elif verdict.kind != "warning" and not verdict.is_better:
-        findings.append(_not_better(case, verdict))
+    elif verdict.kind == "note" and verdict.prefers_linear and verdict.is_better:
+        findings += linear_is_as_good(case.fit, verdict)
+    elif verdict.kind == "note" and not verdict.is_better:
+        found = _not_better(case, verdict)
+        findings += [found, *(linear_is_as_good(case.fit, verdict) if found.is_open else ())]
     else:
         tries = bad if verdict.kind == "warning" else ()
         findings.append(Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, tries, verdict.plain))

@@ -15,10 +15,16 @@ def of_bad_predictions(fit: Fitted, verdict: Verdict | None) -> tuple[Remedy, ..
     return (_NOTHING_FOUND, *tries) if verdict is not None and verdict.finds_nothing and is_sound else tries
 
 
-def linear_is_as_good(fit: Fitted, verdict: Verdict) -> Finding:
+def linear_is_as_good(fit: Fitted, verdict: Verdict) -> list[Finding]:
     """Note that a linear model is as good or better, unless the fit is one."""
+    if not verdict.prefers_linear or (fit.is_linear and not verdict.is_better):
+        return []
     if fit.is_linear:
         same = "it is a linear model, and predicts about as well as one with a ridge penalty"
         text = f"The network has no hidden layer: {same}. {verdict.numbers}"
-        return Finding(BASELINE, "fine", text)
-    return Finding(LINEAR, "note", verdict.text, remedies=open_to(fit, [without_hidden]), plain=verdict.plain)
+        return [Finding(BASELINE, "fine", text)]
+    text, plain = verdict.text, verdict.plain
+    if not verdict.is_better:
+        plain = "a linear model, which is simpler, predicts no worse on the mean"
+        text = f"{plain[:1].upper()}{plain[1:]}: keep it unless more data tell them apart. {verdict.numbers}"
+    return [Finding(LINEAR, "note", text, remedies=open_to(fit, [without_hidden]), plain=plain)]

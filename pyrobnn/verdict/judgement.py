@@ -33,7 +33,8 @@ class Verdict:
         plain: the same as a clause without numbers, for one who does not know log scores; empty if all is fine.
         p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
         is_better: whether the fit scores more than a constant, also on training examples.
-        prefers_linear: whether a linear model is as good or better, and the fit is better than the constant.
+        prefers_linear: whether a linear model is as good or better, on the mean where neither is shown to be better than
+            the constant.
         finds_nothing: whether neither the fit nor a linear model is better than the constant, for a warning.
         numbers: the last sentence of the text.
         most: the gain over the constant, in nats an example, that may be true: two standard errors above the mean.
@@ -234,5 +235,7 @@ def _otherwise(scored: _Scored) -> Verdict:
     else:
         text = "Nothing shows that the fit predicts better than a constant."
         plain = "nothing shows that it predicts better than a constant, which ignores the inputs"
-    most = scored.gain.mean + 2 * scored.gain.stderr
-    return Verdict("note", f"{text} {scored.numbers}", is_better=scored.is_better, plain=plain, most=most)
+    most, over = scored.gain.mean + 2 * scored.gain.stderr, scored.over_linear
+    prefers = over is not None and scored.of_linear.mean > 0 and over.mean < _LEAD and not scored.is_better
+    text = f"{text} {scored.numbers}"
+    return Verdict("note", text, None, scored.is_better, plain, prefers, numbers=scored.numbers, most=most)
