@@ -43,7 +43,7 @@ def test_a_value_is_named_from_a_thousand_ranges_of_the_others_on(sign):
     twice = slip_in("a", np.append(values, sign * 2003.0))
     assert twice is not None
     assert f"rows 8 and 21 are {sign * 2003}, the others are " in twice.text
-    assert "leave rows 8 and 21 out of the file, or mend their 'a'" in twice.remedy
+    assert "leave rows 8 and 21 out of the file, or mend their 'a'" in twice.answer
     assert slip_in("a", np.append(values, [sign * 2003.0] * 2)) is None  # a code
 
 

@@ -34,7 +34,7 @@ from pyrobnn.diagnostics.predictive_checks import (
     ranking_finding,
     statistics_of,
 )
-from pyrobnn.diagnostics.simpler import linear_is_as_good, of_bad_predictions
+from pyrobnn.diagnostics.simpler import linear_is_as_good, of_bad_predictions, of_missed_function
 from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
@@ -88,7 +88,7 @@ def diagnose(
       than the fit expects, and do errors grow with the prediction, or depend on an input, more than it says (see
       `predictive_checks` and `inputs`);
     - baselines: does a constant predict as well, or a linear model better (`pyrobnn.verdict.judgement`), and has the
-      fit memorised its targets;
+      fit memorised its targets, or missed what a Gaussian process finds;
     - uncertainty: does it rank errors worse than chance, does the uncertainty of the weights reach the predictions, and
       is the mean of counts made up by a few draws;
     - layers: has the guide gone back to the prior at some weights.
@@ -294,6 +294,7 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
     memorised = None if is_good else memorised_targets(case.fit.posterior, case.train, case.baselines, case.held_out)
     bad = of_bad_predictions(case.fit, verdict)
     findings = [] if memorised is None else [Finding("memorised", "warning", memorised, remedies=bad)]
+    findings += of_missed_function(case.fit, case.train, case.prediction.num_draws)
     if verdict is None:
         why = "there is one training example" if len(case.train) < 2 else "its likelihood has latent variables"
         said = f"was not compared with a constant, as {why}"

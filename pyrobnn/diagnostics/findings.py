@@ -24,6 +24,7 @@ CLASSES = "classes"
 PLAIN = {
     "failed": "it fails on the data that it was trained on",
     "memorised": "it has memorised its training targets",
+    "missed": "it has missed what the inputs say",
     "length": "training was cut short",
     "elbo": "training has not converged",
     "chains": "the Markov chains do not agree",

@@ -1,10 +1,20 @@
 """What follows where simpler models are as good as a fit."""
 
 from pyrobnn._core.remedies import Remedy
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import BASELINE, LINEAR, Finding
 from pyrobnn.verdict.judgement import Verdict
-from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, measured_noise, open_to, without_hidden
+from pyrobnn.verdict.missed import missed_function
+from pyrobnn.verdict.remedies import (
+    OF_BAD_PREDICTIONS,
+    OF_MISSED_FUNCTION,
+    Fitted,
+    measured_noise,
+    open_to,
+    without_hidden,
+)
 
+_MOST_ROWS = 500
 _NOTHING_FOUND = Remedy("look for other inputs: neither this network nor a linear model finds anything in these")
 
 
@@ -13,6 +23,12 @@ def of_bad_predictions(fit: Fitted, verdict: Verdict | None) -> tuple[Remedy, ..
     tries = open_to(fit, OF_BAD_PREDICTIONS)
     is_sound = not fit.lengths and measured_noise(fit) is None
     return (_NOTHING_FOUND, *tries) if verdict is not None and verdict.finds_nothing and is_sound else tries
+
+
+def of_missed_function(fit: Fitted, train: Data, num_draws: int) -> list[Finding]:
+    """Warn of a fit whose training errors are larger than a Gaussian process makes on rows left out."""
+    text = missed_function(fit.posterior, train, num_draws=num_draws, most_rows=_MOST_ROWS)
+    return [] if text is None else [Finding("missed", "warning", text, remedies=open_to(fit, OF_MISSED_FUNCTION))]
 
 
 def linear_is_as_good(fit: Fitted, verdict: Verdict) -> list[Finding]:

@@ -28,7 +28,8 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.judgement import NO_BETTER, Basis, Verdict, judge
 from pyrobnn.verdict.left_out import memorised_targets
-from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, longer, measured_noise, open_to
+from pyrobnn.verdict.missed import missed_function
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, longer, measured_noise, open_to
 
 SEE = "See docs/how-to/warnings.md."
 """Where the warnings at the end of a fit are explained."""
@@ -68,7 +69,8 @@ def tell(
 def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool = False) -> str | None:
     """Report a fit that predicts no better than a constant or a linear model, misses its targets, or was cut short.
 
-    Targets are missed if they were memorised, or lie further off than a known noise lets them.
+    Targets are missed if they were memorised, or lie further off than a known noise lets them, or than from a Gaussian
+    process that is fitted to the other rows.
 
     It uses up to 500 examples of the validation data, or of the training data. Data in files and loaders are skipped.
 
@@ -125,7 +127,10 @@ def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None
     if memorised is not None:
         return mended(memorised, tries)
     beyond = _beyond_noise(posterior, data, rows, draws) if held_out is None else None
-    return _cut_short(posterior) if beyond is None else mended(beyond, tries)
+    if beyond is not None:
+        return mended(beyond, tries)
+    missed = missed_function(posterior, data, num_draws=draws, most_rows=rows)
+    return _cut_short(posterior) if missed is None else mended(missed, open_to(Fitted(posterior), OF_MISSED_FUNCTION))
 
 
 def _beyond_noise(posterior: Posterior | Mixture, data: Data, most_rows: int, num_draws: int) -> str | None:

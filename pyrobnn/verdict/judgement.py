@@ -33,8 +33,8 @@ class Verdict:
         plain: the same as a clause without numbers, for one who does not know log scores; empty if all is fine.
         p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
         is_better: whether the fit scores more than a constant, also on training examples.
-        prefers_linear: whether a linear model is as good or better, on the mean where neither is shown to be better than
-            the constant.
+        prefers_linear: whether a linear model is as good or better, on the mean where the fit is not shown to be better
+            than the constant.
         finds_nothing: whether neither the fit nor a linear model is better than the constant, for a warning.
         numbers: the last sentence of the text.
         most: the gain over the constant, in nats an example, that may be true: two standard errors above the mean.

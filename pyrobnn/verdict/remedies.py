@@ -275,9 +275,17 @@ def without_hidden(fit: Fitted) -> Remedy | None:
 def tuned_prior(fit: Fitted) -> Remedy | None:
     """Return a prior that is measured, for a fit that has not measured it."""
     is_measured = any(member.record.evidence is not None for member in members_of(fit.posterior))
-    if is_measured or fit.types & {"marginal_likelihood", "evidence_framework"}:
+    if is_measured or fit.types & _OF_MODES:
         return None
     return Remedy("tune the prior, `bnn.MarginalLikelihood()`", "tune the prior", ("fit.type=marginal_likelihood",))
+
+
+def around_modes(fit: Fitted) -> Remedy | None:
+    """Return prior and noise by the marginal likelihood, in place of bounds and dropout, for Gaussian noise."""
+    if fit.types & _OF_MODES or fit.has_chains or fit.likelihood != "gaussian" or fit.noise == "heteroscedastic":
+        return None
+    words = "fit by the marginal likelihood"
+    return Remedy(f"{words}, `bnn.MarginalLikelihood()`", words, ("fit.type=marginal_likelihood",))
 
 
 def sampled(fit: Fitted) -> Remedy | None:
@@ -289,3 +297,5 @@ def sampled(fit: Fitted) -> Remedy | None:
 
 OF_BAD_PREDICTIONS: tuple[Try, ...] = (measured_noise, smaller, tuned_prior, sampled)
 """What to try where a fit predicts no better than a constant, or worse than a linear model, or has memorised."""
+OF_MISSED_FUNCTION: tuple[Try, ...] = (longer, around_modes, larger, sampled)
+"""What to try where a fit is too smooth for its targets."""
