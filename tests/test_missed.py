@@ -15,30 +15,6 @@ def waves(num, seed, noise=0.1):
     return x, torch.sin(2 * x[:, 0]) + x[:, 1] + noise * torch.randn(num, generator=g, dtype=torch.float64)
 
 
-def test_rows_left_out_are_those_of_a_process_fitted_without_them():
-    """For a length scale and a noise of the grid, which the function chose: solved again for each row."""
-    x, y = waves(25, 0)
-    x, y = standardised(x), standardised(y)
-    errors, residuals = left_out(x, y)
-    squared = torch.cdist(x, x).square()
-    usual = squared[squared > 0].median()
-    ways = []
-    for length in (0.125, 0.5, 2.0, 8.0):
-        kernel = (-squared / (2 * length * usual)).exp()
-        for noise in (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0):
-            found = []
-            for row in range(len(y)):
-                rest = torch.arange(len(y)) != row
-                gain = torch.linalg.solve(
-                    kernel[rest][:, rest] + noise * torch.eye(24, dtype=x.dtype), kernel[rest, row]
-                )
-                spread = 1 + noise - gain @ kernel[rest, row]
-                found.append((y[row] - gain @ y[rest], (y[row] - gain @ y[rest]) / spread.sqrt()))
-            ways.append(torch.tensor(found))
-    best = min(ways, key=lambda way: float(way[:, 0].abs().mean()))
-    assert torch.allclose(torch.stack([errors, residuals], 1), best, atol=1e-8)
-
-
 def fit_of(weight, x, y):
     """A point at a line through the second input, of this slope in standard units."""
     model = bnn.BNN(bnn.MLP(2, [], 1), likelihood=bnn.likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(1.0))

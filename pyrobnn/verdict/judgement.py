@@ -235,7 +235,7 @@ def _otherwise(scored: _Scored) -> Verdict:
     else:
         text = "Nothing shows that the fit predicts better than a constant."
         plain = "nothing shows that it predicts better than a constant, which ignores the inputs"
-    most, over = scored.gain.mean + 2 * scored.gain.stderr, scored.over_linear
-    prefers = over is not None and scored.of_linear.mean > 0 and over.mean < _LEAD and not scored.is_better
+    most, of, over = scored.gain.mean + 2 * scored.gain.stderr, scored.of_linear, scored.over_linear
+    prefers = not scored.is_better and of is not None and over is not None and of.mean > 0 and over.mean < _LEAD
     text = f"{text} {scored.numbers}"
     return Verdict("note", text, None, scored.is_better, plain, prefers, numbers=scored.numbers, most=most)
