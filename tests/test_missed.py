@@ -47,6 +47,14 @@ def test_copies_do_not_tell_the_process_the_target():
     assert missed_function(fit_of(0.0, x, y), data, num_draws=2, most_rows=500) is None
 
 
+def test_diagnose_warns_of_it_where_no_other_check_of_the_predictions_does():
+    (x, y), test = waves(60, 0), waves(60, 1)
+    for slope, is_missed in ((0.9, True), (0.0, False)):
+        fit = fit_of(slope, x, y)
+        found = bnn.diagnose(fit, (x, y), test, num_draws=20)
+        assert ("missed" in found.names) == is_missed != ("baseline" in found.names)
+
+
 @pytest.mark.parametrize("what", ["weights", "counts", "columns"])
 def test_nothing_is_said_of_other_targets(what):
     x, y = waves(60, 0)

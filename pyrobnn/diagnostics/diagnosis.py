@@ -294,7 +294,8 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
     memorised = None if is_good else memorised_targets(case.fit.posterior, case.train, case.baselines, case.held_out)
     bad = of_bad_predictions(case.fit, verdict)
     findings = [] if memorised is None else [Finding("memorised", "warning", memorised, remedies=bad)]
-    findings += of_missed_function(case.fit, case.train, case.prediction.num_draws)
+    if not findings and (verdict is None or verdict.kind != "warning"):
+        findings += of_missed_function(case.fit, case.train, case.prediction.num_draws)
     if verdict is None:
         why = "there is one training example" if len(case.train) < 2 else "its likelihood has latent variables"
         said = f"was not compared with a constant, as {why}"
