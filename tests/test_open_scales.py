@@ -15,6 +15,7 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
+from pyrobnn.inference import defaults
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.open_scales import Measured, measured
@@ -362,14 +363,62 @@ def test_small_data_get_the_evidence_framework_alone():
     assert out_of_time.record.automatic.candidates
 
 
-def test_steps_of_candidates_follow_from_sizes_alone():
-    """Small networks may take all steps, large ones as many as are predicted to end within a minute, at least 1,000."""
-    most = []
+def test_steps_follow_from_sizes_alone():
+    """Candidates may take more steps of small networks in a minute; members of an ensemble come after their steps."""
+    most, ensembles = [], []
     for hidden in ([10], [600, 600], [3000, 3000]):
         model, data = bnn.BNN(bnn.MLP(3, hidden, 1)), bnn.Data(np.zeros((400, 3)), np.arange(400.0))
-        most.append(automatic._most_steps(model, make_source(data, model, None, seed=0)))
-    assert most[0] == 150_000
-    assert most[0] > most[1] > most[2] >= 1000
+        source = make_source(data, model, None, seed=0)
+        most.append(automatic._steps_in(60.0, model, source, 400))
+        ensembles.append(automatic.of_long_steps(model, source))
+    assert most[0] > 150_000
+    assert most[0] > most[1] > most[2]
+    assert [(one.members, one.method.steps) for one in (ensembles[0], ensembles[-1])] == [(5, 2000), (1, 800)]
+    many = bnn.Data(np.zeros((32_000, 3)), np.zeros(32_000))
+    assert automatic.of_long_steps(model, make_source(many, model, None, seed=0)).method.steps == 3_000  # three passes
+
+
+class Filters(nn.Module):
+    """Two layers of filters for images, and a logit for each of two classes."""
+
+    def __init__(self, filters=4):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, filters, 3, padding=1), nn.Conv2d(filters, filters, 3, padding=1)
+        self.last = nn.Linear(filters, 2)
+
+    def forward(self, x):
+        return self.last(self.second(self.first(x).relu()).relu().amax((-2, -1)))
+
+
+def test_a_network_of_long_steps_gets_a_short_ensemble_alone(monkeypatch, capsys):
+    """A prior that was given counts in full, and an open one less; `max_seconds` ends the steps."""
+    rng = np.random.default_rng(0)
+    y = torch.tensor(rng.integers(2, size=150))
+    x = torch.tensor(rng.normal(size=(150, 1, 8, 8)), dtype=torch.float32)
+    x[y == 1] += 1.0
+    data = bnn.Data(x[:120], y[:120])
+    models = [bnn.BNN(Filters, prior=prior, likelihood="categorical") for prior in ("normal", bnn.priors.Normal(0.5))]
+    methods = [automatic.of_long_steps(model, make_source(data, model, None, seed=0)) for model in models]
+    assert [method.method.temperature for method in methods] == [defaults.TEMPERATURE_OF_MODES, 1.0]
+    for size, filters in ((8, 4), (28, 16)):
+        images = bnn.Data(torch.zeros(500, 1, size, size), torch.arange(500) % 2)
+        model = bnn.BNN(lambda filters=filters: Filters(filters), likelihood="categorical")
+        steps = automatic._steps_in(defaults.CANDIDATE_SECONDS, model, make_source(images, model, None, seed=0), 500)
+        assert (steps < defaults.FEWEST_COMPARED_STEPS) == (size == 28)
+    monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
+    monkeypatch.setattr(defaults, "FEWEST_COMPARED_STEPS", 10**9)
+    monkeypatch.setattr(defaults, "FEWEST_LONG_STEPS", 60)
+    monkeypatch.setattr(defaults, "MOST_LONG_STEPS", 60)
+    found = bnn.fit(models[0], data, seed=0)
+    record = found.record.automatic
+    assert (record.chosen, record.candidates, found.record.evidence) == ("ensemble", [], None)
+    assert "ensemble was taken: no other method is compared where steps are long" in capsys.readouterr().err
+    assert len(found) == 5
+    assert all(len(member.history) == 60 for member in found.members)
+    chance = float(np.log(0.5))
+    assert float(found.predict(x[120:]).log_prob(y[120:]).mean()) > chance + 0.2
+    cut = bnn.fit(models[0], data, bnn.Automatic(max_seconds=1e-9), seed=0, progress=False)
+    assert cut.record.num_steps == 50
 
 
 def test_without_a_method_data_must_be_in_memory():

@@ -73,8 +73,8 @@ def fit(
 ) -> Any:
     """Infer the posterior of a model's weights.
 
-    Without a method, `fit(bnn, data, seed=0)` tries several and keeps the one that predicts held-out examples best
-    (`Automatic`).
+    Without a method, `fit(bnn, data, seed=0)` takes one by the sizes of network and data, or tries several and keeps
+    the one that predicts held-out examples best (`Automatic`).
 
     Scales named "tuned", the default for priors and noise, are measured first if the length of the fit is open: no
     `steps` and `epochs`, or chains. Modes are found from several starts, with the scales that make the data most

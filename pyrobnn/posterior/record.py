@@ -154,7 +154,7 @@ class AutomaticRecord:
 
     Attributes:
         method: the settings of `Automatic`.
-        candidates: the methods that were compared, in this order; none on small data.
+        candidates: the methods that were compared, in this order; none on small data, or where steps are long.
         chosen: the name of the method that was fitted to all data.
     """
 
@@ -165,7 +165,8 @@ class AutomaticRecord:
     def __str__(self) -> str:
         """Return a sentence: the winner and the others, the best first, with their scores."""
         if not self.candidates:
-            return f"{self.chosen} was taken: no other method is compared on small data"
+            when = "on small data" if self.chosen == "evidence_framework" else "where steps are long"
+            return f"{self.chosen} was taken: no other method is compared {when}"
         ranked = sorted(self.candidates, key=lambda one: (one.name != self.chosen, -one.log_score))
         first, *others = map(str, ranked)
         before = f", before {' and '.join(others)}" if others else ""

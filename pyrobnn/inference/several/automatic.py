@@ -47,10 +47,11 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     """Try methods suited to the sizes of network and data, and keep the best on held-out examples.
 
     Small data under open normal priors get the evidence framework at once, as in the estimators, in a tenth of the time
-    of a comparison. Else candidates are a Laplace approximation, a mean-field guide, chains by
-    NUTS for few weights and examples, and an anchored ensemble for many. Each is fitted to a part of the data, under
-    scales measured on that part, and scored on the rest. The best is fitted to all data. ELBOs are not compared, since
-    a collapsed guide may have the highest.
+    of a comparison. Networks whose steps are long, such as those with convolutions, get a short ensemble at once, of as
+    many members and steps as take about half a minute. Else candidates are a Laplace approximation, a mean-field guide,
+    chains by NUTS for few weights and examples, and an anchored ensemble for many. Each is fitted to a part of the
+    data, under scales measured on that part, and scored on the rest. The best is fitted to all data. ELBOs are not
+    compared, since a collapsed guide may have the highest.
 
     The step limit of a candidate follows from the operations of a step. So the same call gives the same result, however
     busy the machine is, unless `max_seconds` is given.
@@ -96,9 +97,13 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         run = dataclasses.replace(run, callbacks=[])
         if (alone := self._by_evidence(bnn, data, source, run)) is not None:
             return alone
+        most_steps = _steps_in(defaults.CANDIDATE_SECONDS, bnn, source, source.batch_size(None))
+        if most_steps < defaults.FEWEST_COMPARED_STEPS:
+            record = AutomaticRecord(to_dict(self), [], "ensemble")
+            return self._fitted(of_long_steps(bnn, source), record, Measured(bnn), data, run)
         parts = _splits(data, derive(run.seed, "folds"))
         models = [self._measured(bnn, train, run, 0.25) for train, _ in parts]
-        methods = candidates(bnn, _size(data), _most_steps(bnn, source))
+        methods = candidates(bnn, _size(data), min(SVI().max_steps, most_steps))
         if not all(map(_is_closed, models)):
             methods.pop("nuts", None)  # it draws from priors, and optimises nothing
         weights = None if data.weights is None else torch.cat([rest.tensors[2] for _, rest in parts]).cpu()
@@ -118,15 +123,20 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         is_finite = any(math.isfinite(tried[index].log_score) for index in able)
         best = _best([scores[index] for index in able], weights) if is_finite or not is_over else 0
         chosen = tried[able[best]].name
-        record = AutomaticRecord(to_dict(self), tried, chosen)
+        return self._fitted(methods[chosen], AutomaticRecord(to_dict(self), tried, chosen), whole, data, run)
+
+    def _fitted(
+        self, method: Any, record: AutomaticRecord, model: Measured, data: Data, run: Run
+    ) -> Posterior | Mixture:
+        """Return the posterior of all data by the chosen method, after a line that says which it is."""
         if run.progress:
             tqdm.write(str(record), file=sys.stderr)
         try:
-            posterior = _run(methods[chosen], whole, data, self._ending_at(self._share(1.0, run), methods[chosen], run))
+            posterior = _run(method, model, data, self._ending_at(self._share(1.0, run), method, run))
         except Interrupted as interrupt:
             (so_far,) = interrupt.posteriors
-            raise Interrupted(self, [_noted(so_far, record, whole, run)]) from None
-        return _noted(posterior, record, whole, run)
+            raise Interrupted(self, [_noted(so_far, record, model, run)]) from None
+        return _noted(posterior, record, model, run)
 
     def _by_evidence(self, bnn: BNN, data: Data, source: Source, run: Run) -> Posterior | Mixture | None:
         """Return the posterior by the evidence framework; None if it does not suit model and data, or has no time."""
@@ -248,16 +258,36 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
     if size * num_data <= defaults.MOST_SAMPLED:
         methods["nuts"] = NUTS(num_draws=300, warmup=300, num_chains=2)
     else:
-        steps = max(defaults.FEWEST_CANDIDATE_STEPS, max_steps // Ensemble.members)
-        methods["ensemble"] = Ensemble(SVI(guide="map", max_steps=steps), anchored=True)
+        methods["ensemble"] = Ensemble(SVI(guide="map", max_steps=max_steps // Ensemble.members), anchored=True)
     return methods
 
 
-def _most_steps(bnn: BNN, source: Source) -> int:
-    """Return the predicted number of captured steps in `defaults.CANDIDATE_SECONDS`, by their gradients."""
-    work = work_of_gradient(bnn, source, source.batch_size(None))
-    step = work.cost(1, "cpu").captured - work.cost(0, "cpu").captured
-    return max(defaults.FEWEST_CANDIDATE_STEPS, min(SVI().max_steps, int(defaults.CANDIDATE_SECONDS / step)))
+def of_long_steps(bnn: BNN, source: Source) -> Ensemble:
+    """Return the method for networks whose steps are long, which is not compared with others.
+
+    Scales are not measured, which takes long too: an open prior is "he", and the noise is trained. A mode under such a
+    prior is too smooth, so the prior counts less.
+    """
+    batch_size = source.batch_size(defaults.BATCH_OF_LONG_STEPS)
+    fewest = max(defaults.FEWEST_LONG_STEPS, defaults.FEWEST_EPOCHS * source.num_data // batch_size)
+    total = _steps_in(defaults.SECONDS_OF_LONG_STEPS, bnn, source, batch_size)
+    members = max(1, min(Ensemble.members, total // fewest))
+    is_open = any(as_prior(prior).has_open_scale for prior in prior_by_site(bnn).values())
+    member = SVI(
+        guide="map",
+        steps=max(fewest, min(defaults.MOST_LONG_STEPS, total // members)),
+        lr=0.005,
+        batch_size=batch_size,
+        schedule="cosine_annealing_lr",
+        temperature=defaults.TEMPERATURE_OF_MODES if is_open else 1.0,
+    )
+    return Ensemble(member, members=members)
+
+
+def _steps_in(seconds: float, bnn: BNN, source: Source, batch_size: int) -> int:
+    """Return the predicted number of captured steps in some seconds, by their gradients."""
+    work = work_of_gradient(bnn, source, batch_size)
+    return int(seconds / (work.cost(1, "cpu").captured - work.cost(0, "cpu").captured))
 
 
 def _size(data: Data) -> int:
