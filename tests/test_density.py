@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from typing import ClassVar
 
 import numpy as np
 import pyro.distributions as dist
@@ -200,29 +201,46 @@ def test_whole_numbers_are_scored_by_their_mass(scale):
     assert torch.allclose(judge.scores(Predicted(rates)), rates.log_prob(y)[0])
 
 
-@pytest.mark.slow
-def test_the_default_is_fitted_fully_once(monkeypatch):
-    """Of two ways the second is better in fewer rounds and fully: a shape that is better than both needs no more."""
-    fitted = []
+class Judge(density._Judge):
+    """Fits that are their parts, and scores that follow from the likelihood."""
 
-    class Judge(density._Judge):
-        def fit(self, parts, **_):
-            fitted.append(parts)
-            return parts
+    fitted: ClassVar[list] = []
 
-        def scores(self, posterior):
-            return torch.full((len(self.rest),), {"first": 0.0, "second": 1.0, "shape": 2.0}[posterior["likelihood"]])
+    def fit(self, parts, **_):
+        self.fitted.append(parts)
+        return parts
 
-        def clear_shape(self, *_):
-            return {"likelihood": "shape"}
+    def scores(self, posterior):
+        return torch.full((len(self.rest),), {"first": 0.0, "second": 1.0, "shape": 2.0}[posterior["likelihood"]])
 
+    def clear_shape(self, *_):
+        return {"likelihood": "shape"}
+
+
+def test_each_candidate_is_fitted_once(monkeypatch):
     monkeypatch.setattr(density, "_Judge", Judge)
-    monkeypatch.setattr(density, "shortened", lambda _: "short")
     monkeypatch.setattr(density, "complaint", lambda *_: None)
+    monkeypatch.setattr(Judge, "fitted", [])
     usual = [{"likelihood": name, "method": "full"} for name in ("first", "second")]
     data = bnn.Data(torch.arange(90.0)[:, None], torch.arange(90.0))
     assert density._better(data, usual, density._SHAPES, [], RUN).parts == {"likelihood": "shape"}
-    assert [each.get("method") for each in fitted] == ["short", "short", "full", "full", None]
+    assert Judge.fitted == [*usual, {"likelihood": "shape"}]
+
+
+@pytest.mark.parametrize(("kind", "setting", "bounded"), [("quick", "steps", 20), ("counts", "iterations", 2)])
+def test_steps_bound_the_fits_that_are_compared(kind, setting, bounded, monkeypatch):
+    """As they bound the last fit: 20 in all, or 2 in each of eight rounds and an end of two."""
+    methods = []
+
+    def noted(model, data, method, run):
+        methods.append(method)
+        raise StopIteration
+
+    monkeypatch.setattr(density, "fit_in_silence", noted)
+    x, y = table("normal", 450) if kind == "quick" else counts(0, 100)
+    with pytest.raises(StopIteration):
+        bnn.BNNRegressor(random_state=0, steps=20).fit(x, y)
+    assert [getattr(method, setting) for method in methods] == [bounded]
 
 
 def test_what_rows_held_out_say_of_the_fit_is_said_at_its_end(monkeypatch):

@@ -1,5 +1,6 @@
 """SciPy's L-BFGS on tensors: for functions without noise."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -116,9 +117,7 @@ def polish_in_place(slope: Callable[[], Tensor], tensors: Sequence[Tensor]) -> N
 @contextmanager
 def _one_blas_thread() -> Iterator[None]:
     """Run the block with one thread of the BLAS; threads that are let in meanwhile keep their setting."""
-    from threadpoolctl import ThreadpoolController
-
-    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+    libraries = _blas_libraries()
 
     def put(counts: list[int]) -> None:
         for library, count in zip(libraries, counts, strict=True):
@@ -127,6 +126,14 @@ def _one_blas_thread() -> Iterator[None]:
     with ONE_THREAD.changed(lambda: [library.num_threads for library in libraries], put):
         put([1] * len(libraries))
         yield
+
+
+@functools.cache
+def _blas_libraries() -> list[Any]:
+    """Return the libraries of SciPy, which is imported by now; to look for them takes milliseconds."""
+    from threadpoolctl import ThreadpoolController
+
+    return [*ThreadpoolController().select(user_api="blas").lib_controllers]
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:

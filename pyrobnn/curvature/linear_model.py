@@ -19,7 +19,9 @@ from pyrobnn.curvature.tracker import Tracker
 MOST_ENTRIES = 2**26
 """Entries of the Jacobian that are held, half a GiB in double precision."""
 _LEAST_OPEN = 1e-15
-_DRAWS = 512
+_DRAWS, _DRAWS_AT_ONCE = 512, 32
+_ROUNDING = 10 * torch.finfo(torch.float64).eps
+"""Added to the diagonal, as a share of its sum, where rounding has made an eigenvalue negative."""
 _GGN = GGN()
 
 
@@ -39,48 +41,51 @@ class LinearModel:
     def solve(self, precision: Tensor) -> "Solution":
         """Return the posterior under independent normal priors of given precision, (P,), around the mode.
 
-        With G = R^T J precision^(-1/2), a row per column of each example, all results follow from the eigenvalues of G
-        G^T, or from the singular values of G if it has more rows than columns.
+        With G = R^T J precision^(-1/2), a row per column of each example, all results follow from a triangular root of
+        I + G G^T, or of I + G^T G if G has more rows than columns.
 
         Raises:
             FloatingPointError: squares of derivatives that overflow.
         """
         scaled = self.jacobian * precision.rsqrt()
         rows = torch.einsum("nck,ncp->nkp", self.columns, scaled).flatten(0, 1)
-        if not bool(rows.square().sum().isfinite()):
+        gram = rows @ rows.T if len(rows) < len(precision) else rows.T @ rows
+        rounding = _ROUNDING * gram.trace()
+        gram.diagonal().add_(1)
+        root, failed = torch.linalg.cholesky_ex(gram)
+        if bool(failed):
+            gram.diagonal().add_(rounding)
+            root, failed = torch.linalg.cholesky_ex(gram)
+        if bool(failed) or not bool(rounding.isfinite()):
             raise FloatingPointError("Squares of the derivatives of the outputs overflow: look for extreme values.")
-        if rows.shape[0] < rows.shape[1]:
-            values, left = torch.linalg.eigh(rows @ rows.T)
-            values = values.clamp_min(0)
-            directions = left.T @ rows
-        else:
-            left, singular, right = torch.linalg.svd(rows, full_matrices=False)
-            values, directions = singular.square(), singular[:, None] * right
-        return Solution(scaled, self.columns, values, left.unflatten(0, self.columns.shape[::2]), directions)
+        return Solution(scaled, self.columns, rows, root)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """The posterior of a linear model: with G = U D, its precision is I + D^T D in units of the prior's deviations.
+    """The posterior of a linear model: its precision is I + G^T G in units of the prior's deviations.
 
     Attributes:
         scaled: derivatives of the outputs in these units, (N, C, P).
         columns: as in `LinearModel`.
-        values: squares of the singular values of G, (L,).
-        left: U, (N, K, L).
-        directions: D, (L, P).
+        rows: G, (N K, P).
+        root: the lower triangular root of I + G G^T, or of I + G^T G if that is smaller.
     """
 
     scaled: Tensor
     columns: Tensor
-    values: Tensor
-    left: Tensor
-    directions: Tensor
+    rows: Tensor
+    root: Tensor
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether G has fewer rows than columns."""
+        return self.rows.shape[0] < self.rows.shape[1]
 
     @property
     def log_det(self) -> Tensor:
         """Log det(precision of the posterior) - log det(precision of the prior), ()."""
-        return self.values.log1p().sum()
+        return 2 * self.root.diagonal().log().sum()
 
     @property
     def determined(self) -> Tensor:
@@ -88,21 +93,30 @@ class Solution:
 
         They add up to the number of well-determined weights (MacKay 1992, "Bayesian Interpolation", eq. 4.9).
         """
-        return (self.directions / (1 + self.values).sqrt()[:, None]).square().sum(0)
+        if self.is_wide:
+            return self._over_root(self.rows).square().sum(0)
+        return 1 - self._over_root(torch.eye(len(self.root)).to(self.root)).square().sum(0)
 
     @cached_property
     def covariance(self) -> Tensor:
         """Of the outputs of each example, (N, C, C): a sum of squares, so that it is exact however small it is."""
-        shrunk = torch.einsum("ncp,lp->ncl", self.scaled, self.directions) / (1 + self.values)
-        rest = self.scaled - shrunk @ self.directions
-        return rest @ rest.mT + shrunk @ shrunk.mT
+        scaled = self.scaled.flatten(0, 1)
+        if not self.is_wide:
+            halves = [self._over_root(scaled.T).T]
+        else:
+            shrunk = torch.cholesky_solve(self.rows @ scaled.T, self.root).T
+            halves = [scaled - shrunk @ self.rows, shrunk]
+        parts = [half.view(*self.scaled.shape[:2], -1) for half in halves]
+        return sum(part @ part.mT for part in parts)
 
     @cached_property
     def open(self) -> Tensor:
         """I - R^T covariance R, (N, K, K): the part of each target that the other examples leave open."""
-        eye = torch.eye(self.left.shape[1]).to(self.left)
-        missing = eye - self.left @ self.left.mT if self.left.flatten(0, 1).shape[0] > len(self.values) else 0 * eye
-        return missing + (self.left / (1 + self.values)) @ self.left.mT
+        num, _, width = self.columns.shape
+        if not self.is_wide:
+            return torch.eye(width).to(self.rows) - self.columns.mT @ self.covariance @ self.columns
+        places = torch.arange(num)
+        return torch.cholesky_inverse(self.root).view(num, width, num, width)[places, :, places]
 
     def leverage(self) -> Tensor:
         """Return the diagonal of R^T covariance R, (N, K): the share of each target in its information."""
@@ -121,12 +135,18 @@ class Solution:
         """
         steps = (torch.linalg.pinv(self.columns) @ score[..., None])[..., 0]
         linear = torch.einsum("ncp,p->nc", self.scaled, deviation)
-        targets = (self.columns.mT @ linear[..., None])[..., 0] + steps
-        coefficients = torch.einsum("nkl,nk->l", self.left, targets)
-        settled = targets - torch.einsum("nkl,l->nk", self.left, coefficients * self.values / (1 + self.values))
-        weights = (coefficients / (1 + self.values)) @ self.directions
-        moved = torch.einsum("ncp,p->nc", self.scaled, weights - deviation)
-        return f + moved, score + (self.columns @ (settled - steps)[..., None])[..., 0]
+        targets = ((self.columns.mT @ linear[..., None])[..., 0] + steps).reshape(-1, 1)
+        if self.is_wide:
+            settled = torch.cholesky_solve(targets, self.root)
+            weights = self.rows.T @ settled
+        else:
+            weights = torch.cholesky_solve(self.rows.T @ targets, self.root)
+            settled = targets - self.rows @ weights
+        moved = torch.einsum("ncp,p->nc", self.scaled, weights[:, 0] - deviation)
+        return f + moved, score + (self.columns @ (settled.view_as(steps) - steps)[..., None])[..., 0]
+
+    def _over_root(self, values: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(self.root, values, upper=False)
 
     def left_out(self, f: Tensor, score: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return mean (N, C) and covariance (N, C, C) of each example's outputs given all other examples.
@@ -207,8 +227,9 @@ def log_scores(point: Point, y: Tensor, mean: Tensor, covariance: Tensor, noise:
         law = torch.distributions.MultivariateNormal(mean, covariance + noise.square().diag())
         return law.log_prob(y.view(mean.shape).double())
     like = next(iter(point.weights.values()))
-    single = [point.likelihood(draw.to(like)).log_prob(y) for draw in normal_draws(mean, covariance, _DRAWS)]
-    return torch.stack(single).double().logsumexp(0) - math.log(_DRAWS)
+    draws = normal_draws(mean, covariance, _DRAWS).to(like).split(_DRAWS_AT_ONCE)
+    scores = torch.cat([point.likelihood(part).log_prob(y) for part in draws])
+    return scores.double().logsumexp(0) - math.log(_DRAWS)
 
 
 def normal_draws(mean: Tensor, covariance: Tensor, num_draws: int) -> Tensor:

@@ -237,7 +237,8 @@ class AbstractBNN(BaseEstimator):
         is_shown = self.verbose is None or (run.progress and not is_watched())  # bars of short parts print no lines
         with waiting(words, shown=is_shown, after=_PATIENCE):
             if reset and self.TASK == "regression" and self._is_open() and not learns_on:
-                compared = compare_densities(examples, parts, run, is_told=self.likelihood is not None)
+                is_told = self.likelihood is not None
+                compared = compare_densities(examples, parts, run, is_told=is_told, steps=self.steps)
                 parts = compared.parts
                 if compared.gain is not None and run.progress:
                     tqdm.write(f"Likelihood {parts['likelihood']!r}{compared.gain.reason}.", file=sys.stderr)

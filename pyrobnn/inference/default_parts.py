@@ -91,7 +91,7 @@ def parts_for(
     The network has one hidden layer of 50 units, ReLU for real targets of a wide table, else SiLU. Up to 100 rows of
     classes, 3,000 numbers in all, NUTS draws its weights under a wide normal prior; its scales are measured if inputs
     are not standardised. Otherwise, and for wide tables, the evidence framework tunes a normal prior and Gaussian
-    noise: up to 500 rows, 250 of two classes, 100 of more classes, and with a single start 2,000 under other noise.
+    noise: up to 500 rows, 1,000 of two classes, 100 of more classes, and with a single start 2,000 under other noise.
     For more rows, a non-normal prior, a guide other than Laplace, or settings of stochastic training, the parts come
     from `_trained_regression` and `_trained_classification`.
 

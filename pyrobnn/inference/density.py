@@ -16,7 +16,7 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import drawn_together, same_inputs
 from pyrobnn.inference import defaults
-from pyrobnn.inference.default_parts import Parts, is_skewed, make_model, parts_for, short_evidence, shortened
+from pyrobnn.inference.default_parts import Parts, bounded, is_skewed, make_model, parts_for, short_evidence, shortened
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.residuals import Residuals
@@ -95,17 +95,18 @@ class Compared:
     complaint: str | None = None
 
 
-def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = False) -> Compared:
+def compare_densities(
+    data: Data, default: Parts, run: Run, *, is_told: bool = False, steps: int | None = None
+) -> Compared:
     """Compare likelihoods, and the ways of fitting a default one, where nobody chose them.
 
     Fits to two thirds of the rows are scored on the last third. A log-normal, a Gaussian, and for outliers a Student-t
-    of one scale are fitted by their default parts, up to 500 rows first in fewer rounds; from 500 to 2,000 rows the
-    Gaussian also by one start of the evidence framework. Noise that varies along an input gets an ensemble of five
-    Laplace approximations, trained for as many steps as did best. The best of these becomes the default. Of the other
-    likelihoods quick point estimates are scored. If the best gains on the default's likelihood, both are fitted as they
-    would be in the end: an ensemble as above, and the default parts, first in fewer rounds, and fully if the ensemble
-    gains on that. A gain counts if it is above 0.02 nats a row and one standard error between defaults, and for a noise
-    that `Residuals` call for; else 2.3 and 2.4 for the best of two and three rivals (Bonferroni).
+    of one scale are fitted by their default parts; from 500 to 2,000 rows the Gaussian also by one start of the
+    evidence framework. Noise that varies along an input gets an ensemble of five Laplace approximations, trained for as
+    many steps as did best. The best of these becomes the default. Of the other likelihoods quick point estimates are
+    scored. If the best gains on the default's likelihood, both are fitted as they would be in the end. A gain counts if
+    it is above 0.02 nats a row and one standard error between defaults, and for a noise that `Residuals` call for; else
+    2.3 and 2.4 for the best of two and three rivals (Bonferroni).
 
     Args:
         data: the rows to train on. Only some are looked at: standardised, and without weights. Other likelihoods are
@@ -120,25 +121,26 @@ def compare_densities(data: Data, default: Parts, run: Run, *, is_told: bool = F
         run: the seed, the device and the engine.
         is_told: whether the likelihood was chosen, and only ways of fitting it are compared. One whose noise is an
             output gets the ensemble at once, with the steps that did best, from 30 rows on.
+        steps: bounds each fit as it bounds the last one (`bounded`); None for no bound.
     """
     if is_told and _is_output(default) and _is_plain(data) and len(data) >= _FEWEST_TOLD:
         with waiting("choosing the length of training on rows held out", shown=run.progress):
-            return _of_suitable_length(data, default, dataclasses.replace(run, progress=False))
+            return _of_suitable_length(data, default, dataclasses.replace(run, progress=False), steps)
     shapes = () if is_told else _rivals(data)
     usual = _usual(data, default, is_told=is_told)
     noises = [] if is_told else _noises(data, default, run)
     if not shapes and not noises and len(usual) == 1:
         return Compared(default)
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
-        return _better(data, usual, shapes, noises, dataclasses.replace(run, progress=False))
+        return _better(data, usual, shapes, noises, dataclasses.replace(run, progress=False), steps=steps)
 
 
-def _of_suitable_length(data: Data, default: Parts, run: Run) -> Compared:
+def _of_suitable_length(data: Data, default: Parts, run: Run, steps: int | None) -> Compared:
     """Return an ensemble for noise that is an output, trained for as many steps as did best on rows held out.
 
     The complaint is about the same rows as those that chose the steps, and so is slightly mild.
     """
-    judge = _Judge(*_two_thirds(data, run), run, by_mass=False)
+    judge = _Judge(*_two_thirds(data, run), run, by_mass=False, steps=steps)
     parts = judge.suitable(default)
     return judge.compared(parts, judge.fit(parts), None)
 
@@ -151,22 +153,20 @@ def _two_thirds(data: Data, run: Run) -> tuple[Data, Data]:
     return data[~is_held_out], data[is_held_out]
 
 
-def _better(data: Data, usual: list[Parts], shapes: tuple[Any, ...], noises: list[Parts], run: Run) -> Compared:
-    judge = _Judge(*_two_thirds(data, run), run, by_mass=data.y.ndim == 1 and _are_repeated_counts(data.y.double()))
-    usual = [*usual, *map(judge.suitable, noises)]
-    default, fitted, gain, is_full = judge.best(usual, in_fewer_rounds=len(data) <= _MOST_THOROUGH)
-    in_short = default | {"method": shortened(default["method"])}
+def _better(
+    data: Data, usual: list[Parts], shapes: tuple[Any, ...], noises: list[Parts], run: Run, *, steps: int | None = None
+) -> Compared:
+    are_counts = data.y.ndim == 1 and _are_repeated_counts(data.y.double())
+    judge = _Judge(*_two_thirds(data, run), run, by_mass=are_counts, steps=steps)
+    default, fitted, gain = judge.best([*usual, *map(judge.suitable, noises)])
     if (parts := judge.clear_shape(default["likelihood"], shapes)) is not None:
         ensemble = judge.fit(parts)
-        fitted = judge.fit(in_short) if fitted is None else fitted
+        fitted = judge.fit(default) if fitted is None else fitted
         gains = judge.scores(ensemble) - judge.scores(fitted)
-        if not is_full and _is_clear(gains, len(shapes)):
-            fitted = judge.fit(default)
-            gains = judge.scores(ensemble) - judge.scores(fitted)
         if _is_clear(gains, len(shapes)):
             return judge.compared(parts, ensemble, _mean(gains))
-    elif fitted is None and judge.by_mass:
-        fitted = judge.fit(in_short)
+    elif fitted is None and are_counts:
+        fitted = judge.fit(default | {"method": shortened(default["method"])})
     return Compared(default, gain) if fitted is None else judge.compared(default, fitted, gain)
 
 
@@ -190,12 +190,14 @@ class _Judge:
         rest: the rows held out.
         run: the seed, the device and the engine.
         by_mass: whether targets are whole numbers that repeat, to be scored by their probability.
+        steps: bounds each fit, or None.
     """
 
     train: Data
     rest: Data
     run: Run
     by_mass: bool
+    steps: int | None = None
 
     def quick(self, likelihood: Any) -> tuple[Tensor, int]:
         """Return the log score of each row held out under a point estimate, and its best number of steps."""
@@ -215,27 +217,21 @@ class _Judge:
     def fit(self, parts: Parts, **options: Any) -> Any:
         """Return the fit of some parts."""
         model = make_model(parts["net"], parts["prior"], parts["likelihood"], self.train)
-        return fit_in_silence(model, self.train, parts["method"], dataclasses.replace(self.run, **options))
+        method = parts["method"] if self.steps is None else bounded(parts["method"], self.steps)
+        return fit_in_silence(model, self.train, method, dataclasses.replace(self.run, **options))
 
-    def best(self, usual: list[Parts], *, in_fewer_rounds: bool) -> tuple[Parts, Any, Gain | None, bool]:
-        """Return the best parts, their fit if there are several, and what another likelihood gains on the first.
-
-        Last comes whether that is a fit in all rounds. Fits in fewer rounds may not have converged: where they prefer
-        others to the first, both are fitted fully.
-        """
+    def best(self, usual: list[Parts]) -> tuple[Parts, Any, Gain | None]:
+        """Return the best parts, their fit if there are several, and what another likelihood gains on the first."""
         if len(usual) == 1:
-            return usual[0], None, None, False
-        fits = [self.fit(each | ({"method": shortened(each["method"])} if in_fewer_rounds else {})) for each in usual]
+            return usual[0], None, None
+        fits = [self.fit(each) for each in usual]
         scores, taken = [self.scores(fit) for fit in fits], 0
         for index in range(1, len(usual)):
             gain = _mean(scores[index] - scores[taken])
             if gain.mean > max(defaults.LEAST_GAIN_OF_DENSITY, gain.error):
                 taken = index
-        if taken and in_fewer_rounds:
-            return self.best([usual[0], usual[taken]], in_fewer_rounds=False)
         is_other = usual[taken]["likelihood"] != usual[0]["likelihood"]
-        gain = _mean(scores[taken] - scores[0])
-        return usual[taken], fits[taken], gain if is_other else None, not in_fewer_rounds
+        return usual[taken], fits[taken], _mean(scores[taken] - scores[0]) if is_other else None
 
     def clear_shape(self, likelihood: Any, shapes: tuple[Any, ...]) -> Parts | None:
         """Return parts for the best of several likelihoods, if quick fits of it and of another differ clearly."""

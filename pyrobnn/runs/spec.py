@@ -196,7 +196,8 @@ class RunSpec:
         if dataset.task == "classification" or any(part is not None for part in given) or not is_open:
             return Compared(default)
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
-        return compare_densities(train, default, run, is_told=self.likelihood is not None)
+        is_told, steps = self.likelihood is not None, self.fit.settings.get("steps")
+        return compare_densities(train, default, run, is_told=is_told, steps=steps)
 
     def _resolved(self, dataset: Dataset, parts: dict[str, Any]) -> "RunSpec":
         """Return the spec with the parts that it leaves out and the widths of the network filled in."""

@@ -18,7 +18,7 @@ from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference import defaults
 from pyrobnn.inference.around import around
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.laplace.sites import A_MINUTE, EIGEN_STEPS
+from pyrobnn.inference.laplace.sites import A_MINUTE
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
@@ -32,6 +32,9 @@ from pyrobnn.posterior.record import EngineRecord
 
 _BATCH = 4096
 _TEMPERATURE = 8.0
+_SOLVE_STEPS = 3
+"""Operations over N P times the smaller of them: of the product of an N x P matrix with itself, and of solving with
+its triangular root."""
 _SAME = 0.01
 """Nats within which two starts have come to the same mode."""
 
@@ -67,7 +70,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     Attributes:
         guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
             "kron" over more than 3,000 weights.
-        starts: number of starts.
+        starts: number of starts. Those whose score is 8 nats below the best after three rounds end there.
         rounds: rounds of each start; with 0 it only goes to the mode, and prior and noise stay as given.
         iterations: iterations of L-BFGS in a round.
         prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 4 for fewer
@@ -161,14 +164,14 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         return posterior
 
     def _tell_cost(self, source: Source) -> None:
-        """Warn where the eigenvectors that tune the scales take minutes or hours."""
-        side = min(source.num_data * source.outputs, source.num_weights)
+        """Warn where the matrices that tune the scales take minutes or hours."""
+        side, length = sorted((source.num_data * source.outputs, source.num_weights))
         times = self.starts * (self.rounds * STEPS + 1)
-        minutes = times * EIGEN_STEPS * side**3 / A_MINUTE
+        minutes = times * _SOLVE_STEPS * side**2 * length / A_MINUTE
         if minutes >= 1:
-            length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+            time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
             warn_user(
-                f"EvidenceFramework takes the eigenvectors of a {side:,} x {side:,} matrix {times} times ({length} at "
+                f"EvidenceFramework makes and factorises a {side:,} x {side:,} matrix up to {times} times ({time} at "
                 "20 GFLOPS).",
                 remedies=(
                     Remedy("take fewer starts or rounds", f"take fewer starts or rounds {change('fit.starts=1')}"),

@@ -38,7 +38,7 @@ _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
 _SLOPE = 1e-8
 """Largest entry of the gradient of the energy at which L-BFGS stops."""
-_NOISE_DRAWS, _NOISE_ITERATIONS = 64, 20
+_NOISE_DRAWS, _NOISE_ITERATIONS = 16, 20
 """Draws of the outputs, and steps of L-BFGS, for numbers of a likelihood other than Gaussian noise."""
 
 
