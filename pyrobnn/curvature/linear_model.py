@@ -101,13 +101,13 @@ class Solution:
     def covariance(self) -> Tensor:
         """Of the outputs of each example, (N, C, C): a sum of squares, so that it is exact however small it is."""
         scaled = self.scaled.flatten(0, 1)
-        if not self.is_wide:
-            halves = [self._over_root(scaled.T).T]
-        else:
+        if self.is_wide:
             shrunk = torch.cholesky_solve(self.rows @ scaled.T, self.root).T
-            halves = [scaled - shrunk @ self.rows, shrunk]
-        parts = [half.view(*self.scaled.shape[:2], -1) for half in halves]
-        return sum(part @ part.mT for part in parts)
+            halves = torch.cat([scaled - shrunk @ self.rows, shrunk], 1)
+        else:
+            halves = self._over_root(scaled.T).T
+        parts = halves.view(*self.scaled.shape[:2], -1)
+        return parts @ parts.mT
 
     @cached_property
     def open(self) -> Tensor:

@@ -70,7 +70,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     Attributes:
         guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
             "kron" over more than 3,000 weights.
-        starts: number of starts. After three rounds the better half goes on, without those 8 nats below the best.
+        starts: number of starts. Those whose score is 16 nats below the best after three rounds end there.
         rounds: rounds of each start; with 0 it only goes to the mode, and prior and noise stay as given.
         iterations: iterations of L-BFGS in a round.
         prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 4 for fewer

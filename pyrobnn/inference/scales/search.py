@@ -22,9 +22,9 @@ from pyrobnn.posterior.record import EvidenceRecord
 
 _LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
 """Noise that starts begin from, in units of the spread of the targets."""
-_TRIALS, _BEHIND = 3, 8.0
-"""Rounds after which the better half of the starts goes on, without those so many nats behind the best. In none of 26
-searches, on six kinds of tables of 60 to 450 rows, would one of the others have become the best."""
+_TRIALS, _BEHIND = 3, 16.0
+"""Rounds after which starts that are so many nats behind the best end. In none of 26 searches, on six kinds of tables
+of 60 to 450 rows, would one of these have become the best."""
 _FORM = "{l_bar}{bar}| [{elapsed}<{remaining}]"
 
 
@@ -85,7 +85,7 @@ def tuned_modes(
     modes: list[TunedMode] = []
     trials = min(rounds, _TRIALS) if starts > 1 else rounds
 
-    def begun(index: int, noise: float) -> TunedMode:
+    def begun(index: int, noise: float, threads: int) -> TunedMode:
         """Return a start before its first round."""
         model, example = fresh_model(bnn, source, run.device)
         sites = latent_sites(model, *example)
@@ -99,6 +99,7 @@ def tuned_modes(
             held=held,
             hyperprior=search.hyperprior,
             records=run.engine != "eager",
+            threads=threads,
         )
         if rounds:
             start.begin(noise)
@@ -113,8 +114,6 @@ def tuned_modes(
                 bar.update()
             if end == rounds:
                 start.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
-            else:
-                start.to_mode(search.iterations, search.tolerance)
             start.judge()
         except FloatingPointError:
             start.log_evidence = start.log_left_out = -np.inf
@@ -129,15 +128,14 @@ def tuned_modes(
             for index, noise in enumerate(noises):
                 bar.set_description(f"{search.phase}, start {index + 1} of {starts}")
                 with running(bnn, num_data, derive(run.seed, f"start {index}"), "fit") as threads:
-                    start = begun(index, float(noise))
-                    start.threads = threads
+                    start = begun(index, float(noise), threads)
                     advance(start, 0, trials)
                 modes.append(start)
-            ranked = sorted((start.score for start in modes), reverse=True)
-            least = max(ranked[0] - _BEHIND, ranked[max(starts // 2, 1) - 1])
+            least = max(start.score for start in modes) - _BEHIND
             for index, start in enumerate(modes):
                 bar.update(starts * trials + index * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
-                if trials < rounds and start.score >= least:
+                start.ended = trials < rounds and start.score < least
+                if trials < rounds and not start.ended:
                     bar.set_description(f"{search.phase}, start {index + 1} of {starts}")
                     with running(bnn, num_data, derive(run.seed, f"start {index}"), "fit"):
                         advance(start, trials, rounds)

@@ -127,6 +127,7 @@ class TunedMode:
         tuned_numbers: names of the likelihood's numbers that are tuned.
         log_evidence, log_left_out: of the model's targets, summed over examples.
         determined: the number of weights that the data determine, gamma.
+        ended: whether other starts were ahead after a few rounds, and its scales are not those of most evidence.
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class TunedMode:
         self._first_noise: float | None = None
         self.log_evidence = self.log_left_out = float("-inf")
         self.determined = 0.0
+        self.ended = False
 
     def begin(self, noise: float) -> None:
         """Tune the scales from here, beginning from learned noise of that scale, in units of the targets' spread.
@@ -175,8 +177,12 @@ class TunedMode:
 
     @property
     def score(self) -> float:
-        """The mean of log evidence and leave-one-out log score, after the penalty."""
-        return (self.log_evidence + self.log_left_out - self.hyperprior.penalty * self.determined) / 2
+        """The mean of log evidence and leave-one-out log score, after the penalty; -infinity if it ended early."""
+        return (
+            float("-inf")
+            if self.ended
+            else (self.log_evidence + self.log_left_out - self.hyperprior.penalty * self.determined) / 2
+        )
 
     def to_mode(self, iterations: int, tolerance: float, *, is_last: bool = False) -> None:
         """Move weights and learned parameters towards the mode under the present scales.
