@@ -239,8 +239,7 @@ def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, over
 
 
 def _say_how(prepared: Any) -> None:
-    dataset = prepared.dataset
-    typer.echo(printable("\n".join([*dataset.notes, *dataset.doubts, prepared.sentence])))
+    typer.echo(printable("\n".join([*prepared.dataset.notes, *prepared.dataset.doubts, prepared.sentence])))
 
 
 def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
@@ -257,7 +256,7 @@ def _show(result: Any) -> None:
 
     if result.failed is None:
         said = found(result.scores, result.baselines, result.train, len(result.test), has_test=True)
-        lines = (said, concluded(result.diagnosis, str(result.path)), result.learned)
+        lines = said, concluded(result.diagnosis, str(result.path)), result.learned
         typer.echo(printable("\n".join(filter(None, lines))))
     Console().print(score_table(counted(len(result.test), "test example"), result.scores, result.baselines))
     typer.echo(f"Report: {result.path / 'report.html'}")
