@@ -41,6 +41,9 @@ class Hyperprior:
 
 
 FLAT = Hyperprior()
+OF_LABELS = Hyperprior(penalty=1.0)
+"""For labels and counts. Without the penalty the mode of most flexible functions is taken where cases are rare: of 400
+rows with 21 cases the leave-one-out score was 0.13 nats a row too good, and the log loss was above that of a constant."""
 
 
 LARGEST_LOG = 25.0

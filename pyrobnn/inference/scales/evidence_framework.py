@@ -20,7 +20,7 @@ from pyrobnn.inference.around import around
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.sites import A_MINUTE
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
-from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
+from pyrobnn.inference.scales.evidence import OF_LABELS, Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI
@@ -140,7 +140,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
         num_inputs = source.head[0][0].numel()
         of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
-        search = Search(self.starts, self.rounds, self.iterations, self.per, of_real if is_real else FLAT)
+        hyperprior = of_real if is_real else OF_LABELS
+        search = Search(self.starts, self.rounds, self.iterations, self.per, hyperprior)
         modes, chosen, is_cut = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
         mixes = isinstance(self.guide, Laplace) and is_real
         counts = _members([start.score for start in modes], mixes=mixes)
