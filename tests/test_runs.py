@@ -320,7 +320,8 @@ def test_runs_are_compared_on_the_same_examples(whole, longer):
     title, headings, *rows = (line.rstrip() for line in console.file.getvalue().splitlines())
     assert title == f"a/whole less b/whole, on {len(test)} test examples"
     assert headings.split() == ["score", "b/whole", "a/whole", "difference", "p-value"]
-    assert [line.split()[0] for line in rows] == list(found.scores["b/whole"])  # no line wraps
+    names = ["sorting" if name == "ause" else name for name in found.scores["b/whole"]]
+    assert [line.split()[0] for line in rows] == names  # no line wraps
     assert plus_minus(row["difference"], row["stderr"], "+") in rows[0]
 
 

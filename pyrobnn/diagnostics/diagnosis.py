@@ -34,7 +34,7 @@ from pyrobnn.diagnostics.predictive_checks import (
     ranking_finding,
     statistics_of,
 )
-from pyrobnn.diagnostics.simpler import linear_is_as_good, of_bad_predictions, of_missed_function
+from pyrobnn.diagnostics.simpler import linear_is_as_good, of_bad_predictions, of_missed_function, of_one_cause
 from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
@@ -143,7 +143,7 @@ def diagnose(
         *_of_weights(case),
     ]
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name not in (BASELINE, LINEAR)))
-    return Diagnosis(tuple(findings), false_alarm_rate, 0 if case.held_out is None else len(case.y))
+    return Diagnosis(of_one_cause(findings), false_alarm_rate, 0 if case.held_out is None else len(case.y))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

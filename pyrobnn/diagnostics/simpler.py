@@ -31,6 +31,12 @@ def of_missed_function(fit: Fitted, train: Data, num_draws: int) -> list[Finding
     return [] if text is None else [Finding("missed", "warning", text, remedies=open_to(fit, OF_MISSED_FUNCTION))]
 
 
+def of_one_cause(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Leave out that the fit has missed what inputs say where another warning names the input."""
+    names_input = any(finding.name == "inputs" and finding.kind == "warning" for finding in findings)
+    return tuple(finding for finding in findings if not (names_input and finding.name == "missed"))
+
+
 def linear_is_as_good(fit: Fitted, verdict: Verdict) -> list[Finding]:
     """Note that a linear model is as good or better, unless the fit is one."""
     if not verdict.prefers_linear or (fit.is_linear and not verdict.is_better):
