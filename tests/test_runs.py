@@ -391,7 +391,11 @@ def test_runs_of_different_test_parts_are_refused_before_they_are_loaded(tmp_pat
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.json").write_text(json.dumps({"num_test": size}), encoding="utf-8")
         (tmp_path / name / "spec.toml").write_text(f"[data]\ntest = {size / 80}\n", encoding="utf-8")
+        (tmp_path / name / "manifest.json").write_text('{"data": {"target_name": "y"}}', encoding="utf-8")
     again = f"pyrobnn fit {tmp_path / 'a'}/spec.toml --set data.test=0.25"
     with pytest.raises(InputError, match=re.escape(again)):
         check_same_size([tmp_path / "a", tmp_path / "b"])
     check_same_size([tmp_path / "a", tmp_path / "a"])
+    (tmp_path / "b" / "manifest.json").write_text('{"data": {"target_name": "z"}}', encoding="utf-8")
+    with pytest.raises(InputError, match="b predicts 'z' and .*a 'y': only runs with the same target"):
+        check_same_size([tmp_path / "a", tmp_path / "b"])

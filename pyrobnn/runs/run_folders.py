@@ -65,11 +65,18 @@ def _overwrite() -> str:
 
 
 def check_same_size(folders: Sequence[Path]) -> None:
-    """Refuse runs that were scored on different numbers of examples, before they are loaded.
+    """Refuse runs with different targets, or scored on different numbers of examples, before they are loaded.
 
     Raises:
-        InputError: the numbers differ.
+        InputError: the targets or the numbers differ.
     """
+    targets = {folder: _target_of(folder) for folder in folders}
+    for folder, target in targets.items():
+        if target != targets[folders[0]]:
+            raise InputError(
+                f"{folder} predicts {target!r} and {folders[0]} {targets[folders[0]]!r}: only runs with the same "
+                "target can be compared."
+            )
     files = {folder: folder / "metrics.json" for folder in folders}
     sizes = {f: json.loads(file.read_text(encoding="utf-8"))["num_test"] for f, file in files.items() if file.is_file()}
     first = next(iter(sizes), None)
@@ -83,6 +90,11 @@ def check_same_size(folders: Sequence[Path]) -> None:
                 f"{folder} was scored on {size} examples and {first} on {sizes[first]}, and only scores on the same "
                 f"examples can be compared: {again}."
             )
+
+
+def _target_of(folder: Path) -> str:
+    data = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]
+    return str(data["target_name"])
 
 
 def time_of(file: Path) -> int | None:
