@@ -196,7 +196,7 @@ def test_incomplete_rows_stay_where_they_alone_have_a_class():
     x = frame()["size"].mask(GAPS).to_numpy()[:, None]
     plain = np.where(frame()["size"] > 0, "a", "b")
     labels = np.where(GAPS & (frame()["size"] > 0.5), "c", plain)
-    classifier = bnn.BNNClassifier(bnn.MLP(hidden=()), steps=20, missing="impute", random_state=0)
+    classifier = bnn.BNNClassifier(bnn.MLP(hidden=()), method=bnn.SVI(steps=20), missing="impute", random_state=0)
     assert list(classifier.fit(x, labels).classes_) == ["a", "b", "c"]
     assert classifier.posterior_.record.num_data == 60
     assert classifier.fit(x, plain).posterior_.record.num_data == 45
