@@ -327,7 +327,7 @@ def test_precisions_have_no_prior_where_targets_are_classes_or_counts(likelihood
 
 
 def test_scales_of_the_prior_of_chains_are_measured_where_inputs_have_units_of_their_own():
-    assert parts_for("classification")["prior"] == bnn.priors.Hierarchical("gamma", scale=2.0)
+    assert parts_for("classification")["prior"] == bnn.priors.Hierarchical("log_normal")
     assert parts_for("classification", standardize=False)["prior"] == bnn.priors.Normal()
     assert parts_for("classification", prior=bnn.priors.Normal(0.3))["prior"] == bnn.priors.Normal(0.3)
 

@@ -150,6 +150,30 @@ def test_log_joint_is_the_density_by_hand():
         assert float(made.log_joint(z, *data)) == pytest.approx(expected, rel=1e-12)
 
 
+def test_weights_move_in_units_of_an_inferred_scale_where_data_are_few():
+    """w = tau z: with log tau = -0.3, log p is that of z ~ N(0, 1), tau = exp(-0.3) with its Jacobian, and the data."""
+    model = bnn.BNN(
+        nn.Linear(2, 1).to(F64), prior=bnn.priors.Hierarchical(), likelihood=bnn.likelihoods.Gaussian(NOISE)
+    )
+    made, data = target(model, X[:2], Y[:2])
+    assert [site.name for site in made.sites] == ["prior.weight.scale", "weight", "prior.bias.scale", "bias"]
+    z = torch.tensor([-0.3, 0.4, -0.7, 0.6, 0.2], dtype=F64)
+    scales = np.exp([-0.3, 0.6])
+    weights, bias = scales[0] * np.array([0.4, -0.7]), scales[1] * 0.2
+    expected = stats.norm.logpdf([0.4, -0.7, 0.2]).sum() + stats.halfcauchy.logpdf(scales).sum() - 0.3 + 0.6
+    expected += stats.norm(X[:2].numpy() @ weights + bias, NOISE).logpdf(Y[:2].numpy()).sum()
+    with fast_pyro():
+        assert float(made.log_joint(z, *data)) == pytest.approx(expected, rel=1e-12)
+        values = made.log_joint.constrain(torch.stack([z, -z])[None])
+        by_name = dict(zip([site.name for site in made.sites], values[0, 0].split([1, 2, 1, 1]), strict=True))
+        shaped = {site.name: by_name[site.name].reshape(site.start.shape) for site in made.sites}
+        torch.testing.assert_close(made.log_joint.unconstrain(shaped), z)
+    assert values.shape == (1, 2, 5)
+    np.testing.assert_allclose(by_name["weight"], weights, rtol=1e-12)
+    many, _ = target(model)
+    torch.testing.assert_close(many.log_joint.constrain(z)[[1, 2, 4]], z[[1, 2, 4]])  # where data are many, w = z
+
+
 def test_log_joint_of_mini_batches_is_unbiased():
     """The batches of an epoch, each scaled by N / B, average to the density of all data."""
     made, (x, y) = target(linear_model(INFERRED_NOISE))

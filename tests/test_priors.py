@@ -82,6 +82,7 @@ SCALES = {
     "half_cauchy": lambda scale: stats.halfcauchy(scale=scale),
     "half_normal": lambda scale: stats.halfnorm(scale=scale),
     "gamma": lambda scale: stats.gamma(2, scale=scale / 2),
+    "log_normal": lambda scale: stats.lognorm(0.5, scale=scale),
 }
 
 

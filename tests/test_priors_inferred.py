@@ -5,6 +5,7 @@ Monte Carlo comparisons are z-tests at 4 standard errors with the seeds given.
 
 import math
 
+import arviz as az
 import numpy as np
 import pyro
 import pytest
@@ -140,6 +141,20 @@ def test_an_inferred_scale_agrees_with_quadrature():
     loc, scale = posterior.guide.moments()["prior.weight.scale"]
     assert float(loc) == pytest.approx(mean, abs=0.15 * deviation)
     assert float(scale) == pytest.approx(deviation, rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num", [12, 200])
+def test_chains_draw_the_scale_from_its_exact_posterior(num):
+    """Mean and variance of log tau within 4 standard errors by effective draws, of few and of many data; seed 0."""
+    data = scale_problem(num)
+    mean, deviation = exact_log_scale(data)
+    model = bnn.BNN(linear(NUM_WEIGHTS), prior=priors.Hierarchical(), likelihood=bnn.likelihoods.Gaussian(NOISE))
+    posterior = bnn.fit(model, data, bnn.NUTS(num_draws=500, warmup=300, num_chains=2), seed=0, progress=False)
+    logs = posterior.guide.chains()["prior.weight.scale"].log().numpy()
+    assert float(az.ess(logs, method="mean")) > 100
+    for differences in (logs - mean, (logs - mean) ** 2 - deviation**2):
+        assert abs(differences.mean()) < 4 * float(az.mcse(differences, method="mean"))
 
 
 @pytest.mark.slow

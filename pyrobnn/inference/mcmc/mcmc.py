@@ -20,11 +20,9 @@ from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potentia
 from pyrobnn.inference.method import Run, registry
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-_SMALLER_STEPS = (
-    Remedy("raise `target_accept`", f"take smaller steps {change('fit.target_accept=0.95')}"),
-    Remedy("lower a `step_size` that was given", "leave out fit.step_size, if it is set"),
-    Remedy("choose a smoother prior", f"choose a smoother prior {change('prior.type=normal')}"),
-)
+_SMALLER_STEPS = Remedy("raise `target_accept`", f"take smaller steps {change('fit.target_accept=0.95')}")
+_SMOOTHER_PRIOR = Remedy("choose a smoother prior", f"choose a smoother prior {change('prior.type=normal')}")
+_OWN_STEPS = Remedy("lower `step_size`", "leave out fit.step_size")
 _TYPICAL_STEPS = 50
 """Leapfrog steps of a transition, for the choice of the engine: a linear model needs 5, a small network up to 1000."""
 _MOST_NUMBERS = 2**26
@@ -44,6 +42,11 @@ class Hamiltonian(ChainMethod):
     def num_kept(self) -> int:
         """The number of steps of a trajectory that a recorded kernel remembers."""
         return 0
+
+    @property
+    def smaller_steps(self) -> Remedy:
+        """What makes the steps smaller."""
+        return _SMALLER_STEPS
 
     @property
     def num_steps(self) -> int:
@@ -76,7 +79,7 @@ class Hamiltonian(ChainMethod):
             warn_user(
                 f"{diverging} of {self.num_chains * self.num_draws} draws diverged: some region of the posterior is "
                 "too narrow for the step size and not explored.",
-                remedies=_SMALLER_STEPS,
+                remedies=(self.smaller_steps, _SMOOTHER_PRIOR),
             )
         by_name = dict(zip(_STATISTICS, statistics.unbind(-1), strict=True))
         return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, diverging)
@@ -195,6 +198,11 @@ class HMC(Hamiltonian):
     target_accept: Share = 0.8
     full_mass: bool = False
     init: Init = "prior"
+
+    @property
+    def smaller_steps(self) -> Remedy:
+        """What makes the steps smaller: another size, where one was given."""
+        return _SMALLER_STEPS if self.step_size is None else _OWN_STEPS
 
     def kernel(self, potential: Potential) -> MCMCKernel:
         """Return Pyro's kernel for a chain."""

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
+from torch.distributions import Independent, Normal
 from torch.func import functional_call, vmap
 
 from pyrobnn._core.lock import ONE_THREAD
@@ -28,8 +30,11 @@ _STEPS_AT_ONCE = 64
 class LogJoint(nn.Module):
     """log p(D | w) + log p(w) + log |dw/dz| as a function of the unconstrained latents z, a flat vector.
 
-    w(z) is Pyro's bijection to the support of each site, the identity for weights on the real line. The model's plate
-    scales the log-likelihood of a batch by N / B, so that it is unbiased for all data.
+    w(z) is Pyro's bijection to the support of each site, the identity for weights on the real line. Where weights are
+    normal given other latents, as under `Hierarchical`, and more than the examples, w = m + s z with their conditional
+    mean m and deviation s: the non-centred form (Papaspiliopoulos, Roberts & Skold 2007). Weights that the data leave
+    open do not hold their common scale then. The model's plate scales the log-likelihood of a batch by N / B, so that
+    it is unbiased for all data.
     """
 
     def __init__(self, bnn: BNN, sites: list[Site], num_data: int) -> None:
@@ -38,14 +43,13 @@ class LogJoint(nn.Module):
         self._num_data = num_data
         self._transforms = {site.name: site.transform for site in sites}
         self._shapes = [site.unconstrained.shape for site in sites]
+        self._starts = bnn.initial_values
+        are_open = bnn.num_weights > num_data
+        self._scaled = [name for name in bnn.site_names if are_open and self._has_scale(name)]
 
     def forward(self, z: Tensor, *batch: Any) -> Tensor:
         """Return the log density, (), of latents z (P,) and a batch in the units of the model."""
-        values, volumes = {}, []
-        for (name, transform), part in zip(self._transforms.items(), segments(z, self._shapes), strict=True):
-            values[name] = part if transform is None else transform(part)
-            if transform is not None:
-                volumes.append(transform.log_abs_det_jacobian(part, values[name]).sum())
+        values, volumes = self._values(z)
         with poutine.block():
             model = poutine.condition(self.bnn, data=values)
             trace = poutine.trace(model).get_trace(*batch, num_data=self._num_data)
@@ -55,14 +59,50 @@ class LogJoint(nn.Module):
 
     def constrain(self, z: Tensor) -> Tensor:
         """Return the values w(z) of unconstrained latents (..., P) as flat vectors (..., Q)."""
-        pairs = zip(self._transforms.values(), self._shapes, segments(z, self._shapes), strict=True)
-        parts = [(part if transform is None else transform(part), len(shape)) for transform, shape, part in pairs]
-        return torch.cat([part.reshape(*z.shape[:-1], -1) for part, _ in parts], -1)
+
+        def one(row: Tensor) -> Tensor:
+            values, _ = self._values(row)
+            return torch.cat([values[name].reshape(-1) for name in self._transforms])
+
+        return vmap(one)(z.reshape(-1, z.shape[-1])).reshape(*z.shape[:-1], -1)
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the unconstrained latents z (P,) of values by site name."""
-        parts = [values[name] if t is None else t.inv(values[name]) for name, t in self._transforms.items()]
-        return torch.cat([part.reshape(-1) for part in parts])
+        parts = {name: values[name] if t is None else t.inv(values[name]) for name, t in self._transforms.items()}
+        for name in self._scaled:
+            prior = self._prior(name, values)
+            parts[name] = (values[name] - prior.mean) / prior.stddev
+        return torch.cat([part.reshape(-1) for part in parts.values()])
+
+    def _values(self, z: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Return the values of latents z (P,) by site name, and parts of log |dw/dz|, each ()."""
+        values, volumes = {}, []
+        for (name, transform), part in zip(self._transforms.items(), segments(z, self._shapes), strict=True):
+            values[name] = part if transform is None else transform(part)
+            if transform is not None:
+                volumes.append(transform.log_abs_det_jacobian(part, values[name]).sum())
+        for name in self._scaled:
+            prior = self._prior(name, values)
+            values[name] = prior.mean + prior.stddev * values[name]
+            volumes.append(prior.stddev.log().sum())
+        return values, volumes
+
+    def _prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
+        """Return the prior of a weight given the other latents."""
+        with poutine.block(), poutine.condition(data=dict(values)):
+            prior: TorchDistributionMixin = self.bnn.prior(name, self._starts[name])
+        return prior
+
+    def _has_scale(self, name: str) -> bool:
+        """Return whether a weight is normal given latents of its prior."""
+        with poutine.block(), poutine.trace() as latents, torch.no_grad():
+            prior = self.bnn.prior(name, self._starts[name])
+        return bool(latents.trace.stochastic_nodes) and isinstance(_entries(prior), Normal)
+
+
+def _entries(distribution: Any) -> Any:
+    """Return the distribution of the entries of a site."""
+    return distribution.base_dist if isinstance(distribution, Independent) else distribution
 
 
 class Potential:
