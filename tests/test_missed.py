@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.verdict.missed import left_out, missed_function, standardised
+from pyrobnn.data.smooth_function import errors_left_out, standardised
+from pyrobnn.verdict.missed import missed_function
 
 
 def waves(num, seed, noise=0.1):
@@ -42,7 +43,7 @@ def test_copies_do_not_tell_the_process_the_target():
     """Noise alone: 30 rows twice each, so that a row left out has its copy among the others."""
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(30, 2, generator=g).repeat(2, 1), torch.randn(30, generator=g).repeat(2)
-    assert float(left_out(standardised(x.double()), standardised(y.double()))[0].abs().mean()) < 0.2
+    assert float(errors_left_out(standardised(x.double()), standardised(y.double()))[0].abs().mean()) < 0.2
     data = bnn.Data(x, y, standardize=True)
     assert missed_function(fit_of(0.0, x, y), data, num_draws=2, most_rows=500) is None
 

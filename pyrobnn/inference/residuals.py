@@ -10,7 +10,7 @@ from torch import Tensor
 from pyrobnn._core.random import derive
 from pyrobnn.data.directions import Directions, ranks
 from pyrobnn.data.in_memory import Data
-from pyrobnn.verdict.missed import left_out, standardised
+from pyrobnn.data.smooth_function import errors_left_out, standardised
 
 _MOST_ROWS = 500
 """Rows that are looked at: a Gaussian process of as many takes a tenth of a second."""
@@ -43,7 +43,7 @@ class Residuals:
         if not isinstance(data.x, Tensor):
             return cls(torch.zeros(len(rows), 0), y)
         x = data.x.double().cpu().flatten(1)[rows]
-        return cls(x, left_out(standardised(x), y)[1])
+        return cls(x, errors_left_out(standardised(x), y)[1])
 
     @property
     def have_heavy_tails(self) -> bool:

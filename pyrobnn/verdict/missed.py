@@ -7,13 +7,12 @@ from torch import Tensor
 
 from pyrobnn._core.random import derive
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.smooth_function import errors_left_out, standardised
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
-_LENGTHS, _NOISES = (0.125, 0.5, 2.0, 8.0), (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Squared length scales of that process, relative to the median squared distance, and noise relative to the signal."""
 _FEWEST_ROWS = 20
 _FACTOR, _ERRORS = 1.25, 3.0
 """Multiple of the errors of the process, and standard errors of the difference, from which on a fit has missed."""
@@ -45,7 +44,7 @@ def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: i
     if len(rows) < _FEWEST_ROWS:
         return None
     x, y = train.x[rows].double().cpu().flatten(1), train.y[rows].double().cpu()
-    rival = left_out(standardised(x), standardised(y))[0].abs() * y.std()
+    rival = errors_left_out(standardised(x), standardised(y))[0].abs() * y.std()
     own = (y - posterior.predict(train.x[rows], num_draws=num_draws).mean.double().cpu()).abs()
     apart = own - rival
     error = float(apart.std()) / math.sqrt(len(rows))
@@ -56,35 +55,3 @@ def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: i
         f"that of a Gaussian process fitted to the others. The mean absolute errors on {len(rows)} of them are "
         f"{float(own.mean()):.2g} and {float(rival.mean()):.2g}."
     )
-
-
-def standardised(values: Tensor) -> Tensor:
-    """Return values (N, ...) less their mean, in standard deviations."""
-    return (values - values.mean(0)) / values.std(0).clamp_min(1e-12)
-
-
-def left_out(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the errors (N,) of a Gaussian process at rows left out one by one, and the same in standard deviations.
-
-    The kernel is squared exponential, with the length scale and the noise on a grid whose predictions of rows left out
-    have the smallest mean absolute error, which outliers change little. Source: Rasmussen and Williams (2006), Gaussian
-    Processes for Machine Learning, equation 5.12.
-
-    Args:
-        x: standardised inputs (N, columns), in float64.
-        y: standardised targets (N,).
-    """
-    squared = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
-    usual = squared[squared > 0].median() if bool((squared > 0).any()) else 1.0
-    least, errors, residuals = math.inf, y, y
-    for length in _LENGTHS:
-        values, vectors = torch.linalg.eigh((-squared / (2 * length * usual)).exp())
-        turned = vectors.T @ y
-        for noise in _NOISES:
-            spectrum = values.clamp_min(0) + noise
-            weights = vectors @ (turned / spectrum)
-            precisions = vectors.square() @ (1 / spectrum)
-            mean = float((weights / precisions).abs().mean())
-            if mean < least:
-                least, errors, residuals = mean, weights / precisions, weights / precisions.sqrt()
-    return errors, residuals
