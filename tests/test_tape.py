@@ -4,7 +4,10 @@ Tolerances are 1e-5 in float32 and 1e-12 in float64, relative and of the largest
 count as zero on a tape. Programs are drawn by hypothesis.
 """
 
+import _thread
 import operator
+import signal
+import threading
 
 import pytest
 import torch
@@ -268,3 +271,22 @@ def test_products_with_factors_whose_rows_or_columns_repeat_are_those_of_aten(si
         for _ in range(3):
             step(x, expected)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_an_interrupt_between_the_operations_of_a_step_is_one():
+    """It arrives while the library works, just before an operation of ATen, and not as an error of the step."""
+
+    def step(x, square, out):
+        square.copy_(x @ x)
+        out.copy_(torch.take(square, torch.tensor([0])))
+        return ()
+
+    loop = taped(step, [torch.eye(300), torch.zeros(300, 300), torch.zeros(1)])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for _ in range(3):
+            threading.Timer(0.02, _thread.interrupt_main).start()
+            with pytest.raises(KeyboardInterrupt):
+                loop(10**9)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -52,7 +52,6 @@ class Tape:
         self._given, inputs = inputs, [value.detach() for value in inputs]
         self._places = [(value, value.data_ptr()) for value in inputs]
         self._scratch, self._threads, self._calls = 0, torch.get_num_threads(), list[Callable[[], None]]()
-        self._failure: BaseException | None = None
         values = Fold(graph, inputs, ALL_RULES).result()
         fixed = _fixed(values)
         once, steps = (ordered([value for value in values if (value in fixed) == side]) for side in (True, False))
@@ -69,9 +68,10 @@ class Tape:
         ]
         for given, place in moved:
             place.copy_(given.detach())
-        if self._library.tape_run(ctypes.addressof(self._program), num_steps):
-            raise self._failure or RuntimeError("The step failed.")
+        self._program.step, self._program.next = -1, 0
         with torch.no_grad():
+            while (outside := self._library.tape_run(ctypes.addressof(self._program), num_steps)) >= 0:
+                self._calls[outside]()
             for given, place in moved:
                 given.copy_(place)
 
@@ -85,18 +85,8 @@ class Tape:
         program.steps, program.num_steps = memory.keep(steps), len(steps) // _INSTRUCTION.size
         program.scratch_size = -(-self._scratch // _PAGE) * _PAGE + _PAGE
         program.scratch = memory.keep(bytes(program.scratch_size * self._threads))
-        program.call = runner.CALLBACK(self._call)
         program.sgemm, program.dgemm = runner.products()
         self._program = program
-
-    def _call(self, index: int) -> int:
-        try:
-            with torch.no_grad():
-                self._calls[index]()
-        except BaseException as error:
-            self._failure = error
-            return 1
-        return 0
 
     # ------------------------------------------------------------------------------------------------- instructions
 

@@ -17,8 +17,6 @@ from pyrobnn.inference.capture.tape import build
 
 _log = logging.getLogger("pyrobnn")
 
-CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
-
 
 class NoCompiler(NotCapturable):
     """This machine has no C++ compiler that works."""
@@ -34,9 +32,10 @@ class Program(ctypes.Structure):
         ("num_steps", ctypes.c_int64),
         ("scratch", ctypes.c_void_p),
         ("scratch_size", ctypes.c_int64),
-        ("call", CALLBACK),
         ("sgemm", ctypes.c_void_p),
         ("dgemm", ctypes.c_void_p),
+        ("step", ctypes.c_int64),
+        ("next", ctypes.c_int64),
     )
 
 

@@ -52,8 +52,8 @@ struct Program {
     int64_t num_once, num_steps;
     char* scratch;
     int64_t scratch_size;  // of a thread
-    int (*call)(int64_t);  // does an operation that has no kernel here; not zero if it failed
     void *sgemm, *dgemm;
+    int64_t step, next;  // where a run goes on: the step, -1 for `once`, and the instruction
 };
 enum { GROUP, PRODUCT, REDUCE, TAKE_ROWS, PUT_ROWS, GATHER, SCATTER_ADD, CALL };
 
@@ -524,39 +524,41 @@ static void move_rows(const Instruction& I) {
     }
 }
 
-static int64_t run(const Program& p, const Instruction* table, int64_t length) {
-    for (int64_t i = 0; i < length; i++) {
-        const Instruction& I = table[i];
-        switch (I.what) {
-            case GROUP: run_group(*(const Group*)I.x[0], I.threads, p); break;
-            case PRODUCT: I.x[19] ? product<double>(I, p, p.dgemm) : product<float>(I, p, p.sgemm); break;
-            case REDUCE:
-                if (I.x[2]) I.x[3] == 0 ? reduce<double, 0>(I) : I.x[3] == 1 ? reduce<double, 1>(I) : reduce<double, 2>(I);
-                else I.x[3] == 0 ? reduce<float, 0>(I) : I.x[3] == 1 ? reduce<float, 1>(I) : reduce<float, 2>(I);
-                break;
-            case TAKE_ROWS: case PUT_ROWS: move_rows(I); break;
-            case GATHER: case SCATTER_ADD: I.x[3] ? gather_or_add<double>(I) : gather_or_add<float>(I); break;
-            case CALL:
-                if (p.call(I.x[0])) return 1;
-                break;
-        }
+static void run(const Program& p, const Instruction& I) {
+    switch (I.what) {
+        case GROUP: run_group(*(const Group*)I.x[0], I.threads, p); break;
+        case PRODUCT: I.x[19] ? product<double>(I, p, p.dgemm) : product<float>(I, p, p.sgemm); break;
+        case REDUCE:
+            if (I.x[2]) I.x[3] == 0 ? reduce<double, 0>(I) : I.x[3] == 1 ? reduce<double, 1>(I) : reduce<double, 2>(I);
+            else I.x[3] == 0 ? reduce<float, 0>(I) : I.x[3] == 1 ? reduce<float, 1>(I) : reduce<float, 2>(I);
+            break;
+        case TAKE_ROWS: case PUT_ROWS: move_rows(I); break;
+        case GATHER: case SCATTER_ADD: I.x[3] ? gather_or_add<double>(I) : gather_or_add<float>(I); break;
     }
-    return 0;
 }
 
-// Does a number of steps. Not zero if an operation outside failed.
-extern "C" int64_t tape_run(const Program* program, int64_t num_steps) {
+// Goes on to the next operation that has no kernel here, and returns its number; -1 at the end of the steps. The caller
+// does the operation, and not a function called from here: Python ignores an exception, as of Ctrl-C, on the way into
+// such a function.
+extern "C" int64_t tape_run(Program* program, int64_t num_steps) {
     Flushed flushed;
-    if (run(*program, program->once, program->num_once)) return 1;
-    for (int64_t step = 0; step < num_steps; step++)
-        if (run(*program, program->steps, program->num_steps)) return 1;
-    return 0;
+    Program& p = *program;
+    for (; p.step < num_steps; p.step++, p.next = 0) {
+        const Instruction* table = p.step < 0 ? p.once : p.steps;
+        const int64_t length = p.step < 0 ? p.num_once : p.num_steps;
+        while (p.next < length) {
+            const Instruction& I = table[p.next++];
+            if (I.what == CALL) return I.x[0];
+            run(p, I);
+        }
+    }
+    return -1;
 }
 
 // Runs one instruction of a step many times, for measurements.
 extern "C" void tape_repeat(const Program* program, int64_t index, int64_t count) {
     Flushed flushed;
-    for (int64_t i = 0; i < count; i++) run(*program, program->steps + index, 1);
+    for (int64_t i = 0; i < count; i++) run(*program, program->steps[index]);
 }
 
 // --------------------------------------------------------------------------------------------------- normal numbers
