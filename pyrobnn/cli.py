@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, nearest, printable
+from pyrobnn._core.loading import loading
+from pyrobnn._core.pipes import outlive_readers
 from pyrobnn._core.remedies import reader
 from pyrobnn._core.table_files import check_names, ending
 from pyrobnn._core.waiting import waiting
@@ -28,34 +30,8 @@ from pyrobnn.runs.spec_files import check_values, command_of, first_line, in_ful
 
 _UNFINISHED = ".unfinished"
 """Suffix of the name of a run folder until its fit is done."""
-_LOADING = "loading torch and Pyro"
 _NoSuchOption: Any = sys.modules[typer.BadParameter.__module__].NoSuchOption
 """The error of click, or of typer's own copy of it, for an unknown option."""
-
-
-@contextmanager
-def _loading() -> Iterator[None]:
-    """Say what takes seconds, and put Ctrl-C off to its end: an interrupt in the import of torch aborts the process."""
-    in_main = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        with waiting(_LOADING):
-            yield
-        return
-    asked: list[int] = []
-
-    def note(number: int, _frame: Any) -> None:
-        if not asked:
-            typer.echo("stopping, once torch is loaded", err=True)
-        asked.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        with waiting(_LOADING):
-            yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if asked:
-        raise KeyboardInterrupt
 
 
 class _PlainErrors(TyperGroup):
@@ -107,20 +83,20 @@ def main() -> None:
     """Run the command line, with warnings as lines like the other findings, and end the process."""
     warnings.showwarning = _warned
     reader.set("command")
+    code_without_reader = outlive_readers()
     try:
         app()
     except SystemExit as end:
         if isinstance(end.code, int):
-            _end(end.code)
+            _end(end.code, code_without_reader)
         raise
 
 
-def _end(code: int) -> None:
+def _end(code: int, code_without_reader: Callable[[], int]) -> None:
     """End the process at once: Python takes a second or two to take torch apart, object by object."""
     atexit._run_exitfuncs()
-    with suppress(BrokenPipeError):  # whoever reads the output may have seen enough
-        sys.stdout.flush()
-    os._exit(code)
+    sys.stdout.flush()
+    os._exit(code or code_without_reader())
 
 
 def _warned(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -154,7 +130,7 @@ def demo(
     An earlier demonstration in the folder is replaced.
     """
     with _stopped_cleanly(lambda: f"the finished part is in {out}" if out.exists() else "nothing was done yet"):
-        with _loading():
+        with loading():
             from pyrobnn.runs import demo
 
         demo.demo(out, seed=seed, progress=True, console=Console(soft_wrap=False))
@@ -200,7 +176,7 @@ def fit(
         is_checkpoint = resume.name.endswith(_UNFINISHED) and not is_run_folder(resume)
         folder = resume.with_name(resume.name.removesuffix(_UNFINISHED)) if is_checkpoint else resume
         with _stopped_cleanly(lambda: _kept(folder, earlier=None)):
-            with _loading():
+            with loading():
                 from pyrobnn.runs.run import resume as resume_run
 
             result = resume_run(folder, progress=True)
@@ -232,7 +208,7 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
 
 
 def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, overwrite: bool) -> Any:
-    with _loading():
+    with loading():
         from pyrobnn.runs.run import run
 
     return run(_spec(tables, changes), folder, progress=True, overwrite=overwrite, on_prepared=_say_how)
@@ -243,7 +219,7 @@ def _say_how(prepared: Any) -> None:
 
 
 def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
-    with _loading():
+    with loading():
         from pyrobnn.runs.overrides import apply_overrides
         from pyrobnn.runs.spec import RunSpec
 
@@ -307,7 +283,7 @@ def _kept(folder: Path, *, earlier: int | None) -> str:
 def diagnose(run_dir: Path) -> None:
     """Show whether to trust the fit of a run, what to do next, and the findings."""
     run_folder(run_dir)
-    with _loading():
+    with loading():
         from pyrobnn.report.words import concluded
         from pyrobnn.runs.run import read_diagnosis
 
@@ -329,7 +305,7 @@ def _shown(finding: Any) -> str:
 def compare(run_dirs: list[Path]) -> None:
     """Compare runs on the test data that they share, example by example."""
     run_folders.check_same_size([run_folder(folder) for folder in run_dirs])
-    with _loading():
+    with loading():
         from pyrobnn.runs.compared import compare_runs
 
     with waiting("comparing the runs", after=1.0):
@@ -355,12 +331,11 @@ def predict(
     check_names(table, run_folders.columns_of_run(run_folder(run_dir)))
     if out is not None and not out.parent.is_dir():
         raise InputError(f"There is no folder {out.parent} for --out: make it, or choose another.")
-    with _loading():
+    with loading():
         from pyrobnn.runs.predictions import predict_table, rounded
 
     predictions = predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True))
-    with suppress(BrokenPipeError):
-        rounded(predictions).to_csv(sys.stdout if out is None else out, index=False)
+    rounded(predictions).to_csv(sys.stdout if out is None else out, index=False)
     if out is not None:
         typer.echo(f"Predictions of {counted(len(predictions), 'row')}: {out}")
 

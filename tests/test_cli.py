@@ -456,14 +456,36 @@ def test_a_reader_of_predictions_may_stop_early(here, bytecode):
         assert process.stdout.readline().startswith("row,mean,std")
         process.stdout.close()
         assert "Broken pipe" not in process.stderr.read()
-    assert process.returncode == 0
+    assert process.returncode == 141, "as of other programs that SIGPIPE ends"
+
+
+def without_reader(*arguments, **streams):
+    """Run a command whose reader is gone before the first word."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    child = [sys.executable, "-m", "pyrobnn", *arguments]
+    done = subprocess.run(child, stdout=writer, stderr=streams.get("stderr", writer), text=True, check=False)
+    os.close(writer)
+    return done
+
+
+def test_a_command_whose_reader_goes_away_ends_quietly():
+    done = without_reader("--help", stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (141, "")
+    assert without_reader("fit", "none.toml").returncode == 2, "an error is one all the same"
+
+
+@pytest.mark.slow
+def test_a_fit_whose_reader_goes_away_goes_on_to_its_end(here):
+    assert without_reader("fit", "spec.toml", "--out", "r").returncode == 141
+    assert (here / "r" / "report.html").is_file()
 
 
 def test_an_interrupt_of_an_import_waits_for_its_end():
     before, done = signal.signal(signal.SIGINT, signal.default_int_handler), []
 
     def load():
-        with cli._loading():
+        with cli.loading():
             os.kill(os.getpid(), signal.SIGINT)
             done.append("imported")
 
