@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, nearest, printable
+from pyrobnn._core.folders import check_writable
 from pyrobnn._core.loading import loading
 from pyrobnn._core.pipes import outlive_readers
 from pyrobnn._core.remedies import reader
@@ -329,8 +330,10 @@ def predict(
 ) -> None:
     """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
     check_names(table, run_folders.columns_of_run(run_folder(run_dir)))
-    if out is not None and not out.parent.is_dir():
+    if out is not None and not os.path.isdir(out.parent):
         raise InputError(f"There is no folder {out.parent} for --out: make it, or choose another.")
+    if out is not None:
+        check_writable(out, "file")
     with loading():
         from pyrobnn.runs.predictions import predict_table, rounded
 

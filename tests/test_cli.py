@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import pyrobnn
 from pyrobnn import cli
+from pyrobnn._core import folders
 from pyrobnn._core.errors import warn_user
 from pyrobnn._core.remedies import Remedy, reader
 from pyrobnn.cli import app
@@ -193,6 +195,7 @@ ERRORS = {
     "no run": (("predict", "nowhere", "new.csv"), "nowhere is not a run folder"),
     "unknown set": (("data", "fetch", "yatch"), "Did you mean 'yacht'?"),
     "demo taken": (("demo", "--out", "taken"), "not a run folder"),
+    "demo below a file": (("demo", "--out", "spec.toml"), "gap cannot be made ({here}/spec.toml is a file): choose"),
 }
 
 
@@ -205,7 +208,7 @@ def test_user_errors_are_one_line(arguments, message, here):
     assert done.stdout == "" or done.stdout.startswith("Data set ")
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
-    assert message in done.stderr
+    assert message.format(here=here) in done.stderr
     assert sorted(here.rglob("*")) == before
 
 
@@ -378,6 +381,52 @@ def bytecode(tmp_path_factory):
     }
 
 
+@pytest.mark.parametrize("command", ["fit", "predict"])
+def test_a_place_that_takes_no_files_is_refused_before_torch_is_imported(command, here, monkeypatch):
+    """As those below /proc, and those that permissions forbid, which do not bind the root user."""
+    written_run(here)
+    before = sorted(here.rglob("*"))
+    monkeypatch.setitem(sys.modules, "pyrobnn.runs.run", None)  # importing it fails
+    monkeypatch.setitem(sys.modules, "pyrobnn.runs.predictions", None)
+
+    def refuse(code):
+        def refused(*_, **__):
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(folders.tempfile, "mkdtemp", refused)
+
+    arguments, what = (("fit", "my.csv", "--target", "y"), "folder") if command == "fit" else (PREDICT, "file")
+    for code, reason in ((errno.ENOENT, f"{here} takes no files"), (errno.EACCES, "Permission denied")):
+        refuse(code)
+        done = invoke(*arguments, "--out", "out")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr == f"error: The {what} out cannot be made ({reason}): choose another place.\n"
+    assert sorted(here.rglob("*")) == before
+
+
+def test_predictions_need_the_name_of_a_file_that_can_be_written(here, monkeypatch):
+    written_run(here)
+    done = invoke(*PREDICT, "--out", "run")
+    assert done.stderr == "error: run is a folder: give the name of a file, such as run/predictions.csv.\n"
+    (here / "p.csv").write_text("kept")
+    monkeypatch.setattr(folders.os, "access", lambda path, mode: mode != os.W_OK)
+    done = invoke(*PREDICT, "--out", "p.csv")
+    assert done.stderr == "error: The file p.csv cannot be written: choose another name, or allow it.\n"
+    assert (here / "p.csv").read_text() == "kept"
+
+
+PREDICT = ("predict", "run", "my.csv")
+
+
+def written_run(here):
+    """Write what `predict` looks at first, and two tables."""
+    (here / "my.csv").write_text(TABLE, encoding="utf-8")
+    (here / "few.csv").write_text("city\nOslo\n", encoding="utf-8")
+    (here / "run").mkdir()
+    (here / "run" / "spec.toml").touch()
+    (here / "run" / "manifest.json").write_text('{"data": {"feature_names": ["a", "city"]}}', encoding="utf-8")
+
+
 @pytest.mark.one_in(0, 2)
 @pytest.mark.parametrize(
     "arguments",
@@ -394,11 +443,7 @@ def bytecode(tmp_path_factory):
     ids=" ".join,
 )
 def test_a_mistake_is_named_within_a_second(arguments, here, bytecode):
-    (here / "my.csv").write_text(TABLE, encoding="utf-8")
-    (here / "few.csv").write_text("city\nOslo\n", encoding="utf-8")
-    (here / "run").mkdir()
-    (here / "run" / "spec.toml").touch()
-    (here / "run" / "manifest.json").write_text('{"data": {"feature_names": ["a", "city"]}}', encoding="utf-8")
+    written_run(here)
     command = [sys.executable, "-c", LIGHT, *arguments]
     seconds = []
     for _ in range(4):  # the first one compiles

@@ -276,10 +276,22 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["file/p", "nul\0", "n" * 300], ids=["below a file", "no name", "long name"])
-def test_a_folder_that_cannot_be_made_is_refused(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    {
+        "file/p": "file is a file",
+        "nul\0": "null",
+        "n" * 300: "File name too long",
+        "n" * 300 + "/p": "too long",
+    }.items(),
+    ids=["below a file", "no name", "long name", "below a long name"],
+)
+def test_a_folder_that_cannot_be_made_is_refused(name, reason, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot be made \("), new_folder(tmp_path / name):
+    with (
+        pytest.raises(InputError, match=rf"cannot be made \(.*{reason}.*\): choose another place"),
+        new_folder(tmp_path / name),
+    ):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

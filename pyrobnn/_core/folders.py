@@ -23,29 +23,65 @@ def new_folder(path: Path, *, replaces: Callable[[Path], bool] | None = None) ->
     `replaces` says whether an existing folder may be replaced; without it none may.
     """
     check_free(path, replaces)
-    missing = [folder for folder in path.parents if not folder.exists()]
+    with _beside(path) as work:
+        try:
+            made = work / path.name
+            made.mkdir()
+            yield made
+            _sync_tree(made)
+            _take_name(made, path, work / "replaced")
+            _sync(path.parent)
+        except OSError as error:
+            if error.errno not in _OF_THE_DISK:
+                raise
+            reason = f"{path} could not be written ({error.strerror}): make room on the disk. Nothing is left of it."
+            raise OSError(error.errno, reason) from error
+
+
+@contextmanager
+def _beside(path: Path, what: str = "folder") -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; at its end it is removed, and those above that are empty and new."""
+    missing = [folder for folder in path.parents if not os.path.exists(folder)]  # False where it may not look
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        _remove_empty(missing)
-        raise InputError(f"The folder {path} cannot be made ({reason}): choose another place.") from None
-    try:
-        made = work / path.name
-        made.mkdir()
-        yield made
-        _sync_tree(made)
-        _take_name(made, path, work / "replaced")
-        _sync(path.parent)
-    except OSError as error:
-        if error.errno not in _OF_THE_DISK:
-            raise
-        reason = f"{path} could not be written ({error.strerror}): make room on the disk. Nothing is left of it."
-        raise OSError(error.errno, reason) from error
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"The {what} {path} cannot be made ({why_not(path, error)}): choose another place."
+            ) from None
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
         _remove_empty(missing)
+
+
+def why_not(path: Path, error: OSError | ValueError) -> str:
+    """Return in words why a path could not be made."""
+    there = next(folder for folder in path.absolute().parents if os.path.exists(folder))
+    if not there.is_dir():
+        return f"{there} is a file"
+    if isinstance(error, FileNotFoundError):  # a file system that only shows something, such as /proc
+        return f"{there} takes no files"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def check_writable(path: Path, what: str = "folder") -> None:
+    """Refuse a path of a folder, or of a file, that cannot be made or replaced; nothing is left there.
+
+    Raises:
+        InputError: with the reason.
+    """
+    if what == "file" and os.path.isdir(path):
+        raise InputError(f"{path} is a folder: give the name of a file, such as {path / 'predictions.csv'}.")
+    if what == "file" and os.path.exists(path):
+        if not os.access(path, os.W_OK):
+            raise InputError(f"The file {path} cannot be written: choose another name, or allow it.")
+    else:
+        with _beside(path, what):
+            pass
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.folders import check_free
+from pyrobnn._core.folders import check_free, check_writable
 from pyrobnn._core.remedies import reader
 
 
@@ -44,14 +44,15 @@ def go_on(path: Path) -> str:
 
 
 def check_new_run(path: Path, *, overwrite: bool) -> None:
-    """Refuse a run folder that exists, or whose run was interrupted, unless it will be replaced.
+    """Refuse a run folder that exists, or whose run was interrupted, unless it will be replaced, or cannot be made.
 
     Raises:
-        InputError: the folder exists or is taken.
+        InputError: the folder exists, is taken, or cannot be made.
     """
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already: choose another folder, or replace it with {_overwrite()}.")
     check_free(path, is_run_folder)
+    check_writable(path)
     unfinished = unfinished_folder(path)
     if unfinished.exists() and not overwrite:
         raise InputError(

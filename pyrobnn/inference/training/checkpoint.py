@@ -12,6 +12,7 @@ from pyro import poutine
 import pyrobnn
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.folders import why_not
 from pyrobnn._core.random import seeded
 from pyrobnn._core.tree_files import digest, read_tree, write_tree
 from pyrobnn._torch.private import tree_leaves
@@ -152,7 +153,8 @@ def writable(folder: Path) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise InputError(f"`checkpoint`: cannot write to {folder} ({error.strerror}): choose another folder.") from None
+        reason = why_not(folder / FILE, error)
+        raise InputError(f"`checkpoint`: cannot write to {folder} ({reason}): choose another folder.") from None
     return folder
 
 
