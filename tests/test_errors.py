@@ -213,6 +213,8 @@ CASES = {
     # names and settings
     "unknown prior": (lambda: priors.resolve("norml"), "Unknown prior 'norml'. Did you mean 'normal'?"),
     "unknown likelihood": (lambda: likelihoods.resolve("gausian"), "Did you mean 'gaussian'?"),
+    "near further name": (lambda: make_bnn(net(), prior="gausian"), "Did you mean 'gaussian'? Known: "),
+    "near further name of a likelihood": (lambda: likelihoods.resolve("nomal"), "Did you mean 'normal'? Known: "),
     "unknown guide": (lambda: guides.resolve("meanfield"), "Did you mean 'mean_field'?"),
     "unknown net": (lambda: make_bnn("cnnn"), "Unknown net 'cnnn'"),
     "far from any name": (lambda: priors.resolve("xyz"), "Unknown prior 'xyz'. Known: "),

@@ -64,7 +64,7 @@ class Registry:
             raise InputError(f"The type of a {self.kind} must be a name, got {name!r}: one of {', '.join(self.names)}.")
         name = self._also.get(name, name)
         if name not in known:
-            hint = self._elsewhere(name) or did_you_mean(name, known)
+            hint = self._elsewhere(name) or did_you_mean(name, [*known, *self._also])
             raise InputError(f"Unknown {self.kind} {name!r}.{hint} Known: {', '.join(sorted(known))}.", page=self.page)
         entry = known[name]
         return entry if isinstance(entry, type) else entry.load()
