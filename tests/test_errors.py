@@ -1,5 +1,6 @@
 """Every way to use pyrobnn wrongly is refused with a message that helps, before anything is trained or changed."""
 
+import copy
 import functools
 import operator
 import re
@@ -531,6 +532,46 @@ def test_a_model_says_that_it_predicts_after_a_fit():
         model.predict(X)
     with pytest.raises(AttributeError, match="no attribute 'predicts'"):
         model.predicts(X)
+
+
+def test_a_posterior_says_what_stands_for_methods_of_estimators():
+    posterior = classification()
+    members = bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2)
+    mixture = bnn.fit(make_bnn(net()), (X, Y), members, progress=False)
+    for name, instead in (("predict_proba", "predict(x).class_probs"), ("predict_dist", "predict(x)")):
+        for fitted, what in ((posterior, "posterior"), (mixture, "mixture")):
+            assert not hasattr(fitted, name)
+            said = rf"no attribute '{name}', which estimators have: take {what}.{re.escape(instead)}$"
+            with pytest.raises(AttributeError, match=said):
+                getattr(fitted, name)
+    assert posterior.predict(X).class_probs.shape == (6, 3), "what is advised"
+    with pytest.raises(AttributeError, match=re.escape("take bnn.score(posterior.predict(x), y)")):
+        posterior.score(X, LABELS)
+    assert bnn.score(posterior.predict(X), LABELS)
+    with pytest.raises(AttributeError) as caught:
+        posterior.predcit(X)
+    assert "no attribute 'predcit'. Did you mean: 'predict'?" in traceback.format_exception(caught.value)[-1]
+    assert torch.equal(copy.deepcopy(posterior).predict(X).class_probs, posterior.predict(X).class_probs)
+
+
+def test_a_single_row_is_told_apart_from_a_single_feature():
+    """Whatever takes inputs; the rank of images is one more."""
+    one_feature = fit(X[:, :1], model=make_bnn(bnn.MLP(1, [3], 1)))
+    images = torch.stack([X, X], 1)[:, None]  # (6, 1, 2, 2)
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
+    of_images = fit(images, model=make_bnn(flat))
+    takers = [taker for one in (regression(), classification()) for taker in (one.predict, one.predictor(2))]
+    for take in takers:
+        with refused(r"`x` must have shape \(N, 2\), got \(2,\): for one row pass x\[None\]\.$"):
+            take(X[0])
+    with refused(r"must have shape \(N, 1, 2, 2\), got \(1, 2, 2\): for one row pass x\[None\]"):
+        of_images.predict(images[0])
+    with refused(r"must have shape \(N, 1\), got \(6,\): for one feature pass x\[:, None\]\.$"):
+        one_feature.predict(X[:, 0])
+    with refused(r"must have shape \(N, 2\), got \(6,\)\.$"):
+        regression().predict(Y)
+    with refused(r"\(N, features\), got \(2,\): for one feature pass x\[:, None\], for one row pass x\[None\]\.$"):
+        bnn.Data(X[0], Y[:1])
 
 
 def test_python_suggests_names_of_modules():

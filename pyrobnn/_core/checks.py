@@ -193,15 +193,27 @@ def check_finite(value: Tensor, name: str) -> None:
         )
 
 
-def check_inputs(x: Tensor, name: str = "x") -> None:
-    """Refuse inputs that are not a non-empty, finite batch of rank two or more."""
+def check_inputs(x: Tensor, name: str = "x", row: tuple[int, ...] | None = None) -> None:
+    """Refuse inputs that are not a non-empty, finite batch of rank two or more; `row` is for `wrong_shape`."""
     if x.ndim < 2:
-        raise InputError(
-            f"`{name}` must have shape (N, features), got {tuple(x.shape)}: for one feature pass {name}[:, None]."
-        )
+        raise InputError(wrong_shape(tuple(x.shape), row, name))
     if x.shape[0] == 0 or x.shape[1:].numel() == 0:
         raise InputError(f"`{name}` must not be empty, got shape {tuple(x.shape)}: pass at least one row and column.")
     check_finite(x, name)
+
+
+def wrong_shape(got: tuple[int, ...] | str, row: tuple[int, ...] | None, name: str = "x") -> str:
+    """Say that inputs of this shape are no rows, and what to do; `row` is the shape of one, where it is known."""
+    one_row, one_feature = f"for one row pass {name}[None]", f"for one feature pass {name}[:, None]"
+    hint = ""
+    if row is None:
+        hint = f": {one_feature}, {one_row}"
+    elif got == row:
+        hint = f": {one_row}"
+    elif row == (1,) and len(got) == 1:
+        hint = f": {one_feature}"
+    expected = "features" if row is None else ", ".join(map(str, row))
+    return f"`{name}` must have shape (N, {expected}), got {got}{hint}."
 
 
 def as_targets(value: Any, num_rows: int) -> Tensor:

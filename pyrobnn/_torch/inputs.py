@@ -107,8 +107,13 @@ def _register() -> None:
     )
 
 
-def as_inputs(value: Any, name: str = "x") -> X:
+def as_inputs(value: Any, name: str = "x", *, row: tuple[int, ...] | None = None) -> X:
     """Return inputs as a tensor (N, *in); a mapping, or a tuple of arrays, of tensors (N, ...) as `Inputs`.
+
+    Args:
+        value: what was given.
+        name: its name, for messages.
+        row: the shape of a row, if it is known, for messages.
 
     Raises:
         InputError: not numeric, not finite, empty, of the wrong rank, or of unequal lengths.
@@ -117,7 +122,7 @@ def as_inputs(value: Any, name: str = "x") -> X:
         return value
     if not is_several(value):
         x = as_tensor(value, name)
-        check_inputs(x, name)
+        check_inputs(x, name, row)
         return x
     given = value.items() if isinstance(value, Mapping) else enumerate(value)
     parts = {str(key): as_tensor(part, f"{name}[{key!r}]") for key, part in given}

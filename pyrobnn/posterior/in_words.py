@@ -1,12 +1,18 @@
 """The parts of a fit in words: for `print(posterior)` and for reports."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from pyrobnn._core.settings import described, snake_case
 
+_OF_ESTIMATORS = {
+    "predict_dist": "{0}.predict(x)",
+    "predict_proba": "{0}.predict(x).class_probs",
+    "score": "bnn.score({0}.predict(x), y)",
+}
+"""Methods of estimators, and what to write for them with a posterior."""
 _MEASURED = "normal priors with measured scales"
 
 
@@ -16,6 +22,18 @@ def network(net: Any) -> str:
         return type(net).__name__
     widths = "-".join(str(width) for width in (net.in_features, *net.hidden, net.out_features))
     return f"{type(net).__name__} {widths}, {net.activation}"
+
+
+class NamesOfEstimators:
+    """Says what to write in place of a method that estimators have, and a posterior lacks."""
+
+    if not TYPE_CHECKING:  # a type checker would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            title = type(self).__name__
+            instead = _OF_ESTIMATORS.get(name, "").format(title.lower())
+            hint = instead and f", which estimators have: take {instead}"
+            raise AttributeError(f"{title!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
 
 def kind(setting: Any) -> str:

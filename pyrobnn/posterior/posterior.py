@@ -9,7 +9,7 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._core.checks import check_count, check_range
+from pyrobnn._core.checks import check_count, check_range, wrong_shape
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import plain_tensors, under
@@ -366,15 +366,16 @@ class Posterior(AbstractPosterior):
         Of several tensors, and where targets are labels (N, T), lengths may differ from those of training, as where
         sequences are padded batch by batch.
         """
-        given, example = as_inputs(columns_by_name(x, self.record.feature_names or [])), self.example[0]
+        example = self.example[0]
+        row = None if isinstance(example, Inputs) else tuple(example.shape[1:])
+        given = as_inputs(columns_by_name(x, self.record.feature_names or []), row=row)
         is_sequence = as_likelihood(self.bnn.settings["likelihood"]).has_positions and self.example[1].ndim == 2
         if isinstance(example, Inputs):
             if not isinstance(given, Inputs) or given.parts.keys() != example.parts.keys():
                 raise InputError(f"`x` must hold {', '.join(example.parts)}, as in training, got {shape_of(given)}.")
             given = Inputs({name: given.parts[name] for name in example.parts})
         elif shape_of(given[0]) != shape_of(example[0]) and not (is_sequence and given.ndim == example.ndim):
-            expected = ", ".join(map(str, example.shape[1:]))
-            raise InputError(f"`x` must have shape (N, {expected}), got {shape_of(given)}.")
+            raise InputError(wrong_shape(shape_of(given) if isinstance(given, Inputs) else tuple(given.shape), row))
         inputs = self.bnn.cast_inputs(self.x_scaler.transform(given))
         for part in tensors_of(inputs):
             check_range(part, "x")

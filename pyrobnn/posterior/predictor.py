@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Bernoulli
 
+from pyrobnn._core.checks import wrong_shape
 from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._torch.forward_mode import load_forward_mode
 from pyrobnn._torch.inputs import Inputs, X, single
@@ -90,8 +91,7 @@ class Predictor(nn.Module):
             x: X = Inputs({name: parts[name] for name in self._names})
         else:
             if args[0].shape[1:] != self._shape:
-                expected = ", ".join(map(str, self._shape or ()))
-                raise InputError(f"`x` must have shape (N, {expected}), got {tuple(args[0].shape)}.")
+                raise InputError(wrong_shape(tuple(args[0].shape), tuple(self._shape or ())))
             if self._lacking is not None and not torch.compiler.is_compiling():
                 self._lacking.tell(args[0], "take `predict`, which has donors, or leave these rows out")
             x = self.x_units.transform(args[0])

@@ -308,7 +308,7 @@ def _shown(value: Any) -> Any:
     return [_shown(item) for item in value] if isinstance(value, list) else value
 
 
-class AbstractPosterior:
+class AbstractPosterior(in_words.NamesOfEstimators):
     """Base of the results of a fit, `Posterior` and `Mixture`.
 
     Attributes:
