@@ -462,14 +462,38 @@ def test_a_value_is_outside_if_it_is_beyond_the_range_by_more_than_the_outermost
     assert load_rows(new, (), encoder).outside == ["a (just)", "a (just)", "a", "a", "b", "b"]
     inside = write(tmp_path, f"a,b\n{first},0\n{last},10\n", name="inside.csv")
     assert load_rows(inside, (), encoder).outside == ["", ""]
-    said = load_rows(new, (), encoder).notes[0]
-    why = "2 rows just outside (by less than its outermost values spread)"
-    such = f"such as {ends[0] - 0.1:g} in row 3"
-    assert said == f"a: 2 rows well outside of the range in training, {first:g} to {last:g}, {such}; {why}"
-    just = write(tmp_path, f"a,b\n{ends[0]},0\n", name="just.csv")
-    (said,) = load_rows(just, (), encoder).notes
-    assert said.startswith("a: 1 row just outside of the range in training, ")
+    of_a, of_b, just = load_rows(new, (), encoder).notes
+    where = f"outside of the range in training, {first:g} to {last:g}"
+    assert of_a == f"a: 2 rows well {where}, such as {ends[0] - 0.1:g} in row 3"
+    assert of_b == "b: 2 rows well outside of the range in training, 0 to 10, such as 10.1 in row 5"
+    spread = "just outside of the range in training, by less than the outermost values spread"
+    furthest = f"{ends[0]:g} in row 1 ({first:g} to {last:g} in training)"
+    assert just == f"2 rows {spread}: a (2); the furthest is a, {furthest}"
     assert load_rows(new, ("a", "b"), None).outside is None
+
+
+def test_rows_just_outside_in_several_columns_are_told_in_one_line(tmp_path):
+    """Each row counts once; the furthest is that by most of the spread of its column, not by most units."""
+    names = "abcdefg"
+    made = {name: (lambda i, scale=10**place: str(i * scale)) for place, name in enumerate(names)}
+    encoder = load_table(write(tmp_path, table(**made)), "y").encoder
+    ends = {name: encoder["read"][name]["range"] for name in names}
+    margins = {name: encoder["read"][name]["margins"] for name in names}
+
+    def beyond(name, share):
+        return ends[name][1] + share * margins[name][1] if share > 0 else ends[name][0] + share * margins[name][0]
+
+    rows = [{"a": 0.2, "b": 0.9, "c": 0.8}, {"a": -0.95, "c": 0.1}, {name: 0.3 for name in names}, {}]
+    cells = [[beyond(name, row[name]) if name in row else ends[name][0] for name in names] for row in rows]
+    new = tmp_path / "new.csv"
+    pd.DataFrame(cells, columns=[*names]).to_csv(new, index=False)
+    (said,) = load_rows(new, (), encoder).notes
+    low, high = ends["a"]
+    assert said == (
+        "3 rows just outside of the range in training, by less than the outermost values spread: a (3), c (3), b (2), "
+        f"d (1), e (1), 2 other columns; the furthest is a, {beyond('a', -0.95):g} in row 2 ({low:g} to {high:g} in "
+        "training)"
+    )
 
 
 def test_means_far_from_every_target_are_counted():

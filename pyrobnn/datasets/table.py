@@ -25,6 +25,7 @@ from pyrobnn.data.slips import slip_in
 from pyrobnn.data.splits import same_marks, split_rows
 from pyrobnn.datasets._files import sha256
 from pyrobnn.datasets.base import Dataset, test_share
+from pyrobnn.datasets.outside import just_outside, outside_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,11 +204,10 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
     check_inputs(x.nan_to_num(nan=0.0))
     if encoder is None or "read" not in encoder:
         return NewRows(x, inputs.frame, None, inputs.notes)
-    found = [_outside(name, columns, encoder) for name in read]
-    rows = zip(*(marks for marks, _ in found), strict=True)
-    lines = (line for _, said in found for line in said)
-    outside = [", ".join(filter(None, row)) for row in rows]
-    return NewRows(x, inputs.frame, outside, (*inputs.notes, *lines, *_widened(columns, encoder)))
+    found = {name: outside_of(name, columns, how, _encoder(encoder)) for name, how in read.items()}
+    outside = [", ".join(filter(None, row)) for row in zip(*(one.marks for one in found.values()), strict=True)]
+    lines = (line for one in found.values() for line in one.lines)
+    return NewRows(x, inputs.frame, outside, (*inputs.notes, *lines, *just_outside(found), *_widened(columns, encoder)))
 
 
 def _widened(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
@@ -217,47 +217,6 @@ def _widened(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
     listed = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
     verb, them = ("has", "it") if num == 1 else ("have", "them")
     return [f"{rows} {verb} missing values, which widen the predictions for {them}: {listed}"] if listed else []
-
-
-def _outside(
-    name: str, columns: "pd.DataFrame", encoder: Mapping[str, Any], *, tells_just: bool = True
-) -> tuple[np.ndarray, list[str]]:
-    """Return a mark for each value that is outside of what was learned, and a line on each kind.
-
-    They are unknown categories, numbers beyond the range of training, and missing where none was in training. A number
-    beyond the range by no more than a margin is marked as "just" outside, and told of only if that is asked for.
-    """
-    how = encoder["read"][name]
-    key = f"{name} (days)" if how["kind"] == DATES else name
-    values = columns[key]
-    is_new, is_gap = _encoder(encoder).new_values(columns, key)
-    filled = "predicted as a mixture over those of similar rows"
-    lines = [f"{name}: {_count(is_gap)} without a value, as none was in training, {filled}"] if is_gap.any() else []
-    if how["kind"] == TEXTS:
-        words = f"{name}: {_count(is_new)} of a category unknown in training, such as"
-        lines += [f"{words} {one!r}" for one in values[is_new]][:1]
-        return np.where(is_new | is_gap, name, ""), lines
-    low, high = how.get("range", (-np.inf, np.inf))
-    below, above = how.get("margins", (0.0, 0.0))
-    is_far = (values < low - below) | (values > high + above)
-    is_just = ((values < low) | (values > high)) & ~is_far
-
-    def said(value: float) -> str:
-        return dates.day(how, value) if how["kind"] == DATES else f"{value:g}"
-
-    ends = f"{said(low)} to {said(high)}"
-    where, why = f"outside of the range in training, {ends}", "(by less than its outermost values spread)"
-    if is_far.any():
-        also = f"; {_count(is_just)} just outside {why}" if is_just.any() and tells_just else ""
-        first = f"such as {said(values[is_far].iloc[0])} in row {values.index[is_far][0] + 1}"
-        lines.append(f"{name}: {_count(is_far)} well {where}, {first}{also}")
-    elif is_just.any() and tells_just:
-        lines.append(f"{name}: {_count(is_just)} just {where} {why}")
-    return np.where(is_far | is_gap, name, np.where(is_just, f"{name} (just)", "")), lines
-
-
-def _count(chosen: "pd.Series") -> str:
-    return counted(int(chosen.sum()), "row")
 
 
 def _constants(columns: "pd.DataFrame") -> list[str]:
@@ -315,7 +274,8 @@ def _gaps(columns: "pd.DataFrame", num_left_out: int) -> list[str]:
 def _beyond(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
     """Return a line for each column of which held-out rows have values outside of what was learned."""
     made = expanded(columns, encoder["read"])
-    lines = (line for name in encoder["read"] for line in _outside(name, made, encoder, tells_just=False)[1])
+    found = (outside_of(name, made, how, _encoder(encoder)) for name, how in encoder["read"].items())
+    lines = (line for one in found for line in one.lines)
     return [f"held-out rows, column {line}: predictions for them go beyond the data" for line in lines]
 
 
