@@ -62,15 +62,21 @@ class _Fit(TyperCommand):
         return super().collect_usage_pieces(ctx)[:-1]  # all but the words that are refused
 
 
+def _such_as(*calls: str) -> str:
+    """Return the last lines of a help text, with commands to copy."""
+    return "\n".join(["For example:", *(f"pyrobnn {call}" for call in calls)])
+
+
 app = typer.Typer(
     name="pyrobnn",
-    help="Bayesian neural networks on Pyro: fit a spec file, predict, and report.",
+    help="Bayesian neural networks on Pyro: fit a table or a spec file, predict, and report.",
+    epilog=_such_as("demo", "fit house.csv --target price", "predict runs/house new.csv --out predictions.csv"),
     cls=_PlainErrors,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="Data sets known by name.", no_args_is_help=True)
+data_app = typer.Typer(help="Data sets known by name.", epilog=_such_as("data list"), no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder to make; runs/<name of the spec> if not given.")]
@@ -120,7 +126,7 @@ def _options(
     pass
 
 
-@app.command()
+@app.command(epilog=_such_as("demo --out runs/demo"))
 def demo(
     *,
     out: Annotated[Path, typer.Option(help="Folder for the three run folders.")] = Path("runs/demo"),
@@ -149,7 +155,10 @@ Categories = Annotated[
 Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run, which was interrupted.")]
 
 
-@app.command(cls=_Fit)
+@app.command(
+    cls=_Fit,
+    epilog=_such_as("fit house.csv --target price", "fit house.csv --target price --drop street --out runs/no-street"),
+)
 def fit(
     source: Source = None,
     more: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="MORE")] = None,
@@ -280,7 +289,7 @@ def _kept(folder: Path, *, earlier: int | None) -> str:
     return "nothing is kept, as there was no result and no checkpoint yet; the same command starts anew"
 
 
-@app.command()
+@app.command(epilog=_such_as("diagnose runs/house"))
 def diagnose(run_dir: Path) -> None:
     """Show whether to trust the fit of a run, what to do next, and the findings."""
     run_folder(run_dir)
@@ -302,7 +311,7 @@ def _shown(finding: Any) -> str:
     return f"{word}: {_escaped(finding.said('command'))}"
 
 
-@app.command()
+@app.command(epilog=_such_as("compare runs/house runs/no-street"))
 def compare(run_dirs: list[Path]) -> None:
     """Compare runs on the test data that they share, example by example."""
     run_folders.check_same_size([run_folder(folder) for folder in run_dirs])
@@ -321,7 +330,7 @@ def compare(run_dirs: list[Path]) -> None:
     Console().print(settings)
 
 
-@app.command()
+@app.command(epilog=_such_as("predict runs/house new.csv --out predictions.csv"))
 def predict(
     run_dir: Path,
     table: Path,
@@ -343,7 +352,7 @@ def predict(
         typer.echo(f"Predictions of {counted(len(predictions), 'row')}: {out}")
 
 
-@data_app.command("list")
+@data_app.command("list", epilog=_such_as("data list"))
 def list_data() -> None:
     """List the data sets."""
     from pyrobnn import datasets
@@ -356,7 +365,7 @@ def list_data() -> None:
     Console().print(table)
 
 
-@data_app.command()
+@data_app.command(epilog=_such_as("data fetch yacht energy"))
 def fetch(names: list[str]) -> None:
     """Download data sets that are not here yet."""
     from pyrobnn import datasets

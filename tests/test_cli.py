@@ -3,6 +3,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import pyrobnn
@@ -61,6 +63,28 @@ def here(tmp_path, monkeypatch):
 def test_version_and_help():
     assert invoke("--version").output == f"pyrobnn {pyrobnn.__version__}\n"
     assert all(command in invoke("--help").output for command in ("demo", "fit", "predict", "data"))
+
+
+def words_of(command, path=()):
+    """Yield the words that call each command, and those of groups too."""
+    yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from words_of(below, (*path, name))
+
+
+@pytest.mark.parametrize("path", [*words_of(get_command(app))], ids=lambda path: " ".join(path) or "pyrobnn")
+def test_each_help_ends_with_examples_that_commands_take(path):
+    said = invoke(*path, "--help").output
+    title, *lines = [line.strip() for line in said.rpartition("╯")[2].splitlines() if line.strip()]
+    assert title == "For example:"
+    for line in lines:
+        first, *words = shlex.split(line)
+        assert first == "pyrobnn"
+        assert tuple(words[: len(path)]) == path
+        at, rest = get_command(app), words
+        while hasattr(at, "commands"):
+            at, rest = at.commands[rest[0]], rest[1:]
+        at.make_context(at.name, list(rest)).close()  # refuses unknown options and missing arguments
 
 
 def test_fit_writes_a_run_folder_and_predict_reads_it(here):
