@@ -85,6 +85,10 @@ def test_edge_cases_of_the_weights():
     assert math.isfinite(khat)
     assert (np.exp(log_weights[:300]) == 0).all()
     np.testing.assert_allclose(pareto_smooth(some[300:] + 1e5)[1], pareto_smooth(some[300:])[1], rtol=1e-6)
+    for factor in (1e3, 1e6):  # all but a few of the tail are 0 beside the largest, in floating point
+        far, khat = pareto_smooth(factor * np.random.default_rng(0).standard_normal(1000))
+        assert khat == math.inf
+        np.testing.assert_allclose(np.exp(far).sum(), 1.0)
     for bad, value in ((np.nan, "nan"), (np.inf, "inf")):
         some[7] = bad
         with pytest.raises(bnn.InputError, match=f"importance ratios .* must be numbers, but draw 7 has {value}"):

@@ -36,7 +36,8 @@ class ImportanceWeights:
 
     Attributes:
         log_weights: Pareto-smoothed log weights (S,), a weight per draw of `draws()`; exp(log_weights) sums to 1.
-        khat: shape of the generalised Pareto tail of the weights; -inf if they are constant, as for an exact q.
+        khat: shape of the generalised Pareto tail of the weights; -inf if they are constant, as for an exact q, and inf
+            if they lie further apart than the range of floats.
         khat_by_chain: the same for the draws of each member of a mixture under its density q_k, (K,).
         ess: effective number of draws, 1 / sum of squared weights.
         log_evidence: log p(D) in the original units of the targets; log p(D, points) if q holds sites at points.
@@ -210,7 +211,10 @@ def importance_weights(
 
 
 def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return Pareto-smoothed log weights (S,), normalised, and k-hat: -inf if the largest weights are all equal.
+    """Return Pareto-smoothed log weights (S,), normalised, and k-hat.
+
+    k-hat is -inf if the largest weights are all equal, and inf if the smaller ones of the tail are 0 beside the largest
+    in floating point, hundreds of nats below it, where ArviZ returns NaN.
 
     `log_ratios` are log p - log q of each draw (S,), up to a constant; -inf for a weight of 0. Only here does the sign
     matter: ArviZ takes log-likelihoods, whose inverses are the weights, and so minus the log ratios.
@@ -238,7 +242,7 @@ def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
         if "tail values are the same" not in str(error):
             raise
         return shifted - np.log(np.exp(shifted).sum()), -math.inf
-    return log_weights.values, float(khat)
+    return log_weights.values, math.inf if np.isnan(khat) else float(khat)
 
 
 def _require_continuous(posterior: Posterior) -> None:
