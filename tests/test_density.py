@@ -23,6 +23,7 @@ from pyrobnn.inference.method import Run
 from pyrobnn.inference.residuals import Residuals
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.verdict import missed
+from pyrobnn.verdict.remedies import Fitted
 
 RUN = Run(seed=0, progress=False)
 NO_INPUTS = torch.zeros(150, 0)
@@ -441,6 +442,19 @@ def test_tables_without_outliers_pay_nothing_for_a_student_t(monkeypatch):
         assert chosen(x, y).gain is None
     with pytest.raises(TypeError):
         chosen(*with_outliers(200, 0.06)[:2])
+
+
+@pytest.mark.parametrize(("given", "lengths"), [({}, {}), ({"steps": 20}, {"steps": 20})])
+def test_a_length_that_rows_held_out_chose_is_not_called_given(given, lengths, monkeypatch):
+    """No remedy tells to leave out `steps` to somebody who has not given them."""
+    monkeypatch.setattr(density, "_QUICK", dataclasses.replace(density._QUICK, steps=100))
+    x, y, _ = noise_along_an_input(60, 0)
+    regressor = bnn.BNNRegressor(likelihood=bnn.likelihoods.Gaussian("heteroscedastic"), random_state=0, **given)
+    posterior = regressor.fit(x, y).posterior_
+    assert isinstance(posterior, bnn.Mixture)
+    assert all(table["steps"] for table in posterior.record.methods if "steps" in table)
+    assert Fitted(posterior).lengths == lengths
+    assert ("`steps`" in str(bnn.diagnose(posterior, (x, y)))) == bool(given)
 
 
 @pytest.mark.slow

@@ -104,18 +104,19 @@ def test_the_record_is_kept_on_disk(ended, tmp_path):
     assert loaded.record.convergence == ended.record.convergence
 
 
-def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000):
+def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000, noise=0.0):
     """Return a length whose cycles measure these objectives, the number of the best, their steps and their rates."""
     parameter, method, begun, trained = torch.zeros(1), SimpleNamespace(temperature=1.0), [], []
     fit = SimpleNamespace(parameters=[parameter], schedule_steps=100, method=method)
     rate = 1.0
     length, done = ConvergenceRule(fit, tolerance, max_steps), 0
     for number, objective in enumerate(objectives):
-        block = np.column_stack([np.full(50, objective + 3.0), np.full(50, 3.0)])
         rates = set()
         while len(length.state()["cycle_ends"]) == number and length.end is None:
             parameter.fill_(number)
             done += 50
+            found = objective + (noise if done % 100 else -noise)
+            block = np.column_stack([np.full(50, found + 3.0), np.full(50, 3.0)])
             move = length.judge(block, done)
             if move is not None:
                 rate = move.rate
@@ -162,6 +163,22 @@ def test_a_cycle_at_a_lower_rate_that_is_cut_off_has_not_converged():
     length, *_ = run_cycles([10.0, 10.5])
     assert (length.end, length.converged, length.record().converged) == (None, False, False)
     assert length.reason().startswith("not converged within max_steps")
+
+
+@pytest.mark.parametrize(
+    ("late", "noise", "cycles", "is_settled"), [(0.2, 4.0, 6, True), (0.2, 0.0, 7, False), (4.0, 4.0, 6, False)]
+)
+def test_all_steps_are_too_few_if_the_last_cycles_gained_more_than_noise(late, noise, cycles, is_settled):
+    """All cycles gain more than the tolerance; the noise is that of the 20 blocks that measure each."""
+    objectives = [10.0, *(20.0 + late * k for k in range(cycles - 1))]
+    length, *_ = run_cycles(objectives, tolerance=0.1, max_steps=12_000, noise=noise)
+    record = length.record()
+    assert length.end == record.cycle_ends[-1]
+    assert (record.converged, record.settled) == (False, is_settled)
+    if is_settled:
+        assert record.cycle_ends == [1100, 2300, 3700, 5500, 8100, 10700]
+        error = noise * math.sqrt(2 / 19)
+        assert length.reason() == f"all of max_steps=12000 taken: the last two cycles gained 0.4 ± {error:.2g} nats"
 
 
 def test_a_gain_below_the_tolerance_twice_ends_the_fit():

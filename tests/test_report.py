@@ -733,6 +733,11 @@ def test_chains_are_judged_by_rhat_size_and_divergences():
     assert "worth as little as 399 independent draws" in texts(chains(ess=399.0))[0]
     assert "They are stuck" in texts(chains(rhat=math.nan))[0]
     assert "3 of 4000 draws diverged" in texts(chains(diverging=3))[0]
+    for found, verb in ((chains(rhat=math.nan), "leave out"), (chains(diverging=3), "lower")):
+        assert "step_size" not in chain_findings(found, {"warmup": 50, "step_size": None})[-1].said()
+        given = chain_findings(found, {"warmup": 50, "step_size": 0.5})[-1]
+        assert f"{verb} `step_size`, which was given as 0.5; " in given.said()
+        assert "leave out fit.step_size, which was given as 0.5; " in given.said("command")
     assert texts(dataclasses.replace(chains(), num_diverging=None)) == []
     assert len(texts(chains(rhat=1.02, diverging=3))) == 2
 

@@ -263,7 +263,7 @@ def test_without_a_step_size_a_narrow_posterior_does_not_diverge(kind):
 
 
 def test_a_step_size_that_diverges_is_named():
-    with pytest.raises(FloatingPointError, match="of SGLD is no longer finite at step .*: lower `step_size`"):
+    with pytest.raises(FloatingPointError, match="of SGLD is no longer finite at step .*: give a smaller `step_size`"):
         run(bnn.SGLD(step_size=1.0, num_draws=100, burn_in=300, num_chains=2))
 
 

@@ -1,7 +1,7 @@
 """Has the fit come to its end? Asked of its record, or of its Markov chains."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -23,8 +23,6 @@ _MOST_CHAINS = 4
 _ACCEPTED = (0.95, 0.99)
 """Rates of acceptance to try one after the other."""
 _SMOOTHER = Remedy("choose a smoother prior, `bnn.priors.Normal()`", "choose a smoother prior", ("prior.type=normal",))
-_STEPS_GIVEN = Remedy("lower a `step_size` that was given", "leave out fit.step_size, if it is set")
-_UNSTUCK = (Remedy("leave out `step_size`", "leave out fit.step_size"),)
 
 
 def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None:
@@ -36,6 +34,9 @@ def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None
     if convergence.converged:
         text = f"The fit ended by itself: training longer gains nothing that matters ({_elbo(convergence)})."
         return Finding("length", "fine", text)
+    if convergence.settled:
+        text = f"The fit took all its steps, and nothing shows that more would gain ({record.stop_reason})."
+        return Finding("length", "note", text)
     text = f"The fit did not end by itself: {record.stop_reason}. Its {_elbo(convergence)}."
     if not str(record.stop_reason).startswith("not converged"):
         return Finding("length", "note", text)
@@ -58,7 +59,8 @@ def chain_findings(chains: Chains, settings: Mapping[str, Any] = MappingProxyTyp
     `settings` are those of the method; remedies go further than they do.
     """
     more = _raised("draw more", "num_draws", 4 * chains.num_draws)
-    findings = [_agreement(chains, more, _raised("warm up longer", "warmup", 2 * int(settings.get("warmup") or 1000)))]
+    warmer = _raised("warm up longer", "warmup", 2 * int(settings.get("warmup") or 1000))
+    findings = [_agreement(chains, more, warmer, _given_steps(settings, "leave out"))]
     if chains.num_diverging:
         text = (
             f"{chains.num_diverging} of {chains.num_chains * chains.num_draws} draws diverged: some region of the "
@@ -78,10 +80,17 @@ def _smaller_steps(settings: Mapping[str, Any]) -> tuple[Remedy, ...]:
     rate = settings.get("target_accept", _ACCEPTED[-1])
     smaller = [_raised("take smaller steps", "target_accept", value) for value in _ACCEPTED if value > rate][:1]
     warmer = [] if smaller else [_raised("warm up longer", "warmup", 2 * int(settings.get("warmup") or 1000))]
-    return (*smaller, *warmer, *([_STEPS_GIVEN] if settings.get("step_size") else []), _SMOOTHER)
+    return (*smaller, *warmer, *_given_steps(settings, "lower"), _SMOOTHER)
 
 
-def _agreement(chains: Chains, more: Remedy, warmer: Remedy) -> Finding:
+def _given_steps(settings: Mapping[str, Any], verb: str) -> list[Remedy]:
+    """Return the remedy for a size of the steps that was given; none where it was adapted or measured."""
+    size = settings.get("step_size")
+    given = f"{verb} `step_size`, which was given as {size!r}"
+    return [] if size is None else [Remedy(given, f"leave out fit.step_size, which was given as {size!r}")]
+
+
+def _agreement(chains: Chains, more: Remedy, warmer: Remedy, given: Sequence[Remedy]) -> Finding:
     fewer = chains.num_chains < _MOST_CHAINS
     longer = (*([_raised("run more chains", "num_chains", _MOST_CHAINS)] if fewer else []), more, warmer)
     convergence = chains.convergence
@@ -94,7 +103,7 @@ def _agreement(chains: Chains, more: Remedy, warmer: Remedy) -> Finding:
     rhat, ess = float(np.max(convergence.rhat)), float(min(np.min(convergence.ess_bulk), np.min(convergence.ess_tail)))
     if not math.isfinite(rhat):
         text = "R-hat cannot be computed: at some input the predictions of the chains never change. They are stuck."
-        return Finding("chains", "warning", text, remedies=(*_UNSTUCK, warmer, _SMOOTHER))
+        return Finding("chains", "warning", text, remedies=(*given, warmer, _SMOOTHER))
     draws = chains.num_chains * chains.num_draws
     if draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT and ess >= _SMALLEST_ROUGH_ESS:
         text = (

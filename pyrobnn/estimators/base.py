@@ -227,6 +227,7 @@ class AbstractBNN(BaseEstimator):
             device=self.device,
             engine=self.engine,
             progress=bool(self.verbose),
+            chose_length=self.method is None and self.steps is None,
         )
         compared = Compared(parts)
         if reset:
@@ -265,9 +266,7 @@ class AbstractBNN(BaseEstimator):
 
     def _method(self, parts: dict[str, Any]) -> Any:
         """Return the method with the guide, and with the settings that are parameters of the estimator."""
-        method = parts["method"]
-        if self.guide is not None:
-            method = with_guide(method, parts["guide"])
+        method = parts["method"] if self.guide is None else with_guide(parts["method"], parts["guide"])
         if self.steps is not None and self._only_bounds():
             return default_parts.bounded(method, self.steps)
         settings = self._settings()

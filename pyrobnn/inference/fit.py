@@ -202,7 +202,9 @@ def _note(closed: Measured, data: Any, posterior: Any, run: Run, likelihood: Any
         found = closed_numbers(likelihood, posterior.bnn.settings["likelihood"]) or posterior.record.measured
         before = None if run.start is None else run.start.record.measured
         for one in (posterior, *members_of(posterior)):
-            one.record = dataclasses.replace(one.record, measured=found or before)
+            one.record = dataclasses.replace(
+                one.record, measured=found or before, chose_length=run.chose_length or None
+            )
     earlier = [] if run.start is None else run.start.record.marks
     if isinstance(data, Data) and earlier is not None:
         posterior.record = dataclasses.replace(posterior.record, marks=kept_marks(data, earlier))

@@ -49,6 +49,7 @@ class Run:
     """The arguments of a run, as in `pyrobnn.fit`.
 
     Attributes:
+        chose_length: whether the caller gave neither the method nor its length.
         started: when it began, by `time.perf_counter`; fits inside a run have the time of the whole.
     """
 
@@ -61,6 +62,7 @@ class Run:
     checkpoint: str | Path | None = None
     every: int = 1000
     start: Any = None
+    chose_length: bool = False
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:

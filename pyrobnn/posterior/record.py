@@ -50,6 +50,7 @@ class Convergence:
         gain: gain of the last cycle of the schedule over the cycles before; None if there was only one cycle.
         tolerance: in nats.
         cycle_ends: steps done at the end of each cycle, measurements of its ELBO included.
+        settled: whether all steps were taken, and the last two cycles gained too little to matter or to see.
     """
 
     converged: bool
@@ -58,6 +59,7 @@ class Convergence:
     gain: float | None
     tolerance: float
     cycle_ends: list[int]
+    settled: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,6 +203,7 @@ class FitRecord:
         evidence: the evidence framework, also where it only measured the model's open scales.
         measured: the numbers of the likelihood, such as "scale", that the data gave, where the model left them open.
         automatic: the methods that were tried where none was given.
+        chose_length: whether the method and its length are defaults, or were chosen by rows held out.
         own_loop: whether a training loop of the caller's trained it, as with `pyrobnn.prepare`; the record then has
             neither its steps nor its rates, and whether it has converged is unknown.
         start: the seed, the steps and the examples of the posterior that it went on from.
@@ -232,6 +235,7 @@ class FitRecord:
     evidence: EvidenceRecord | None = None
     measured: list[str] | None = None
     automatic: AutomaticRecord | None = None
+    chose_length: bool | None = None
     own_loop: bool | None = None
     start: dict[str, int | None] | None = None
     marks: list[int] | None = dataclasses.field(default=None, repr=False)

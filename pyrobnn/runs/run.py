@@ -222,6 +222,7 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
         validation=prepared.validation,
         checkpoint=checkpoint,
         every=CHECKPOINT_EVERY,
+        chose_length=prepared.chose_length,
     )
     if prepared.dataset.encoder is None:  # the notes of a table name its constant columns
         tell_of_constants(prepared.train)

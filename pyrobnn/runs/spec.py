@@ -183,7 +183,8 @@ class RunSpec:
         said = "[data] task" if self.data.task else "[likelihood]" if self.likelihood and self.data.path else ""
         because = f", as {said} says" if said else ""
         is_told = self.likelihood is not None
-        return Prepared(spec, dataset, train, validation, test, bnn, because, is_told, compared.gain)
+        chose_length = self.fit.method is None and {"steps", "epochs"}.isdisjoint(self.fit.settings)
+        return Prepared(spec, dataset, train, validation, test, bnn, because, is_told, chose_length, compared.gain)
 
     def _compared(self, dataset: Dataset, train: Data) -> Compared:
         """Return the parts for the data: those that are better on rows of the training data, where none is given.
@@ -263,6 +264,7 @@ class Prepared:
         bnn: the model.
         because: the source of the task, if it does not follow from the data.
         is_told: whether the likelihood was given.
+        chose_length: whether neither the method nor its length was given.
         gain: of a likelihood other than the default.
     """
 
@@ -274,6 +276,7 @@ class Prepared:
     bnn: BNN
     because: str = ""
     is_told: bool = False
+    chose_length: bool = False
     gain: Gain | None = None
 
     @property

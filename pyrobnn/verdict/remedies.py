@@ -100,9 +100,12 @@ class Fitted:
     def lengths(self) -> dict[str, int]:
         """The lengths in steps or epochs that were given for the fit; none of one whose chains only start at it.
 
-        Nor of the rounds of `MarginalLikelihood`, which have a length whether somebody gave it or not.
+        Nor are lengths that defaults or rows held out chose, or those of the rounds of `MarginalLikelihood`, which have
+        a length whether somebody gave it or not.
         """
-        is_other = self.has_chains or "marginal_likelihood" in self.types
+        record = self.posterior.record
+        is_chosen = record.chose_length or record.automatic is not None
+        is_other = is_chosen or self.has_chains or "marginal_likelihood" in self.types
         svi = {} if is_other else next((table for table in self.methods if "max_steps" in table), {})
         return {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
 

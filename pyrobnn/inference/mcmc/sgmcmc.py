@@ -382,6 +382,6 @@ def _check_finite(points: Tensor, step: int, method: str) -> None:
     finite = points.isfinite().flatten(1).all(1)
     if not bool(finite.all()):
         raise FloatingPointError(
-            f"Chain {int((~finite).nonzero()[0]) + 1} of {method} is no longer finite at step {step}: lower "
-            "`step_size`, or standardise the data."
+            f"Chain {int((~finite).nonzero()[0]) + 1} of {method} is no longer finite at step {step}: give a "
+            "smaller `step_size`, or standardise the data."
         )

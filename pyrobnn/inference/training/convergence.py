@@ -18,6 +18,8 @@ _FEWEST_MEASURED, _MOST_MEASURED = 10, 20
 """Blocks of steps over which a cycle's objective is measured; at most a tenth of the cycle, if that is more."""
 _LOWER = 0.3
 """Factor on the learning rate once more steps at the old one gain nothing."""
+_ERRORS = 3.0
+"""Standard errors up to which a gain may be noise of the objective."""
 _LEAST_COSINE, _ALIKE = 0.9, (0.8, 1.25)
 """Cosine between the ways of two cycles, and ratio of their lengths, of parameters that go straight on.
 
@@ -129,6 +131,7 @@ class _Now:
         begun: the parameters at the start of the first cycle, until it ends.
         way: the way of the latest cycle.
         cycle_ends: steps done at the end of each cycle.
+        results: objective of each cycle, and its standard error.
     """
 
     cycle: Cycle
@@ -140,6 +143,7 @@ class _Now:
     begun: list[Tensor] = dataclasses.field(default_factory=list)
     way: Way | None = None
     cycle_ends: list[int] = dataclasses.field(default_factory=list)
+    results: list[list[float]] = dataclasses.field(default_factory=list)
 
 
 class ConvergenceRule:
@@ -160,11 +164,15 @@ class ConvergenceRule:
         fit: the fit, with the schedule of the first cycle.
         tolerance: nats.
         max_steps: steps that are not passed.
+        matters: nats below which a gain of the last cycles is no reason to call the fit cut short.
         warmup: first steps, in which the factor on the KL grows.
     """
 
-    def __init__(self, fit: TrainingState, tolerance: float, max_steps: int, *, warmup: int = 0) -> None:
+    def __init__(
+        self, fit: TrainingState, tolerance: float, max_steps: int, *, matters: float = 0.0, warmup: int = 0
+    ) -> None:
         self._fit, self._tolerance, self._max_steps, self._warmup = fit, tolerance, max_steps, warmup
+        self._matters = max(matters, tolerance)
         self._now = _Now(Cycle(fit.schedule_steps))
 
     @property
@@ -190,8 +198,31 @@ class ConvergenceRule:
     def _gained(self) -> bool:
         """Whether the latest cycle gained the tolerance, or more like it would."""
         now = self._now
-        would = self._straight or now.cycle.start < self._warmup
-        return now.gain is None or now.gain >= self._tolerance or would
+        return now.gain is None or now.gain >= self._tolerance or self._would
+
+    @property
+    def _would(self) -> bool:
+        """Whether more cycles like the latest would gain, whatever that one did."""
+        return self._straight or self._now.cycle.start < self._warmup
+
+    @property
+    def settled(self) -> bool:
+        """Whether all steps were taken, and the last two cycles are not shown to have gained what matters."""
+        gain, error = self._late_gain or (math.inf, 0.0)
+        return not self.converged and gain - _ERRORS * error <= self._matters
+
+    @property
+    def _late_gain(self) -> tuple[float, float] | None:
+        """The gain of the last two cycles over those before, and its standard error, of a fit that has ended.
+
+        None where it says nothing of more steps: where there were no others, or none had a lower rate.
+        """
+        now = self._now
+        early = now.results[:-2]
+        if now.phase != "ended" or self._would or now.cycle.rate == 1.0 or not early:
+            return None
+        (before, error), (after, late_error) = max(early), max(now.results)
+        return after - before, math.hypot(error, late_error)
 
     def judge(self, terms: np.ndarray, done: int) -> Move | None:
         """Return what is to change in the fit after a block of steps; None if it goes on as it does, or has ended.
@@ -228,15 +259,16 @@ class ConvergenceRule:
     def _end_cycle(self, done: int) -> list[Tensor]:
         """Note what the cycle gained and which way it went, and return the best parameters."""
         now, parameters = self._now, self._fit.parameters
-        elbo = float(np.mean(now.blocks))
+        elbo, error = float(np.mean(now.blocks)), _error(now.blocks)
         now.gain = elbo - now.best.elbo if now.best else None
         with torch.no_grad():
             begun = now.best.values if now.best else now.begun
             change = [end - start for end, start in zip(parameters, begun, strict=True)]
         now.way, now.begun = way_after(now.way, change, now.cycle), []
         if now.best is None or elbo > now.best.elbo:
-            now.best = Best(cloned(parameters), elbo, _error(now.blocks))
+            now.best = Best(cloned(parameters), elbo, error)
         now.cycle_ends.append(done)
+        now.results.append([elbo, error])
         return now.best.values
 
     def finish(self) -> None:
@@ -260,6 +292,10 @@ class ConvergenceRule:
         gain, steps = self._now.gain, self._now.cycle.steps
         if self.converged:
             return f"converged: the last {steps} steps, at a lower rate, gained {gain:.2g} nats"
+        if self.settled:
+            late, error = self._late_gain or (0.0, 0.0)
+            steps = f"all of max_steps={self._max_steps} taken"
+            return f"{steps}: the last two cycles gained {late:.2g} ± {error:.2g} nats"
         gained = "" if gain is None else f": the last {steps} steps gained {gain:.2g} nats"
         if gain is not None and self._straight:
             gained += ", straight on from those before: `lr` may be too small"
@@ -280,6 +316,7 @@ class ConvergenceRule:
             gain=now.gain,
             tolerance=self._tolerance,
             cycle_ends=[*now.cycle_ends],
+            settled=self.settled,
         )
 
     def state(self) -> State:

@@ -19,6 +19,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.by_name import noise_of
+from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, check_validation, make_source
 from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.method import Run
@@ -123,7 +124,13 @@ class Session:
         """Return what ends each fit by itself."""
         pairs = zip(self.fits, self._tolerances(), strict=True)
         return [
-            ConvergenceRule(fit.state, tolerance, max_steps, warmup=fit.state.method.kl_warmup)
+            ConvergenceRule(
+                fit.state,
+                tolerance,
+                max_steps,
+                matters=0.0 if fit.state.method.tolerance else defaults.MATTERS * fit.declared.source.num_data,
+                warmup=fit.state.method.kl_warmup,
+            )
             for fit, tolerance in pairs
         ]
 
