@@ -18,7 +18,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import mended
 from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.comparison import _affordable, compare_with_baselines, leave_one_out, sites_at_prior
-from pyrobnn.verdict.judgement import judge
+from pyrobnn.verdict.judgement import NO_BETTER, judge
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to
 
 NUM, FEATURES = 400, 4
@@ -176,6 +176,27 @@ def test_labels_and_counts_are_those_of_generalised_linear_models():
     rates = torch.as_tensor(PoissonRegressor(alpha=0).fit(x, targets_of("poisson").numpy()).predict(new.x.numpy()))
     exact = float(torch.distributions.Poisson(rates).log_prob(new.y.double()).mean())
     assert score(found["linear"], new) == pytest.approx(exact, abs=0.01)
+
+
+@pytest.mark.parametrize(("signal", "is_told"), [(0.0, True), (2.0, False)])
+def test_a_fit_to_noise_is_told_by_rows_left_out(signal, is_told):
+    """It looks better than a constant on its own rows, and is not on rows left out of it, as on new ones."""
+    rng = np.random.default_rng(102)
+    x, y = rng.standard_normal((60, 3)), rng.standard_normal(60)
+    y += signal * np.sin(x[:, 0])
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        regressor = bnn.BNNRegressor(random_state=2).fit(x, y)
+    texts = [str(one.message) for one in found if one.category is bnn.PoorFitWarning]
+    assert len(texts) == is_told
+    for text in texts:
+        assert text.startswith(NO_BETTER)
+        assert "on 60 training examples, each left out of the fit: fit" in text
+    inputs, targets = rng.standard_normal((2000, 3)), torch.from_numpy(rng.standard_normal(2000))
+    targets += signal * torch.from_numpy(np.sin(inputs[:, 0]))
+    new = regressor.predict_dist(inputs).log_prob(targets)
+    constant = torch.distributions.Normal(float(y.mean()), float(y.std())).log_prob(targets)
+    assert (float((new - constant).mean()) > 0.05) == (not is_told)
 
 
 def test_pure_noise_is_shrunk_to_a_constant():

@@ -27,7 +27,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.judgement import NO_BETTER, Basis, Verdict, judge
-from pyrobnn.verdict.left_out import memorised_targets
+from pyrobnn.verdict.left_out import learned_nothing, left_out_scores, memorised_targets
 from pyrobnn.verdict.missed import missed_function
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, longer, measured_noise, open_to
 
@@ -123,9 +123,12 @@ def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None
         lost = sites_at_prior(posterior)
         layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
         return mended(f"{verdict.text}{layers}", tries)
-    memorised = memorised_targets(posterior, data, baselines) if held_out is None else None
+    left_out = left_out_scores(posterior, data) if held_out is None and baselines else None
+    memorised = memorised_targets(posterior, data, baselines, left_out=left_out) if held_out is None else None
     if memorised is not None:
         return mended(memorised, tries)
+    if (nothing := learned_nothing(posterior, data, baselines, left_out)) is not None:
+        return mended(nothing.text, tries)
     beyond = _beyond_noise(posterior, data, rows, draws) if held_out is None else None
     if beyond is not None:
         return mended(beyond, tries)
@@ -158,7 +161,7 @@ def _cut_short(posterior: Posterior | Mixture) -> str | None:
     ends = [member.record.convergence for member in members_of(posterior)]
     record = members_of(posterior)[0].record
     guide = (record.method if isinstance(record.method, dict) else {}).get("guide", {})
-    if all(end is None or end.converged for end in ends) or guide.get("type") not in registry.names:
+    if all(end is None or end.converged or end.settled for end in ends) or guide.get("type") not in registry.names:
         return None
     if narrowed(registry.resolve(guide)) == registry.resolve(guide):
         return None

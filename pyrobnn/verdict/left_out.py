@@ -18,7 +18,7 @@ from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import Baseline
-from pyrobnn.verdict.judgement import Basis, judge
+from pyrobnn.verdict.judgement import Basis, Verdict, judge
 
 _DRAWS = 100
 _MOST_ENTRIES = 2**24
@@ -36,7 +36,12 @@ in the mean."""
 
 
 def memorised_targets(
-    posterior: Posterior | Mixture, train: Data, baselines: dict[str, Baseline], held_out: Data | None = None
+    posterior: Posterior | Mixture,
+    train: Data,
+    baselines: dict[str, Baseline],
+    held_out: Data | None = None,
+    *,
+    left_out: Tensor | None = None,
 ) -> str | None:
     """Report a fit under which new examples are far less likely than training examples, if a linear model is as good.
 
@@ -46,7 +51,7 @@ def memorised_targets(
     The loss is at least 2 nats per example; for labels and counts, 80 % of the constant's loss if that is less. So this
     is for large effects: noise that is set too small, or learned after all targets are met. Real targets that are ten
     times as many as the weights are skipped. A fit that a comparison on held-out data does not warn of has not
-    memorised.
+    memorised. `left_out` are `left_out_scores`, where the caller has them.
     """
     bnn = posterior.bnn
     is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
@@ -57,7 +62,7 @@ def memorised_targets(
     prediction = posterior.predict(part.x, num_draws=draws)
     basis: Basis = "left out" if held_out is None else "held out"
     if held_out is None:
-        left_out = left_out_scores(posterior, train)
+        left_out = left_out_scores(posterior, train) if left_out is None else left_out
         if left_out is None:
             return None
         new = left_out[baselines["constant"].rows]
@@ -85,6 +90,22 @@ def memorised_targets(
         f"the fit. {blame} on new data. Log score above a constant's, in nats an example, each left out: fit "
         f"{float((scores - constant).mean()):+.2f}, linear model {float((rivals['linear'] - constant).mean()):+.2f}."
     )
+
+
+def learned_nothing(
+    posterior: Posterior | Mixture, train: Data, baselines: dict[str, Baseline], left_out: Tensor | None
+) -> Verdict | None:
+    """Return the verdict on a Laplace approximation that predicts rows left out of it no better than a constant.
+
+    It may be better on the rows that it was trained on, as any fit to noise is. None if it is better, or too few rows
+    tell, and for other fits, whose `left_out_scores` are not those of the fit itself.
+    """
+    if left_out is None or any(member.record.laplace is None for member in members_of(posterior)):
+        return None
+    rows = baselines["constant"].rows
+    rivals = {name: baseline.cross_validated.log_prob(train.y[rows]) for name, baseline in baselines.items()}
+    verdict = judge(left_out[rows], rivals, _LEVEL, "left out")
+    return verdict if verdict.kind == "warning" and not verdict.is_better else None
 
 
 def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | None:
