@@ -438,6 +438,8 @@ def test_khat_is_noted_and_never_warned_of_and_points_have_none():
     found = bnn.diagnose(exact_posterior(model, train, scale=0.3), train, test, num_draws=100, **FEW)
     assert any("weights differs much from the posterior" in note for note in found.notes)
     assert "k-hat" not in found.names
+    wide = bnn.diagnose(exact_posterior(model, train, scale=1e3), train, test, num_draws=100, **FEW)
+    assert any("(k-hat cannot be computed: a draw has nearly all weight, close below 0.67)" in n for n in wide.notes)
     point = model.fit(train, seed=0, guide="map", steps=200, lr=0.05, progress=False, engine="eager")
     found = bnn.diagnose(point, train, test, num_draws=10, **FEW)
     assert "epistemic" in found.names
@@ -510,6 +512,9 @@ def test_a_rare_class_that_is_never_predicted_has_a_threshold():
         "(61 % to 100 % of those to come), and call 94 of 94 others so (96 % to 100 %)."
     )
     assert "`prediction.class_probs[:, 1] > 0.06`" in found.said()
+    assert Diagnosis((found,), 0.05).details == (
+        "Say 'yes' above a probability of 0.06, which finds 6 of 6: the most probable class is never 'yes'.",
+    )
     assert never_predicted(class_prediction(0.9, 100), torch.zeros(100).long(), y) == []
     (common,) = never_predicted(class_prediction(0.1, 100), y, y)
     assert common.text.startswith("No example is predicted as 0, though 94 of 100 are")

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -212,11 +213,15 @@ def test_effects_of_gaps_and_dates_keep_to_what_occurs():
         return posterior.predict(changed, num_draws=40).mean.mean().item()
 
     rain, age, listed = figure.axes
+    figure.set_figwidth(4.0)  # as in a report
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for days in (1, 20, 60, 600, 727, 4000):
+        for days in (1, 20, 60, 600, 727, 1300, 1800, 4000):
             listed.set_xlim(19000, 19000 + days)
             assert 2 <= len(listed.get_xticks()) <= 6
+            figure.draw_without_rendering()
+            boxes = [label.get_window_extent() for label in listed.get_xticklabels() if label.get_text()]
+            assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), days
     figure = plots.effects(posterior, data, groups=groups, num_draws=40, first_days={"listed": "2022-03-01"})
     rain, age, listed = figure.axes
     assert [axis.get_xlabel() for axis in figure.axes] == ["rain", "age", "listed"]

@@ -280,8 +280,7 @@ def scored(**values):
             },
             "Given two examples of different classes, the network tells which is which in 84 % of pairs from 30 test "
             "examples, a linear model in 81 %, guessing in 50 % (AUROC). Its log loss is 0.180, that of a linear "
-            "model 0.200 and of the shares of the classes alone 0.250; lower is better. Accuracy says little: the most "
-            "frequent class makes 94 %.",
+            "model 0.200 and of the shares of the classes alone 0.250; lower is better.",
         ),
         (
             scored(r2=-0.2),
@@ -374,8 +373,29 @@ TRUSTED = "It can be trusted for data like these: none of {} checks gave a reaso
 )
 def test_the_verdict_says_whether_to_trust_the_fit_and_is_the_first_line(findings, sentence):
     diagnosis = Diagnosis(tuple(findings), 0.05)
-    assert diagnosis.verdict == sentence
+    assert diagnosis.verdict == " ".join([diagnosis.conclusion, *diagnosis.details]) == sentence
     assert str(diagnosis).splitlines()[0] == sentence
+    *said, _, _ = words.concluded(Diagnosis((*findings, *GOOD.findings), 0.05), "a").partition("\nNext: ")
+    assert len(said[0].splitlines()) == 1 + len(diagnosis.details)
+
+
+def test_what_to_know_besides_the_verdict_is_a_list_below_it(regression, drawn):
+    train, posterior = regression
+    rare = {"constant": scored(accuracy=0.93)}
+    diagnosis = Diagnosis((AS_GOOD, MISSED, *GOOD.findings), 0.05)
+    seen, folded = sections(report(posterior, train, diagnosis=diagnosis, baselines=rare))
+    assert f"<strong>{TRUSTED.format(3).replace('It can', 'Its probabilities can')}</strong>" in seen
+    below = "<ul>\n<li>A linear model predicts as well.</li>\n<li>The most probable class is never &#39;yes&#39;.</li>"
+    assert f"{below}\n</ul>\n<p>Next: " in seen
+    assert "Accuracy says little: the most frequent class makes 93 %." in folded
+    assert "Accuracy" not in report(posterior, train, baselines={"constant": scored(accuracy=0.6)}).html
+
+
+def test_a_p_value_is_named_on_a_phone_and_takes_no_room_where_there_is_none(regression, drawn):
+    train, posterior = regression
+    html = report(posterior, train, diagnosis=Diagnosis((AS_GOOD, *GOOD.findings), 0.05)).html
+    rows = re.findall(r'<td class="number soft">(.*?)</td>', html)
+    assert rows == ["", '<span class="phone">p value </span>0.5']
 
 
 def remedied(name, kind, *remedies):
@@ -536,8 +556,9 @@ def test_tables_show_the_importance_of_their_columns(drawn):
     posterior = fitted(table, bnn.likelihoods.Gaussian(scale=0.5))
     columns = {"size": [0], "kind": [1, 2]}
     seen, folded = sections(report(posterior, table, columns=columns))
-    assert titles(seen) == ["Predictions", "Calibration"]
-    assert titles(folded)[0] == "Importance of the columns"
+    first = ["Which columns matter", "How the prediction changes"]
+    assert titles(seen) == [*first, "Predictions", "Calibration"]
+    assert not set(first) & set(titles(folded))
     names = [label.get_text() for label in drawn[0].axes[0].get_yticklabels()]
     expected = bnn.metrics.permutation_importance(posterior, table, groups=columns, num_shuffles=3, num_draws=50)
     assert names == list(expected.index)
@@ -549,7 +570,7 @@ def test_classes_show_their_confusion_first(drawn):
     generator = torch.Generator().manual_seed(0)
     table = bnn.Data(torch.randn(24, 3, generator=generator), torch.arange(24) % 2, target_name="colour")
     seen, folded = sections(report(fitted(table, "categorical", 2), table, class_names=("red", "blue")))
-    assert titles(seen) == ["Confusion of classes", "Calibration"]
+    assert titles(seen)[2:] == ["Confusion of classes", "Calibration"]
     assert "Confidence" in titles(folded)
     assert {"predicted colour", "observed colour", "red", "blue"} <= set(letters(drawn[2:3]))
 
@@ -558,9 +579,8 @@ def test_a_rare_class_is_shown_by_its_probability_and_effects_in_the_order_of_im
     x = torch.randn(120, 8, generator=torch.Generator().manual_seed(0))
     table = bnn.Data(x, (x[:, 7] > 1.6).long(), target_name="fault")
     seen, folded = sections(report(fitted(table, "categorical", 2), table, class_names=("no", "yes")))
-    assert titles(seen) == ["Are rare cases told from others?", "Calibration"]
+    assert titles(seen)[1:] == ["How the prediction changes", "Are rare cases told from others?", "Calibration"]
     assert "Confusion of classes" in titles(folded)
-    assert "How the prediction changes" in titles(folded)
     named, (importance, effects) = "probability that fault is 'yes'", drawn[:2]
     assert [axis.get_xlabel() for figure in drawn for axis in figure.axes].count(named) == 2
     ranked = [label.get_text() for label in importance.axes[0].get_yticklabels()]

@@ -83,5 +83,8 @@ def never_predicted(
         f"say {names[rarest]} where `prediction.class_probs[:, {rarest}] > {limit}`, {price}",
         f"say {names[rarest]} where {column} is above {limit}, {price}",
     )
-    found = f"{plain}: {names[rarest]} said above a probability of {limit} finds {caught[0]}"
+    found = (
+        f"say {names[rarest]} above a probability of {limit}, which finds {caught[0]}: the most probable class is "
+        f"never {listed}"
+    )
     return [Finding(CLASSES, "note", f"{text} {usual}", remedies=(rule,), plain=found)]

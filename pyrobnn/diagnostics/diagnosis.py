@@ -391,10 +391,10 @@ def _of_weights(case: _Case) -> list[Finding]:
     except InputError:  # no density
         return []
     if weights.is_reliable:
-        text = f"The fitted distribution of the weights is close to the posterior: {weights}."
-        return [Finding("k-hat", "fine", text)]
+        return [Finding("k-hat", "fine", f"The fitted distribution of weights is close to the posterior: {weights}.")]
+    khat = "cannot be computed: a draw has nearly all weight" if math.isnan(weights.khat) else f"{weights.khat:.2f}"
     text = (
         "This says nothing against the predictions: the fitted distribution of the weights differs much from the "
-        f"posterior, as is usual for networks (k-hat {weights.khat:.2f}, close below {weights.good_khat:.2f})."
+        f"posterior, as is usual for networks (k-hat {khat}, close below {weights.good_khat:.2f})."
     )
     return [Finding("k-hat", "note", text)]

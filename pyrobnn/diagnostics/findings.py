@@ -132,9 +132,21 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """Whether to trust the fit, and the most important reason, in a sentence or two."""
+        return " ".join([self.conclusion, *self.details])
+
+    @property
+    def conclusion(self) -> str:
+        """Whether to trust the fit, and why, in a sentence, after questions that change all else."""
         asked = [finding.text for finding in self.findings if finding.name == GIVEN_AWAY]
-        told = [f.in_plain_words for name in (LINEAR, CLASSES) for f in self.findings if f.name == name]
-        return " ".join([*asked, self._trust(), *map(_sentence, told)])
+        return " ".join([*asked, self._trust()])
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """What a reader of the verdict should know besides, a sentence each."""
+        names = (BASELINE, FEW_ROWS) if self.is_trusted else ()
+        notes = [f for name in names for f in self._of_kind("note") if f.name == name]
+        told = [f for name in (LINEAR, CLASSES) for f in self.findings if f.name == name]
+        return tuple(_sentence(finding.in_plain_words) for finding in (*notes, *told))
 
     def _trust(self) -> str:
         total, warnings = len(self.findings), self._of_kind("warning")
@@ -154,11 +166,9 @@ class Diagnosis:
         if compared is not None and (compared.is_open or compared.remedies):
             begin = "Whether it is of use is open" if compared.is_open else "It is of little use yet"
             return f"{begin}: {compared.in_plain_words}."
-        more = (each for each in (compared, notes.get(FEW_ROWS)) if each is not None)
-        further = "".join(f" {_sentence(each.in_plain_words)}" for each in more)
         on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
         what = "Its probabilities" if CLASSES in notes else "It"
-        return f"{what} {_TRUST}: none of {total} checks{on} gave a reason not to.{further}"
+        return f"{what} {_TRUST}: none of {total} checks{on} gave a reason not to."
 
     @property
     def next_step(self) -> Remedy | None:

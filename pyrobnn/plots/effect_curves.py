@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -35,6 +35,8 @@ _CENTRAL = (0.02, 0.98)
 """Quantiles, of the examples or of their different values, between which a curve is drawn: outside are few."""
 _SEEN = 0.06
 """Share of the range of all curves from which on a band is wider than its line."""
+_BELOW = 13.0
+"""Points between the labels of dates and the name of their axis, where the year or month of all stands between."""
 _MARGIN, _BESIDE = 0.05, 0.08
 """Free shares of the axes: above and below all curves, and between a curve and what is missing."""
 
@@ -137,6 +139,22 @@ class _Levels:
     names: list[str]
 
 
+class _FewDates(AutoDateLocator):
+    """Dates whose labels stand beside each other without touching: every second one, or fewer, of those in view."""
+
+    def __call__(self) -> Any:
+        """Return the places of the ticks in view."""
+        return self.tick_values(*self.viewlim_to_dt())
+
+    def tick_values(self, vmin: Any, vmax: Any) -> Any:
+        """Return the places of the ticks between two dates."""
+        low, high = date2num([vmin, vmax])
+        ticks = [tick for tick in super().tick_values(vmin, vmax) if low <= tick <= high]
+        while len(" ".join(ConciseDateFormatter(self).format_ticks(ticks))) > _MOST_LETTERS:
+            ticks = ticks[::2]
+        return ticks
+
+
 def _levels(columns: Tensor, made: Sequence[str], name: str) -> _Levels:
     """Return the levels of inputs (N, P) with these names that are made from one column of a table.
 
@@ -212,8 +230,12 @@ def _draw(
         within = [tick for tick in near if ends[0] <= tick <= ends[1]]
         axis.set_xticks(within if len(within) > 1 else ends)
     else:
-        locator = AutoDateLocator(minticks=2, maxticks=5)  # of 4, half a year is too short a step for 19 months
-        axis.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
+        locator = _FewDates(minticks=2, maxticks=5)  # of 4, half a year is too short a step for 19 months
+        formatter = ConciseDateFormatter(locator)
+        axis.xaxis.set(major_locator=locator, major_formatter=formatter)
+        formatter.format_ticks(axis.get_xticks())
+        if formatter.get_offset():
+            axis.xaxis.labelpad = _BELOW
     if len(mean) > num:
         left, right = axis.get_xlim()
         ticks = [tick for tick in axis.get_xticks() if left <= tick <= right]

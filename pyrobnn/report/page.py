@@ -44,6 +44,7 @@ _SHUFFLES, _SHUFFLE_DRAWS = 3, 50
 _MOST_COLUMNS = 300
 """Columns whose importance is worth its wait."""
 _MOST_EFFECTS = 6
+_IMPORTANCE = "Which columns matter"
 _SHUFFLED_ROWS = 60_000
 """Rows that are predicted for the importance of the columns, in all."""
 _SIZES = {"main": TALL, "more": PANEL}
@@ -134,6 +135,7 @@ def render(
         found=words.found(scores, baselines, train, len(scored), has_test=test is not None),
         sentence=words.sentence(posterior, train),
         diagnosis=diagnosis,
+        of_accuracy=words.of_accuracy(baselines),
         score_tables=_score_tables(scores),
         baselines=baselines,
         evidence=_evidence(posterior),
@@ -172,12 +174,9 @@ def _score_tables(scores: Mapping[str, Score]) -> list[list[tuple[str, str, Scor
 
 
 def _shown(name: str, score: Score) -> tuple[str, str]:
-    """Return a score and its standard error in few digits; of the width of intervals, no error: it says little."""
-    return (
-        (digits(score.value, score.value / 10)[0], "")
-        if name.startswith("width_")
-        else digits(score.value, score.stderr)
-    )
+    """Return a score and its standard error in few digits; no error of 0, or of the width: that says little."""
+    is_alone = name.startswith("width_") or score.stderr == 0
+    return (digits(score.value, score.value / 10)[0], "") if is_alone else digits(score.value, score.stderr)
 
 
 def _evidence(posterior: Posterior | Mixture) -> LaplaceRecord | None:
@@ -316,7 +315,7 @@ def _over_the_columns(
 ) -> list[_Picture]:
     """Return pictures of the importance and the effects of columns, from as many rows as a second or two allow.
 
-    Predictions over a plane of two columns show it already.
+    They are seen at once, but of two inputs: predictions over their plane show it already.
     """
     num_columns = len(columns or scored.feature_names)
     if not 1 < num_columns <= _MOST_COLUMNS or len(scored) < _FEWEST_FOR_CURVES:
@@ -336,9 +335,9 @@ def _over_the_columns(
         "By how much the log score falls if a column is shuffled among the examples: 0 for a column that the network "
         "does not use. Of columns that say the same, each stands in for the others."
     )
-    importance = plots.importance(table)
+    importance, place = plots.importance(table), "more" if scored.x[0].numel() == 2 else "main"
     if not has_means:
-        return [_picture("importance.png", "Importance of the columns", caption, importance)]
+        return [_picture("importance.png", _IMPORTANCE, caption, importance, place)]
     places = columns or with_marks(scored.feature_names)
     shown = {str(name): places[str(name)] for name in table.index[:_MOST_EFFECTS]}
     options: dict[str, Any] = {"num_draws": draws, "class_names": class_names, "first_days": first_days}
@@ -346,8 +345,8 @@ def _over_the_columns(
     width, height = effects.get_size_inches()  # the two stand beside each other
     importance.set_figheight(max(importance.get_figheight(), importance.get_figwidth() * height / width))
     return [
-        _picture("importance.png", "Importance of the columns", caption, importance),
-        _picture("effects.png", "How the prediction changes", words.EFFECTS, effects),
+        _picture("importance.png", _IMPORTANCE, caption, importance, place),
+        _picture("effects.png", "How the prediction changes", words.EFFECTS, effects, place),
     ]
 
 

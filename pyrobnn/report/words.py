@@ -153,9 +153,8 @@ def found(
 ) -> str:
     """Return a sentence on how well the network predicts, beside the baselines; empty without a finite score."""
     where = counted(num, "test example") if has_test else f"its own {counted(num, 'training example')}"
-    usual = baselines.get("constant", {}).get("accuracy")
-    if usual is not None and usual.value >= _ONE_SIDED and "accuracy" in scores:
-        return _of_rare(scores, baselines, usual, where)
+    if "accuracy" in scores and of_accuracy(baselines):
+        return _of_rare(scores, baselines, where)
     if _beside_outliers(scores, baselines.get("constant", {})):
         return _of_half(scores, baselines, train.target_name, where)
     ways = {
@@ -199,22 +198,27 @@ def _of_half(scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, S
     )
 
 
-def _of_rare(
-    scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], usual: Score, where: str
-) -> str:
+def of_accuracy(baselines: Mapping[str, Mapping[str, Score]]) -> str:
+    """Return a sentence on accuracy where one class is far more frequent than all others; else it is empty."""
+    usual = baselines.get("constant", {}).get("accuracy")
+    if usual is None or usual.value < _ONE_SIDED:
+        return ""
+    return f"Accuracy says little: the most frequent class makes {_share(usual.value)}."
+
+
+def _of_rare(scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], where: str) -> str:
     """Say how well classes are told of which one is far more frequent than all others."""
     names = {"linear": "of a linear model", "constant": "of the shares of the classes alone"}
     losses = [f"{names[kind]} {-entries['log_likelihood'].value:.3f}" for kind, entries in [*baselines.items()][::-1]]
     loss = f"log loss{{}} is {-scores['log_likelihood'].value:.3f}, that {' and '.join(losses)}; lower is better."
-    usual_share = f"Accuracy says little: the most frequent class makes {_share(usual.value)}."
     auroc = scores.get("auroc")
     if auroc is None or not math.isfinite(auroc.value):
-        return f"The {loss.format(f' of the network on {where}')} {usual_share}"
+        return f"The {loss.format(f' of the network on {where}')}"
     linear = baselines.get("linear", {}).get("auroc")
     beside = "" if linear is None else f"a linear model in {_share(linear.value)}, "
     return (
         f"Given two examples of different classes, the network tells which is which in {_share(auroc.value)} of "
-        f"pairs from {where}, {beside}guessing in 50 % (AUROC). Its {loss.format('')} {usual_share}"
+        f"pairs from {where}, {beside}guessing in 50 % (AUROC). Its {loss.format('')}"
     )
 
 
@@ -248,7 +252,8 @@ def next_step(diagnosis: Diagnosis, spelling: Spelling, folder: str = "") -> tup
 def concluded(diagnosis: Diagnosis, folder: str) -> str:
     """Return the verdict on the fit of a run folder and what to do next, as lines of the terminal."""
     step, command = next_step(diagnosis, "command", folder)
-    return f"{diagnosis.verdict}\nNext: {step}{f':\n  {command}' if command else '.'}"
+    details = "".join(f"\n{detail}" for detail in diagnosis.details)
+    return f"{diagnosis.conclusion}{details}\nNext: {step}{f':\n  {command}' if command else '.'}"
 
 
 def _free(folder: str) -> str:
