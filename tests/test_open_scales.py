@@ -370,12 +370,12 @@ def test_steps_follow_from_sizes_alone():
         model, data = bnn.BNN(bnn.MLP(3, hidden, 1)), bnn.Data(np.zeros((400, 3)), np.arange(400.0))
         source = make_source(data, model, None, seed=0)
         most.append(automatic._steps_in(60.0, model, source, 400))
-        ensembles.append(automatic.of_long_steps(model, source))
+        ensembles.append(automatic.short_ensemble(model, source))
     assert most[0] > 150_000
     assert most[0] > most[1] > most[2]
     assert [(one.members, one.method.steps) for one in (ensembles[0], ensembles[-1])] == [(5, 2000), (1, 800)]
     many = bnn.Data(np.zeros((32_000, 3)), np.zeros(32_000))
-    assert automatic.of_long_steps(model, make_source(many, model, None, seed=0)).method.steps == 3_000  # three passes
+    assert automatic.short_ensemble(model, make_source(many, model, None, seed=0)).method.steps == 3_000  # three passes
 
 
 class Filters(nn.Module):
@@ -398,7 +398,7 @@ def test_a_network_of_long_steps_gets_a_short_ensemble_alone(monkeypatch, capsys
     x[y == 1] += 1.0
     data = bnn.Data(x[:120], y[:120])
     models = [bnn.BNN(Filters, prior=prior, likelihood="categorical") for prior in ("normal", bnn.priors.Normal(0.5))]
-    methods = [automatic.of_long_steps(model, make_source(data, model, None, seed=0)) for model in models]
+    methods = [automatic.short_ensemble(model, make_source(data, model, None, seed=0)) for model in models]
     assert [method.method.temperature for method in methods] == [defaults.TEMPERATURE_OF_MODES, 1.0]
     for size, filters in ((8, 4), (28, 16)):
         images = bnn.Data(torch.zeros(500, 1, size, size), torch.arange(500) % 2)
@@ -412,13 +412,49 @@ def test_a_network_of_long_steps_gets_a_short_ensemble_alone(monkeypatch, capsys
     found = bnn.fit(models[0], data, seed=0)
     record = found.record.automatic
     assert (record.chosen, record.candidates, found.record.evidence) == ("ensemble", [], None)
-    assert "ensemble was taken: no other method is compared where steps are long" in capsys.readouterr().err
+    assert (
+        "ensemble was taken: no other method is compared for networks with shared weights or long steps"
+        in capsys.readouterr().err
+    )
     assert len(found) == 5
     assert all(len(member.history) == 60 for member in found.members)
     chance = float(np.log(0.5))
     assert float(found.predict(x[120:]).log_prob(y[120:]).mean()) > chance + 0.2
     cut = bnn.fit(models[0], data, bnn.Automatic(max_seconds=1e-9), seed=0, progress=False)
     assert cut.record.num_steps == 50
+
+
+def test_a_network_that_shares_weights_gets_a_short_ensemble_however_short_its_steps(monkeypatch):
+    """Dense ones do not, one with layers without a prior among them, nor 198 weights on 120 rows, which suit chains."""
+
+    class Steps(nn.Module):
+        """A dense layer at each of eight positions."""
+
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.last(self.first(x[:, 0]).relu().mean(1))
+
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 2))
+    last = {"5.*": "normal", "*": None}
+    cases = [
+        (bnn.BNN(Filters, likelihood="categorical"), 500, True),
+        (bnn.BNN(Filters, likelihood="categorical"), 120, False),
+        (bnn.BNN(Steps, likelihood="categorical"), 500, True),
+        (bnn.BNN(dense, likelihood="categorical"), 500, False),
+        (bnn.BNN(dense, likelihood="categorical", prior=last), 1000, False),
+    ]
+    for model, rows, is_shared in cases:
+        images = bnn.Data(torch.zeros(rows, 1, 8, 8), torch.arange(rows) % 2)
+        assert automatic._shares_weights(model, make_source(images, model, None, seed=0)) == is_shared
+    monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
+    monkeypatch.setattr(defaults, "FEWEST_LONG_STEPS", 20)
+    monkeypatch.setattr(defaults, "MOST_LONG_STEPS", 20)
+    images = bnn.Data(torch.randn(200, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 2)
+    record = bnn.fit(cases[0][0], images, seed=0, progress=False, engine="eager").record.automatic
+    assert (record.chosen, record.candidates) == ("ensemble", [])
 
 
 def test_without_a_method_data_must_be_in_memory():

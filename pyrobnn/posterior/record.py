@@ -156,7 +156,7 @@ class AutomaticRecord:
 
     Attributes:
         method: the settings of `Automatic`.
-        candidates: the methods that were compared, in this order; none on small data, or where steps are long.
+        candidates: the methods that were compared, in this order; none on small data, or for a short ensemble.
         chosen: the name of the method that was fitted to all data.
     """
 
@@ -167,7 +167,8 @@ class AutomaticRecord:
     def __str__(self) -> str:
         """Return a sentence: the winner and the others, the best first, with their scores."""
         if not self.candidates:
-            when = "on small data" if self.chosen == "evidence_framework" else "where steps are long"
+            when = "for networks with shared weights or long steps"
+            when = "on small data" if self.chosen == "evidence_framework" else when
             return f"{self.chosen} was taken: no other method is compared {when}"
         ranked = sorted(self.candidates, key=lambda one: (one.name != self.chosen, -one.log_score))
         first, *others = map(str, ranked)

@@ -47,11 +47,11 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     """Try methods suited to the sizes of network and data, and keep the best on held-out examples.
 
     Small data under open normal priors get the evidence framework at once, as in the estimators, in a tenth of the time
-    of a comparison. Networks whose steps are long, such as those with convolutions, get a short ensemble at once, of as
-    many members and steps as take about half a minute. Else candidates are a Laplace approximation, a mean-field guide,
-    chains by NUTS for few weights and examples, and an anchored ensemble for many. Each is fitted to a part of the
-    data, under scales measured on that part, and scored on the rest. The best is fitted to all data. ELBOs are not
-    compared, since a collapsed guide may have the highest.
+    of a comparison. Networks that share weights between positions, such as those with convolutions, and networks whose
+    steps are long, get a short ensemble at once, of as many members and steps as take about half a minute or less. Else
+    candidates are a Laplace approximation, a mean-field guide, chains by NUTS for few weights and examples, and an
+    anchored ensemble for many. Each is fitted to a part of the data, under scales measured on that part, and scored on
+    the rest. The best is fitted to all data. ELBOs are not compared, since a collapsed guide may have the highest.
 
     The step limit of a candidate follows from the operations of a step. So the same call gives the same result, however
     busy the machine is, unless `max_seconds` is given.
@@ -98,9 +98,9 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         if (alone := self._by_evidence(bnn, data, source, run)) is not None:
             return alone
         most_steps = _steps_in(defaults.CANDIDATE_SECONDS, bnn, source, source.batch_size(None))
-        if most_steps < defaults.FEWEST_COMPARED_STEPS:
+        if most_steps < defaults.FEWEST_COMPARED_STEPS or _shares_weights(bnn, source):
             record = AutomaticRecord(to_dict(self), [], "ensemble")
-            return self._fitted(of_long_steps(bnn, source), record, Measured(bnn), data, run)
+            return self._fitted(short_ensemble(bnn, source), record, Measured(bnn), data, run)
         parts = _splits(data, derive(run.seed, "folds"))
         models = [self._measured(bnn, train, run, 0.25) for train, _ in parts]
         methods = candidates(bnn, _size(data), min(SVI().max_steps, most_steps))
@@ -262,8 +262,18 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
     return methods
 
 
-def of_long_steps(bnn: BNN, source: Source) -> Ensemble:
-    """Return the method for networks whose steps are long, which is not compared with others.
+def _shares_weights(bnn: BNN, source: Source) -> bool:
+    """Return whether an example meets weights at several positions, and not so few that chains would be compared.
+
+    A weight that meets it once has a product in the outputs, one in its own gradient, and one in that of its inputs.
+    """
+    without_prior = sum(weight.numel() for weight in bnn.net.parameters())
+    is_shared = work_of_gradient(bnn, source, 1).products > 3 * (bnn.num_weights + without_prior)
+    return is_shared and bnn.num_weights * source.num_data > defaults.MOST_SAMPLED
+
+
+def short_ensemble(bnn: BNN, source: Source) -> Ensemble:
+    """Return the method for networks that share weights or whose steps are long, which is not compared with others.
 
     Scales are not measured, which takes long too: an open prior is "he", and the noise is trained. A mode under such a
     prior is too smooth, so the prior counts less.
