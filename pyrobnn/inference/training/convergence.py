@@ -294,7 +294,8 @@ class ConvergenceRule:
             return f"converged: the last {steps} steps, at a lower rate, gained {gain:.2g} nats"
         if self.settled:
             late, error = self._late_gain or (0.0, 0.0)
-            return f"all of max_steps={self._max_steps} taken: the last two cycles gained {late:.2g} ± {error:.2g} nats"
+            taken = f"all of max_steps={self._max_steps} taken"
+            return f"{taken}: the last two cycles gained {late:.2g} ± {error:.2g} nats"
         gained = "" if gain is None else f": the last {steps} steps gained {gain:.2g} nats"
         if gain is not None and self._straight:
             gained += ", straight on from those before: `lr` may be too small"
