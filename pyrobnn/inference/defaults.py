@@ -14,7 +14,7 @@ TOLERANCE, SMALLEST_TOLERANCE = 5e-3, 0.05
 MATTERS = 0.02
 """Nats an example: a fit that took all its steps is cut short if its last two cycles are shown to have gained more.
 Less says little of new points: on 60 of a cubic, four times the steps of a dropout guide changed their score by -0.001
-to 0.008 nats, and of a low-rank guide by less than 0.003."""
+to 0.008 nats, of a low-rank guide by 0.009."""
 QUICK_FIT = 250
 """Examples below which a fit is quick, and may take longer for a smaller tolerance."""
 
