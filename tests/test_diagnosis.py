@@ -513,7 +513,7 @@ def test_a_rare_class_that_is_never_predicted_has_a_threshold():
     )
     assert "`prediction.class_probs[:, 1] > 0.06`" in found.said()
     assert Diagnosis((found,), 0.05).details == (
-        "Say 'yes' above a probability of 0.06, which finds 6 of 6: the most probable class is never 'yes'.",
+        "The most probable class is never 'yes': say 'yes' above a probability of 0.06, which finds 6 of 6.",
     )
     assert never_predicted(class_prediction(0.9, 100), torch.zeros(100).long(), y) == []
     (common,) = never_predicted(class_prediction(0.1, 100), y, y)

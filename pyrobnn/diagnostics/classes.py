@@ -84,7 +84,7 @@ def never_predicted(
         f"say {names[rarest]} where {column} is above {limit}, {price}",
     )
     found = (
-        f"say {names[rarest]} above a probability of {limit}, which finds {caught[0]}: the most probable class is "
-        f"never {listed}"
+        f"the most probable class is never {listed}: say {names[rarest]} above a probability of {limit}, which finds "
+        f"{caught[0]}"
     )
     return [Finding(CLASSES, "note", f"{text} {usual}", remedies=(rule,), plain=found)]
