@@ -392,7 +392,7 @@ def _of_weights(case: _Case) -> list[Finding]:
         return []
     if weights.is_reliable:
         return [Finding("k-hat", "fine", f"The fitted distribution of weights is close to the posterior: {weights}.")]
-    khat = "cannot be computed: a draw has nearly all weight" if math.isnan(weights.khat) else f"{weights.khat:.2f}"
+    khat = "inf: a few draws have all the weight" if math.isinf(weights.khat) else f"{weights.khat:.2f}"
     text = (
         "This says nothing against the predictions: the fitted distribution of the weights differs much from the "
         f"posterior, as is usual for networks (k-hat {khat}, close below {weights.good_khat:.2f})."
