@@ -173,7 +173,8 @@ def fit(
 ) -> None:
     """Fit a table or a spec file; score the fit on the test part, and write a run folder."""
     if (source is None) == (resume is None):
-        raise InputError("`fit` needs a spec file or a table, or --resume with a run folder, not both.")
+        given = "nothing was given" if source is None else "not both"
+        raise InputError(f"`fit` needs a table or a spec file, or --resume with a run folder: {given}.")
     changes = [*(changes or ()), *([f"data.drop={json.dumps(drop)}"] if drop else ())]
     changes += [f"data.categories={categories}"] if categories is not None else []
     refuse_more(source, more or ())

@@ -332,6 +332,15 @@ def test_scales_of_the_prior_of_chains_are_measured_where_inputs_have_units_of_t
     assert parts_for("classification", prior=bnn.priors.Normal(0.3))["prior"] == bnn.priors.Normal(0.3)
 
 
+@pytest.mark.parametrize(
+    "method", [bnn.EvidenceFramework(guide="mean_field", starts=1, rounds=1, guide_steps=10), bnn.SVI(steps=10)]
+)
+def test_a_method_that_is_given_for_few_labels_gets_a_prior_that_it_takes(method):
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    fitted = bnn.BNNClassifier(method=method, random_state=0).fit(x, x[:, 0] > 0)
+    assert not [name for name in fitted.posterior_.mean() if name.startswith("prior.")]
+
+
 @pytest.mark.nightly
 def test_classes_that_no_line_divides_are_told_apart():
     from sklearn.datasets import make_moons

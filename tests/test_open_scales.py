@@ -412,10 +412,7 @@ def test_a_network_of_long_steps_gets_a_short_ensemble_alone(monkeypatch, capsys
     found = bnn.fit(models[0], data, seed=0)
     record = found.record.automatic
     assert (record.chosen, record.candidates, found.record.evidence) == ("ensemble", [], None)
-    assert (
-        "ensemble was taken: no other method is compared for networks with shared weights or long steps"
-        in capsys.readouterr().err
-    )
+    assert "ensemble was taken: no other method is compared for shared weights or long steps" in capsys.readouterr().err
     assert len(found) == 5
     assert all(len(member.history) == 60 for member in found.members)
     chance = float(np.log(0.5))

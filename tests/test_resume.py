@@ -274,7 +274,7 @@ def test_the_command_takes_a_spec_or_a_run(tmp_path):
     neither, both = invoke("fit"), invoke("fit", "spec.toml", "--resume", tmp_path)
     with_changes = invoke("fit", "--resume", tmp_path, "--set", "fit.seed=1")
     assert neither.exit_code == both.exit_code == with_changes.exit_code == 2
-    assert "not both" in neither.output
+    assert "nothing was given" in neither.output
     assert "not both" in both.output
     assert "goes on with the spec of the run: leave out other options" in with_changes.output
 

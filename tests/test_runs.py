@@ -286,8 +286,12 @@ def test_old_folders_have_no_diagnosis(whole, tmp_path):
     folder = tmp_path / "old"
     shutil.copytree(whole.path, folder)
     (folder / "diagnosis.json").unlink()
-    with pytest.raises(InputError, match="has no diagnosis.json: an earlier version made it"):
+    with pytest.raises(
+        InputError, match="has no diagnosis.json: the run was interrupted, .* with `pyrobnn fit --resume"
+    ):
         read_diagnosis(folder)
+    with pytest.raises(InputError, match="old is a run that was interrupted: go on with `pyrobnn fit --resume"):
+        run(spec_of(), folder, progress=False)
     with pytest.raises(InputError, match="is not a run folder"):
         read_diagnosis(tmp_path)
 

@@ -170,7 +170,7 @@ class AbstractBNN(BaseEstimator):
         """Return the parts as settings; `parts_for` chooses for None, from the known sizes."""
         given = {name: getattr(self, name) for name in PARTS}
         resolved = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
-        chosen: dict[str, Any] = {name: resolved.get(name) for name in ("net", "prior", "guide", "likelihood")}
+        chosen: dict[str, Any] = {name: resolved.get(name) for name in PARTS}
         known |= {"settings": self._settings(), "standardize": bool(self.standardize)}
         defaults = default_parts.parts_for(self.TASK, **chosen, **known)
         return {"guide": guide_of((defaults | resolved)["method"])} | defaults | resolved

@@ -80,6 +80,7 @@ def parts_for(
     prior: Any = None,
     guide: Any = None,
     likelihood: Any = None,
+    method: Any = None,
     num_data: int | None = None,
     num_inputs: int | None = None,
     num_classes: int = 2,
@@ -92,8 +93,9 @@ def parts_for(
 
     The network has one hidden layer of 50 units, ReLU for real targets of a wide table, else SiLU. Up to 100 rows of
     classes, 3,000 numbers in all, NUTS draws its weights and their scales, which are measured before if inputs are not
-    standardised. Otherwise, and for wide tables, the evidence framework tunes a normal prior and Gaussian noise: up to
-    500 rows, 1,000 of two classes, 100 of more classes, and with a single start 2,000 under other noise.
+    standardised or another method is given. Otherwise, and for wide tables, the evidence framework tunes a normal prior
+    and Gaussian noise: up to 500 rows, 1,000 of two classes, 100 of more classes, and with a single start 2,000 under
+    other noise.
     For more rows, a non-normal prior, a guide other than Laplace, or settings of stochastic training, the parts come
     from `_trained_regression` and `_trained_classification`.
 
@@ -103,6 +105,7 @@ def parts_for(
         prior: the prior that was chosen, or None.
         guide: likewise.
         likelihood: likewise.
+        method: likewise; the prior that it gets is one that all methods take.
         num_data: number of rows, or None where it is not known yet.
         num_inputs: number of columns, likewise.
         num_classes: number of classes, for classification.
@@ -120,7 +123,7 @@ def parts_for(
     is_wide = num_data is not None and num_data <= defaults.ROWS_OF_WIDE * (num_inputs or 0)
     is_sampled = task == "classification" and is_few and not is_wide and not learns_on
     if is_sampled and guide is None and not settings and _suits_chains(net, prior, likelihood):
-        drawn = _OF_FEW_LABELS if standardize else priors.Normal()
+        drawn = _OF_FEW_LABELS if standardize and method is None else priors.Normal()
         return {"net": _NET, "prior": drawn if prior is None else prior, "likelihood": likelihood, "method": _CHAINS}
     small_prior = priors.Normal(scale="fan_in") if prior is None else prior
     is_binary = task == "classification" and num_classes == 2

@@ -167,8 +167,7 @@ class AutomaticRecord:
     def __str__(self) -> str:
         """Return a sentence: the winner and the others, the best first, with their scores."""
         if not self.candidates:
-            when = "for networks with shared weights or long steps"
-            when = "on small data" if self.chosen == "evidence_framework" else when
+            when = "on small data" if self.chosen == "evidence_framework" else "for shared weights or long steps"
             return f"{self.chosen} was taken: no other method is compared {when}"
         ranked = sorted(self.candidates, key=lambda one: (one.name != self.chosen, -one.log_score))
         first, *others = map(str, ranked)
@@ -204,7 +203,7 @@ class FitRecord:
         evidence: the evidence framework, also where it only measured the model's open scales.
         measured: the numbers of the likelihood, such as "scale", that the data gave, where the model left them open.
         automatic: the methods that were tried where none was given.
-        chose_length: whether the method and its length are defaults, or were chosen by rows held out.
+        chose_length: whether the method and its length are defaults or were chosen by rows held out.
         own_loop: whether a training loop of the caller's trained it, as with `pyrobnn.prepare`; the record then has
             neither its steps nor its rates, and whether it has converged is unknown.
         start: the seed, the steps and the examples of the posterior that it went on from.

@@ -28,7 +28,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.runs.all_rows import is_sound, with_all_rows, write_all_rows
 from pyrobnn.runs.donor_files import load_run, write_donors
 from pyrobnn.runs.manifest import make_manifest, write_json
-from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, unfinished_folder
+from pyrobnn.runs.run_folders import check_new_run, go_on, is_complete, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.save import save
 from pyrobnn.verdict.baselines import fit_baselines
@@ -158,7 +158,7 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
         return _run(prepared, path, started, progress=progress, overwrite=overwrite)
     if not is_run_folder(path):
         raise InputError(f"There is no interrupted run {unfinished}, and no run folder {path}: start one with a spec.")
-    if all((path / name).exists() for name in ("metrics.json", "diagnosis.json", "posterior.nc", "report.html")):
+    if is_complete(path):
         raise InputError(f"{path} is complete: there is nothing to go on with.")
     prepared = RunSpec.from_toml(path / "spec.toml").prepare()
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
@@ -310,7 +310,8 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
     file = folder / "diagnosis.json"
     if not file.is_file():
         raise InputError(
-            f"{folder} has no diagnosis.json: an earlier version made it, or it could not be written. Fit again."
+            f"{folder} has no diagnosis.json: the run was interrupted, or the file could not be written. To judge the "
+            f"fit, go on with `{go_on(folder)}`."
         )
     table = json.loads(file.read_text(encoding="utf-8"))
     findings = tuple(

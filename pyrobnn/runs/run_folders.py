@@ -17,6 +17,11 @@ def is_run_folder(path: Path) -> bool:
     return all((path / name).is_file() for name in ("spec.toml", "manifest.json"))
 
 
+def is_complete(path: Path) -> bool:
+    """Whether a run was also scored and judged."""
+    return all((path / name).exists() for name in ("metrics.json", "diagnosis.json", "posterior.nc", "report.html"))
+
+
 def run_folder(run_dir: str | Path) -> Path:
     """Return the path of a run folder; refuse other folders."""
     folder = Path(run_dir)
@@ -49,16 +54,19 @@ def check_new_run(path: Path, *, overwrite: bool) -> None:
     Raises:
         InputError: the folder exists, is taken, or cannot be made.
     """
+    if is_run_folder(path) and not is_complete(path) and not overwrite:
+        raise InputError(_interrupted(path, path))
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already: choose another folder, or replace it with {_overwrite()}.")
     check_free(path, is_run_folder)
     check_writable(path)
     unfinished = unfinished_folder(path)
     if unfinished.exists() and not overwrite:
-        raise InputError(
-            f"{unfinished} is a run that was interrupted: go on with `{go_on(path)}`, or start anew with "
-            f"{_overwrite()}."
-        )
+        raise InputError(_interrupted(unfinished, path))
+
+
+def _interrupted(folder: Path, path: Path) -> str:
+    return f"{folder} is a run that was interrupted: go on with `{go_on(path)}`, or start anew with {_overwrite()}."
 
 
 def _overwrite() -> str:

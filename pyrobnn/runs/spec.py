@@ -142,7 +142,7 @@ class RunSpec:
     def parts_for(self, task: Task, **known: Any) -> default_parts.Parts:
         """Return the parts of the estimators for a task and a table's known properties, under the spec's choices."""
         chosen = {"net": self.net, "prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
-        return default_parts.parts_for(task, **chosen, **known, settings=self.fit.settings)
+        return default_parts.parts_for(task, **chosen, **known, method=self.fit.method, settings=self.fit.settings)
 
     def method_for(self, task: Task, **known: Any) -> Any:
         """Return the method with its guide, from the spec, or from the estimators with the settings of [fit]."""
