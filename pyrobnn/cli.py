@@ -132,7 +132,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the three run folders.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Seed of the fits.")] = 0,
 ) -> None:
-    """Fit three small tables, print the results, and write a report on each (under a minute).
+    """Fit three small tables, print the results, and write a report on each (about a minute).
 
     An earlier demonstration in the folder is replaced.
     """
