@@ -633,7 +633,7 @@ def test_warnings_come_first_and_only_with_reason(regression):
     own = loud.html.index("Predictions are too narrow.")
     assert loud.html.index("Do not trust it yet") < loud.html.index("Scores on") < own
     assert "1 of 2 checks gave a warning" in flat_text(loud)
-    assert "fineThe ELBO is flat.0.5" in flat_text(loud)
+    assert "fineThe ELBO is flat.p value 0.5" in flat_text(loud)
 
 
 @pytest.mark.slow
