@@ -1,65 +1,28 @@
 """The command line: pyrobnn demo, fit, diagnose, compare, predict and data."""
 
-import atexit
 import json
 import os
-import signal
 import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
-from typer.core import TyperCommand, TyperGroup
 
 from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError, nearest, printable
+from pyrobnn._core.errors import InputError, printable
 from pyrobnn._core.folders import check_writable
 from pyrobnn._core.loading import loading
-from pyrobnn._core.pipes import outlive_readers
-from pyrobnn._core.remedies import reader
 from pyrobnn._core.table_files import check_names, ending
 from pyrobnn._core.waiting import waiting
 from pyrobnn.runs import run_folders
-from pyrobnn.runs.run_folders import check_new_run, go_on, is_run_folder, run_folder, time_of, unfinished_folder
-from pyrobnn.runs.spec_files import check_values, command_of, first_line, in_full, not_of_data, refuse_more, sections_of
+from pyrobnn.runs.endings import PlainErrors, ended_by, escaped, fail, kept_of, stopped_cleanly
+from pyrobnn.runs.run_folders import check_new_run, is_run_folder, new_run_folder, run_folder, time_of
+from pyrobnn.runs.spec_files import check_values, command_of, first_line, in_full, not_of_data, sections_of, target_of
 
 _UNFINISHED = ".unfinished"
 """Suffix of the name of a run folder until its fit is done."""
-_NoSuchOption: Any = sys.modules[typer.BadParameter.__module__].NoSuchOption
-"""The error of click, or of typer's own copy of it, for an unknown option."""
-
-
-class _PlainErrors(TyperGroup):
-    """Commands whose user errors are one line on stderr and an exit code of 2, without a traceback."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except _NoSuchOption as error:
-            near = nearest(error.option_name, error.possibilities or ())
-            error.possibilities = near and [near]
-            raise
-        except (InputError, OSError) as error:
-            _fail(error, code=2)
-        except FloatingPointError as error:
-            _fail(error, code=1)
-        except KeyboardInterrupt:
-            _fail("stopped by SIGINT.", code=128 + signal.SIGINT)
-        except (MemoryError, RuntimeError) as error:  # torch has no exception class for memory
-            if isinstance(error, RuntimeError) and "allocate" not in str(error):
-                raise
-            _fail(f"Out of memory, choose smaller settings: {error}", code=1)
-
-
-class _Fit(TyperCommand):
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return super().collect_usage_pieces(ctx)[:-1]  # all but the words that are refused
 
 
 def _such_as(*calls: str) -> str:
@@ -71,7 +34,7 @@ app = typer.Typer(
     name="pyrobnn",
     help="Bayesian neural networks on Pyro: fit a table or a spec file, predict, and report.",
     epilog=_such_as("demo", "fit house.csv --target price", "predict runs/house new.csv --out predictions.csv"),
-    cls=_PlainErrors,
+    cls=PlainErrors,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -88,26 +51,7 @@ Changes = Annotated[
 
 def main() -> None:
     """Run the command line, with warnings as lines like the other findings, and end the process."""
-    warnings.showwarning = _warned
-    reader.set("command")
-    code_without_reader = outlive_readers()
-    try:
-        app()
-    except SystemExit as end:
-        if isinstance(end.code, int):
-            _end(end.code, code_without_reader)
-        raise
-
-
-def _end(code: int, code_without_reader: Callable[[], int]) -> None:
-    """End the process at once: Python takes a second or two to take torch apart, object by object."""
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    os._exit(code or code_without_reader())
-
-
-def _warned(message: Warning | str, *_: Any, **__: Any) -> None:
-    Console(stderr=True).print(f"[bold yellow]warning[/]: {_escaped(str(message))}", soft_wrap=True, highlight=False)
+    ended_by(app)
 
 
 def _version(value: bool) -> bool:  # noqa: FBT001 - the form typer asks for
@@ -136,7 +80,7 @@ def demo(
 
     An earlier demonstration in the folder is replaced.
     """
-    with _stopped_cleanly(lambda: f"the finished part is in {out}" if out.exists() else "nothing was done yet"):
+    with stopped_cleanly(lambda: f"the finished part is in {out}" if out.exists() else "nothing was done yet"):
         with loading():
             from pyrobnn.runs import demo
 
@@ -156,12 +100,11 @@ Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this r
 
 
 @app.command(
-    cls=_Fit,
     epilog=_such_as("fit house.csv --target price", "fit house.csv --target price --drop street --out runs/no-street"),
 )
 def fit(
     source: Source = None,
-    more: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="MORE")] = None,
+    column: Annotated[str | None, typer.Argument(metavar="TARGET", help="As --target.", show_default=False)] = None,
     *,
     target: Target = None,
     changes: Changes = None,
@@ -177,7 +120,7 @@ def fit(
         raise InputError(f"`fit` needs a table or a spec file, or --resume with a run folder: {given}.")
     changes = [*(changes or ()), *([f"data.drop={json.dumps(drop)}"] if drop else ())]
     changes += [f"data.categories={categories}"] if categories is not None else []
-    refuse_more(source, more or ())
+    target = target_of(source, column, target)
     if source is not None:
         with in_full(command_of(source, target, changes, out, overwrite=overwrite)):
             _fit_new(source, target, tuple(changes), out, overwrite=overwrite)
@@ -186,7 +129,7 @@ def fit(
     elif resume is not None:
         is_checkpoint = resume.name.endswith(_UNFINISHED) and not is_run_folder(resume)
         folder = resume.with_name(resume.name.removesuffix(_UNFINISHED)) if is_checkpoint else resume
-        with _stopped_cleanly(lambda: _kept(folder, earlier=None)):
+        with stopped_cleanly(lambda: kept_of(folder, earlier=None)):
             with loading():
                 from pyrobnn.runs.run import resume as resume_run
 
@@ -196,8 +139,7 @@ def fit(
 
 def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Path | None, *, overwrite: bool) -> None:
     """Run a spec; checks without torch come before its import, which takes seconds."""
-    stem = source.name.removesuffix(ending(source)) if ending(source) else source.stem
-    folder = Path("runs") / stem if out is None else out
+    folder = new_run_folder(source, overwrite=overwrite) if out is None else out
     tables = sections_of(source, target)
     line = first_line(tables, changes)
     is_main = os.environ.get("RANK", "0") == "0"
@@ -206,10 +148,11 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
     if is_main:
         check_new_run(folder, overwrite=overwrite)
         typer.echo(printable(line))
-    check_values(tables, changes)
+    changes, lines = check_values(tables, changes, is_own=bool(ending(source)))
     if is_main:
+        typer.echo(printable("\n".join(lines)), nl=bool(lines))
         earlier = time_of(folder / "manifest.json")
-        with _stopped_cleanly(lambda: _kept(folder, earlier=earlier)):
+        with stopped_cleanly(lambda: kept_of(folder, earlier=earlier)):
             result = _run(tables, changes, folder, overwrite=overwrite)
         _show(result)
     else:
@@ -248,46 +191,7 @@ def _show(result: Any) -> None:
     Console().print(score_table(counted(len(result.test), "test example"), result.scores, result.baselines))
     typer.echo(f"Report: {result.path / 'report.html'}")
     if result.failed is not None:
-        _fail(result.failed, code=1)
-
-
-class _Stopped(BaseException):
-    """SIGTERM asked the process to end."""
-
-
-@contextmanager
-def _stopped_cleanly(kept: Callable[[], str]) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM report in one line the files that are kept, and end with the code of the signal.
-
-    A fit puts Python's own Ctrl-C off to the end of a step, and writes a checkpoint.
-    """
-
-    def stop(number: int, _frame: Any) -> None:
-        raise _Stopped(number)
-
-    in_main = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
-    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: stop} if in_main else {}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    except (KeyboardInterrupt, _Stopped) as stopped:
-        number = signal.SIGTERM if isinstance(stopped, _Stopped) else signal.SIGINT
-        _fail(f"stopped by {number.name}: {kept()}.", code=128 + number)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _kept(folder: Path, *, earlier: int | None) -> str:
-    """Say where a run that was stopped is kept, and how it goes on; `earlier` is the time of a run before it."""
-    unfinished = unfinished_folder(folder)
-    onward = f"go on with `{go_on(folder)}`"
-    if (unfinished / "spec.toml").exists():
-        shown = unfinished if folder.is_absolute() else os.path.relpath(unfinished)
-        return f"the last checkpoint is kept in {shown}, {onward}"
-    if time_of(folder / "manifest.json") not in (None, earlier):
-        return f"the fit is kept in {folder}, {onward}"
-    return "nothing is kept, as there was no result and no checkpoint yet; the same command starts anew"
+        fail(result.failed, code=1)
 
 
 @app.command(epilog=_such_as("diagnose runs/house"))
@@ -309,7 +213,7 @@ def diagnose(run_dir: Path) -> None:
 
 def _shown(finding: Any) -> str:
     word = {"warning": "[bold yellow]warning[/]", "note": "note", "fine": "[green]fine[/]"}[finding.kind]
-    return f"{word}: {_escaped(finding.said('command'))}"
+    return f"{word}: {escaped(finding.said('command'))}"
 
 
 @app.command(epilog=_such_as("compare runs/house runs/no-street"))
@@ -321,13 +225,13 @@ def compare(run_dirs: list[Path]) -> None:
 
     with waiting("comparing the runs", after=1.0):
         comparison = compare_runs(run_dirs)
-    Console().print(_escaped(comparison.verdict), highlight=False, soft_wrap=True)
+    Console().print(escaped(comparison.verdict), highlight=False, soft_wrap=True)
     for table in comparison.tables:
         Console().print("", table, "", sep="\n")
     names = list(comparison.scores)
-    settings = Table("setting", *map(_escaped, names), title="differences", title_justify="left")
+    settings = Table("setting", *map(escaped, names), title="differences", title_justify="left")
     for key, values in comparison.specs.items():
-        settings.add_row(_escaped(key), *(_escaped(str(values[name])) for name in names))
+        settings.add_row(escaped(key), *(escaped(str(values[name])) for name in names))
     Console().print(settings)
 
 
@@ -373,16 +277,3 @@ def fetch(names: list[str]) -> None:
 
     for name in names:
         typer.echo(f"{name}: {datasets.fetch(name)}")
-
-
-def _fail(error: Exception | str, *, code: int) -> None:
-    lines = str(error).splitlines() if isinstance(error, InputError) else [" ".join(str(error).split())]
-    text = "\n".join(line.rstrip() for line in lines if line.strip())
-    Console(stderr=True).print(f"[bold red]error:[/] {_escaped(text)}", soft_wrap=True, highlight=False)
-    raise typer.Exit(code) from None
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(printable(text))

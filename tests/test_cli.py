@@ -350,24 +350,58 @@ def test_a_table_of_ones_own(here):
     assert pd.read_csv("p.csv")["name"].tolist() == [f"p{i}" for i in range(40)]
 
 
+def test_a_table_with_gaps_a_saved_index_and_names_is_fitted_as_it_is_in_one_line_each(here):
+    """The same as a spec that says all of it."""
+    lines = TABLE.replace("1.0,", ",", 1).splitlines()
+    rows = [f"{number},{line}," for number, line in enumerate(lines[1:])]
+    (here / "my.csv").write_text("\n".join([f",{lines[0]},empty", *rows]), encoding="utf-8")
+    done = invoke("fit", "my.csv", "y", *QUICK)
+    assert done.exit_code == 0, done.output
+    told = [line for line in done.output.splitlines() if "left out" in line]
+    assert told == [
+        "column 'Unnamed: 0': it has no name, as a saved index: left out",
+        "column 'name': a text of its own in each of 40 rows: left out, and it names the rows of predictions",
+        "column 'empty': no value in any row: left out",
+        "1 of 30 rows to train on lacks a value of 'a': left out of the fit",
+    ]
+    said = [f"data.drop={json.dumps(['Unnamed: 0', 'empty'])}", "data.id=name", "data.missing=impute"]
+    given = [word for one in said for word in ("--set", one)]
+    assert invoke("fit", "my.csv", "--target", "y", *given, *QUICK, "--out", "said").exit_code == 0
+    assert (here / "said/metrics.json").read_text() == (here / "runs/my/metrics.json").read_text()
+    assert invoke("predict", "runs/my", "my.csv", "--out", "p.csv").exit_code == 0
+    assert pd.read_csv("p.csv")["name"].tolist() == [f"p{i}" for i in range(40)]
+    refused = invoke("fit", "my.csv", "y", "--set", "data.missing=raise", "--out", "r")
+    assert "Column 'a' has 1 missing value, in row 10" in refused.stderr
+
+
+def test_the_fit_of_a_run_s_spec_stands_beside_the_run(here):
+    assert invoke("fit", "spec.toml").exit_code == 0
+    assert "Report: runs/spec-2/report.html" in invoke("fit", "runs/spec/spec.toml").output
+    assert "Report: runs/spec-3/report.html" in invoke("fit", "runs/spec-2/spec.toml").output
+    assert "Report: runs/spec-2/report.html" in invoke("fit", "runs/spec-2/spec.toml", "--overwrite").output
+
+
 TABLE_ERRORS = {
     "no target": (("my.csv",), "is a table: name the column to predict with --target. Its columns: a, city, name, y"),
     "no target, a command": (("my.csv",), "name, y. To predict 'y':\n  pyrobnn fit my.csv --target y\n"),
-    "target without option": (
-        ("my.csv", "a"),
-        "predict 'a', name it with --target:\n  pyrobnn fit my.csv --target a\n",
-    ),
-    "two files": (("my.csv", "b.csv"), "takes one spec file or table, and --target with a column, got also 'b.csv'"),
+    "target without option": (("my.csv", "nam"), "my.csv has no column 'nam'. Did you mean 'name'?"),
+    "two targets": (("my.csv", "a", "--target", "y"), "a table and its target, got also 'a'"),
+    "a word after a spec": (("spec.toml", "y"), "takes one spec file, or a table and its target, got also 'y'"),
+    "two files": (("my.csv", "b.csv"), "takes one spec file, or a table and its target, got also 'b.csv'"),
     "no file": (("mine.csv", "--target", "y"), "There is no file mine.csv"),
     "no column": (("my.csv", "--target", "z"), "my.csv has no column 'z'. Its columns: a, city, name, y"),
     "no id": (("my.csv", "--target", "y", "--set", "data.id=nam"), "has no column 'nam'. Did you mean 'name'?"),
     "section": (("my.csv", "--target", "y", "--set", "dat.id=name"), "Unknown section [dat]"),
     "target of a spec": (("spec.toml", "--target", "y"), "--target is for a table, and spec.toml is a spec"),
-    "many names": (("my.csv", "--target", "y"), "'name' holds 40 different texts in 40 rows, such as 'p0'"),
+    "many names": (("street.csv", "--target", "y"), "'street' holds 39 different texts in 40 rows, such as 'p0'"),
     "in full": (
-        ("my.csv", "--target", "y", "--drop", "a", "--out", "runs/my run", "--overwrite"),
-        "data.id=name).\n  pyrobnn fit my.csv --target y --drop a --out 'runs/my run' --overwrite --drop name\n"
-        "  pyrobnn fit my.csv --target y --drop a --out 'runs/my run' --overwrite --set data.id=name\n",
+        ("street.csv", "--target", "y", "--drop", "a", "--out", "runs/my run", "--overwrite"),
+        "data.id=street).\n  pyrobnn fit street.csv --target y --drop a --out 'runs/my run' --overwrite --drop street\n"
+        "  pyrobnn fit street.csv --target y --drop a --out 'runs/my run' --overwrite --set data.id=street\n",
+    ),
+    "all in full": (
+        ("two.csv", "y", "--drop", "a"),
+        "To mend all of it:\n  pyrobnn fit two.csv --target y --drop a --drop street --drop 'the owner'\n",
     ),
     "taken": (("my.csv", "--target", "y", "--out", "."), "exists already"),
     "no spec": (("none.toml",), "spec file none.toml cannot be read"),
@@ -377,6 +411,9 @@ TABLE_ERRORS = {
 @pytest.mark.parametrize(("arguments", "message"), TABLE_ERRORS.values(), ids=TABLE_ERRORS.keys())
 def test_mistakes_in_a_table_are_named_before_torch_is_imported(arguments, message, here, monkeypatch):
     (here / "my.csv").write_text(TABLE, encoding="utf-8")
+    frame = pd.read_csv("my.csv").assign(name=1, street=[*(f"p{i}" for i in range(39)), "p0"])
+    frame.to_csv("street.csv", index=False)
+    frame.assign(**{"the owner": frame["street"]}).to_csv("two.csv", index=False)
     monkeypatch.setitem(sys.modules, "pyrobnn.runs.run", None)  # importing it fails
     monkeypatch.setitem(sys.modules, "pyrobnn.runs.spec", None)
     done = invoke("fit", *arguments)

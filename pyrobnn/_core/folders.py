@@ -1,7 +1,9 @@
 """Folders and files that appear whole or not at all, and are on the disk when they have appeared."""
 
 import errno
+import itertools
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -133,6 +135,12 @@ def _sync(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def next_name(folder: str) -> str:
+    """Return the name of a folder that does not exist, with the next number after the name of another."""
+    stem, _, number = folder.rpartition("-") if re.search(r"-\d+$", folder) else (folder, "", "1")
+    return next(name for k in itertools.count(int(number) + 1) if not Path(name := f"{stem}-{k}").exists())
 
 
 def check_free(path: Path, replaces: Callable[[Path], bool] | None = None) -> None:

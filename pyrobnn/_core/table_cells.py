@@ -207,3 +207,12 @@ def names_rows(sheet: Sheet, name: str) -> bool:
         return read_cells(sheet, name, name, None, words=True, advice="")[1]["kind"] == TEXTS
     except InputError:  # not one kind of cells
         return False
+
+
+def teaches_nothing(sheet: Sheet, name: str) -> str:
+    """Return why nothing can be learned from a column, in words; empty where something may be."""
+    if name.startswith(NAMELESS):
+        return "it has no name, as a saved index"
+    if sheet.frame[name].isna().all():
+        return "no value in any row"
+    return f"a text of its own in each of {len(sheet.frame)} rows" if names_rows(sheet, name) else ""

@@ -98,6 +98,7 @@ def read_table(
     path: Path,
     target: str,
     *,
+    sheet: Sheet | None = None,
     task: str | None = None,
     id_column: str | None = None,
     drop: Sequence[str] = (),
@@ -108,6 +109,7 @@ def read_table(
     Args:
         path: the file.
         target: name of the target column.
+        sheet: the cells of the file, if they were read.
         task: "regression" or "classification", or None to infer it from the target.
         id_column: a column that names the rows and is not an input, or None.
         drop: other columns that are not inputs.
@@ -120,7 +122,7 @@ def read_table(
         raise InputError(f"`task` must be 'regression', 'classification' or None, got {task!r}.")
     wanted = [target, *drop] if id_column is None else [target, id_column, *drop]
     check_names(path, wanted)
-    sheet = read_sheet(path)
+    sheet = read_sheet(path) if sheet is None else sheet
     require(wanted, list(sheet.frame.columns), path)
     features = [name for name in sheet.frame.columns if name not in wanted]
     if not features:

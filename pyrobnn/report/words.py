@@ -1,8 +1,6 @@
 """Sentences and tables of the report: the fit, the meaning of scores, settings as rows."""
 
-import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.counts import counted
+from pyrobnn._core.folders import next_name
 from pyrobnn._core.remedies import Spelling, options
 from pyrobnn._core.settings import leaves, to_dict
 from pyrobnn._core.table_cells import MARK, input_name, with_marks
@@ -245,7 +244,7 @@ def next_step(diagnosis: Diagnosis, spelling: Spelling, folder: str = "") -> tup
         return "predict new rows", f"pyrobnn predict {quote(run)} NEW.csv --out predictions.csv"
     if not step.settings:
         return step.words(spelling), ""
-    spec, out = quote(f"{run}/spec.toml"), quote(_free(run))
+    spec, out = quote(f"{run}/spec.toml"), quote(next_name(run))
     return step.words(spelling), f"pyrobnn fit {spec} {options(*step.settings)} --out {out}"
 
 
@@ -254,12 +253,6 @@ def concluded(diagnosis: Diagnosis, folder: str) -> str:
     step, command = next_step(diagnosis, "command", folder)
     details = "".join(f"\n{detail}" for detail in diagnosis.details)
     return f"{diagnosis.conclusion}{details}\nNext: {step}{f':\n  {command}' if command else '.'}"
-
-
-def _free(folder: str) -> str:
-    """Return the name of a folder that does not exist, with the next number after the name of another."""
-    stem, _, number = folder.rpartition("-") if re.search(r"-\d+$", folder) else (folder, "", "1")
-    return next(name for k in itertools.count(int(number) + 1) if not Path(name := f"{stem}-{k}").exists())
 
 
 def title(spec: Any, target: str) -> str:

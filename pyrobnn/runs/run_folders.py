@@ -8,8 +8,9 @@ from pathlib import Path
 from shlex import quote
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.folders import check_free, check_writable
+from pyrobnn._core.folders import check_free, check_writable, next_name
 from pyrobnn._core.remedies import reader
+from pyrobnn._core.table_files import ending
 
 
 def is_run_folder(path: Path) -> bool:
@@ -46,6 +47,19 @@ def unfinished_folder(run_dir: str | Path) -> Path:
 def go_on(path: Path) -> str:
     """Return the command that goes on with a run."""
     return f"pyrobnn fit --resume {quote(str(path))}"
+
+
+def new_run_folder(source: Path, *, overwrite: bool) -> Path:
+    """Return the run folder for a table or a spec file; for the spec of a run a new one beside it, or that of the run.
+
+    Args:
+        source: the table, or the spec file.
+        overwrite: whether an earlier run is replaced.
+    """
+    run_dir = source.parent if source.parent.name else source.absolute().parent
+    if source.name == "spec.toml" and is_run_folder(run_dir):
+        return run_dir if overwrite else Path(next_name(str(run_dir)))
+    return Path("runs") / (source.name.removesuffix(ending(source)) if ending(source) else source.stem)
 
 
 def check_new_run(path: Path, *, overwrite: bool) -> None:

@@ -1,5 +1,6 @@
 """Spec files as tables, read and looked through without torch, so that a mistake is named at once."""
 
+import json
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,16 @@ from typing import Any
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, did_you_mean, nearest, unknown_setting
 from pyrobnn._core.remedies import options, options_in
-from pyrobnn._core.table_files import check_names, column_names, ending, looks_like_data, require_names
+from pyrobnn._core.table_cells import NAMELESS, names_rows, teaches_nothing
+from pyrobnn._core.table_files import (
+    Sheet,
+    check_names,
+    column_names,
+    ending,
+    looks_like_data,
+    read_sheet,
+    require_names,
+)
 from pyrobnn._core.tables import read_table
 from pyrobnn.runs.data_section import DataSpec
 
@@ -42,7 +52,7 @@ def read_spec(path: str | Path) -> dict[str, Any]:
 
 
 def sections_of(path: Path, target: str | None) -> dict[str, Any]:
-    """Return the sections of a spec file, or for a user's table: its path, and its target column.
+    """Return the sections of a spec file, or for a user's table: its path, its target column, and gaps as they come.
 
     Raises:
         InputError: no such file or column, a table without a target, a spec file that is not TOML, or one with a target
@@ -61,7 +71,7 @@ def sections_of(path: Path, target: str | None) -> dict[str, Any]:
         doubt = ", if the first row has names at all, and not data" if is_open else ""
         such = "" if is_open else f" To predict {names[-1]!r}:\n  {command_of(path, names[-1])}"
         raise InputError(f"{path} is a table: name the column to predict with --target{doubt}. {listed}{such}")
-    return {"data": {"path": str(path), "target": target}}
+    return {"data": {"path": str(path), "target": target, "missing": "impute"}}
 
 
 def command_of(
@@ -76,27 +86,30 @@ def command_of(
 
 @contextmanager
 def in_full(command: str) -> Iterator[None]:
-    """Add to a refusal the command with each of its options, which are alternatives; not to a list of refusals."""
+    """Add to a refusal the command with each of its options, which are alternatives; to a list, with one of each."""
     try:
         yield
     except InputError as error:
-        commands = [f"\n  {command} {option}" for option in options_in(str(error))]
-        if not commands or "\n" in str(error):
+        first, *faults = str(error).split("\n")
+        found = [options_in(line) for line in faults or [first]]
+        if not all(found):
             raise
-        raise InputError("".join((str(error), *commands))) from None
+        alternatives = [" ".join(dict.fromkeys(chosen for chosen, *_ in found))] if faults else found[0]
+        commands = [f"\n  {command} {option}" for option in alternatives]
+        raise InputError("".join((str(error), "\nTo mend all of it:" if faults else "", *commands))) from None
 
 
-def refuse_more(source: Path | None, more: Sequence[str]) -> None:
-    """Refuse words after the file to fit, of which the first may be its target.
+def target_of(source: Path | None, column: str | None, target: str | None) -> str | None:
+    """Return the column to predict: the word after a table, or that of --target.
 
     Raises:
-        InputError: there are any.
+        InputError: a word after a spec file, after another target or after a run, or a second file.
     """
-    if not more:
-        return
-    if source is not None and ending(source) and source.is_file() and more[0] in column_names(source):
-        raise InputError(f"To predict {more[0]!r}, name it with --target:\n  {command_of(source, more[0])}")
-    raise InputError(f"`fit` takes one spec file or table, and --target with a column, got also {' '.join(more)!r}.")
+    if column is None:
+        return target
+    if source is None or not ending(source) or target is not None or ending(Path(column)):
+        raise InputError(f"`fit` takes one spec file, or a table and its target, got also {column!r}.")
+    return column
 
 
 def check_sections(tables: Mapping[str, Any]) -> None:
@@ -178,27 +191,58 @@ def not_of_data(changes: Sequence[str]) -> bool:
     return any(parse_change(text)[0][0] != "data" for text in changes)
 
 
-def check_values(tables: Mapping[str, Any], changes: Sequence[str]) -> None:
+def check_values(
+    tables: Mapping[str, Any], changes: Sequence[str], *, is_own: bool
+) -> tuple[tuple[str, ...], list[str]]:
     """Refuse a table with unusable values, before torch is imported.
 
     A likelihood may decide the task. Then the values are checked with the spec, when parts are known.
+
+    Args:
+        tables: the sections of a spec.
+        changes: changes to it.
+        is_own: whether a user gave the table itself, and no spec: columns that teach nothing are then left out.
+
+    Returns:
+        The changes, and those that leave out columns; a line on each of these columns.
 
     Raises:
         InputError: the faults of all columns, in one message.
     """
     data = _section("data", tables, changes)
+    if not _is_table(data):
+        return (*changes,), []
+    known, path = data_section(data), Path(data["path"])
+    sheet = read_sheet(path)
+    made, lines = _left_out(sheet, known) if is_own else ([], [])
+    changes = (*changes, *made)
+    known = data_section(_section("data", tables, changes))
     likelihood = "likelihood" in tables or any(parse_change(text)[0][0] == "likelihood" for text in changes)
-    if _is_table(data) and not (likelihood and data.get("task") is None):
-        known = data_section(data)
+    if not (likelihood and known.task is None):
         table = read_table(
-            Path(data["path"]),
+            path,
             data["target"],
+            sheet=sheet,
             task=known.task,
             id_column=known.id,
             drop=known.drop,
             missing=known.missing,
         )
         check_rows(len(table.target.values), data["path"])
+    return changes, lines
+
+
+def _left_out(sheet: Sheet, known: DataSpec) -> tuple[list[str], list[str]]:
+    """Return changes that leave out columns that teach nothing, and a line on each; the first texts name the rows."""
+    others = [name for name in sheet.frame if name not in (known.target, known.id, *known.drop)]
+    why = {name: reason for name in others if (reason := teaches_nothing(sheet, name))}
+    texts = (name for name in why if names_rows(sheet, name) and not name.startswith(NAMELESS))
+    names = next(texts, None) if known.id is None else None
+    dropped = [name for name in why if name != names]
+    changes = [f"data.drop={json.dumps([*known.drop, *dropped])}"] if dropped else []
+    changes += [] if names is None else [f"data.id={json.dumps(names)}"]
+    end = {names: "left out, and it names the rows of predictions"}
+    return changes, [f"column {name!r}: {reason}: {end.get(name, 'left out')}" for name, reason in why.items()]
 
 
 def check_rows(num: int, path: str) -> None:

@@ -1,0 +1,130 @@
+"""How commands end: errors and signals in one line on standard error, with an exit code, and no traceback."""
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from pyrobnn._core.errors import InputError, nearest, printable
+from pyrobnn._core.pipes import outlive_readers
+from pyrobnn._core.remedies import reader
+from pyrobnn.runs.run_folders import go_on, time_of, unfinished_folder
+
+_NoSuchOption: Any = sys.modules[typer.BadParameter.__module__].NoSuchOption
+"""The error of click, or of typer's own copy of it, for an unknown option."""
+
+
+class PlainErrors(TyperGroup):
+    """Commands whose user errors are one line on stderr and an exit code of 2, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except _NoSuchOption as error:
+            near = nearest(error.option_name, error.possibilities or ())
+            error.possibilities = near and [near]
+            raise
+        except (InputError, OSError) as error:
+            fail(error, code=2)
+        except FloatingPointError as error:
+            fail(error, code=1)
+        except KeyboardInterrupt:
+            fail("stopped by SIGINT.", code=128 + signal.SIGINT)
+        except (MemoryError, RuntimeError) as error:  # torch has no exception class for memory
+            if isinstance(error, RuntimeError) and "allocate" not in str(error):
+                raise
+            fail(f"Out of memory, choose smaller settings: {error}", code=1)
+
+
+def ended_by(app: Callable[[], Any]) -> None:
+    """Run an app of typer, with warnings as lines like the other findings, and end the process."""
+    warnings.showwarning = _warned
+    reader.set("command")
+    code_without_reader = outlive_readers()
+    try:
+        app()
+    except SystemExit as left:
+        if isinstance(left.code, int):
+            _end(left.code, code_without_reader)
+        raise
+
+
+def _end(code: int, code_without_reader: Callable[[], int]) -> None:
+    """End the process at once: Python takes a second or two to take torch apart, object by object."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code or code_without_reader())
+
+
+def _warned(message: Warning | str, *_: Any, **__: Any) -> None:
+    Console(stderr=True).print(f"[bold yellow]warning[/]: {escaped(str(message))}", soft_wrap=True, highlight=False)
+
+
+class _Stopped(BaseException):
+    """SIGTERM asked the process to end."""
+
+
+@contextmanager
+def stopped_cleanly(kept: Callable[[], str]) -> Iterator[None]:
+    """On Ctrl-C or SIGTERM report in one line the files that are kept, and end with the code of the signal.
+
+    A fit puts Python's own Ctrl-C off to the end of a step, and writes a checkpoint.
+    """
+
+    def stop(number: int, _frame: Any) -> None:
+        raise _Stopped(number)
+
+    in_main = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: stop} if in_main else {}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    except (KeyboardInterrupt, _Stopped) as stopped:
+        number = signal.SIGTERM if isinstance(stopped, _Stopped) else signal.SIGINT
+        fail(f"stopped by {number.name}: {kept()}.", code=128 + number)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def kept_of(folder: Path, *, earlier: int | None) -> str:
+    """Say where a run that was stopped is kept, and how it goes on; `earlier` is the time of a run before it."""
+    unfinished = unfinished_folder(folder)
+    onward = f"go on with `{go_on(folder)}`"
+    if (unfinished / "spec.toml").exists():
+        shown = unfinished if folder.is_absolute() else os.path.relpath(unfinished)
+        return f"the last checkpoint is kept in {shown}, {onward}"
+    if time_of(folder / "manifest.json") not in (None, earlier):
+        return f"the fit is kept in {folder}, {onward}"
+    return "nothing is kept, as there was no result and no checkpoint yet; the same command starts anew"
+
+
+def fail(error: Exception | str, *, code: int) -> None:
+    """Say what is wrong, and end the command with a code.
+
+    Raises:
+        typer.Exit: always.
+    """
+    lines = str(error).splitlines() if isinstance(error, InputError) else [" ".join(str(error).split())]
+    text = "\n".join(line.rstrip() for line in lines if line.strip())
+    Console(stderr=True).print(f"[bold red]error:[/] {escaped(text)}", soft_wrap=True, highlight=False)
+    raise typer.Exit(code) from None
+
+
+def escaped(text: str) -> str:
+    """Return text as rich prints it, unchanged but for characters that a terminal would obey."""
+    from rich.markup import escape
+
+    return escape(printable(text))
