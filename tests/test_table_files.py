@@ -19,6 +19,7 @@ from pyrobnn._core.columns import Encoder, as_table
 from pyrobnn._core.table_cells import input_name, read_cells
 from pyrobnn._core.table_files import Sheet
 from pyrobnn.datasets import load_features, load_table
+from pyrobnn.datasets.table import load_rows
 from pyrobnn.datasets.table import columns_of
 from pyrobnn.nets import MLP
 from pyrobnn.runs.spec import RunSpec
@@ -218,9 +219,11 @@ def test_all_faults_come_at_once_with_their_rows(tmp_path):
 
 def test_text_in_a_column_of_numbers_is_refused_for_prediction(tmp_path):
     encoder = load_table(write(tmp_path / "t.csv", MIXED), "y", id="id", missing="impute").encoder
-    bad = write(tmp_path / "new.csv", MIXED.assign(size=["big", *MIXED["size"][1:]]))
-    with pytest.raises(InputError, match="Column 'size' holds numbers, but text in row 1, such as 'big'"):
-        load_features(bad, (), encoder=encoder)
+    stored = {"raise": encoder | {"missing": "raise"}, "impute": encoder}
+    for missing, text in (("raise", "big"), ("impute", "12o")):
+        bad = write(tmp_path / "new.csv", MIXED.assign(size=[text, *MIXED["size"][1:]]))
+        with pytest.raises(InputError, match=f"Column 'size' holds numbers, but text in row 1, such as '{text}'"):
+            load_features(bad, (), encoder=stored[missing])
 
 
 def test_words_among_numbers_and_dates_count_as_missing_where_missing_values_may_be(tmp_path):
@@ -239,9 +242,14 @@ def test_words_among_numbers_and_dates_count_as_missing_where_missing_values_may
 
     encoder = json.loads(json.dumps(found.encoder, allow_nan=False))
     np.testing.assert_array_equal(load_features(path, (), encoder=encoder), found.data.x)
-    new = write(tmp_path / "new.csv", frame.assign(a=["?", *frame["a"][1:]]))
-    with pytest.raises(InputError, match="text in row 1, such as '\\?': turn it into numbers, or drop those rows"):
-        load_features(new, (), encoder=encoder)
+    new = frame.assign(a=["?", *frame["a"][1:]], day=["none yet", *frame["day"][1:]])
+    rows = load_rows(write(tmp_path / "new.csv", new), (), encoder)
+    assert rows.notes[:2] == (
+        "column 'a': 'k.A.' and '?' and 'unknown' in rows 1, 4, 6, 8 counted as missing",
+        "column 'day': 'none yet' and 'open' in rows 1, 10 counted as missing",
+    )
+    np.testing.assert_array_equal(rows.x[1:], found.data.x[1:])
+    assert rows.x[0].isnan().sum() == found.data.x[9].isnan().sum() + 1
 
 
 def test_words_among_the_numbers_of_a_sheet_are_read_as_in_text():

@@ -80,7 +80,8 @@ def read_cells(
         name: name of the column.
         label: the column in messages.
         before: how it was read in training, or None.
-        words: whether words among numbers or dates count as missing.
+        words: whether words among numbers or dates count as missing; after training only those without a digit, as
+            others may be numbers in another form, and those that counted so in training.
         advice: an alternative to mending such words, for messages.
     """
     import pandas as pd
@@ -99,7 +100,7 @@ def read_cells(
             raise InputError(f"{label} held {wanted} in training, and now {column.dropna().iloc[0]}: write it alike.")
         return column, {"kind": NUMBERS}, ""
     texts = column.map(str, na_action="ignore")
-    known = (before or {}).get("words", _by_count(texts) if words and before is None else ())
+    known = {*(before or {}).get("words", ()), *(_as_words(texts, before) if words else ())}
     if expected != DATES:
         form, numbers = read_numbers(texts, comma=sheet.decimal_comma, decimal=(before or {}).get("decimal"))
         strange = texts.notna() & numbers.isna()
@@ -149,6 +150,11 @@ def refuse_words(
 
 def _by_count(texts: "pd.Series") -> list[str]:
     return list(texts.value_counts().index)
+
+
+def _as_words(texts: "pd.Series", before: How | None) -> list[str]:
+    """Return the texts that count as missing if they are no numbers or dates."""
+    return [text for text in _by_count(texts) if before is None or not any(map(str.isdigit, text))]
 
 
 def _as_gaps(texts: "pd.Series", words: "pd.Series", first: int) -> tuple[dict[str, Any], str]:
