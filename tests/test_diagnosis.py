@@ -513,7 +513,8 @@ def test_a_rare_class_that_is_never_predicted_has_a_threshold():
     )
     assert "`prediction.class_probs[:, 1] > 0.06`" in found.said()
     assert Diagnosis((found,), 0.05).details == (
-        "The most probable class is never 'yes': say 'yes' above a probability of 0.06, which finds 6 of 6.",
+        "The most probable class is never 'yes': say 'yes' above a probability of 0.06, which finds 6 of 6, "
+        "too few to tell how many of those to come.",
     )
     assert never_predicted(class_prediction(0.9, 100), torch.zeros(100).long(), y) == []
     (common,) = never_predicted(class_prediction(0.1, 100), y, y)

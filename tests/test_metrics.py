@@ -206,6 +206,20 @@ def test_what_is_not_defined_is_left_out():
     assert "auroc" in score(classes(4, 3), [1, 1, 1, 2])
 
 
+@pytest.mark.parametrize(
+    ("num", "all_told", "has_error"),
+    [(1, True, False), (1, False, False), (9, True, False), (9, False, True), (10, True, True)],
+)
+def test_an_auroc_of_one_case_or_of_few_that_are_all_told_has_no_standard_error(num, all_told, has_error):
+    """All resamples that hold the cases agree, which says nothing of the next case."""
+    y, spread = np.arange(60) < num, np.random.default_rng(0).uniform(size=60)
+    probs = np.where(y, 0.9, 0.8 * spread) if all_told else spread
+    found = score(Prediction(dist.Bernoulli(torch.tensor(probs)[None])), y.astype(int))["auroc"]
+    assert (found.value == 1) == all_told
+    assert math.isfinite(found.stderr) == has_error
+    assert ("±" in str(found)) == has_error
+
+
 @pytest.mark.parametrize("num_classes", [2, 4])
 def test_classification_agrees_with_sklearn(num_classes):
     prediction = classes(300, num_classes)

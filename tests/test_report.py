@@ -283,6 +283,14 @@ def scored(**values):
             "model 0.200 and of the shares of the classes alone 0.250; lower is better.",
         ),
         (
+            scored(log_likelihood=-0.18)
+            | {"auroc": Score(1.0, math.nan, higher_is_better=True), **scored(accuracy=1.0)},
+            {"constant": scored(log_likelihood=-0.25, accuracy=0.94)},
+            "Given two examples of different classes, the network tells which is which in 100 % of pairs from 30 test "
+            "examples, guessing in 50 % (AUROC); one of the classes has too few of them to tell. Its log loss is "
+            "0.180, that of the shares of the classes alone 0.250; lower is better.",
+        ),
+        (
             scored(r2=-0.2),
             {"constant": scored(r2=-0.3), "linear": scored(r2=-0.1)},
             "The network explains none of the variance of y in 30 test examples, and simpler models explain none "
@@ -315,7 +323,7 @@ def scored(**values):
             "The network explains 10 % of the variance of y in 30 test examples, where a constant explains none.",
         ),
     ],
-    ids=["r2", "accuracy", "rare", "none", "alone", "counts", "nothing", "outliers", "amounts", "normal"],
+    ids=["r2", "accuracy", "rare", "one case", "none", "alone", "counts", "nothing", "outliers", "amounts", "normal"],
 )
 def test_the_first_sentence_says_what_was_found(scores, baselines, sentence, regression):
     train = bnn.Data(regression[0].x, regression[0].y, target_name="y")
@@ -627,8 +635,8 @@ def test_warnings_come_first_and_only_with_reason(regression):
     train, posterior = regression
     quiet, loud = (report(posterior, train, diagnosis=one) for one in (GOOD, BAD))
     assert '"verdict good"' in quiet.html
-    assert '"verdict"' in report(posterior, train, diagnosis=Diagnosis((FEW, *GOOD.findings), 0.01)).html
-    assert '"verdict warning"' in loud.html
+    assert '"verdict care"' in report(posterior, train, diagnosis=Diagnosis((FEW, *GOOD.findings), 0.01)).html
+    assert '"verdict bad"' in loud.html
     assert "None of 1 checks gave a warning" in flat_text(quiet)
     own = loud.html.index("Predictions are too narrow.")
     assert loud.html.index("Do not trust it yet") < loud.html.index("Scores on") < own

@@ -19,8 +19,7 @@ from pyrobnn._core.columns import Encoder, as_table
 from pyrobnn._core.table_cells import input_name, read_cells
 from pyrobnn._core.table_files import Sheet
 from pyrobnn.datasets import load_features, load_table
-from pyrobnn.datasets.table import load_rows
-from pyrobnn.datasets.table import columns_of
+from pyrobnn.datasets.table import columns_of, load_rows
 from pyrobnn.nets import MLP
 from pyrobnn.runs.spec import RunSpec
 

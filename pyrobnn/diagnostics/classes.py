@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from pyrobnn._core.remedies import Remedy
+from pyrobnn.diagnostics.few_rows import TOO_FEW
 from pyrobnn.diagnostics.findings import CLASSES, Finding
 from pyrobnn.posterior.prediction import Prediction
 
@@ -85,6 +86,6 @@ def never_predicted(
     )
     found = (
         f"the most probable class is never {listed}: say {names[rarest]} above a probability of {limit}, which finds "
-        f"{caught[0]}"
+        f"{caught[0]}{', too few to tell how many of those to come' if int(is_one.sum()) < TOO_FEW else ''}"
     )
     return [Finding(CLASSES, "note", f"{text} {usual}", remedies=(rule,), plain=found)]

@@ -45,6 +45,7 @@ PLAIN = {
 }
 """A warning in plain words, by the name of its finding; causes stand before their effects, and are mended first."""
 _TRUST = "can be trusted for data like these"
+_DISTRUST = "Do not trust it yet"
 _CLEAR = 1e-3
 """The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
 WEAK = 0.05
@@ -122,6 +123,13 @@ class Diagnosis:
         return not self.warnings and f" {_TRUST}" in self._trust()
 
     @property
+    def mood(self) -> Literal["good", "care", "bad"]:
+        """Whether the fit can be trusted, may be used with care, if at all, or not yet, as a report colours it."""
+        if self.is_trusted:
+            return "good"
+        return "bad" if self._trust().startswith(_DISTRUST) else "care"
+
+    @property
     def headlines(self) -> tuple[Finding, ...]:
         """The findings that no reader should miss: warnings, then notes on baselines and on few or no data held out."""
         simpler = (BASELINE, LINEAR)
@@ -156,7 +164,7 @@ class Diagnosis:
             if all(finding.p_value is not None and finding.p_value > _CLEAR for finding in warnings):
                 chance = ", though this may be chance" if len(warnings) == 1 else ""
                 return f"Use it with care: {reason}{chance} ({said})."
-            return f"Do not trust it yet: {reason} ({said})."
+            return f"{_DISTRUST}: {reason} ({said})."
         notes = {finding.name: finding for finding in self._of_kind("note")}
         if HELD_OUT in notes and notes[HELD_OUT].plain == NOTHING_HELD_OUT:
             return f"Whether it can be trusted is open: {NOTHING_HELD_OUT}."

@@ -23,7 +23,7 @@ class Score:
 
     Attributes:
         value: the score.
-        stderr: its standard error over the examples; NaN for a single example.
+        stderr: its standard error over the examples; NaN for a single example, and for an AUROC of a single case.
         higher_is_better: the direction; for coverages the aim is their level, for those of counts at least that, and
             more is the safer side.
 
@@ -104,11 +104,13 @@ class Statistic:
         of: the value as a function of the examples' counts.
         higher_is_better: the direction.
         by_example: the values (N,) of the examples, if the score is their mean.
+        is_open: whether the examples are too few for a standard error.
     """
 
     of: Weighted
     higher_is_better: bool = False
     by_example: np.ndarray | None = None
+    is_open: bool = False
 
     def value(self, num_examples: int) -> float:
         """Return the score of the data as they are."""
@@ -137,13 +139,13 @@ def finish(statistics: Mapping[str, Statistic], num_examples: int) -> Scores:
 
 
 def standard_errors(statistics: Mapping[str, Statistic], num_examples: int) -> dict[str, float]:
-    """Return the standard error of each statistic by name; NaN for a single example and for infinite scores."""
-    others = {name: entry.of for name, entry in statistics.items() if entry.by_example is None}
+    """Return the standard error of each statistic by name; NaN where it is open, of one example, or infinite."""
+    others = {name: entry.of for name, entry in statistics.items() if entry.by_example is None and not entry.is_open}
     means = {name: entry.by_example for name, entry in statistics.items() if entry.by_example is not None}
-    errors = dict.fromkeys(means, math.nan)
+    errors = dict.fromkeys(statistics, math.nan)
     if num_examples > 1:
         with np.errstate(invalid="ignore"):  # of targets that cannot be
-            errors = {name: float(values.std(ddof=1)) / math.sqrt(len(values)) for name, values in means.items()}
+            errors |= {name: float(values.std(ddof=1)) / math.sqrt(len(values)) for name, values in means.items()}
     return errors | bootstrap(others, (num_examples,))
 
 

@@ -18,6 +18,9 @@ from pyrobnn.metrics.ranking import (
 from pyrobnn.metrics.regression import over_columns
 from pyrobnn.posterior.prediction import Prediction
 
+_FEWEST = 10
+"""Examples of each class from which no exception is told from few; resamples of one example, or of none, are alike."""
+
 
 def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statistic]:
     """Return the scores of classes that are defined, but for the log score; see `score`."""
@@ -38,7 +41,12 @@ def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statisti
         "ause": Statistic(over_columns(partial(sparsification_error, root=False), squared, entropy(probs))),
     }
     curves = _against_the_rest(labels, probs)
-    return statistics | ({"auroc": Statistic(_mean_defined(curves), higher_is_better=True)} if curves else {})
+    if not curves:
+        return statistics
+    auroc = _mean_defined(curves)
+    counts = [number for column in labels.T for number in np.unique(column, return_counts=True)[1]]
+    is_open = min(counts) < (_FEWEST if auroc(np.ones(len(labels))) in (0, 1) else 2)
+    return statistics | {"auroc": Statistic(auroc, higher_is_better=True, is_open=is_open)}
 
 
 def _against_the_rest(labels: np.ndarray, probs: np.ndarray) -> list[Weighted]:

@@ -215,9 +215,10 @@ def _of_rare(scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, S
         return f"The {loss.format(f' of the network on {where}')}"
     linear = baselines.get("linear", {}).get("auroc")
     beside = "" if linear is None else f"a linear model in {_share(linear.value)}, "
+    few = "; one of the classes has too few of them to tell" if math.isnan(auroc.stderr) else ""
     return (
         f"Given two examples of different classes, the network tells which is which in {_share(auroc.value)} of "
-        f"pairs from {where}, {beside}guessing in 50 % (AUROC). Its {loss.format('')}"
+        f"pairs from {where}, {beside}guessing in 50 % (AUROC){few}. Its {loss.format('')}"
     )
 
 
