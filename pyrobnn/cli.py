@@ -221,7 +221,7 @@ def compare(run_dirs: list[Path]) -> None:
     """Compare runs on the test data that they share, example by example."""
     run_folders.check_same_size([run_folder(folder) for folder in run_dirs])
     with loading():
-        from pyrobnn.runs.compared import compare_runs
+        from pyrobnn.runs.compared import compare_runs, shown
 
     with waiting("comparing the runs", after=1.0):
         comparison = compare_runs(run_dirs)
@@ -231,8 +231,12 @@ def compare(run_dirs: list[Path]) -> None:
     names = list(comparison.scores)
     settings = Table("setting", *map(escaped, names), title="differences", title_justify="left")
     for key, values in comparison.specs.items():
-        settings.add_row(escaped(key), *(escaped(str(values[name])) for name in names))
-    Console().print(settings)
+        settings.add_row(escaped(key), *(escaped(shown(values[name])) for name in names))
+    if comparison.specs:
+        Console().print(settings)
+    if comparison.num_others:
+        others = counted(comparison.num_others, "more setting")
+        typer.echo(f"{others} of these types alone: each run's spec.toml has its own.")
 
 
 @app.command(epilog=_such_as("predict runs/house new.csv --out predictions.csv"))

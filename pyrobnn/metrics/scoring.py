@@ -140,7 +140,8 @@ def _statistics(prediction: Prediction, y: ArrayLike, levels: Sequence[float]) -
 def _difference(a: Statistic, b: Statistic) -> Statistic:
     with np.errstate(invalid="ignore"):  # of targets that cannot be
         differences = None if a.by_example is None or b.by_example is None else a.by_example - b.by_example
-    return Statistic(lambda weights: a.of(weights) - b.of(weights), a.higher_is_better, differences)
+    is_open = a.is_open or b.is_open
+    return Statistic(lambda weights: a.of(weights) - b.of(weights), a.higher_is_better, differences, is_open)
 
 
 def _row(a: Statistic, b: Statistic, stderr: float, num: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _INNER = "fit.method."
+_WIDTHS = ("net.in_features", "net.out_features")
+"""Settings that follow from the columns and the likelihood."""
 _LEAST_P = 1e-4
 """The smallest p-value that is shown as a number."""
 _AHEAD, _CLEAR = 2, 3
@@ -39,8 +42,10 @@ class Comparison:
         best: name of the run with the highest log score.
         scores: scores by run and name.
         differences: for each other run, the paired comparison with the best: a is the run and b the best.
-        specs: settings in which the runs differ, dotted key to the value of each run.
+        specs: settings in which the runs differ, dotted key to the value of each run; of parts of different types the
+            type, and what all of them have.
         num_test: number of examples.
+        num_others: number of settings that only some of these types have.
         too_few: which examples of classes are too few to say that a run is better; empty if there are enough.
     """
 
@@ -50,6 +55,7 @@ class Comparison:
     specs: dict[str, dict[str, Any]]
     num_test: int
     too_few: str = ""
+    num_others: int = 0
 
     @property
     def verdict(self) -> str:
@@ -66,7 +72,8 @@ class Comparison:
         ahead = {name: errors for name, errors in apart.items() if name not in (*near, *far)}
         told = [
             near
-            and f"nothing tells {self.best} from {' or '.join(near)}: less than {_AHEAD} standard errors between them.",
+            and f"{' and '.join(near)} cannot be told apart from {self.best}: less than {_AHEAD} standard errors "
+            "between them.",
             far and f"{self.best} is better than {_by(far)}.",
             ahead
             and f"{self.best} is ahead of {_by(ahead)}. "
@@ -95,7 +102,7 @@ class Comparison:
 
 def _cells(row: Any) -> tuple[str, str]:
     p_value = f"< {_LEAST_P:g}" if row["p_value"] < _LEAST_P else f"{row['p_value']:.2g}"
-    return plus_minus(row["difference"], row["stderr"], "+"), p_value
+    return plus_minus(row["difference"], row["stderr"], "+"), "–" if math.isnan(row["p_value"]) else p_value
 
 
 def _by(apart: Mapping[str, float]) -> str:
@@ -133,17 +140,19 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
             )
     predictions = {name: _predict(folder, prepared[name]) for name, folder in zip(names, folders, strict=True)}
     scores: dict[str, dict[str, Score]] = {name: dict(score(p, test.y)) for name, p in predictions.items()}
+    unlike, num_others = _unlike({name: _settings_of(entry) for name, entry in prepared.items()})
     best = max(names, key=lambda name: scores[name]["log_likelihood"].value)
     others = [name for name in names if name != best]
     return Comparison(
         best,
         scores,
         {name: compare_scores(predictions[name], predictions[best], test.y) for name in others},
-        _unlike({name: _settings_of(entry) for name, entry in prepared.items()}),
+        unlike,
         len(test),
         _too_few(test.y, prepared[names[0]].dataset.class_names)
         if predictions[best].is_classification and test.y.ndim == 1
         else "",
+        num_others,
     )
 
 
@@ -190,7 +199,24 @@ def _settings_of(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    keys = sorted({key for spec in specs.values() for key in spec})
+def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return the settings that differ, and the number of those that the types of some runs do not have."""
+    keys = sorted({key for spec in specs.values() for key in spec} - {*_WIDTHS})
     rows = {key: {name: spec.get(key) for name, spec in specs.items()} for key in keys}
-    return {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
+    unlike = {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
+    shown = {
+        key: row for key, row in unlike.items() if _is_of_a_part(key) or all(key in spec for spec in specs.values())
+    }
+    return shown, len(unlike) - len(shown)
+
+
+def _is_of_a_part(key: str) -> bool:
+    """Return whether a key is the `type` of a section."""
+    return key.count(".") == 1 and key.endswith(".type")
+
+
+def shown(value: Any) -> str:
+    """Return a setting as a table shows it."""
+    if isinstance(value, (list, tuple)):
+        value = ", ".join(map(str, value))
+    return "–" if value in (None, "") else str(value)
