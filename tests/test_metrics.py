@@ -9,7 +9,7 @@ from torchmetrics.functional.classification import binary_calibration_error, mul
 
 import pyrobnn as bnn
 from pyrobnn import InputError, Prediction
-from pyrobnn.metrics import Score, Scores, reliability_bins, score
+from pyrobnn.metrics import Score, Scores, compare_scores, reliability_bins, score
 from pyrobnn.metrics.base import Statistic, bootstrap, finish, mean_of
 from pyrobnn.metrics.calibration import uniformity_error
 from pyrobnn.metrics.ranking import receiver_operating, sparsification_error
@@ -218,6 +218,9 @@ def test_an_auroc_of_one_case_or_of_few_that_are_all_told_has_no_standard_error(
     assert (found.value == 1) == all_told
     assert math.isfinite(found.stderr) == has_error
     assert ("±" in str(found)) == has_error
+    other = Prediction(dist.Bernoulli(torch.tensor(spread)[None]))
+    row = compare_scores(Prediction(dist.Bernoulli(torch.tensor(probs)[None])), other, y.astype(int)).loc["auroc"]
+    assert math.isfinite(row["stderr"]) == math.isfinite(row["p_value"]) == has_error
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])
