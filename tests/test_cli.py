@@ -374,6 +374,13 @@ def test_a_table_with_gaps_a_saved_index_and_names_is_fitted_as_it_is_in_one_lin
     assert "Column 'a' has 1 missing value, in row 10" in refused.stderr
 
 
+def test_amounts_in_an_unknown_form_are_not_left_out_as_names(here):
+    pd.DataFrame({"a": [f"{i}kg" for i in range(40)], "y": np.arange(40) / 7}).to_csv("t.csv", index=False)
+    refused = invoke("fit", "t.csv", "y")
+    assert refused.exit_code == 2
+    assert "no categories: turn it into numbers (such as 12.5" in refused.stderr
+
+
 def test_the_fit_of_a_run_s_spec_stands_beside_the_run(here):
     assert invoke("fit", "spec.toml").exit_code == 0
     assert "Report: runs/spec-2/report.html" in invoke("fit", "runs/spec/spec.toml").output

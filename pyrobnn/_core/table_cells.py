@@ -215,10 +215,17 @@ def names_rows(sheet: Sheet, name: str) -> bool:
         return False
 
 
+def are_amounts(texts: "pd.Series") -> bool:
+    """Return whether most texts begin with a digit, as numbers in an unknown form do."""
+    return bool(texts.str.match(r"\W?\d").mean() > 1 / 2)
+
+
 def teaches_nothing(sheet: Sheet, name: str) -> str:
     """Return why nothing can be learned from a column, in words; empty where something may be."""
     if name.startswith(NAMELESS):
         return "it has no name, as a saved index"
-    if sheet.frame[name].isna().all():
+    column = sheet.frame[name]
+    if column.isna().all():
         return "no value in any row"
-    return f"a text of its own in each of {len(sheet.frame)} rows" if names_rows(sheet, name) else ""
+    is_name = names_rows(sheet, name) and not are_amounts(column.dropna())
+    return f"a text of its own in each of {len(column)} rows" if is_name else ""

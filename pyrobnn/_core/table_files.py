@@ -177,6 +177,21 @@ def _csv(path: Path, separator: str, encoding: str, **options: Any) -> "pd.DataF
             raise InputError(
                 f"{path} has more values in its rows than names in its first line: give each column a name."
             ) from None
+        except pd.errors.ParserError as error:
+            raise InputError(f"{path} cannot be read as a table: {_ragged(str(error), separator)}") from None
+
+
+def _ragged(reason: str, separator: str) -> str:
+    """Return in words where pandas could not read on, and what to do."""
+    if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", reason):
+        names, line, values = found.groups()
+        return (
+            f"line {line} has {values} values, and the lines above it have {names}. Put a text that holds "
+            f"{separator!r} between quotation marks, or mend the line."
+        )
+    if found := re.search(r"EOF inside string starting at row (\d+)", reason):
+        return f"a quotation mark in row {found[1]} below the names has no other: close it, or take it away."
+    return f"{reason.rpartition('error: ')[2]}. Save it again as CSV or Parquet."
 
 
 def _excel(path: Path, **options: Any) -> "pd.DataFrame":

@@ -11,7 +11,7 @@ from typing import Any
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, did_you_mean, nearest, unknown_setting
 from pyrobnn._core.remedies import options, options_in
-from pyrobnn._core.table_cells import NAMELESS, names_rows, teaches_nothing
+from pyrobnn._core.table_cells import NAMELESS, teaches_nothing
 from pyrobnn._core.table_files import (
     Sheet,
     check_names,
@@ -236,7 +236,7 @@ def _left_out(sheet: Sheet, known: DataSpec) -> tuple[list[str], list[str]]:
     """Return changes that leave out columns that teach nothing, and a line on each; the first texts name the rows."""
     others = [name for name in sheet.frame if name not in (known.target, known.id, *known.drop)]
     why = {name: reason for name in others if (reason := teaches_nothing(sheet, name))}
-    texts = (name for name in why if names_rows(sheet, name) and not name.startswith(NAMELESS))
+    texts = (name for name in why if not (name.startswith(NAMELESS) or sheet.frame[name].isna().all()))
     names = next(texts, None) if known.id is None else None
     dropped = [name for name in why if name != names]
     changes = [f"data.drop={json.dumps([*known.drop, *dropped])}"] if dropped else []
