@@ -40,7 +40,7 @@ class PlainErrors(TyperGroup):
         except FloatingPointError as error:
             fail(error, code=1)
         except KeyboardInterrupt:
-            fail("stopped by SIGINT.", code=128 + signal.SIGINT)
+            fail("stopped by SIGINT: nothing is kept.", code=128 + signal.SIGINT)
         except (MemoryError, RuntimeError) as error:  # torch has no exception class for memory
             if isinstance(error, RuntimeError) and "allocate" not in str(error):
                 raise
