@@ -192,6 +192,11 @@ class Anything:
 CASES = {
     # data
     "text": (lambda: bnn.Data([["a"], ["b"]], [0, 1]), "encode text and dates as numbers first"),
+    "labels": (
+        lambda: bnn.Data(X, np.array(["a"] * len(X))),
+        "`classes, y = numpy.unique(y, return_inverse=True)`",
+    ),
+    "labels of a frame": (lambda: bnn.Data(X, pd.Series(["a"] * len(X))), "or fit bnn.BNNClassifier, which takes them"),
     "mixed objects": (
         lambda: bnn.Data(np.array([["a"], [1]], dtype=object), [0, 1]),
         "got dtype object (text or mixed",
@@ -584,6 +589,7 @@ def test_python_suggests_names_of_modules():
         with pytest.raises(AttributeError) as caught:
             getattr(module, wrong)
         assert f"Did you mean: '{right}'?" in traceback.format_exception(caught.value)[-1]
+        assert traceback.format_exception(caught.value)[-1].count("Did you mean") == 1
 
 
 def test_a_name_of_another_kind_says_which():
@@ -750,3 +756,12 @@ def test_classes_without_an_example_are_told(labels, outputs, said):
 def test_a_namespace_lists_its_members_alone(name):
     namespace = getattr(bnn, name)
     assert dir(namespace) == sorted(namespace.__all__)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("Regressor", "BNNRegressor"), ("Classifier", "BNNClassifier"), ("mlp", "MLP"), ("fitt", "fit")]
+)
+def test_a_name_that_the_package_lacks_gets_the_near_one(name, near):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'. Did you mean: '{near}'?"):
+        getattr(bnn, name)
+    assert not hasattr(bnn, "__path_of_nothing__")

@@ -3,6 +3,7 @@
 import datetime
 import functools
 import pickle
+import warnings
 from decimal import Decimal
 from itertools import permutations
 
@@ -260,6 +261,42 @@ def test_words_among_numbers_count_as_missing_where_missing_values_may_be():
         model = regressor(missing="impute").fit(table, STAYS["y"])
     with pytest.warns(UserWarning, match="'n/a' in row 0 counted"):
         assert np.isfinite(model.predict(table)).all()
+
+
+@pytest.mark.parametrize("kind", ["texts of dates", "dates", "a row"])
+def test_an_array_of_texts_or_dates_is_refused_in_words(kind):
+    """Arrays of numbers as objects or texts are taken, as by scikit-learn."""
+    days = pd.Series(pd.date_range("2020-01-01", periods=6))
+    table = frame(list("uvuvuv"), day=days if kind == "dates" else days.dt.strftime("%Y-%m-%d"))
+    model = regressor().fit(table, Y)
+    given = table.iloc[0] if kind == "a row" else table.to_numpy()
+    with pytest.raises(InputError, match="an array with 'u', .* frame with the columns of the fit, size, c, day"):
+        model.predict(given)
+    with pytest.raises(InputError, match="an array with '2020-01-01.*', and arrays hold numbers: pass a data frame"):
+        regressor().fit(table[["day", "size"]].to_numpy(), Y)
+    numbers = regressor().fit(table[["size"]].to_numpy(), Y)
+    for dtype in (object, str):
+        given = table[["size"]].to_numpy().astype(dtype)
+        np.testing.assert_array_equal(numbers.predict(given), numbers.predict(table[["size"]].to_numpy()))
+
+
+@pytest.mark.parametrize(("make", "Estimator"), [(np.asarray, "BNNRegressor"), (np.digitize, "BNNClassifier")])
+def test_columns_that_may_only_name_the_rows_are_asked_about(make, Estimator):
+    """Of a frame, as the command line does; not the only column."""
+    settings = {"net": bnn.MLP(hidden=(3,)), "guide": "map", "steps": 2, "random_state": 0, "num_draws": 2}
+    g = np.random.default_rng(0)
+    table = pd.DataFrame({"a": g.normal(size=30), "my id": np.arange(30), "key": g.permutation(99999)[:30]})
+    y = make(g.normal(size=30), [0]) if make is np.digitize else g.normal(size=30)
+    model = getattr(bnn, Estimator)(**settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(table, y)
+        model.fit(table[["my id"]], y)
+        model.fit(table[["a", "my id"]].to_numpy(), y)
+    (said,) = [str(one.message) for one in caught if "name" in str(one.message)]
+    assert said.startswith("Column 'my id' numbers the rows, 0 to 29: does it only name them?")
+    assert said.endswith(" If so, leave it out: X.drop(columns='my id').")
+    assert caught[0].filename == __file__
 
 
 def test_importance_and_effects_of_a_date_are_those_of_its_columns():

@@ -22,6 +22,13 @@ _EXACT = 2**53
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _BYTES_OF_A_WEIGHT = 48
 """Of a fit: the network, twice, its starting values, two parameters a weight, their gradients and Adam's moments."""
+_ENCODE = "encode text and dates as numbers first"
+_AS_NUMBERS = {
+    "x": f"{_ENCODE}, or pass a data frame to bnn.BNNRegressor or BNNClassifier, which read them",
+    "y": "make numbers of labels, `classes, y = numpy.unique(y, return_inverse=True)`, or fit bnn.BNNClassifier, which "
+    "takes them as they are",
+}
+"""What to do about text, for inputs and for targets."""
 
 
 def check_size(net: Any) -> None:
@@ -78,9 +85,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
     else:
         array = _as_array(value, name)
         if array.dtype.kind not in "biuf":
-            raise InputError(
-                f"`{name}` must be numeric, got dtype {array.dtype}: encode text and dates as numbers first."
-            )
+            raise InputError(f"`{name}` must be numeric, got dtype {array.dtype}: {_AS_NUMBERS.get(name, _ENCODE)}.")
         tensor = torch.from_numpy(np.array(array, dtype=_torch_dtype(array.dtype), order="C"))
         _check_unsigned(tensor, name, is_wide=array.dtype.kind == "u" and array.dtype.itemsize == 8)
     if tensor.is_complex():
@@ -157,7 +162,7 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
         numbers = array.astype(float)
     except (TypeError, ValueError, OverflowError):
         raise InputError(
-            f"`{name}` must be numeric, got dtype object (text or mixed values): encode them as numbers first, and "
+            f"`{name}` must be numeric, got dtype object (text or mixed values): {_AS_NUMBERS.get(name, _ENCODE)}, and "
             "drop or impute missing values."
         ) from None
     large = np.isfinite(numbers) & (np.abs(numbers) > _EXACT)

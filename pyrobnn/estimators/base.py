@@ -9,19 +9,12 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state, check_X_y
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from tqdm.auto import tqdm
 
-from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
-from pyrobnn._core.columns import (
-    as_table,
-    is_frame,
-    require_distinct_names,
-    require_finite,
-    require_known,
-    tell_of_new_values,
-)
+from pyrobnn._core.checks import check_count, check_unmasked
+from pyrobnn._core.columns import require_finite, tell_of_new_values
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.keywords import explained_init
 from pyrobnn._core.modes import gradients, under
@@ -32,6 +25,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.gaps import Rows, learn
 from pyrobnn.data.in_memory import Data
+from pyrobnn.estimators.inputs import NO_TARGETS, read_rows
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
 from pyrobnn.estimators.training import fit_on, holds_chains, joined, require_learning_on, require_moments
@@ -297,28 +291,10 @@ class AbstractBNN(BaseEstimator):
         rows = Rows(table, targets, weights, self._read)
         return rows if weights is None else rows.where(weights > 0)
 
-    def _checked(self, X: Any, y: Any = "no_validation", *, reset: bool) -> tuple[pd.DataFrame, Any]:
+    def _checked(self, X: Any, y: Any = NO_TARGETS, *, reset: bool) -> tuple[pd.DataFrame, Any]:
         """Return inputs as a table, and targets, after the checks that scikit-learn makes on any estimator's."""
-        for values, name in ((X, "X"), (y, "y")):  # scikit-learn drops masks
-            check_unmasked(values, name)
-            if isinstance(values, torch.Tensor):
-                as_tensor(values, name)
-        require_known(y)
-        options = {"dtype": np.float64, "ensure_all_finite": False}
-        no_targets = isinstance(y, str) and y == "no_validation"
-        encoder, words = None if reset else self.encoder_, self.missing == "impute"
-        if is_frame(X):
-            require_distinct_names(X)
-            validate_data(self, X, reset=reset, skip_check_array=True)
-            table, how = as_table(X, encoder, words=words)
-            numbers = table.select_dtypes("number").to_numpy()
-            rows = numbers if numbers.shape[1] else np.zeros((len(table), 1))
-            _, y = check_X_y(rows, np.zeros(len(rows)) if no_targets else y, **options, **self._check_y_options())
-        elif no_targets:
-            table, how = as_table(validate_data(self, X, reset=reset, **options), encoder)
-        else:
-            X, y = validate_data(self, X, y, reset=reset, **options, **self._check_y_options())
-            table, how = as_table(X, encoder)
+        words, encoder = self.missing == "impute", None if reset else self.encoder_
+        table, how, y = read_rows(self, X, y, encoder, words=words, options=self._check_y_options())
         require_finite(table, gaps=words)
         if encoder is None:
             self._read: dict[str, Any] = learned_reading(table, how)

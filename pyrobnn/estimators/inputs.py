@@ -1,0 +1,88 @@
+"""Inputs and targets of an estimator, as scikit-learn's users give them."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_X_y
+from sklearn.utils.validation import validate_data
+
+from pyrobnn._core.checks import as_tensor, check_unmasked
+from pyrobnn._core.columns import Encoder, as_table, is_frame, require_distinct_names, require_known
+from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
+from pyrobnn._core.table_cells import NUMBERS, How
+from pyrobnn.data.row_numbers import names_of_rows
+
+NO_TARGETS = "no_validation"
+"""In place of targets where there are none, as in scikit-learn."""
+
+
+def read_rows(
+    estimator: BaseEstimator, X: Any, y: Any, encoder: Encoder | None, *, words: bool, options: Mapping[str, Any]
+) -> tuple[pd.DataFrame, dict[str, How], Any]:
+    """Return inputs as a table, how each column was read, and targets, after scikit-learn's checks.
+
+    Args:
+        estimator: the estimator, which keeps the names and the number of columns.
+        X: inputs.
+        y: targets, or `NO_TARGETS`.
+        encoder: what the fit learned of the columns; None for a new fit.
+        words: whether words among numbers or dates count as missing.
+        options: how scikit-learn's validators take targets.
+    """
+    for values, name in ((X, "X"), (y, "y")):  # scikit-learn drops masks
+        check_unmasked(values, name)
+        if isinstance(values, torch.Tensor):
+            as_tensor(values, name)
+    require_known(y)
+    reset, has_targets = encoder is None, not (isinstance(y, str) and y == NO_TARGETS)
+    of_numbers = {"dtype": np.float64, "ensure_all_finite": False}
+    if is_frame(X):
+        require_distinct_names(X)
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        table, how = as_table(X, encoder, words=words)
+        numbers = table.select_dtypes("number").to_numpy()
+        rows = numbers if numbers.shape[1] else np.zeros((len(table), 1))
+        _, y = check_X_y(rows, y if has_targets else np.zeros(len(rows)), **of_numbers, **options)
+        if reset:
+            _ask_of_names(table, how)
+        return table, how, y
+    _require_numbers(X, encoder)
+    if has_targets:
+        X, y = validate_data(estimator, X, y, reset=reset, **of_numbers, **options)
+    else:
+        X = validate_data(estimator, X, reset=reset, **of_numbers)
+    return *as_table(X, encoder), y
+
+
+def _ask_of_names(table: pd.DataFrame, how: Mapping[str, How]) -> None:
+    """Warn of columns of whole numbers that may only name the rows, beside others."""
+    numbers = [name for name in table if how[name]["kind"] == NUMBERS and len(how) > 1]
+    for name in numbers:
+        if (asked := names_of_rows(name, table[name].to_numpy())) is not None:
+            warn_user(f"{asked.text} {asked.answer}: X.drop(columns={name!r}).", PoorFitWarning)
+
+
+def _require_numbers(X: Any, encoder: Encoder | None) -> None:
+    """Refuse an array with texts that are no numbers, or dates: only the columns of a frame have a kind."""
+    values = X.to_numpy() if isinstance(X, pd.Series) else X
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "OUM":
+        return
+    odd = next((value for value in values.flat if _is_odd(value)), None)
+    if odd is not None:
+        names = "its columns" if encoder is None else f"the columns of the fit, {', '.join(encoder.made_from())}"
+        raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {names}.")
+
+
+def _is_odd(value: Any) -> bool:
+    if not isinstance(value, str):
+        return isinstance(value, (datetime.date, np.datetime64))
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
