@@ -253,11 +253,13 @@ def predict(
     if out is not None:
         check_writable(out, "file")
     with loading():
-        from pyrobnn.runs.predictions import predict_table, rounded
+        from pyrobnn.runs.predictions import predict_table, rounded, write_predictions
 
-    predictions = predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True))
-    rounded(predictions).to_csv(sys.stdout if out is None else out, index=False)
-    if out is not None:
+    predictions = rounded(predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True)))
+    if out is None:
+        predictions.to_csv(sys.stdout, index=False)
+    else:
+        write_predictions(predictions, out)
         typer.echo(f"Predictions of {counted(len(predictions), 'row')}: {out}")
 
 

@@ -21,7 +21,9 @@ from pyrobnn._core import folders
 from pyrobnn._core.errors import warn_user
 from pyrobnn._core.remedies import Remedy, reader
 from pyrobnn.cli import app
+from pyrobnn.runs import endings
 from pyrobnn.runs.overrides import apply_overrides
+from pyrobnn.runs.predictions import write_predictions
 from pyrobnn.runs.spec import RunSpec
 
 SPEC = """
@@ -470,6 +472,53 @@ def test_a_place_that_takes_no_files_is_refused_before_torch_is_imported(command
         assert (done.exit_code, done.stdout) == (2, "")
         assert done.stderr == f"error: The {what} out cannot be made ({reason}): choose another place.\n"
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs limits of the system")
+@pytest.mark.parametrize(("most", "left"), [(400, ["my.csv"]), (4_000, ["my.csv"]), (300_000, ["my.csv", "r"])])
+def test_a_disk_that_fills_up_during_a_run_ends_it_in_one_line(most, left, here):
+    """The system refuses larger files, in this process alone: a checkpoint, the posterior, or what is made from it."""
+    import resource
+
+    (here / "spec.toml").unlink()
+    rows = "".join(f"{i / 9},{'' if i % 9 == 0 else i % 4},{i % 7 + i / 50}\n" for i in range(200))
+    (here / "my.csv").write_text("a,b,y\n" + rows, encoding="utf-8")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        done = invoke("fit", "my.csv", "y", *QUICK, "--out", "r")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert done.exit_code == 2, done.output
+    *_, said = done.stderr.splitlines()
+    assert said.startswith("error: r")
+    assert "could not be written (File too large): make room on the disk. Nothing is left of it." in said
+    assert ("`pyrobnn fit --resume r` makes the missing files." in said) == ("r" in left)
+    assert "Errno" not in said
+    assert sorted(path.name for path in here.iterdir()) == left
+
+
+def test_predictions_that_cannot_be_written_leave_the_earlier_file(here, monkeypatch):
+    frame = pd.DataFrame({"a": [1.0]})
+    (here / "p.csv").write_text("kept")
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(folders.os, "fsync", fail)
+    with pytest.raises(OSError, match=r"p.csv could not be written \(No space left on device\): make room"):
+        write_predictions(frame, here / "p.csv")
+    assert [(path.name, path.read_text()) for path in here.glob("p.csv*")] == [("p.csv", "kept")]
+    monkeypatch.undo()
+    write_predictions(frame, here / "p.csv")
+    assert (here / "p.csv").read_text() == "a\n1.0\n"
+
+
+def test_an_error_of_a_file_names_it_in_words():
+    error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "runs/a/metrics.json")
+    error.add_note("The fit is safe.")
+    assert endings._of_files(error) == "runs/a/metrics.json: Permission denied. The fit is safe."
+    assert endings._of_files(OSError("a plain one")) == "a plain one"
 
 
 def test_predictions_need_the_name_of_a_file_that_can_be_written(here, monkeypatch):

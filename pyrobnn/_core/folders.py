@@ -25,19 +25,30 @@ def new_folder(path: Path, *, replaces: Callable[[Path], bool] | None = None) ->
     `replaces` says whether an existing folder may be replaced; without it none may.
     """
     check_free(path, replaces)
-    with _beside(path) as work:
-        try:
-            made = work / path.name
-            made.mkdir()
-            yield made
-            _sync_tree(made)
-            _take_name(made, path, work / "replaced")
-            _sync(path.parent)
-        except OSError as error:
-            if error.errno not in _OF_THE_DISK:
-                raise
-            reason = f"{path} could not be written ({error.strerror}): make room on the disk. Nothing is left of it."
-            raise OSError(error.errno, reason) from error
+    with _beside(path) as work, _in_words(path):
+        made = work / path.name
+        made.mkdir()
+        yield made
+        _sync_tree(made)
+        _take_name(made, path, work / "replaced")
+        _sync(path.parent)
+
+
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    """Say of errors of the disk what could not be written: some libraries say more, and not that."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            raise
+        reason = f"{path} could not be written ({why(error)}): make room on the disk. Nothing is left of it."
+        raise OSError(error.errno, reason) from error
+
+
+def why(error: OSError) -> str:
+    """Return the reason of an error of the system, without what was done to which file."""
+    return str(error) if error.errno is None else os.strerror(error.errno)
 
 
 @contextmanager
@@ -91,10 +102,11 @@ def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`; at the end its file, synced to disk, replaces `path`; or leave nothing."""
     work = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        yield work
-        _sync(work)
-        work.replace(path)
-        _sync(path.parent)
+        with _in_words(path):
+            yield work
+            _sync(work)
+            work.replace(path)
+            _sync(path.parent)
     finally:
         work.unlink(missing_ok=True)
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from pyrobnn.data.donors import Donors
 from pyrobnn.datasets.table import categories_of
@@ -17,7 +17,7 @@ _FILE = "donors.safetensors"
 def write_donors(donors: Donors | None, folder: Path) -> None:
     """Write the rows, if there are any."""
     if donors is not None:
-        save_file({"rows": donors.rows, "weights": donors.weights}, folder / _FILE)
+        (folder / _FILE).write_bytes(save({"rows": donors.rows, "weights": donors.weights}))
 
 
 def load_run(folder: Path) -> Posterior | Mixture:

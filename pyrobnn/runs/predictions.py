@@ -2,12 +2,15 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
 
 from pyrobnn._core.counts import counted
+from pyrobnn._core.folders import new_file
 from pyrobnn._core.waiting import waiting
 from pyrobnn.datasets.table import load_rows
 from pyrobnn.runs.all_rows import folder_for_new_rows
@@ -80,6 +83,13 @@ def _far_line(frame: pd.DataFrame, learned: Sequence[float] | None) -> str:
         f"mean: {counted(len(far), 'row')} beyond the targets in training, {low:g} to {high:g}, by more than {_FAR:g} "
         f"times their range, such as {far.iloc[0]:.3g} in row {far.index[0] + 1}: do not use these"
     )
+
+
+def write_predictions(predictions: pd.DataFrame, out: Path) -> None:
+    """Write a CSV file, whole or not at all where its folder allows it."""
+    is_plain = (out.is_file() or not out.exists()) and os.access(out.parent, os.W_OK)
+    with new_file(out.resolve()) if is_plain else nullcontext(out) as file:
+        predictions.to_csv(file, index=False)
 
 
 def rounded(predictions: pd.DataFrame) -> pd.DataFrame:

@@ -190,8 +190,10 @@ def _noting_what_is_kept(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if unfinished_folder(path).exists():
+        if any(unfinished_folder(path).glob("*.safetensors")):
             error.add_note(f"`{go_on(path)}` goes on with the fit from its last checkpoint.")
+        else:
+            shutil.rmtree(unfinished_folder(path), ignore_errors=True)
         raise
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pydantic
 from torch import Tensor
 
+from pyrobnn._core.folders import why
 from pyrobnn._core.random import seeded
 from pyrobnn._core.tree_files import digest, read_tree, write_tree
 from pyrobnn.bnn import BNN
@@ -73,4 +74,4 @@ def write(file: Path, found: Found) -> None:
     try:
         write_tree(file, fields | {"record": dataclasses.asdict(found.record)})
     except OSError as error:
-        _log.warning("The scales could not be written to %s (%s): free some space.", file, error.strerror)
+        _log.warning("The scales could not be written to %s (%s): free some space.", file, why(error))

@@ -12,7 +12,7 @@ from pyro import poutine
 import pyrobnn
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.folders import why_not
+from pyrobnn._core.folders import why, why_not
 from pyrobnn._core.random import seeded
 from pyrobnn._core.tree_files import digest, read_tree, write_tree
 from pyrobnn._torch.private import tree_leaves
@@ -94,7 +94,7 @@ class Checkpoint:
                 "The checkpoint of step %d could not be written to %s (%s): the fit goes on; free some space.",
                 state["done"],
                 self._path,
-                error.strerror,
+                why(error),
             )
 
 
