@@ -475,7 +475,7 @@ def test_a_place_that_takes_no_files_is_refused_before_torch_is_imported(command
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs limits of the system")
-@pytest.mark.parametrize(("most", "left"), [(400, ["my.csv"]), (4_000, ["my.csv"]), (300_000, ["my.csv", "r"])])
+@pytest.mark.parametrize(("most", "left"), [(400, ["my.csv"]), (4_000, ["my.csv"]), (150_000, ["my.csv", "r"])])
 def test_a_disk_that_fills_up_during_a_run_ends_it_in_one_line(most, left, here):
     """The system refuses larger files, in this process alone: a checkpoint, the posterior, or what is made from it."""
     import resource

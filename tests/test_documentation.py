@@ -263,12 +263,13 @@ def test_a_long_sentence_is_found(tmp_path):
     assert [len(one.split()) for one in sentences(page)] == [3, 1, 32, 5]
 
 
-@pytest.mark.parametrize("folder", ["benchmarks", "coming-from", "reference"])
+@pytest.mark.parametrize("folder", ["benchmarks", "coming-from", "explanations", "how-to", "notebooks", "reference"])
 def test_an_index_lists_all_pages_of_its_folder(folder):
     """It is the page at the address of the folder, which has none without it."""
     index = ROOT / "docs" / folder / "index.md"
     text = index.read_text(encoding="utf-8")
     pages = {path.name for path in index.parent.glob("*.md")} - {"index.md"}
+    pages |= {f"../../notebooks/{path.name}" for path in (ROOT / folder).glob("*.ipynb")}
     assert {page for page in pages if f"]({page})" in text} == pages
     assert f": {folder}/index.md\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
