@@ -16,6 +16,7 @@ from pyrobnn import likelihoods
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import mended
+from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.comparison import _affordable, compare_with_baselines, leave_one_out, sites_at_prior
 from pyrobnn.verdict.judgement import NO_BETTER, judge
@@ -365,8 +366,14 @@ def test_a_linear_model_in_front_is_preferred_where_nothing_is_shown_to_be_bette
 
 
 def test_where_a_linear_model_finds_nothing_either_the_inputs_are_to_blame():
-    assert verdict(gains(0.0, 1), gains(0.0, 2)).finds_nothing
+    found = verdict(gains(0.0, 1), gains(0.0, 2))
+    assert found.finds_nothing
+    assert found.plain == "nothing was found that predicts better than a constant, uncertainty included"
+    warning = Finding("baseline", "warning", found.text, 0.004, plain=found.plain)
+    assert Diagnosis((warning,), 0.05).verdict.startswith("It is of little use yet: nothing was found that predicts")
     assert not verdict(gains(0.0, 1), gains(0.5, 2)).finds_nothing
+    assert "nothing was found" not in verdict(gains(0.0, 1), gains(0.5, 2)).plain
+    assert verdict(gains(0.02, 1, 1.0, 20), gains(0.0, 2, 1.0, 20)).plain.startswith("nothing was found that predicts")
 
 
 def test_a_linear_model_that_is_a_little_better_is_called_so():
@@ -453,7 +460,7 @@ def test_a_regression_that_explains_nothing_says_so_first(collapsed):
     for data in (test, None):
         found = bnn.diagnose(posterior, train, data, num_draws=100)
         assert found.headlines[0].name == "baseline"
-        assert str(found).startswith("Do not trust it yet: its predictions, uncertainty included, are no better than")
+        assert str(found).startswith("Do not trust it yet: nothing was found that predicts better than a constant, un")
         assert "To mend it, measure the noise first: no `steps`; take one small hidden layer" in found.warnings[0]
         assert found.names.count("prior") == 1
         (lost,) = (finding.text for finding in found.findings if finding.name == "prior")

@@ -749,7 +749,7 @@ def test_a_verdict_of_little_use_needs_the_power_to_see_a_gain(monkeypatch):
     assert found.next_step is None
     monkeypatch.undo()
     found = bnn.diagnose(*true_line(0.2, 200, 3), num_draws=50, **FEW)
-    assert found.verdict.startswith("It is of little use yet: nothing shows that it predicts better than a constant")
+    assert found.verdict.startswith("It is of little use yet: nothing was found that predicts better than a constant")
     assert found.next_step.python.endswith("from these it learned too little")
 
 

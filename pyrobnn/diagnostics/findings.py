@@ -8,6 +8,7 @@ from pyrobnn._core.remedies import Remedy, Spelling, mended
 from pyrobnn.data.given_away import GIVEN_AWAY
 from pyrobnn.data.row_numbers import ROW_NUMBERS
 from pyrobnn.data.slips import SLIPS
+from pyrobnn.verdict.judgement import NOTHING_FOUND
 
 Kind = Literal["warning", "note", "fine"]
 HELD_OUT = "held-out data"
@@ -163,7 +164,8 @@ class Diagnosis:
             reason, said = self.headlines[0].in_plain_words, warn.format(total)
             if all(finding.p_value is not None and finding.p_value > _CLEAR for finding in warnings):
                 chance = ", though this may be chance" if len(warnings) == 1 else ""
-                return f"Use it with care: {reason}{chance} ({said})."
+                begin = "It is of little use yet" if reason.startswith(NOTHING_FOUND) else "Use it with care"
+                return f"{begin}: {reason}{chance} ({said})."
             return f"{_DISTRUST}: {reason} ({said})."
         notes = {finding.name: finding for finding in self._of_kind("note")}
         if HELD_OUT in notes and notes[HELD_OUT].plain == NOTHING_HELD_OUT:

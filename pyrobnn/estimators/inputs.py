@@ -61,7 +61,7 @@ def read_rows(
 
 def _ask_of_names(table: pd.DataFrame, how: Mapping[str, How]) -> None:
     """Warn of columns of whole numbers that may only name the rows, beside others."""
-    numbers = [name for name in table if how[name]["kind"] == NUMBERS and len(how) > 1]
+    numbers = [name for name, one in how.items() if one["kind"] == NUMBERS and len(how) > 1]
     for name in numbers:
         if (asked := names_of_rows(name, table[name].to_numpy())) is not None:
             warn_user(f"{asked.text} {asked.answer}: X.drop(columns={name!r}).", PoorFitWarning)

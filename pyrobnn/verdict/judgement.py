@@ -99,6 +99,7 @@ def _floored(rival: Tensor, scores: Tensor) -> Tensor:
     return rival.where(is_finite, torch.cat([scores, rival[is_finite]]).min())
 
 
+NOTHING_FOUND = "nothing was found that predicts better than a constant"
 NO_BETTER = "The fit predicts no better than a constant, which ignores the inputs."
 
 
@@ -188,8 +189,9 @@ def _no_better_than_constant(scored: _Scored) -> Verdict | None:
         if is_nothing
         else "The inputs do tell of the target: a linear model is better than a constant."
     )
-    plain = "its predictions, uncertainty included, are no better than those of a constant"
     nothing = is_nothing and scored.of_linear is not None
+    plain = "its predictions, uncertainty included, are no better than those of a constant"
+    plain = f"{NOTHING_FOUND}, uncertainty included" if nothing else plain
     return Verdict("warning", f"{NO_BETTER} {cause} {scored.numbers}", p_value, plain=plain, finds_nothing=nothing)
 
 
@@ -234,7 +236,9 @@ def _otherwise(scored: _Scored) -> Verdict:
         plain = "its lead over a constant, uncertainty included, may be chance"
     else:
         text = "Nothing shows that the fit predicts better than a constant."
-        plain = "nothing shows that it predicts better than a constant, which ignores the inputs"
+        is_linear_better = scored.of_linear is not None and scored.of_linear.above(0.0) < scored.shown
+        said = "nothing shows that it predicts better than a constant" if is_linear_better else NOTHING_FOUND
+        plain = f"{said}, which ignores the inputs"
     most, of, over = scored.gain.mean + 2 * scored.gain.stderr, scored.of_linear, scored.over_linear
     prefers = not scored.is_better and of is not None and over is not None and of.mean > 0 and over.mean < _LEAD
     text = f"{text} {scored.numbers}"
