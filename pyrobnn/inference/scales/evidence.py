@@ -39,11 +39,17 @@ class Hyperprior:
             counts = defaults.FEW_ROW_COUNTS if num_data < defaults.ROWS_FOR_EACH_INPUT * num_inputs else 0.0
         return cls(counts, defaults.PRIOR_SHARE, min(counts, 1.0), penalty=1.0)
 
+    @classmethod
+    def of_labels(cls, counts: float | None = None) -> "Hyperprior":
+        """Return the prior for labels and counts, of which any number of rows is few.
+
+        Without the penalty the mode of most flexible functions is taken where cases are rare: of 400 rows with 21 cases
+        the leave-one-out score was 0.09 nats a row too good, and the log loss was above a constant's.
+        """
+        return cls(defaults.FEW_ROW_COUNTS if counts is None else counts, defaults.PRIOR_SHARE, penalty=1.0)
+
 
 FLAT = Hyperprior()
-OF_LABELS = Hyperprior(penalty=1.0)
-"""For labels and counts. Without the penalty the mode of most flexible functions is taken where cases are rare: of 400
-rows with 21 cases the leave-one-out score was 0.09 nats a row too good, and the log loss was above a constant's."""
 
 
 LARGEST_LOG = 25.0

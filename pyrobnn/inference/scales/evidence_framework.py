@@ -20,7 +20,7 @@ from pyrobnn.inference.around import around
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.sites import A_MINUTE
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
-from pyrobnn.inference.scales.evidence import OF_LABELS, Hyperprior
+from pyrobnn.inference.scales.evidence import Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI
@@ -46,12 +46,12 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     Two steps alternate, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on
     all data goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2)
-    updates the scales. gamma is the number of weights that the data determine. For real targets in few rows, each
-    precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the declared variance. The
-    data alone would leave some inputs out and follow the noise in others. The noise has a gamma prior too, which counts
-    one target with a tenth of the variance as its square. Weights without effect on the outputs, such as those of a
-    constant input, keep their declared prior. Starts differ in the network's first weights, and in the initial noise or
-    prior width: large noise leads to the simplest function, small noise to a close fit of the data.
+    updates the scales. gamma is the number of weights that the data determine. For labels, and for real targets in few
+    rows, each precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the declared
+    variance. The data alone would leave some inputs out and follow the noise in others. The noise has a gamma prior
+    too, which counts one target with a tenth of the variance as its square. Weights without effect on the outputs, such
+    as those of a constant input, keep their declared prior. Starts differ in the network's first weights, and in the
+    initial noise or prior width: large noise leads to the simplest function, small noise to a close fit of the data.
 
     The start with the largest score is kept: the mean of log evidence and leave-one-out log score, for real targets
     less gamma / 2. Both are sums of log predictive densities of held-out targets: the evidence over training sets of
@@ -73,8 +73,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         starts: number of starts. Those whose score is 16 nats below the best after three rounds end there.
         rounds: rounds of each start; with 0 it only goes to the mode, and prior and noise stay as given.
         iterations: iterations of L-BFGS in a round.
-        prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 4 for fewer
-            than six rows per input, else 0: then the data alone move the scales. Classes and counts always have 0.
+        prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 4 for labels,
+            for counts and for fewer than six rows per input, else 0: then the data alone move the scales.
         per: which weights share a precision: "input" has a precision per site and, in the first layer, per input
             (automatic relevance determination; MacKay 1994); "site" has a precision per site.
         guide_steps: training steps of a guide other than Laplace.
@@ -140,7 +140,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
         num_inputs = source.head[0][0].numel()
         of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
-        hyperprior = of_real if is_real else OF_LABELS
+        hyperprior = of_real if is_real else Hyperprior.of_labels(self.prior_counts)
         search = Search(self.starts, self.rounds, self.iterations, self.per, hyperprior)
         modes, chosen, is_cut = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
         mixes = isinstance(self.guide, Laplace) and is_real
