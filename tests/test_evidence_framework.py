@@ -314,16 +314,21 @@ def test_precisions_have_a_prior_below_six_rows_for_each_input(num_data, counts)
     assert own == same != other
 
 
+@pytest.mark.parametrize("counts", [None, 0.0, 1.0])
 @pytest.mark.parametrize("likelihood", ["bernoulli", "poisson"])
-def test_precisions_have_no_prior_where_targets_are_classes_or_counts(likelihood):
-    x, y = linear_data(20)
-    model = bnn.BNN(linear_net(), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
-    found = [
-        fit(model, bnn.EvidenceFramework(starts=1, rounds=2, prior_counts=counts), x, np.float64(y > 0))
-        for counts in (0.0, 4.0)
-    ]
-    first, second = (posterior.info["evidence"]["precision"] for posterior in found)
-    assert first == second
+def test_precisions_of_labels_and_counts_are_a_fixed_point_under_their_prior(likelihood, counts):
+    """alpha = (gamma + c) / (sum w^2 + c s^2), with s^2 a fiftieth of the declared variance; c is 4 unless given, and
+    at most the three weights of the group, for any number of rows."""
+    x, y = linear_data(80)
+    declared = 1.5
+    model = bnn.BNN(linear_net(), prior=bnn.priors.Normal(declared), likelihood=likelihood)
+    method = bnn.EvidenceFramework(starts=1, rounds=30, per="site", prior_counts=counts)
+    posterior = fit(model, method, x, np.float64(y > 0))
+    c = 3.0 if counts is None else counts
+    evidence = posterior.info["evidence"]
+    squares = float(posterior.mean()["0.weight"].double().square().sum())
+    expected = (evidence["starts"][0]["determined"] + c) / (squares + c * 0.02 * declared**2)
+    assert float(np.ravel(evidence["precision"]["0.weight"])[0]) == pytest.approx(expected, rel=1e-3)
 
 
 def test_scales_of_the_prior_of_chains_are_measured_where_inputs_have_units_of_their_own():
