@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -20,6 +21,7 @@ from pyrobnn.inference.default_parts import Parts, bounded, is_skewed, make_mode
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.residuals import Residuals
+from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
@@ -32,7 +34,8 @@ _SHAPES = (
     likelihoods.MixtureDensity(components=3),
 )
 """Among them are wide tails, noise that depends on the input, skewness and several branches."""
-_USUAL = (likelihoods.Gaussian(), likelihoods.LogNormal())
+_OF_AMOUNTS = likelihoods.LogNormal()
+_USUAL = (likelihoods.Gaussian(), _OF_AMOUNTS)
 """Defaults, rivals of each other for positive targets with a tail to the right, whose errors may be in per cent."""
 _TAIL, _FEWEST = 0.5, 60
 """Skewness from which positive targets have such a tail, and the fewest rows, of which a third is held out."""
@@ -50,6 +53,8 @@ _CHANCE = NormalDist().cdf(-2)
 _MOST_THOROUGH = defaults.MOST_EVIDENCE_ROWS["regression"]
 """Rows up to which the evidence framework has many starts and rounds."""
 _OF_PART = "Of a fit to two thirds of the rows:"
+_BRIEF_STARTS = 2
+"""Starts of fits that are compared: from large noise, for a simple function, and from small noise, for a close one."""
 _LEAST_MASS = 1e-9
 """Probability of a whole number below which the difference of distribution functions has lost its digits."""
 _NET, _PRIOR = nets.MLP(hidden=(50,), dtype="float64"), priors.Normal(scale="fan_in")
@@ -123,7 +128,7 @@ def compare_densities(
             output gets the ensemble at once, with the steps that did best, from 30 rows on.
         steps: bounds each fit as it bounds the last one (`bounded`); None for no bound.
     """
-    if is_told and _is_output(default) and _is_plain(data) and len(data) >= _FEWEST_TOLD:
+    if is_told and _needs_length(default) and _is_plain(data) and len(data) >= _FEWEST_TOLD:
         with waiting("choosing the length of training on rows held out", shown=run.progress):
             return _of_suitable_length(data, default, dataclasses.replace(run, progress=False), steps)
     shapes = () if is_told else _rivals(data)
@@ -140,25 +145,27 @@ def _of_suitable_length(data: Data, default: Parts, run: Run, steps: int | None)
 
     The complaint is about the same rows as those that chose the steps, and so is slightly mild.
     """
-    judge = _Judge(*_two_thirds(data, run), run, by_mass=False, steps=steps)
+    judge = _Judge(*_two_thirds(data, run)[0], run, by_mass=False, steps=steps)
     parts = judge.suitable(default)
     return judge.compared(parts, judge.fit(parts), None)
 
 
-def _two_thirds(data: Data, run: Run) -> tuple[Data, Data]:
-    """Return two thirds of the rows, and the others."""
-    (rows,), _ = drawn_together(same_inputs(data.x), [len(data) // 3], seed=derive(run.seed, "density"))
-    is_held_out = torch.zeros(len(data), dtype=torch.bool)
-    is_held_out[rows] = True
-    return data[~is_held_out], data[is_held_out]
+def _two_thirds(data: Data, run: Run) -> list[tuple[Data, Data]]:
+    """Return two thirds of the rows, and the others, three times, so that each row is among the others once."""
+    parts, last = drawn_together(same_inputs(data.x), [len(data) // 3] * 2, seed=derive(run.seed, "density"))
+    is_held_out = torch.zeros(3, len(data), dtype=torch.bool)
+    for mask, rows in zip(is_held_out, (*parts, last), strict=True):
+        mask[rows] = True
+    return [(data[~mask], data[mask]) for mask in is_held_out]
 
 
 def _better(
     data: Data, usual: list[Parts], shapes: tuple[Any, ...], noises: list[Parts], run: Run, *, steps: int | None = None
 ) -> Compared:
     are_counts = data.y.ndim == 1 and _are_repeated_counts(data.y.double())
-    judge = _Judge(*_two_thirds(data, run), run, by_mass=are_counts, steps=steps)
-    default, fitted, gain = judge.best([*usual, *map(judge.suitable, noises)])
+    first, *others = _two_thirds(data, run)
+    judge = _Judge(*first, run, by_mass=are_counts, steps=steps, others=others if len(data) <= _MOST_THOROUGH else ())
+    default, fitted, gain = judge.best([*usual, *noises])
     if (parts := judge.clear_shape(default["likelihood"], shapes)) is not None:
         ensemble = judge.fit(parts)
         fitted = judge.fit(default) if fitted is None else fitted
@@ -191,6 +198,7 @@ class _Judge:
         run: the seed, the device and the engine.
         by_mass: whether targets are whole numbers that repeat, to be scored by their probability.
         steps: bounds each fit, or None.
+        others: more such parts, with other rows held out.
     """
 
     train: Data
@@ -198,6 +206,7 @@ class _Judge:
     run: Run
     by_mass: bool
     steps: int | None = None
+    others: Sequence[tuple[Data, Data]] = ()
 
     def quick(self, likelihood: Any) -> tuple[Tensor, int]:
         """Return the log score of each row held out under a point estimate, and its best number of steps."""
@@ -211,7 +220,7 @@ class _Judge:
 
     def suitable(self, parts: Parts) -> Parts:
         """Return the parts; for noise that is an output, an ensemble with the best number of steps."""
-        _, steps = self.quick(parts["likelihood"]) if _is_output(parts) else (None, 0)
+        _, steps = self.quick(parts["likelihood"]) if _needs_length(parts) else (None, 0)
         return _ensemble_parts(parts["likelihood"], steps) if steps else parts
 
     def fit(self, parts: Parts, **options: Any) -> Any:
@@ -221,17 +230,24 @@ class _Judge:
         return fit_in_silence(model, self.train, method, dataclasses.replace(self.run, **options))
 
     def best(self, usual: list[Parts]) -> tuple[Parts, Any, Gain | None]:
-        """Return the best parts, their fit if there are several, and what another likelihood gains on the first."""
+        """Return the best parts, their fit if there are several, and what another likelihood gains on the first.
+
+        With other rows to hold out, brief fits to each part are compared on all rows.
+        """
         if len(usual) == 1:
             return usual[0], None, None
-        fits = [self.fit(each) for each in usual]
-        scores, taken = [self.scores(fit) for fit in fits], 0
+        judges = [self, *(dataclasses.replace(self, train=train, rest=rest) for train, rest in self.others)]
+        compared = [_brief(parts) for parts in usual] if self.others else usual
+        fits = [[judge.fit(parts) for judge in judges] for parts in compared]
+        scores = [torch.cat([judge.scores(fit) for judge, fit in zip(judges, each, strict=True)]) for each in fits]
+        taken = 0
         for index in range(1, len(usual)):
-            gain = _mean(scores[index] - scores[taken])
-            if gain.mean > max(defaults.LEAST_GAIN_OF_DENSITY, gain.error):
+            gain = _mean(_without_largest(scores[index] - scores[taken]))
+            if gain.mean > _least_gain(usual[index], usual[taken], gain):
                 taken = index
         is_other = usual[taken]["likelihood"] != usual[0]["likelihood"]
-        return usual[taken], fits[taken], _mean(scores[taken] - scores[0]) if is_other else None
+        fitted = self.fit(usual[taken]) if self.others else fits[taken][0]
+        return usual[taken], fitted, _mean(scores[taken] - scores[0]) if is_other else None
 
     def clear_shape(self, likelihood: Any, shapes: tuple[Any, ...]) -> Parts | None:
         """Return parts for the best of several likelihoods, if quick fits of it and of another differ clearly."""
@@ -324,9 +340,28 @@ def _are_repeated_counts(y: Tensor) -> bool:
     return _are_counts(y) and not _are_distinct(y)
 
 
-def _is_output(parts: Parts) -> bool:
-    """Return whether the noise is an output of the network."""
-    return as_likelihood(parts["likelihood"]).noise == "heteroscedastic"
+def _needs_length(parts: Parts) -> bool:
+    """Return whether the noise is an output of the network, and nothing holds it against training for too long."""
+    is_output = as_likelihood(parts["likelihood"]).noise == "heteroscedastic"
+    return is_output and not isinstance(parts["method"], EvidenceFramework)
+
+
+def _brief(parts: Parts) -> Parts:
+    """Return the parts with a shorter fit of few starts, which tells likelihoods apart as well."""
+    method = shortened(parts["method"])
+    return parts | {"method": dataclasses.replace(method, starts=min(_BRIEF_STARTS, method.starts))}
+
+
+def _without_largest(gains: Tensor) -> Tensor:
+    """Return the gains but the largest, as one row, such as a slip of the pen, is no reason for a likelihood."""
+    return gains.sort().values[:-1]
+
+
+def _least_gain(rival: Parts, taken: Parts, gain: Gain) -> float:
+    """Return the mean gain above which a rival is taken; amounts whose errors are in per cent are the usual ones."""
+    if (rival["likelihood"], taken["likelihood"]) == (_OF_AMOUNTS, likelihoods.Gaussian()):
+        return 0.0
+    return max(defaults.LEAST_GAIN_OF_DENSITY, gain.error)
 
 
 def _is_clear(gains: Tensor, num_rivals: int) -> bool:

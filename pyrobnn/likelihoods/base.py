@@ -89,6 +89,11 @@ class BaseLikelihood:
         """Whether targets are normal around the outputs, with a scale that is the same for all inputs."""
         return False
 
+    @property
+    def varies_normally(self) -> bool:
+        """Whether targets are normal around the first outputs, with a scale that is another output."""
+        return False
+
     def opened(self) -> "BaseLikelihood":
         """Return the setting with the numbers of its noise learned, even if they were known."""
         if self.noise in (None, "heteroscedastic"):

@@ -31,7 +31,12 @@ class Gaussian(NoisyLikelihood):
     @property
     def is_normal(self) -> bool:
         """Whether the scale is the same for all inputs."""
-        return self.noise != "heteroscedastic"
+        return not self.varies_normally
+
+    @property
+    def varies_normally(self) -> bool:
+        """Whether the scale is an output."""
+        return self.noise == "heteroscedastic"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps outputs to Normal distributions."""

@@ -20,8 +20,8 @@ from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import OPEN, PAGE, BaseLikelihood, Noise, check_width, num_columns, squeeze_single
 
-_SMALLEST_SCALE = 1e-3
-_SCALE_AT_ZERO = math.log(2) + _SMALLEST_SCALE
+SMALLEST_SCALE = 1e-3
+_SCALE_AT_ZERO = math.log(2) + SMALLEST_SCALE
 _MOST_BEYOND = 0.05
 """Share of the variance of targets that may lie beyond a network's range, as noise does."""
 _MOST_OF_SPREAD = 0.2
@@ -233,7 +233,7 @@ class NoisyOutputs(PyroModule):
             return loc, self.scale, event_dim
         first, second = torch.chunk(f, 2, dim=-1)
         loc, event_dim = squeeze_single(first)
-        return loc, softplus(squeeze_single(second)[0]) + _SMALLEST_SCALE, event_dim
+        return loc, softplus(squeeze_single(second)[0]) + SMALLEST_SCALE, event_dim
 
 
 class _ScalePrior:

@@ -108,8 +108,8 @@ def tuned_modes(
     def advance(start: TunedMode, first: int, end: int) -> None:
         """Take rounds of a start, and judge it; it has no finite score if its numbers did not stay finite."""
         try:
-            for _ in range(first, end):
-                start.to_mode(search.iterations, search.tolerance)
+            for index in range(first, end):
+                start.to_mode(search.iterations, search.tolerance, alike=index < rounds // 2)
                 start.tune()
                 bar.update()
             if end == rounds:

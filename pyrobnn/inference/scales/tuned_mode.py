@@ -26,6 +26,7 @@ from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.scales.evidence import FLAT, Hyperprior, next_precisions
+from pyrobnn.inference.scales.noise_outputs import NoiseOutputs
 from pyrobnn.inference.scales.tune_prior import normal_of, normal_prior, untuned
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.posterior.record import StartRecord
@@ -124,6 +125,7 @@ class TunedMode:
     Attributes:
         weights: the mode so far.
         prior: the scales of the prior so far.
+        varying: noise that is an output.
         tuned_numbers: names of the likelihood's numbers that are tuned.
         log_evidence, log_left_out: of the model's targets, summed over examples.
         determined: the number of weights that the data determine, gamma.
@@ -149,9 +151,13 @@ class TunedMode:
         laws = prior_laws(bnn, weights, {})
         num_inputs = self.x.shape[1] if per == "input" and self.x.ndim == 2 else None
         group = groups_of_inputs(weights, weights, num_inputs).to(self.x.device)
+        likelihood = as_likelihood(bnn.settings["likelihood"])
+        self.varying = NoiseOutputs(weights, self.y.shape[1] if likelihood.varies_normally else 0, len(self.x))
+        if per == "input":
+            group = (2 * group + self.varying.belongs).unique(return_inverse=True)[1]
         normals = {name: normal_of(laws[name], name) for name in weights}
         self.prior = PriorScales(normals, weights, group, held, hyperprior)
-        self._is_normal = as_likelihood(bnn.settings["likelihood"]).is_normal
+        self._is_normal = likelihood.is_normal
         self.tuned_numbers, self._tuned = list[str](), list[Tensor]()
         self._learned = [p for p in bnn.parameters() if p.requires_grad]
         self._first_noise: float | None = None
@@ -172,6 +178,8 @@ class TunedMode:
         if "scale" in self.tuned_numbers:
             scale = by_name["scale_unconstrained"]
             scale.data.copy_((noise * self._spread()).log().view(scale.shape))
+        elif self.varying.columns:
+            self.varying.hold(self.weights, noise * self._spread())
         else:
             self.prior.multiply(noise)
 
@@ -184,11 +192,13 @@ class TunedMode:
             else (self.log_evidence + self.log_left_out - self.hyperprior.penalty * self.determined) / 2
         )
 
-    def to_mode(self, iterations: int, tolerance: float, *, is_last: bool = False) -> None:
+    def to_mode(self, iterations: int, tolerance: float, *, alike: bool = False, is_last: bool = False) -> None:
         """Move weights and learned parameters towards the mode under the present scales.
 
-        The last call goes on where rounding hides the gain, if the tolerance is smaller still.
+        Noise that is an output stays alike for all rows as long as each call says so. The last call goes on where
+        rounding hides the gain, if the tolerance is smaller still.
         """
+        self.varying.is_held &= alike
         leaves, penalty = self._leaves, self._penalty
         for values, current in ((leaves, self.weights), (penalty, self.prior.by_site())):
             for name, value in values.items():
@@ -201,7 +211,7 @@ class TunedMode:
         limits: dict[str, Any] = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
         limits |= {"maxcor": _MEMORY, "ftol": tolerance, "gtol": _SLOPE}
         tensors = [self._flat, *self._learned]
-        slope = self._slope or slope_of(energy, [*leaves.values(), *self._learned])
+        slope = self.varying.held_in(self._slope or slope_of(energy, [*leaves.values(), *self._learned]))
         descend_in_place(slope, tensors, **limits)
         if is_last and tolerance < torch.finfo(self.bnn.like.dtype).eps:
             polish_in_place(slope, tensors)
@@ -209,9 +219,10 @@ class TunedMode:
 
     def _energy(self, weights: dict[str, Tensor]) -> Tensor:
         """Return the negative log joint density up to a constant, ()."""
-        log_likelihood = log_probs(self.bnn.likelihood, self.bnn.outputs(weights, self.x), *self._targets).sum()
+        outputs = self.bnn.outputs(weights, self.x)
+        fitted = self.varying.over_locations(lambda f: log_probs(self.bnn.likelihood, f, *self._targets).sum(), outputs)
         squares = [(self._penalty[n] * (weights[n] - self.prior.loc[n]).square()).sum() for n in weights]
-        return 0.5 * torch.stack(squares).sum() - log_likelihood
+        return 0.5 * torch.stack(squares).sum() - fitted
 
     @cached_property
     def _flat(self) -> Tensor:
@@ -260,17 +271,36 @@ class TunedMode:
         for _ in range(STEPS):
             ONE_THREAD.let_waiting_in()
             solution = model.solve(self.prior.precision)
-            self.prior.update(solution.determined, deviation)
+            self.prior.update(self.varying.free(solution.determined), deviation)
             if self.tuned_numbers and self._is_normal:
                 ratio = self._tune_noise(f, solution.leverage())
                 model = dataclasses.replace(model, columns=model.columns / ratio)
-            elif self.tuned_numbers:
-                self._tune_numbers(normal_draws(f.detach(), solution.covariance, _NOISE_DRAWS).to(self.bnn.like))
+            elif self.varying.columns or self.tuned_numbers:
+                if self.varying.columns:
+                    f = self._look_at_locations(f, solution.covariance)
+                else:
+                    self._tune_numbers(normal_draws(f.detach(), solution.covariance, _NOISE_DRAWS).to(self.bnn.like))
                 columns = information(point, f.to(self.bnn.like), *self._targets)
                 model = dataclasses.replace(model, columns=columns)
 
+    def _look_at_locations(self, f: Tensor, covariance: Tensor) -> Tensor:
+        """Take in the covariance of the outputs; return the outputs, with noise moved on where all rows share it."""
+        share = self.varying.look(f, covariance)
+        if not self.varying.is_held:
+            return f
+        scale = self._next_noise(f[:, : self.varying.columns], self.counts[:, None] * share)
+        self.varying.hold(self.weights, scale)
+        return self.varying.with_scale(f, scale)
+
     def _tune_noise(self, f: Tensor, leverage: Tensor) -> Tensor:
-        """Move the noise of each column to sum of squares / (targets - gamma); return the ratio to the old noise, (K,).
+        """Move the noise of each column to the next; return the ratio to the old noise, (K,)."""
+        scale, before = self._next_noise(f, leverage), self.noise()
+        with torch.no_grad():
+            self.bnn.likelihood.scale = scale.to(f.device).view(self.bnn.likelihood.scale.shape).to(self.bnn.like.dtype)
+        return scale / before
+
+    def _next_noise(self, f: Tensor, leverage: Tensor) -> Tensor:
+        """Return the root of sum of squares / (targets - gamma) in each column, (K,).
 
         Targets counted by the noise's prior enter both.
         """
@@ -281,10 +311,7 @@ class TunedMode:
         scale = (squares / left.clamp_min(1e-3 * float(self.counts.sum()))).sqrt().clamp_min(_LEAST_NOISE)
         if not bool(scale.isfinite().all()):
             raise FloatingPointError(f"The noise became {scale.tolist()}: look for extreme values in the data.")
-        ratio = scale / self.noise()
-        with torch.no_grad():
-            self.bnn.likelihood.scale = scale.to(f.device).view(self.bnn.likelihood.scale.shape).to(self.bnn.like.dtype)
-        return ratio
+        return scale
 
     def _tune_numbers(self, draws: Tensor) -> None:
         """Move the likelihood's numbers to the largest mean log-likelihood over draws of the outputs, (S, N, C)."""
@@ -349,16 +376,12 @@ class TunedMode:
         like = next(iter(self.weights.values()))
         scales = {name: value.rsqrt().to(like) for name, value in self.prior.by_site().items()}
         chosen = {name: normal_prior(name, self.prior.loc[name], scale) for name, scale in scales.items()}
-        likelihood = self.closed(declared.settings["likelihood"], source)
+        likelihood = dataclasses.replace(declared.settings["likelihood"], **self.numbers(source))
         bnn = declared.with_parts(prior=chosen | untuned(declared, list(scales)), likelihood=likelihood).to(like.device)
         bnn.net.load_state_dict(self.bnn.net.state_dict())
         bnn.scale_targets(source.target_scale)  # a number for each column
         bnn.likelihood.load_state_dict(self.bnn.likelihood.state_dict(), strict=False)
         return bnn
-
-    def closed(self, likelihood: Any, source: Source) -> Any:
-        """Return a likelihood with the tuned numbers in it, where it takes them."""
-        return dataclasses.replace(likelihood, **self.numbers(source))
 
     def numbers(self, source: Source) -> dict[str, Any]:
         """Return the tuned numbers that a likelihood takes."""

@@ -1,0 +1,124 @@
+"""Normal noise that is an output, in the evidence framework: what its locations leave open, and its mean."""
+
+import numpy as np
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn.inference.default_parts import parts_for
+from pyrobnn.inference.scales.noise_outputs import NoiseOutputs
+from pyrobnn.inference.scales.tuned_mode import TunedMode
+
+VARYING = bnn.likelihoods.Gaussian("heteroscedastic")
+
+
+def outputs(num, columns):
+    """Return weights of a last layer of 2 columns, outputs of rows, and covariances of these."""
+    generator = torch.Generator().manual_seed(0)
+    like = {"generator": generator, "dtype": torch.float64}
+    weights = {"first": torch.randn(5, 3, **like), "last": torch.randn(2 * columns, 5, **like)}
+    weights |= {"bias": torch.randn(2 * columns, **like)}
+    roots = 0.3 * torch.randn(num, 2 * columns, 2 * columns, **like)
+    return weights, torch.randn(num, 2 * columns, **like), roots @ roots.mT
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_the_mean_over_locations_is_that_of_normal_outputs(columns):
+    """E log N(y; f, s^2) over f ~ N(m, v) is log N(y; m, s^2) - v / (2 s^2), in each column."""
+    weights, f, covariance = outputs(6, columns)
+    y = torch.randn(6, columns, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    varying = NoiseOutputs(weights, columns, 6)
+    noise = torch.nn.functional.softplus(f[:, columns:]) + 1e-3
+    variance = covariance.diagonal(dim1=1, dim2=2)[:, :columns]
+
+    def log_prob(values):
+        law = torch.distributions.Normal(values[:, :columns], torch.nn.functional.softplus(values[:, columns:]) + 1e-3)
+        return law.log_prob(y).sum()
+
+    assert torch.allclose(varying.look(f, covariance), variance / noise.square())
+    exact = log_prob(f) - (variance / (2 * noise.square())).sum()
+    assert float(varying.over_locations(log_prob, f)) == pytest.approx(float(exact), rel=1e-12)
+
+
+def test_noise_that_is_held_has_its_scale_in_all_rows():
+    weights, f, _ = outputs(4, 2)
+    varying, scale = NoiseOutputs(weights, 2, 4), torch.tensor([0.2, 3.0], dtype=torch.float64)
+    assert varying.belongs.tolist() == [False] * 15 + [False] * 10 + [True] * 10 + [False, False, True, True]
+    assert torch.equal(varying.free(f.new_ones(39)), f.new_ones(39))
+    varying.hold(weights, scale)
+    raised = weights["last"] @ torch.randn(5, dtype=torch.float64) + weights["bias"]
+    for each in (raised[2:], varying.with_scale(f, scale)[0, 2:]):
+        assert torch.allclose(torch.nn.functional.softplus(each) + 1e-3, scale)
+    assert torch.equal(varying.free(f.new_ones(39)), (~varying.belongs).double())
+    assert torch.equal(varying.held_in(lambda: f.new_ones(41))()[:1], f.new_ones(1))
+    assert float(varying.held_in(lambda: f.new_ones(41))().sum()) == 41 - 12
+
+
+def curve(num, seed, *, grows=True):
+    """Return x, y, the true mean and noise, which is 0.2 to 2.2 along an input, or 1."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(size=(num, 2)) * [10, 1]
+    mean, noise = 5 * np.sin(x[:, 0]) + 3 * x[:, 1], 0.2 + 0.2 * x[:, 0] if grows else np.ones(num)
+    return x, mean + noise * rng.normal(size=num), mean, noise
+
+
+def fitted(x, y, likelihood, **settings):
+    parts = parts_for("regression", num_data=len(y), num_inputs=2, likelihood=likelihood)
+    model = bnn.BNN(
+        bnn.MLP(2, [20], likelihood.num_outputs(torch.tensor(y)), activation="silu", dtype="float64"),
+        prior=parts["prior"],
+        likelihood=likelihood,
+    )
+    method = bnn.EvidenceFramework(**settings)
+    return bnn.fit(model, bnn.Data(x, y, standardize=True), method, seed=0, progress=False)
+
+
+def test_noise_that_stays_alike_is_tuned_as_one_number_is(monkeypatch):
+    """In a linear model both have one mode, and one fixed point of the scales."""
+    to_mode, modes = TunedMode.to_mode, []
+
+    def alike(mode, *args, **options):
+        modes.append(mode)
+        to_mode(mode, *args, **(options | {"alike": True}))
+
+    monkeypatch.setattr(TunedMode, "to_mode", alike)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 3))
+    y = x @ [1.0, -0.5, 0.0] + 0.3 * rng.normal(size=40)
+    for likelihood, width in ((bnn.likelihoods.Gaussian(), 1), (VARYING, 2)):
+        model = bnn.BNN(bnn.MLP(3, [], width, dtype="float64"), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        bnn.fit(model, (x, y), bnn.EvidenceFramework(starts=1, rounds=60), seed=0, progress=False)
+    plain, varying = modes[0], modes[-1]
+    for name, value in plain.weights.items():
+        assert torch.allclose(varying.weights[name][:1], value, atol=1e-4)
+        assert torch.allclose(varying.prior.by_site()[name][:1], plain.prior.by_site()[name], rtol=0.01)
+    (bias,) = (value for value in varying.weights.values() if value.ndim == 1)
+    assert torch.allclose(torch.nn.functional.softplus(bias[1]) + 1e-3, plain.noise(), rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num", [150, 1000])
+def test_a_mean_under_noise_along_an_input_is_about_as_good_as_under_one_noise(num):
+    """The log score of 1,000 new rows is within 0.1 of the truth's, and above that of one noise for all by 0.15."""
+    x, y, mean, noise = curve(num + 1000, 0)
+    truth = torch.distributions.Normal(torch.tensor(mean), torch.tensor(noise)).log_prob(torch.tensor(y))[num:].mean()
+    errors, scores = [], []
+    for likelihood in (bnn.likelihoods.Gaussian(), VARYING):
+        regressor = bnn.BNNRegressor(likelihood=likelihood, random_state=0).fit(x[:num], y[:num])
+        assert regressor.posterior_.record.method["type"] in ("evidence_framework", "marginal_likelihood")
+        prediction = regressor.predict_dist(x[num:])
+        errors.append(np.sqrt(np.mean((prediction.mean.numpy() - mean[num:]) ** 2)))
+        scores.append(float(prediction.log_prob(torch.tensor(y[num:])).mean()))
+    assert errors[1] < 1.25 * errors[0]
+    assert scores[1] > truth - 0.1
+    assert scores[1] > scores[0] + 0.15
+
+
+@pytest.mark.slow
+def test_noise_that_may_vary_and_does_not_costs_little():
+    x, y, _, _ = curve(1150, 1, grows=False)
+    scores = []
+    for likelihood in (bnn.likelihoods.Gaussian(), VARYING):
+        prediction = fitted(x[:150], y[:150], likelihood).predict(x[150:])
+        scores.append(float(prediction.log_prob(torch.tensor(y[150:])).mean()))
+    assert scores[1] > scores[0] - 0.03
