@@ -191,10 +191,10 @@ def _case(
     x, y = _some(every, seed, has_labels=has_labels)
     prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
-        few = max(_DRAWS_OF_STEPS, len(members_of(posterior)))
-        prediction = posterior.predict(x, num_draws=few, seed=seed)
+        prediction = posterior.predict(x, num_draws=max(_DRAWS_OF_STEPS, len(members_of(posterior))), seed=seed)
     held_out, baselines = None if test is None else Data(x, y, donors=every.donors), fit_baselines(posterior.bnn, train)
-    return _Case(Fitted(posterior, train.y), train, held_out, y, every.y, prediction, baselines, seed, class_names)
+    fit = Fitted(posterior, train.y, train.x)
+    return _Case(fit, train, held_out, y, every.y, prediction, baselines, seed, class_names)
 
 
 def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:

@@ -7,10 +7,13 @@ import numpy as np
 from torch import Tensor
 
 from pyrobnn.data.directions import Directions
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import WEAK, Finding
+from pyrobnn.inference.residuals import Residuals
 from pyrobnn.verdict.remedies import (
     Fitted,
     Try,
+    amounts,
     ensemble,
     heavier_tails,
     larger,
@@ -35,16 +38,28 @@ _OF_BIAS: tuple[Try, ...] = (longer, larger, tuned_prior, ensemble)
 def with_cause(findings: list[Finding], fit: Fitted | None) -> list[Finding]:
     """Return findings with noise that varies as the remedy in place of heavy tails, where errors are seen to vary.
 
-    A mixture of narrow and wide noise has heavy tails, and other tails do not mend it.
+    A mixture of narrow and wide noise has heavy tails, and other tails do not mend it. Errors are seen to vary by a
+    warning, or along the training inputs. These say nothing against a log-normal: its errors vary too.
     """
     varying = None if fit is None else varying_noise(fit)
-    vary = (one for one in findings if one.name in ("noise", "inputs") and one.kind == "warning")
-    if fit is None or varying is None or not any(one.remedies[:1] == (varying,) for one in vary):
+    if fit is None or varying is None:
         return findings
-    tails = open_to(fit, (other_noise, heavier_tails))
+    tails = set(open_to(fit, (other_noise, heavier_tails)))
+    vary = (one for one in findings if one.name in ("noise", "inputs") and one.kind == "warning")
+    if not any(one.remedies[:1] == (varying,) for one in vary):
+        tails -= {amounts(fit)}
+        if not any(tails.intersection(one.remedies) for one in findings) or not _vary(fit):
+            return findings
     mended = [[varying if each in tails else each for each in one.remedies] for one in findings]
     pairs = zip(findings, mended, strict=True)
     return [dataclasses.replace(one, remedies=tuple(dict.fromkeys(remedies))) for one, remedies in pairs]
+
+
+def _vary(fit: Fitted) -> bool:
+    """Return whether the size of errors around a smooth function of the training inputs depends on one of them."""
+    if fit.x is None or fit.y is None or fit.y.ndim > 1:
+        return False
+    return Residuals.of(Data(fit.x, fit.y), fit.posterior.seed).vary_with_inputs
 
 
 def input_finding(directions: Directions, away: Tensor, fit: Fitted | None) -> Finding:

@@ -43,7 +43,7 @@ _ROBUST = (likelihoods.StudentT(), likelihoods.StudentT(df=2.5))
 """Rivals of a Gaussian for targets with outliers. Learned degrees of freedom fall to 2 where outliers are large, and
 the variance is infinite there; at 2.5 log scores are at most 0.01 lower."""
 _VARYING = (likelihoods.Gaussian("heteroscedastic"),)
-"""The rival of a Gaussian where the size of residuals depends on an input."""
+"""The rival of a Gaussian where the size of residuals depends on an input, or where this may be why tails are heavy."""
 _COUNTS = (likelihoods.Poisson(), likelihoods.NegativeBinomial(dispersion="learned"))
 """For whole numbers that repeat. A density of any shape, trained on them, would pile up on these values."""
 _FEWEST_TOLD = 30
@@ -105,27 +105,32 @@ def compare_densities(
 ) -> Compared:
     """Compare likelihoods, and the ways of fitting a default one, where nobody chose them.
 
-    Fits to two thirds of the rows are scored on the last third. A log-normal, a Gaussian, and for outliers a Student-t
-    of one scale are fitted by their default parts; from 500 to 2,000 rows the Gaussian also by one start of the
-    evidence framework. Noise that varies along an input gets an ensemble of five Laplace approximations, trained for as
-    many steps as did best. The best of these becomes the default. Of the other likelihoods quick point estimates are
-    scored. If the best gains on the default's likelihood, both are fitted as they would be in the end. A gain counts if
-    it is above 0.02 nats a row and one standard error between defaults, and for a noise that `Residuals` call for; else
-    2.3 and 2.4 for the best of two and three rivals (Bonferroni).
+    Fits to two thirds of the rows are scored on the last third. Up to 500 rows there are brief ones to each two thirds,
+    so that each row is scored once, and a slip in a single row decides nothing. A log-normal, a Gaussian, and for
+    outliers a Student-t of one scale are fitted by their default parts, as is a Gaussian whose noise varies along an
+    input; from 500 to 2,000 rows the Gaussian also by one start of the evidence framework. The best of these becomes
+    the default. A gain between them counts if it is above 0.02 nats a row and one standard error, without the row that
+    gains most; for a log-normal in place of a Gaussian any gain does.
+
+    Of the other likelihoods quick point estimates are scored. If the best gains on the default's likelihood, it is
+    fitted as it would be in the end, an ensemble trained for as many steps as did best. Its gain counts if it is above
+    0.02 nats a row and 2.3 or 2.4 standard errors, for the best of two and three rivals (Bonferroni).
 
     Args:
         data: the rows to train on. Only some are looked at: standardised, and without weights. Other likelihoods are
             for targets in one column. Positive targets with a tail, from 60 to 2,000 rows, get both a log-normal and a
             Gaussian. Where targets are mostly distinct, `Residuals` of a Gaussian process may call for others: for a
-            Gaussian whose scale is an output if their size depends on an input, else for Student-t likelihoods of one
-            scale if they have heavy tails. From `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly distinct targets get
-            the likelihoods of real numbers; counts, which are whole numbers from 0 up that repeat, with a median below
-            100, get those of counts. From 60 to 500 counts the evidence framework fits these, in fewer rounds. All are
-            scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a density.
+            Gaussian whose scale is an output if their size depends on an input, or if they have heavy tails, which
+            also call for Student-t likelihoods of one scale. From `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly
+            distinct targets get the likelihoods of real numbers; counts, which are whole numbers from 0 up that repeat,
+            with a median below 100, get those of counts. From 60 to 500 counts the evidence framework fits these, in
+            fewer rounds. All are scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a
+            density.
         default: the parts to beat.
         run: the seed, the device and the engine.
         is_told: whether the likelihood was chosen, and only ways of fitting it are compared. One whose noise is an
-            output gets the ensemble at once, with the steps that did best, from 30 rows on.
+            output gets the ensemble at once, with the steps that did best, from 30 rows on, unless the evidence
+            framework takes it.
         steps: bounds each fit as it bounds the last one (`bounded`); None for no bound.
     """
     if is_told and _needs_length(default) and _is_plain(data) and len(data) >= _FEWEST_TOLD:
@@ -318,7 +323,7 @@ def _noises(data: Data, default: Parts, run: Run) -> list[Parts]:
     if not (is_suited and _is_plain(data) and is_gaussian and _FEWEST <= num <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE):
         return []
     residuals = Residuals.of(data, run.seed)
-    wanted = _VARYING if residuals.vary_with_inputs else _ROBUST if residuals.have_heavy_tails else ()
+    wanted = _VARYING if residuals.vary_with_inputs else (*_VARYING, *_ROBUST) if residuals.have_heavy_tails else ()
     columns = data.x[0].numel()
     return [parts_for("regression", likelihood=one, num_data=num, num_inputs=columns) for one in wanted]
 

@@ -45,6 +45,7 @@ _SHARE_OF_FIT = 0.05
 _LEVEL = 0.01
 _NEGLIGIBLE = 0.02
 """Nats a weight, in the mean, below which a site has taken nothing from the data."""
+_LINEAR_OF_LABELS, _LINEAR_OF_NUMBERS = "a linear model", "a linear model with the same kind of noise"
 _LEARNED = 0.25
 """Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
 
@@ -235,7 +236,8 @@ def compare_with_baselines(
         rivals = {name: baseline.predict(part.x).log_prob(part.y) for name, baseline in baselines.items()}
     if len(part) < 2:
         return None
-    return judge(scores, rivals, level, basis)
+    has_labels = as_likelihood(posterior.bnn.settings["likelihood"]).has_labels
+    return judge(scores, rivals, level, basis, linear=_LINEAR_OF_LABELS if has_labels else _LINEAR_OF_NUMBERS)
 
 
 def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:

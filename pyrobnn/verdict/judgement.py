@@ -103,7 +103,9 @@ NOTHING_FOUND = "nothing was found that predicts better than a constant"
 NO_BETTER = "The fit predicts no better than a constant, which ignores the inputs."
 
 
-def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> Verdict:
+def judge(
+    scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis, *, linear: str = "a linear model"
+) -> Verdict:
     """Compare the log scores of a fit and of the baselines, example by example.
 
     It warns if a score is not finite, if the fit is worse than the constant, or if it is not shown to be better and
@@ -117,12 +119,13 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
         baselines: the scores of baselines by name, "constant" and perhaps "linear".
         level: the p-value below which a difference counts.
         basis: the examples.
+        linear: what the linear model is called in clauses without numbers.
     """
     if lost := int((~scores.isfinite()).sum()):
         text = f"The fit takes {lost} of {_examples(len(scores), basis)} for impossible: its score is not finite."
         return Verdict("warning", text, plain="it takes targets for impossible that are there")
     finite = {name: _floored(rival, scores) for name, rival in baselines.items()}
-    scored = _Scored(scores, finite["constant"], finite.get("linear"), level, basis)
+    scored = _Scored(scores, finite["constant"], finite.get("linear"), level, basis, linear)
     return _no_better_than_constant(scored) or _no_better_than_linear(scored) or _otherwise(scored)
 
 
@@ -135,6 +138,7 @@ class _Scored:
     linear: Tensor | None
     level: float
     basis: Basis
+    name: str
 
     @functools.cached_property
     def gain(self) -> _Gain:
@@ -210,12 +214,12 @@ def _no_better_than_linear(scored: _Scored) -> Verdict | None:
         return None
     over_linear = scored.over_linear
     keep, text = "keep it unless more data tell them apart", "Nothing shows that the fit predicts better than"
-    plain = "a linear model, which is simpler, predicts as well, uncertainty included"
+    plain = f"{scored.name}, which is simpler, predicts as well, uncertainty included"
     if over_linear.mean >= _LEAD:
-        plain = "its lead over a linear model, uncertainty included, may be chance"
+        plain = f"its lead over {scored.name}, uncertainty included, may be chance"
     elif over_linear.below(0.0) < scored.level:
         keep, text = "keep it", "The fit predicts a little worse than"
-        plain = "a linear model, which is simpler, predicts a little better, uncertainty included"
+        plain = f"{scored.name}, which is simpler, predicts a little better, uncertainty included"
     text = f"{text} a linear model. The linear model is simpler: {keep}. {scored.numbers}"
     is_as_good = over_linear.mean < _LEAD
     return Verdict("note", text, is_better=True, plain=plain, prefers_linear=is_as_good, numbers=scored.numbers)

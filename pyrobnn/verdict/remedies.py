@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from pyrobnn import nets
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import described
+from pyrobnn._torch.inputs import X
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.likelihoods.base import registry as likelihoods
@@ -44,10 +45,12 @@ class Fitted:
     Attributes:
         posterior: the fit.
         y: its training targets, where they matter.
+        x: its training inputs, likewise.
     """
 
     posterior: Posterior | Mixture
     y: Tensor | None = None
+    x: X | None = None
 
     @property
     def methods(self) -> list[Table]:

@@ -60,6 +60,10 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     features, which were learned with the left-out target. That flatters modes that determine many weights. So it loses
     a nat per weight, as in Akaike's criterion, and the mean half a nat.
 
+    Gaussian noise that is an output of the network is the same for all rows in the first half of the rounds. Then it is
+    fitted to the squares of the residuals plus the posterior variance of the locations, since residuals at a mode are
+    too small.
+
     The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
     inference trains from the best mode. With Laplace and real targets, starts with a score close to the best join the
     posterior. It is then a `Mixture` of as many members as starts, divided among the modes in proportion to exp(score /
@@ -76,7 +80,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 4 for labels,
             for counts and for fewer than six rows per input, else 0: then the data alone move the scales.
         per: which weights share a precision: "input" has a precision per site and, in the first layer, per input
-            (automatic relevance determination; MacKay 1994); "site" has a precision per site.
+            (automatic relevance determination; MacKay 1994), and one for outputs that are noise; "site" has a
+            precision per site.
         guide_steps: training steps of a guide other than Laplace.
 
     Examples:
