@@ -385,6 +385,20 @@ def test_a_linear_model_that_is_a_little_better_is_called_so():
     assert found.plain.endswith("predicts a little better, uncertainty included")
 
 
+@pytest.mark.parametrize(("likelihood", "is_named"), [("gaussian", True), ("log_normal", True), ("bernoulli", False)])
+def test_a_linear_model_of_numbers_is_named_with_its_noise(likelihood, is_named, monkeypatch):
+    """It has the likelihood of the fit, such as noise that depends on the inputs."""
+    name = "a linear model with the same kind of noise" if is_named else "a linear model"
+    found = judge(gains(0.9, 1), {"constant": torch.zeros(200), "linear": gains(1.0, 2)}, 0.01, "held out", linear=name)
+    assert found.plain == f"{name}, which is simpler, predicts a little better, uncertainty included"
+    y = (torch.arange(40) % 2).double() if likelihood == "bernoulli" else torch.linspace(1.0, 2.0, 40)
+    data = bnn.Data(y[:, None], y)
+    posterior = bnn.fit(bnn.BNN(bnn.MLP(1, [], 1), likelihood=likelihood), data, bnn.SVI(steps=1), progress=False)
+    monkeypatch.setattr("pyrobnn.verdict.comparison.judge", lambda *_, linear: linear)
+    options = {"num_draws": 10, "level": 0.01, "most_rows": 40}
+    assert compare_with_baselines(posterior, data, fit_baselines(posterior.bnn, data), None, **options) == name
+
+
 def test_training_examples_never_show_that_a_fit_is_good():
     """What is bad on them is bad; and each example left out of the fit tells as much as one held out."""
     for gain, linear_gain in ((1.0, 0.5), (0.5, 0.5), (0.0, 0.5), (0.28, 1.0)):

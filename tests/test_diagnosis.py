@@ -341,6 +341,21 @@ def test_noise_that_varies_is_advised_before_heavy_tails():
     assert with_cause([wide], None) == [wide]
 
 
+@pytest.mark.parametrize(("grows", "advice"), [(True, varying_noise), (False, other_noise)])
+def test_noise_that_varies_along_a_training_input_is_advised_before_heavy_tails(grows, advice):
+    """Too few rows held out show it, where they have heavy tails; the training rows do."""
+    generator = torch.Generator().manual_seed(0)
+    x, noise = torch.rand(200, 2, generator=generator), torch.randn(200, generator=generator)
+    y = x[:, 0] + noise * ((3 * x[:, 1]).exp() / 10 if grows else 1.0)
+    posterior = bnn.fit(bnn.BNN(nn.Linear(2, 1)), bnn.Data(x, y), bnn.SVI(steps=1), progress=False)
+    fit = Fitted(posterior, y, x)
+    tails = Finding("surprise", "warning", "Unlikely.", remedies=(other_noise(fit),))
+    assert with_cause([tails], fit)[0].remedies == (advice(fit),)
+    positive = Fitted(posterior, y.exp() ** 2, x)  # their errors vary too, and a log-normal says so
+    skewed = Finding("surprise", "warning", "Unlikely.", remedies=(other_noise(positive),))
+    assert with_cause([skewed], positive) == [skewed]
+
+
 @pytest.mark.parametrize("kind", ["gaussian", "student_t", "poisson"])
 def test_a_spec_takes_each_advice_for_predictions(kind, tmp_path):
     """A network gets the outputs that another likelihood needs: amounts with one column of numbers, or counts."""

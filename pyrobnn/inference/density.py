@@ -34,9 +34,9 @@ _SHAPES = (
     likelihoods.MixtureDensity(components=3),
 )
 """Among them are wide tails, noise that depends on the input, skewness and several branches."""
-_OF_AMOUNTS = likelihoods.LogNormal()
-_USUAL = (likelihoods.Gaussian(), _OF_AMOUNTS)
-"""Defaults, rivals of each other for positive targets with a tail to the right, whose errors may be in per cent."""
+_USUAL, _OF_USUAL = (likelihoods.Gaussian(), likelihoods.LogNormal()), 0.5
+"""Defaults, rivals of each other for positive targets with a tail to the right, whose errors may be in per cent; and the
+standard errors by which one is ahead of the other."""
 _TAIL, _FEWEST = 0.5, 60
 """Skewness from which positive targets have such a tail, and the fewest rows, of which a third is held out."""
 _ROBUST = (likelihoods.StudentT(), likelihoods.StudentT(df=2.5))
@@ -53,8 +53,8 @@ _CHANCE = NormalDist().cdf(-2)
 _MOST_THOROUGH = defaults.MOST_EVIDENCE_ROWS["regression"]
 """Rows up to which the evidence framework has many starts and rounds."""
 _OF_PART = "Of a fit to two thirds of the rows:"
-_BRIEF_STARTS = 2
-"""Starts of fits that are compared: from large noise, for a simple function, and from small noise, for a close one."""
+_BRIEF = {"starts": 2, "rounds": 2, "iterations": 50}
+"""Of fits that are compared: from large noise, for a simple function, and from small noise, for a close one."""
 _LEAST_MASS = 1e-9
 """Probability of a whole number below which the difference of distribution functions has lost its digits."""
 _NET, _PRIOR = nets.MLP(hidden=(50,), dtype="float64"), priors.Normal(scale="fan_in")
@@ -109,8 +109,8 @@ def compare_densities(
     so that each row is scored once, and a slip in a single row decides nothing. A log-normal, a Gaussian, and for
     outliers a Student-t of one scale are fitted by their default parts, as is a Gaussian whose noise varies along an
     input; from 500 to 2,000 rows the Gaussian also by one start of the evidence framework. The best of these becomes
-    the default. A gain between them counts if it is above 0.02 nats a row and one standard error, without the row that
-    gains most; for a log-normal in place of a Gaussian any gain does.
+    the default. A gain between them counts if it is above 0.02 nats a row and one standard error, and half an error
+    between a log-normal and a Gaussian; the rows of the largest gain and the largest loss do not count.
 
     Of the other likelihoods quick point estimates are scored. If the best gains on the default's likelihood, it is
     fitted as it would be in the end, an ensemble trained for as many steps as did best. Its gain counts if it is above
@@ -247,7 +247,7 @@ class _Judge:
         scores = [torch.cat([judge.scores(fit) for judge, fit in zip(judges, each, strict=True)]) for each in fits]
         taken = 0
         for index in range(1, len(usual)):
-            gain = _mean(_without_largest(scores[index] - scores[taken]))
+            gain = _mean(_without_extremes(scores[index] - scores[taken]))
             if gain.mean > _least_gain(usual[index], usual[taken], gain):
                 taken = index
         is_other = usual[taken]["likelihood"] != usual[0]["likelihood"]
@@ -352,20 +352,20 @@ def _needs_length(parts: Parts) -> bool:
 
 
 def _brief(parts: Parts) -> Parts:
-    """Return the parts with a shorter fit of few starts, which tells likelihoods apart as well."""
-    method = shortened(parts["method"])
-    return parts | {"method": dataclasses.replace(method, starts=min(_BRIEF_STARTS, method.starts))}
+    """Return the parts with a brief fit, which tells likelihoods apart as well as a long one."""
+    method = parts["method"]
+    return parts | {"method": dataclasses.replace(method, **_BRIEF | {"starts": min(_BRIEF["starts"], method.starts)})}
 
 
-def _without_largest(gains: Tensor) -> Tensor:
-    """Return the gains but the largest, as one row, such as a slip of the pen, is no reason for a likelihood."""
-    return gains.sort().values[:-1]
+def _without_extremes(gains: Tensor) -> Tensor:
+    """Return the gains but the largest and the smallest: one row, such as a slip, is no reason for a likelihood."""
+    return gains.sort().values[1:-1]
 
 
 def _least_gain(rival: Parts, taken: Parts, gain: Gain) -> float:
-    """Return the mean gain above which a rival is taken; amounts whose errors are in per cent are the usual ones."""
-    if (rival["likelihood"], taken["likelihood"]) == (_OF_AMOUNTS, likelihoods.Gaussian()):
-        return 0.0
+    """Return the mean gain above which a rival is taken."""
+    if all(parts["likelihood"] in _USUAL for parts in (rival, taken)):
+        return _OF_USUAL * gain.error
     return max(defaults.LEAST_GAIN_OF_DENSITY, gain.error)
 
 
