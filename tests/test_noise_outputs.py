@@ -116,9 +116,10 @@ def test_a_mean_under_noise_along_an_input_is_about_as_good_as_under_one_noise(n
 
 @pytest.mark.slow
 def test_noise_that_may_vary_and_does_not_costs_little():
+    """A function of the noise has a handful of weights that 150 rows determine, of half a nat to one each."""
     x, y, _, _ = curve(1150, 1, grows=False)
     scores = []
     for likelihood in (bnn.likelihoods.Gaussian(), VARYING):
         prediction = fitted(x[:150], y[:150], likelihood).predict(x[150:])
         scores.append(float(prediction.log_prob(torch.tensor(y[150:])).mean()))
-    assert scores[1] > scores[0] - 0.03
+    assert scores[1] > scores[0] - 0.08

@@ -35,8 +35,8 @@ _SHAPES = (
 )
 """Among them are wide tails, noise that depends on the input, skewness and several branches."""
 _USUAL, _OF_USUAL = (likelihoods.Gaussian(), likelihoods.LogNormal()), 0.5
-"""Defaults, rivals of each other for positive targets with a tail to the right, whose errors may be in per cent; and the
-standard errors by which one is ahead of the other."""
+"""Defaults, rivals of each other for positive targets with a tail to the right, whose errors may be in per cent; and
+the standard errors by which one must be ahead."""
 _TAIL, _FEWEST = 0.5, 60
 """Skewness from which positive targets have such a tail, and the fewest rows, of which a third is held out."""
 _ROBUST = (likelihoods.StudentT(), likelihoods.StudentT(df=2.5))

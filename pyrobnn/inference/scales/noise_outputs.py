@@ -32,10 +32,11 @@ class NoiseOutputs:
         like = next(iter(weights.values()))
         self.columns, self.is_held = columns, False
         self._deviation = like.new_zeros(num, 2 * columns)
-        last = {value.ndim: name for name, value in weights.items() if columns and len(value) == 2 * columns}
+        wide = {name: value.ndim for name, value in weights.items() if columns and len(value) == 2 * columns}
+        last = {num_axes: name for name, num_axes in wide.items() if num_axes in (1, 2)}
         self._matrix, self._bias = last.get(2), last.get(1)
         masks = {name: torch.zeros_like(value, dtype=torch.bool) for name, value in weights.items()}
-        for name in {self._matrix, self._bias} & set(masks):
+        for name in last.values():
             masks[name][columns:] = True
         self.belongs = torch.cat([mask.reshape(-1) for mask in masks.values()])
 
