@@ -100,7 +100,7 @@ class StartRecord:
     """One start of the evidence framework.
 
     Attributes:
-        noise: initial noise; None if no scale was tuned.
+        noise: initial noise; None if no scale was tuned, or if it began from a Gaussian process.
         log_evidence: log p(D), in the original units of the targets.
         log_left_out: the leave-one-out log score, likewise.
         determined: the number of weights that the data determine; None in records of earlier versions.

@@ -50,8 +50,15 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     rows, each precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the declared
     variance. The data alone would leave some inputs out and follow the noise in others. The noise has a gamma prior
     too, which counts one target with a tenth of the variance as its square. Weights without effect on the outputs, such
-    as those of a constant input, keep their declared prior. Starts differ in the network's first weights, and in the
-    initial noise or prior width: large noise leads to the simplest function, small noise to a close fit of the data.
+    as those of a constant input, keep their declared prior.
+
+    Starts differ in the network's first weights and scales. The first, third and so on begin from the length scales and
+    the noise of a Gaussian process, fitted to up to 250 rows with a length scale for each input. Its evidence is a
+    formula. The precisions are updated at a mode, and an input that the first modes do not use loses its weights for
+    good. The others begin from noise of the spread of the targets, a half, a quarter of it and so on, or, without such
+    noise, from precisions multiplied by these numbers. For labels both kinds of starts have precisions of 1, a tenth
+    and so on. With `per="site"`, for noise that is an output, and for inputs that are not rows of numbers, all starts
+    do so, down to a twentieth.
 
     The start with the largest score is kept: the mean of log evidence and leave-one-out log score, for real targets
     less gamma / 2. Both are sums of log predictive densities of held-out targets: the evidence over training sets of
@@ -94,7 +101,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     """
 
     guide: Annotated[Any, BeforeValidator(guides.resolve)] = Laplace(structure="full")
-    starts: Annotated[int, Field(gt=0)] = 5
+    starts: Annotated[int, Field(gt=0)] = 4
     rounds: Annotated[int, Field(ge=0)] = 8
     iterations: Annotated[int, Field(gt=0)] = 150
     prior_counts: Annotated[float, Field(ge=0)] | None = None

@@ -1,7 +1,7 @@
 """A mode, tuned together with prior precisions and noise, for data that fit into one batch."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyrobnn._torch.lbfgs import descend_in_place, minimize_in_place, polish_in_
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import (
+    first_layer,
     groups_of_inputs,
     information,
     linear_model,
@@ -22,18 +23,19 @@ from pyrobnn.curvature.linear_model import (
 from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.curvature.prior import prior_laws
 from pyrobnn.data.batches import Batch
+from pyrobnn.data.length_scales import SmoothFunction, smooth_function
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.scales.evidence import FLAT, Hyperprior, next_precisions
+from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
 from pyrobnn.inference.scales.noise_outputs import NoiseOutputs
+from pyrobnn.inference.scales.prior_scales import PriorScales
 from pyrobnn.inference.scales.tune_prior import normal_of, normal_prior, untuned
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.posterior.record import StartRecord
 
 STEPS = 3
 """Updates of the scales in a round."""
-_PRECISIONS = (1e-12, 1e8)
 _LEAST_NOISE = 1e-5
 _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
@@ -41,72 +43,6 @@ _SLOPE = 1e-8
 """Largest entry of the gradient of the energy at which L-BFGS stops."""
 _NOISE_DRAWS, _NOISE_ITERATIONS = 16, 20
 """Draws of the outputs, and steps of L-BFGS, for numbers of a likelihood other than Gaussian noise."""
-
-
-class PriorScales:
-    """Precisions of normal priors, tuned by groups of weights under a hyperprior.
-
-    Args:
-        normals: the prior of each site.
-        weights: values by site, for their shapes and device.
-        group: the number of each weight's group, flat over the sites.
-        held: names of weights whose prior stays as it is.
-        hyperprior: of the precisions.
-
-    Attributes:
-        loc: means by site.
-        precision: of each weight, flat, in double precision.
-    """
-
-    def __init__(
-        self,
-        normals: Mapping[str, Any],
-        weights: Mapping[str, Tensor],
-        group: Tensor,
-        held: Collection[str],
-        hyperprior: Hyperprior,
-    ) -> None:
-        self._shapes, self._group = {name: value.shape for name, value in weights.items()}, group
-        self.loc = {name: law.loc.detach().expand(self._shapes[name]) for name, law in normals.items()}
-        scales = [law.scale.detach().expand(self._shapes[name]).reshape(-1) for name, law in normals.items()]
-        self.precision = self._declared = torch.cat(scales).double().pow(-2)
-        sizes = self._sizes = self._by_group(torch.ones_like(self.precision))
-        self._counts = torch.full_like(sizes, hyperprior.counts)
-        self._squares = self._counts
-        if hyperprior.share is not None:
-            self._counts = self._counts.minimum(sizes)
-            self._squares = self._counts * hyperprior.share * self._by_group(1 / self.precision) / sizes
-        is_held = [torch.full((shape.numel(),), name in held) for name, shape in self._shapes.items()]
-        self._is_held = torch.cat(is_held).to(self.precision.device)
-
-    def multiply(self, factor: float) -> None:
-        """Multiply the precisions that are tuned."""
-        self.precision = torch.where(self._is_held, self.precision, factor * self.precision)
-
-    def update(self, determined: Tensor, deviation: Tensor) -> None:
-        """Move the precisions by MacKay's fixed point, (gamma + counts) / (squares + counts x mean square).
-
-        Groups of weights that the outputs do not depend on, as those of an input that is constant, keep the declared
-        precision.
-
-        Args:
-            determined: gamma of each weight, flat.
-            deviation: of each weight from the mean of its prior, flat.
-        """
-        squares = self._by_group(deviation.square())
-        by_group = (self._by_group(determined), squares, self._sizes, self._counts, self._squares)
-        gamma, squares, sizes, counts, counted = (value[self._group] for value in by_group)
-        tuned = next_precisions(gamma, squares, sizes, self._declared, counts=counts, counted_squares=counted)
-        self.precision = torch.where(self._is_held, self.precision, tuned.clamp(*_PRECISIONS))
-
-    def _by_group(self, values: Tensor) -> Tensor:
-        total = values.new_zeros(int(self._group.max()) + 1)
-        return total.index_add(0, self._group, values)
-
-    def by_site(self) -> dict[str, Tensor]:
-        """Return the precision of each weight by site."""
-        parts = self.precision.split([shape.numel() for shape in self._shapes.values()])
-        return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
 
 class TunedMode:
@@ -171,17 +107,50 @@ class TunedMode:
         A likelihood without a scale of noise begins with precisions of the prior that are multiplied by it.
         """
         self._first_noise = noise
-        self.tuned_numbers = open_numbers(self.bnn.settings["likelihood"])
-        by_name = dict(self.bnn.likelihood.named_parameters())
-        self._tuned = [by_name[f"{name}_unconstrained"] for name in self.tuned_numbers]
-        self._learned = [p for p in self._learned if all(p is not tuned for tuned in self._tuned)]
+        self._open()
         if "scale" in self.tuned_numbers:
-            scale = by_name["scale_unconstrained"]
+            scale = self._tuned[self.tuned_numbers.index("scale")]
             scale.data.copy_((noise * self._spread()).log().view(scale.shape))
         elif self.varying.columns:
             self.varying.hold(self.weights, noise * self._spread())
         else:
             self.prior.multiply(noise)
+
+    def _open(self) -> None:
+        """Tune the numbers of the likelihood by their fixed point, and not with the weights."""
+        self.tuned_numbers = open_numbers(self.bnn.settings["likelihood"])
+        by_name = dict(self.bnn.likelihood.named_parameters())
+        self._tuned = [by_name[f"{name}_unconstrained"] for name in self.tuned_numbers]
+        self._learned = [p for p in self._learned if all(p is not tuned for tuned in self._tuned)]
+
+    def begin_at(self, smooth: SmoothFunction, factor: float = 1.0) -> None:
+        """Tune the scales from here, beginning from those of a Gaussian process of the outputs.
+
+        A weight of an input has a deviation of one over the length scale: a unit then bends within it. All precisions
+        are then multiplied by the factor.
+        """
+        self._open()
+        if (name := first_layer(self.weights, self.x.shape[1])) is not None:
+            ratio = smooth.lengths.reciprocal() * self.prior.by_site()[name].sqrt()[0].to(smooth.lengths)
+            self.prior.narrow(name, ratio)
+            self.weights[name] = self.weights[name] * ratio.to(self.weights[name])
+        self.prior.multiply(factor)
+        if self._tuned:
+            self._tune_numbers(normal_draws(smooth.mean, smooth.variance.diag_embed(), _NOISE_DRAWS).to(self.bnn.like))
+
+    def smooth_function(self, seed: int) -> SmoothFunction | None:
+        """Return a Gaussian process of the outputs; None for noise that varies, constant targets, or inputs of no layer.
+
+        Its targets are outputs after a step of Fisher scoring from zero: for a normal likelihood, the targets.
+        """
+        if self.x.ndim != 2 or self.varying.columns or first_layer(self.weights, self.x.shape[1]) is None:
+            return None
+        point = self._point()
+        f = torch.zeros_like(self.bnn.outputs(self.weights, self.x).detach())
+        columns = information(point, f, *self._targets)
+        (score,) = score_columns(point.likelihood, f, self._targets[0])
+        steps = torch.linalg.pinv(columns @ columns.mT) @ (self.counts[:, None] * score.double())[..., None]
+        return smooth_function(self.x, steps[..., 0], seed)
 
     @property
     def score(self) -> float:

@@ -1,0 +1,113 @@
+"""How far each input reaches: the length scales of a Gaussian process that make targets most probable."""
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.lbfgs import descend_in_place
+
+_FIRST = (1.0, 2.0, 4.0)
+"""Length scales to begin from, in standard deviations of the inputs: the best after a few steps goes on."""
+_TRIAL, _MOST_STEPS, _TOLERANCE = 10, 60, 1e-5
+_FIRST_NOISE = 0.5
+_MOST_LOG, _LEAST_LOG_NOISE = math.log(1e3), math.log(0.01)
+"""Bounds of the logs of length scales and deviations, and of the noise in standard deviations of the targets."""
+_MOST_ROWS = 250
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SmoothFunction:
+    """A Gaussian process with a length scale for each input.
+
+    Attributes:
+        lengths: in the units of the inputs, (D,).
+        mean: of the function at the rows, in the units of the targets, (N, C).
+        variance: of the function at the rows, (N, C).
+    """
+
+    lengths: Tensor
+    mean: Tensor
+    variance: Tensor
+
+
+def smooth_function(x: Tensor, y: Tensor, seed: int) -> SmoothFunction | None:
+    """Return the Gaussian process of largest evidence, or None for targets that are constant or not finite.
+
+    The kernel is squared exponential with a length scale for each input (automatic relevance determination). Columns of
+    targets share it. Source: Rasmussen and Williams (2006), Gaussian Processes for Machine Learning, equations 2.25,
+    2.26, 5.1 and 5.9.
+
+    Args:
+        x: inputs (N, D).
+        y: targets (N, C).
+        seed: draws the 250 rows that are looked at, if there are more.
+    """
+    with seeded(seed, "smooth function"):
+        seen = torch.randperm(len(x))[:_MOST_ROWS].sort().values
+    like, x, y = y, x.double().cpu(), y.double().cpu()
+    unit = torch.where(x.std(0) > 0, x.std(0), 1.0)
+    deviation = y.std(0).square().mean().sqrt()
+    if not bool((deviation > 0) & deviation.isfinite() & unit.isfinite().all()):
+        return None
+    scaled, targets = (x - x.mean(0)) / unit, (y - y.mean(0)) / deviation
+    process = _Process(scaled[seen], targets[seen])
+    tried = [process.moved(process.first(length), _TRIAL) for length in _FIRST]
+    logs = process.moved(min(tried, key=lambda each: float(process.slope(each)[0])), _MOST_STEPS)
+    mean, variance = process.function(logs, scaled)
+    return SmoothFunction(
+        (logs[:-2].exp() * unit).to(like),
+        (mean * deviation + y.mean(0)).to(like),
+        (variance[:, None] * deviation.square()).expand(mean.shape).to(like),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Process:
+    """Standardised inputs (N, D) and targets (N, C). Functions take logs of lengths, deviation and noise, (D + 2,)."""
+
+    x: Tensor
+    y: Tensor
+
+    def first(self, length: float) -> Tensor:
+        """Return the logs to begin from."""
+        lengths = torch.full((self.x.shape[1],), math.log(length), dtype=torch.float64)
+        return torch.cat([lengths, torch.tensor([0.0, math.log(_FIRST_NOISE)], dtype=torch.float64)])
+
+    def moved(self, logs: Tensor, steps: int) -> Tensor:
+        """Return the logs after steps of L-BFGS."""
+        logs = logs.clone()
+        bounds = [(-_MOST_LOG, _MOST_LOG)] * (len(logs) - 1) + [(_LEAST_LOG_NOISE, _MOST_LOG)]
+        descend_in_place(lambda: self.slope(logs), [logs], bounds=bounds, maxiter=steps, ftol=_TOLERANCE)
+        return logs
+
+    def _kernel(self, logs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scaled inputs, the covariance of the function and that of the targets."""
+        x = self.x / logs[:-2].exp()
+        kernel = (2 * logs[-2] - torch.cdist(x, x).square() / 2).exp()
+        return x, kernel, kernel + (2 * logs[-1]).exp() * torch.eye(len(x), dtype=torch.float64)
+
+    def slope(self, logs: Tensor) -> Tensor:
+        """Return the negative log evidence without its constant, and its gradient."""
+        x, kernel, total = self._kernel(logs)
+        root, failed = torch.linalg.cholesky_ex(total)
+        if bool(failed):
+            return torch.cat([torch.full((1,), torch.inf), torch.zeros(len(logs))]).double()
+        weights, columns = torch.cholesky_solve(self.y, root), self.y.shape[1]
+        value = 0.5 * (self.y * weights).sum() + columns * root.diagonal().log().sum()
+        change = 0.5 * (columns * torch.cholesky_inverse(root) - weights @ weights.T)
+        of_kernel = change * kernel
+        lengths = 2 * (of_kernel.sum(1) @ x.square() - (x * (of_kernel @ x)).sum(0))
+        deviation, noise = 2 * of_kernel.sum(), 2 * (2 * logs[-1]).exp() * change.trace()
+        return torch.cat([value[None], lengths, deviation[None], noise[None]])
+
+    def function(self, logs: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean of the function at inputs, (N, C), and its variance there, (N,)."""
+        seen, _, total = self._kernel(logs)
+        between = (2 * logs[-2] - torch.cdist(x / logs[:-2].exp(), seen).square() / 2).exp()
+        solved = torch.linalg.solve(total, torch.cat([self.y, between.T], 1))
+        columns = self.y.shape[1]
+        explained = (between * solved[:, columns:].T).sum(1)
+        return between @ solved[:, :columns], ((2 * logs[-2]).exp() - explained).clamp_min(0)

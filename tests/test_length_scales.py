@@ -1,0 +1,72 @@
+"""Starts of the evidence framework from a Gaussian process with a length scale for each input."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+import pyrobnn as bnn
+from pyrobnn.data.length_scales import _Process, smooth_function
+
+
+def wave(num=80, seed=0, columns=6):
+    """Return a wave along the first of several inputs, and noise of 0.3."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, (num, columns))
+    return x, np.sin(3 * x[:, 0]) + 0.3 * rng.normal(size=num)
+
+
+def test_it_is_the_process_of_largest_evidence():
+    x, y = wave(columns=3)
+    y = y + np.sin(2 * x[:, 1]) + 0.5 * x[:, 2] ** 2
+    found = smooth_function(torch.tensor(5 + 2 * x), torch.tensor(7 * y)[:, None], seed=0)
+    kernel = ConstantKernel() * RBF(np.ones(3), (1e-3, 1e3)) + WhiteKernel()
+    expected = GaussianProcessRegressor(kernel, n_restarts_optimizer=5, random_state=0)
+    unit, spread = x.std(0, ddof=1), y.std(ddof=1)
+    expected.fit(x / unit, (y - y.mean()) / spread)
+    lengths = found.lengths.numpy() / (2 * unit)
+    np.testing.assert_allclose(lengths, expected.kernel_.k1.k2.length_scale, rtol=0.02)
+    parts = expected.kernel_.k1(x / unit)
+    total = parts + expected.kernel_.k2.noise_level * np.eye(len(x))
+    mean = parts @ np.linalg.solve(total, (y - y.mean()) / spread) * spread + y.mean()
+    variance = np.diag(parts - parts @ np.linalg.solve(total, parts)) * spread**2
+    np.testing.assert_allclose(found.mean[:, 0].numpy() / 7, mean, atol=0.02)
+    np.testing.assert_allclose(found.variance[:, 0].numpy() / 49, variance, rtol=0.1)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_columns_of_targets_share_it_and_its_slope_is_that_of_its_value(width):
+    x, y = (torch.tensor(value) for value in wave(30, columns=3))
+    process = _Process(x, torch.stack([y, y**2], 1)[:, :width])
+    logs = torch.tensor([0.1, 0.5, 1.0, 0.3, -0.7], dtype=torch.float64)
+    values = [[float(process.slope(logs + sign * 1e-5 * e)[0]) for sign in (1, -1)] for e in torch.eye(5).double()]
+    slopes = [(above - below) / 2e-5 for above, below in values]
+    np.testing.assert_allclose(process.slope(logs)[1:].numpy(), slopes, rtol=1e-6, atol=1e-6)
+
+
+def test_targets_without_spread_have_none():
+    assert smooth_function(torch.randn(10, 2), torch.ones(10, 1), seed=0) is None
+
+
+def test_a_bend_along_one_of_several_inputs_is_found():
+    """Starts from noise alone have a log score of -1.1 here, as a constant; a Gaussian process has -0.3."""
+    x, y = wave()
+    new_x, new_y = wave(500, seed=1)
+    model = bnn.BNN(bnn.MLP(6, [50], 1, activation="silu", dtype="float64"), prior=bnn.priors.Normal("fan_in"))
+    data = bnn.Data(x, y, standardize=True)
+    posterior = bnn.fit(model, data, bnn.EvidenceFramework(starts=2), seed=0, progress=False)
+    assert float(posterior.predict(new_x).log_prob(torch.tensor(new_y)).mean()) > -0.7
+    assert [start["noise"] for start in posterior.info["evidence"]["starts"]] == [None, 1.0]
+
+
+def test_amounts_begin_from_the_process_of_their_logs():
+    """Starts from noise alone took a constant here."""
+    x, y = wave()
+    new_x, new_y = wave(500, seed=1)
+    net = bnn.MLP(6, [50], 1, activation="silu", dtype="float64")
+    model = bnn.BNN(net, prior=bnn.priors.Normal("fan_in"), likelihood="log_normal")
+    data = bnn.Data(x, np.exp(y), standardize=True)
+    posterior = bnn.fit(model, data, bnn.EvidenceFramework(starts=1), seed=0, progress=False)
+    scores = posterior.predict(new_x).log_prob(torch.tensor(new_y).exp()) + torch.tensor(new_y)
+    assert float(scores.mean()) > -0.7
