@@ -52,7 +52,11 @@ _FEWEST_SIMULATIONS = 200
 _ORDERS = 200
 
 
-_SHIFT_OF_DATA = Remedy("look for what differs between training and held-out examples")
+_SHIFT_OF_DATA = Remedy(
+    "hold out other examples, `data.split(0.25, seed=1)`, to see whether this was chance",
+    "hold out other examples, to see whether this was chance",
+    ("data.split=1",),
+)
 
 
 @dataclasses.dataclass(frozen=True)
