@@ -21,7 +21,7 @@ import pyrobnn as bnn
 from pyrobnn._core import waiting as waiting_module
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.waiting import progress_bar, ticking, waiting
+from pyrobnn._core.waiting import progress_bar, tell_left, ticking, waiting
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
@@ -431,6 +431,31 @@ def test_processes_beside_the_main_one_write_nothing(capsys, monkeypatch):
     with waiting("checking"):
         pass
     assert not capsys.readouterr().err
+
+
+def test_words_say_how_long_training_takes_at_most_until_it_has_ended(capsys, monkeypatch):
+    monkeypatch.setattr(waiting_module, "FIRST_LINE", 0.2)
+    tell_left(7)  # nobody waits
+    with waiting("fitting"):
+        time.sleep(0.3)
+        tell_left(100.5)
+        with waiting("inside", shown=False):
+            tell_left(50.4)
+        time.sleep(0.3)
+        tell_left(0)
+        time.sleep(0.6)
+    left = [line.partition(" so far")[2] for line in capsys.readouterr().err.splitlines()]
+    assert left == ["", ", training ends in 50 s at most", ""]
+
+
+def test_an_estimator_says_how_long_its_training_takes_at_most(monkeypatch):
+    told = []
+    monkeypatch.setattr(watch, "_FORECAST_AFTER", 0.0)
+    monkeypatch.setattr(watch, "tell_left", told.append)
+    bnn.BNNRegressor(guide="mean_field", steps=400).fit(*linear_problem())
+    assert len(told) > 2
+    assert min(told[:-1]) >= 0
+    assert told[-1] == 0
 
 
 def test_a_long_fit_of_open_length_says_early_how_long_it_may_take(capsys, monkeypatch):

@@ -1,5 +1,6 @@
 """A fit whose training errors are larger than a Gaussian process makes on rows left out is named, and good ones not."""
 
+import dataclasses
 import math
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn.data.smooth_function import errors_left_out, standardised
-from pyrobnn.verdict.missed import missed_function
+from pyrobnn.verdict.missed import behind_mode, missed_function
+from pyrobnn.verdict.remedies import OF_MISSED_FUNCTION, Fitted, open_to
 
 
 def waves(num, seed, noise=0.1):
@@ -66,6 +68,26 @@ def test_nothing_is_said_of_other_targets(what):
     data = bnn.Data(x, targets, weights=torch.ones(60) if what == "weights" else None)
     fit = model.fit(data, guide="map", steps=1, progress=False)
     assert missed_function(fit, data, num_draws=2, most_rows=500) is None
+
+
+@pytest.mark.parametrize("share", [0.0, 2.0])
+def test_a_guide_behind_the_mode_that_it_began_at_is_named_and_told_to_take_laplace(share):
+    """The left-out score of the mode is moved above and below the guide's own score."""
+    x, y = waves(60, 0)
+    data, method = bnn.Data(x, y), bnn.EvidenceFramework(guide="map", starts=1, rounds=1)
+    model = bnn.BNN(bnn.MLP(2, [5], 1, dtype="float64"), prior=bnn.priors.Normal(1.0))
+    fit = bnn.fit(model, data, method, seed=0, progress=False)
+    own = fit.predict(x, num_draws=2).log_prob(y).double()
+    evidence = fit.record.evidence
+    moved = float(own.sum()) + (share - 1) * len(y) * max(0.05, float(own.std()) / math.sqrt(len(y))) * 1.1
+    starts = [dataclasses.replace(evidence.starts[0], log_left_out=moved)]
+    fit.record = dataclasses.replace(fit.record, evidence=dataclasses.replace(evidence, starts=starts))
+    text = behind_mode(fit, data, num_draws=2, most_rows=500)
+    assert (text is not None) == (share > 1)
+    if text is not None:
+        assert f"are {float(own.mean()):.2f} and {moved / len(y):.2f}." in text
+        assert 'guide="laplace"' in str(open_to(Fitted(fit), OF_MISSED_FUNCTION)[0])
+        assert behind_mode(fit, bnn.Data(x, y, weights=torch.ones(60)), num_draws=2, most_rows=500) is None
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from pyrobnn._core.counts import length
@@ -15,6 +16,9 @@ _BLANK = f"\r{' ' * 79}\r"
 """Takes a line away in a notebook, which does not know the sign of terminals."""
 FIRST_LINE = 10.0
 """Seconds until work says in a pipe or a file that it goes on. It says so again each time that they have doubled."""
+
+_END: ContextVar[list[float] | None] = ContextVar("end of training", default=None)
+"""The time at which the training that `waiting` waits for ends at the latest, where that is known."""
 
 
 def is_watched() -> bool:
@@ -65,6 +69,13 @@ def ticking(bar: Any) -> Iterator[None]:
         ended.set()
 
 
+def tell_left(seconds: float) -> None:
+    """Let the words of `waiting` say that training takes so many seconds more at most; 0 where nothing is known."""
+    end = _END.get()
+    if end is not None:
+        end[:] = [time.perf_counter() + seconds]
+
+
 @contextmanager
 def waiting(words: str, *, shown: bool = True, after: float = 0) -> Iterator[None]:
     """Show words on standard error while the block runs, and take them away at its end; in a file, print few lines.
@@ -72,7 +83,7 @@ def waiting(words: str, *, shown: bool = True, after: float = 0) -> Iterator[Non
     Args:
         words: what the work is.
         shown: whether to show them at all.
-        after: seconds until they appear. The seconds so far stand beside them.
+        after: seconds until they appear. The seconds so far stand beside them, and those that `tell_left` says.
     """
     if not (shown and _is_main()):
         yield
@@ -80,10 +91,16 @@ def waiting(words: str, *, shown: bool = True, after: float = 0) -> Iterator[Non
     stream, began = sys.stderr, time.perf_counter()
     stand, ended, erased = threading.Event(), threading.Event(), _BLANK if _is_notebook() else _ERASED
 
+    end: list[float] = []
+
+    def left() -> str:
+        seconds = end[0] - time.perf_counter() if end else 0
+        return f", training ends in {length(seconds)} at most" if seconds >= 1 else ""
+
     def show() -> None:
         stand.set()
         seconds = int(time.perf_counter() - began)
-        print(f"{erased}{words} ...{f' {seconds} s' if seconds else ''}", end="", file=stream, flush=True)
+        print(f"{erased}{words} ...{f' {seconds} s' if seconds else ''}{left()}", end="", file=stream, flush=True)
 
     def tick() -> None:
         pause = after or 1
@@ -95,15 +112,17 @@ def waiting(words: str, *, shown: bool = True, after: float = 0) -> Iterator[Non
         pause = FIRST_LINE
         while not ended.wait(pause):
             pause = time.perf_counter() - began
-            print(f"{words}: {length(pause)} so far", file=stream, flush=True)
+            print(f"{words}: {length(pause)} so far{left()}", file=stream, flush=True)
 
     clock = threading.Thread(target=tick if is_watched() else tell, daemon=True)
     if not after and is_watched():
         show()
     clock.start()
+    outer = _END.set(end)
     try:
         yield
     finally:
+        _END.reset(outer)
         ended.set()
         clock.join()
         if stand.is_set():

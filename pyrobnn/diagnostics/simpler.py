@@ -4,7 +4,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import BASELINE, LINEAR, Finding
 from pyrobnn.verdict.judgement import Verdict
-from pyrobnn.verdict.missed import missed_function
+from pyrobnn.verdict.missed import missed
 from pyrobnn.verdict.remedies import (
     OF_BAD_PREDICTIONS,
     OF_MISSED_FUNCTION,
@@ -26,8 +26,8 @@ def of_bad_predictions(fit: Fitted, verdict: Verdict | None) -> tuple[Remedy, ..
 
 
 def of_missed_function(fit: Fitted, train: Data, num_draws: int) -> list[Finding]:
-    """Warn of a fit whose training errors are larger than a Gaussian process makes on rows left out."""
-    text = missed_function(fit.posterior, train, num_draws=num_draws, most_rows=_MOST_ROWS)
+    """Warn of a fit that is worse on training rows than a Gaussian process, or its first mode, on rows left out."""
+    text = missed(fit.posterior, train, num_draws=num_draws, most_rows=_MOST_ROWS)
     return [] if text is None else [Finding("missed", "warning", text, remedies=open_to(fit, OF_MISSED_FUNCTION))]
 
 

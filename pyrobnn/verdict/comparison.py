@@ -28,7 +28,7 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.judgement import NO_BETTER, Basis, Verdict, judge
 from pyrobnn.verdict.left_out import learned_nothing, left_out_scores, memorised_targets
-from pyrobnn.verdict.missed import missed_function
+from pyrobnn.verdict.missed import missed
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, longer, measured_noise, open_to
 
 SEE = "See docs/how-to/warnings.md."
@@ -133,8 +133,8 @@ def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None
     beyond = _beyond_noise(posterior, data, rows, draws) if held_out is None else None
     if beyond is not None:
         return mended(beyond, tries)
-    missed = missed_function(posterior, data, num_draws=draws, most_rows=rows)
-    return _cut_short(posterior) if missed is None else mended(missed, open_to(Fitted(posterior), OF_MISSED_FUNCTION))
+    found = missed(posterior, data, num_draws=draws, most_rows=rows)
+    return _cut_short(posterior) if found is None else mended(found, open_to(Fitted(posterior), OF_MISSED_FUNCTION))
 
 
 def _beyond_noise(posterior: Posterior | Mixture, data: Data, most_rows: int, num_draws: int) -> str | None:
@@ -159,6 +159,8 @@ def _beyond_noise(posterior: Posterior | Mixture, data: Data, most_rows: int, nu
 
 def _cut_short(posterior: Posterior | Mixture) -> str | None:
     """Say if a fit of open length ended before the scales of its guide, which start narrow, had widened."""
+    if "evidence_framework" in Fitted(posterior).types:
+        return None  # its guide begins at a mode, and has the steps to widen
     ends = [member.record.convergence for member in members_of(posterior)]
     record = members_of(posterior)[0].record
     guide = (record.method if isinstance(record.method, dict) else {}).get("guide", {})

@@ -1,4 +1,4 @@
-"""Whether a fit has missed what a smooth function tells: errors of a Gaussian process on rows left out."""
+"""Whether a fit has missed what its inputs tell: a Gaussian process, or the mode that it began at, on rows left out."""
 
 import math
 
@@ -12,10 +12,50 @@ from pyrobnn.data.splits import same_inputs
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.verdict.remedies import Fitted
 
 _FEWEST_ROWS = 20
 _FACTOR, _ERRORS = 1.25, 3.0
 """Multiple of the errors of the process, and standard errors of the difference, from which on a fit has missed."""
+_BEHIND = 0.05
+"""Nats an example behind the mode from which on a guide has lost what the data say, if it is more than a standard
+error. On two tables of 150 rows it names the fits by dropout, which are 0.15 nats behind Laplace on new rows."""
+
+
+def missed(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> str | None:
+    """Report a fit that is `behind_mode` or has a `missed_function`."""
+    sizes = {"num_draws": num_draws, "most_rows": most_rows}
+    return behind_mode(posterior, train, **sizes) or missed_function(posterior, train, **sizes)
+
+
+def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> str | None:
+    """Report a guide that scores its training rows below what the mode it began at says of rows left out.
+
+    The evidence framework judges its modes by this left-out score, in closed form under a Laplace approximation.
+    Training rows flatter the guide, so a good one scores more.
+
+    Args:
+        posterior: the fit.
+        train: its training data.
+        num_draws: draws S of the predictions.
+        most_rows: largest number of rows to use.
+
+    Returns:
+        Two sentences; None for other methods, and for data with weights.
+    """
+    evidence = posterior.record.evidence
+    if evidence is None or "evidence_framework" not in Fitted(posterior).types or train.weights is not None:
+        return None
+    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(0, "missed")))[:most_rows]
+    own = posterior.predict(train.x[rows], num_draws=num_draws).log_prob(train.y[rows]).double().cpu()
+    of_mode, error = evidence.starts[evidence.chosen].log_left_out / len(train), float(own.std()) / math.sqrt(len(own))
+    if not of_mode - float(own.mean()) > max(_BEHIND, error):
+        return None
+    return (
+        "The guide has lost what the data say: it predicts its own training examples worse than a Laplace "
+        "approximation predicts examples left out. The log scores of an example are "
+        f"{float(own.mean()):.2f} and {of_mode:.2f}."
+    )
 
 
 def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> str | None:

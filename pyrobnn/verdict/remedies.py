@@ -294,6 +294,15 @@ def around_modes(fit: Fitted) -> Remedy | None:
     return Remedy(f"{words}, `bnn.MarginalLikelihood()`", words, ("fit.type=marginal_likelihood",))
 
 
+def laplace(fit: Fitted) -> Remedy | None:
+    """Return the Laplace approximation around the mode that a guide of the evidence framework was trained from."""
+    guides = {(table.get("guide") or {}).get("type") for table in fit.methods}
+    if "evidence_framework" not in fit.types or "laplace" in guides:
+        return None
+    words = "take the Laplace approximation"
+    return Remedy(f'{words}, `guide="laplace"`', words, ("guide.type=laplace",))
+
+
 def sampled(fit: Fitted) -> Remedy | None:
     """Return Markov chains, for few weights that were not sampled."""
     if fit.has_chains or fit.posterior.bnn.num_weights > _FEW_WEIGHTS:
@@ -303,5 +312,5 @@ def sampled(fit: Fitted) -> Remedy | None:
 
 OF_BAD_PREDICTIONS: tuple[Try, ...] = (measured_noise, smaller, tuned_prior, sampled)
 """What to try where a fit predicts no better than a constant, or worse than a linear model, or has memorised."""
-OF_MISSED_FUNCTION: tuple[Try, ...] = (longer, around_modes, larger, sampled)
+OF_MISSED_FUNCTION: tuple[Try, ...] = (longer, laplace, around_modes, larger, sampled)
 """What to try where a fit is too smooth for its targets."""

@@ -14,6 +14,7 @@ from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._torch.private import tree_map
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference import defaults
 from pyrobnn.inference.around import around
@@ -35,6 +36,9 @@ _TEMPERATURE = 8.0
 _SOLVE_STEPS = 3
 """Operations over N P times the smaller of them: of the product of an N x P matrix with itself, and of solving with
 its triangular root."""
+_UNTIL_CONVERGED: dict[str, Any] = {"max_steps": 40_000, "lr": 0.02, "num_particles": 2, "antithetic": True}
+"""Of a guide that starts at the mode: on 150 rows of 3 columns, 40,000 steps of one draw at the usual rate leave a
+low-rank guide 24 nats from its optimum, and these leave it 1; 150,000 steps change its log score by 0.003."""
 _SAME = 0.01
 """Nats within which two starts have come to the same mode."""
 
@@ -89,7 +93,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         per: which weights share a precision: "input" has a precision per site and, in the first layer, per input
             (automatic relevance determination; MacKay 1994), and one for outputs that are noise; "site" has a
             precision per site.
-        guide_steps: training steps of a guide other than Laplace.
+        guide_steps: training steps of a guide other than Laplace; None: until it has converged, at most 40,000, with a
+            mirrored pair of draws in each.
 
     Examples:
         >>> import pyrobnn as bnn
@@ -106,7 +111,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     iterations: Annotated[int, Field(gt=0)] = 150
     prior_counts: Annotated[float, Field(ge=0)] | None = None
     per: Literal["input", "site"] = "input"
-    guide_steps: Annotated[int, Field(gt=0)] = 1000
+    guide_steps: Annotated[int, Field(gt=0)] | None = 1000
 
     def __post_init__(self) -> None:
         """Refuse a Laplace guide with a different evidence."""
@@ -199,9 +204,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         tuned = best.tuned(bnn, source)
         if not isinstance(self.guide, Laplace):
             tuned.start_at(best.bnn.state_at(best.weights))
-            schedule = "cosine_annealing_lr"
-            training = SVI(guide=self.guide, steps=self.guide_steps, schedule=schedule, batch_size="all")
-            return training.infer(tuned, data, run)
+            return self._training().infer(tuned, data, run)
         setting = self._structured(best)
         posterior = around(
             tuned, data, setting, weights=best.weights, seed=run.seed, device=run.device, progress=run.progress
@@ -209,6 +212,12 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         used = EngineRecord(run.engine, best.engine, "L-BFGS seeks the modes, on all data")
         posterior.record = dataclasses.replace(posterior.record, engine=used, threads=best.threads)
         return posterior
+
+    def _training(self) -> SVI:
+        """Return the method that trains a guide other than Laplace from the best mode."""
+        if self.guide_steps is not None:
+            return SVI(guide=self.guide, steps=self.guide_steps, schedule="cosine_annealing_lr", batch_size="all")
+        return SVI(guide=self.guide, **({} if as_guide(self.guide).seeks_mode else _UNTIL_CONVERGED))
 
     def _structured(self, start: TunedMode) -> Laplace:
         """Return the guide in a structure that can be held."""

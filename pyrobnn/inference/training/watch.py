@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pyrobnn._core.counts import length
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.remedies import Remedy, change, reader
-from pyrobnn._core.waiting import progress_bar
+from pyrobnn._core.waiting import progress_bar, tell_left
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import Callback, Progress
 from pyrobnn.inference.training.convergence import ConvergenceRule
@@ -188,6 +188,7 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.close()
+        tell_left(0)
 
     def steps_to_next_look(self, done: int, every: int | None = None) -> int:
         """Return how many steps to do before the next look, which is to come at multiples of `every` too."""
@@ -238,15 +239,16 @@ class Watch:
         self._bar.update(done - self._bar.n)
 
     def _forecast(self, done: int) -> None:
-        """Say once how long the fit may take at its present speed, if its end is open and may be far."""
-        if not self._progress or not self.rules:
-            return
+        """Say how long the fit may take at its present speed: beside a bar once, if its end is open and may be far."""
         now = time.perf_counter()
         then, before = self._first_look = self._first_look or (now, done)
-        if self._is_forecast or now - then < _FORECAST_AFTER or done <= before:
+        if now - then < _FORECAST_AFTER or done <= before:
+            return
+        seconds = (self._num_steps - done) * (now - then) / (done - before)
+        tell_left(seconds)
+        if self._is_forecast or not self._progress or not self.rules:
             return
         self._is_forecast = True
-        seconds = (self._num_steps - done) * (now - then) / (done - before)
         if seconds > _LONG:
             text = f"This fit goes on until it has converged, for about {length(seconds)} at most"
             self._bar.write(f"{text}; {_SHORTER.said(reader.get())} ends it earlier.", file=sys.stderr)
