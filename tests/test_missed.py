@@ -79,7 +79,7 @@ def test_a_guide_behind_the_mode_that_it_began_at_is_named_and_told_to_take_lapl
     fit = bnn.fit(model, data, method, seed=0, progress=False)
     own = fit.predict(x, num_draws=2).log_prob(y).double()
     evidence = fit.record.evidence
-    moved = float(own.sum()) + (share - 1) * len(y) * max(0.05, float(own.std()) / math.sqrt(len(y))) * 1.1
+    moved = float(own.sum()) + (share - 1) * len(y) * max(5.0 / len(y), float(own.std()) / math.sqrt(len(y))) * 1.1
     starts = [dataclasses.replace(evidence.starts[0], log_left_out=moved)]
     fit.record = dataclasses.replace(fit.record, evidence=dataclasses.replace(evidence, starts=starts))
     text = behind_mode(fit, data, num_draws=2, most_rows=500)
