@@ -234,7 +234,7 @@ def check_values(
 
 def _left_out(sheet: Sheet, known: DataSpec) -> tuple[list[str], list[str]]:
     """Return changes that leave out columns that teach nothing, and a line on each; the first texts name the rows."""
-    others = [name for name in sheet.frame if name not in (known.target, known.id, *known.drop)]
+    others = [name for name in map(str, sheet.frame) if name not in (known.target, known.id, *known.drop)]
     why = {name: reason for name in others if (reason := teaches_nothing(sheet, name))}
     texts = (name for name in why if not (name.startswith(NAMELESS) or sheet.frame[name].isna().all()))
     names = next(texts, None) if known.id is None else None
