@@ -139,7 +139,7 @@ class TunedMode:
             self._tune_numbers(normal_draws(smooth.mean, smooth.variance.diag_embed(), _NOISE_DRAWS).to(self.bnn.like))
 
     def smooth_function(self, seed: int) -> SmoothFunction | None:
-        """Return a Gaussian process of the outputs; None for noise that varies, constant targets, or inputs of no layer.
+        """Return a Gaussian process of the outputs; None for noise that varies, constant targets, or no first layer.
 
         Its targets are outputs after a step of Fisher scoring from zero: for a normal likelihood, the targets.
         """
