@@ -50,7 +50,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     Two steps alternate, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on
     all data goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2)
-    updates the scales. gamma is the number of weights that the data determine. For labels, and for real targets in few
+    updates the scales. gamma is the number of weights that the data determine. For labels and counts, and for real targets in few
     rows, each precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the declared
     variance. The data alone would leave some inputs out and follow the noise in others. The noise has a gamma prior
     too, which counts one target with a tenth of the variance as its square. Weights without effect on the outputs, such
@@ -154,7 +154,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             joined: Batch = tree_map(lambda *parts: torch.cat(parts), *source.one_pass(model, _BATCH))
             return joined
 
-        is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
+        likelihood = bnn.settings["likelihood"]
+        is_real = not (likelihood.integer_targets or as_likelihood(likelihood).has_labels)
         num_inputs = source.head[0][0].numel()
         of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
         hyperprior = of_real if is_real else Hyperprior.of_labels(self.prior_counts)
