@@ -370,11 +370,11 @@ def test_settings_of_parts_are_parameters_also_of_parts_given_by_name():
     assert params["guide"] == "low_rank"
     assert params["guide__rank"] == bnn.guides.LowRank().rank
     assert params["method__method__lr"] == bnn.SVI().lr
-    assert params["net__hidden"] == (50, 50)  # of the default
+    assert params["net__hidden"] == (50,)  # of the default
     model.set_params(guide__rank=7, method__members=2, method__method__lr=0.5, net__hidden=(4,), prior__scale=2.0)
     assert model.guide == bnn.guides.LowRank(rank=7)
     assert model.method == bnn.Ensemble(bnn.SVI(guide="map", lr=0.5), members=2)
-    assert model.net == bnn.MLP(hidden=(4,), dtype="float64")
+    assert model.net == bnn.MLP(hidden=(4,), activation="silu", dtype="float64")
     assert model.prior == bnn.priors.Normal(scale=2.0)
     assert "guide__rank" not in model.get_params(deep=False)
     model = bnn.BNNRegressor().set_params(  # parts and their settings at once

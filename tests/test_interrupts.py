@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn.inference.scales.tuned_mode import TunedMode
+from pyrobnn.inference.scales.search import Beginnings
 from pyrobnn.inference.several import automatic
 from pyrobnn.inference.training import loop
 
@@ -196,15 +196,14 @@ def test_marginal_likelihood_leaves_its_last_round():
 
 def stop_in_start(monkeypatch, number):
     """Interrupt the search for scales in a start."""
-    real, begun = TunedMode.begin, []
+    real = Beginnings.begin
 
-    def begin(self, noise):
-        begun.append(noise)
-        if len(begun) == number:
+    def begin(self, start, index):
+        if index + 1 == number:
             raise KeyboardInterrupt
-        real(self, noise)
+        real(self, start, index)
 
-    monkeypatch.setattr(TunedMode, "begin", begin)
+    monkeypatch.setattr(Beginnings, "begin", begin)
 
 
 def test_the_evidence_framework_leaves_the_starts_so_far(monkeypatch):

@@ -350,7 +350,11 @@ def test_small_data_get_the_evidence_framework_alone():
         data = bnn.Data(x.repeat(5, 1)[:rows], targets.repeat(5)[:rows])
         method = automatic.of_small_data(model, data, make_source(data, model, None, seed=0))
         guides[name] = None if method is None else type(method.guide).__name__
-    assert {name: guide for name, guide in guides.items() if guide} == {"real": "Laplace", "labels": "MeanField"}
+    assert {name: guide for name, guide in guides.items() if guide} == {
+        "real": "Laplace",
+        "labels": "MeanField",
+        "noise of outputs": "Laplace",
+    }
 
     model, data = bnn.BNN(bnn.MLP(1, [5], 1, activation="tanh")), bnn.datasets.sinusoid()
     found = bnn.fit(model, data, seed=0, progress=False)

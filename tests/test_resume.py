@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from pyrobnn import InputError
 from pyrobnn.cli import app
 from pyrobnn.inference import Ensemble
-from pyrobnn.inference.scales.tuned_mode import TunedMode
+from pyrobnn.inference.scales.search import Beginnings
 from pyrobnn.inference.training import loop
 from pyrobnn.inference.training.checkpoint import FILE
 from pyrobnn.runs import run as runs
@@ -232,15 +232,15 @@ def test_a_fit_that_was_stopped_with_a_result_is_kept(tmp_path, monkeypatch):
     method = {"type": "evidence_framework", "starts": 3, "rounds": 1, "iterations": 5}
     (tmp_path / "spec.toml").write_text(spec(fit=method).to_toml())
     monkeypatch.chdir(tmp_path)
-    real, begun = TunedMode.begin, []
+    real, begun = Beginnings.begin, []
 
-    def begin(self, noise):
-        begun.append(noise)
+    def begin(self, start, index):
+        begun.append(index)
         if len(begun) == 2:
             raise KeyboardInterrupt
-        real(self, noise)
+        real(self, start, index)
 
-    monkeypatch.setattr(TunedMode, "begin", begin)
+    monkeypatch.setattr(Beginnings, "begin", begin)
     done = invoke("fit", "spec.toml")
     assert (done.exit_code, done.stderr.strip()) == (128 + signal.SIGINT, f"error: stopped by SIGINT: {FIT}")
     assert invoke("fit", "--resume", "runs/spec").exit_code == 0

@@ -11,7 +11,7 @@ from pyrobnn._torch.lbfgs import descend_in_place
 
 _FIRST = (1.0, 2.0, 4.0)
 """Length scales to begin from, in standard deviations of the inputs: the best after a few steps goes on."""
-_TRIAL, _MOST_STEPS, _TOLERANCE = 10, 60, 1e-5
+_TRIAL, _MOST_STEPS, _TOLERANCE = 10, 60, 1e-8
 _FIRST_NOISE = 0.5
 _MOST_LOG, _LEAST_LOG_NOISE = math.log(1e3), math.log(0.01)
 """Bounds of the logs of length scales and deviations, and of the noise in standard deviations of the targets."""
@@ -33,7 +33,7 @@ class SmoothFunction:
     variance: Tensor
 
 
-def smooth_function(x: Tensor, y: Tensor, seed: int) -> SmoothFunction | None:
+def smooth_function(x: Tensor, y: Tensor, weights: Tensor, seed: int) -> SmoothFunction | None:
     """Return the Gaussian process of largest evidence, or None for targets that are constant or not finite.
 
     The kernel is squared exponential with a length scale for each input (automatic relevance determination). Columns of
@@ -43,33 +43,47 @@ def smooth_function(x: Tensor, y: Tensor, seed: int) -> SmoothFunction | None:
     Args:
         x: inputs (N, D).
         y: targets (N, C).
+        weights: how often each row counts, (N,).
         seed: draws the 250 rows that are looked at, if there are more.
     """
+    like, x, y, weights = y, x.double().cpu(), y.double().cpu(), weights.double().cpu()
+    rows = weights.nonzero()[:, 0]
     with seeded(seed, "smooth function"):
-        seen = torch.randperm(len(x))[:_MOST_ROWS].sort().values
-    like, x, y = y, x.double().cpu(), y.double().cpu()
-    unit = torch.where(x.std(0) > 0, x.std(0), 1.0)
-    deviation = y.std(0).square().mean().sqrt()
-    if not bool((deviation > 0) & deviation.isfinite() & unit.isfinite().all()):
+        seen = rows[torch.randperm(len(rows))[:_MOST_ROWS].sort().values]
+    shares = weights / weights.sum()
+    middle, mean_of_targets = shares @ x, shares @ y
+    spread = (shares @ (x - middle).square()).sqrt()
+    unit = torch.where(_vary(x[rows]), spread, 1.0)
+    deviation = (shares @ (y - mean_of_targets).square()).mean().sqrt()
+    if not bool(_vary(y[rows]).any() & deviation.isfinite() & unit.isfinite().all()):
         return None
-    scaled, targets = (x - x.mean(0)) / unit, (y - y.mean(0)) / deviation
-    process = _Process(scaled[seen], targets[seen])
+    scaled, targets = (x - middle) / unit, (y - mean_of_targets) / deviation
+    process = _Process(scaled[seen], targets[seen], weights[seen])
     tried = [process.moved(process.first(length), _TRIAL) for length in _FIRST]
     logs = process.moved(min(tried, key=lambda each: float(process.slope(each)[0])), _MOST_STEPS)
     mean, variance = process.function(logs, scaled)
     return SmoothFunction(
         (logs[:-2].exp() * unit).to(like),
-        (mean * deviation + y.mean(0)).to(like),
+        (mean * deviation + mean_of_targets).to(like),
         (variance[:, None] * deviation.square()).expand(mean.shape).to(like),
     )
 
 
+def _vary(columns: Tensor) -> Tensor:
+    """Return which columns are not constant; the spread of equal numbers may be above 0 by rounding."""
+    return columns.amax(0) > columns.amin(0)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Process:
-    """Standardised inputs (N, D) and targets (N, C). Functions take logs of lengths, deviation and noise, (D + 2,)."""
+    """Standardised inputs (N, D), targets (N, C) and weights (N,), which count copies of a row.
+
+    Functions take logs of lengths, deviation and noise, (D + 2,).
+    """
 
     x: Tensor
     y: Tensor
+    weights: Tensor
 
     def first(self, length: float) -> Tensor:
         """Return the logs to begin from."""
@@ -87,7 +101,7 @@ class _Process:
         """Return scaled inputs, the covariance of the function and that of the targets."""
         x = self.x / logs[:-2].exp()
         kernel = (2 * logs[-2] - torch.cdist(x, x).square() / 2).exp()
-        return x, kernel, kernel + (2 * logs[-1]).exp() * torch.eye(len(x), dtype=torch.float64)
+        return x, kernel, kernel + (2 * logs[-1]).exp() * self.weights.reciprocal().diag()
 
     def slope(self, logs: Tensor) -> Tensor:
         """Return the negative log evidence without its constant, and its gradient."""
@@ -95,12 +109,14 @@ class _Process:
         root, failed = torch.linalg.cholesky_ex(total)
         if bool(failed):
             return torch.cat([torch.full((1,), torch.inf), torch.zeros(len(logs))]).double()
-        weights, columns = torch.cholesky_solve(self.y, root), self.y.shape[1]
-        value = 0.5 * (self.y * weights).sum() + columns * root.diagonal().log().sum()
-        change = 0.5 * (columns * torch.cholesky_inverse(root) - weights @ weights.T)
+        solved, columns = torch.cholesky_solve(self.y, root), self.y.shape[1]
+        copies = columns * (self.weights - 1).sum()
+        value = 0.5 * (self.y * solved).sum() + columns * root.diagonal().log().sum() + copies * logs[-1]
+        change = 0.5 * (columns * torch.cholesky_inverse(root) - solved @ solved.T)
         of_kernel = change * kernel
         lengths = 2 * (of_kernel.sum(1) @ x.square() - (x * (of_kernel @ x)).sum(0))
-        deviation, noise = 2 * of_kernel.sum(), 2 * (2 * logs[-1]).exp() * change.trace()
+        deviation = 2 * of_kernel.sum()
+        noise = 2 * (2 * logs[-1]).exp() * (change.diagonal() / self.weights).sum() + copies
         return torch.cat([value[None], lengths, deviation[None], noise[None]])
 
     def function(self, logs: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,7 @@ def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None
     if not str(record.stop_reason).startswith("not converged"):
         return Finding("length", "note", text)
     steps = max(2 * (record.num_steps or 0), SVI().max_steps)
-    name = "guide_steps" if any("guide_steps" in table for table in record.methods) else "max_steps"
+    name = "guide_steps" if any(table.get("type") == "evidence_framework" for table in record.methods) else "max_steps"
     more = Remedy(f"train longer, `{name}={steps}`", "train longer", (f"{section}.{name}={steps}",))
     return Finding("length", "warning", text, remedies=(more,))
 

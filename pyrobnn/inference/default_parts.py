@@ -55,6 +55,7 @@ _GUIDES: dict[Task, Any] = {
     "classification": guides.MeanField(init_rho=-3.0),
 }
 """Where classes can be told apart a Laplace approximation is too wide: it has the curvature of a plateau."""
+_STEPS_OF_LABELS = 1000
 _OF_FEW_LABELS = priors.Hierarchical("log_normal")
 """Chains infer the scales of weights, as a fixed scale suits one kind of problem: 1.5 bends as two moons do, and then
 fits noise. Log loss on 60 and 100 rows (seeds 4 and 5), under this prior, under 1.5, and of a logistic regression: two
@@ -238,7 +239,9 @@ def _suits_chains(net: Any, prior: Any, likelihood: Any) -> bool:
 
 def evidence_for(task: Task, guide: Any = None) -> EvidenceFramework:
     """Return the evidence framework with the guide of a task, or with a guide that was named until it has converged."""
-    return EvidenceFramework(guide=_GUIDES[task]) if guide is None else EvidenceFramework(guide=guide, guide_steps=None)
+    if guide is None and task == "classification":
+        return EvidenceFramework(guide=_GUIDES[task], guide_steps=_STEPS_OF_LABELS)
+    return EvidenceFramework(guide=_GUIDES[task] if guide is None else guide)
 
 
 def suits_evidence(prior: Any, guide: Any, likelihood: Any, settings: Collection[str] = ()) -> bool:

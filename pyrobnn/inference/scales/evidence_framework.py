@@ -50,11 +50,11 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     Two steps alternate, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on
     all data goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2)
-    updates the scales. gamma is the number of weights that the data determine. For labels and counts, and for real targets in few
-    rows, each precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the declared
-    variance. The data alone would leave some inputs out and follow the noise in others. The noise has a gamma prior
-    too, which counts one target with a tenth of the variance as its square. Weights without effect on the outputs, such
-    as those of a constant input, keep their declared prior.
+    updates the scales. gamma is the number of weights that the data determine. For labels and counts, and for real
+    targets in few rows, each precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the
+    declared variance. The data alone would leave some inputs out and follow the noise in others. The noise has a gamma
+    prior too, which counts one target with a tenth of the variance as its square. Weights without effect on the
+    outputs, such as those of a constant input, keep their declared prior.
 
     Starts differ in the network's first weights and scales. The first, third and so on begin from the length scales and
     the noise of a Gaussian process, fitted to up to 250 rows with a length scale for each input. Its evidence is a
@@ -111,7 +111,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     iterations: Annotated[int, Field(gt=0)] = 150
     prior_counts: Annotated[float, Field(ge=0)] | None = None
     per: Literal["input", "site"] = "input"
-    guide_steps: Annotated[int, Field(gt=0)] | None = 1000
+    guide_steps: Annotated[int, Field(gt=0)] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a Laplace guide with a different evidence."""

@@ -60,7 +60,7 @@ class Search:
 
 
 @dataclasses.dataclass
-class _Beginnings:
+class Beginnings:
     """Scales that the starts of a search begin from.
 
     Attributes:
@@ -116,7 +116,7 @@ def tuned_modes(
     """
     refuse_mixed_examples(bnn.net)
     starts, rounds = search.starts, search.rounds
-    beginnings = _Beginnings(search, run.seed)
+    beginnings = Beginnings(search, run.seed)
     modes: list[TunedMode] = []
     trials = min(rounds, _TRIALS) if starts > 1 else rounds
 

@@ -150,7 +150,7 @@ class TunedMode:
         columns = information(point, f, *self._targets)
         (score,) = score_columns(point.likelihood, f, self._targets[0])
         steps = torch.linalg.pinv(columns @ columns.mT) @ (self.counts[:, None] * score.double())[..., None]
-        return smooth_function(self.x, steps[..., 0], seed)
+        return smooth_function(self.x, steps[..., 0], self.counts, seed)
 
     @property
     def score(self) -> float:
