@@ -285,6 +285,10 @@ def test_the_end_of_an_automatic_fit_is_a_finding():
     assert "not converged within max_steps=1500. Its ELBO is -12.34 nats; there was no" in bad.text
     assert bad.said().endswith("To mend it, train longer, `max_steps=150000`.")
     assert bad.said("command").endswith("To mend it, train longer (--set fit.max_steps=150000).")
+    after_mode = ended(converged=False)
+    method = to_dict(bnn.EvidenceFramework(guide="mean_field"))
+    after_mode.record = dataclasses.replace(after_mode.record, method=method)
+    assert ending_finding(after_mode).said().endswith("To mend it, train longer, `guide_steps=150000`.")
     assert ending_finding(mean_field(0)[0]) is None
     all_steps = ended(converged=False)
     settled = dataclasses.replace(all_steps.record.convergence, settled=True)

@@ -7,7 +7,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 import pyrobnn as bnn
-from pyrobnn.data.length_scales import _Process, smooth_function
+from pyrobnn.data.length_scales import _Process, gaussian_process
 
 
 def wave(num=80, seed=0, columns=6):
@@ -20,7 +20,7 @@ def wave(num=80, seed=0, columns=6):
 def test_it_is_the_process_of_largest_evidence():
     x, y = wave(columns=3)
     y = y + np.sin(2 * x[:, 1]) + 0.5 * x[:, 2] ** 2
-    found = smooth_function(torch.tensor(5 + 2 * x), torch.tensor(7 * y)[:, None], torch.ones(80), seed=0)
+    found = gaussian_process(torch.tensor(5 + 2 * x), torch.tensor(7 * y)[:, None], torch.ones(80), seed=0)
     kernel = ConstantKernel() * RBF(np.ones(3), (1e-3, 1e3)) + WhiteKernel()
     expected = GaussianProcessRegressor(kernel, n_restarts_optimizer=5, random_state=0)
     unit, spread = x.std(0, ddof=1), y.std(ddof=1)
@@ -47,15 +47,15 @@ def test_columns_of_targets_share_it_and_its_slope_is_that_of_its_value(width):
 
 
 def test_targets_without_spread_have_none():
-    assert smooth_function(torch.randn(10, 2), torch.ones(10, 1), torch.ones(10), seed=0) is None
-    assert smooth_function(torch.randn(1, 2), torch.ones(1, 1), torch.ones(1), seed=0) is None
+    assert gaussian_process(torch.randn(10, 2), torch.ones(10, 1), torch.ones(10), seed=0) is None
+    assert gaussian_process(torch.randn(1, 2), torch.ones(1, 1), torch.ones(1), seed=0) is None
 
 
 def test_a_row_of_weight_two_is_a_row_twice():
     x, y = (torch.tensor(value) for value in wave(40, columns=2))
     weights = torch.arange(40) % 4
-    weighted = smooth_function(x, y[:, None], weights, seed=0)
-    repeated = smooth_function(
+    weighted = gaussian_process(x, y[:, None], weights, seed=0)
+    repeated = gaussian_process(
         x.repeat_interleave(weights, 0), y.repeat_interleave(weights)[:, None], torch.ones(60), 0
     )
     torch.testing.assert_close(weighted.lengths, repeated.lengths, rtol=1e-3, atol=1e-3)

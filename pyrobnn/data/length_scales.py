@@ -19,7 +19,7 @@ _MOST_ROWS = 250
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SmoothFunction:
+class GaussianProcess:
     """A Gaussian process with a length scale for each input.
 
     Attributes:
@@ -33,7 +33,7 @@ class SmoothFunction:
     variance: Tensor
 
 
-def smooth_function(x: Tensor, y: Tensor, weights: Tensor, seed: int) -> SmoothFunction | None:
+def gaussian_process(x: Tensor, y: Tensor, weights: Tensor, seed: int) -> GaussianProcess | None:
     """Return the Gaussian process of largest evidence, or None for targets that are constant or not finite.
 
     The kernel is squared exponential with a length scale for each input (automatic relevance determination). Columns of
@@ -48,7 +48,7 @@ def smooth_function(x: Tensor, y: Tensor, weights: Tensor, seed: int) -> SmoothF
     """
     like, x, y, weights = y, x.double().cpu(), y.double().cpu(), weights.double().cpu()
     rows = weights.nonzero()[:, 0]
-    with seeded(seed, "smooth function"):
+    with seeded(seed, "gaussian process"):
         seen = rows[torch.randperm(len(rows))[:_MOST_ROWS].sort().values]
     shares = weights / weights.sum()
     middle, mean_of_targets = shares @ x, shares @ y
@@ -62,7 +62,7 @@ def smooth_function(x: Tensor, y: Tensor, weights: Tensor, seed: int) -> SmoothF
     tried = [process.moved(process.first(length), _TRIAL) for length in _FIRST]
     logs = process.moved(min(tried, key=lambda each: float(process.slope(each)[0])), _MOST_STEPS)
     mean, variance = process.function(logs, scaled)
-    return SmoothFunction(
+    return GaussianProcess(
         (logs[:-2].exp() * unit).to(like),
         (mean * deviation + mean_of_targets).to(like),
         (variance[:, None] * deviation.square()).expand(mean.shape).to(like),

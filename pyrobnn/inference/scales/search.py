@@ -12,7 +12,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.linear_model import check_entries
 from pyrobnn.curvature.tracker import refuse_mixed_examples
 from pyrobnn.data.batches import Batch
-from pyrobnn.data.length_scales import SmoothFunction
+from pyrobnn.data.length_scales import GaussianProcess
 from pyrobnn.guides.sites import Site, latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
@@ -66,26 +66,26 @@ class Beginnings:
     Attributes:
         search: settings of the search.
         seed: seed of the fit.
-        smooth: a Gaussian process of the outputs; None where there is none, or before the first start.
+        process: a Gaussian process of the outputs; None where there is none, or before the first start.
     """
 
     search: Search
     seed: int
-    smooth: SmoothFunction | None = None
+    process: GaussianProcess | None = None
 
     def begin(self, start: TunedMode, index: int) -> None:
         """Begin to tune the scales of a start."""
         starts = self.search.starts
         if index == 0 and self.search.per == "input":
-            self.smooth = start.smooth_function(self.seed)
+            self.process = start.gaussian_process(self.seed)
         has_labels = as_likelihood(start.bnn.settings["likelihood"]).has_labels
         less = (_LESS_OF_LABELS if has_labels else _LESS_NOISE) ** (index // 2)
-        if self.smooth is None:
+        if self.process is None:
             start.begin(float(np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[index]))
         elif index % 2:
             start.begin(_LARGEST_NOISE * less)
         else:
-            start.begin_at(self.smooth, less if has_labels else 1.0)
+            start.begin_at(self.process, less if has_labels else 1.0)
 
 
 def tuned_modes(

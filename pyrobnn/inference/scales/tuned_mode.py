@@ -23,7 +23,7 @@ from pyrobnn.curvature.linear_model import (
 from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.curvature.prior import prior_laws
 from pyrobnn.data.batches import Batch
-from pyrobnn.data.length_scales import SmoothFunction, smooth_function
+from pyrobnn.data.length_scales import GaussianProcess, gaussian_process
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
@@ -123,7 +123,7 @@ class TunedMode:
         self._tuned = [by_name[f"{name}_unconstrained"] for name in self.tuned_numbers]
         self._learned = [p for p in self._learned if all(p is not tuned for tuned in self._tuned)]
 
-    def begin_at(self, smooth: SmoothFunction, factor: float = 1.0) -> None:
+    def begin_at(self, process: GaussianProcess, factor: float = 1.0) -> None:
         """Tune the scales from here, beginning from those of a Gaussian process of the outputs.
 
         A weight of an input has a deviation of one over the length scale: a unit then bends within it. All precisions
@@ -131,14 +131,16 @@ class TunedMode:
         """
         self._open()
         if (name := first_layer(self.weights, self.x.shape[1])) is not None:
-            ratio = smooth.lengths.reciprocal() * self.prior.by_site()[name].sqrt()[0].to(smooth.lengths)
+            ratio = process.lengths.reciprocal() * self.prior.by_site()[name].sqrt()[0].to(process.lengths)
             self.prior.narrow(name, ratio)
             self.weights[name] = self.weights[name] * ratio.to(self.weights[name])
         self.prior.multiply(factor)
         if self._tuned:
-            self._tune_numbers(normal_draws(smooth.mean, smooth.variance.diag_embed(), _NOISE_DRAWS).to(self.bnn.like))
+            self._tune_numbers(
+                normal_draws(process.mean, process.variance.diag_embed(), _NOISE_DRAWS).to(self.bnn.like)
+            )
 
-    def smooth_function(self, seed: int) -> SmoothFunction | None:
+    def gaussian_process(self, seed: int) -> GaussianProcess | None:
         """Return a Gaussian process of the outputs; None for noise that varies, constant targets, or no first layer.
 
         Its targets are outputs after a step of Fisher scoring from zero: for a normal likelihood, the targets.
@@ -150,7 +152,7 @@ class TunedMode:
         columns = information(point, f, *self._targets)
         (score,) = score_columns(point.likelihood, f, self._targets[0])
         steps = torch.linalg.pinv(columns @ columns.mT) @ (self.counts[:, None] * score.double())[..., None]
-        return smooth_function(self.x, steps[..., 0], self.counts, seed)
+        return gaussian_process(self.x, steps[..., 0], self.counts, seed)
 
     @property
     def score(self) -> float:
