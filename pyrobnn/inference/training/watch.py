@@ -188,7 +188,7 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.close()
-        tell_left(0)
+        tell_left(0.0)
 
     def steps_to_next_look(self, done: int, every: int | None = None) -> int:
         """Return how many steps to do before the next look, which is to come at multiples of `every` too."""
