@@ -45,7 +45,7 @@ def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statisti
         return statistics
     auroc = _mean_defined(curves)
     counts = [number for column in labels.T for number in np.unique(column, return_counts=True)[1]]
-    is_open = min(counts) < (_FEWEST if auroc(np.ones(len(labels))) in (0, 1) else 2)
+    is_open = bool(min(counts) < (_FEWEST if auroc(np.ones(len(labels))) in (0, 1) else 2))
     return statistics | {"auroc": Statistic(auroc, higher_is_better=True, is_open=is_open)}
 
 
