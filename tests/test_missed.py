@@ -88,6 +88,9 @@ def test_a_guide_behind_the_mode_that_it_began_at_is_named_and_told_to_take_lapl
         assert f"are {float(own.mean()):.2f} and {moved / len(y):.2f}." in text
         assert 'guide="laplace"' in str(open_to(Fitted(fit), OF_MISSED_FUNCTION)[0])
         assert behind_mode(fit, bnn.Data(x, y, weights=torch.ones(60)), num_draws=2, most_rows=500) is None
+        own_guide = bnn.fit(model, data, dataclasses.replace(method, guide="laplace"), seed=0, progress=False)
+        own_guide.record = dataclasses.replace(own_guide.record, evidence=fit.record.evidence)
+        assert behind_mode(own_guide, data, num_draws=2, most_rows=500) is None
 
 
 @pytest.mark.slow

@@ -42,10 +42,12 @@ def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, 
         most_rows: largest number of rows to use.
 
     Returns:
-        Two sentences; None for other methods, and for data with weights.
+        Two sentences; None for other methods, for the Laplace approximation itself, and for data with weights.
     """
-    evidence = posterior.record.evidence
+    evidence, guide = posterior.record.evidence, posterior.record.guide or {}
     if evidence is None or "evidence_framework" not in Fitted(posterior).types or train.weights is not None:
+        return None
+    if guide.get("type") == "laplace":
         return None
     rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(0, "missed")))[:most_rows]
     own = posterior.predict(train.x[rows], num_draws=num_draws).log_prob(train.y[rows]).double().cpu()
