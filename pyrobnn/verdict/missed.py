@@ -44,10 +44,9 @@ def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, 
     Returns:
         Two sentences; None for other methods, for the Laplace approximation itself, and for data with weights.
     """
-    evidence, guide = posterior.record.evidence, posterior.record.guide or {}
-    if evidence is None or "evidence_framework" not in Fitted(posterior).types or train.weights is not None:
-        return None
-    if guide.get("type") == "laplace":
+    evidence, is_laplace = posterior.record.evidence, posterior.record.laplace is not None
+    is_other = is_laplace or "evidence_framework" not in Fitted(posterior).types
+    if evidence is None or is_other or train.weights is not None:
         return None
     rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(0, "missed")))[:most_rows]
     own = posterior.predict(train.x[rows], num_draws=num_draws).log_prob(train.y[rows]).double().cpu()

@@ -296,8 +296,7 @@ def around_modes(fit: Fitted) -> Remedy | None:
 
 def laplace(fit: Fitted) -> Remedy | None:
     """Return the Laplace approximation around the mode that a guide of the evidence framework was trained from."""
-    guides = {(table.get("guide") or {}).get("type") for table in fit.methods}
-    if "evidence_framework" not in fit.types or "laplace" in guides:
+    if "evidence_framework" not in fit.types or fit.posterior.record.laplace is not None:
         return None
     words = "take the Laplace approximation"
     return Remedy(f'{words}, `guide="laplace"`', words, ("guide.type=laplace",))
