@@ -663,3 +663,14 @@ def test_replicates_say_how_many_of_them_are_no_better_than_a_constant(rates, be
         bnn.fit_replicates(model, bnn.Data(x, x[:, 0], standardize=True), methods, engine="eager", progress=False)
     (text,) = [str(one.message) for one in told]
     assert text.startswith(f"{begin}The fit predicts no better than a constant, which ignores the inputs. To mend it, ")
+
+
+@pytest.mark.parametrize(
+    ("shift", "standardize", "is_named"), [(50.0, False, True), (0.0, False, False), (50.0, True, False)]
+)
+def test_inputs_in_units_of_their_own_are_to_be_standardised_first(shift, standardize, is_named):
+    x = np.random.default_rng(0).normal(size=(40, 2)) + shift
+    data = bnn.Data(x, x[:, 0] - shift, standardize=standardize)
+    posterior = bnn.BNN(bnn.MLP(2, [5], 1)).fit(data, guide="map", steps=1, seed=0, progress=False)
+    first = open_to(Fitted(posterior, x=data.x), OF_BAD_PREDICTIONS)[0]
+    assert ("standardize=True" in str(first)) == is_named

@@ -12,11 +12,10 @@ from pyrobnn.diagnostics.findings import Finding
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.verdict.remedies import Fitted, longer, open_to
+from pyrobnn.verdict.remedies import STANDARDISE, Fitted, longer, open_to
 
 FAILED = "failed"
 """Name of the finding."""
-_STANDARD = "standardise the data, `bnn.Data(x, y, standardize=True)`"
 _MOST_EXAMPLES = 1000
 _TIMES_WORSE = 2.0
 """Multiple of a constant's loss above which a fit has failed; a fit that was stopped early is near 1."""
@@ -44,7 +43,7 @@ def failure_finding(posterior: Posterior | Mixture, train: Data, *, num_draws: i
         setting = f"lr={_USUAL_RATE:g}"
         lower = Remedy(f"lower it, `{setting}`", "lower it", (f"{Fitted(posterior).section}.{setting}",))
         return Finding(FAILED, "warning", text, remedies=(lower,))
-    others = () if train.standardize else (Remedy(_STANDARD, "standardise the data", ("data.standardize=true",)),)
+    others = () if train.standardize else (STANDARDISE,)
     return Finding(FAILED, "warning", text, remedies=(*open_to(Fitted(posterior), (longer,)), *others))
 
 

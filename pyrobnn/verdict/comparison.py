@@ -29,7 +29,15 @@ from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.judgement import NO_BETTER, Basis, Verdict, judge
 from pyrobnn.verdict.left_out import learned_nothing, left_out_scores, memorised_targets
 from pyrobnn.verdict.missed import missed
-from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, longer, measured_noise, open_to
+from pyrobnn.verdict.remedies import (
+    OF_BAD_PREDICTIONS,
+    OF_MISSED_FUNCTION,
+    Fitted,
+    longer,
+    measured_noise,
+    open_to,
+    standardised,
+)
 
 SEE = "See docs/how-to/warnings.md."
 """Where the warnings at the end of a fit are explained."""
@@ -110,12 +118,12 @@ def _brief_complaint(posterior: Posterior | Mixture, data: Data, held_out: Data 
     )
     if verdict is None or verdict.kind != "warning":
         return None
-    return mended(NO_BETTER, open_to(Fitted(posterior), (measured_noise, longer)))
+    return mended(NO_BETTER, open_to(Fitted(posterior, x=data.x), (standardised, measured_noise, longer)))
 
 
 def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
     rows, draws = _affordable(posterior, _PRODUCTS)
-    tries = open_to(Fitted(posterior), OF_BAD_PREDICTIONS)
+    tries = open_to(Fitted(posterior, x=data.x), OF_BAD_PREDICTIONS)
     baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS)
     verdict = compare_with_baselines(
         posterior, data, baselines, held_out, num_draws=draws, level=_LEVEL, most_rows=rows

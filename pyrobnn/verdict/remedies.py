@@ -34,6 +34,11 @@ _NUMBERS = {
     "gamma": "dispersion",
 }
 """The number that may be an output of the network, by likelihood."""
+STANDARDISE = Remedy(
+    "standardise the data, `bnn.Data(x, y, standardize=True)`", "standardise the data", ("data.standardize=true",)
+)
+_FAR_FROM_UNITS = 10.0
+"""Root mean square of an input from which on its units are far from those that priors of weights are for."""
 _SOME_SKEW = 1.0
 """Skewness from which a log-normal is tried for positive targets."""
 
@@ -278,6 +283,14 @@ def without_hidden(fit: Fitted) -> Remedy | None:
     return Remedy(f"{words}, `bnn.MLP(..., [], ...)`", words, ("net.hidden=[]",))
 
 
+def standardised(fit: Fitted) -> Remedy | None:
+    """Return data in standard units, in place of inputs far from them."""
+    if not isinstance(fit.x, Tensor) or not members_of(fit.posterior)[0].x_scaler.is_identity:
+        return None
+    x = fit.x.double().flatten(1)
+    return STANDARDISE if float(x.square().mean(0).max()) > _FAR_FROM_UNITS**2 else None
+
+
 def tuned_prior(fit: Fitted) -> Remedy | None:
     """Return a prior that is measured, for a fit that has not measured it."""
     is_measured = any(member.record.evidence is not None for member in members_of(fit.posterior))
@@ -309,7 +322,7 @@ def sampled(fit: Fitted) -> Remedy | None:
     return Remedy("draw from the posterior by Markov chains, `bnn.NUTS()`", "draw by Markov chains", ("fit.type=nuts",))
 
 
-OF_BAD_PREDICTIONS: tuple[Try, ...] = (measured_noise, smaller, tuned_prior, sampled)
+OF_BAD_PREDICTIONS: tuple[Try, ...] = (standardised, measured_noise, smaller, tuned_prior, sampled)
 """What to try where a fit predicts no better than a constant, or worse than a linear model, or has memorised."""
 OF_MISSED_FUNCTION: tuple[Try, ...] = (longer, laplace, around_modes, larger, sampled)
 """What to try where a fit is too smooth for its targets."""
