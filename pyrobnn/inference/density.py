@@ -105,12 +105,12 @@ def compare_densities(
 ) -> Compared:
     """Compare likelihoods, and the ways of fitting a default one, where nobody chose them.
 
-    Fits to two thirds of the rows are scored on the last third. Up to 500 rows there are brief ones to each two thirds,
-    so that each row is scored once, and a slip in a single row decides nothing. A log-normal, a Gaussian, and for
-    outliers a Student-t of one scale are fitted by their default parts, as is a Gaussian whose noise varies along an
-    input; from 500 to 2,000 rows the Gaussian also by one start of the evidence framework. The best of these becomes
-    the default. A gain between them counts if it is above 0.02 nats a row and one standard error, and half an error
-    between a log-normal and a Gaussian; the rows of the largest gain and the largest loss do not count.
+    Fits to two thirds of the rows are scored on the last third. Up to 500 rows the evidence framework has brief ones to
+    each two thirds, so that each row is scored once, and a slip in a single row decides nothing. A log-normal, a
+    Gaussian, and for outliers a Student-t of one scale are fitted by their default parts, as is a Gaussian whose noise
+    varies along an input; from 500 to 2,000 rows the Gaussian also by one start of the evidence framework. The best of
+    these becomes the default. A gain between them counts if it is above 0.02 nats a row and one standard error, and
+    half an error between a log-normal and a Gaussian; the rows of the largest gain and the largest loss do not count.
 
     Of the other likelihoods quick point estimates are scored. If the best gains on the default's likelihood, it is
     fitted as it would be in the end, an ensemble trained for as many steps as did best. Its gain counts if it is above
@@ -169,8 +169,10 @@ def _better(
 ) -> Compared:
     are_counts = data.y.ndim == 1 and _are_repeated_counts(data.y.double())
     first, *others = _two_thirds(data, run)
-    judge = _Judge(*first, run, by_mass=are_counts, steps=steps, others=others if len(data) <= _MOST_THOROUGH else ())
-    default, fitted, gain = judge.best([*usual, *noises])
+    rivals = [*usual, *noises]
+    are_brief = len(data) <= _MOST_THOROUGH and all(isinstance(one["method"], EvidenceFramework) for one in rivals)
+    judge = _Judge(*first, run, by_mass=are_counts, steps=steps, others=others if are_brief else ())
+    default, fitted, gain = judge.best(rivals)
     if (parts := judge.clear_shape(default["likelihood"], shapes)) is not None:
         ensemble = judge.fit(parts)
         fitted = judge.fit(default) if fitted is None else fitted
