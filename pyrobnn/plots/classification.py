@@ -14,7 +14,7 @@ from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import reliability_bins
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import SQUARE, Layout, as_array, legend, one_panel, panels, plain, title
+from pyrobnn.plots._style import SQUARE, Layout, as_array, legend_below, one_panel, panels, plain, title
 from pyrobnn.plots.rare_class import class_words, draw_frequencies, draw_separation, rare_of, rare_words, usual_class
 from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
@@ -92,7 +92,7 @@ def draw_reliability(axis: Axes, prediction: Prediction, y: ArrayLike, target: s
     bottom = _leftmost(np.concatenate([accuracy, low]))
     axis.set_ylim(bottom - _FOOT * (1.06 - bottom), 1.06)
     title(axis, f"Reliability, with counts below; ECE {gap:.3f}")
-    legend(axis, loc="upper left", frameon=True, framealpha=0.85, edgecolor="none")
+    legend_below(axis)
 
 
 @refuses_others
@@ -186,7 +186,7 @@ def draw_confidence(axis: Axes, prediction: Prediction, y: ArrayLike, target: st
     )
     axis.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     title(axis, "Distribution of confidence")
-    legend(axis, loc="upper left")
+    legend_below(axis)
 
 
 def class_draws(prediction: Prediction) -> np.ndarray:
