@@ -273,11 +273,11 @@ def noise(num, scale=1.0, seed=0):
     return scale * torch.randn(num, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def verdict(own, of_linear, level=0.01, basis="held out"):
+def verdict(own, of_linear, level=0.01, basis="held out", ranking=()):
     """The verdict on the gains of a fit and of a linear model over a constant."""
     constant = noise(len(own), seed=7)
     scores = {"constant": constant, "linear": constant + of_linear}
-    return judge(constant + own, scores, level, basis)
+    return judge(constant + own, scores, level, basis, ranks=ranking.__contains__)
 
 
 def gains(mean, seed, spread=0.1, num=200):
@@ -376,6 +376,29 @@ def test_where_a_linear_model_finds_nothing_either_the_inputs_are_to_blame():
     assert verdict(gains(0.02, 1, 1.0, 20), gains(0.0, 2, 1.0, 20)).plain.startswith("nothing was found that predicts")
 
 
+@pytest.mark.parametrize(
+    ("of_linear", "ranking", "cause"),
+    [
+        (gains(0.013, 2), (), "A linear model finds something in the inputs, though this may be chance."),  # p = 0.034
+        (gains(-0.01, 2), ("linear",), "A linear model finds something in the inputs, though this may be chance."),
+        (gains(0.5, 2), (), "The inputs do tell of the target: a linear model is better than a constant."),
+        (gains(0.0, 2), ("fit",), "Either the inputs say nothing of the target, or the fit has missed what they say."),
+        (gains(0.009, 2), (), "Either the inputs say nothing of the target, or the fit has missed what they say."),
+    ],
+)
+def test_inputs_are_not_to_blame_where_a_linear_model_shows_a_sign(of_linear, ranking, cause):
+    """A gain with a p-value below 0.05, or an order of labels that is better than guessing."""
+    bad, note = (verdict(gains(0.0, 1, *of), of_linear[: of[1]], ranking=ranking) for of in ((0.1, 200), (1.0, 20)))
+    finds = cause.startswith(("A", "T"))
+    assert (bad.kind, bad.linear_finds, bad.finds_nothing) == ("warning", finds, not (finds or ranking))
+    assert f" {cause} " in bad.text
+    assert bad.plain.endswith("of a constant, though a linear model finds something in the inputs") == finds
+    assert bad.plain.startswith("nothing was found") == bad.finds_nothing
+    if ranking == ("linear",):
+        assert note.linear_finds
+        assert note.plain == "nothing shows that it predicts better than a constant, which ignores the inputs"
+
+
 def test_a_linear_model_that_is_a_little_better_is_called_so():
     found = verdict(gains(0.9, 1), gains(1.0, 2))
     assert found.kind == "note"
@@ -394,7 +417,7 @@ def test_a_linear_model_of_numbers_is_named_with_its_noise(likelihood, is_named,
     y = (torch.arange(40) % 2).double() if likelihood == "bernoulli" else torch.linspace(1.0, 2.0, 40)
     data = bnn.Data(y[:, None], y)
     posterior = bnn.fit(bnn.BNN(bnn.MLP(1, [], 1), likelihood=likelihood), data, bnn.SVI(steps=1), progress=False)
-    monkeypatch.setattr("pyrobnn.verdict.comparison.judge", lambda *_, linear: linear)
+    monkeypatch.setattr("pyrobnn.verdict.comparison.judge", lambda *_, linear, ranks: linear)
     options = {"num_draws": 10, "level": 0.01, "most_rows": 40}
     assert compare_with_baselines(posterior, data, fit_baselines(posterior.bnn, data), None, **options) == name
 

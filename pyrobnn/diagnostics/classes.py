@@ -9,31 +9,11 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics.few_rows import TOO_FEW
 from pyrobnn.diagnostics.findings import CLASSES, Finding
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.verdict.order import RARE
 
 _MOST_NAMED = 3
-_RARE = 0.2
-"""Share of the labels up to which a class is rare."""
 _NORMAL = 1.96
 """Standard deviations that hold 95 % of a normal distribution."""
-_SURE = 0.05
-"""The p-value below which an order may be better than guessing, so that a fit is not called of no use."""
-
-
-def rarest_class(y: Tensor) -> tuple[int, bool]:
-    """Return the rarest label that occurs in y (N,), and whether it is rare."""
-    labels, counts = y.unique(return_counts=True)
-    return int(labels[counts.argmin()]), float(counts.min()) <= _RARE * len(y)
-
-
-def ranks_better(prediction: Prediction, y: Tensor, label: int) -> bool:
-    """Return whether the examples of a class have larger probabilities of it than the others, by Mann and Whitney."""
-    from scipy.stats import mannwhitneyu
-
-    probs, is_one = prediction.class_probs[:, label].cpu().double(), y.cpu() == label
-    if bool(is_one.all()):
-        return False
-    p_value = mannwhitneyu(probs[is_one].numpy(), probs[~is_one].numpy(), alternative="greater").pvalue
-    return bool(p_value < _SURE)
 
 
 def _counted(hits: Tensor) -> tuple[str, str]:
@@ -70,7 +50,7 @@ def never_predicted(
         "another class is more probable each time."
     )
     plain = f"the most probable class is never {listed}, so the classes alone are of no use to find it"
-    if rarest is None or shares[rarest] > _RARE:
+    if rarest is None or shares[rarest] > RARE:
         return [Finding(CLASSES, "note", text, plain=plain)]
     limit = f"{shares[rarest]:.2g}"
     said, is_one = prediction.class_probs[:, rarest].cpu() > float(limit), y.cpu() == rarest

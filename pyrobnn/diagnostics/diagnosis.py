@@ -19,9 +19,10 @@ from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.chains import chains_of
-from pyrobnn.diagnostics.classes import never_predicted, ranks_better, rarest_class
+from pyrobnn.diagnostics.chance import of_chance
+from pyrobnn.diagnostics.classes import never_predicted
 from pyrobnn.diagnostics.continuation import continuation_finding
-from pyrobnn.diagnostics.few_rows import TOO_FEW, of_few_rows
+from pyrobnn.diagnostics.few_rows import TOO_FEW, more_rows, of_few_rows
 from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, LINEAR, NOTHING_HELD_OUT, Diagnosis, Finding
 from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.importance import importance_weights
@@ -34,7 +35,13 @@ from pyrobnn.diagnostics.predictive_checks import (
     ranking_finding,
     statistics_of,
 )
-from pyrobnn.diagnostics.simpler import linear_is_as_good, of_bad_predictions, of_missed_function, of_one_cause
+from pyrobnn.diagnostics.simpler import (
+    linear_is_as_good,
+    of_bad_predictions,
+    of_little_use,
+    of_missed_function,
+    of_one_cause,
+)
 from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
@@ -46,6 +53,7 @@ from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.comparison import compare_with_baselines, sites_at_prior
 from pyrobnn.verdict.judgement import Verdict
 from pyrobnn.verdict.left_out import memorised_targets
+from pyrobnn.verdict.order import ranks_better, rarest_class
 from pyrobnn.verdict.remedies import Fitted, open_to, smaller
 
 _ORDER = ("warning", "note", "fine")
@@ -58,13 +66,10 @@ _DRAWS_OF_STEPS = 100
 _MOST_FOR_KHAT = 10_000
 _FEWEST_EXAMPLES = FOR_CALIBRATION
 _HOLD_OUT = Remedy("hold rows out, `train, test = data.split(0.25)`")
-_OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: from these it learned too little")
 _USEFUL, _SHARE = 0.1, 0.2
 """Nats an example that a fit of use gains over a constant; of classes this share of the constant's loss if less."""
 _TIMES_MORE = 4
 """Examples for each one there is that halve a standard error."""
-_MOST_HELD_OUT = 0.5
-"""Share of the examples above which holding out more is no remedy."""
 
 
 @refuses_others
@@ -143,7 +148,8 @@ def diagnose(
         *_of_weights(case),
     ]
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name not in (BASELINE, LINEAR)))
-    return Diagnosis(of_one_cause(findings), false_alarm_rate, 0 if case.held_out is None else len(case.y))
+    told = of_chance(of_one_cause(findings), case.fit)
+    return Diagnosis(told, false_alarm_rate, 0 if case.held_out is None else len(case.y))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -233,14 +239,7 @@ def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
 def _few(text: str, total: int, of: str, least: int = TOO_FEW) -> Finding:
     """Note that few of a number of examples were held out, and how to mend it."""
     plain = f"too few {of} were held out to judge it"
-    return Finding(HELD_OUT, "note", text, remedies=(_more(total, of, least),), plain=plain)
-
-
-def _more(total: int, of: str, least: int) -> Remedy:
-    """Return what gives at least so many of a number of examples to the part held out."""
-    share = math.ceil(100 * (least + 0.5) / total) / 100
-    words = f"hold out {least} or more {of}"
-    return Remedy(words, words, (f"data.test={share:g}",)) if share <= _MOST_HELD_OUT else Remedy(f"collect more {of}")
+    return Finding(HELD_OUT, "note", text, remedies=(more_rows(total, of, least),), plain=plain)
 
 
 def _counted(number: int) -> str:
@@ -322,7 +321,7 @@ def _not_better(case: _Case, verdict: Verdict) -> Finding:
         useful = min(_USEFUL, _SHARE * float(-(shares * shares.log()).sum()))
         ranks = case.held_out is not None and ranks_better(case.prediction, case.y, rarest_class(case.y)[0])
     if verdict.most < useful and not ranks:
-        return Finding(BASELINE, "note", verdict.text, remedies=(_OTHER_INPUTS,), plain=verdict.plain)
+        return Finding(BASELINE, "note", verdict.text, remedies=of_little_use(case.fit, verdict), plain=verdict.plain)
     if case.held_out is None:
         return Finding(BASELINE, "note", verdict.text, plain=verdict.plain, is_open=True)
     text, of, num, total = verdict.text, "examples", len(case.y), len(case.every_y) + len(case.train)
@@ -336,7 +335,7 @@ def _not_better(case: _Case, verdict: Verdict) -> Finding:
         text += f" {num} {of} are too few to tell the fit from a constant{though}."
     is_all = len(case.y) == len(case.every_y)
     plain = f"{num} {of} {'held out' if is_all else 'looked at'} are too few to tell it from a constant{though}"
-    tries = (_more(total, of, _TIMES_MORE * num),) if is_all else ()
+    tries = (more_rows(total, of, _TIMES_MORE * num),) if is_all else ()
     return Finding(BASELINE, "note", text, remedies=tries, plain=plain, is_open=True)
 
 

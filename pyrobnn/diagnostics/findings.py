@@ -77,6 +77,11 @@ class Finding:
     is_open: bool = False
 
     @property
+    def is_weak(self) -> bool:
+        """Whether its p-value is one that tests of many fits have now and then; None is not."""
+        return self.p_value is not None and self.p_value > _CLEAR
+
+    @property
     def in_plain_words(self) -> str:
         """The finding as a clause without numbers."""
         return self.plain or PLAIN.get(self.name, f"its check of {self.name} failed")
@@ -162,7 +167,7 @@ class Diagnosis:
         if warnings:
             warn = "1 of {} checks warns" if len(warnings) == 1 else f"{len(warnings)} of {{}} checks warn"
             reason, said = self.headlines[0].in_plain_words, warn.format(total)
-            if all(finding.p_value is not None and finding.p_value > _CLEAR for finding in warnings):
+            if all(finding.is_weak for finding in warnings):
                 chance = ", though this may be chance" if len(warnings) == 1 else ""
                 begin = "It is of little use yet" if reason.startswith(NOTHING_FOUND) else "Use it with care"
                 return f"{begin}: {reason}{chance} ({said})."

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.random import derive
-from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.directions import Directions, ranks
 from pyrobnn.diagnostics.findings import WEAK, Finding
 from pyrobnn.diagnostics.inputs import input_finding, with_cause
@@ -41,6 +40,7 @@ from pyrobnn.verdict.remedies import (
     open_to,
     other_guide,
     other_noise,
+    other_rows,
     spread_counts,
     tuned_prior,
     varying_noise,
@@ -50,13 +50,6 @@ _INSIDE = 0.95
 _NEGLIGIBLE = 1e-4
 _FEWEST_SIMULATIONS = 200
 _ORDERS = 200
-
-
-_SHIFT_OF_DATA = Remedy(
-    "hold out other examples, `data.split(0.25, seed=1)`, to see whether this was chance",
-    "hold out other examples, to see whether this was chance",
-    ("data.split=1",),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +80,7 @@ _NARROW = "its predictions are too narrow: targets lie outside of its intervals 
 _WIDE = "its predictions are wider than they need be"
 
 
-def _shift(_: Fitted) -> Remedy:
-    return _SHIFT_OF_DATA
-
-
-_BIASED = (_shift, ensemble)
+_BIASED = (other_rows, ensemble)
 _OF_NARROW = (measured_noise, spread_counts, varying_noise, other_noise, ensemble)
 _OF_WIDE = (measured_noise, longer, narrower, other_noise, heavier_tails)
 _RELATED = "the rank correlation of their size, in units of the predicted spread, with the median is {value}, {due}"
@@ -162,7 +151,7 @@ _WORDS = {
         "{:.2f}",
         "some targets are far less likely than it expects, such as outliers",
         "its predictions are vaguer than they need be",
-        (other_noise, spread_counts, heavier_tails, _shift),
+        (other_noise, spread_counts, heavier_tails, other_rows),
         _OF_WIDE,
     ),
 }
@@ -206,9 +195,11 @@ def predictive_findings(
     findings = [_finding(each, p_value, _LEVELS.get(each.name, level), fit) for each, p_value in p_values]
     if away is not None and fit is not None and fit.likelihood == "student_t":
         findings = of_outliers(findings, away[0])
+    varies = 1.0
     if away is not None and directions is not None and directions.names:
-        findings.append(input_finding(directions, torch.stack(away), fit))
-    return with_cause(findings, fit)
+        of_inputs, varies = input_finding(directions, torch.stack(away), fit)
+        findings.append(of_inputs)
+    return with_cause(findings, fit, varies)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

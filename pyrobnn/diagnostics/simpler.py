@@ -11,18 +11,36 @@ from pyrobnn.verdict.remedies import (
     Fitted,
     measured_noise,
     open_to,
+    other_start,
     without_hidden,
 )
 
 _MOST_ROWS = 500
 _NOTHING_FOUND = Remedy("look for other inputs: neither this network nor a linear model finds anything in these")
+_OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: from these it learned too little")
 
 
 def of_bad_predictions(fit: Fitted, verdict: Verdict | None) -> tuple[Remedy, ...]:
-    """Return what to try where predictions are bad: other inputs, if a fit without a fault finds nothing in these."""
+    """Return what to try where predictions are bad.
+
+    Of a fit without a fault this is first a linear model or another start, if a linear model finds something, and
+    other inputs, if neither does.
+    """
     tries = open_to(fit, OF_BAD_PREDICTIONS)
     is_sound = not fit.lengths and measured_noise(fit) is None
-    return (_NOTHING_FOUND, *tries) if verdict is not None and verdict.finds_nothing and is_sound else tries
+    if verdict is None or not is_sound:
+        return tries
+    return (*((_NOTHING_FOUND,) if verdict.finds_nothing else _of_linear(fit, verdict)), *tries)
+
+
+def of_little_use(fit: Fitted, verdict: Verdict) -> tuple[Remedy, ...]:
+    """Return what to try where nothing shows a gain over a constant."""
+    return (*_of_linear(fit, verdict), _OTHER_INPUTS)
+
+
+def _of_linear(fit: Fitted, verdict: Verdict) -> tuple[Remedy, ...]:
+    """Return a linear model and another start where a linear model finds something that the fit does not."""
+    return open_to(fit, (without_hidden, other_start)) if verdict.linear_finds else ()
 
 
 def of_missed_function(fit: Fitted, train: Data, num_draws: int) -> list[Finding]:

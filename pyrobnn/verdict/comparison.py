@@ -29,6 +29,7 @@ from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.judgement import NO_BETTER, Basis, Verdict, judge
 from pyrobnn.verdict.left_out import learned_nothing, left_out_scores, memorised_targets
 from pyrobnn.verdict.missed import missed
+from pyrobnn.verdict.order import ranks_better, rarest_class
 from pyrobnn.verdict.remedies import (
     OF_BAD_PREDICTIONS,
     OF_MISSED_FUNCTION,
@@ -236,18 +237,30 @@ def compare_with_baselines(
         rivals = {
             name: base.cross_validated.log_prob(train.y[base.rows])[: len(rows)] for name, base in baselines.items()
         }
+        predictions = {name: base.cross_validated for name, base in baselines.items()}
+        y = train.y[baselines["constant"].rows]
         if part.weights is not None:  # a difference counts as often as its example
             share = (part.weights / part.weights.mean()).double().cpu()
             scores, rivals = share * scores, {name: share * rival for name, rival in rivals.items()}
     else:
         order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))
         part, basis = held_out[order[:most_rows]], "held out"
-        scores = posterior.predict(part.x, num_draws=num_draws).log_prob(part.y).double().cpu()
-        rivals = {name: baseline.predict(part.x).log_prob(part.y) for name, baseline in baselines.items()}
+        predictions, y = {name: baseline.predict(part.x) for name, baseline in baselines.items()}, part.y
+        rivals = {name: prediction.log_prob(y) for name, prediction in predictions.items()}
+        predictions["fit"] = posterior.predict(part.x, num_draws=num_draws)
+        scores = predictions["fit"].log_prob(y).double().cpu()
     if len(part) < 2:
         return None
+
+    def ranks(name: str) -> bool:
+        prediction = predictions.get(name)
+        if prediction is None or not prediction.is_classification or y.ndim > 1:
+            return False
+        return ranks_better(prediction, y, rarest_class(y)[0])
+
     has_labels = as_likelihood(posterior.bnn.settings["likelihood"]).has_labels
-    return judge(scores, rivals, level, basis, linear=_LINEAR_OF_LABELS if has_labels else _LINEAR_OF_NUMBERS)
+    linear = _LINEAR_OF_LABELS if has_labels else _LINEAR_OF_NUMBERS
+    return judge(scores, rivals, level, basis, linear=linear, ranks=ranks)
 
 
 def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:

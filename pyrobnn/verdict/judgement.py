@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -35,7 +35,8 @@ class Verdict:
         is_better: whether the fit scores more than a constant, also on training examples.
         prefers_linear: whether a linear model is as good or better, on the mean where the fit is not shown to be better
             than the constant.
-        finds_nothing: whether neither the fit nor a linear model is better than the constant, for a warning.
+        finds_nothing: whether neither the fit nor a linear model shows a sign of a gain, for a warning.
+        linear_finds: whether a linear model shows a sign where the fit is not shown to be better than the constant.
         numbers: the last sentence of the text.
         most: the gain over the constant, in nats an example, that may be true: two standard errors above the mean.
     """
@@ -47,6 +48,7 @@ class Verdict:
     plain: str = ""
     prefers_linear: bool = False
     finds_nothing: bool = False
+    linear_finds: bool = False
     numbers: str = ""
     most: float = math.inf
 
@@ -103,8 +105,18 @@ NOTHING_FOUND = "nothing was found that predicts better than a constant"
 NO_BETTER = "The fit predicts no better than a constant, which ignores the inputs."
 
 
+def _no_ranks(_: str) -> bool:
+    return False
+
+
 def judge(
-    scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis, *, linear: str = "a linear model"
+    scores: Tensor,
+    baselines: Mapping[str, Tensor],
+    level: float,
+    basis: Basis,
+    *,
+    linear: str = "a linear model",
+    ranks: Callable[[str], bool] = _no_ranks,
 ) -> Verdict:
     """Compare the log scores of a fit and of the baselines, example by example.
 
@@ -120,12 +132,14 @@ def judge(
         level: the p-value below which a difference counts.
         basis: the examples.
         linear: what the linear model is called in clauses without numbers.
+        ranks: whether "fit" or "linear" ranks labels better than guessing, which is asked where a log score shows
+            no gain over the constant.
     """
     if lost := int((~scores.isfinite()).sum()):
         text = f"The fit takes {lost} of {_examples(len(scores), basis)} for impossible: its score is not finite."
         return Verdict("warning", text, plain="it takes targets for impossible that are there")
     finite = {name: _floored(rival, scores) for name, rival in baselines.items()}
-    scored = _Scored(scores, finite["constant"], finite.get("linear"), level, basis, linear)
+    scored = _Scored(scores, finite["constant"], finite.get("linear"), level, basis, linear, ranks)
     return _no_better_than_constant(scored) or _no_better_than_linear(scored) or _otherwise(scored)
 
 
@@ -139,6 +153,7 @@ class _Scored:
     level: float
     basis: Basis
     name: str
+    ranks: Callable[[str], bool]
 
     @functools.cached_property
     def gain(self) -> _Gain:
@@ -172,6 +187,11 @@ class _Scored:
         return self.gain.above(0.0) < self.shown
 
     @property
+    def linear_finds(self) -> bool:
+        """Whether the linear model shows a sign that it is better than the constant, by log score or order."""
+        return self.of_linear is not None and (self.of_linear.above(0.0) < self.shown or self.ranks("linear"))
+
+    @property
     def numbers(self) -> str:
         """A sentence with the gains."""
         over = self.over_linear
@@ -187,16 +207,18 @@ def _no_better_than_constant(scored: _Scored) -> Verdict | None:
     p_value = min(negligible, worse)
     if not p_value < scored.level:
         return None
-    is_nothing = scored.of_linear is None or scored.of_linear.above(0.0) >= scored.level
-    cause = (
-        "Either the inputs say nothing of the target, or the fit has missed what they say."
-        if is_nothing
-        else "The inputs do tell of the target: a linear model is better than a constant."
-    )
-    nothing = is_nothing and scored.of_linear is not None
-    plain = "its predictions, uncertainty included, are no better than those of a constant"
-    plain = f"{NOTHING_FOUND}, uncertainty included" if nothing else plain
-    return Verdict("warning", f"{NO_BETTER} {cause} {scored.numbers}", p_value, plain=plain, finds_nothing=nothing)
+    plain, finds = "its predictions, uncertainty included, are no better than those of a constant", scored.linear_finds
+    nothing = not finds and scored.of_linear is not None and not scored.ranks("fit")
+    cause = "Either the inputs say nothing of the target, or the fit has missed what they say."
+    if finds:
+        is_clear = scored.of_linear is not None and scored.of_linear.above(0.0) < scored.level
+        cause = "The inputs do tell of the target: a linear model is better than a constant."
+        cause = cause if is_clear else "A linear model finds something in the inputs, though this may be chance."
+        plain = f"{plain}, though {scored.name} finds something in the inputs"
+    elif nothing:
+        plain = f"{NOTHING_FOUND}, uncertainty included"
+    text = f"{NO_BETTER} {cause} {scored.numbers}"
+    return Verdict("warning", text, p_value, plain=plain, finds_nothing=nothing, linear_finds=finds)
 
 
 def _no_better_than_linear(scored: _Scored) -> Verdict | None:
@@ -231,6 +253,7 @@ def _otherwise(scored: _Scored) -> Verdict:
         than_linear = "" if scored.linear is None else " and a linear model"
         text = f"The fit predicts better than a constant{than_linear}. {scored.numbers}"
         return Verdict("fine", text, is_better=True)
+    finds = not scored.is_better and scored.linear_finds
     if scored.is_better:
         text = "How the fit compares with a constant and a linear model on new examples is open."
         plain = "how well it predicts new examples is open"
@@ -240,10 +263,11 @@ def _otherwise(scored: _Scored) -> Verdict:
         plain = "its lead over a constant, uncertainty included, may be chance"
     else:
         text = "Nothing shows that the fit predicts better than a constant."
-        is_linear_better = scored.of_linear is not None and scored.of_linear.above(0.0) < scored.shown
-        said = "nothing shows that it predicts better than a constant" if is_linear_better else NOTHING_FOUND
+        said = "nothing shows that it predicts better than a constant" if finds else NOTHING_FOUND
         plain = f"{said}, which ignores the inputs"
     most, of, over = scored.gain.mean + 2 * scored.gain.stderr, scored.of_linear, scored.over_linear
     prefers = not scored.is_better and of is not None and over is not None and of.mean > 0 and over.mean < _LEAD
     text = f"{text} {scored.numbers}"
-    return Verdict("note", text, None, scored.is_better, plain, prefers, numbers=scored.numbers, most=most)
+    return Verdict(
+        "note", text, None, scored.is_better, plain, prefers, linear_finds=finds, numbers=scored.numbers, most=most
+    )

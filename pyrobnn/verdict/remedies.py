@@ -291,6 +291,24 @@ def standardised(fit: Fitted) -> Remedy | None:
     return STANDARDISE if float(x.square().mean(0).max()) > _FAR_FROM_UNITS**2 else None
 
 
+def other_start(fit: Fitted) -> Remedy | None:
+    """Return another seed, from which a network with hidden layers may end elsewhere."""
+    if fit.is_linear:
+        return None
+    seed = fit.posterior.seed + 1
+    return Remedy(f"try another start, `seed={seed}`", "try another start", (f"fit.seed={seed}",))
+
+
+def other_rows(_: Fitted) -> Remedy:
+    """Return other rows held out, to see whether an alarm was chance."""
+    words = "to see whether this was chance"
+    return Remedy(
+        f"hold out other examples, `data.split(0.25, seed=1)`, {words}",
+        f"hold out other examples, {words}",
+        ("data.split=1",),
+    )
+
+
 def tuned_prior(fit: Fitted) -> Remedy | None:
     """Return a prior that is measured, for a fit that has not measured it."""
     is_measured = any(member.record.evidence is not None for member in members_of(fit.posterior))

@@ -1,0 +1,25 @@
+"""What to try first where an alarm may be chance."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from pyrobnn.diagnostics.findings import BASELINE, Finding
+from pyrobnn.verdict.remedies import Fitted, other_rows, varying_noise
+
+_OF_TRAINING = ("elbo", BASELINE)
+"""Names of the findings with a p-value that are not about the spread of targets held out."""
+
+
+def of_chance(findings: Sequence[Finding], fit: Fitted) -> tuple[Finding, ...]:
+    """Return findings with other rows held out as the first remedy of an only warning that may be chance.
+
+    Noise that varies is a remedy of a warning where errors are seen to vary, which is a second sign.
+    """
+    warnings = [finding for finding in findings if finding.kind == "warning"]
+    if len(warnings) != 1 or not warnings[0].is_weak or warnings[0].name in _OF_TRAINING:
+        return tuple(findings)
+    (alarm,) = warnings
+    if varying_noise(fit) in alarm.remedies:
+        return tuple(findings)
+    first = dataclasses.replace(alarm, remedies=tuple(dict.fromkeys((other_rows(fit), *alarm.remedies))))
+    return tuple(first if finding is alarm else finding for finding in findings)
