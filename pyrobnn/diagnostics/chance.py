@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from pyrobnn.diagnostics.findings import BASELINE, Finding
-from pyrobnn.verdict.remedies import Fitted, other_rows, varying_noise
+from pyrobnn.verdict.remedies import OTHER_ROWS, Fitted, varying_noise
 
 _OF_TRAINING = ("elbo", BASELINE)
 """Names of the findings with a p-value that are not about the spread of targets held out."""
@@ -21,5 +21,15 @@ def of_chance(findings: Sequence[Finding], fit: Fitted) -> tuple[Finding, ...]:
     (alarm,) = warnings
     if varying_noise(fit) in alarm.remedies:
         return tuple(findings)
-    first = dataclasses.replace(alarm, remedies=tuple(dict.fromkeys((other_rows(fit), *alarm.remedies))))
+    first = dataclasses.replace(alarm, remedies=tuple(dict.fromkeys((OTHER_ROWS, *alarm.remedies))))
     return tuple(first if finding is alarm else finding for finding in findings)
+
+
+def of_split(findings: Sequence[Finding], split: int) -> tuple[Finding, ...]:
+    """Leave out the remedy of other rows held out where a run has them already, in a split other than the first."""
+    if split == 0:
+        return tuple(findings)
+    return tuple(
+        dataclasses.replace(finding, remedies=tuple(one for one in finding.remedies if one != OTHER_ROWS))
+        for finding in findings
+    )

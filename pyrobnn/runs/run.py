@@ -236,6 +236,7 @@ def _judge(
     prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any], *, progress: bool
 ) -> RunResult:
     """Add the files that are made from the fit to the run folder."""
+    from pyrobnn.diagnostics.chance import of_split
     from pyrobnn.diagnostics.diagnosis import diagnose
     from pyrobnn.diagnostics.failure import failure_finding
 
@@ -250,10 +251,11 @@ def _judge(
             diagnosis = diagnose(posterior, train, test, num_draws=num_draws, class_names=names)
             failure = failure_finding(posterior, train, num_draws=num_draws)
         if failure is not None:  # whether the ELBO is flat says nothing then
-            others = (finding for finding in diagnosis.findings if finding.name != "elbo")
-            diagnosis = dataclasses.replace(diagnosis, findings=(failure, *others))
+            found = (finding for finding in diagnosis.findings if finding.name != "elbo")
+            diagnosis = dataclasses.replace(diagnosis, findings=(failure, *found))
         asked = _asked(prepared)
-        diagnosis = dataclasses.replace(diagnosis, findings=(*asked, *diagnosis.findings))
+        others = of_split(diagnosis.findings, prepared.spec.data.split)
+        diagnosis = dataclasses.replace(diagnosis, findings=(*asked, *others))
         write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
         final, num_learned = posterior, len(train)
         if failure is None and (whole := with_all_rows(prepared)) is not None:

@@ -39,6 +39,11 @@ STANDARDISE = Remedy(
 )
 _FAR_FROM_UNITS = 10.0
 """Root mean square of an input from which on its units are far from those that priors of weights are for."""
+OTHER_ROWS = Remedy(
+    "hold out other examples, `data.split(0.25, seed=1)`, to see whether this was chance",
+    "hold out other examples, to see whether this was chance",
+    ("data.split=1",),
+)
 _SOME_SKEW = 1.0
 """Skewness from which a log-normal is tried for positive targets."""
 
@@ -301,12 +306,7 @@ def other_start(fit: Fitted) -> Remedy | None:
 
 def other_rows(_: Fitted) -> Remedy:
     """Return other rows held out, to see whether an alarm was chance."""
-    words = "to see whether this was chance"
-    return Remedy(
-        f"hold out other examples, `data.split(0.25, seed=1)`, {words}",
-        f"hold out other examples, {words}",
-        ("data.split=1",),
-    )
+    return OTHER_ROWS
 
 
 def tuned_prior(fit: Fitted) -> Remedy | None:
