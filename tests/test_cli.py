@@ -376,6 +376,20 @@ def test_a_table_with_gaps_a_saved_index_and_names_is_fitted_as_it_is_in_one_lin
     assert "Column 'a' has 1 missing value, in row 10" in refused.stderr
 
 
+def test_rows_without_a_target_are_left_out_of_a_table_and_a_column_of_theirs_alone(here):
+    table = pd.DataFrame({"a": np.arange(40) / 9, "late": [None] * 37 + [1.0, 2.0, 3.0], "y": np.arange(40) % 7 + 0.5})
+    table.assign(y=table["y"].where(table.index < 37)).to_csv("t.csv", index=False)
+    done = invoke("fit", "t.csv", "y", *QUICK)
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert "column 'late': no value in any row: left out" in lines
+    assert "3 rows (rows 38, 39, 40) have no target: left out" in lines
+    table.assign(y=table["y"].where(table.index < 9)).to_csv("t.csv", index=False)
+    refused = invoke("fit", "t.csv", "y", "--overwrite")
+    assert refused.exit_code == 2
+    assert "t.csv has 9 rows with a target, and a fit needs at least 10" in refused.stderr
+
+
 def test_amounts_in_an_unknown_form_are_not_left_out_as_names(here):
     pd.DataFrame({"a": [f"{i}kg" for i in range(40)], "y": np.arange(40) / 7}).to_csv("t.csv", index=False)
     refused = invoke("fit", "t.csv", "y")

@@ -349,3 +349,47 @@ def test_the_encoder_learns_from_the_training_part_alone(copied):
 )
 def test_inputs_are_named_in_words(made, column, said):
     assert input_name(made, column) == said
+
+
+# Rows without a target
+
+
+@pytest.mark.parametrize("kind", ["numbers", "texts", "flags", "money"])
+def test_rows_without_a_target_are_left_out_where_gaps_may_be(tmp_path, kind):
+    """All else is as of the file without them, and messages keep the rows of the file."""
+    known = {
+        "numbers": MIXED["y"],
+        "texts": pd.Series(["yes", "no"] * (ROWS // 2)),
+        "flags": pd.Series([1, 0] * (ROWS // 2)),
+        "money": MIXED["y"].map(lambda value: f"€{value:.2f}"),
+    }[kind]
+    gone = MIXED.index.isin([3, 14, 25])
+    far = pd.Series(np.arange(ROWS) % 7 / 3).where(MIXED.index != 30, 1e9)
+    frame = MIXED.assign(far=far, number=np.arange(1, ROWS + 1), y=known.astype(object).where(~gone))
+    found = load_table(write(tmp_path / "t.csv", frame), "y", id="id", missing="impute")
+    fewer = load_table(write(tmp_path / "f.csv", frame[~gone].assign(y=known[~gone])), "y", id="id", missing="impute")
+    assert "3 rows (rows 4, 15, 26) have no target: left out" in found.notes
+    assert (found.task, found.class_names, len(found.data)) == (fewer.task, fewer.class_names, ROWS - 3)
+    np.testing.assert_array_equal(found.data.x, fewer.data.x)
+    np.testing.assert_array_equal(found.data.y, fewer.data.y)
+    for given, expected in zip(found.split(0), fewer.split(0), strict=True):
+        np.testing.assert_array_equal(given.x, expected.x)
+    said, asked = "\n".join(found.doubts), [one.text for one in found.questions]
+    assert "Column 'far': row 31 is 1e+09" in said
+    assert "Column 'number' numbers the rows, 1 to 40" in said, asked
+
+
+def test_messages_on_targets_name_the_rows_of_the_file_where_some_have_none(tmp_path):
+    frame = MIXED.assign(y=MIXED["y"].where(MIXED.index != 3))
+    path = write(tmp_path / "t.csv", frame.assign(y=frame["y"].where(MIXED.index != 9, np.inf)))
+    with pytest.raises(InputError, match=r"'y' must be finite, and is not in row 10: drop"):
+        load_table(path, "y", id="id", missing="impute")
+    path = write(tmp_path / "w.csv", frame.assign(y=frame["y"].astype(object).where(MIXED.index != 9, "soon")))
+    with pytest.raises(InputError, match=r"in row 10, such as 'soon' \(1 more is empty\)"):
+        load_table(path, "y", id="id", missing="impute")
+    with pytest.raises(InputError, match="Target column 'y' has no value in any row: choose another target"):
+        load_table(write(tmp_path / "n.csv", frame.assign(y=np.nan)), "y", id="id", missing="impute")
+    one = load_table(write(tmp_path / "o.csv", frame), "y", id="id", missing="impute")
+    assert one.notes[0] == "1 row (row 4) has no target: left out"
+    with pytest.raises(InputError, match="Target column 'y' has 1 missing value, in row 4: drop those rows"):
+        load_table(tmp_path / "o.csv", "y", id="id")

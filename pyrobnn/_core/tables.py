@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.table_cells import (
     DATES,
@@ -85,13 +86,15 @@ class Table:
     """A checked table: the columns to predict from, and the column to predict.
 
     Attributes:
-        inputs: the columns to predict from.
-        target: the column to predict.
+        inputs: the columns to predict from, of all rows of the file.
+        target: the column to predict, of the rows that have one.
+        rows: the positions of these, counted from 0.
         compared: the columns that tell whether rows are copies: all but the target and names of rows.
     """
 
     inputs: Inputs
     target: Target
+    rows: np.ndarray
     compared: tuple[str, ...]
 
 
@@ -114,7 +117,7 @@ def read_table(
         task: "regression" or "classification", or None to infer it from the target.
         id_column: a column that names the rows and is not an input, or None.
         drop: other columns that are not inputs.
-        missing: "raise" or "impute": whether inputs may be missing.
+        missing: "raise" or "impute": whether inputs may be missing, and rows without a target are left out.
 
     Raises:
         InputError: no such file or column, not a table, or values that cannot be used: all of them in one message.
@@ -129,13 +132,14 @@ def read_table(
     if not features:
         raise InputError(f"{path} has no feature columns, only the target {target!r}: add at least one column.")
     faults: list[str] = []
-    notes = list(sheet.notes)
-    target_column = _collected(faults, lambda: _target(sheet, target, task, notes))
+    notes, is_known = list(sheet.notes), sheet.frame[target].notna()
+    notes += [_without_target(~is_known)] if missing == "impute" and not is_known.all() else []
+    target_column = _collected(faults, lambda: _target(sheet, target, task, missing, notes))
     inputs = _inputs(sheet, dict.fromkeys(features), missing, faults, notes)
     _refuse(faults, path)
     assert target_column is not None  # a target without a fault
     compared = [name for name in sheet.frame.columns if name != target and not names_rows(sheet, name)]
-    return Table(inputs, target_column, tuple(compared))
+    return Table(inputs, target_column, np.flatnonzero(is_known), tuple(compared))
 
 
 def read_inputs(path: Path, how: Mapping[str, How], *, missing: str = "raise") -> Inputs:
@@ -244,15 +248,24 @@ LEAST_AMOUNT = 100
 """Median from which whole numbers that are not negative are amounts, such as prices, and not counts or classes."""
 
 
-def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Target:
+def _without_target(is_gap: "pd.Series") -> str:
+    verb = "has" if is_gap.sum() == 1 else "have"
+    return f"{counted(int(is_gap.sum()), 'row')} ({rows_of(is_gap)}) {verb} no target: left out"
+
+
+def _target(sheet: Sheet, name: str, task: str | None, missing: str, notes: list[str]) -> Target:
     from pandas.api import types
 
     label = f"Target column {name!r}"
-    refuse_missing(sheet.frame[name], label, "drop those rows")
+    if missing == "raise":
+        refuse_missing(sheet.frame[name], label, "drop those rows")
+    if sheet.frame[name].isna().all():
+        raise InputError(f"{label} has no value in any row: choose another target.")
     column, how, line = read_cells(sheet, name, label, None, advice="drop those rows")
     notes += [line] if line else []
     if how["kind"] == DATES:
         raise InputError(f"{label} holds dates: turn them into numbers, such as days since some date, or into classes.")
+    column = _known(column) if column.hasnans else column
     numeric = types.is_numeric_dtype(column.dtype)
     _check_kind(column, label, is_numeric=numeric)
     is_whole = numeric and bool((column % 1 == 0).all()) if not types.is_bool_dtype(column.dtype) else False
@@ -271,6 +284,18 @@ def _target(sheet: Sheet, name: str, task: str | None, notes: list[str]) -> Targ
     return _classes(column, label, is_told=task is not None, is_whole=is_whole)
 
 
+def _known(column: "pd.Series") -> "pd.Series":
+    """Return the values that are there, in the type that they would have without gaps: whole numbers as integers."""
+    known = column.dropna().infer_objects()
+    is_whole = known.dtype == np.float64 and bool((known % 1 == 0).all())
+    return known.astype(np.int64) if is_whole else known
+
+
+def _rows(chosen: "pd.Series") -> str:
+    """Return which rows of the file a mask has, some of whose rows may have been left out."""
+    return rows_of(chosen.reindex(range(int(chosen.index[-1]) + 1), fill_value=False))
+
+
 def _check_kind(column: "pd.Series", label: str, *, is_numeric: bool) -> None:
     strange = [] if is_numeric else [value for value in column if not isinstance(value, (str, bool, float, int))]
     if strange:
@@ -283,14 +308,14 @@ def _numbers(column: "pd.Series", label: str, *, is_whole: bool, may_count: bool
 
     if not pd.api.types.is_numeric_dtype(column.dtype):
         strange = pd.to_numeric(column, errors="coerce").isna()
-        where = f", with text such as {column[strange].iloc[0]!r} in {rows_of(strange)}" if strange.any() else ""
+        where = f", with text such as {column[strange].iloc[0]!r} in {_rows(strange)}" if strange.any() else ""
         raise InputError(
             f"{label} must be numeric for a regression, got {column.dtype}{where}: mend it, or ask for a "
             "classification (task='classification', a likelihood of classes)."
         )
     values = column.to_numpy(dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise InputError(f"{label} must be finite, and is not in {rows_of(~np.isfinite(values))}: drop those rows.")
+    if (infinite := np.isinf(column.astype(np.float64))).any():
+        raise InputError(f"{label} must be finite, and is not in {_rows(infinite)}: drop those rows.")
     if len(values) > 1 and (values == values[0]).all():
         raise InputError(f"{label} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
     kind = "whole numbers" if is_whole else "real numbers"

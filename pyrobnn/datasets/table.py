@@ -63,8 +63,8 @@ def load_table(
         id: a column that names the rows and is not a feature.
         drop: other columns that are not features.
         categories: how text becomes numbers, "onehot" (a column of 0 and 1 for each category) or "ordinal".
-        missing: "raise" refuses missing features, "impute" leaves rows without a value out of the training part and
-            predicts them as a mixture over values of similar rows. Where they are more than a third, or tell of the
+        missing: "raise" refuses missing values, "impute" leaves rows without a target out, and those without another
+            value out of the training part: it predicts them as a mixture over values of similar rows. Where they are more than a third, or tell of the
             target, means fill the gaps, a column of 0 and 1 marks them, and missing text is a category.
         split: the split whose training part gives means and categories. Copies of a row stay in one part: rows that
             differ in no column of the file but the target and names of rows, whichever columns are features.
@@ -87,24 +87,26 @@ def load_table(
     """
     path = Path(path)
     table = read_table(path, target, task=task, id_column=id, drop=drop, missing=missing)
+    inputs = table.inputs.columns.iloc[table.rows]
     groups, y = _copies(table), torch.tensor(table.target.values)
     test = test_share(y) if test is None else test
     train, held_out = split_rows(groups, y, test, seed=split)
     train = torch.arange(len(y)) if all_rows else train
     encoder, donors, kept = _learned(table, train, categories, missing)
-    x = _encoder(encoder).matrix(expanded(table.inputs.columns, encoder["read"]))
+    x = _encoder(encoder).matrix(expanded(inputs, encoder["read"]))
     names = _encoder(encoder).get_feature_names_out().tolist()
     fitted = train[kept]
     kinds = {name: how["kind"] for name, how in table.inputs.how.items()}
-    numbers = {name: table.inputs.columns[name].to_numpy() for name, kind in kinds.items() if kind == NUMBERS}
+    numbers = {name: inputs[name].to_numpy() for name, kind in kinds.items() if kind == NUMBERS}
+    every = {name: table.inputs.columns[name].to_numpy() for name in numbers}
     numbers |= {target: table.target.values} if table.target.task == "regression" else {}
-    slips = [slip_in(name, values) for name, values in numbers.items()]
-    named = [names_of_rows(name, numbers[name]) for name in kinds if name in numbers and len(kinds) > 1]
+    slips = [slip_in(name, _in_file(values, table.rows)) for name, values in numbers.items()]
+    named = [names_of_rows(name, values) for name, values in every.items() if len(kinds) > 1]
     given = given_away(torch.from_numpy(x[fitted.numpy()]), y[fitted], columns_of(encoder))
     questions = tuple(one for one in (*slips, *given, *named) if one is not None)
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target, donors=donors)
     lines = (f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how)
-    columns = table.inputs.columns.iloc[train.numpy()]
+    columns = inputs.iloc[train.numpy()]
     return Dataset(
         path.name.removesuffix(ending(path)),
         table.target.task,
@@ -122,7 +124,7 @@ def load_table(
             *_constants(columns),
             *_equal(columns),
             *_gaps(columns, len(train) - len(fitted)),
-            *_beyond(table.inputs.columns.iloc[held_out.numpy()], encoder),
+            *_beyond(inputs.iloc[held_out.numpy()], encoder),
         ),
         groups,
         test,
@@ -279,11 +281,18 @@ def _beyond(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
     return [f"held-out rows, column {line}: predictions for them go beyond the data" for line in lines]
 
 
+def _in_file(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return values at their rows of the file, and NaN where rows were left out."""
+    placed = np.full(rows[-1] + 1, np.nan)
+    placed[rows] = values
+    return placed
+
+
 def _copies(table: Table) -> Tensor:
-    """Return the group of each row of the file, (N,), which its copies share, from the cells as they were read."""
+    """Return the group of each row with a target, (N,), which its copies share, from the cells as they were read."""
     import pandas as pd
 
-    marks = pd.util.hash_pandas_object(table.inputs.frame[list(table.compared)], index=False)
+    marks = pd.util.hash_pandas_object(table.inputs.frame[list(table.compared)].iloc[table.rows], index=False)
     return same_marks(torch.from_numpy(marks.to_numpy(copy=True).view(np.int64)))
 
 
@@ -293,7 +302,7 @@ def _learned(
     """Return the encoder that these rows teach, donors for rows that lack values, and which of the rows to fit."""
     from pyrobnn.data.gaps import Rows, learn
 
-    train = table.inputs.columns.iloc[rows.numpy()]
+    train = table.inputs.columns.iloc[table.rows[rows.numpy()]]
     read = learned_reading(train, table.inputs.how)
     columns = expanded(train, read)
     for name, how in read.items():

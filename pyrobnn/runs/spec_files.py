@@ -1,5 +1,6 @@
 """Spec files as tables, read and looked through without torch, so that a mistake is named at once."""
 
+import dataclasses
 import json
 import shlex
 import tomllib
@@ -234,6 +235,8 @@ def check_values(
 
 def _left_out(sheet: Sheet, known: DataSpec) -> tuple[list[str], list[str]]:
     """Return changes that leave out columns that teach nothing, and a line on each; the first texts name the rows."""
+    if known.missing == "impute":  # rows without a target are left out
+        sheet = dataclasses.replace(sheet, frame=sheet.frame.dropna(subset=[known.target]))
     others = [name for name in map(str, sheet.frame) if name not in (known.target, known.id, *known.drop)]
     why = {name: reason for name in others if (reason := teaches_nothing(sheet, name))}
     texts = (name for name in why if not (name.startswith(NAMELESS) or sheet.frame[name].isna().all()))
@@ -253,7 +256,7 @@ def check_rows(num: int, path: str) -> None:
     """
     if num < _FEWEST_ROWS:
         raise InputError(
-            f"{path} has {counted(num, 'row')}, and a fit needs at least {_FEWEST_ROWS}, some to train on and some to "
+            f"{path} has {counted(num, 'row')} with a target, and a fit needs at least {_FEWEST_ROWS}, some to train on and some to "
             "be scored on: collect more."
         )
 
