@@ -17,7 +17,7 @@ from pyrobnn.cli import app
 from pyrobnn.data.splits import split_rows
 from pyrobnn.datasets import load_features, load_table
 from pyrobnn.datasets.base import test_share as share_of
-from pyrobnn.datasets.table import _range as range_of
+from pyrobnn.datasets.outside import range_of
 from pyrobnn.datasets.table import load_rows
 from pyrobnn.runs.predictions import _far_line
 from pyrobnn.runs.spec import RunSpec
@@ -537,6 +537,31 @@ def test_how_often_values_of_an_exponential_tail_are_marked():
     error = shares.std() / 100
     assert abs(shares.mean() - 2 / (6 * 25)) < 4 * error
     assert error < 3e-4
+
+
+def test_many_columns_together_are_marked_as_seldom_as_ten():
+    """In all just outside 10 / (N + 1), and well outside 10 * 2 / ((k + 1) (N + 1)); within 4 standard errors."""
+    samples = np.sort(np.random.default_rng(1).exponential(size=(10_000, 24)))
+    for num in (4, 40):
+        ends = [range_of(sample, num) for sample in samples]
+        for key, expected in {"tolerances": 1 / 25, "margins": 2 / (6 * 25)}.items():
+            shares = num * np.exp([-end["range"][1] - end[key][1] for end in ends])
+            assert abs(shares.mean() - min(num, 10) * expected) < 4 * shares.std() / 100
+    assert range_of(samples[0], 1) == range_of(samples[0], 10)
+
+
+def test_only_the_columns_furthest_outside_are_named(tmp_path):
+    """Three of each kind; those of numbers by the distance and not by the rows, with the others counted."""
+    names = [*"abcde"]
+    made = {name: str for name in names} | {f"k{name}": lambda i: "uv"[i % 2] for name in names}
+    rows = {name: [value, 2.5] for name, value in zip(names, (1e3, 200, 1e5, 200, 1e4), strict=True)}
+    rows |= {"b": [200, 200]} | {f"k{name}": ["w", "u"] for name in names}
+    encoder = load_table(write(tmp_path, table(**made)), "y").encoder
+    pd.DataFrame(rows).to_csv(tmp_path / "new.csv", index=False)
+    told = load_rows(tmp_path / "new.csv", (), encoder)
+    assert [note.partition(":")[0] for note in told.notes[:6]] == ["a", "c", "e", "ka", "kb", "kc"]
+    assert told.notes[6:] == ("4 more columns have rows outside: see the column `outside`",)
+    assert told.outside[1] == "b"
 
 
 @pytest.mark.slow

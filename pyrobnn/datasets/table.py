@@ -1,7 +1,6 @@
 """Users' tables: files with a target column."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -25,7 +24,7 @@ from pyrobnn.data.slips import slip_in
 from pyrobnn.data.splits import same_marks, split_rows
 from pyrobnn.datasets._files import sha256
 from pyrobnn.datasets.base import Dataset, test_share
-from pyrobnn.datasets.outside import just_outside, outside_of
+from pyrobnn.datasets.outside import just_outside, outside_most, outside_of, range_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,8 +63,9 @@ def load_table(
         drop: other columns that are not features.
         categories: how text becomes numbers, "onehot" (a column of 0 and 1 for each category) or "ordinal".
         missing: "raise" refuses missing values, "impute" leaves rows without a target out, and those without another
-            value out of the training part: it predicts them as a mixture over values of similar rows. Where they are more than a third, or tell of the
-            target, means fill the gaps, a column of 0 and 1 marks them, and missing text is a category.
+            value out of the training part: it predicts them as a mixture over values of similar rows. Where they are
+            more than a third, or tell of the target, means fill the gaps, a column of 0 and 1 marks them, and missing
+            text is a category.
         split: the split whose training part gives means and categories. Copies of a row stay in one part: rows that
             differ in no column of the file but the target and names of rows, whichever columns are features.
         test: share of the rows in the test part of a split. If not given, a fifth up to 1,000 rows, 200 rows up to
@@ -208,8 +208,10 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
         return NewRows(x, inputs.frame, None, inputs.notes)
     found = {name: outside_of(name, columns, how, _encoder(encoder)) for name, how in read.items()}
     outside = [", ".join(filter(None, row)) for row in zip(*(one.marks for one in found.values()), strict=True)]
-    lines = (line for one in found.values() for line in one.lines)
-    return NewRows(x, inputs.frame, outside, (*inputs.notes, *lines, *just_outside(found), *_widened(columns, encoder)))
+    lines, others = outside_most(found)
+    more = [f"{others} rows outside: see the column `outside`"] if others else []
+    notes = (*inputs.notes, *lines, *more, *just_outside(found), *_widened(columns, encoder))
+    return NewRows(x, inputs.frame, outside, notes)
 
 
 def _widened(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
@@ -274,11 +276,12 @@ def _gaps(columns: "pd.DataFrame", num_left_out: int) -> list[str]:
 
 
 def _beyond(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
-    """Return a line for each column of which held-out rows have values outside of what was learned."""
+    """Return lines on columns of which held-out rows have values outside of what was learned."""
     made = expanded(columns, encoder["read"])
-    found = (outside_of(name, made, how, _encoder(encoder)) for name, how in encoder["read"].items())
-    lines = (line for one in found for line in one.lines)
-    return [f"held-out rows, column {line}: predictions for them go beyond the data" for line in lines]
+    found = {name: outside_of(name, made, how, _encoder(encoder)) for name, how in encoder["read"].items()}
+    lines, others = outside_most(found)
+    named = [f"held-out rows, column {line}: predictions for them go beyond the data" for line in lines]
+    return [*named, f"{others} held-out rows outside of what was learned"] if others else named
 
 
 def _in_file(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -308,27 +311,11 @@ def _learned(
     for name, how in read.items():
         present = columns[f"{name} (days)" if how["kind"] == DATES else name].dropna()
         if how["kind"] != TEXTS and len(present):
-            how.update(_range(np.sort(present.to_numpy())))
+            how.update(range_of(np.sort(present.to_numpy()), len(read)))
     targets, has_classes = np.asarray(table.target.values)[rows.numpy()], table.target.task == "classification"
     examples = Rows(columns, targets, read=read)
     encoder, donors, kept = learn(examples, categories=categories, missing=missing, has_classes=has_classes)
     return dataclasses.asdict(encoder), donors, kept
-
-
-def _range(ordered: np.ndarray) -> dict[str, list[float]]:
-    """Return the ends of N values in order, and at each end the distance over which the outermost sqrt(N) spread.
-
-    The distance is the scale of the tail, large where values are sparse. With k = sqrt(N), rounded up, a new value of
-    an exponential tail lies further beyond the end with probability 2 / ((k + 1) (N + 1)), one of a shorter tail
-    seldomer: the spacings of ordered values are independent (Renyi 1953). Of 200 rows like 200 of training, with five
-    columns, 0.0 % are marked for uniform values, 0.4 % for normal and 0.6 % for log-normal ones.
-    """
-    count = math.isqrt(len(ordered) - 1)
-    low, high = ordered[0], ordered[-1]
-    return {
-        "range": [float(low), float(high)],
-        "margins": [float(ordered[count] - low), float(high - ordered[-1 - count])],
-    }
 
 
 def _encoder(stored: Mapping[str, Any]) -> "Encoder":

@@ -256,8 +256,8 @@ def check_rows(num: int, path: str) -> None:
     """
     if num < _FEWEST_ROWS:
         raise InputError(
-            f"{path} has {counted(num, 'row')} with a target, and a fit needs at least {_FEWEST_ROWS}, some to train on and some to "
-            "be scored on: collect more."
+            f"{path} has {counted(num, 'row')} with a target, and a fit needs at least {_FEWEST_ROWS}, some to train "
+            "on and some to be scored on: collect more."
         )
 
 
