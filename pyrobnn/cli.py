@@ -14,7 +14,7 @@ from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, printable
 from pyrobnn._core.folders import check_writable
 from pyrobnn._core.loading import loading
-from pyrobnn._core.table_files import check_names, ending
+from pyrobnn._core.table_files import ENDINGS, check_names, ending
 from pyrobnn._core.waiting import waiting
 from pyrobnn.runs import run_folders
 from pyrobnn.runs.endings import PlainErrors, ended_by, escaped, fail, kept_of, stopped_cleanly
@@ -248,6 +248,11 @@ def predict(
 ) -> None:
     """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
     check_names(table, run_folders.columns_of_run(run_folder(run_dir)))
+    if out is not None and out.is_file() and not ending(out):
+        endings = ", ".join(ENDINGS)
+        raise InputError(
+            f"--out {out} is there already, and is no table ({endings}): choose another name, or delete it."
+        )
     if out is not None and not os.path.isdir(out.parent):
         raise InputError(f"There is no folder {out.parent} for --out: make it, or choose another.")
     if out is not None:

@@ -250,15 +250,18 @@ def test_errors_in_a_table_are_one_line(here):
     assert invoke("fit", "spec.toml", "--out", "r").exit_code == 0
     (here / "new.csv").write_text("y\n1\n", encoding="utf-8")
     (here / "good.csv").write_text("x0\n1\n", encoding="utf-8")
+    (here / "gen.py").write_text("print()\n", encoding="utf-8")
     for arguments, message in (
         (("none.csv",), "There is no file none.csv"),
         (("new.csv",), "no column 'x0'"),
         (("good.csv", "--out", "no/such/folder.csv"), "error: "),
+        (("good.csv", "--out", "gen.py"), "--out gen.py is there already, and is no table (.csv, .csv.gz, "),
     ):
         done = invoke("predict", "r", *arguments)
         assert done.exit_code == 2
         assert message in done.stderr
         assert done.stderr.count("\n") == 1
+    assert (here / "gen.py").read_text(encoding="utf-8") == "print()\n"
 
 
 METHODS = {"burn_in": "sgld", "bootstrap": "ensemble", "starts": "evidence_framework", "max_steps": "svi"}

@@ -19,7 +19,7 @@ import pyrobnn as bnn
 from pyrobnn.data import smooth_function
 from pyrobnn.inference import density
 from pyrobnn.inference.default_parts import parts_for
-from pyrobnn.inference.density import compare_densities
+from pyrobnn.inference.density import Gain, compare_densities
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.residuals import Residuals
 from pyrobnn.runs.spec import RunSpec
@@ -45,6 +45,13 @@ def table(name, rows=450, seed=0):
 def chosen(x, y, **options):
     default = parts_for("regression", num_data=len(y), num_inputs=2) | {"method": SHORT}
     return compare_densities(bnn.Data(x, y, standardize=True, **options), default, RUN)
+
+
+@pytest.mark.parametrize(
+    ("mean", "said"), [(99.0, "99.00 ± 2.00 nats a row better"), (18007851.65, "far better"), (math.inf, "far better")]
+)
+def test_an_absurd_gain_is_told_without_its_number(mean, said):
+    assert Gain(mean, 2.0).reason == f", {said} on rows held out than the default"
 
 
 @pytest.mark.slow

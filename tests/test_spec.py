@@ -138,12 +138,14 @@ def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
         RunSpec.from_dict({"data": data}).prepare()
     counts = RunSpec.from_dict({"data": data, "likelihood": "poisson"}).prepare()
     assert counts.dataset.task == "regression"
-    assert counts.sentence.startswith("A regression, as [likelihood] says: 'b' holds whole numbers. Likelihood Poi")
+    said = "A regression, as `likelihood.type=poisson` says: 'b' holds whole numbers. Likelihood Poi"
+    assert counts.sentence.startswith(said)
     classes = RunSpec.from_dict({"data": data, "likelihood": "categorical"}).prepare()
     assert (classes.dataset.task, classes.spec.net.out_features) == ("classification", 17)
     asked = RunSpec.from_dict({"data": data | {"task": "regression"}}).prepare()
     assert asked.spec.likelihood == bnn.likelihoods.Gaussian()
-    assert asked.sentence.startswith("A regression, as [data] task says: 'b' holds whole numbers. Likelihood Gaussian(")
+    said = "A regression, as `data.task=regression` says: 'b' holds whole numbers. Likelihood Gaussian("
+    assert asked.sentence.startswith(said)
 
 
 def test_validation_is_taken_from_the_training_part_and_chooses_no_likelihood(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from pyrobnn import InputError
 from pyrobnn._core import checks
 from pyrobnn._core.columns import Encoder, as_table
 from pyrobnn._core.table_cells import input_name, read_cells
-from pyrobnn._core.table_files import Sheet
+from pyrobnn._core.table_files import Sheet, check_names
 from pyrobnn.datasets import load_features, load_table
 from pyrobnn.datasets.table import columns_of, load_rows
 from pyrobnn.nets import MLP
@@ -349,6 +349,35 @@ def test_the_encoder_learns_from_the_training_part_alone(copied):
 )
 def test_inputs_are_named_in_words(made, column, said):
     assert input_name(made, column) == said
+
+
+# Names of columns
+
+
+def test_names_that_differ_in_case_only_are_told_once_and_no_column_that_is_needed_is_suggested(tmp_path):
+    path = tmp_path / "new.csv"
+
+    def refusal(names, *wanted):
+        path.write_text(f"{names}\n", encoding="utf-8")
+        with pytest.raises(InputError) as caught:
+            check_names(path, wanted)
+        return str(caught.value).removeprefix(str(path))
+
+    said = (
+        " has no columns 'area', 'rooms'. It has 'AREA', 'Rooms', which differ in case only: rename them. Its columns: "
+    )
+    assert refusal("AREA,Rooms", "area", "rooms") == f"{said}AREA, Rooms."
+    assert (
+        refusal("AREA,garage", "area", "garage")
+        == " has no column 'area'. Did you mean 'AREA'? Its columns: AREA, garage."
+    )
+    assert refusal("garage,Rooms", "area", "garage", "Rooms") == " has no column 'area'. Its columns: garage, Rooms."
+    assert (
+        refusal("garage,Rooms", "area") == " has no column 'area'. Did you mean 'garage'? Its columns: garage, Rooms."
+    )
+    mixed = refusal("AREA,Rooms,yeer", "area", "rooms", "year")
+    assert "'AREA', 'Rooms', which differ in case only: rename them. Did you mean 'yeer'?" in mixed
+    assert mixed.count("Did you mean") == 1
 
 
 # Rows without a target

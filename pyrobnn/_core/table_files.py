@@ -68,8 +68,16 @@ def require(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
     absent = [name for name in dict.fromkeys(wanted) if name not in names]
     if not absent:
         return
-    hints, listed = [did_you_mean(name, names) for name in absent], ", ".join(names)
+    others, listed = [name for name in names if name not in wanted], ", ".join(names)
+    in_other_case = {name.lower(): name for name in others}
     lacks = f"{path} has no column{'s' * (len(absent) > 1)} {', '.join(map(repr, absent))}"
+    alike = [name for name in absent if name.lower() in in_other_case]
+    if len(alike) > 1:
+        found = ", ".join(repr(in_other_case[name.lower()]) for name in alike)
+        hints = [f" It has {found}, which differ in case only: rename them."]
+    else:
+        hints, alike = [], []
+    hints += [did_you_mean(name, others) for name in absent if name not in alike]
     if not any(hints) and looks_like_data(names):
         raise InputError(f"{lacks}, {_NO_NAMES} ({listed}): add a line of names above it.")
     raise InputError(f"{lacks}.{''.join(hints)} Its columns: {listed}.")

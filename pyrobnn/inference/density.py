@@ -55,6 +55,8 @@ _MOST_THOROUGH = defaults.MOST_EVIDENCE_ROWS["regression"]
 _OF_PART = "Of a fit to two thirds of the rows:"
 _BRIEF = {"starts": 2, "rounds": 2, "iterations": 50}
 """Of fits that are compared: from large noise, for a simple function, and from small noise, for a close one."""
+_TELLING = 100.0
+"""Nats a row above which a number says nothing more: a slip of a single cell may gain millions."""
 _LEAST_MASS = 1e-9
 """Probability of a whole number below which the difference of distribution functions has lost its digits."""
 _NET, _PRIOR = nets.MLP(hidden=(50,), dtype="float64"), priors.Normal(scale="fan_in")
@@ -81,7 +83,8 @@ class Gain:
     @property
     def reason(self) -> str:
         """Why a likelihood was chosen, to follow its name in a sentence."""
-        return f", {self.mean:.2f} ± {self.error:.2f} nats a row better on rows held out than the default"
+        nats = f"{self.mean:.2f} ± {self.error:.2f} nats a row" if self.mean <= _TELLING else "far"
+        return f", {nats} better on rows held out than the default"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -180,8 +180,12 @@ class RunSpec:
                 check_validation(part, bnn, seed=0)
         except InputError as error:
             raise InputError(f"{dataset.name}: {error}") from None
-        said = "[data] task" if self.data.task else "[likelihood]" if self.likelihood and self.data.path else ""
-        because = f", as {said} says" if said else ""
+        said = ""
+        if self.data.task:
+            said = f"data.task={self.data.task}"
+        elif self.likelihood and self.data.path:
+            said = f"likelihood.type={to_dict(self.likelihood)['type']}"
+        because = f", as `{said}` says" if said else ""
         is_told = self.likelihood is not None
         chose_length = self.fit.method is None and {"steps", "epochs"}.isdisjoint(self.fit.settings)
         return Prepared(spec, dataset, train, validation, test, bnn, because, is_told, chose_length, compared.gain)
