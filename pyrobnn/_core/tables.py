@@ -314,7 +314,7 @@ def _numbers(column: "pd.Series", label: str, *, is_whole: bool, may_count: bool
             "classification (task='classification', a likelihood of classes)."
         )
     values = column.to_numpy(dtype=np.float64)
-    if (infinite := np.isinf(column.astype(np.float64))).any():
+    if (infinite := column.astype(np.float64).abs() == np.inf).any():
         raise InputError(f"{label} must be finite, and is not in {_rows(infinite)}: drop those rows.")
     if len(values) > 1 and (values == values[0]).all():
         raise InputError(f"{label} is {values[0]:g} in all {len(values)} rows: there is nothing to learn from it.")
