@@ -20,7 +20,7 @@ from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.comparison import _affordable, compare_with_baselines, leave_one_out, sites_at_prior
 from pyrobnn.verdict.judgement import NO_BETTER, judge
-from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, open_to
 
 NUM, FEATURES = 400, 4
 
@@ -645,6 +645,13 @@ def test_remedies_name_what_was_given(scale, length, advice, command):
     tries = open_to(Fitted(posterior), OF_BAD_PREDICTIONS)
     for spelling, words in (("python", advice), ("command", command)):
         assert mended("Bad.", tries, spelling).startswith(f"Bad. To mend it, {words}")
+
+
+@pytest.mark.parametrize(("prior", "is_advised"), [("normal", True), ("laplace", False), ({"*": "ard"}, False)])
+def test_the_marginal_likelihood_is_advised_for_the_priors_that_it_takes(prior, is_advised):
+    posterior = bnn.fit(bnn.BNN(bnn.MLP(3, [2], 1), prior=prior), sines()[0], bnn.SVI(steps=1), progress=False)
+    for tries in (OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION):
+        assert ("MarginalLikelihood" in mended("", open_to(Fitted(posterior), tries), "python")) == is_advised
 
 
 def test_each_member_of_a_large_ensemble_has_a_draw():

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.datasets import make_friedman1
 from torch import nn
 
 import pyrobnn as bnn
@@ -312,6 +313,45 @@ def test_steps_alone_bound_every_default_method():
     assert [default_parts.bounded(members, steps).method.steps for steps in (30, 50)] == [30, 40]
     with pytest.raises(bnn.InputError, match="`steps` must be a whole number, at least 1, got 0"):
         bnn.BNNRegressor(steps=0).fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+@pytest.mark.parametrize("prior", ["student_t", "horseshoe", {"0.weight": "ard", "*": "normal"}], ids=str)
+def test_a_prior_that_is_not_normal_keeps_the_network_of_few_rows(prior):
+    """A mean-field guide suits any prior. Under more rows, or under a normal prior, the parts are others."""
+    given = bnn.priors.resolve(prior)
+    for task, most in (("regression", 500), ("classification", 1000)):
+        default = default_parts.parts_for(task, num_data=most, num_inputs=10)
+        few, many = (
+            default_parts.parts_for(task, prior=given, num_data=num, num_inputs=10) for num in (most, most + 1)
+        )
+        assert few["net"] == default["net"] != many["net"]
+        assert few["prior"] == given
+        assert few["method"].guide == bnn.guides.MeanField(init_rho=-3.0)
+        assert (few["method"].num_particles, few["method"].antithetic, few["method"].steps) == (2, True, None)
+    named = default_parts.parts_for("regression", prior=given, guide=bnn.guides.Map(), num_data=100, num_inputs=10)
+    assert named["method"] == bnn.SVI(guide=bnn.guides.Map())
+
+
+def test_chains_draw_few_labels_under_any_prior_without_numbers_to_optimise():
+    learned = bnn.priors.ScaleMixture(learnable=True)
+    for prior, num, type_ in (
+        ("student_t", 200, bnn.NUTS),
+        ("student_t", 201, bnn.SVI),
+        ({"0.weight": "ard", "*": "normal"}, 150, bnn.NUTS),
+        ({"0.weight": "ard", "*": None}, 150, bnn.SVI),
+        (learned, 150, bnn.SVI),
+    ):
+        given = bnn.priors.resolve(prior)
+        parts = default_parts.parts_for("classification", prior=given, num_data=num, num_inputs=2)
+        assert (type(parts["method"]), parts["prior"]) == (type_, given)
+
+
+@pytest.mark.slow
+def test_a_prior_that_is_not_normal_predicts_few_rows():
+    """A linear model has a log score of about -2.5 on new rows; the median of eight priors here is -1.8."""
+    x, y = make_friedman1(1100, n_features=10, noise=1.0, random_state=11)
+    model = bnn.BNNRegressor(prior="student_t", random_state=11).fit(x[:100], y[:100])
+    assert float(model.predict_dist(x[100:]).log_prob(torch.as_tensor(y[100:])).mean()) > -2.1
 
 
 @pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")

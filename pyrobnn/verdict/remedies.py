@@ -15,6 +15,8 @@ from pyrobnn.likelihoods.base import registry as likelihoods
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import Table
+from pyrobnn.priors.base import as_prior
+from pyrobnn.priors.by_name import by_site
 
 _TIMES_LONGER, _TIMES_NARROWER = 4, 3.0
 _NARROWEST = 0.05
@@ -76,6 +78,13 @@ class Fitted:
     def has_chains(self) -> bool:
         """Whether the fit holds draws of Markov chains."""
         return built(members_of(self.posterior)[0].guide).chains() is not None
+
+    @property
+    def takes_evidence(self) -> bool:
+        """Whether the marginal likelihood takes the prior, which must be normal, and has not been tried."""
+        bnn = self.posterior.bnn
+        priors = by_site(bnn.settings["prior"], bnn.site_names).values()
+        return not self.types & _OF_MODES and all(as_prior(prior).is_normal for prior in priors)
 
     @property
     def is_linear(self) -> bool:
@@ -312,14 +321,14 @@ def other_rows(_: Fitted) -> Remedy:
 def tuned_prior(fit: Fitted) -> Remedy | None:
     """Return a prior that is measured, for a fit that has not measured it."""
     is_measured = any(member.record.evidence is not None for member in members_of(fit.posterior))
-    if is_measured or fit.types & _OF_MODES:
+    if is_measured or not fit.takes_evidence:
         return None
     return Remedy("tune the prior, `bnn.MarginalLikelihood()`", "tune the prior", ("fit.type=marginal_likelihood",))
 
 
 def around_modes(fit: Fitted) -> Remedy | None:
     """Return prior and noise by the marginal likelihood, in place of bounds and dropout, for Gaussian noise."""
-    if fit.types & _OF_MODES or fit.has_chains or fit.likelihood != "gaussian" or fit.noise == "heteroscedastic":
+    if not fit.takes_evidence or fit.has_chains or fit.likelihood != "gaussian" or fit.noise == "heteroscedastic":
         return None
     words = "fit by the marginal likelihood"
     return Remedy(f"{words}, `bnn.MarginalLikelihood()`", words, ("fit.type=marginal_likelihood",))

@@ -218,12 +218,17 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         """Return the method that trains a guide other than Laplace from the best mode."""
         if self.guide_steps is not None:
             return SVI(guide=self.guide, steps=self.guide_steps, schedule="cosine_annealing_lr", batch_size="all")
-        return SVI(guide=self.guide, **({} if as_guide(self.guide).seeks_mode else _UNTIL_CONVERGED))
+        return until_converged(self.guide)
 
     def _structured(self, start: TunedMode) -> Laplace:
         """Return the guide in a structure that can be held."""
         is_large = self.guide.structure == "full" and len(start.prior.precision) > defaults.MOST_FULL
         return dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
+
+
+def until_converged(guide: Any) -> SVI:
+    """Return the training of a guide on few rows, from a mode to its end."""
+    return SVI(guide=guide, **({} if as_guide(guide).seeks_mode else _UNTIL_CONVERGED))
 
 
 def _members(scores: list[float], *, mixes: bool) -> list[int]:
