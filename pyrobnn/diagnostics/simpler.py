@@ -12,6 +12,7 @@ from pyrobnn.verdict.remedies import (
     measured_noise,
     open_to,
     other_start,
+    standardised,
     without_hidden,
 )
 
@@ -27,7 +28,7 @@ def of_bad_predictions(fit: Fitted, verdict: Verdict | None) -> tuple[Remedy, ..
     other inputs, if neither does.
     """
     tries = open_to(fit, OF_BAD_PREDICTIONS)
-    is_sound = not fit.lengths and measured_noise(fit) is None
+    is_sound = not fit.lengths and measured_noise(fit) is None and standardised(fit) is None
     if verdict is None or not is_sound:
         return tries
     return (*((_NOTHING_FOUND,) if verdict.finds_nothing else _of_linear(fit, verdict)), *tries)
