@@ -13,7 +13,8 @@ import pyrobnn as bnn
 
 def main() -> None:
     """Fit 32 noisy points and draw the prediction far beyond them."""
-    data = bnn.datasets.sinusoid()
+    points = bnn.datasets.sinusoid()
+    data = bnn.Data(points.x, points.y, standardize=True)
     model = bnn.BNN(bnn.MLP(1, [50], 1, activation="tanh"))
     posterior = bnn.fit(model, data, bnn.EvidenceFramework(), seed=0, progress=False)
 

@@ -12,7 +12,8 @@ import pyrobnn as bnn
 
 def main() -> None:
     """Make the fit of the page, and the picture that `fit_1d` draws of it."""
-    train = bnn.datasets.sinusoid()
+    points = bnn.datasets.sinusoid()
+    train = bnn.Data(points.x, points.y, standardize=True)
     model = bnn.BNN(bnn.MLP(1, [50], 1, activation="tanh"))
     posterior = bnn.fit(model, train, bnn.EvidenceFramework(), seed=0, progress=False)
     figure = bnn.plots.fit_1d(posterior, train)
