@@ -46,7 +46,7 @@ class Hyperprior:
         Without the penalty the mode of most flexible functions is taken where cases are rare: of 400 rows with 21 cases
         the leave-one-out score was 0.09 nats a row too good, and the log loss was above a constant's.
         """
-        return cls(defaults.FEW_ROW_COUNTS if counts is None else counts, defaults.PRIOR_SHARE, penalty=1.0)
+        return cls(defaults.LABEL_COUNTS if counts is None else counts, defaults.PRIOR_SHARE, penalty=1.0)
 
 
 FLAT = Hyperprior()

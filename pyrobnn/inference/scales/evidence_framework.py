@@ -88,8 +88,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         starts: number of starts. Those whose score is 16 nats below the best after three rounds end there.
         rounds: rounds of each start; with 0 it only goes to the mode, and prior and noise stay as given.
         iterations: iterations of L-BFGS in a round.
-        prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 4 for labels,
-            for counts and for fewer than six rows per input, else 0: then the data alone move the scales.
+        prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 2 for labels
+            and counts, 4 for fewer than six rows per input, else 0: then the data alone move the scales.
         per: which weights share a precision: "input" has a precision per site and, in the first layer, per input
             (automatic relevance determination; MacKay 1994), and one for outputs that are noise; "site" has a
             precision per site.
