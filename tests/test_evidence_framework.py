@@ -187,10 +187,20 @@ def test_directions_that_few_rows_leave_open_keep_the_prior_in_single_precision(
 
 
 @pytest.mark.slow
-def test_units_of_the_targets_change_nothing_but_units():
+@pytest.mark.parametrize(
+    "per",
+    [
+        "site",
+        pytest.param(
+            "input",
+            marks=pytest.mark.xfail(reason="starts from a Gaussian process end 0.2 to 0.7 % apart, by rounding"),
+        ),
+    ],
+)
+def test_units_of_the_targets_change_nothing_but_units(per):
     x, y = linear_data()
     model = bnn.BNN(bnn.MLP(3, [8], 1, activation="tanh", dtype="float64"), prior=bnn.priors.Normal("fan_in"))
-    method = bnn.EvidenceFramework(starts=2, rounds=3)
+    method = bnn.EvidenceFramework(starts=2, rounds=3, per=per)
     plain, scaled = (
         bnn.fit(model, bnn.Data(x, targets, standardize=True), method, seed=0, progress=False)
         for targets in (y, 1000 * y + 7)
@@ -518,7 +528,7 @@ def test_starts_that_are_far_behind_after_three_rounds_end(monkeypatch):
 @pytest.mark.slow
 def test_a_mixture_of_modes_learns_on():
     x, y = linear_data(30)
-    method = bnn.EvidenceFramework(starts=3, rounds=3, prior_counts=0.0)
+    method = bnn.EvidenceFramework(starts=4, rounds=3, prior_counts=0.0)
     model = bnn.BNNRegressor(method=method, random_state=0).fit(x, np.sin(3 * y))
     before = model.posterior_
     model.partial_fit(x, np.sin(3 * y))

@@ -16,6 +16,8 @@ _FIRST_NOISE = 0.5
 _MOST_LOG, _LEAST_LOG_NOISE = math.log(1e3), math.log(0.01)
 """Bounds of the logs of length scales and deviations, and of the noise in standard deviations of the targets."""
 _MOST_ROWS = 250
+_GRID = 2.0**30
+"""Standardised numbers are rounded to its inverse, so that other units of the data lead to the same length scales."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,7 +59,9 @@ def gaussian_process(x: Tensor, y: Tensor, weights: Tensor, seed: int) -> Gaussi
     deviation = (shares @ (y - mean_of_targets).square()).mean().sqrt()
     if not bool(_vary(y[rows]).any() & deviation.isfinite() & unit.isfinite().all()):
         return None
-    scaled, targets = (x - middle) / unit, (y - mean_of_targets) / deviation
+    scaled, targets = (
+        (values * _GRID).round() / _GRID for values in ((x - middle) / unit, (y - mean_of_targets) / deviation)
+    )
     process = _Process(scaled[seen], targets[seen], weights[seen])
     tried = [process.moved(process.first(length), _TRIAL) for length in _FIRST]
     logs = process.moved(min(tried, key=lambda each: float(process.slope(each)[0])), _MOST_STEPS)
