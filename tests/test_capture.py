@@ -179,6 +179,20 @@ def test_what_was_joined_again_is_as_it_was_before_a_write(how):
     assert torch.equal(x, 2 * torch.arange(10.0))
 
 
+def test_inputs_that_are_parts_of_one_vector_get_their_values_back():
+    def step(one, two):
+        one.mul_(2)
+        two.add_(one)
+        return ()
+
+    x = torch.arange(1.0, 6.0)
+    parts = list(x.split([1, 4]))
+    graph = record(step, parts)
+    assert torch.equal(x, torch.arange(1.0, 6.0))
+    make_loop(graph, parts)(1)
+    assert torch.equal(x, torch.tensor([2.0, 4.0, 5.0, 6.0, 7.0]))
+
+
 def test_views_that_show_the_same_numbers_otherwise_stay_apart():
     def step(x, out):
         out.copy_((x * x.conj()).real + x.view(torch.float32)[:3])

@@ -51,6 +51,16 @@ def test_targets_without_spread_have_none():
     assert gaussian_process(torch.randn(1, 2), torch.ones(1, 1), torch.ones(1), seed=0) is None
 
 
+def test_a_length_scale_is_not_so_short_that_the_process_is_noise():
+    """Without a bound it is 0.015 standard deviations here."""
+    generator = torch.Generator().manual_seed(7)
+    x = torch.rand(20, 1, dtype=torch.float64, generator=generator)
+    y = torch.randn(20, 1, dtype=torch.float64, generator=generator)
+    lengths = [gaussian_process(x * unit, y, torch.ones(20), seed=0).lengths / unit for unit in (1.0, 1e4)]
+    assert float(lengths[0]) > 0.0499 * float(x.std(correction=0))
+    torch.testing.assert_close(lengths[0], lengths[1], rtol=1e-3, atol=0.0)
+
+
 def test_a_row_of_weight_two_is_a_row_twice():
     x, y = (torch.tensor(value) for value in wave(40, columns=2))
     weights = torch.arange(40) % 4

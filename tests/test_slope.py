@@ -60,3 +60,35 @@ def test_what_branches_on_values_is_not_recorded():
     assert (
         recorded_slope(lambda values: values["w"].sum() if values["w"].sum() > 0 else values["w"].prod(), place) is None
     )
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 3), (3, 1), (1, 1, 2), (2, 1, 1)])
+@pytest.mark.parametrize("order", [1, -1])
+def test_parts_of_one_vector_are_told_apart_even_those_of_one_number(sizes, order):
+    flat = torch.arange(1.0, 1.0 + sum(sizes), dtype=torch.float64)
+    parts = {f"{at}": part for at, part in enumerate(flat.split(sizes))}
+    places = {name: parts[name].requires_grad_() for name in list(parts)[::order]}
+
+    def energy(values):
+        return torch.stack([float(name) + values[name].square().sum() for name in values]).prod()
+
+    recorded = recorded_slope(energy, places)
+    flat.data.mul_(1.5)
+    value = energy(places)
+    gradients = torch.autograd.grad(value, list(places.values()))
+    torch.testing.assert_close(recorded(), torch.cat([value.detach().reshape(1), *gradients]))
+
+
+@pytest.mark.parametrize("per", ["site", "input"])
+def test_a_line_through_one_input_is_found_from_any_start(per):
+    """Its weight and its bias are single numbers, in one vector: the mode is that of ridge regression."""
+    x, y = X[:, :1], REAL - 3.0
+    model = bnn.BNN(bnn.MLP(1, [], 1, dtype="float64"), likelihood=bnn.likelihoods.Gaussian(0.5)).fresh().eval()
+    weights = {name: torch.full_like(value, 7.0) for name, value in model.initial_values.items()}
+    found = TunedMode(model, weights, (x, model.cast_targets(y, model.like)), per=per)
+    found.to_mode(50, 0.0)
+    precision = torch.cat([value.reshape(-1) for value in found.prior.by_site().values()])
+    rows = torch.cat([x, torch.ones_like(x)], 1)
+    expected = torch.linalg.solve(rows.T @ rows / 0.25 + precision.diag(), rows.T @ y / 0.25)
+    assert found.engine == "captured"
+    torch.testing.assert_close(torch.cat([value.reshape(-1) for value in found.weights.values()]), expected)

@@ -13,8 +13,9 @@ _FIRST = (1.0, 2.0, 4.0)
 """Length scales to begin from, in standard deviations of the inputs: the best after a few steps goes on."""
 _TRIAL, _MOST_STEPS, _TOLERANCE = 10, 60, 1e-8
 _FIRST_NOISE = 0.5
-_MOST_LOG, _LEAST_LOG_NOISE = math.log(1e3), math.log(0.01)
-"""Bounds of the logs of length scales and deviations, and of the noise in standard deviations of the targets."""
+_MOST_LOG, _LEAST_LOG_LENGTH, _LEAST_LOG_NOISE = math.log(1e3), math.log(0.05), math.log(0.01)
+"""Bounds of the logs of length scales and deviations, of length scales, and of noise, all in standard deviations. With
+length scales below the distances of the rows, a process is noise under another name."""
 _MOST_ROWS = 250
 _GRID = 2.0**30
 """Standardised numbers are rounded to its inverse, so that other units of the data lead to the same length scales."""
@@ -97,7 +98,8 @@ class _Process:
     def moved(self, logs: Tensor, steps: int) -> Tensor:
         """Return the logs after steps of L-BFGS."""
         logs = logs.clone()
-        bounds = [(-_MOST_LOG, _MOST_LOG)] * (len(logs) - 1) + [(_LEAST_LOG_NOISE, _MOST_LOG)]
+        least = [_LEAST_LOG_LENGTH] * (len(logs) - 2) + [-_MOST_LOG, _LEAST_LOG_NOISE]
+        bounds = [(bound, _MOST_LOG) for bound in least]
         descend_in_place(lambda: self.slope(logs), [logs], bounds=bounds, maxiter=steps, ftol=_TOLERANCE)
         return logs
 

@@ -88,8 +88,8 @@ class _Recorder(OperationMode):
         super().__init__()
         self.graph, self.constants = fx.Graph(), dict[str, Tensor]()
         self._nodes = private("WeakTensorKeyDictionary")()
-        self._inputs = {value.untyped_storage().data_ptr(): value for value in inputs}
-        self._before: dict[int, Tensor] = {}
+        self._inputs = {value.untyped_storage().data_ptr(): value.untyped_storage() for value in inputs}
+        self._before: dict[int, torch.UntypedStorage] = {}
         self._storages: dict[int, int] = {}
         self._num_storages = 0
         self._shown: dict[_Memory, fx.Node] = {}
@@ -120,9 +120,8 @@ class _Recorder(OperationMode):
 
     def put_back(self) -> None:
         """Give the inputs that were changed the values that they had."""
-        with torch.no_grad():
-            for place, value in self._before.items():
-                self._inputs[place].copy_(value)
+        for place, before in self._before.items():
+            self._inputs[place].copy_(before)
 
     def _keep(self, values: list[Tensor]) -> None:
         for value in values:

@@ -140,7 +140,8 @@ class Fold(Algebra):
         memory, (ref, whole) = self.memories[node], self._bases[self.memories[node].storage]
         if memory.size == whole.size and memory.stride == whole.stride and memory.offset == whole.offset:
             return ref
-        if ref.is_uniform():
+        is_number = ref.number() is not None
+        if is_number or (ref.is_uniform() and not Ref(ref.value, *whole[1:4]).is_uniform()):
             return Ref(ref.value, ref.offset, memory.size, (0,) * len(memory.size))
         if squeezed(ref) != squeezed(whole) and ref.size != ():
             ref = self._materialised(memory.storage)
