@@ -521,6 +521,42 @@ def test_the_same_call_has_the_same_bits_in_another_process_whatever_was_compile
     assert first == second
 
 
+ONE_OF_EACH = {
+    "a line": (1, [], {}, {"guide": "mean_field"}),
+    "no bias": (1, [], {}, {"guide": "map", "bias": False}),
+    "one hidden unit": (1, [1], {"likelihood": "student_t"}, {"guide": "full_rank"}),
+    "two layers of one unit": (1, [1, 1], {"prior": "laplace"}, {"guide": "low_rank"}),
+    "one row": (1, [2], {"prior": "scale_mixture"}, {"guide": "mean_field", "rows": 1, "kl": "mc"}),
+    "a row of two inputs": (2, [1], {"prior": "hierarchical"}, {"guide": "mean_field", "rows": 1}),
+    "batches of one": (1, [1], {"likelihood": "poisson"}, {"guide": "matrix_normal", "batch_size": 1}),
+    "batches of all rows": (1, [], {"likelihood": "categorical"}, {"guide": "radial", "batch_size": 4}),
+    "three classes": (1, [], {"likelihood": bnn.likelihoods.Ordinal(3)}, {"guide": "mean_field"}),
+    "mirrored particles": (1, [], {"prior": "ard"}, {"guide": "mean_field", "num_particles": 2, "antithetic": True}),
+    "dropout": (1, [2], {"likelihood": "gamma"}, {"guide": "dropout"}),
+    "a flow": (1, [], {"likelihood": "negative_binomial"}, {"guide": "flow"}),
+    "weights of rows": (2, [], {"likelihood": "mixture_density"}, {"guide": "mean_field", "weights": True}),
+    "two targets": (1, [], {"likelihood": bnn.likelihoods.Gaussian("learned")}, {"guide": "mean_field", "targets": 2}),
+}
+"""Inputs, hidden units, parts, and settings: tensors of one row, one column or one number."""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(name, ("float32", "float64")[index % 2]) for index, name in enumerate(ONE_OF_EACH)]
+)
+def test_models_of_single_inputs_units_and_rows_are_fitted_as_eagerly(name, dtype):
+    inputs, hidden, parts, settings = ONE_OF_EACH[name]
+    settings = {"bias": True, "rows": 4, "targets": None, "weights": False} | settings
+    bias, rows, targets, weighs = (settings.pop(key) for key in ("bias", "rows", "targets", "weights"))
+    likelihood = bnn.likelihoods.resolve(parts.get("likelihood", bnn.likelihoods.Gaussian(0.5)))
+    y = torch.tensor([1, 0, 2, 1])[:rows]
+    y = y if likelihood.integer_targets else 0.5 + y.to(getattr(torch, dtype))
+    y = y if targets is None else torch.stack([y, -y], 1)
+    x = torch.tensor([[0.5, -0.3], [-1.0, 0.8], [0.2, 1.1], [1.5, 0.4]], dtype=getattr(torch, dtype))[:rows, :inputs]
+    net = bnn.MLP(inputs, hidden, likelihood.num_outputs(y), bias=bias, dtype=dtype)
+    model = bnn.BNN(net, likelihood=likelihood, prior=parts.get("prior", bnn.priors.Normal(1.0)))
+    require_capturable(model, bnn.Data(x, y, weights=torch.arange(1.0, 5.0) if weighs else None), **settings)
+
+
 OPTIMIZER = """
 import sys
 import torch

@@ -66,6 +66,14 @@ def test_a_prior_with_a_number_keeps_it_and_the_noise_goes_with_it():
     np.testing.assert_allclose([found["likelihood"].scale], most_probable(held=0.3), rtol=2e-3)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_noise_of_a_few_rows_is_measured_or_stays(rows):
+    """A fifth of so few rows is none, to look at noise on."""
+    net = bnn.MLP(X.shape[1], [2], 1, dtype="float64").build()
+    found = closed(likelihood="laplace", data=(X[:rows], Y[:rows]), net=net).bnn.settings["likelihood"]
+    assert 0 < found.scale < np.inf
+
+
 def test_few_labels_pull_the_prior_towards_one():
     """The mode over the precision of Laplace's evidence and a gamma prior of shape 2.5 and mean 1, by SciPy."""
     labels = (Y > 0).astype(int)

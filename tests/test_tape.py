@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrobnn._core.errors import NotCapturable
-from pyrobnn.inference.capture.record import drop_unused, lift_constants, record
+from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
 from pyrobnn.inference.capture.run import interpreted
 from pyrobnn.inference.capture.tape import runner
 from pyrobnn.inference.capture.tape.plan import Tape
@@ -140,6 +140,38 @@ REDUCTIONS = [
 def test_reductions_are_those_of_aten(x, function):
     if x.ndim and x.numel():
         assert_as_aten(function, x, least=10.0)
+
+
+def slope_of(function, x):
+    value = x.clone().requires_grad_()
+    return torch.autograd.grad(function(value).square().sum(), value)[0]
+
+
+SINGLE = {
+    "softmax of a number": lambda x: x[0] * torch.softmax(2 * x[0], 0),
+    "log softmax of a number": lambda x: x[0] * torch.log_softmax(2 * x[0], 0),
+    "a slice from before the first row": lambda x: torch.ops.aten.slice.Tensor(x, 0, -10, 2),
+    "a slice of the last row": lambda x: x[-1:],
+    "parts that are joined in another order": lambda x: torch.cat([*reversed(x.exp().split(1))]),
+    "a row many times": lambda x: x[:1][torch.tensor([0, 0, 0])],
+    "one number times a vector": lambda x: (x[:1, None] @ x[None]) @ x[:, None],
+    "a column as a class": lambda x: torch.log_softmax(x[:, None], -1).gather(1, torch.zeros(3, 1, dtype=int)) + x,
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_values_and_slopes_of_single_numbers_and_rows_are_those_of_aten(name):
+    x = torch.tensor([0.3, -1.2, 0.7], dtype=F64)
+    assert_as_aten(SINGLE[name], x)
+
+    def step(out, x):
+        gradients, _ = slope(lambda values: (SINGLE[name](values["x"]).square().sum(), ()), {"x": x})
+        out.copy_(gradients["x"])
+        return ()
+
+    out = torch.zeros_like(x)
+    taped(step, [out, x])(1)
+    torch.testing.assert_close(out, slope_of(SINGLE[name], x))
 
 
 @settings(max_examples=40, deadline=None)

@@ -135,7 +135,8 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
     try:
         modes, chosen = _modes(bnn, source, data, rows, run, starts=starts)
         best = modes[chosen]
-        if "scale" in best.tuned_numbers and best.determined > defaults.MOST_DETERMINED * float(best.counts.sum()):
+        is_flexible = best.determined > defaults.MOST_DETERMINED * float(best.counts.sum())
+        if "scale" in best.tuned_numbers and is_flexible and len(rows) > 1:
             best.widen_noise(*_missed(bnn, source, data, rows, run))
     except FloatingPointError:
         return None  # the fit itself reports the non-finite values
@@ -164,10 +165,11 @@ def _modes(
 
 
 def _missed(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run) -> tuple[TunedMode, Batch]:
-    """Return a mode of four fifths of the rows, and the others."""
+    """Return a mode of four fifths of the rows, and the others, one at least."""
     with seeded(run.seed, "held out"):
         order = rows[torch.randperm(len(rows))]
-    kept, others = order[len(rows) // _FOLDS :], order[: len(rows) // _FOLDS]
+    num_others = max(len(rows) // _FOLDS, 1)
+    kept, others = order[num_others:], order[:num_others]
     (mode, *_), _ = _modes(bnn, source, data, kept, run, starts=1, phase="noise on rows held out")
     return mode, source.scaled(mode.bnn, *(values[others] for values in data.tensors))
 

@@ -74,7 +74,7 @@ def _logsumexp(fold: Fold, node: fx.Node, a: Ref, dims: Any, keep: bool = False)
 
 @rule("_softmax.default", "_log_softmax.default")
 def _softmax(fold: Fold, node: fx.Node, a: Ref, dim: int, _: Any) -> Any:
-    kind, dims = a.kind, [dim % len(a.size)]
+    kind, dims = a.kind, [dim % len(a.size)] if a.size else []
     if not numel(a.size) or not _can_reduce(a, dims):
         return NotImplemented
     shifted = fold.each("sub", [a, fold.total(a, dims, keep=True, what="amax")], a.size, kind)
@@ -87,7 +87,7 @@ def _softmax(fold: Fold, node: fx.Node, a: Ref, dim: int, _: Any) -> Any:
 
 @rule("_softmax_backward_data.default", "_log_softmax_backward_data.default")
 def _softmax_backward(fold: Fold, node: fx.Node, slope: Ref, y: Ref, dim: int, _: Any) -> Any:
-    kind, size, dims = y.kind, y.size, [dim % len(y.size)]
+    kind, size, dims = y.kind, y.size, [dim % len(y.size)] if y.size else []
     if not numel(size) or not _can_reduce(y, dims):
         return NotImplemented
     if "log" in node.target._schema.name:  # type: ignore[union-attr]
@@ -193,7 +193,7 @@ def _select_backward(fold: Fold, node: fx.Node, slope: Ref, size: Any, dim: int,
 @rule("slice_backward.default")
 def _slice_backward(fold: Fold, node: fx.Node, slope: Ref, size: Any, dim: int, start: int, end: int, step: int) -> Ref:
     dim %= len(size)
-    return _padded(fold, node, slope, dim, start + size[dim] if start < 0 else start, step)
+    return _padded(fold, node, slope, dim, max(start + size[dim], 0) if start < 0 else start, step)
 
 
 def _padded(fold: Fold, node: fx.Node, part: Ref, dim: int, start: int, step: int) -> Ref:
