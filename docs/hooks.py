@@ -44,6 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, target, content=text))
         else:
             files.append(File.generated(config, target, abs_src_path=str(path)))
+    files.append(File.generated(config, "results/index.md", content=_results()))
     return files
 
 
@@ -78,6 +79,18 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
         return f"{found['start']}<pre{' class=sentences' * sentences}{found['text']}"
 
     return _PRINTED.sub(marked, _MATHJAX.sub("", output))
+
+
+def _results() -> str:
+    """Return the page that lists the pages of results by their titles."""
+    pages = {
+        path: target for path, target in _places().items() if target.startswith("results/") and path.suffix == ".md"
+    }
+    lines = [
+        f"- [{path.read_text(encoding='utf-8').partition(chr(10))[0].lstrip('# ')}]({target.removeprefix('results/')})"
+        for path, target in pages.items()
+    ]
+    return "\n".join(["# All results", "", "[Benchmarks](../benchmarks/index.md) says what they show.", "", *lines, ""])
 
 
 @functools.cache
