@@ -186,6 +186,7 @@ def test_fisher_of_classes_is_the_covariance_of_the_one_hot_label():
     p = torch.softmax(f, 1)
     expected = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
     torch.testing.assert_close(outer(fisher_columns(module, f)), expected, **EXACT)
+    assert len(fisher_columns(module, f)) == f.shape[-1] - 1  # the information has this rank
 
 
 def test_fisher_of_a_strange_distribution_is_estimated_from_draws():

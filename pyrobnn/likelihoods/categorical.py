@@ -84,14 +84,20 @@ class CategoricalFromLogits(PyroModule):
         return dist.Categorical(logits=f)
 
     def fisher_columns(self, f: Tensor) -> Tensor:
-        """Return sqrt(p_k) (e_k - p), whose outer products sum to the Fisher information diag(p) - p p^T, (C, B, C).
+        """Return columns whose outer products sum to the Fisher information diag(p) - p p^T, (C - 1, B, C).
+
+        A label is drawn by asking for each class in turn, so its information is that of each answer, e_k - q with q the
+        probabilities of the later classes given that it is one of them, times the chance that it is asked for.
 
         Args:
             f: logits (B, C).
         """
-        probs = f.softmax(-1)
-        apart = torch.eye(f.shape[-1]).to(f)[:, None] - probs
-        return probs.T.sqrt()[..., None] * apart
+        last = f.flip(-1).logcumsumexp(-1).flip(-1) - f.logsumexp(-1, keepdim=True)  # log p of this class or a later
+        here, later = last[:, :-1], last[:, 1:]
+        sizes = (f.log_softmax(-1)[:, :-1] + later - here).div(2).exp().T[..., None]
+        is_later = torch.ones(f.shape[-1], f.shape[-1], dtype=torch.bool, device=f.device).triu(1)[:-1, None]
+        others = (f.log_softmax(-1) - later.T[..., None]).masked_fill(~is_later, -torch.inf).exp()
+        return sizes * (torch.eye(f.shape[-1]).to(f)[:-1, None] - others)
 
     def fisher_diagonal(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Return p, twice: the information is diag(p) - p p^T.
