@@ -12,7 +12,7 @@ from scipy import stats
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn.data.directions import Directions
+from pyrobnn.data.directions import Directions, ranks
 from pyrobnn.diagnostics.chance import of_chance
 from pyrobnn.diagnostics.classes import never_predicted
 from pyrobnn.diagnostics.few_rows import of_few_rows
@@ -167,6 +167,18 @@ def test_predictions_that_are_wrong_are_named(noise, offset, name, words):
     )
     assert name in found.names
     assert any(words in warning for warning in found.warnings)
+
+
+def test_ranks_are_those_of_scipy_with_mean_ranks_of_equal_values_and_none_of_gaps():
+    values = np.random.default_rng(0).integers(0, 6, (40, 3)).astype(float)
+    values[3, 1] = values[9, 1] = np.nan
+    values[:, 2] = 1.0
+    expected = stats.rankdata(values, axis=0, nan_policy="omit")
+    expected = np.nan_to_num(expected - np.nanmean(expected, axis=0))
+    expected[:, :2] /= np.linalg.norm(expected[:, :2], axis=0)
+    np.testing.assert_allclose(ranks(values), expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(ranks(torch.tensor(values[:, 0])), expected[:, :1], rtol=0, atol=1e-14)
+
 
 
 def test_intervals_that_hold_too_much():

@@ -222,7 +222,7 @@ def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
     Raises:
         InputError: a ratio that is NaN or infinite, or no weight above 0.
     """
-    import arviz as az  # noqa: F401 - it gives xarray the accessor
+    import arviz_stats  # noqa: F401 - it gives xarray the accessor, without the pictures of ArviZ
     import xarray as xr
 
     ratios = np.asarray(log_ratios, dtype=float)
