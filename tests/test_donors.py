@@ -14,6 +14,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.data import donors as donors_module
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.gaps import Rows, learn
+from pyrobnn.posterior import stand_ins
+from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.predictions import predict_table
 from pyrobnn.runs.run import run
@@ -319,6 +321,33 @@ def test_a_mixture_has_the_donors_of_its_members_and_weighs_them_alike():
     assert mixture.predict(new, num_draws=90).num_draws == 540
     whole = mixture.predict(new[3:], num_draws=90)
     torch.testing.assert_close(mixture.predict(new, num_draws=90).mean[3:], whole.mean, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["posterior", "mixture", "given"])
+def test_each_draw_meets_the_values_of_its_donors_alone_where_pairs_are_many(kind, monkeypatch):
+    """The same mixture as from predictions of all values by all draws, from far fewer products of a row and a draw."""
+    data, _ = with_gap()
+    new = normals(0.8, 30)
+    new[:, 1], new[::3, 2] = torch.nan, torch.nan
+    fits = bnn.BNN(bnn.MLP(3, [5], 1)).fit(data, guide="laplace", replicates=3, steps=20, seed=0, progress=False)
+    posterior = bnn.Mixture(fits) if kind == "mixture" else fits[0]
+    options = {"draws": posterior.draw(200)} if kind == "given" else {"num_draws": 200}
+    counts, outputs = [], Posterior._likelihood
+
+    def counted(self, f, others):
+        counts.append(f.shape[0] * f.shape[1])
+        return outputs(self, f, others)
+
+    monkeypatch.setattr(Posterior, "_likelihood", counted)
+    whole = posterior.predict(new, **options)
+    most = sum(counts)
+    monkeypatch.setattr(stand_ins, "_AT_ONCE", 2000)
+    counts.clear()
+    found = posterior.predict(new, **options)
+    assert found.num_draws == whole.num_draws
+    torch.testing.assert_close(found.mean, whole.mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.std, whole.std, rtol=1e-5, atol=1e-5)
+    assert sum(counts) < 0.4 * most
 
 
 def test_later_rows_of_an_unknown_category_are_learned_from():

@@ -158,6 +158,9 @@ class Posterior(AbstractPosterior):
         size = draws_at_once(self._num_moving(), self.bnn.like.device)
         return [min(size, num_draws - start) for start in range(0, num_draws, size)]
 
+    def _counts(self, num_draws: int) -> list[int]:
+        return [num_draws]  # of each member: it is its only one
+
     def num_distinct(self, num_draws: int) -> int:
         """Return how many of so many draws differ: of stored draws, no more than there are."""
         stored = next(iter((built(self.guide).chains() or {}).values()), None)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -23,6 +23,9 @@ _NOT_SAVED = (
 )
 _AT_ONCE = 2**20
 """Rows times draws that are predicted in one call."""
+_GROUPS, _HELD = 16, 2**25
+"""Parts of the draws, each for a few of the values, and the numbers in all draws of the weights up to which these are
+held. For 1,000 rows and 500 draws 16 parts take a sixth of the time of one."""
 
 
 def over_donors[F: Callable[..., Prediction]](predict: F) -> F:
@@ -59,13 +62,19 @@ def over_donors[F: Callable[..., Prediction]](predict: F) -> F:
         which = _drawn(shares, len(draws))
         is_drawn = torch.stack([(which == number).any(0) for number in range(len(values))])
         is_drawn[0] = False  # the plain prediction has the first value
-        size = max(1, _AT_ONCE // plain.num_draws)
-        for number, lacking in (block.T for block in is_drawn.nonzero().split(size) if len(block)):
-            parts, _ = take_apart(predict(self, values[number, lacking], **options).distribution)
-            at, pair = (which[:, lacking] == number).nonzero(as_tuple=True)
-            for tensor, part in zip(tensors, parts, strict=True):
-                place = tensor.device
-                tensor[at.to(place), rows[lacking[pair]].to(place)] = part[draws[at].to(place), pair.to(place)]
+        for some, given in _groups(self, plain.num_draws, repeats, int(is_drawn.sum()), options):
+            position = torch.full((plain.num_draws,), -1).index_copy(0, some, torch.arange(len(some)))
+            components = (position[draws] >= 0).nonzero()[:, 0]
+            here = which[components]
+            used = is_drawn & torch.zeros_like(is_drawn).scatter(0, here, torch.ones_like(here, dtype=torch.bool))
+            size = max(1, _AT_ONCE // len(some))
+            for number, lacking in (block.T for block in used.nonzero().split(size) if len(block)):
+                parts, _ = take_apart(predict(self, values[number, lacking], **given).distribution)
+                at, pair = (here[:, lacking] == number).nonzero(as_tuple=True)
+                for tensor, part in zip(tensors, parts, strict=True):
+                    place = tensor.device
+                    to, source = components[at].to(place), position[draws[components[at]]].to(place)
+                    tensor[to, rows[lacking[pair]].to(place)] = part[source, pair.to(place)]
         return Prediction(build(tensors), plain.scaler)
 
     return cast(F, predict_all)
@@ -79,9 +88,36 @@ def repeated(prediction: Prediction, times: int) -> Prediction:
     return Prediction(build([tensor.repeat_interleave(times, 0) for tensor in tensors]), prediction.scaler)
 
 
+def _groups(
+    posterior: Any, num_draws: int, repeats: int, num_pairs: int, options: dict[str, Any]
+) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+    """Yield numbers of draws, and the options of a prediction by these alone.
+
+    Draws whose numbers by `_fractions` are close have values of the same donors, so each group needs few of all pairs
+    of a row and a value. Few pairs, points and moments, and draws of very many weights make a single group.
+    """
+    count = 1 + num_draws * num_pairs // _AT_ONCE
+    by_weights = num_draws > 1 and not (options.get("at_mean") or options.get("moments"))
+    if count == 1 or not by_weights or num_draws * posterior.bnn.num_weights > _HELD:
+        yield torch.arange(num_draws), options
+        return
+    given = options.get("draws")
+    given = posterior.draw(num_draws, seed=options.get("seed")) if given is None else given
+    of_members = torch.arange(num_draws).split(posterior._counts(num_draws))
+    fractions = _fractions(num_draws * repeats)[::repeats]
+    in_order = [members[fractions[members].argsort()] for members in of_members]
+    parts = zip(*(order.tensor_split(min(count, _GROUPS, *map(len, in_order))) for order in in_order), strict=True)
+    for some in map(torch.cat, parts):
+        yield some, options | {"draws": {name: value[some.to(value.device)] for name, value in given.items()}}
+
+
+def _fractions(count: int) -> Tensor:
+    return (torch.arange(count, dtype=torch.float64) + 0.5) * math.sqrt(5) % 1
+
+
 def _drawn(shares: Tensor, count: int) -> Tensor:
     """Return a number for each draw and row, (count, N), in proportion to the shares of each row, (K, N)."""
     ends = shares.T.cumsum(1)
-    fractions = (torch.arange(count, dtype=ends.dtype) + 0.5) * math.sqrt(5) % 1
+    fractions = _fractions(count).to(ends)
     drawn = torch.searchsorted(ends.contiguous(), (fractions * ends[:, -1:]).contiguous(), right=True)
     return drawn.clamp_max(len(shares) - 1).T
