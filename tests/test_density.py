@@ -236,17 +236,37 @@ def test_each_candidate_is_fitted_once(monkeypatch):
 
 
 def test_up_to_500_rows_each_row_is_held_out_once_from_brief_fits(monkeypatch):
-    """The best is then fitted in full to two thirds of the rows, for what is said of it."""
+    """The best is fitted in full to two thirds of the rows, where something is to be said of it."""
     monkeypatch.setattr(Judge, "fitted", [])
     full, brief = bnn.EvidenceFramework(), bnn.EvidenceFramework(starts=2, rounds=2, iterations=50)
     data = bnn.Data(torch.arange(90.0)[:, None], torch.arange(90.0))
     usual = [{"likelihood": name, "method": full} for name in ("first", "second")]
     thirds = density._two_thirds(data, RUN)
     judge = Judge(*thirds[0], RUN, by_mass=False, others=thirds[1:])
-    assert judge.best(usual)[:2] == (usual[1], usual[1])
-    assert Judge.fitted == [each | {"method": brief} for each in usual for _ in range(3)] + [usual[1]]
+    best, fitted, _ = judge.best(usual)
+    assert best == usual[1]
+    assert Judge.fitted == [each | {"method": brief} for _ in range(3) for each in usual]
+    assert fitted() == Judge.fitted[-1] == usual[1]
     assert torch.cat([rest.y for _, rest in thirds]).sort().values.tolist() == list(range(90))
     assert all(set(train.y.tolist()).isdisjoint(rest.y.tolist()) and len(train) == 60 for train, rest in thirds)
+
+
+def test_parts_that_are_far_behind_on_the_first_third_are_not_fitted_again(monkeypatch):
+    """By 2 standard errors of the mean gain of all rows but the extremes; the default stays, to be compared with."""
+    rows = torch.linspace(-1.0, 1.0, 52, dtype=torch.float64)
+    error = float(rows[1:-1].std()) / 50**0.5
+    assert density._not_far_behind([rows, rows]) == [0, 1]
+    zero = 0 * rows
+    behind = [zero - 9, zero, rows - 1.99 * error, rows - 2.01 * error]
+    assert density._not_far_behind(behind) == [0, 1, 2]
+
+    monkeypatch.setattr(Judge, "fitted", [])
+    data = bnn.Data(torch.arange(90.0)[:, None], torch.arange(90.0))
+    usual = [{"likelihood": name, "method": bnn.EvidenceFramework()} for name in ("first", "shape", "second")]
+    thirds = density._two_thirds(data, RUN)
+    best, _, gain = Judge(*thirds[0], RUN, by_mass=False, others=thirds[1:]).best(usual)
+    assert (best, gain.mean) == (usual[1], 2.0)
+    assert [parts["likelihood"] for parts in Judge.fitted] == ["first", "shape", "second"] + 2 * ["first", "shape"]
 
 
 class Scored(density._Judge):
@@ -302,7 +322,7 @@ def test_what_rows_held_out_say_of_the_fit_is_said_at_its_end(monkeypatch):
     """A fit that predicts rows held out worse than a constant is complained of, though training examples flatter it."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 3)), rng.normal(size=60)
-    complaint = density.Compared({}, None, "Of a fit to two thirds of the rows: it is poor.")
+    complaint = density.Compared({}, None, lambda: "Of a fit to two thirds of the rows: it is poor.")
     monkeypatch.setattr(
         "pyrobnn.estimators.base.compare_densities",
         lambda _, parts, *__, **___: dataclasses.replace(complaint, parts=parts),
@@ -319,7 +339,7 @@ def test_what_rows_held_out_say_of_the_fit_is_said_at_its_end(monkeypatch):
         "likelihood": known,
         "method": bnn.SVI(guide="map", steps=500),
     }
-    said = judge.compared(parts, judge.fit(parts), None).complaint
+    said = judge.compared(parts, lambda: judge.fit(parts), None).complain()
     assert said.startswith("Of a fit to two thirds of the rows: The fit predicts no better than a constant")
     assert "on 30 held-out examples" in said
 

@@ -247,8 +247,9 @@ class AbstractBNN(BaseEstimator):
             else:
                 self.posterior_ = fit_on(self.posterior_, method, examples, run)
             self.posterior_.donors = self._donors
+            known = compared.complain()
         if reset:  # the newest rows alone may suit a constant that is bad for all
-            tell(self.posterior_, examples, known=compared.complaint, progress=run.progress)
+            tell(self.posterior_, examples, known=known, progress=run.progress)
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:

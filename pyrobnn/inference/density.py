@@ -1,8 +1,9 @@
 """The shape of the noise where nobody chose it: a few likelihoods, judged by rows that their fits have not seen."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -46,6 +47,8 @@ _VARYING = (likelihoods.Gaussian("heteroscedastic"),)
 """The rival of a Gaussian where the size of residuals depends on an input, or where this may be why tails are heavy."""
 _COUNTS = (likelihoods.Poisson(), likelihoods.NegativeBinomial(dispersion="learned"))
 """For whole numbers that repeat. A density of any shape, trained on them, would pile up on these values."""
+_BEHIND = 2.0
+"""Standard errors by which parts may be behind the best on the first third; one in 250 of equals would still win."""
 _FEWEST_TOLD = 30
 """Rows of which a third tells how long to train noise that is an output."""
 _CHANCE = NormalDist().cdf(-2)
@@ -94,13 +97,12 @@ class Compared:
     Attributes:
         parts: the parts to take: a likelihood, with a network, a prior and a method.
         gain: of a likelihood other than the default's; None where the default's is taken.
-        complaint: what is wrong with predictions of the rows held out by these parts (`complaint`), where they were
-            fitted without these rows; or None.
+        complain: fits these parts without some rows, if need be, and says what is wrong with predictions of them.
     """
 
     parts: Parts
     gain: Gain | None = None
-    complaint: str | None = None
+    complain: Callable[[], str | None] = lambda: None
 
 
 def compare_densities(
@@ -155,7 +157,7 @@ def _of_suitable_length(data: Data, default: Parts, run: Run, steps: int | None)
     """
     judge = _Judge(*_two_thirds(data, run)[0], run, by_mass=False, steps=steps)
     parts = judge.suitable(default)
-    return judge.compared(parts, judge.fit(parts), None)
+    return judge.compared(parts, functools.partial(judge.fit, parts), None)
 
 
 def _two_thirds(data: Data, run: Run) -> list[tuple[Data, Data]]:
@@ -178,12 +180,12 @@ def _better(
     default, fitted, gain = judge.best(rivals)
     if (parts := judge.clear_shape(default["likelihood"], shapes)) is not None:
         ensemble = judge.fit(parts)
-        fitted = judge.fit(default) if fitted is None else fitted
-        gains = judge.scores(ensemble) - judge.scores(fitted)
+        fitted = functools.cache(fitted or functools.partial(judge.fit, default))
+        gains = judge.scores(ensemble) - judge.scores(fitted())
         if _is_clear(gains, len(shapes)):
-            return judge.compared(parts, ensemble, _mean(gains))
+            return judge.compared(parts, lambda: ensemble, _mean(gains))
     elif fitted is None and are_counts:
-        fitted = judge.fit(default | {"method": shortened(default["method"])})
+        fitted = functools.partial(judge.fit, default | {"method": shortened(default["method"])})
     return Compared(default, gain) if fitted is None else judge.compared(default, fitted, gain)
 
 
@@ -239,25 +241,29 @@ class _Judge:
         method = parts["method"] if self.steps is None else bounded(parts["method"], self.steps)
         return fit_in_silence(model, self.train, method, dataclasses.replace(self.run, **options))
 
-    def best(self, usual: list[Parts]) -> tuple[Parts, Any, Gain | None]:
-        """Return the best parts, their fit if there are several, and what another likelihood gains on the first.
+    def best(self, usual: list[Parts]) -> tuple[Parts, Callable[[], Any] | None, Gain | None]:
+        """Return the best parts, what fits them if there are several, and what another likelihood gains on the first.
 
-        With other rows to hold out, brief fits to each part are compared on all rows.
+        With other rows to hold out, brief fits are compared on all rows, but those far behind on the first third.
         """
         if len(usual) == 1:
             return usual[0], None, None
-        judges = [self, *(dataclasses.replace(self, train=train, rest=rest) for train, rest in self.others)]
         compared = [_brief(parts) for parts in usual] if self.others else usual
-        fits = [[judge.fit(parts) for judge in judges] for parts in compared]
-        scores = [torch.cat([judge.scores(fit) for judge, fit in zip(judges, each, strict=True)]) for each in fits]
+        fits = [self.fit(parts) for parts in compared]
+        scores = [self.scores(fit) for fit in fits]
+        kept = _not_far_behind(scores) if self.others else range(len(usual))
+        for train, rest in self.others:
+            judge = dataclasses.replace(self, train=train, rest=rest)
+            for index in kept:
+                scores[index] = torch.cat([scores[index], judge.scores(judge.fit(compared[index]))])
         taken = 0
-        for index in range(1, len(usual)):
+        for index in kept[1:]:
             gain = _mean(_without_extremes(scores[index] - scores[taken]))
             if gain.mean > _least_gain(usual[index], usual[taken], gain):
                 taken = index
         is_other = usual[taken]["likelihood"] != usual[0]["likelihood"]
-        fitted = self.fit(usual[taken]) if self.others else fits[taken][0]
-        return usual[taken], fitted, _mean(scores[taken] - scores[0]) if is_other else None
+        whole = functools.partial(self.fit, usual[taken]) if self.others else lambda: fits[taken]
+        return usual[taken], whole, _mean(scores[taken] - scores[0]) if is_other else None
 
     def clear_shape(self, likelihood: Any, shapes: tuple[Any, ...]) -> Parts | None:
         """Return parts for the best of several likelihoods, if quick fits of it and of another differ clearly."""
@@ -269,10 +275,10 @@ class _Judge:
         scores, steps = tried[best]
         return _ensemble_parts(best, steps) if _is_clear(scores - quick, len(shapes)) else None
 
-    def compared(self, parts: Parts, posterior: Any, gain: Gain | None) -> Compared:
+    def compared(self, parts: Parts, fitted: Callable[[], Any], gain: Gain | None) -> Compared:
         """Return what is taken, with the complaint about its fit."""
-        text = complaint(posterior, self.train, self.rest)
-        return Compared(parts, gain, text and f"{_OF_PART} {text}")
+        rows = self.train, self.rest
+        return Compared(parts, gain, lambda: (text := complaint(fitted(), *rows)) and f"{_OF_PART} {text}")
 
     def scores(self, posterior: Any) -> Tensor:
         """Return the log score of each row held out."""
@@ -360,6 +366,13 @@ def _brief(parts: Parts) -> Parts:
     """Return the parts with a brief fit, which tells likelihoods apart as well as a long one."""
     method = parts["method"]
     return parts | {"method": dataclasses.replace(method, **_BRIEF | {"starts": min(_BRIEF["starts"], method.starts)})}
+
+
+def _not_far_behind(scores: list[Tensor]) -> list[int]:
+    """Return the numbers of the parts that may still be the best on all rows, by their scores on a third; and 0."""
+    best = max(scores, key=lambda each: float(each.mean().nan_to_num(-math.inf)))
+    leads = [_mean(_without_extremes(best - each)) for each in scores]
+    return [index for index, lead in enumerate(leads) if index == 0 or not lead.mean > _BEHIND * lead.error]
 
 
 def _without_extremes(gains: Tensor) -> Tensor:
