@@ -358,6 +358,15 @@ def test_equal_numbers_are_never_a_lead(lead, kind, is_lead):
     assert found.plain.startswith("" if is_lead else "a linear model, which is simpler, predicts as well")
 
 
+def test_a_lead_that_may_be_chance_names_who_leads():
+    """Other scores may be those of the linear model ahead."""
+    linear = gains(0.5, 2)
+    found = verdict(linear + 0.03 + gains(0.0, 3, 1.0), linear)
+    assert found.plain == "by its log score the network is ahead of a linear model, though this may be chance"
+    of_few = verdict(gains(0.3, 1, 1.0, 8), gains(0.3, 1, 1.0, 8))
+    assert of_few.plain == "by its log score the network is ahead of a constant, though this may be chance"
+
+
 def test_a_linear_model_in_front_is_preferred_where_nothing_is_shown_to_be_better_than_a_constant():
     found = [verdict(gains(0.1, 1, 1.0, 40), gains(of_linear, 2, 1.0, 40)) for of_linear in (0.2, 0.08, -0.1)]
     assert [one.kind for one in found] == ["note"] * 3

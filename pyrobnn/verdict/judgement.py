@@ -238,7 +238,7 @@ def _no_better_than_linear(scored: _Scored) -> Verdict | None:
     keep, text = "keep it unless more data tell them apart", "Nothing shows that the fit predicts better than"
     plain = f"{scored.name}, which is simpler, predicts as well, uncertainty included"
     if over_linear.mean >= _LEAD:
-        plain = f"its lead over {scored.name}, uncertainty included, may be chance"
+        plain = f"by its log score the network is ahead of {scored.name}, though this may be chance"
     elif over_linear.below(0.0) < scored.level:
         keep, text = "keep it", "The fit predicts a little worse than"
         plain = f"{scored.name}, which is simpler, predicts a little better, uncertainty included"
@@ -260,7 +260,7 @@ def _otherwise(scored: _Scored) -> Verdict:
     elif scored.gain.mean > _NEGLIGIBLE:
         text = f"{len(scored.scores)} examples are too few to tell the fit from a constant by their log scores"
         text += ": a gain below two standard errors or so may be chance."
-        plain = "its lead over a constant, uncertainty included, may be chance"
+        plain = "by its log score the network is ahead of a constant, though this may be chance"
     else:
         text = "Nothing shows that the fit predicts better than a constant."
         said = "nothing shows that it predicts better than a constant" if finds else NOTHING_FOUND
