@@ -21,6 +21,8 @@ from pyrobnn.runs.endings import PlainErrors, ended_by, escaped, fail, kept_of, 
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, new_run_folder, run_folder, time_of
 from pyrobnn.runs.spec_files import check_values, command_of, first_line, in_full, not_of_data, sections_of, target_of
 
+_OF_PREDICTIONS = ("", ".csv", ".txt")
+"""Endings of names of files that `predict` writes."""
 _UNFINISHED = ".unfinished"
 """Suffix of the name of a run folder until its fit is done."""
 
@@ -252,6 +254,10 @@ def predict(
         endings = ", ".join(ENDINGS)
         raise InputError(
             f"--out {out} is there already, and is no table ({endings}): choose another name, or delete it."
+        )
+    if out is not None and out.suffix.lower() not in _OF_PREDICTIONS:
+        raise InputError(
+            f"--out {out} ends in {out.suffix}, and predictions are written as CSV: choose a name that ends in .csv."
         )
     if out is not None and not os.path.isdir(out.parent):
         raise InputError(f"There is no folder {out.parent} for --out: make it, or choose another.")

@@ -255,6 +255,8 @@ def test_errors_in_a_table_are_one_line(here):
         (("none.csv",), "There is no file none.csv"),
         (("new.csv",), "no column 'x0'"),
         (("good.csv", "--out", "no/such/folder.csv"), "error: "),
+        (("good.csv", "--out", "p.xlsx"), "--out p.xlsx ends in .xlsx, and predictions are written as CSV"),
+        (("good.csv", "--out", "good.parquet"), "--out good.parquet ends in .parquet, and predictions are written as"),
         (("good.csv", "--out", "gen.py"), "--out gen.py is there already, and is no table (.csv, .csv.gz, "),
     ):
         done = invoke("predict", "r", *arguments)

@@ -6,6 +6,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -234,11 +235,11 @@ def test_a_fit_that_was_stopped_with_a_result_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     real, begun = Beginnings.begin, []
 
-    def begin(self, start, index):
+    def begin(self, start, index, **options):
         begun.append(index)
         if len(begun) == 2:
             raise KeyboardInterrupt
-        real(self, start, index)
+        real(self, start, index, **options)
 
     monkeypatch.setattr(Beginnings, "begin", begin)
     done = invoke("fit", "spec.toml")
@@ -246,6 +247,39 @@ def test_a_fit_that_was_stopped_with_a_result_is_kept(tmp_path, monkeypatch):
     assert invoke("fit", "--resume", "runs/spec").exit_code == 0
     metrics = json.loads((tmp_path / "runs" / "spec" / "metrics.json").read_text())
     assert metrics["stop_reason"] == "stopped by Ctrl-C after 1 of 3 starts"
+
+
+PHASES = {
+    "import": "sys.meta_path.insert(0, SimpleNamespace(find_spec=lambda name, *_: name == 'pyro' and stop() or None))",
+    "comparison of likelihoods": "from pyrobnn.inference import density; density._Judge.scores = stop",
+    "fit": "from pyrobnn.runs import run; run.fit_in_silence = stop",
+    "fit to all rows": "from pyrobnn.runs import run; run._fit_all = stop",
+    "report": "from pyrobnn.runs import run; run._write_views = stop",
+}
+"""What makes a command send itself Ctrl-C, by the phase."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("phase", PHASES)
+def test_ctrl_c_in_each_phase_of_a_fit_of_a_table(phase, tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 2))
+    amounts = np.exp(x.sum(1) + 0.3 * rng.normal(size=90))  # of which two likelihoods are compared
+    np.savetxt(tmp_path / "t.csv", np.column_stack([x, amounts]), delimiter=",", header="a,b,y", comments="")
+    script = (
+        "import os, signal, sys; from types import SimpleNamespace; from pyrobnn.cli import main\n"
+        f"stop = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n{PHASES[phase]}\nmain()"
+    )
+    command = [sys.executable, "-c", script, "fit", "t.csv", "y", "--set", "fit.steps=20", "--out", "runs/spec"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    is_kept = phase in ("fit to all rows", "report")
+    said = "nothing is kept." if phase == "import" else FIT if is_kept else NOTHING
+    assert done.returncode == 128 + signal.SIGINT, done.stderr
+    assert done.stderr.splitlines()[-1] == f"error: stopped by SIGINT: {said}"
+    assert ("stopping, once torch is loaded" in done.stderr) == (phase == "import")
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "runs" / "spec" / "metrics.json").exists() == is_kept
 
 
 @pytest.mark.slow
