@@ -476,7 +476,9 @@ def test_another_guide_is_trained_under_the_tuned_scales():
     ],
 )
 def test_starts_have_shares_by_their_scores(scores, mixes, expected):
-    assert _members(scores, mixes=mixes) == expected
+    assert _members(scores, len(scores), mixes=mixes) == expected
+    assert sum(_members(scores, 7, mixes=mixes)) == 7
+    assert _members([-2.0, -8.0], 4, mixes=True) == [3, 1]  # shares .68 and .32 of four: 2.72 and 1.28
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ class Run:
 
     Attributes:
         chose_length: whether the caller gave neither the method nor its length.
+        earlier: a posterior of the same model for some of the rows: the starts that it did not keep may be left out.
         started: when it began, by `time.perf_counter`; fits inside a run have the time of the whole.
     """
 
@@ -63,6 +64,7 @@ class Run:
     every: int = 1000
     start: Any = None
     chose_length: bool = False
+    earlier: Any = None
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ from pyrobnn.inference.training.interrupts import Interrupted
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.runs.all_rows import is_sound, with_all_rows, write_all_rows
+from pyrobnn.runs.all_rows import far_apart, is_sound, with_all_rows, write_all_rows
 from pyrobnn.runs.donor_files import load_run, write_donors
 from pyrobnn.runs.manifest import make_manifest, write_json
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_complete, is_run_folder, run_folder, unfinished_folder
@@ -53,6 +53,7 @@ class RunResult:
         path: the run folder.
         final: the posterior for new rows, of all rows of a table of 2,000 rows at most, or else the posterior above.
         num_learned: number of rows that it was fitted to.
+        apart: how far the two fits are from each other, if that is more than expected.
     """
 
     posterior: Posterior | Mixture
@@ -64,16 +65,18 @@ class RunResult:
     path: Path
     final: Posterior | Mixture
     num_learned: int
+    apart: str = ""
 
     @property
     def learned(self) -> str:
         """A sentence on the rows that the posterior for new rows has learned, where they are others than `train`."""
         if self.final is self.posterior:
             return ""
-        return (
+        said = (
             f"New rows are predicted by a fit to {self.num_learned} rows, the held-out ones among them. The scores are "
             f"of a fit to {len(self.train)}."
         )
+        return f"{said} {self.apart}".rstrip()
 
     @property
     def failed(self) -> str | None:
@@ -225,6 +228,7 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
         checkpoint=checkpoint,
         every=CHECKPOINT_EVERY,
         chose_length=prepared.chose_length,
+        earlier=prepared.earlier,
     )
     if prepared.dataset.encoder is None:  # the notes of a table name its constant columns
         tell_of_constants(prepared.train)
@@ -257,12 +261,12 @@ def _judge(
         others = of_split(diagnosis.findings, prepared.spec.data.split)
         diagnosis = dataclasses.replace(diagnosis, findings=(*asked, *others))
         write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
-        final, num_learned = posterior, len(train)
-        if failure is None and (whole := with_all_rows(prepared)) is not None:
+        final, num_learned, apart = posterior, len(train), ""
+        if failure is None and (whole := with_all_rows(prepared, posterior)) is not None:
             words = f"fitting all {counted(len(whole.train), 'row')}, for predictions"
             with waiting(words, shown=progress):
-                final, num_learned = _fit_all(whole, posterior, prepared, path)
-        result = RunResult(posterior, train, test, scores, baselines, diagnosis, path, final, num_learned)
+                final, num_learned, apart = _fit_all(whole, posterior, prepared, path)
+        result = RunResult(posterior, train, test, scores, baselines, diagnosis, path, final, num_learned, apart)
         with waiting("drawing the pictures and writing the report", shown=progress):
             _write_views(result, prepared, manifest)
     except BaseException as error:
@@ -273,16 +277,16 @@ def _judge(
 
 def _fit_all(
     whole: Prepared, judged: Posterior | Mixture, prepared: Prepared, path: Path
-) -> tuple[Posterior | Mixture, int]:
-    """Fit all rows and write the fit; return it with their number, or else the fit that was judged."""
+) -> tuple[Posterior | Mixture, int, str]:
+    """Fit all rows and write the fit; return it with their number, or else the fit that was judged; and `far_apart`."""
     started = time.perf_counter()
     final = _fit(whole, None, progress=False)
     num_draws, test = prepared.spec.predict.num_draws, prepared.test
-    scores = final.predict(whole.test.x, num_draws=num_draws).log_prob(test.y)
-    if not is_sound(scores, judged.predict(test.x, num_draws=num_draws).log_prob(test.y)):
-        return judged, len(prepared.train)
+    found, before = (fit.predict(x, num_draws=num_draws) for fit, x in ((final, whole.test.x), (judged, test.x)))
+    if not is_sound(found.log_prob(test.y), before.log_prob(test.y)):
+        return judged, len(prepared.train), ""
     write_all_rows(path, whole, final, time.perf_counter() - started)
-    return final, len(whole.train)
+    return final, len(whole.train), far_apart(found, before)
 
 
 def _asked(prepared: Prepared) -> list[Finding]:
@@ -335,9 +339,6 @@ def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]
     from pyrobnn.report import render
 
     spec, dataset, encoder, folder = prepared.spec, prepared.dataset, prepared.dataset.encoder, result.path
-    with new_file(folder / "posterior.nc") as file:
-        tree = to_datatree(result.posterior, result.train, num_draws=spec.predict.num_draws)
-        tree.to_netcdf(file, engine="h5netcdf")
     rendered = render(
         result.posterior,
         train=result.train,
@@ -359,6 +360,9 @@ def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]
             (figures / name).write_bytes(png)
     with new_file(folder / "report.html") as file:
         file.write_text(rendered.html, encoding="utf-8")
+    with new_file(folder / "posterior.nc") as file:  # last: with ArviZ in memory Matplotlib loads JAX, if it is there
+        tree = to_datatree(result.posterior, result.train, num_draws=spec.predict.num_draws)
+        tree.to_netcdf(file, engine="h5netcdf")
 
 
 def _metrics(

@@ -27,6 +27,8 @@ from pyrobnn.inference.data import check_validation
 from pyrobnn.inference.default_parts import PARTS
 from pyrobnn.inference.density import Compared, Gain, compare_densities
 from pyrobnn.inference.method import Run
+from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.data_section import DataSpec
 from pyrobnn.runs.overrides import apply_overrides
@@ -270,6 +272,7 @@ class Prepared:
         is_told: whether the likelihood was given.
         chose_length: whether neither the method nor its length was given.
         gain: of a likelihood other than the default.
+        earlier: a posterior of the same model for some of the rows, whose starts the fit repeats; or None.
     """
 
     spec: RunSpec
@@ -282,6 +285,7 @@ class Prepared:
     is_told: bool = False
     chose_length: bool = False
     gain: Gain | None = None
+    earlier: Posterior | Mixture | None = None
 
     @property
     def sentence(self) -> str:

@@ -29,7 +29,7 @@ from pyrobnn.inference.training.interrupts import Interrupted, stopped_after
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import EngineRecord
+from pyrobnn.posterior.record import EngineRecord, EvidenceRecord
 
 _BATCH = 4096
 _TEMPERATURE = 8.0
@@ -159,17 +159,18 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         num_inputs = source.head[0][0].numel()
         of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
         hyperprior = of_real if is_real else Hyperprior.of_labels(self.prior_counts)
-        search = Search(self.starts, self.rounds, self.iterations, self.per, hyperprior)
+        which = () if run.earlier is None else _kept(run.earlier.record.evidence)
+        search = Search(self.starts, self.rounds, self.iterations, self.per, hyperprior, which=which)
         modes, chosen, is_cut = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
         mixes = isinstance(self.guide, Laplace) and is_real
-        counts = _members([start.score for start in modes], mixes=mixes)
+        counts = _members([start.score for start in modes], self.starts, mixes=mixes)
         order = sorted(range(len(modes)), key=lambda index: index != chosen)
         around = {index: self._around(modes[index], bnn, data, source, run) for index in order if counts[index]}
         record = dataclasses.replace(
             around[chosen].record,
             method=to_dict(self) | {"guide": around[chosen].record.guide},
             seconds=run.seconds,
-            stop_reason=stopped_after(len(modes), self.starts, "start")
+            stop_reason=stopped_after(len(modes), len(which) or self.starts, "start")
             if is_cut
             else around[chosen].record.stop_reason,
             evidence=dataclasses.replace(evidence_record(modes, chosen, source), members=counts),
@@ -231,7 +232,12 @@ def until_converged(guide: Any) -> SVI:
     return SVI(guide=guide, **({} if as_guide(guide).seeks_mode else _UNTIL_CONVERGED))
 
 
-def _members(scores: list[float], *, mixes: bool) -> list[int]:
+def _kept(evidence: EvidenceRecord | None) -> tuple[int, ...]:
+    """Return the numbers of the starts whose modes a posterior has; none where they are not known."""
+    return () if evidence is None else tuple(number for number, count in enumerate(evidence.members or ()) if count)
+
+
+def _members(scores: list[float], total: int, *, mixes: bool) -> list[int]:
     """Return the number of members of each start: its share, rounded. Starts with equal scores share a mode."""
     ranks = np.nan_to_num(np.array(scores), nan=-np.inf)
     shares = np.zeros(len(ranks))
@@ -239,7 +245,7 @@ def _members(scores: list[float], *, mixes: bool) -> list[int]:
         is_new = not np.isclose(ranks[shares > 0], ranks[index], rtol=0, atol=_SAME).any()
         if is_new and (mixes or not shares.any()):
             shares[index] = np.exp((ranks[index] - ranks.max()) / _TEMPERATURE)
-    shares *= len(ranks) / shares.sum()
+    shares *= total / shares.sum()
     counts = np.floor(shares).astype(int)
-    counts[np.argsort(counts - shares, kind="stable")[: len(ranks) - counts.sum()]] += 1
+    counts[np.argsort(counts - shares, kind="stable")[: total - counts.sum()]] += 1
     return [int(count) for count in counts]

@@ -47,6 +47,7 @@ class Search:
         tolerance: relative change of the energy at which L-BFGS stops in a round.
         last_tolerance: the same at the end.
         phase: what the bar says.
+        which: numbers of the starts to do; all if empty.
     """
 
     starts: int
@@ -57,6 +58,7 @@ class Search:
     tolerance: float = 1e-7
     last_tolerance: float = 1e-12
     phase: str = "search for weights and scales"
+    which: Sequence[int] = ()
 
 
 @dataclasses.dataclass
@@ -73,10 +75,10 @@ class Beginnings:
     seed: int
     process: GaussianProcess | None = None
 
-    def begin(self, start: TunedMode, index: int) -> None:
+    def begin(self, start: TunedMode, index: int, *, is_first: bool) -> None:
         """Begin to tune the scales of a start."""
         starts = self.search.starts
-        if index == 0 and self.search.per == "input":
+        if is_first and self.search.per == "input":
             self.process = start.gaussian_process(self.seed)
         has_labels = as_likelihood(start.bnn.settings["likelihood"]).has_labels
         less = (_LESS_OF_LABELS if has_labels else _LESS_NOISE) ** (index // 2)
@@ -98,7 +100,7 @@ def tuned_modes(
     search: Search,
     held: Collection[str] = (),
 ) -> tuple[list[TunedMode], int, bool]:
-    """Return a mode for each start, with its tuned scales, the number of the best, and whether Ctrl-C cut it short.
+    """Return a mode for each start, with its tuned scales, the place of the best, and whether Ctrl-C cut it short.
 
     Args:
         bnn: the model, with normal priors.
@@ -115,9 +117,8 @@ def tuned_modes(
         KeyboardInterrupt: Ctrl-C before the first start was done.
     """
     refuse_mixed_examples(bnn.net)
-    starts, rounds = search.starts, search.rounds
-    beginnings = Beginnings(search, run.seed)
-    modes: list[TunedMode] = []
+    numbers, rounds, beginnings = search.which or range(search.starts), search.rounds, Beginnings(search, run.seed)
+    starts, modes = len(numbers), list[TunedMode]()
     trials = min(rounds, _TRIALS) if starts > 1 else rounds
 
     def begun(index: int, threads: int) -> TunedMode:
@@ -137,7 +138,7 @@ def tuned_modes(
             threads=threads,
         )
         if rounds:
-            beginnings.begin(start, index)
+            beginnings.begin(start, index, is_first=not modes)
         return start
 
     def advance(start: TunedMode, first: int, end: int) -> None:
@@ -160,10 +161,10 @@ def tuned_modes(
         ticking(bar),
     ):
         try:
-            for index in range(starts):
-                bar.set_description(f"{search.phase}, start {index + 1} of {starts}")
-                with running(bnn, num_data, derive(run.seed, f"start {index}"), "fit") as threads:
-                    start = begun(index, threads)
+            for place, number in enumerate(numbers, 1):
+                bar.set_description(f"{search.phase}, start {place} of {starts}")
+                with running(bnn, num_data, derive(run.seed, f"start {number}"), "fit") as threads:
+                    start = begun(number, threads)
                     advance(start, 0, trials)
                 modes.append(start)
             least = max(start.score for start in modes) - _BEHIND
@@ -172,7 +173,7 @@ def tuned_modes(
                 start.ended = trials < rounds and start.score < least
                 if trials < rounds and not start.ended:
                     bar.set_description(f"{search.phase}, start {index + 1} of {starts}")
-                    with running(bnn, num_data, derive(run.seed, f"start {index}"), "fit"):
+                    with running(bnn, num_data, derive(run.seed, f"start {numbers[index]}"), "fit"):
                         advance(start, trials, rounds)
             bar.update(starts * rounds - bar.n)
         except KeyboardInterrupt:
