@@ -180,7 +180,6 @@ def test_ranks_are_those_of_scipy_with_mean_ranks_of_equal_values_and_none_of_ga
     np.testing.assert_allclose(ranks(torch.tensor(values[:, 0])), expected[:, :1], rtol=0, atol=1e-14)
 
 
-
 def test_intervals_that_hold_too_much():
     """1000 targets of a third of the predicted spread: 95 % intervals hold all of them."""
     y = torch.randn(1000, generator=torch.Generator().manual_seed(0)) / 3

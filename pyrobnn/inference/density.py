@@ -111,7 +111,8 @@ def compare_densities(
     """Compare likelihoods, and the ways of fitting a default one, where nobody chose them.
 
     Fits to two thirds of the rows are scored on the last third. Up to 500 rows the evidence framework has brief ones to
-    each two thirds, so that each row is scored once, and a slip in a single row decides nothing. A log-normal, a
+    each two thirds, so that each row is scored once, and a slip in a single row decides nothing. Those that are two
+    standard errors behind the best on the first third are not fitted again. A log-normal, a
     Gaussian, and for outliers a Student-t of one scale are fitted by their default parts, as is a Gaussian whose noise
     varies along an input; from 500 to 2,000 rows the Gaussian also by one start of the evidence framework. The best of
     these becomes the default. A gain between them counts if it is above 0.02 nats a row and one standard error, and
