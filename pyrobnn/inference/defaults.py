@@ -45,9 +45,12 @@ LABEL_COUNTS = 2.0
 """The same for labels and counts, of which any number of rows is few. Log loss with 0, 1, 2 and 4 on 60 labels of two
 moons, means of three seeds: 0.33, 0.32, 0.31, 0.37; of a plane in eight inputs 0.69, 0.66, 0.63, 0.64. With 0, 2 and 4
 tumours of 30 measurements have 0.14, 0.12, 0.13 on 200 labels (two seeds), and 0.12, 0.10, 0.10 on 400 (one)."""
-PRIOR_SHARE, NOISE_SHARE = 0.02, 0.1
+PRIOR_SHARE, SHARE_OF_LINEAR_LABELS, NOISE_SHARE = 0.02, 1.0, 0.1
 """Mean square of counted weights, as a share of the declared variance, and of counted targets, as a share of theirs.
-Weights that interpolate a few rows leave nothing to tell the noise by, and the noise then falls to its least value."""
+Weights that interpolate a few rows leave nothing to tell the noise by, and the noise then falls to its least value.
+A linear model of labels has a log loss of 0.28 on 300 rows with a rare class, 0.58 on 80 rows of a plane in eight
+inputs and 0.63 on 100 rows without a signal with a share of 0.02, and 0.27, 0.49 and 0.64 with 1; a logistic regression
+0.27, 0.46 and 0.66 (means of three or four seeds)."""
 
 MOST_SAMPLED = 30_000
 """Weights times examples up to which `Automatic` tries chains, which end in time; above it, an ensemble."""

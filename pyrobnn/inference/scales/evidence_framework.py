@@ -52,9 +52,10 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     all data goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2)
     updates the scales. gamma is the number of weights that the data determine. For labels and counts, and for real
     targets in few rows, each precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the
-    declared variance. The data alone would leave some inputs out and follow the noise in others. The noise has a gamma
-    prior too, which counts one target with a tenth of the variance as its square. Weights without effect on the
-    outputs, such as those of a constant input, keep their declared prior.
+    declared variance, or all of it for labels and counts in a single layer. The data alone would leave some inputs out
+    and follow the noise in others. The noise has a gamma prior too, which counts one target with a tenth of the
+    variance as its square. Weights without effect on the outputs, such as those of a constant input, keep their
+    declared prior.
 
     Starts differ in the network's first weights and scales. The first, third and so on begin from the length scales and
     the noise of a Gaussian process, fitted to up to 250 rows with a length scale for each input. Its evidence is a
@@ -158,7 +159,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         is_real = not (likelihood.integer_targets or as_likelihood(likelihood).has_labels)
         num_inputs = source.head[0][0].numel()
         of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
-        hyperprior = of_real if is_real else Hyperprior.of_labels(self.prior_counts)
+        is_linear = sum(value.ndim > 1 for value in bnn.initial_values.values()) == 1
+        hyperprior = of_real if is_real else Hyperprior.of_labels(self.prior_counts, is_linear=is_linear)
         which = () if run.earlier is None else _kept(run.earlier.record.evidence)
         search = Search(self.starts, self.rounds, self.iterations, self.per, hyperprior, which=which)
         modes, chosen, is_cut = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
