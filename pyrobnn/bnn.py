@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyrobnn.posterior.prediction import Prediction
 
 _LOOKS_UP = LAYERS["embedding"].modules
-_BEFORE_A_FIT = "A model predicts after a fit: posterior = bnn.fit(model, (x, y)), then posterior.predict(x)."
+_AFTER_A_FIT = {"predict": "x", "save": '"folder"'}
 
 
 class BNN(PyroModule):
@@ -386,8 +386,8 @@ class BNN(PyroModule):
         return {kind: to_dict(setting) for kind, setting in self.settings.items()}
 
     def __getattr__(self, name: str) -> Any:
-        if name == "predict":
-            raise AttributeError(_BEFORE_A_FIT)
+        if (given := _AFTER_A_FIT.get(name)) is not None:
+            raise AttributeError(f"Fit the model first: posterior = bnn.fit(model, (x, y)), posterior.{name}({given}).")
         return super().__getattr__(name)
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BeforeValidator, Field
+from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.prune import BasePruningMethod
@@ -214,15 +215,16 @@ def _obstacle(module: nn.Module) -> str | None:
         return "is quantised, or prepared for it: pass the network as it was before"
     if fsdp is not None and isinstance(module, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule)):
         return f"holds its weights in shards (FSDP): {_PLAIN}, with its full state"
+    if isinstance(module, PyroModule) and module._pyro_samples:
+        return "gives its weights priors itself: pass the network without them, of a BNN its `settings['net']`"
     if "train" in vars(module):
         return _EXPORTED
-    for hook in module._forward_pre_hooks.values():
-        for kind, instead in _BY_HOOK.items():
-            if isinstance(hook, kind):
-                return f"computes a weight in a hook, by {instead}"
+    hooks = [type(hook) for hook in module._forward_pre_hooks.values()]
+    ways = (instead for kind, instead in _BY_HOOK.items() if any(issubclass(hook, kind) for hook in hooks))
     values = chain(module._parameters.items(), module._buffers.items())
     reasons = ((name, _unfit(value)) for name, value in values if value is not None)
-    return next((f"has a {name!r} that {reason}" for name, reason in reasons if reason is not None), None)
+    unfit = (f"has a {name!r} that {reason}" for name, reason in reasons if reason is not None)
+    return next(chain((f"computes a weight in a hook, by {way}" for way in ways), unfit), None)
 
 
 def _unfit(value: Tensor) -> str | None:

@@ -7,6 +7,7 @@ import re
 import traceback
 import warnings
 
+import joblib
 import numpy as np
 import pandas as pd
 import pyro
@@ -530,11 +531,13 @@ def test_a_network_alone_is_no_model():
                 call(network)
 
 
-def test_a_model_says_that_it_predicts_after_a_fit():
+def test_a_model_says_that_it_predicts_and_is_saved_after_a_fit():
     model = make_bnn(net())
-    assert not hasattr(model, "predict")
-    with pytest.raises(AttributeError, match=r"A model predicts after a fit: posterior = bnn.fit\(model, \(x, y\)\)"):
-        model.predict(X)
+    for name, call in (("predict", "posterior.predict(x)"), ("save", 'posterior.save("folder")')):
+        assert not hasattr(model, name)
+        said = re.escape(f"Fit the model first: posterior = bnn.fit(model, (x, y)), {call}.")
+        with pytest.raises(AttributeError, match=said):
+            getattr(model, name)(X)
     with pytest.raises(AttributeError, match="no attribute 'predicts'"):
         model.predicts(X)
 
@@ -557,6 +560,31 @@ def test_a_posterior_says_what_stands_for_methods_of_estimators():
         posterior.predcit(X)
     assert "no attribute 'predcit'. Did you mean: 'predict'?" in traceback.format_exception(caught.value)[-1]
     assert torch.equal(copy.deepcopy(posterior).predict(X).class_probs, posterior.predict(X).class_probs)
+
+
+def test_an_estimator_says_how_it_is_saved(tmp_path, monkeypatch):
+    """What is advised works."""
+    names = {"joblib": joblib, "bnn": bnn}
+    monkeypatch.chdir(tmp_path)
+    estimator = bnn.BNNRegressor(guide="map", steps=2, random_state=0).fit(X.numpy(), Y.numpy())
+    assert not hasattr(estimator, "save")
+    with pytest.raises(AttributeError) as caught:
+        estimator.save("folder")
+    text = str(caught.value)
+    assert text.startswith("'BNNRegressor' object has no attribute 'save'. Take joblib.dump(")
+    for call in re.findall(r"joblib\.dump\(.*?\)|estimator\.posterior_\.save\(.*?\)", text):
+        eval(call, names | {"estimator": estimator})
+    with pytest.raises(AttributeError, match="See docs/how-to/save-and-load.md") as caught:
+        estimator.load("folder")
+    again, fitted = (eval(call, names) for call in re.findall(r"(?:joblib|bnn)\.load\(.*?\)", str(caught.value)))
+    assert (again.predict(X.numpy()) == estimator.predict(X.numpy())).all()
+    assert torch.equal(fitted.predict(X).mean, estimator.posterior_.predict(X).mean)
+    assert copy.deepcopy(estimator).steps == 2
+
+
+def test_a_model_is_no_network():
+    with refused(r"gives its weights priors itself: .*of a BNN its `settings\['net'\]`"):
+        bnn.BNN(make_bnn(net()))
 
 
 def test_a_single_row_is_told_apart_from_a_single_feature():

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -47,6 +47,11 @@ _PATIENCE = 2.0
 """Seconds that a fit takes without a word."""
 _AT_ONCE = 2**24
 """Largest number of values that a block of predictions holds."""
+_INSTEAD = {
+    "save": 'Take joblib.dump(estimator, "file.joblib"), or for its fit alone estimator.posterior_.save("folder")',
+    "load": 'Take joblib.load("file.joblib"), or for a fit alone bnn.load("folder")',
+}
+"""What to write for methods that estimators lack."""
 
 
 @explained_init(net=MLP, method=SVI)
@@ -354,6 +359,13 @@ class AbstractBNN(BaseEstimator):
     def _width(self) -> int:
         """The number of columns that a prediction has."""
         return 1
+
+    if not TYPE_CHECKING:  # a type checker would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            title, instead = type(self).__name__, _INSTEAD.get(name)
+            hint = "" if instead is None else f". {instead}. See docs/how-to/save-and-load.md"
+            raise AttributeError(f"{title!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling; the posterior becomes the bytes of its files."""

@@ -34,6 +34,8 @@ from pyrobnn.storage.probe import INPUTS, OUTPUTS, WIDTH, agrees, saved_inputs
 _UNITS = ("x_scaler.loc", "x_scaler.scale", "y_scaler.loc", "y_scaler.scale", "example.y")
 Net = nn.Module | Callable[[], nn.Module]
 _TERMS = ("history.log_likelihood", "history.kl")
+_MOST_NAMED = 3
+"""Parameters that are named where a network is not the one saved."""
 
 
 @under(plain_tensors)
@@ -163,7 +165,7 @@ def _net(saved: SavedPosterior, net: Net | None, folder: Path) -> Any:
     declared = saved.parts["net"]
     if declared.get("type") != CUSTOM:
         if net is not None:
-            raise InputError(f"{folder} has a declared network, {declared.get('type')!r}: leave out `net`.")
+            raise InputError(f"{folder} holds its own network, {nets.resolve(declared)!r}: leave out `net`.")
         resolved = nets.resolve(declared)
         check_size(resolved)
         return resolved
@@ -198,12 +200,17 @@ def _build(
     with seeded(saved.seed), fast_pyro(), ExitStack() as stack:
         bnn = declared.fresh()
         tensors = _with_body(tensors, bnn, saved.body_sha256, folder)
+        if saved.parts["net"].get("type") == CUSTOM:
+            _require_same_network(bnn.net, tensors, folder)
         bnn.to(device)
         stack.enter_context(budget.without(bnn.net))
         bnn.scale_targets(y_scaler.scale.expand(example[1].shape[1:]))
         _restore(bnn.eval(), tensors, "bnn.", folder)
         if OUTPUTS in tensors and not agrees(bnn, single(x, "A probe"), tensors[OUTPUTS]):
-            raise InputError(f"{folder} was saved with another `net`: this one has its parameters, and other outputs.")
+            raise InputError(
+                f"{folder} was saved with another `net`: this one has its parameters, and other outputs. Pass the "
+                "network of the fit: the same activations and other layers."
+            )
         if outputs is not None:  # earlier files have no outputs: their networks have taken the zeros
             stack.enter_context(bnn.without_network(outputs))
         guide = guides.resolve(saved.guide).build(bnn, *example).to(device)
@@ -220,6 +227,25 @@ def _build(
         info=saved.info,
         outputs=outputs,
     )
+
+
+def _require_same_network(net: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Refuse a network whose parameters have other names, shapes or precisions than those saved."""
+    prefix = "bnn.net."
+    saved = {name.removeprefix(prefix): _kind(value) for name, value in tensors.items() if name.startswith(prefix)}
+    given = {name: _kind(value) for name, value in net.state_dict().items()}
+    other = [
+        f"{name} is {saved.get(name, 'missing')} in the folder and {given.get(name, 'missing')} in `net`"
+        for name in [*given, *sorted(saved.keys() - given.keys())]
+        if saved.get(name) != given.get(name)
+    ]
+    if other:
+        more = f"; and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
+        raise InputError(
+            f"{folder} was saved with another network than this `net`: {'; '.join(other[:_MOST_NAMED])}{more}. "
+            "Pass the network of the fit: the same layers, widths and precision.",
+            page="how-to/save-and-load",
+        )
 
 
 def _without_rows(x: Tensor, categories: list[list[int]], folder: Path) -> Donors:
