@@ -1,5 +1,6 @@
 """Fits that end by themselves: where they end, what their record says, and that every engine and method has them."""
 
+import dataclasses
 import math
 from itertools import pairwise
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import torch
 from helpers import quick
 
 import pyrobnn as bnn
-from pyrobnn.inference.training.convergence import ConvergenceRule
+from pyrobnn.inference.training.convergence import ConvergenceRule, Cycle, way_after
 from pyrobnn.inference.training.session import Begun, Declared, Session
 from pyrobnn.inference.training.state import TrainingState, put_values
 from pyrobnn.verdict.comparison import _cut_short
@@ -208,6 +209,20 @@ def test_a_rate_too_small_to_come_anywhere_is_no_convergence(name):
     assert convergence.gain < convergence.tolerance
     assert not convergence.converged
     assert posterior.record.stop_reason.endswith("straight on from those before: `lr` may be too small")
+
+
+@pytest.mark.parametrize(
+    ("ways", "gain", "is_straight"),
+    [("eee", -0.2, True), ("ene", 0.1, False), ("enn", 0.1, True), ("enn", 0.0, True), ("enn", -0.2, False)],
+)
+def test_a_way_that_lost_after_a_turn_does_not_go_on_to_a_gain(ways, gain, is_straight):
+    """East or north by each cycle. From the first cycle on straight, the loss may be noise of a rate too small."""
+    changes, way = {"e": [torch.tensor([1.0, 0.0])], "n": [torch.tensor([0.0, 1.0])]}, None
+    for each in ways:
+        way = way_after(way, changes[each], Cycle(100))
+    rule = ConvergenceRule(SimpleNamespace(schedule_steps=100), 0.05, 300)
+    rule.restore(rule.state() | {"phase": "ended", "gain": gain, "way": dataclasses.asdict(way), "best": None})
+    assert rule.reason().endswith("straight on from those before: `lr` may be too small") == is_straight
 
 
 def test_cycles_under_the_warm_up_of_the_kl_say_nothing():

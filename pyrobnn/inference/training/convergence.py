@@ -56,11 +56,13 @@ class Way:
         change: of each parameter, from the start of the cycle to its end.
         reach: how far the cycle could go: its steps times its rate, and its rate, for schedules that end early.
         straight: whether it went on where the cycle before it went, as far as it could.
+        always: whether that holds of every cycle so far.
     """
 
     change: list[Tensor]
     reach: Sequence[float]
     straight: bool = True
+    always: bool = True
 
 
 @dataclasses.dataclass
@@ -102,14 +104,14 @@ def way_after(last: Way | None, change: list[Tensor], cycle: Cycle) -> Way:
     squares = _product(change, change)
     is_cut = last.straight and way.reach[0] < last.reach[0]
     if squares == 0 or is_cut:
-        return dataclasses.replace(way, straight=last.straight)
+        return dataclasses.replace(way, straight=last.straight, always=last.always)
     squares_before, both = _product(last.change, last.change), _product(change, last.change)
     ratio = both / squares_before if squares_before else 0.0
     reaches = zip(last.reach, way.reach, strict=True)
     is_alike = any(_ALIKE[0] <= ratio * before / now <= _ALIKE[1] for before, now in reaches)
     has_direction = sum(value.numel() for value in change) > 1
     straight = has_direction and is_alike and both >= _LEAST_COSINE * math.sqrt(squares * squares_before)
-    return dataclasses.replace(way, straight=straight)
+    return dataclasses.replace(way, straight=straight, always=straight and last.always)
 
 
 def is_measured(blocks: Sequence[float], tolerance: float, most: int) -> bool:
@@ -155,7 +157,8 @@ class ConvergenceRule:
     has half as many at 0.3 times the rate: noise in the gradients can keep a fit at a high rate from a better result,
     however many steps it has. The fit has converged when that gains less than the tolerance too; the best result stays.
     A small gain says nothing where the parameters still go straight on, as they do at a rate that is too small to come
-    anywhere, or where the KL still warms up: the next cycle then has twice as many steps as well.
+    anywhere, or where the KL still warms up: the next cycle then has twice as many steps as well. A loss does, after a
+    turn.
     A cycle that would pass the largest number of steps takes what is left of it at a lower rate, if that is worth it.
     (Welandawe et al. 2024 divide the rate as well, but after the tests for stationarity of Dhaka et al. 2020. On
     networks these take longer to a worse ELBO than more steps first and then lower rates.)
@@ -192,7 +195,12 @@ class ConvergenceRule:
 
     @property
     def _straight(self) -> bool:
-        return self._now.way is None or self._now.way.straight
+        """Whether the parameters go straight on to a gain, which noise may hide if they did from the first cycle on.
+
+        After a turn, a way that lost is a drift along a valley, where more of it gains nothing.
+        """
+        way, gain = self._now.way, self._now.gain
+        return way is None or (way.straight and (way.always or gain is None or gain >= 0))
 
     @property
     def _gained(self) -> bool:
