@@ -129,11 +129,27 @@ def name(path):
     return str(path.relative_to(ROOT))
 
 
+def untold(caught, path):
+    """The warnings about bad fits whose first clause is not on the page: readers take examples for good fits."""
+    page = " ".join(path.read_text(encoding="utf-8").split())
+    texts = {str(one.message) for one in caught if issubclass(one.category, bnn.PoorFitWarning)}
+    return [text for text in texts if re.search(r"The fits? (.*?)[,.(:;]", f"{text}.")[1].strip() not in page]
+
+
+def test_a_warning_that_a_page_does_not_tell_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("It warns that it predicts no better\nthan a constant.")
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        for text in ("The fit predicts no better than a constant, which", "2 of 2 fits warn: The fit ended before (all)"):
+            warnings.warn(text, bnn.PoorFitWarning, stacklevel=1)
+    assert untold(caught, page) == ["2 of 2 fits warn: The fit ended before (all)"]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning")
 @pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python")], ids=name)
 def test_python_blocks_run(path, tmp_path, monkeypatch):
-    """All blocks of a page share one namespace, and print what it shows; parts are forgotten."""
+    """All blocks of a page share one namespace, print what it shows, and warn of what it says; parts are forgotten."""
     from pyrobnn import guides, likelihoods, priors
 
     for registry in (guides.registry, likelihoods.registry, priors.registry):
@@ -142,11 +158,13 @@ def test_python_blocks_run(path, tmp_path, monkeypatch):
     namespace, outputs, wrong = {"__name__": "page"}, pages_outputs(path), []
     with no_figure_left(), contextlib.redirect_stderr(io.StringIO()):
         for block in blocks(path, "python"):
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
+            with contextlib.redirect_stdout(io.StringIO()) as printed, warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", bnn.PoorFitWarning)
                 exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
             output = outputs.get(block.line)
             if output and not shows(output.code, printed.getvalue(), any_numbers=VARIES in output.title):
                 wrong.append(f"Line {output.line} shows\n{output.code}The code prints\n{printed.getvalue()}")
+            wrong += [f"Line {block.line} warns, and the page does not say so: {text}" for text in untold(caught, path)]
     assert not wrong, "\n".join(wrong)
 
 
