@@ -19,7 +19,7 @@ from pyrobnn._core.remedies import mended
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.comparison import _affordable, compare_with_baselines, leave_one_out, sites_at_prior
-from pyrobnn.verdict.judgement import NO_BETTER, judge
+from pyrobnn.verdict.judgement import NO_BETTER, hardly_better, judge
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, open_to
 
 NUM, FEATURES = 400, 4
@@ -198,6 +198,37 @@ def test_a_fit_to_noise_is_told_by_rows_left_out(signal, is_told):
     new = regressor.predict_dist(inputs).log_prob(targets)
     constant = torch.distributions.Normal(float(y.mean()), float(y.std())).log_prob(targets)
     assert (float((new - constant).mean()) > 0.05) == (not is_told)
+
+
+@pytest.mark.parametrize(
+    ("gain", "linear_gain", "num", "is_told"),
+    [
+        (0.02, -0.01, 100, True),
+        (0.02, 0.10, 100, False),  # a linear model finds something
+        (0.06, -0.01, 100, False),
+        (0.045, -0.01, 100, False),  # with its standard error of 0.01
+        (0.02, -0.01, 1000, False),  # 20 nats in all
+    ],
+)
+def test_a_gain_as_small_as_noise_leaves_is_told(gain, linear_gain, num, is_told):
+    constant = noise(num, seed=7)
+    own, of_linear = gains(gain, 1, num=num), gains(linear_gain, 2, num=num)
+    text = hardly_better(constant + own, constant, constant + of_linear, 0.01)
+    assert (text is not None) == is_told
+    if text is not None:
+        assert text.endswith(
+            "on 100 training examples, each left out of the fit: fit +0.02 ± 0.01, linear model -0.01 ± 0.01."
+        )
+
+
+def test_a_fit_to_noise_with_a_gain_left_out_is_told():
+    """The scales have seen the rows left out: they score 0.03 above a constant, and new rows 0.006 below."""
+    rng = np.random.default_rng(1002)
+    x, y = rng.normal(size=(100, 5)), rng.normal(size=100)
+    regressor = bnn.BNNRegressor(random_state=2)
+    with pytest.warns(bnn.PoorFitWarning, match="predicts (no|hardly) better than a constant") as found:
+        regressor.fit(x, y)
+    assert len(found) == 1
 
 
 def test_pure_noise_is_shrunk_to_a_constant():

@@ -140,9 +140,9 @@ def test_a_warning_that_a_page_does_not_tell_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("It warns that it predicts no better\nthan a constant.")
     with warnings.catch_warnings(record=True, action="always") as caught:
-        for text in ("The fit predicts no better than a constant, which", "2 of 2 fits warn: The fit ended before (all)"):
+        for text in ("The fit predicts no better than a constant, which", "2 of 2 fits warn: The fit ended (all)"):
             warnings.warn(text, bnn.PoorFitWarning, stacklevel=1)
-    assert untold(caught, page) == ["2 of 2 fits warn: The fit ended before (all)"]
+    assert untold(caught, page) == ["2 of 2 fits warn: The fit ended (all)"]
 
 
 @pytest.mark.slow

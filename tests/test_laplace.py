@@ -350,7 +350,8 @@ def test_a_separable_prior_is_taken_exactly():
 
 def test_weights_where_the_prior_is_not_concave_are_counted_and_told_of_at_the_caller():
     weights = {"2.weight": torch.tensor([[0.1, 5.0, -6.0, 0.2]], dtype=F64)}
-    with pytest.warns(UserWarning, match="2 weights .2.weight. stand where the log prior is not concave") as caught:
+    said = r"2 weights .2.weight. stand where the log prior is not concave.*: check it .*take a normal prior"
+    with pytest.warns(UserWarning, match=said) as caught:
         posterior = around(model_with(priors.StudentT(5.0, 1.0)), X, Y, weights=weights, structure="diag")
     assert posterior.info["laplace"]["clipped"] == {"2.weight": 2}
     assert not any(str(one.filename).endswith("curve.py") for one in caught)

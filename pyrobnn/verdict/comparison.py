@@ -138,7 +138,7 @@ def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None
     if memorised is not None:
         return mended(memorised, tries)
     if (nothing := learned_nothing(posterior, data, baselines, left_out)) is not None:
-        return mended(nothing.text, tries)
+        return mended(nothing, tries)
     beyond = _beyond_noise(posterior, data, rows, draws) if held_out is None else None
     if beyond is not None:
         return mended(beyond, tries)

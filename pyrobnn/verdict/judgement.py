@@ -13,6 +13,8 @@ from pyrobnn._core.counts import counted
 
 _NEGLIGIBLE = 0.05
 """Nats an example above a constant that count as none, if chance may explain them."""
+_FEWEST_NATS = 5.0
+"""Nats in all that scales which have seen the examples left out do not gain on noise."""
 _SHOWN = 0.05
 """The p-value below which a fit counts as better than a baseline; a warning needs far more."""
 _LEAD, _LEAST_LEAD = 0.01, 0.001
@@ -141,6 +143,33 @@ def judge(
     finite = {name: _floored(rival, scores) for name, rival in baselines.items()}
     scored = _Scored(scores, finite["constant"], finite.get("linear"), level, basis, linear, ranks)
     return _no_better_than_constant(scored) or _no_better_than_linear(scored) or _otherwise(scored)
+
+
+def hardly_better(scores: Tensor, constant: Tensor, linear: Tensor, level: float) -> str | None:
+    """Report a fit that gains little over a constant on examples left out, where a linear model finds nothing.
+
+    Its gain is below 0.05 nats an example by a standard error. Noise and prior scales, which have seen the examples
+    left out, gain up to 3 nats in all on pure noise: from 5 nats on, a gain that chance does not explain is one.
+
+    Args:
+        scores: log density or probability of each target, left out of the fit, (N,).
+        constant: those of the constant.
+        linear: those of the linear model.
+        level: the p-value below which a gain counts.
+
+    Returns:
+        Three sentences, the last with the numbers, or None.
+    """
+    none = _floored(constant, scores)
+    scored = _Scored(scores, none, _floored(linear, scores), level, "left out", "a linear model", _no_ranks)
+    gain = scored.gain
+    is_gain = gain.above(0.0) < level and gain.mean * len(scores) >= _FEWEST_NATS
+    if is_gain or scored.linear_finds or not gain.mean + gain.stderr < _NEGLIGIBLE:
+        return None
+    return (
+        "The fit predicts hardly better than a constant, which ignores the inputs, if at all. More rows may show more, "
+        f"or columns that tell more of the target. {scored.numbers}"
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import Baseline
-from pyrobnn.verdict.judgement import Basis, Verdict, judge
+from pyrobnn.verdict.judgement import Basis, hardly_better, judge
 
 _DRAWS = 100
 _MOST_ENTRIES = 2**24
@@ -94,8 +94,8 @@ def memorised_targets(
 
 def learned_nothing(
     posterior: Posterior | Mixture, train: Data, baselines: dict[str, Baseline], left_out: Tensor | None
-) -> Verdict | None:
-    """Return the verdict on a Laplace approximation that predicts rows left out of it no better than a constant.
+) -> str | None:
+    """Report a Laplace approximation that predicts rows left out of it no better than a constant, or hardly.
 
     It may be better on the rows that it was trained on, as any fit to noise is. None if it is better, or too few rows
     tell, and for other fits, whose `left_out_scores` are not those of the fit itself.
@@ -105,7 +105,9 @@ def learned_nothing(
     rows = baselines["constant"].rows
     rivals = {name: baseline.cross_validated.log_prob(train.y[rows]) for name, baseline in baselines.items()}
     verdict = judge(left_out[rows], rivals, _LEVEL, "left out")
-    return verdict if verdict.kind == "warning" and not verdict.is_better else None
+    if verdict.kind == "warning" and not verdict.is_better:
+        return verdict.text
+    return hardly_better(left_out[rows], rivals["constant"], rivals["linear"], _LEVEL) if "linear" in rivals else None
 
 
 def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | None:

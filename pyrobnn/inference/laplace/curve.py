@@ -149,7 +149,8 @@ def _tell(setting: Laplace, prior: PriorCurvature, record: LaplaceRecord) -> Non
     if record.clipped:
         lines.append(
             f"{sum(record.clipped.values()):,} weights ({', '.join(record.clipped)}) stand where the log prior is not "
-            "concave, and take 1 / variance of the prior for its curvature"
+            "concave, and take 1 / variance of the prior for its curvature, so their spread is a rough guess: check "
+            "it on held-out data, take a normal prior, or a guide that needs no curvature, guide='mean_field'"
         )
     if prior.joint and setting.structure != "full":
         lines.append(
