@@ -28,7 +28,7 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.judgement import NO_BETTER, Basis, Verdict, judge
 from pyrobnn.verdict.left_out import learned_nothing, left_out_scores, memorised_targets
-from pyrobnn.verdict.missed import missed
+from pyrobnn.verdict.missed import behind_process, missed
 from pyrobnn.verdict.order import ranks_better, rarest_class
 from pyrobnn.verdict.remedies import (
     OF_BAD_PREDICTIONS,
@@ -143,6 +143,7 @@ def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None
     if beyond is not None:
         return mended(beyond, tries)
     found = missed(posterior, data, num_draws=draws, most_rows=rows)
+    found = found or behind_process(posterior, data, left_out, most_rows=rows)
     return _cut_short(posterior) if found is None else mended(found, open_to(Fitted(posterior), OF_MISSED_FUNCTION))
 
 
