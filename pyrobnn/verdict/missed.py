@@ -19,6 +19,8 @@ _FACTOR, _ERRORS = 1.25, 3.0
 """Multiple of the errors of the process, and standard errors of the difference, from which on a fit has missed."""
 _FINEST = 0.05
 """Least spread of the process, as a share of the targets': whether a fit to smooth data is finer does not matter."""
+_MOST = 5.0
+"""Nats that a single row may count: one far off leaves no doubt of the others."""
 _LOST = 0.3
 """Nats a row behind the process, where rows are left out, from which on a fit is named."""
 _BEHIND, _FEWEST_NATS = 0.05, 5.0
@@ -88,7 +90,7 @@ def behind_process(
     scales = (errors / residuals).abs() * residuals.square().mean().sqrt()
     scales = scales.nan_to_num(0.0).clamp_min(_FINEST * float(y.std()))
     rival, own = torch.distributions.Normal(0.0, scales).log_prob(errors), left_out[rows]
-    apart = rival - own
+    apart = (rival - own).clamp(-_MOST, _MOST)
     error = float(apart.std()) / math.sqrt(len(rows))
     if not float(apart.mean()) > max(_LOST, _ERRORS * error):
         return None
