@@ -3,6 +3,7 @@
 float64 unless stated; comparisons of draws are z-tests at 4 standard errors with the seeds given.
 """
 
+import dataclasses
 import itertools
 import math
 import warnings
@@ -22,8 +23,10 @@ import pyrobnn as bnn
 from pyrobnn import guides, likelihoods, priors
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
+from pyrobnn._core.settings import to_dict
 from pyrobnn.guides import BlockGaussian, Laplace
 from pyrobnn.guides.blocks import BlockSpec
+from pyrobnn.inference.laplace.sites import checked_setting
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.likelihoods import noise
@@ -106,6 +109,32 @@ def test_other_structures_have_their_part_of_the_precision(settings):
     precision[DIM, :DIM] = precision[:DIM, DIM] = 0
     precision = torch.diag(precision.diagonal()) if "structure" in settings else precision
     torch.testing.assert_close(covariance(posterior.guide), torch.linalg.inv(precision), rtol=1e-8, atol=1e-10)
+
+
+OPEN = {
+    "few": ([55, 50], {}, "full"),
+    "3,000": ([1500], {"sites": "0.*"}, "full"),
+    "more than 3,000": ([1501], {"sites": "0.*"}, "kron"),
+    "many": ([60, 50], {}, "kron"),
+    "few of many": ([60, 50], {"sites": "last_layer"}, "full"),
+    "a subnetwork": ([60, 50], {"subnetwork": 5}, "full"),
+    "a setting of Kronecker factors": ([4], {"joint_bias": False}, "kron"),
+    "another such setting": ([4], {"sharing": "reduce"}, "kron"),
+    "no full": ([4], {"curvature": "recursion"}, "diag"),
+    "no Kronecker factors": ([60, 50], {"curvature": "hessian"}, "diag"),
+    "one that is named": ([4], {"structure": "kron"}, "kron"),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_a_structure_left_open_depends_on_the_number_of_gaussian_weights(name):
+    hidden, settings, expected = OPEN[name]
+    model = bnn.BNN(bnn.MLP(1, hidden, 1), prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.3))
+    example = (torch.zeros(2, 1), torch.zeros(2))
+    found, _ = checked_setting(Laplace(**settings), model, example, guides.latent_sites(model, *example))
+    assert found.structure == expected
+    assert "structure" in to_dict(found)
+    assert dataclasses.replace(found, structure=settings.get("structure")) == Laplace(**settings)
 
 
 def test_evidence_of_standardised_targets_is_that_of_the_original_ones():
@@ -325,7 +354,7 @@ def test_a_prior_that_is_no_product_is_told_of_and_kept_whole_elsewhere():
         return dist.Normal(torch.zeros_like(scale), scale)
 
     with pytest.warns(UserWarning, match="of 0.weight is not a product over inputs and outputs"):
-        posterior = around(model_with(wild), X, Y)
+        posterior = around(model_with(wild), X, Y, structure="kron")
     assert posterior.info["laplace"]["product_error"]["0.weight"] > 1.5
     diagonal = around(model_with(wild), X, Y, structure="diag")  # and no warning
     full = around(model_with(wild), X, Y, structure="full")
@@ -342,7 +371,7 @@ def test_a_separable_prior_is_taken_exactly():
         return dist.Normal(torch.zeros_like(value), 1.0)
 
     net = nn.Linear(2, 1).double()
-    posterior = around(model_with(by_input, net=net), X, Y)
+    posterior = around(model_with(by_input, net=net), X, Y, structure="kron")
     full = around(model_with(by_input, net=net), X, Y, structure="full")
     torch.testing.assert_close(covariance(posterior.guide), covariance(full.guide), rtol=1e-8, atol=1e-10)
     assert posterior.info["laplace"]["product_error"] == {}
@@ -456,9 +485,10 @@ def tried(model=None, x=X, y=Y, **settings):
 WIDE = bnn.BNN(nn.Linear(60_000, 1, bias=False), likelihood=likelihoods.Gaussian(0.3), prior=bnn.priors.Normal(1.0))
 FLAT = dist.Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1e200, dtype=torch.float64))
 REFUSALS = {
-    "recursion' has structure 'diag', got 'kron'": lambda: Laplace(curvature="recursion"),
-    "has structure 'full' or 'diag', got 'kron'": lambda: Laplace(curvature="hessian"),
-    "it needs structure='full', got 'kron'": lambda: Laplace(subnetwork=3),
+    "recursion' has structure 'diag', got 'kron'": lambda: Laplace(curvature="recursion", structure="kron"),
+    "has structure 'full' or 'diag', got 'kron'": lambda: Laplace(curvature="hessian", structure="kron"),
+    "it needs structure='full', got 'kron'": lambda: Laplace(subnetwork=3, structure="kron"),
+    "recursion' has structure 'diag', got 'full'": lambda: Laplace(curvature="recursion", subnetwork=3),
     "over 60,000 weights needs": tried(WIDE, torch.zeros(2, 60_000), torch.zeros(2), structure="full"),
     "a subnetwork needs a prior of independent weights": tried(
         model_with(multivariate), structure="full", subnetwork=3
@@ -670,8 +700,8 @@ def test_the_setting_is_kept_and_the_guide_becomes_a_gaussian(fitted):
     assert fitted.info["method"]["guide"]["type"] == "block_gaussian"
     again = guides.resolve(fitted.info["method"]["guide"])
     assert isinstance(again, BlockGaussian)
-    assert again.blocks[0].sites == ("0.weight", "0.bias")
-    assert guides.resolve(fitted.info["laplace"]["setting"]) == Laplace()
+    assert again.blocks[0].sites == ("0.weight", "0.bias", "2.weight", "2.bias")
+    assert guides.resolve(fitted.info["laplace"]["setting"]) == Laplace(structure="full")
     assert Laplace(sites="last_layer") == Laplace(sites=("last_layer",))
 
 

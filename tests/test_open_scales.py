@@ -332,7 +332,9 @@ def test_candidates_follow_from_sizes():
         found = automatic.candidates(bnn.BNN(bnn.MLP(3, [hidden], 1)), rows, 1000)
         assert list(found) == names
     deep = automatic.candidates(bnn.BNN(bnn.MLP(3, [100, 100], 1)), 500, 1000)
-    assert deep["laplace"].guide.structure == "kron"
+    assert deep["laplace"].guide == bnn.guides.Laplace()
+    huge = automatic.candidates(bnn.BNN(bnn.MLP(3, [1000, 1000], 1)), 500, 1000)
+    assert huge["laplace"].guide == bnn.guides.Laplace(sites="last_layer")
 
 
 def test_small_data_get_the_evidence_framework_alone():

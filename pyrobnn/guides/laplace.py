@@ -48,11 +48,13 @@ class Laplace(SeeksMode):
             (Becker & LeCun 1989; Bishop 1992).
         structure: the part of the curvature to keep: "full"; "kron", for each layer the Kronecker product of two small
             matrices (Martens & Grosse 2015), exact if inputs and derivatives of a layer are independent; "diag";
-            "low_rank", the `rank` largest directions relative to the prior.
+            "low_rank", the `rank` largest directions relative to the prior. None: "full" for up to 3,000 Gaussian
+            weights, unless `sharing` or `joint_bias` ask for "kron"; else "kron", or "diag" for a curvature without it.
+            `posterior.record.laplace.setting` names the one taken.
         sites: patterns of the names of the Gaussian weights, "*" for all, "last_layer" for the last layer; other
             weights stay at the mode.
         subnetwork: number of Gaussian weights to keep, those of the largest marginal variances (Daxberger et al. 2021,
-            "Bayesian Deep Learning via Subnetwork Inference"); the structure must be "full".
+            "Bayesian Deep Learning via Subnetwork Inference"), with all their correlations.
         rank: number of directions of "low_rank".
         sharing: for weights used at many positions (convolutions, sequences), "expand" takes positions as examples,
             "reduce" adds derivatives and averages inputs over them first (Eschenhagen et al. 2023); for "kron".
@@ -70,7 +72,7 @@ class Laplace(SeeksMode):
     """
 
     curvature: Curvature = "ggn"
-    structure: Structure = "kron"
+    structure: Structure | None = None
     sites: Annotated[tuple[str, ...], BeforeValidator(_as_patterns)] = ("*",)
     subnetwork: Annotated[int, Field(gt=0)] | None = None
     rank: Annotated[int, Field(gt=0)] = 20
@@ -83,8 +85,10 @@ class Laplace(SeeksMode):
         """Refuse a structure that does not go with the curvature."""
         from pyrobnn.curvature.kinds import check_structure
 
-        check_structure(self.curvature, self.structure)
-        if self.subnetwork is not None and self.structure != "full":
+        structure = "full" if self.structure is None and self.subnetwork is not None else self.structure
+        if structure is not None:
+            check_structure(self.curvature, structure)
+        if self.subnetwork is not None and structure != "full":
             raise InputError(
                 f"Laplace: a subnetwork has all its correlations: it needs structure='full', got {self.structure!r}."
             )

@@ -26,7 +26,7 @@ from pyrobnn.guides.laplace import BlockGaussian, BlockGuide, Laplace
 from pyrobnn.guides.sites import Site, latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.gaussian import Result, assemble, likelihood_curvature
-from pyrobnn.inference.laplace.sites import checked_sites
+from pyrobnn.inference.laplace.sites import checked_setting
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import LaplaceRecord
 
@@ -54,7 +54,7 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[
     weights = {name: values[name] for name in bnn.site_names}
     others = {name: value for name, value in values.items() if name not in weights}
     with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block(), named_batch_size(setting.batch_size):
-        sites = checked_sites(setting, bnn, posterior.example, latents)
+        setting, sites = checked_setting(setting, bnn, posterior.example, latents)
         prior = prior_curvature(bnn, weights, others, sites)
         if setting.subnetwork is not None and prior.joint:
             raise InputError(

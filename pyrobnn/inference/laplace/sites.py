@@ -1,5 +1,6 @@
 """The weights that are to be Gaussian: picked by patterns, and refused before training where they do not fit."""
 
+import dataclasses
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
@@ -19,6 +20,7 @@ from pyrobnn.curvature.tracker import Tracker, refuse_mixed_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import Laplace, require_real
 from pyrobnn.guides.sites import Site
+from pyrobnn.inference import defaults
 from pyrobnn.posterior.tangent import MOST_DERIVATIVES, Tangent
 
 _LARGEST = 2**35
@@ -30,8 +32,10 @@ A_MINUTE = 60 * 20e9
 """Operations in a minute at 20 GFLOPS, a usual rate of two CPU cores."""
 
 
-def checked_sites(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site]) -> list[str]:
-    """Return the names of the weights that are to be Gaussian; settings that do not fit are refused before training.
+def checked_setting(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site]) -> tuple[Laplace, list[str]]:
+    """Return the setting with its structure chosen, and the names of the weights that are to be Gaussian.
+
+    Settings that do not fit are refused before training.
 
     Raises:
         InputError: sites that do not exist, that are bounded, too few for the rank or subnetwork, or too many for
@@ -40,12 +44,24 @@ def checked_sites(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site
     refuse_mixed_examples(bnn.net)
     weights = {name: value for name, value in bnn.initial_values.items() if name in bnn.site_names}
     names = _choose(bnn, weights, example[0], setting.sites)
-    _check_size(setting, sum(weights[name].numel() for name in names))
+    size = sum(weights[name].numel() for name in names)
+    setting = _structured(setting, size)
+    _check_size(setting, size)
     _check_cost(setting, bnn, weights, names, example[0][:1])
     require_real(latents, names)
     KINDS[setting.curvature].check(bnn, weights)
     _check_derivatives(setting, bnn, weights, names, example[0][:1])
-    return names
+    return setting, names
+
+
+def _structured(setting: Laplace, size: int) -> Laplace:
+    """Return the setting; a structure that is left open is chosen by the number of Gaussian weights."""
+    if setting.structure is not None:
+        return setting
+    is_small = size <= defaults.MOST_FULL and setting.sharing == "expand" and setting.joint_bias
+    wanted = ("full", "kron", "diag") if is_small or setting.subnetwork is not None else ("kron", "diag")
+    possible = KINDS[setting.curvature].structures
+    return dataclasses.replace(setting, structure=next(name for name in wanted if name in possible))
 
 
 def _choose(bnn: BNN, weights: Mapping[str, Tensor], example: X, patterns: tuple[str, ...]) -> list[str]:

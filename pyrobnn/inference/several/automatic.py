@@ -245,12 +245,7 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
     """Return the methods to try on a model, examples and at most so many steps, by name, the cheapest first."""
     svi = SVI(max_steps=max_steps)
     size = bnn.num_weights
-    if size <= defaults.MOST_FULL:
-        laplace = guides.Laplace(structure="full")
-    elif size <= defaults.MOST_KRON:
-        laplace = guides.Laplace(structure="kron")
-    else:
-        laplace = guides.Laplace(structure="kron", sites=("last_layer",))
+    laplace = guides.Laplace() if size <= defaults.MOST_KRON else guides.Laplace(sites=("last_layer",))
     methods: dict[str, Method[Any]] = {
         "laplace": dataclasses.replace(svi, guide=laplace),
         "mean_field": svi,

@@ -28,7 +28,7 @@ from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.laplace.sites import checked_sites
+from pyrobnn.inference.laplace.sites import checked_setting
 from pyrobnn.inference.network_checks import refuse_checkpoints
 from pyrobnn.inference.svi.estimator import choose_kl, with_least_noise, with_shared_noise
 from pyrobnn.inference.svi.svi import SVI
@@ -140,7 +140,7 @@ def _check_laplace(method: SVI, model: BNN, example: Batch) -> None:
             "Laplace puts the curvature of the posterior itself around its mode, at temperature 1, got "
             f"temperature={method.temperature}: leave it out."
         )
-    checked_sites(method.guide, model, example, latent_sites(model, *example))
+    checked_setting(method.guide, model, example, latent_sites(model, *example))
 
 
 def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[X, torch.Tensor]]:
