@@ -122,6 +122,9 @@ OPEN = {
     "another such setting": ([4], {"sharing": "reduce"}, "kron"),
     "no full": ([4], {"curvature": "recursion"}, "diag"),
     "no Kronecker factors": ([60, 50], {"curvature": "hessian"}, "diag"),
+    "labels": ([4], {"likelihood": likelihoods.Bernoulli()}, "kron"),
+    "counts": ([4], {"likelihood": likelihoods.Poisson()}, "full"),
+    "a subnetwork for labels": ([4], {"likelihood": likelihoods.Bernoulli(), "subnetwork": 5}, "full"),
     "one that is named": ([4], {"structure": "kron"}, "kron"),
 }
 
@@ -129,7 +132,9 @@ OPEN = {
 @pytest.mark.parametrize("name", OPEN)
 def test_a_structure_left_open_depends_on_the_number_of_gaussian_weights(name):
     hidden, settings, expected = OPEN[name]
-    model = bnn.BNN(bnn.MLP(1, hidden, 1), prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.3))
+    settings = dict(settings)
+    likelihood = settings.pop("likelihood", likelihoods.Gaussian(0.3))
+    model = bnn.BNN(bnn.MLP(1, hidden, 1), prior=priors.Normal(1.0), likelihood=likelihood)
     example = (torch.zeros(2, 1), torch.zeros(2))
     found, _ = checked_setting(Laplace(**settings), model, example, guides.latent_sites(model, *example))
     assert found.structure == expected

@@ -279,7 +279,7 @@ def test_one_hidden_layer_of_a_sampled_laplace_approximation(structure, joint_bi
 
 def test_a_kronecker_block_over_uncertain_inputs_is_exact():
     """Two linear layers in a row, whose blocks are independent of each other."""
-    guide = bnn.guides.Laplace(linearized=False)
+    guide = bnn.guides.Laplace(structure="kron", linearized=False)
     net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     posterior = fitted(net, guide, y=torch.stack([Y, -Y], 1), prior=bnn.priors.Normal(0.7))
     assert_moments_of_draws(moments_of(posterior, X), drawn(posterior, X, 40_000))

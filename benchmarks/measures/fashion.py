@@ -74,7 +74,7 @@ def posteriors(name: str, options: Options) -> list[bnn.Posterior]:
     if name != LAST_LAYER:
         return [fitted(name, 0, options)]
     mode = fitted("point", 0, options)
-    guide = bnn.guides.Laplace(sites=("last_layer",))
+    guide = bnn.guides.Laplace(structure="kron", sites=("last_layer",))
     return [guide.around(mode.bnn, images()[0], weights=mode.mean(), progress=False)]
 
 

@@ -24,6 +24,7 @@ from benchmarks.rows import Row
 from benchmarks.timing import milliseconds
 
 CLOSE, CLOSE_IN_HALF = 2e-3, 2e-2
+KRONECKER = bnn.guides.Laplace(structure="kron")
 
 
 class Adapted(nn.Module):
@@ -96,15 +97,15 @@ def checks(options: Options) -> Checks:
     for name, make, likelihood, guide, close in (
         ("bfloat16 body, mean-field head", half_body, "categorical", "mean_field", CLOSE_IN_HALF),
         ("adapters, mean-field", adapters, "categorical", "mean_field", CLOSE),
-        ("adapters, Laplace", adapters, "categorical", "laplace", CLOSE),
+        ("adapters, Laplace", adapters, "categorical", KRONECKER, CLOSE),
         ("pixels, mean-field", pixels, bnn.likelihoods.DenseCategorical(classes=10), "mean_field", CLOSE),
         ("pixels, Laplace of the last layer", pixels, bnn.likelihoods.DenseCategorical(classes=10),
          bnn.guides.Laplace(structure="diag", sites="last_layer"), CLOSE),
         ("ResNet-50, mean-field", resnet50, "categorical", "mean_field", CLOSE),
         ("ResNet-50, Laplace of the last layer", resnet50, "categorical",
-         bnn.guides.Laplace(sites="last_layer"), CLOSE),
+         bnn.guides.Laplace(structure="kron", sites="last_layer"), CLOSE),
         ("BERT with LoRA, mean-field", bert, "categorical", "mean_field", CLOSE),
-        ("BERT with LoRA, Laplace", bert, "categorical", "laplace", CLOSE),
+        ("BERT with LoRA, Laplace", bert, "categorical", KRONECKER, CLOSE),
     ):  # fmt: skip
         if make is not bert or (find_spec("transformers") and find_spec("peft")):
             yield name, partial(_beside_cpu, options, make, likelihood, guide, close)
@@ -161,7 +162,7 @@ def _classes(options: Options) -> Row:
     classes, count = size(options, 1000, 100), size(options, 1000, 50)
     net, x, y = nn.Linear(512, classes), torch.randn(count, 512), torch.randint(0, classes, (count,))
     posteriors = [
-        bnn.guides.Laplace().around(net, bnn.Data(x, y, standardize=False), device=device, progress=False)
+        KRONECKER.around(net, bnn.Data(x, y, standardize=False), device=device, progress=False)
         for device in (options.device, "cpu")
     ]
     found, expected = (bnn.functional(each, x).variance.cpu() for each in posteriors)

@@ -119,7 +119,7 @@ def run(job: Row, options: Options) -> list[Row]:
     if name in WAYS:
         return [_row(job, lambda: fitted(name, job["seed"], options), test)[0]]
     mode = fitted("point", job["seed"], options)
-    guide = bnn.guides.Laplace(sites=("last_layer" if name == LAST_LAYER else "*",))
+    guide = bnn.guides.Laplace(structure="kron", sites=("last_layer" if name == LAST_LAYER else "*",))
     first, posterior = _row(
         job | {"method": name}, lambda: guide.around(mode.bnn, train, weights=mode.mean(), progress=False), test
     )

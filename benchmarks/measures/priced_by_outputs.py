@@ -53,7 +53,8 @@ def least(function: Callable[[], object], rounds: int) -> float:
 
 def around(net: nn.Module, x: torch.Tensor, y: torch.Tensor, **setting: Any) -> bnn.Posterior:
     """Return the Laplace approximation at the weights of a network."""
-    return bnn.guides.Laplace(**setting).around(net, bnn.Data(x, y, standardize=False), progress=False)
+    guide = bnn.guides.Laplace(**{"structure": "kron"} | setting)
+    return guide.around(net, bnn.Data(x, y, standardize=False), progress=False)
 
 
 def last_layer(rounds: int) -> list[Row]:

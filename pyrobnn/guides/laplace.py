@@ -49,8 +49,8 @@ class Laplace(SeeksMode):
         structure: the part of the curvature to keep: "full"; "kron", for each layer the Kronecker product of two small
             matrices (Martens & Grosse 2015), exact if inputs and derivatives of a layer are independent; "diag";
             "low_rank", the `rank` largest directions relative to the prior. None: "full" for up to 3,000 Gaussian
-            weights, unless `sharing` or `joint_bias` ask for "kron"; else "kron", or "diag" for a curvature without it.
-            `posterior.record.laplace.setting` names the one taken.
+            weights, but "kron" for labels, for more weights, and if `sharing` or `joint_bias` is changed. If the
+            curvature has no such structure, it is "diag". `posterior.record.laplace.setting` names the one taken.
         sites: patterns of the names of the Gaussian weights, "*" for all, "last_layer" for the last layer; other
             weights stay at the mode.
         subnetwork: number of Gaussian weights to keep, those of the largest marginal variances (Daxberger et al. 2021,

@@ -51,7 +51,7 @@ small, unless it is normal. Of 400 rents 76 % lay within intervals of 95 %, and 
 _MOST_SKEW, _FEWEST_SKEWED = 2, 20
 """Skewness from which positive targets count as skewed, that of an exponential distribution, and the fewest rows."""
 _GUIDES: dict[Task, Any] = {
-    "regression": guides.Laplace(),
+    "regression": guides.Laplace(structure="full"),
     "classification": guides.MeanField(init_rho=-3.0),
 }
 """Where classes can be told apart a Laplace approximation is too wide: it has the curvature of a plateau."""
