@@ -100,14 +100,14 @@ def test_adapters_alone_are_inferred_and_the_body_stays(guide, kind):
 
 def test_adapters_of_linear_layers_have_kronecker_factors_and_others_a_diagonal():
     with warnings.catch_warnings(action="error"):
-        blocks = built(fit(adapted(), "laplace").guide).gaussian_blocks()
+        blocks = built(fit(adapted(), Laplace(structure="kron")).guide).gaussian_blocks()
     assert [(type(block).__name__, list(block.shapes)) for block in blocks] == [
         ("KroneckerBlock", ["2.down.weight"]),
         ("KroneckerBlock", ["2.up.weight"]),
         ("KroneckerBlock", ["5.weight", "5.bias"]),
     ]
     with pytest.warns(UserWarning, match="belong to layers of unknown structure"):
-        blocks = built(fit(adapted("parametrization"), "laplace").guide).gaussian_blocks()
+        blocks = built(fit(adapted("parametrization"), Laplace(structure="kron")).guide).gaussian_blocks()
     assert {type(block).__name__ for block in blocks} == {"KroneckerBlock", "DiagonalBlock"}
 
 

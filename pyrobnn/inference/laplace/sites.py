@@ -18,7 +18,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.tracker import Tracker, refuse_mixed_examples
 from pyrobnn.data.batches import Batch
-from pyrobnn.guides.laplace import Laplace, require_real
+from pyrobnn.guides.laplace import Laplace, Structure, require_real
 from pyrobnn.guides.sites import Site
 from pyrobnn.inference import defaults
 from pyrobnn.likelihoods.base import as_likelihood
@@ -65,7 +65,8 @@ def _structured(setting: Laplace, size: int, *, has_labels: bool) -> Laplace:
     if setting.structure is not None:
         return setting
     takes_whole = size <= defaults.MOST_FULL and not has_labels and setting.sharing == "expand" and setting.joint_bias
-    wanted = ("full", "kron", "diag") if takes_whole or setting.subnetwork is not None else ("kron", "diag")
+    smaller: tuple[Structure, ...] = ("kron", "diag")
+    wanted = ("full", *smaller) if takes_whole or setting.subnetwork is not None else smaller
     possible = KINDS[setting.curvature].structures
     return dataclasses.replace(setting, structure=next(name for name in wanted if name in possible))
 
