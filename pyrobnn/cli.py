@@ -259,6 +259,8 @@ def predict(
         raise InputError(
             f"--out {out} ends in {out.suffix}, and predictions are written as CSV: choose a name that ends in .csv."
         )
+    if out is not None and out.exists() and out.samefile(table):
+        raise InputError(f"--out {out} is the table to predict for, and would replace it: choose another name.")
     if out is not None and not os.path.isdir(out.parent):
         raise InputError(f"There is no folder {out.parent} for --out: make it, or choose another.")
     if out is not None:

@@ -257,6 +257,7 @@ def test_errors_in_a_table_are_one_line(here):
         (("good.csv", "--out", "no/such/folder.csv"), "error: "),
         (("good.csv", "--out", "p.xlsx"), "--out p.xlsx ends in .xlsx, and predictions are written as CSV"),
         (("good.csv", "--out", "good.parquet"), "--out good.parquet ends in .parquet, and predictions are written as"),
+        (("good.csv", "--out", "./good.csv"), "--out good.csv is the table to predict for"),
         (("good.csv", "--out", "gen.py"), "--out gen.py is there already, and is no table (.csv, .csv.gz, "),
     ):
         done = invoke("predict", "r", *arguments)
@@ -264,6 +265,7 @@ def test_errors_in_a_table_are_one_line(here):
         assert message in done.stderr
         assert done.stderr.count("\n") == 1
     assert (here / "gen.py").read_text(encoding="utf-8") == "print()\n"
+    assert (here / "good.csv").read_text(encoding="utf-8") == "x0\n1\n"
 
 
 METHODS = {"burn_in": "sgld", "bootstrap": "ensemble", "starts": "evidence_framework", "max_steps": "svi"}

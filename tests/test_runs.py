@@ -247,7 +247,7 @@ def test_files_and_figures_appear_whole(tmp_path, no_report, monkeypatch):
     monkeypatch.setattr("pyrobnn.report.render", lambda *args, **kwargs: SimpleNamespace(html="", figures=pictures))
     with pytest.raises(TypeError):
         run(spec_of(), tmp_path / "r", progress=False)
-    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == sorted([*FIT_FILES, "posterior.nc"])
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == sorted(FIT_FILES)
 
     class Tree:
         def to_netcdf(self, path, engine):

@@ -240,6 +240,11 @@ def test_the_default_method_brings_its_network_and_prior(tmp_path):
     assert read(tmp_path, '[data]\nname = "wine"\n', "fit.type=default") == read(tmp_path, '[data]\nname = "wine"\n')
 
 
+def test_the_target_cannot_be_left_out():
+    with pytest.raises(InputError, match="`drop` names the target 'y'"):
+        RunSpec.from_dict({"data": {"path": "t.csv", "target": "y", "drop": ["x", "y"]}})
+
+
 def test_an_override_of_a_section_that_is_not_there_starts_from_the_default(tmp_path):
     assert diabetes(tmp_path, "prior.scale=2.0").prior == bnn.priors.Normal(scale=2.0)
     assert diabetes(tmp_path, "net.hidden=[2]").net == bnn.MLP(hidden=(2,))

@@ -249,6 +249,12 @@ def test_words_among_numbers_and_dates_count_as_missing_where_missing_values_may
     )
     np.testing.assert_array_equal(rows.x[1:], found.data.x[1:])
     assert rows.x[0].isnan().sum() == found.data.x[9].isnan().sum() + 1
+    words_alone = write(tmp_path / "words.csv", frame.assign(a="warm"))
+    with pytest.raises(
+        InputError, match="'a' holds numbers, but text in rows 1, 2, 3, 4, 5 and 35 more, such as 'warm'"
+    ):
+        load_rows(words_alone, (), encoder)
+    assert load_rows(write(tmp_path / "known.csv", frame.assign(a="k.A.")), (), encoder).x[:, 0].isnan().all()
 
 
 def test_words_among_the_numbers_of_a_sheet_are_read_as_in_text():

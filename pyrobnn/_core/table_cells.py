@@ -105,6 +105,8 @@ def read_cells(
         form, numbers = read_numbers(texts, comma=sheet.decimal_comma, decimal=(before or {}).get("decimal"))
         strange = texts.notna() & numbers.isna()
         if expected == NUMBERS or _are_numbers(texts, numbers):
+            if before is not None and numbers.isna().all() and strange.sum() > _MOST_WORDS:
+                known = set(before.get("words", ()))  # another column stands here
             refuse_words(texts, strange & ~texts.isin(known), label, "numbers, but text", advice, first=sheet.first_row)
             _check_signs(form, label, before)
             points = texts.str.contains(form.decimal, regex=False, na=False)

@@ -36,8 +36,8 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         likelihood: the distribution of labels; Categorical if None.
         guide: the guide of the method, or of its inner method; None for the default.
         method: the inference method. If None, sizes decide: two chains of `NUTS` up to 100 rows with more than two rows
-            per input, `EvidenceFramework` up to 1,000 rows of two classes, else `SVI`. The last two have a mean-field
-            guide.
+            per input; `EvidenceFramework` up to 1,000 rows of two classes, and for 201 to 500 of three, over 20 for
+            each input; else `SVI`. The last two have a mean-field guide.
         steps: as in `BNNRegressor`, like lr, batch_size, num_draws, standardize, categories, missing,
             random_state, device, engine and verbose.
         class_weight: weights of the classes by label, or "balanced"; they multiply the weights of the examples.

@@ -114,7 +114,7 @@ class BlockGaussian:
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide="laplace", steps=20, seed=0, progress=False)
         >>> found = bnn.guides.resolve(posterior.record.guide)
         >>> type(found).__name__, [block.sites for block in found.blocks]
-        ('BlockGaussian', [('0.weight', '0.bias'), ('2.weight', '2.bias')])
+        ('BlockGaussian', [('0.weight', '0.bias', '2.weight', '2.bias')])
     """
 
     blocks: Annotated[tuple[BlockSpec, ...], Field(min_length=1)]

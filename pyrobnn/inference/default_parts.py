@@ -99,8 +99,9 @@ def parts_for(
     The network has one hidden layer of 50 units, ReLU for real targets of a wide table, else SiLU. Up to 100 rows of
     classes, 3,000 numbers in all, NUTS draws its weights and their scales, which are measured before if inputs are not
     standardised or another method is given. Under a prior that is not normal it does so up to 200 rows. Otherwise, and
-    for wide tables, the evidence framework tunes a normal prior and Gaussian noise: up to 500 rows, 1,000 of two
-    classes, 100 of more classes, and with a single start 2,000 under other noise. For real targets, a guide that was
+    for wide tables, the evidence framework tunes a normal prior and Gaussian noise: up to 500 rows; for
+    labels up to 1,000, times classes less one, but three classes or more only up to 100 rows, or beyond 200, and 20 for
+    each input; and with a single start up to 2,000 under other noise. For real targets, a guide that was
     named is trained from its best mode.
 
     Up to as many rows, a mean-field guide, or the one that was named, is trained under a prior that is not normal. For
@@ -136,8 +137,9 @@ def parts_for(
         drawn = _OF_FEW_LABELS if standardize and method is None else priors.Normal()
         return {"net": _NET, "prior": drawn if prior is None else prior, "likelihood": likelihood, "method": _CHAINS}
     small_prior = priors.Normal(scale="fan_in") if prior is None else prior
-    is_binary = task == "classification" and num_classes == 2
-    most = defaults.MOST_EVIDENCE_ROWS_OF_TWO_CLASSES if is_binary else defaults.MOST_EVIDENCE_ROWS[task]
+    fewest = max(defaults.FEWEST_ROWS_OF_CLASSES, defaults.FEWEST_FOR_AN_INPUT * (num_inputs or 0))
+    has_many_labels = task == "classification" and (num_classes == 2 or rows > fewest)
+    most = defaults.MOST_EVIDENCE_LABELS // (num_classes - 1) if has_many_labels else defaults.MOST_EVIDENCE_ROWS[task]
     is_small = num_data is None or num_data <= most
     suits = suits_evidence(small_prior, guide, likelihood, settings)
     if is_small and (suits or not as_prior(small_prior).is_normal):

@@ -59,6 +59,8 @@ class DataSpec:
             raise InputError("[data] needs a `name`, or a `path` with a `target`, not both.")
         if self.path is not None and self.target is None:
             raise InputError("[data] `path` needs `target`, the name of the target column.")
+        if self.target is not None and self.target in self.drop:
+            raise InputError(f"[data] `drop` names the target {self.target!r}: leave it out of `drop`.")
         if self.name is not None and (self.drop or {self.target, self.task, self.id} != {None}):
             raise InputError(
                 "[data] `target`, `task`, `id` and `drop` belong to a `path`; a data set by `name` knows its own."

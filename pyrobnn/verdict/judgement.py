@@ -265,7 +265,7 @@ def _no_better_than_linear(scored: _Scored) -> Verdict | None:
         return None
     over_linear = scored.over_linear
     keep, text = "keep it unless more data tell them apart", "Nothing shows that the fit predicts better than"
-    plain = f"{scored.name}, which is simpler, predicts as well, uncertainty included"
+    plain = f"nothing shows that the network predicts better than {scored.name}, which is simpler"
     if over_linear.mean >= _LEAD:
         plain = f"by its log score the network is ahead of {scored.name}, though this may be chance"
     elif over_linear.below(0.0) < scored.level:
