@@ -303,6 +303,14 @@ def test_effects_and_importance_take_columns_with_their_marks_and_say_what_is_le
     assert sorted(found.index) == [*"abcdefg", "missingindicator_z"]
 
 
+def test_curves_have_points_where_a_column_has_no_rows(line):
+    posterior, _ = line
+    x = torch.cat([torch.linspace(-1.0, -0.5, 40), torch.linspace(0.5, 1.0, 40)])[:, None]
+    axis = plots.effects(posterior, bnn.Data(x, x[:, 0]), num_draws=10).axes[0]
+    inside = [place for place in axis.get_lines()[0].get_xdata() if -0.4 < place < 0.4]
+    assert len(inside) >= 5
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("num_outputs", [1, 3])
 def test_prior_posterior_of_classes_shows_the_probability_of_the_observed_one(num_outputs, two, three):

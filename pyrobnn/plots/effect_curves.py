@@ -175,13 +175,21 @@ def _levels(columns: Tensor, made: Sequence[str], name: str) -> _Levels:
         ends = np.quantile(chosen, _CENTRAL), np.quantile(as_array(order), _CENTRAL)
         chosen = np.unique(np.linspace(np.min(ends), np.max(ends), _POINTS).round().astype(int))
     if int((~marks).sum()) == 1:
-        places = places[chosen]
+        places = _evenly_filled(places[chosen]) if len(places) > _MOST_VALUES else places
         rows = [*torch.where(marks, 0.0, places[:, None, None])]
     else:
         parts = np.array_split(np.arange(len(places)), len(chosen)) if len(chosen) else []
         rows = [known[(known[:, 0] >= places[part[0]]) & (known[:, 0] <= places[part[-1]])] for part in parts]
         places = torch.stack([row[:, 0].mean() for row in rows]) if rows else places
     return _Levels(as_array(places), [*rows, *([columns[is_gap]] if is_gap.any() else [])], [])
+
+
+def _evenly_filled(places: Tensor) -> Tensor:
+    """Return sorted numbers, and others between neighbours that are far apart: a curve may bend where no rows are."""
+    step = (places[-1] - places[0]) / (_POINTS - 1)
+    pairs = zip(places[:-1], places[1:], strict=True)
+    parts = [torch.linspace(float(a), float(b), max(int((b - a) / step), 1) + 1).to(places)[:-1] for a, b in pairs]
+    return torch.cat([*parts, places[-1:]])
 
 
 def _cycled(rows: Tensor, num: int) -> Tensor:
