@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -187,7 +188,7 @@ def _levels(columns: Tensor, made: Sequence[str], name: str) -> _Levels:
 def _evenly_filled(places: Tensor) -> Tensor:
     """Return sorted numbers, and others between neighbours that are far apart: a curve may bend where no rows are."""
     step = (places[-1] - places[0]) / (_POINTS - 1)
-    pairs = zip(places[:-1], places[1:], strict=True)
+    pairs = pairwise(places)
     parts = [torch.linspace(float(a), float(b), max(int((b - a) / step), 1) + 1).to(places)[:-1] for a, b in pairs]
     return torch.cat([*parts, places[-1:]])
 
