@@ -198,10 +198,10 @@ def stop_in_start(monkeypatch, number):
     """Interrupt the search for scales in a start."""
     real = Beginnings.begin
 
-    def begin(self, start, index):
+    def begin(self, start, index, **options):
         if index + 1 == number:
             raise KeyboardInterrupt
-        real(self, start, index)
+        real(self, start, index, **options)
 
     monkeypatch.setattr(Beginnings, "begin", begin)
 
