@@ -48,16 +48,9 @@ def ranks(values: Tensor | np.ndarray) -> np.ndarray:
 
     Their products are Spearman's rank correlations. NaN has no rank and becomes 0, so that it says nothing.
     """
+    import pandas as pd
+
     array = values.cpu().numpy() if isinstance(values, Tensor) else values
-    array = array.reshape(len(array), -1).astype(float)
-    order = array.argsort(0, kind="stable")
-    ordered = np.take_along_axis(array, order, 0)
-    are_new = np.vstack([np.ones_like(ordered[:1], dtype=bool), ordered[1:] != ordered[:-1]])
-    group = are_new.T.cumsum() - 1  # of equal values, numbered from column to column
-    counts = np.bincount(group)
-    middle = counts.cumsum() - (counts + 1) / 2
-    found = np.empty_like(array)
-    np.put_along_axis(found, order, middle[group].reshape(array.T.shape).T, 0)
-    found[np.isnan(array)] = np.nan
+    found = pd.DataFrame(array.reshape(len(array), -1)).rank().to_numpy()
     found = np.nan_to_num(found - np.nanmean(found, axis=0))
     return found / np.linalg.norm(found, axis=0).clip(1e-9)

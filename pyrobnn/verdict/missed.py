@@ -54,7 +54,7 @@ def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, 
     is_other = is_laplace or "evidence_framework" not in Fitted(posterior).types
     if evidence is None or is_other or train.weights is not None:
         return None
-    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(0, "missed")))[:most_rows]
+    rows = _some_rows(train, most_rows)
     own = posterior.predict(train.x[rows], num_draws=num_draws).log_prob(train.y[rows]).double().cpu()
     of_mode, error = evidence.starts[evidence.chosen].log_left_out / len(train), float(own.std()) / math.sqrt(len(own))
     if not of_mode - float(own.mean()) > max(_BEHIND, _FEWEST_NATS / len(own), error):
@@ -64,6 +64,10 @@ def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, 
         "approximation predicts examples left out. The log scores of an example are "
         f"{float(own.mean()):.2f} and {of_mode:.2f}."
     )
+
+
+def _some_rows(train: Data, most: int) -> Tensor:
+    return torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(0, "missed")))[:most]
 
 
 def behind_process(
@@ -108,7 +112,7 @@ def _process(
     is_real = as_likelihood(posterior.bnn.settings["likelihood"]).noise is not None and train.y.ndim == 1
     if not is_real or not isinstance(train.x, Tensor) or train.weights is not None:
         return None
-    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(0, "missed")))[:most_rows]
+    rows = _some_rows(train, most_rows)
     groups = same_inputs(train.x[rows]).tolist()
     rows = rows[[groups.index(group) for group in dict.fromkeys(groups)]]
     if len(rows) < _FEWEST_ROWS:
