@@ -15,7 +15,6 @@ from ._core.errors import PoorFitWarning as PoorFitWarning
 from .bnn import BNN as BNN
 from .data.in_memory import Data as Data
 from .data.loader import Loader as Loader
-from .data.stored import StoredData as StoredData
 from .diagnostics.audit import elbo_report as elbo_report
 from .diagnostics.comparison import compare as compare
 from .diagnostics.convergence import function_rhat as function_rhat

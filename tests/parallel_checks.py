@@ -114,21 +114,12 @@ def broken(progress):
     raise ZeroDivisionError("a callback failed")
 
 
-class Broken(bnn.StoredData):
-    """Data whose files vanish for one of the processes, after some batches."""
-
-    def blocks(self, generator):
-        if dist.get_rank() == 1:
-            raise bnn.InputError("the files are gone")
-        return super().blocks(generator)
-
-
 def differing(value):
     """Return the value in the first process and another in the second."""
     return value if is_main_process() else value + 1
 
 
-def refusals(folder):
+def refusals():
     x, y = problem(20)
     loader = DataLoader(TensorDataset(x, y), batch_size=4)
     found = {}
@@ -140,9 +131,7 @@ def refusals(folder):
     found |= failing("callback", method=bnn.SVI(steps=500), callbacks=[broken])
     infinite = y.clone()
     infinite[1] = 1e300
-    found |= failing("not finite", method=bnn.SVI(steps=500), data=(x, infinite))
-    stored = Broken.from_numpy(folder / "x.npy", folder / "y.npy", progress=False)
-    return found | failing("files", method=bnn.SVI(steps=500, batch_size=8), data=stored)
+    return found | failing("not finite", method=bnn.SVI(steps=500), data=(x, infinite))
 
 
 def main(folder):
@@ -155,12 +144,6 @@ def main(folder):
             bnn.SVI(**TO_THE_MODE, **MODES["batches"]), model=linear(differing(0.0))
         )  # the first's start is that of all
     )
-    for name, data in {
-        "numpy": bnn.StoredData.from_numpy(folder / "x.npy", folder / "y.npy", progress=False),
-        "parquet": bnn.StoredData.from_parquet(folder / "xy.parquet", "y", progress=False),
-    }.items():
-        found["modes"][name] = weights(fit(bnn.SVI(**TO_THE_MODE, **MODES["batches"]), data))
-        found["modes"][f"{name}, all data"] = weights(fit(bnn.SVI(**TO_THE_MODE, steps=10, batch_size=50), data))
     found["gradients"] = moments_of_gradients()
     regression = fit(REGRESSION, problem(20))
     found["regression"] = [weights(regression), regression.draw(1, seed=0)["weight"].tolist()]
@@ -180,7 +163,7 @@ def main(folder):
         meddled = fit(bnn.SVI(steps=60), callbacks=[meddle])
     messages = [str(one.message) for one in caught if not issubclass(one.category, bnn.PoorFitWarning)]
     found["meddled"] = [digest([*meddled.guide.parameters()]), messages]
-    found["refusals"] = refusals(folder)
+    found["refusals"] = refusals()
     found["is main"] = is_main_process()
     everything = [None, None]
     dist.all_gather_object(everything, found)

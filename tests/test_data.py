@@ -229,14 +229,13 @@ MASK_OF_ROWS = np.array([False, True, False, True])
     [
         lambda ones: Data(X, DATA.y, weights=ones),
         lambda ones: DATA[ones.astype(int)],
-        lambda ones: bnn.StoredData.from_numpy(X.numpy(), ones, progress=False),
         lambda ones: bnn.BNNRegressor(steps=1).fit(X.numpy(), ones),
         lambda ones: bnn.BNNRegressor(steps=1).fit(ones[:, None], DATA.y.numpy()),
         lambda ones: bnn.BNNClassifier(steps=1).fit(X.numpy(), ones.astype(int)),
         lambda ones: bnn.BNNRegressor(steps=1).fit(X.numpy(), DATA.y.numpy(), sample_weight=ones),
         lambda ones: bnn.kfold(bnn.BNN(bnn.MLP(2, [2], 1)), DATA, bnn.SVI(steps=1), folds=ones, seed=0),
     ],
-    ids=["weights", "rows", "stored", "y", "X", "classes", "sample weight", "folds"],
+    ids=["weights", "rows", "y", "X", "classes", "sample weight", "folds"],
 )
 def test_masks_are_not_dropped(use):
     with pytest.raises(InputError, match=r"got 2 masked values"):
@@ -244,20 +243,13 @@ def test_masks_are_not_dropped(use):
 
 
 @pytest.mark.parametrize("value", ["no", 1, None])
-def test_standardize_is_true_or_false(value, tmp_path):
+def test_standardize_is_true_or_false(value):
     x = np.arange(6.0)[:, None]
     with refused("`standardize` must be True or False, got"):
         bnn.Data(x, x, standardize=value)
-    np.save(tmp_path / "x.npy", x)
     with refused("`standardize` must be True or False, got"):
-        bnn.StoredData.from_numpy(tmp_path / "x.npy", tmp_path / "x.npy", standardize=value, progress=False)
+        bnn.Loader([], standardize=value)
     assert check_flag((x > 1)[-1, 0], "standardize") is True  # a NumPy one
-
-
-def test_large_whole_numbers_in_files_are_refused(tmp_path):
-    np.save(tmp_path / "x.npy", LARGE)
-    with pytest.raises(InputError, match="x.npy` has whole numbers beyond"):
-        bnn.StoredData.from_numpy(tmp_path / "x.npy", np.ones(4), progress=False)
 
 
 WHOLE = [[1, 2], [3, 4]]

@@ -28,7 +28,6 @@ METHODS = {
     "Mixture": ["draw", "info", "predict", "save"],
     "Posterior": ["draw", "info", "map_draws", "mean", "predict", "save"],
     "Prediction": ["cdf", "class_probs", "interval", "log_prob", "mutual_information", "quantile", "sample"],
-    "StoredData": ["from_numpy", "from_parquet", "parts"],
     "datasets.Dataset": ["split"],
     "guides.Laplace": ["around"],
 }

@@ -372,7 +372,7 @@ CASES = {
     ),
     "not data": (
         lambda: bnn.fit(make_bnn(net()), X, bnn.SVI(), seed=0, progress=False),
-        "Expected Data(x, y), a pair (x, y), StoredData or a DataLoader, got Tensor",
+        "Expected Data(x, y), a pair (x, y) or a DataLoader, got Tensor",
     ),
     "loader without pairs": (
         lambda: fit(x=loader(X), y=None),

@@ -319,10 +319,6 @@ REFUSED = {
         "in random order, .* with shuffle=False",
     ),
     "no batches": (lambda: fit(plain(), (X, Y)).predict(bnn.Loader([])), "The loader yields no batch"),
-    "files to validate": (
-        lambda: fit(plain(), (X, Y), validation=bnn.StoredData.from_numpy(X.numpy(), Y.numpy(), progress=False)),
-        r"got StoredData: pass some rows of them, validation=data\[:1000\]",
-    ),
     "folds": (
         lambda: bnn.kfold(plain(), DataLoader(PAIRS, 7), bnn.SVI(steps=2)),
         r"all examples of a loader, bnn.Loader\(loader\).in_memory",

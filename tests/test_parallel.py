@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import parallel_checks as checks
 import pytest
 import torch
@@ -25,12 +24,7 @@ X, Y = checks.problem(20)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("parallel")
-    x, y = (values.numpy() for values in checks.problem())
-    np.save(folder / "x.npy", x)
-    np.save(folder / "y.npy", y)
-    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y}).to_parquet(folder / "xy.parquet", row_group_size=4)
-    return folder
+    return tmp_path_factory.mktemp("parallel")
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +51,10 @@ def alone(method, data=None, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*checks.MODES, "numpy", "numpy, all data", "parquet", "parquet, all data"])
-def test_steps_of_a_point_are_those_of_one_process_with_whole_batches(both, folder, name):
+@pytest.mark.parametrize("name", [*checks.MODES])
+def test_steps_of_a_point_are_those_of_one_process_with_whole_batches(both, name):
     """No noise but the order of the batches, which is the same: equal to rounding of float64."""
-    data = {
-        "numpy": lambda: bnn.StoredData.from_numpy(folder / "x.npy", folder / "y.npy", progress=False),
-        "parquet": lambda: bnn.StoredData.from_parquet(folder / "xy.parquet", "y", progress=False),
-    }.get(name.split(",")[0], lambda: checks.data_of(name))()
-    options = {"steps": 10, "batch_size": 50} if "all data" in name else checks.MODES["batches"]
-    expected = checks.weights(alone(bnn.SVI(**checks.TO_THE_MODE, **checks.MODES.get(name, options)), data))
+    expected = checks.weights(alone(bnn.SVI(**checks.TO_THE_MODE, **checks.MODES[name]), checks.data_of(name)))
     for found in both:
         np.testing.assert_allclose(found["modes"][name], expected, rtol=1e-12)
         np.testing.assert_allclose(found["in a group of the user's"], found["modes"]["batches"], rtol=1e-12)
@@ -143,7 +132,6 @@ REFUSALS = {
     "too few": ("InputError", "There are 1 examples for 2 processes", "start fewer"),
     "callback": ("ZeroDivisionError", "a callback failed", LOST),
     "not finite": ("FloatingPointError", "The ELBO became -inf at step 1", "The ELBO became -inf at step 1"),
-    "files": ("InputError", LOST, "the files are gone"),
 }
 
 

@@ -1,7 +1,6 @@
 """Data larger than memory: how much memory fits take from each kind of data, and how many steps a second they do.
 
-The same examples, 400 MB of them, in memory, in .npy files, in Parquet and behind a DataLoader over the mapped files;
-each kind in a new process. Growth of memory counts from the end of a first fit of two steps on other data, and includes
+The same examples, 400 MB of them, in memory and behind a DataLoader over mapped .npy files; each kind in a new process. Growth of memory counts from the end of a first fit of two steps on other data, and includes
 pages of mapped files. Then steps a second of one process and of two at the same global batch.
 """
 
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Page, short
@@ -27,8 +24,7 @@ NUM, WIDTH, BATCH, STEPS = 1_000_000, 100, 256, 200
 GLOBAL_BATCH, PARALLEL_STEPS = 8192, 20
 KINDS = {
     "Data in memory": lambda folder: bnn.Data(np.load(folder / "x.npy"), np.load(folder / "y.npy")),
-    "StoredData, NumPy": lambda folder: bnn.StoredData.from_numpy(folder / "x.npy", folder / "y.npy", progress=False),
-    "StoredData, Parquet": lambda folder: bnn.StoredData.from_parquet(folder / "xy.parquet", "y", progress=False),
+    "Loader, standardised": lambda folder: bnn.Loader(loader(folder, 0), standardize=True),
     "DataLoader, no workers": lambda folder: loader(folder, 0),
     "DataLoader, 2 workers": lambda folder: loader(folder, 2),
 }
@@ -46,14 +42,17 @@ class Mapped(Dataset):
         """Return the number of rows."""
         return len(self.x)
 
-    def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a copy of a row."""
-        return torch.from_numpy(np.array(self.x[row])), torch.tensor(self.y[row])
+    def __getitem__(self, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a copy of the rows of a batch, in the order of the file."""
+        rows = sorted(rows)
+        return torch.from_numpy(self.x[rows]), torch.from_numpy(self.y[rows])
 
 
 def loader(folder: Path, workers: int) -> DataLoader:
     """Return shuffled batches of the mapped rows."""
-    return DataLoader(Mapped(folder), batch_size=BATCH, shuffle=True, num_workers=workers)
+    rows = Mapped(folder)
+    batches = BatchSampler(RandomSampler(rows), BATCH, drop_last=False)
+    return DataLoader(rows, batch_size=None, sampler=batches, num_workers=workers)
 
 
 @cache
@@ -63,14 +62,9 @@ def written() -> "tempfile.TemporaryDirectory[str]":
     folder = Path(place.name)
     x = np.lib.format.open_memmap(folder / "x.npy", mode="w+", dtype=np.float32, shape=(NUM, WIDTH))
     generator, y = np.random.default_rng(0), np.empty(NUM, np.float32)
-    names = [f"x{column}" for column in range(WIDTH)]
-    schema = pa.schema([(name, pa.float32()) for name in [*names, "y"]])
-    with pq.ParquetWriter(folder / "xy.parquet", schema) as writer:
-        for start in range(0, NUM, 10_000):
-            part = generator.normal(size=(10_000, WIDTH)).astype(np.float32)
-            x[start : start + 10_000], y[start : start + 10_000] = part, part.mean(1)
-            columns = [*part.T, part.mean(1)]
-            writer.write_table(pa.table([pa.array(np.ascontiguousarray(c)) for c in columns], schema=schema))
+    for start in range(0, NUM, 10_000):
+        part = generator.normal(size=(10_000, WIDTH)).astype(np.float32)
+        x[start : start + 10_000], y[start : start + 10_000] = part, part.mean(1)
     np.save(folder / "y.npy", y)
     return place
 
@@ -91,7 +85,7 @@ def child(kind: str, place: str) -> Row:
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak counts from here
     before = resident()
     data, opening, _ = timed(lambda: KINDS[kind](Path(place)))
-    batch_size = None if kind.startswith("DataLoader") else BATCH
+    batch_size = BATCH if kind == "Data in memory" else None
     brief, long = (fit(data, steps=steps, batch_size=batch_size) for steps in (20, 20 + STEPS))
     growth = 1024 * (resident("VmHWM") - before) / 1e6
     return {"growth": growth, "opening": opening, "rate": STEPS / (long - brief)}

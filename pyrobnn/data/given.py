@@ -11,17 +11,16 @@ from pyrobnn._torch.inputs import X
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
-from pyrobnn.data.stored import StoredData
 
 
-def as_data(given: Any, *, donors: Donors | None = None) -> Data | StoredData | Loader:
+def as_data(given: Any, *, donors: Donors | None = None) -> Data | Loader:
     """Return data as they are, a pair (x, y) as `Data`, with donors if its rows may lack values, and a DataLoader."""
     if isinstance(given, (tuple, list)) and len(given) == 2:
         return Data(*given, donors=donors)
     given = as_loader(given)
-    if not isinstance(given, (Data, StoredData, Loader)):
+    if not isinstance(given, (Data, Loader)):
         raise InputError(
-            f"Expected Data(x, y), a pair (x, y), StoredData or a DataLoader, got {type(given).__name__}; of another "
+            f"Expected Data(x, y), a pair (x, y) or a DataLoader, got {type(given).__name__}; of another "
             "iterable of batches make a bnn.Loader(iterable, num_data=N).",
             page="start",
         )
@@ -38,8 +37,8 @@ def in_memory(data: Any, *, weighted: bool = False) -> Data:
     given = as_data(data)
     if not isinstance(given, Data):
         raise InputError(
-            f"The data must be in memory here, got a {type(data).__name__}: pass Data(x, y), rows of StoredData, "
-            "data[:1000], or all examples of a loader, bnn.Loader(loader).in_memory()."
+            f"The data must be in memory here, got a {type(data).__name__}: pass Data(x, y), or "
+            "all examples of a loader, bnn.Loader(loader).in_memory()."
         )
     if given.weights is not None and not weighted:
         raise InputError("Every example counts once here, and these data have weights: pass Data(x, y) without them.")
@@ -52,8 +51,8 @@ def collected(data: Any, *, weighted: bool = False) -> Data:
     return in_memory(given.in_memory() if isinstance(given, Loader) else given, weighted=weighted)
 
 
-def first_rows(data: Data | StoredData | Loader) -> tuple[X, Tensor]:
-    """Return inputs and targets to look at: all in memory, the first in files, or a loader's first batch."""
+def first_rows(data: Data | Loader) -> tuple[X, Tensor]:
+    """Return inputs and targets to look at: all in memory, or a loader's first batch."""
     return (data.x, data.y) if isinstance(data, Data) else data.head
 
 

@@ -1,6 +1,7 @@
 """Data from a loader: inputs and targets of its batches, and how many examples an epoch goes through."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -19,10 +20,10 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from pyrobnn._core.checks import check_count
+from pyrobnn._core.checks import check_count, check_flag
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
-from pyrobnn._torch.inputs import X, join_rows
+from pyrobnn._torch.inputs import X, join_rows, single
 from pyrobnn.data.batches import (
     checked_batch,
     checked_inputs,
@@ -31,7 +32,7 @@ from pyrobnn.data.batches import (
     samplers_of,
     split_batch,
 )
-from pyrobnn.data.in_memory import Data
+from pyrobnn.data.in_memory import Data, Moments, Scaler
 
 _PAGE = "how-to/large-data"
 _NO_BATCH = "The loader yields no batch: pass more data, a smaller batch, or drop_last=False."
@@ -55,10 +56,11 @@ class Loader:
             those of a tuple come last; all other entries are inputs of the network.
         split: maps a batch to its pair (x, y); x is a tensor, or a mapping or tuple of tensors.
         num_data: N; taken from the loader if not given.
+        standardize: as in `Data`; means and standard deviations are those of all examples, from a pass of their own.
 
     Raises:
         InputError: an object that cannot be gone through, or only once; a `split` that is no function; a number below
-            1.
+            1; a `standardize` other than True or False.
 
     Examples:
         >>> batches = [(torch.zeros(10, 1), torch.zeros(10), torch.ones(10))] * 2  # inputs, targets, weights
@@ -71,6 +73,7 @@ class Loader:
     loader: Iterable[Any]
     split: Callable[[Any], tuple[Any, Any]] | None = None
     num_data: int | None = None
+    standardize: bool = False
 
     def __post_init__(self) -> None:
         """Refuse objects other than loaders, functions that cannot be called, and invalid numbers of examples."""
@@ -91,6 +94,7 @@ class Loader:
             raise InputError(f"`split` must be a function from a batch to the pair (x, y), got {self.split!r}.")
         if self.num_data is not None:
             check_count(self.num_data, "num_data")
+        check_flag(self.standardize, "standardize")
 
     def pair(self, batch: Any) -> tuple[X, Tensor]:
         """Return inputs and targets of a batch, validated."""
@@ -145,7 +149,27 @@ class Loader:
             Data(x=(5, 2), y=(5,) float32, standardize=False)
         """
         x, y = zip(*self.one_pass(self.pair), strict=True)
-        return Data(join_rows(x), join_rows(y))
+        return Data(join_rows(x), join_rows(y), standardize=self.standardize)
+
+    @property
+    def x_scaler(self) -> Scaler:
+        """The map of the inputs to standard units, the identity if they are not standardised."""
+        return self._scalers[0]
+
+    @property
+    def y_scaler(self) -> Scaler:
+        """The map of the targets, likewise; used if the likelihood is for real values."""
+        return self._scalers[1]
+
+    @functools.cached_property
+    def _scalers(self) -> tuple[Scaler, Scaler]:
+        if not self.standardize:
+            return Scaler.identity(), Scaler.identity()
+        moments = Moments(), Moments()
+        for x, y in self.one_pass(self.pair):
+            moments[0].add(single(x, "`standardize`"))
+            moments[1].add(y)
+        return moments[0].scaler(), moments[1].scaler()
 
     @property
     def shuffles(self) -> bool:

@@ -12,7 +12,6 @@ from torch.distributions import kl_divergence
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.stored import StoredData
 from pyrobnn.diagnostics.groups import log_likelihoods
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
@@ -119,7 +118,7 @@ def _row(name: str, size: int, terms: SiteTerms | ElboReport, *, of_all: bool = 
 
 @refuses_others
 def elbo_report(
-    posterior: Posterior | Mixture, data: Data | StoredData, *, num_draws: int = 1000, seed: int | None = None
+    posterior: Posterior | Mixture, data: Data, *, num_draws: int = 1000, seed: int | None = None
 ) -> ElboReport:
     """Estimate each term of the ELBO, per site and in total, beside the closed-form KL if it exists.
 
@@ -127,7 +126,7 @@ def elbo_report(
 
     Args:
         posterior: the posterior to audit; its guide needs a density, as from `SVI` or `SWAG`.
-        data: the training data, in original units; `StoredData` are read once for each block of draws.
+        data: the training data, in original units.
         num_draws: number of draws, at least 2.
         seed: seed of the draws; the fit's if not given.
 
@@ -152,9 +151,9 @@ def elbo_report(
         )
     if num_draws < 2:
         raise InputError(f"`num_draws` must be at least 2 for a standard error, got {num_draws}.")
-    if not isinstance(data, (Data, StoredData)):
+    if not isinstance(data, Data):
         raise InputError(
-            f"`elbo_report` takes Data(x, y) or StoredData, got {type(data).__name__}: of a loader pass "
+            f"`elbo_report` takes Data(x, y), got {type(data).__name__}: of a loader pass "
             "bnn.Loader(loader).in_memory()."
         )
     require_density(posterior.guide)
@@ -163,7 +162,7 @@ def elbo_report(
             "`elbo_report`: pruned weights are points at zero, so q has no density beside the prior's, and no ELBO: "
             "take the posterior before pruning."
         )
-    log_volume = posterior.y_scaler.log_volume() * (data.total_weight if isinstance(data, Data) else len(data))
+    log_volume = posterior.y_scaler.log_volume() * data.total_weight
     sizes: dict[str, int] = {}
 
     def terms(block: tuple[Terms, dict[str, Tensor]]) -> Terms:

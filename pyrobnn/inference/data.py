@@ -15,8 +15,6 @@ from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches
 from pyrobnn.data.given import first_rows
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Epoch, Loader
-from pyrobnn.data.stored import StoredData
-from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference import defaults
 from pyrobnn.inference.network_checks import SHOWN, checked_outputs
 from pyrobnn.likelihoods.base import as_likelihood, target_units
@@ -30,8 +28,8 @@ class Source:
     """The source of training batches.
 
     Attributes:
-        data: tensors, files or a loader, as given.
-        head: some raw inputs and targets: all in memory, the first in a file, or a loader's first batch.
+        data: tensors or a loader, as given.
+        head: some raw inputs and targets: all in memory, or a loader's first batch.
         x_scaler: map of the inputs, fitted on the data, or the identity.
         y_scaler: map of the targets, likewise.
         num_data: N.
@@ -41,7 +39,7 @@ class Source:
         epoch: the batches in an epoch of a loader.
     """
 
-    data: Data | StoredData | Loader
+    data: Data | Loader
     head: tuple[X, Tensor]
     x_scaler: Scaler
     y_scaler: Scaler
@@ -69,8 +67,7 @@ class Source:
     def batch_size(self, asked: BatchSize) -> int:
         """Return the number of examples in a batch.
 
-        Chosen by size: all examples in memory up to 500, if examples times weights are up to 20 million, else 128; 256
-        for data in files.
+        Chosen by size: all examples in memory up to 500, if examples times weights are up to 20 million, else 128.
         """
         if isinstance(self.data, Loader):
             return self.data.batch_size or len(self.head[0])
@@ -78,8 +75,6 @@ class Source:
             return self.num_data
         if asked is not None:
             return min(asked, self.num_data)
-        if isinstance(self.data, StoredData):
-            return min(defaults.BATCH_OF_STORED, self.num_data)
         products = self.num_data * self.num_weights
         suits = self.num_data <= defaults.MOST_AT_ONCE and products <= defaults.MOST_PRODUCTS_AT_ONCE
         return self.num_data if suits else min(defaults.BATCH, self.num_data)
@@ -91,31 +86,15 @@ class Source:
         return self.data.num_batches or math.ceil(self.num_data / self.batch_size(asked))
 
     def batches(self, bnn: BNN, asked: BatchSize, seed: int) -> Batches:
-        """Return endless batches in the units, precision and place of the model; the seed orders them.
-
-        Raises:
-            InputError: all of data in files at once.
-        """
-        batch_size = self.batch_size(asked)
+        """Return endless batches in the units, precision and place of the model; the seed orders them."""
         if isinstance(self.data, Data):
-            return TensorBatches(self.scaled(bnn, *self.data.tensors), batch_size, seed)
+            return TensorBatches(self.scaled(bnn, *self.data.tensors), self.batch_size(asked), seed)
 
         def prepare(x: X, y: Tensor) -> Batch:
+            self.check_targets(bnn, y)
             return self.scaled(bnn, x, y)
 
-        if isinstance(self.data, StoredData):
-            if asked == "all":
-                raise InputError(
-                    "StoredData are read in mini-batches: give the method a number as `batch_size`, such as 256.",
-                    page="how-to/large-data",
-                )
-            return StoredBatches(self.data, prepare, batch_size, seed)
-
-        def check_and_prepare(x: X, y: Tensor) -> Batch:
-            self.check_targets(bnn, y)
-            return prepare(x, y)
-
-        return LoaderBatches(self.data.loader, check_and_prepare, self._mean_rows(), bnn.like, self.data.pair)
+        return LoaderBatches(self.data.loader, prepare, self._mean_rows(), bnn.like, self.data.pair)
 
     def _mean_rows(self) -> int | float | None:
         """Return the rows of an average batch of a loader, judged by the first batch; None if sizes are equal."""
@@ -181,7 +160,7 @@ class Source:
         return inputs, targets
 
 
-def make_source(data: Data | StoredData | Loader, bnn: BNN, batch_size: BatchSize, *, seed: int) -> Source:
+def make_source(data: Data | Loader, bnn: BNN, batch_size: BatchSize, *, seed: int) -> Source:
     """Return the source for data, after checking them against the model.
 
     The units come from the model if it has any, else from the data.
@@ -217,7 +196,7 @@ def check_validation(data: Data | Loader, bnn: BNN, *, seed: int) -> None:
         checked_outputs(bnn, data, first_rows(data), *_units(data, bnn))
 
 
-def _require_complete(data: Data | StoredData | Loader) -> None:
+def _require_complete(data: Data | Loader) -> None:
     """Refuse rows that lack values."""
     if isinstance(data, Data) and len(data.complete) < len(data):
         raise InputError(
@@ -226,10 +205,8 @@ def _require_complete(data: Data | StoredData | Loader) -> None:
         )
 
 
-def _units(data: Data | StoredData | Loader, bnn: BNN) -> tuple[Scaler, Scaler]:
+def _units(data: Data | Loader, bnn: BNN) -> tuple[Scaler, Scaler]:
     """Return the maps of inputs and targets: those of the model if it has any, else of the data."""
     if bnn.units is not None:
         return bnn.units
-    if isinstance(data, Loader):
-        return Scaler.identity(), Scaler.identity()
     return data.x_scaler, target_units(bnn.settings["likelihood"], data.y_scaler)

@@ -2,8 +2,8 @@
 
 MOST_AT_ONCE, MOST_PRODUCTS_AT_ONCE = 500, 20_000_000
 """Examples in memory that a step of SVI sees all of, and products of a weight with an example that it may take."""
-BATCH, BATCH_OF_STORED = 128, 256
-"""Examples in a mini-batch of more, and of data in files, which are read in blocks."""
+BATCH = 128
+"""Examples in a mini-batch of more."""
 
 FIRST_CYCLE = 2500
 """Steps of the first cycle of a fit that ends by itself."""

@@ -15,7 +15,6 @@ from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.known_rows import kept_marks
 from pyrobnn.data.loader import Loader
-from pyrobnn.data.stored import StoredData
 from pyrobnn.inference.method import Callback, Method, Run, check_offered, checked_method
 from pyrobnn.inference.scales.open_scales import Measured, measured
 from pyrobnn.inference.several.automatic import Automatic
@@ -102,8 +101,7 @@ def fit(
 
     Args:
         bnn: the model.
-        data: `Data`, a pair (x, y) of arrays or tensors, `StoredData`, or a DataLoader of such pairs, as it is or in a
-            `Loader`.
+        data: `Data`, a pair (x, y) of arrays or tensors, or a DataLoader of such pairs, as it is or in a `Loader`.
         method: the inference method: `SVI` or another, such as `NUTS`, or its name, such as "nuts", with its defaults;
             `Automatic` if left out.
         seed: seed of starting values, mini-batches and draws; 0 if left out.
@@ -224,14 +222,8 @@ def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> Measure
     return measured(bnn, data, run, starts_there=offer.starts_at_mode)
 
 
-def _held_out(validation: Any, train: Data | StoredData | Loader) -> Data | Loader:
-    data = as_data(validation, donors=train.donors if isinstance(train, Data) else None)
-    if isinstance(data, StoredData):
-        raise InputError(
-            "`validation` must be Data(x, y), a pair (x, y) or a DataLoader, got StoredData: pass some rows of them, "
-            "validation=data[:1000]."
-        )
-    return data
+def _held_out(validation: Any, train: Data | Loader) -> Data | Loader:
+    return as_data(validation, donors=train.donors if isinstance(train, Data) else None)
 
 
 def tell_of_constants(data: Any) -> None:

@@ -113,7 +113,7 @@ class Method[R](Protocol):
 
         Args:
             bnn: the model, which is not changed.
-            data: `Data`, `StoredData` or `Loader`.
+            data: `Data` or `Loader`.
             run: the other arguments of `pyrobnn.fit`.
 
         Returns:

@@ -24,7 +24,6 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, several_inputs_advice
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Loader
-from pyrobnn.data.stored import StoredData
 from pyrobnn.inference.output_limits import warn_of_limits
 from pyrobnn.inference.training.engines import Work
 from pyrobnn.likelihoods.base import as_likelihood
@@ -40,7 +39,7 @@ SHOWN = 2
 
 
 def checked_outputs(
-    bnn: BNN, data: Data | StoredData | Loader, head: Batch, x_scaler: Scaler, y_scaler: Scaler
+    bnn: BNN, data: Data | Loader, head: Batch, x_scaler: Scaler, y_scaler: Scaler
 ) -> tuple[int, float]:
     """Run the network on two examples, and return its width and the products of a forward pass for one.
 
@@ -71,11 +70,7 @@ def checked_outputs(
                 "one row per example.",
                 page="how-to/likelihoods",
             )
-        check = functools.partial(bnn.settings["likelihood"].check_targets, outputs=f.shape[1])
-        if isinstance(data, StoredData):
-            data.check_targets(check)
-        else:
-            check(y)
+        bnn.settings["likelihood"].check_targets(y, outputs=f.shape[1])
         some = y_scaler.transform(y[:: len(y) // _TARGETS + 1])
         warn_of_limits(bnn, inputs, f, bnn.cast_targets(some, f))
     return f.shape[1], products
@@ -150,7 +145,7 @@ def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
     return any(value is not None for value in gradients)
 
 
-def _called(bnn: BNN, data: Data | StoredData | Loader, x: X, x_scaler: Scaler) -> tuple[X, Tensor, float]:
+def _called(bnn: BNN, data: Data | Loader, x: X, x_scaler: Scaler) -> tuple[X, Tensor, float]:
     """Return two examples, the outputs of the network for them, and the products of a forward pass for one."""
     inputs = bnn.cast_inputs(x_scaler.transform(x[:SHOWN]))
     try:

@@ -291,8 +291,6 @@ def held_out_rows(posterior: Posterior | Mixture, data: Any, harm: str) -> Data:
     data = as_data(data, donors=posterior.donors)
     if isinstance(data, Loader):
         data = data.in_memory()
-    if not isinstance(data, Data):
-        raise InputError("Held-out rows must be in memory, got StoredData: pass some of them, data[:1000].")
     marks = posterior.record.marks
     known = 0 if marks is None else num_known(data, marks)
     if known:

@@ -86,7 +86,7 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
 
     Args:
         posterior: the result of a method.
-        data: the training data: `Data`, `StoredData` or `Loader`.
+        data: the training data: `Data` or `Loader`.
         validation: `Data` held out, or None.
         briefly: whether to compare with a constant alone, which takes a tenth of the time. The text then has no
             numbers, so that Python can show it once for the line of a loop.

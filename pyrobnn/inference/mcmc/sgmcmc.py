@@ -19,7 +19,6 @@ from pyrobnn._core.settings import Count, setting
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.curvature.largest import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
-from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, is_finite, log_densities
 from pyrobnn.inference.method import Run, registry
@@ -133,8 +132,6 @@ class StochasticGradient(ChainMethod):
         """Return the batches of each chain, or one stream for all if each batch is the whole set or a loader's."""
         seeds = [derive(seed, f"batches {chain}") for chain in range(self.num_chains)]
         first = target.source.batches(target.bnn, self.batch_size, seeds[0])
-        if isinstance(first, StoredBatches):
-            return [first, *(target.source.batches(target.bnn, self.batch_size, later) for later in seeds[1:])]
         if not isinstance(first, TensorBatches) or first.batch_size is None:
             return [first]
         return [first, *(TensorBatches(first.data, first.batch_size, later) for later in seeds[1:])]
@@ -318,8 +315,6 @@ def _joined(streams: list[Any]) -> Iterator[Batch]:
     if len(streams) == 1:
         while True:
             yield next(streams[0])
-    while isinstance(streams[0], StoredBatches):
-        yield tuple(torch.stack(values) for values in zip(*map(next, streams), strict=True))
     while True:
         for rows in torch.stack([stream.rows(_BLOCK) for stream in streams], 1):
             yield tuple(values[rows] for values in streams[0].data)

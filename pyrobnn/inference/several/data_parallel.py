@@ -23,7 +23,6 @@ from pyrobnn._torch.processes import is_main_process, num_processes
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import State, TensorBatches
 from pyrobnn.data.loader import Loader
-from pyrobnn.data.stored_batches import StoredBatches
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Callback, Offer, Progress, Run, registry
 from pyrobnn.inference.svi.svi import SVI
@@ -49,7 +48,7 @@ class DataParallel(AroundAnother[Posterior]):
     noise of the guide averaged over W draws. A single all-reduce per step averages the gradients and the two terms of
     the ELBO, so that parameters stay equal in all processes, bit for bit. Steps run eagerly.
 
-    All processes must be given the same model, data, method and seed. Data are in memory everywhere, or `StoredData`.
+    All processes must be given the same model, data, method and seed. Data are in memory everywhere.
 
     Attributes:
         method: the method of the fit; `batch_size` counts the examples of all processes together, a multiple of W.
@@ -248,7 +247,7 @@ def _check_share(source: Source, method: SVI, world: int) -> None:
     if isinstance(source.data, Loader):
         raise InputError(
             "DataParallel shares out the examples of each batch itself, which it cannot for a DataLoader: pass "
-            "Data(x, y), or StoredData."
+            "Data(x, y)."
         )
     batch_size = source.batch_size(method.batch_size)
     if batch_size < source.num_data and batch_size % world:
@@ -263,9 +262,7 @@ def _check_share(source: Source, method: SVI, world: int) -> None:
 def _take_share(fit: TrainingState, batch_size: int, num_data: int, processes: _Processes) -> None:
     """Give a fit its share of every batch, weighted so that the average of all shares is the whole batch."""
     batches, rank, world = fit.batches, processes.rank, processes.world
-    if isinstance(batches, StoredBatches):
-        batches.share = (rank, world)
-    elif isinstance(batches, TensorBatches) and batches.batch_size is not None:
+    if isinstance(batches, TensorBatches) and batches.batch_size is not None:
         batches.order = _SharedRows(batches.order, rank, world)  # type: ignore[assignment]
     elif isinstance(batches, TensorBatches):
         fit.batches = TensorBatches(tuple(values[rank::world] for values in batches.data), None, 0)

@@ -57,7 +57,7 @@ class SVI(BaseMethod[Posterior]):
             The first pattern that matches holds. Names are those of `posterior.guide.named_parameters()` after
             "guide.", and of parameters of the model, such as "likelihood.scale_unconstrained".
         batch_size: examples in a mini-batch, or "all" for all of them at every step. None: all up to 500, fewer where
-            the network has more than 40,000 weights, and 128 of more; 256 of `StoredData`.
+            the network has more than 40,000 weights, and 128 of more.
         accumulate: batches whose gradients are averaged for each step, so that a step sees `accumulate` times
             `batch_size` examples in the memory of one batch. Each has its own noise.
         optimizer: an optimiser of `torch.optim` by name, or a table with `type` and its options.

@@ -20,7 +20,6 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
-from pyrobnn.data.stored import StoredData
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.svi.svi import SVI
@@ -168,10 +167,8 @@ def fingerprint(source: Source) -> str:
     data = source.data
     if isinstance(data, Data):
         return f"{digest(tree_leaves(data.tensors))}, standardize={data.standardize}"
-    content = data.fingerprint if isinstance(data, StoredData) else f"{source.batches_per_epoch(None)} batches"
-    return (
-        f"{type(data).__name__} of {source.num_data} examples, {content}, the first {digest(tree_leaves(source.head))}"
-    )
+    batches = f"{source.batches_per_epoch(None)} batches, standardize={data.standardize}"
+    return f"Loader of {source.num_data} examples, {batches}, the first {digest(tree_leaves(source.head))}"
 
 
 def _of_validation(data: Data | Loader, seed: int) -> str:
