@@ -1,7 +1,8 @@
 """Data larger than memory: how much memory fits take from each kind of data, and how many steps a second they do.
 
-The same examples, 400 MB of them, in memory and behind a DataLoader over mapped .npy files; each kind in a new process. Growth of memory counts from the end of a first fit of two steps on other data, and includes
-pages of mapped files. Then steps a second of one process and of two at the same global batch.
+The same examples, 400 MB of them, in memory and behind a DataLoader over mapped .npy files; each kind in a new process.
+Growth of memory counts from the end of a first fit of two steps on other data, and includes pages of mapped files. Then
+steps a second of one process and of two at the same global batch.
 """
 
 import tempfile

@@ -1,7 +1,6 @@
 """Calls of a network on two examples before a fit: whether it uses its weights, keeps state, draws, or checkpoints."""
 
 import copy
-import functools
 import math
 import traceback
 import warnings
