@@ -1,7 +1,7 @@
 """The command line: `run SUITE`, `report FOLDER`, `diff A B`, `rerun FOLDER KEY`, `measure NAME`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -23,8 +23,6 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the results; benchmarks/results/SUITE if left out.")
     ] = None,
-    on: Annotated[str, typer.Option(help="Where jobs are done. local: this machine; ray: a Ray cluster.")] = "local",
-    address: Annotated[str | None, typer.Option(help='Address of a Ray cluster, "auto" for the one that runs.')] = None,
     workers: Annotated[int, typer.Option(help="Number of jobs at a time.")] = 1,
     any_code: Annotated[bool, typer.Option(help="Keep jobs that other versions of the code have finished.")] = False,
     only: Annotated[str, typer.Option(help="Run only jobs whose label contains this text.")] = "",
@@ -39,8 +37,7 @@ def run(
 
     loaded = load_suite(suite)
     folder = out or RESULTS / loaded.name
-    how: dict[str, Any] = {"on": on, "address": address, "workers": workers, "any_code": any_code, "only": only}
-    failures = run_suite(loaded, out=folder, keep=keep, **how)
+    failures = run_suite(loaded, out=folder, keep=keep, workers=workers, any_code=any_code, only=only)
     if Store(folder).current():
         for path in write_report(folder):
             typer.echo(path)

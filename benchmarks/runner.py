@@ -1,7 +1,6 @@
 """Runs a suite: does the jobs that are not finished, and keeps each as soon as it is done."""
 
 import sys
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,21 +10,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import pyrobnn as bnn
 from benchmarks import RESULTS
-from benchmarks.executors.local import run_locally
+from benchmarks.processes import run_locally
 from benchmarks.rows import Row
 from benchmarks.store import Record, Store, finished
-from benchmarks.suite import Job, Suite, make_job
-from benchmarks.worker import Outcome, do
-
-PLACES = ("local", "ray")
+from benchmarks.suite import Suite, make_job
+from benchmarks.worker import do
 
 
 def run_suite(
     suite: Suite,
     *,
     out: str | Path | None = None,
-    on: str = "local",
-    address: str | None = None,
     workers: int = 1,
     any_code: bool = False,
     only: str = "",
@@ -38,22 +33,16 @@ def run_suite(
     Args:
         suite: what to run.
         out: folder of the results, `benchmarks/results/<name of the suite>` if not given.
-        on: where jobs are done: "local", processes of this machine, or "ray", a Ray cluster.
-        address: of the Ray cluster.
         workers: number of jobs at a time.
         any_code: count jobs as finished that another version of the code has done.
         only: run only jobs whose label contains this text.
         keep: folder for checkpoints of long fits, which go on there after an interruption.
 
     Raises:
-        InputError: an unknown place, no workers, no job of that label, or results that another runner is at work on.
+        InputError: no workers, no job of that label, or results that another runner is at work on.
     """
-    if on not in PLACES:
-        raise bnn.InputError(f"Jobs are done on one of {', '.join(PLACES)}, got {on!r}.")
     if workers < 1:
         raise bnn.InputError(f"The number of workers must be at least 1, got {workers}.")
-    if address is not None and on != "ray":
-        raise bnn.InputError(f"An address ({address!r}) is that of a Ray cluster: add --on ray.")
     jobs = tuple(job for job in suite.jobs if only in job.label)
     if not jobs:
         raise bnn.InputError(f"No job has {only!r} in its label. Labels: {', '.join(job.label for job in suite.jobs)}.")
@@ -65,7 +54,7 @@ def run_suite(
         open_jobs = [job for job in jobs if job.key not in done]
         with _progress() as progress:
             bar = progress.add_task(suite.name, total=len(jobs), completed=len(done), failed="")
-            for job, outcome in _outcomes(open_jobs, partial(do, keep=keep and keep.resolve()), on, address, workers):
+            for job, outcome in run_locally(open_jobs, workers, partial(do, keep=keep and keep.resolve())):
                 if outcome.rows is None:
                     failures[f"{job.label} ({job.key})"] = outcome.fault
                     progress.update(bar, failed=f"[red]{len(failures)} failed")
@@ -90,18 +79,6 @@ def rerun(record: Record) -> tuple[list[Row], dict[str, Any]]:
     if outcome.rows is None:
         raise bnn.InputError(f"{job.label} failed: {outcome.fault}\n{outcome.details}")
     return outcome.rows, outcome.manifest
-
-
-def _outcomes(
-    jobs: list[Job], work: Callable[[Job], Outcome], on: str, address: str | None, workers: int
-) -> Iterator[tuple[Job, Outcome]]:
-    if not jobs:
-        return iter(())
-    if on == "local":
-        return run_locally(jobs, workers, work)
-    from benchmarks.executors.ray_cluster import run_on_ray
-
-    return run_on_ray(jobs, workers, address, work)
 
 
 def _progress() -> Progress:

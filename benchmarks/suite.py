@@ -17,7 +17,7 @@ import pyrobnn as bnn
 from benchmarks.provenance import code_digest
 from benchmarks.rows import Figure, Row, Table
 
-TASKS = ("active", "bandit", "mnist", "nuts", "ood", "regression")
+TASKS = ("bandit", "mnist", "nuts", "regression")
 _IS_A_PATH = re.compile(r"\w+(\.\w+)+")
 _OF_THE_RUNNER = {"task": str, "title": str, "threads": int}
 

@@ -13,8 +13,7 @@ from typing import ClassVar
 import pandas as pd
 import pytest
 
-from benchmarks import RESULTS, __main__, compare, provenance, runner
-from benchmarks.executors import local
+from benchmarks import RESULTS, __main__, compare, processes, provenance, runner
 from benchmarks.measures import harness
 from benchmarks.measures.harness import Page
 from benchmarks.new_process import in_process
@@ -40,7 +39,7 @@ def _here(monkeypatch):
 
 @pytest.fixture
 def _in_workers(monkeypatch, _here):
-    monkeypatch.setattr(runner, "run_locally", local.run_locally)
+    monkeypatch.setattr(runner, "run_locally", processes.run_locally)
 
 
 def write_suite(folder, *, count=6, **settings):
@@ -89,16 +88,12 @@ def test_a_job_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("_in_workers")
-@pytest.mark.parametrize("place", ["local", "ray"])
-def test_a_worker_that_is_killed_costs_no_job_but_one_that_kills_it_every_time(tmp_path, place, monkeypatch):
-    if place == "ray":
-        pytest.importorskip("ray")
-    monkeypatch.setattr(local, "TRIES", 2)
-    always = {"dies_always": 5} if place == "local" else {}
-    suite = load_suite(write_suite(tmp_path, dies=2, **always))
-    failures = run_suite(suite, out=tmp_path / "out", on=place, workers=2)
-    assert in_words(failures) == ({"job 5 on none": "the worker died 2 times, exit code -9"} if always else {})
-    assert values(tmp_path / "out") == {number: EXPECTED[number] for number in range(6 - len(always))}
+def test_a_worker_that_is_killed_costs_no_job_but_one_that_kills_it_every_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "TRIES", 2)
+    suite = load_suite(write_suite(tmp_path, dies=2, dies_always=5))
+    failures = run_suite(suite, out=tmp_path / "out", workers=2)
+    assert in_words(failures) == {"job 5 on none": "the worker died 2 times, exit code -9"}
+    assert values(tmp_path / "out") == {number: EXPECTED[number] for number in range(5)}
     assert (tmp_path / "log.died").exists()
 
 
@@ -206,15 +201,16 @@ def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
 
 
 def test_the_digest_of_a_measure_is_of_what_it_imports_from_benchmarks():
-    files = {str(path) for path in provenance._files_of("benchmarks.measures.wide")}
-    assert {"benchmarks/measures/wide.py", "benchmarks/references.py"} <= files
+    files = {str(path) for path in provenance._files_of("benchmarks.measures.tables")}
+    assert {"benchmarks/measures/tables.py", "benchmarks/references.py"} <= files
     assert not any("report" in path or "harness" in path for path in files)
     for name in ("speed", "wall", "gpu_steps"):
         assert {f"benchmarks/peers/{part}.py" for part in ("engine_torch", "protocol", "whole_fits")} <= {
             str(path) for path in provenance._files_of(f"benchmarks.measures.{name}")
         }
-    assert {str(path) for path in provenance._files_of("ood")} == {
-        "benchmarks/tasks/ood.py",
+    assert {str(path) for path in provenance._files_of("nuts")} == {
+        "benchmarks/tasks/nuts.py",
+        "benchmarks/tasks/nuts_reference.py",
         "benchmarks/tasks/schema.py",
     }
 
@@ -222,9 +218,9 @@ def test_the_digest_of_a_measure_is_of_what_it_imports_from_benchmarks():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('task = "chess"', "`task` must be one of active"),
+        ('task = "chess"', "`task` must be one of bandit"),
         ('task = "no.such.module"', "cannot be imported"),
-        ('task = ".."', "`task` must be one of active"),
+        ('task = ".."', "`task` must be one of bandit"),
         ('task = "os.path"', "is no task"),
         ('task = "regression"\nthreads = "two"', "`threads` must be int"),
         ('task = "regression"\nthreads = 0', "`threads` must be at least 1"),
@@ -252,9 +248,7 @@ def test_a_suite_that_cannot_be_is_refused(text, message, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"on": "abacus"}, "Jobs are done on one of local, ray"),
         ({"workers": 0}, "at least 1"),
-        ({"address": "auto"}, "add --on ray"),
         ({"only": "job 77"}, "No job has 'job 77' in its label"),
     ],
 )
@@ -290,14 +284,6 @@ def test_results_that_cannot_be_on_file_are_refused(tmp_path):
         (tmp_path / "suite.json").write_text(text)
         with pytest.raises(InputError, match=r"suite.json cannot be read"):
             Store(tmp_path).title()
-
-
-@pytest.mark.slow
-def test_an_address_without_a_cluster_is_refused(tmp_path):
-    pytest.importorskip("ray")
-    suite = load_suite(write_suite(tmp_path))
-    with pytest.raises(InputError, match="No Ray cluster at 'nowhere'"):
-        run_suite(suite, out=tmp_path / "out", on="ray", address="nowhere")
 
 
 def test_text_from_results_is_escaped_on_the_page(tmp_path):
@@ -556,18 +542,6 @@ def test_a_report_shows_the_suite_as_it_is_now_in_its_order(tmp_path):
     (out / "suite.json").unlink()
     with pytest.raises(InputError, match="no suite.json that says which count"):
         Store(out).current()
-
-
-@pytest.mark.nightly
-def test_rows_do_not_depend_on_where_jobs_are_done(tmp_path):
-    pytest.importorskip("ray")
-    suite = load_suite(ROOT / "benchmarks" / "suites" / "smoke.toml")
-    rows = []
-    for place in ("local", "ray"):
-        assert run_suite(suite, out=tmp_path / place, on=place, workers=2, only="ensemble") == {}
-        rows.append([compare.results(record.rows) for record in Store(tmp_path / place).records()])
-    assert rows[0] == rows[1]
-    assert len(rows[0]) == 1
 
 
 def test_long_fits_are_kept_where_a_run_says_and_not_when_a_job_is_done_again(tmp_path, monkeypatch):

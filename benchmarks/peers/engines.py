@@ -69,7 +69,6 @@ _ALL = (
     Engine("pyro", "engine_pyro.py", grows=True),
     Engine("torch_eager", "engine_torch.py", "eager"),
     Engine("torch_compiled", "engine_torch.py", "compiled", compiles=True),
-    Engine("bayesian_torch", "engine_bayesian_torch.py"),
     Engine("numpyro_jit", mode="jit", **_NUMPYRO),
     Engine("numpyro_scan", mode="scan", predicts=False, fits_replicates=True, grows=True, **_NUMPYRO),
 )

@@ -1,1 +1,0 @@
-"""Where the jobs of a suite are done: in processes of this machine, or on a Ray cluster."""
