@@ -4,14 +4,6 @@ import torch
 from torch import Tensor, nn
 
 
-def three_convolutions() -> nn.Module:
-    """Return a small network of three convolutions for images of 3 x 32 x 32."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
-        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-
-
 class LSTM(nn.Module):
     """An LSTM with ten outputs, by default one that reads the rows of an image of 28 x 28."""
 
@@ -23,24 +15,6 @@ class LSTM(nn.Module):
         """Return the outputs after the last step."""
         last: Tensor = self.head(self.cell(x)[0][:, -1])
         return last
-
-
-class VisionTransformer(nn.Module):
-    """Patches of 4 x 4 of images of 3 x 32 x 32, four layers of attention, and the mean over patches."""
-
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, 4, 4)
-        self.places = nn.Parameter(0.02 * torch.randn(64, width))
-        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-        self.head = nn.Linear(width, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs."""
-        patches = self.patches(x).flatten(2).mT + self.places
-        outputs: Tensor = self.head(self.layers(patches).mean(1))
-        return outputs
 
 
 def resnet18(width: int = 64) -> nn.Sequential:

@@ -210,7 +210,6 @@ def test_the_digest_of_a_measure_is_of_what_it_imports_from_benchmarks():
         }
     assert {str(path) for path in provenance._files_of("nuts")} == {
         "benchmarks/tasks/nuts.py",
-        "benchmarks/tasks/nuts_reference.py",
         "benchmarks/tasks/schema.py",
     }
 

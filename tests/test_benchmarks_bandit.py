@@ -9,7 +9,7 @@ from helpers import run, typed
 import pyrobnn as bnn
 from benchmarks.report.bandit import figures, tables
 from benchmarks.tasks import bandit
-from benchmarks.tasks.growing import Growing, repeated
+from benchmarks.tasks.bandit import Growing, repeated
 
 TINY = {"mushrooms": 50, "seeds": 2, "hidden": [4], "memory": 32, "batch_size": 8, "steps": 3, "draws": 4}
 TINY |= {"engine": "eager"}
@@ -125,27 +125,11 @@ def test_a_learner_goes_on_from_where_it_stopped():
     x, y = torch.rand(4, 2, generator=torch.Generator().manual_seed(0)), torch.ones(4)
     model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.3), prior=bnn.priors.Normal(1.0))
     settings = {"steps": 2, "lr": 1e-6}
-    on, anew = (
-        Growing(model, bnn.guides.Map(), size=8, settings=settings, warm_start=resume, engine="eager")
-        for resume in (True, False)
-    )
+    on, *anew = (Growing(model, bnn.guides.Map(), size=8, settings=settings, engine="eager") for _ in range(3))
     first, second = (on.fit([(x, y)], seed=seed)[0].mean()["0.weight"] for seed in (0, 1))
     torch.testing.assert_close(first, second, atol=1e-5, rtol=0)
-    first, second = (anew.fit([(x, y)], seed=seed)[0].mean()["0.weight"] for seed in (0, 1))
+    first, second = (one.fit([(x, y)], seed=seed)[0].mean()["0.weight"] for seed, one in enumerate(anew))
     assert (first - second).abs().max() > 0.01
-
-
-@pytest.mark.slow
-def test_a_prior_tuned_by_the_marginal_likelihood_has_more_evidence():
-    x = torch.linspace(-1, 1, 12)[:, None]
-    model = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(5.0), likelihood=bnn.likelihoods.Gaussian(scale=0.3))
-    settings = {"steps": 100, "lr": 0.05}
-    tuned, plain = (
-        Growing(model, bnn.guides.Laplace(), size=24, settings=settings, tuned=tuned, engine="eager")
-        for tuned in (1, 0)
-    )
-    ours, theirs = (one.fit([(x, x[:, 0])], seed=0)[0].info["laplace"]["log_evidence"] for one in (tuned, plain))
-    assert ours > theirs + 1
 
 
 @pytest.mark.parametrize(
@@ -156,7 +140,6 @@ def test_a_prior_tuned_by_the_marginal_likelihood_has_more_evidence():
         ({}, r"needs \[\[entries\]\]"),
         ({"entries": [{"epsilon": 0.1}]}, "needs a `name`"),
         ({"entries": [{"name": "a", "guide": {"type": "men_field"}}]}, "Unknown guide 'men_field'"),
-        ({"entries": [{"name": "a", "guide": "laplace", "members": 2}]}, "a is an ensemble of Laplace"),
         ({"entries": [{"name": "a"}], "engine": "auto"}, "must be captured or eager"),
         ({"entries": [{"name": "a"}, {"name": "a", "members": 2}]}, "Two entries are called 'a'"),
         ({"entries": [{"name": "a", "epsilon": 5}]}, "`epsilon` in entry a: .* less than or equal to 1, got 5"),

