@@ -6,9 +6,8 @@ import pytest
 import torch
 from scipy import stats
 from scipy.optimize import minimize
-from torch import nn
-
 from sklearn.linear_model import RidgeCV
+from torch import nn
 
 import pyrobnn as bnn
 from benchmarks import references
