@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
+from pyrobnn._core.tree_files import digest, read_tree
 
 
 def quick(model, method, data, **settings):
@@ -24,6 +25,13 @@ def typed(task, job):
 def run(task, job, keep=None):
     """The rows of a job of a task of benchmarks."""
     return task.run(typed(task, job), keep)
+
+
+def outcome(folder):
+    """The scores of a run, and a digest of the tensors of its posterior."""
+    tree = read_tree(folder / "posterior")
+    parts = [each[part] for each in tree.get("members", [tree]) for part in ("model_state", "guide_state")]
+    return (folder / "metrics.json").read_bytes(), digest([part[name] for part in parts for name in sorted(part)])
 
 
 class Branching(torch.nn.Sequential):

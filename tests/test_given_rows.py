@@ -1,7 +1,6 @@
 """Networks that take the rows of the data and no others: every fit, what follows it, and a saved posterior."""
 
 import pytest
-import safetensors.torch
 import torch
 from torch import nn
 from torch.func import functional_call
@@ -10,6 +9,7 @@ from torch.nn import functional
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.guides import Laplace
+from pyrobnn._core.tree_files import read_tree
 from pyrobnn.storage import save
 
 G = torch.Generator().manual_seed(0)
@@ -166,8 +166,8 @@ def test_a_network_sees_rows_of_the_data_alone(name, how, tmp_path):
     posterior = bnn.fit(model, data, METHODS[how], seed=0, engine="eager", progress=False)
     before = posterior.predict(x, num_draws=4).draw_means
     assert before.isfinite().all()
-    tensors = safetensors.torch.load_file(posterior.save(tmp_path / "p") / "tensors.safetensors")
-    assert not any(tensors[f"example.{part}"].any() for part in "xyf")
+    example = read_tree(posterior.save(tmp_path / "p"))["example"]
+    assert not any(example[part].any() for part in "xyf")
     loaded = bnn.load(tmp_path / "p", net=seeded(make))
     assert torch.equal(loaded.predict(x, num_draws=4).draw_means, before)
     if how != "nuts":

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
+from pyrobnn._core.tree_files import read_tree
 from pyrobnn.posterior.record import EngineRecord, FitRecord
 
 LAPLACE = {
@@ -95,10 +96,10 @@ def test_values_that_a_field_does_not_take_are_kept_beside_the_others(info):
 
 
 @pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parent / "fixtures").rglob("posterior.json")), ids=lambda path: path.parent.name
+    "path", [path for path in (Path(__file__).parent / "fixtures").glob("posterior_v*/*") if not path.suffix], ids=str
 )
-def test_records_of_earlier_versions_are_read_whole(path):
-    info = json.loads(path.read_text(encoding="utf-8"))["info"]
+def test_stored_records_are_read_whole(path):
+    info = read_tree(path)["info"]
     record = FitRecord.of(info)
     assert not record.extra
     posterior = posterior_with(info)

@@ -98,17 +98,16 @@ def check_writable(path: Path, what: str = "folder") -> None:
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Path]:
+def new_file(path: Path, *, replaces: bool = True) -> Iterator[Path]:
     """Yield a temporary name beside `path`; at the end its file, synced to disk, replaces `path`; or leave nothing."""
-    work = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with _in_words(path):
-            yield work
-            _sync(work)
-            work.replace(path)
-            _sync(path.parent)
-    finally:
-        work.unlink(missing_ok=True)
+    if not replaces:
+        check_free(path)
+    with _beside(path, "file") as folder, _in_words(path):
+        work = folder / path.name
+        yield work
+        _sync(work)
+        work.replace(path)
+        _sync(path.parent)
 
 
 def _remove_empty(folders: list[Path]) -> None:
@@ -159,6 +158,6 @@ def check_free(path: Path, replaces: Callable[[Path], bool] | None = None) -> No
     """Refuse a path that is taken, unless its content may be replaced."""
     taken = os.path.lexists(path)
     if taken and replaces is None:
-        raise InputError(f"{path} exists already: choose another folder, or remove it first.")
+        raise InputError(f"{path} exists already: choose another name, or remove it first.")
     if taken and replaces is not None and not replaces(path):
         raise InputError(f"{path} exists and is not a run folder, so it is not overwritten: choose another folder.")

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +15,60 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import new_file
 
 _TENSOR = "__tensor__"
+MOST_TEXT = 2**25
+"""Most bytes of a header; in memory it takes many times more."""
 
 
-def write_tree(path: Path, tree: dict[str, Any]) -> None:
-    """Write dictionaries and lists of tensors, numbers, strings and None; an earlier file is replaced at the end."""
+def write_tree(path: Path, tree: Mapping[str, Any], *, replaces: bool = True) -> None:
+    """Write tables and lists of tensors, numbers, strings and None, with a digest; an earlier file is replaced last.
+
+    Raises:
+        InputError: values of other types, too much text, or an earlier file that is not to be replaced.
+    """
     tensors: dict[str, Tensor] = {}
-    text = json.dumps(_without_tensors(tree, tensors))
+    text = json.dumps(_without_tensors(tree, tensors, ""))
+    if len(text) > MOST_TEXT:
+        raise InputError(f"{path}: numbers and text take {len(text):,} bytes, more than {MOST_TEXT:,}: keep less.")
     payload = save(tensors, metadata={"tree": text, "sha256": _seal(text, tensors)})
-    with new_file(path) as work:
+    with new_file(path, replaces=replaces) as work:
         work.write_bytes(payload)
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Read a file of `write_tree`, with tensors on the CPU; a damaged file is refused."""
+    """Read a file of `write_tree`, with tensors on the CPU; a damaged file is refused.
+
+    The digest detects damage, not forgery: whoever can write the file can make a new digest.
+    """
     try:
+        with path.open("rb") as start:
+            if int.from_bytes(start.read(8), "little") > 2 * MOST_TEXT:
+                raise ValueError("its header is too long")
         with safe_open(path, "pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
         if _seal(header["tree"], tensors) != header["sha256"]:
             raise ValueError("the checksum differs")
         tree: dict[str, Any] = _with_tensors(json.loads(header["tree"]), tensors)
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}): restore it, or remove it to start anew.") from None
     return tree
 
 
-def _without_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _without_tensors(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
     if isinstance(value, Tensor):
         name = str(len(tensors))
-        tensors[name] = value.detach().cpu().clone().contiguous()
+        tensors[name] = _copied(value)
         return {_TENSOR: name}
-    if isinstance(value, dict):
-        return {key: _without_tensors(item, tensors) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_tensors(item, tensors) for item in value]
-    return value
+        return [_without_tensors(item, tensors, f"{where}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value) and _TENSOR not in value:
+        return {key: _without_tensors(item, tensors, f"{where}.{key}") for key, item in value.items()}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise InputError(
+        f"`{where.lstrip('.')}` cannot be saved, it is {value!r}: keep text, numbers, tensors, lists of them and "
+        "tables with text for keys there."
+    )
 
 
 def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
@@ -62,13 +81,17 @@ def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
+def _copied(value: Tensor) -> Tensor:
+    return value.detach().cpu().clone(memory_format=torch.contiguous_format)  # of fresh strides, for size 1 too
+
+
 def digest(tensors: Iterable[Tensor]) -> str:
-    """Return a SHA-256 of tensors in order, hexadecimal."""
+    """Return a SHA-256 of tensors in order, hexadecimal, the same on every device."""
     total = hashlib.sha256()
     for tensor in tensors:
-        value = tensor.detach().cpu().contiguous()
+        value = _copied(tensor)
         total.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        total.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+        total.update(value.reshape(-1).view(torch.uint8).numpy())
     return total.hexdigest()
 
 

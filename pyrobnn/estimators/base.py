@@ -48,8 +48,8 @@ _PATIENCE = 2.0
 _AT_ONCE = 2**24
 """Largest number of values that a block of predictions holds."""
 _INSTEAD = {
-    "save": 'Take joblib.dump(estimator, "file.joblib"), or for its fit alone estimator.posterior_.save("folder")',
-    "load": 'Take joblib.load("file.joblib"), or for a fit alone bnn.load("folder")',
+    "save": 'Take joblib.dump(estimator, "file.joblib"), or for its fit alone estimator.posterior_.save("file")',
+    "load": 'Take joblib.load("file.joblib"), or for a fit alone bnn.load("file")',
 }
 """What to write for methods that estimators lack."""
 

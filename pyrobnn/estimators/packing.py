@@ -1,4 +1,4 @@
-"""A posterior as bytes, for pickles: the files that `save` writes, by name."""
+"""A posterior as bytes, for pickles: the file that `save` writes."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,27 +11,21 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
 
-_NAME = "posterior"
 
-
-def pack(posterior: Posterior | Mixture) -> dict[str, bytes]:
-    """Return the files of a saved posterior by relative path."""
+def pack(posterior: Posterior | Mixture) -> bytes:
+    """Return the file of a saved posterior."""
     with TemporaryDirectory() as folder:
-        saved = save(posterior, Path(folder) / _NAME)
-        return {str(path.relative_to(saved)): path.read_bytes() for path in sorted(saved.rglob("*")) if path.is_file()}
+        return save(posterior, Path(folder) / "posterior").read_bytes()
 
 
-def unpack(files: dict[str, bytes], net: Any) -> Posterior | Mixture:
-    """Return the posterior from its files.
+def unpack(content: bytes, net: Any) -> Posterior | Mixture:
+    """Return the posterior from its file.
 
     Args:
-        files: as `pack` returns them.
+        content: as `pack` returns it.
         net: the network as given to the estimator; needed if it is a `torch.nn.Module`.
     """
     with TemporaryDirectory() as folder:
-        saved = Path(folder) / _NAME
-        for name, content in files.items():
-            path = saved / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+        saved = Path(folder) / "posterior"
+        saved.write_bytes(content)
         return load(saved, net=net if isinstance(net, nn.Module) else None)

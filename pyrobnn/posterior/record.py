@@ -383,16 +383,16 @@ class AbstractPosterior(in_words.NamesOfEstimators):
         self.record = FitRecord.of(info)
 
     def save(self, path: str | Path, *, body: bool = True) -> Path:
-        """Write it to a new folder for `pyrobnn.load`; same as `pyrobnn.save(posterior, path)`.
+        """Write it to a new file for `pyrobnn.load`; same as `pyrobnn.save(posterior, path)`.
 
         Args:
-            path: the new folder.
+            path: the new file.
             body: write the frozen parameters of the network, too.
 
         Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
-            >>> folder = posterior.save("posterior")
-            >>> torch.equal(bnn.load(folder).predict([[0.3]]).mean, posterior.predict([[0.3]]).mean)
+            >>> file = posterior.save("posterior.safetensors")
+            >>> torch.equal(bnn.load(file).predict([[0.3]]).mean, posterior.predict([[0.3]]).mean)
             True
         """
         from pyrobnn.storage.save import save

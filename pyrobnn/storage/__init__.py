@@ -1,1 +1,1 @@
-"""Posteriors on disk: a folder with tensors (safetensors) and settings (JSON); nothing in it is executed on loading."""
+"""Posteriors on disk: a file of safetensors with settings (JSON) in its header; nothing in it is executed on loading."""

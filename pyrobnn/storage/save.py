@@ -1,4 +1,4 @@
-"""Writing a posterior to a folder."""
+"""Writing a posterior to a file."""
 
 import dataclasses
 from pathlib import Path
@@ -8,76 +8,57 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.folders import new_folder
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.settings import to_dict
+from pyrobnn._core.tree_files import write_tree
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.training.watch import History
 from pyrobnn.nets import is_custom
 from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.storage.body import digest_of, frozen_tensors
-from pyrobnn.storage.content import CUSTOM
-from pyrobnn.storage.files import member_name, write_settings, write_tensors
-from pyrobnn.storage.probe import outline, probe
+from pyrobnn.storage.content import CUSTOM, FORMAT_VERSION, digest_of, frozen_tensors, outline
 
 
 @refuses_others
 @under(plain_tensors)
 def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True) -> Path:
-    """Write a posterior to a new folder, complete and on disk, or not at all.
+    """Write a posterior to a new file, complete and on disk, or not at all.
 
-    The folder has the trained tensors of model and guide, the scalers, the record of the fit, and the settings for
-    `load` to rebuild it. A network given as a `torch.nn.Module` cannot be written as a setting:
-    its weights are saved, and `load` then needs `net=`. A mixture has a folder inside for each member. No row
-    of data is written, only the shapes and kinds of inputs and targets.
-
-    See docs/how-to/save-and-load.md.
+    The file has the trained tensors of model and guide, the scalers, the record of the fit, and the settings for
+    `load` to rebuild it: safetensors with JSON in the header. A network given as a `torch.nn.Module` cannot be written
+    as a setting: its weights are saved, and `load` then needs `net=`. No row of data is written, only the shapes and
+    kinds of inputs and targets. See docs/how-to/save-and-load.md.
 
     Args:
         posterior: the result of `fit`.
-        path: the new folder.
-        body: write frozen parameters, too. Without them the folder has their digest, and `load` needs `net=` with the
+        path: the new file.
+        body: write frozen parameters, too. Without them the file has their digest, and `load` needs `net=` with the
             same frozen parameters.
 
     Returns:
-        The folder.
+        The file.
 
     Raises:
-        InputError: the folder exists or cannot be made, prior, likelihood, guide or `info` cannot be written, or
+        InputError: the file exists or cannot be made, prior, likelihood, guide or `info` cannot be written, or
             nothing is frozen that could be left out.
-        OSError: the disk is full, or failed; nothing is left of the folder.
+        OSError: the disk is full, or failed; nothing is left of the file.
 
     Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
-        >>> folder = bnn.save(posterior, "posterior")
-        >>> sorted(path.name for path in folder.iterdir())
-        ['posterior.json', 'tensors.safetensors']
+        >>> bnn.save(posterior, "posterior.safetensors").name
+        'posterior.safetensors'
     """
-    members = members_of(posterior)
-    settings = [_settings(member, body=body) for member in members]
-    if len({table.get("body_sha256") for table in settings}) > 1:
+    tables = [_table(member, body=body) for member in members_of(posterior)]
+    if len({table["body_sha256"] for table in tables}) > 1:
         raise InputError("Members have different frozen bodies, and `load` takes one network: save with body=True.")
-    with new_folder(Path(path)) as folder:
-        if not isinstance(posterior, Mixture):
-            _write(posterior, settings[0], folder)
-            return Path(path)
-        digests = []
-        for index, (member, member_settings) in enumerate(zip(members, settings, strict=True)):
-            inner = folder / member_name(index)
-            inner.mkdir()
-            digests.append(_write(member, member_settings, inner))
-        write_settings({"seed": posterior.seed, "info": posterior.info, "members": digests}, folder)
+    mixture = {"seed": posterior.seed, "info": posterior.info, "members": tables}
+    content = mixture if isinstance(posterior, Mixture) else tables[0]
+    write_tree(Path(path), {"format_version": FORMAT_VERSION} | content, replaces=False)
     return Path(path)
 
 
-def _write(posterior: Posterior, settings: dict[str, Any], folder: Path) -> str:
-    tensors = _tensors(posterior, body="body_sha256" not in settings)
-    return write_settings(settings | {"tensors_sha256": write_tensors(tensors, folder)}, folder)
-
-
-def _settings(posterior: Posterior, *, body: bool) -> dict[str, Any]:
+def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
     guide = posterior.record.guide
     if guide is None:
         raise InputError(
@@ -91,14 +72,27 @@ def _settings(posterior: Posterior, *, body: bool) -> dict[str, Any]:
         "prior": to_dict(given["prior"]),
         "likelihood": to_dict(given["likelihood"]),
     }
-    settings = {"seed": posterior.seed, "info": posterior.info, "parts": parts, "guide": guide}
-    settings |= {"history": _history(posterior.history)}
-    if posterior.donors is not None:
-        settings |= {"categories": [[*columns] for columns in posterior.donors.categories]}
-    return settings if body else settings | {"body_sha256": _digest_of_body(posterior.bnn)}
+    left_out = {} if body else _body_of(posterior.bnn)
+    return {
+        "seed": posterior.seed,
+        "info": posterior.info,
+        "parts": parts,
+        "guide": guide,
+        "model_state": {name: value for name, value in posterior.bnn.state_dict().items() if name not in left_out},
+        "guide_state": dict(posterior.guide.state_dict()),
+        "example": outline(posterior),
+        "scalers": {
+            f"{name}.{part}": getattr(scaler, part)
+            for name, scaler in (("x", posterior.x_scaler), ("y", posterior.y_scaler))
+            for part in ("loc", "scale")
+        },
+        "history": _history(posterior.history),
+        "body_sha256": None if body else digest_of(left_out),
+        "categories": None if posterior.donors is None else [[*columns] for columns in posterior.donors.categories],
+    }
 
 
-def _digest_of_body(bnn: BNN) -> str:
+def _body_of(bnn: BNN) -> dict[str, Tensor]:
     frozen = frozen_tensors(bnn)
     if not frozen:
         raise InputError(
@@ -106,30 +100,16 @@ def _digest_of_body(bnn: BNN) -> str:
             "fit, as by net.body.requires_grad_(False).",
             page="how-to/hugging-face",
         )
-    return digest_of(frozen)
+    return frozen
 
 
 def _history(history: History | None) -> dict[str, Any] | None:
     if history is None:
         return None
     return {
+        "log_likelihood": torch.tensor(history.log_likelihood),
+        "kl": torch.tensor(history.kl),
         "validation_steps": history.validation_steps,
         "validation_scores": history.validation_scores,
         "engine": dataclasses.asdict(history.engine),
     }
-
-
-def _tensors(posterior: Posterior, *, body: bool) -> dict[str, Tensor]:
-    left_out = {} if body else frozen_tensors(posterior.bnn)
-    state = posterior.bnn.state_dict()
-    tensors = {f"bnn.{name}": value for name, value in state.items() if name not in left_out}
-    tensors |= {f"guide.{name}": value for name, value in posterior.guide.state_dict().items()}
-    for prefix, scaler in (("x_scaler", posterior.x_scaler), ("y_scaler", posterior.y_scaler)):
-        tensors |= {f"{prefix}.loc": scaler.loc, f"{prefix}.scale": scaler.scale}
-    tensors |= outline(posterior)
-    if posterior.history is not None:
-        for name in ("log_likelihood", "kl"):
-            tensors[f"history.{name}"] = torch.tensor(getattr(posterior.history, name))
-    if is_custom(posterior.bnn.settings["net"]):
-        tensors |= probe(posterior.bnn, posterior.example[0])
-    return tensors
