@@ -8,8 +8,8 @@ from torch.nn import functional
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn.guides import Laplace
 from pyrobnn._core.tree_files import read_tree
+from pyrobnn.guides import Laplace
 from pyrobnn.storage import save
 
 G = torch.Generator().manual_seed(0)

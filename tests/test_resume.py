@@ -8,12 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers import outcome
 from typer.testing import CliRunner
 
-from helpers import outcome
 from pyrobnn import InputError
 from pyrobnn.cli import app
-from pyrobnn.inference import Ensemble
 from pyrobnn.inference.scales.search import Beginnings
 from pyrobnn.inference.training import loop
 from pyrobnn.inference.training.checkpoint import FILE

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import outcome
 from rich.console import Console
 
 import pyrobnn as bnn
-from helpers import outcome
 from pyrobnn import InputError
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics.findings import Diagnosis, Finding

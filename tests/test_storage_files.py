@@ -221,7 +221,13 @@ def test_forged_posteriors_of_every_guide_are_refused_within_memory_and_time(sav
     for index, changes in enumerate(FORGERIES.values()):
         parts = fair["parts"] | {key: changes[key] for key in changes if key in fair["parts"]}
         write_tree(tmp_path / str(index), fair | {"guide": changes["guide"], "parts": parts})
-    command = [sys.executable, "-c", CHILD, str(saved[0] / "p"), *(str(tmp_path / str(i)) for i in range(len(FORGERIES)))]
+    command = [
+        sys.executable,
+        "-c",
+        CHILD,
+        str(saved[0] / "p"),
+        *(str(tmp_path / str(i)) for i in range(len(FORGERIES))),
+    ]
     done = subprocess.run(
         command, check=True, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
@@ -260,6 +266,7 @@ def test_the_quick_bound_on_memory_is_never_below_the_need(name, arguments):
     need = func(*arguments).nbytes
     assert bounds.planned(func, arguments, {}) == need
     assert need <= bounds.at_most(func, arguments, {}) < float("inf")
+
 
 # Stored files
 

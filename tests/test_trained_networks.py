@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import pyrobnn as bnn
-from pyrobnn._core.tree_files import read_tree
 from pyrobnn._core.checks import check_digits
 from pyrobnn._core.random import seeded
+from pyrobnn._core.tree_files import read_tree
 from pyrobnn.guides import Laplace, Map, built
 
 G = torch.Generator().manual_seed(0)

@@ -71,7 +71,7 @@ def check_new_run(path: Path, *, overwrite: bool) -> None:
     if is_run_folder(path) and not is_complete(path) and not overwrite:
         raise InputError(_interrupted(path, path))
     if os.path.lexists(path) and not overwrite:
-        raise InputError(f"{path} exists already: choose another folder, or replace it with {_overwrite()}.")
+        raise InputError(f"{path} exists already: choose another name, or replace it with {_overwrite()}.")
     check_free(path, is_run_folder)
     check_writable(path)
     unfinished = unfinished_folder(path)

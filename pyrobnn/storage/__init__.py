@@ -1,1 +1,1 @@
-"""Posteriors on disk: a file of safetensors with settings (JSON) in its header; nothing in it is executed on loading."""
+"""Posteriors on disk: safetensors with settings (JSON) in the header; nothing in them is executed on loading."""
