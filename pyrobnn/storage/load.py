@@ -72,9 +72,8 @@ def _load(path: Path, saved: SavedPosterior, net: Net | None, device: torch.devi
             tensors += (net if isinstance(net, nn.Module) else net()).state_dict().values()
     bounds = Bounds(tensors, [saved.parts, saved.guide], path)
     try:
-        posterior = _build(
-            saved, _net(saved, net if made is None else functools.cache(made.build), path), device, path, bounds
-        )
+        network = _net(saved, net if made is None else functools.cache(made.build), path)
+        posterior = _build(saved, network, device, path, bounds)
     except InputError:
         raise
     except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
