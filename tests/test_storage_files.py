@@ -52,10 +52,11 @@ def test_a_file_with_a_byte_changed_or_cut_is_refused_or_the_same(saved, tmp_pat
         changed = content[:at] + bytes([content[at] ^ 1 << chance.randrange(8)]) + content[at + 1 :]
         place.write_bytes(content[:at] if index % 3 == 0 else changed)
         try:
-            assert digest_of(place) == expected
-        except InputError as error:
-            assert "\n" not in str(error)
+            found = digest_of(place)
+        except InputError:
             refused += 1
+        else:
+            assert found == expected
     assert refused > 140
 
 
@@ -103,8 +104,9 @@ CHANGES = {
 """Of a tree: keys, the value there (... takes it away), and what is said; the file has a new digest: it is forged."""
 
 
-@pytest.mark.parametrize(("name", "keys", "value", "message"), CHANGES.values(), ids=CHANGES)
-def test_a_changed_tree_is_refused(name, keys, value, message, saved, tmp_path):
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_changed_tree_is_refused(case, saved, tmp_path):
+    name, keys, value, message = CHANGES[case]
     write_tree(tmp_path / "p", edited(saved[1][name], *keys, value=value))
     with pytest.raises(InputError, match=message):
         bnn.load(tmp_path / "p")
