@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from pyrobnn import InputError
 from pyrobnn.cli import app
-from pyrobnn.inference.scales.search import Beginnings
 from pyrobnn.inference.training import loop
 from pyrobnn.inference.training.checkpoint import FILE
 from pyrobnn.runs import run as runs
@@ -220,28 +219,6 @@ def test_a_stop_names_the_folder_that_is_there(stopped, tmp_path):
     assert stopped("fit", "--resume", "runs/spec", place="_judge") == FIT
     done = invoke("fit", "--resume", "runs/spec")
     assert done.exit_code == 0, done.output
-
-
-@pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
-def test_a_fit_that_was_stopped_with_a_result_is_kept(tmp_path, monkeypatch):
-    """It is scored later."""
-    method = {"type": "evidence_framework", "starts": 3, "rounds": 1, "iterations": 5}
-    (tmp_path / "spec.toml").write_text(spec(fit=method).to_toml())
-    monkeypatch.chdir(tmp_path)
-    real, begun = Beginnings.begin, []
-
-    def begin(self, start, index, **options):
-        begun.append(index)
-        if len(begun) == 2:
-            raise KeyboardInterrupt
-        real(self, start, index, **options)
-
-    monkeypatch.setattr(Beginnings, "begin", begin)
-    done = invoke("fit", "spec.toml")
-    assert (done.exit_code, done.stderr.strip()) == (128 + signal.SIGINT, f"error: stopped by SIGINT: {FIT}")
-    assert invoke("fit", "--resume", "runs/spec").exit_code == 0
-    metrics = json.loads((tmp_path / "runs" / "spec" / "metrics.json").read_text())
-    assert metrics["stop_reason"] == "stopped by Ctrl-C after 1 of 3 starts"
 
 
 PHASES = {

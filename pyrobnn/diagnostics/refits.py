@@ -13,13 +13,11 @@ from pyrobnn.inference import SVI
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.several.replicates import replicates_in_silence
-from pyrobnn.inference.training.interrupts import ending_in_words
 
 _WEIGHTS_AT_ONCE = 2**20
 """Weights that fits side by side may have together."""
 
 
-@ending_in_words
 def fit_each(
     model: BNN, method: Any, sets: Sequence[Data], *, seed: int, progress: bool, **arguments: Any
 ) -> list[Any]:

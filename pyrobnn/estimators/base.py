@@ -36,7 +36,6 @@ from pyrobnn.inference.fit import fit_in_silence, tell_of_constants, tell_of_giv
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
-from pyrobnn.inference.training.interrupts import ending_in_words
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import RunSpec
@@ -186,7 +185,6 @@ class AbstractBNN(BaseEstimator):
         """Return how scikit-learn's validators take targets."""
         return {}
 
-    @ending_in_words
     @under(gradients)
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None, learns_on: bool = False

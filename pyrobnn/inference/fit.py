@@ -15,6 +15,7 @@ from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.known_rows import kept_marks
 from pyrobnn.data.loader import Loader
+from pyrobnn.guides.built import built
 from pyrobnn.inference.method import Callback, Method, Run, check_offered, checked_method
 from pyrobnn.inference.scales.open_scales import Measured, measured
 from pyrobnn.inference.several.automatic import Automatic
@@ -23,7 +24,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import fields_of
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.going_on import model_of
-from pyrobnn.inference.training.interrupts import Interrupted, with_words
+from pyrobnn.inference.training.stop import is_cut_short
 from pyrobnn.likelihoods.base import as_likelihood, closed_numbers
 from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -93,9 +94,8 @@ def fit(
     numbers, so that Python can show it once for the line of a loop.
 
     Ctrl-C ends a fit by `SVI` after a step, and a warning says which one. The posterior so far is returned; with
-    `checkpoint` the state is kept, and a KeyboardInterrupt tells so. `EvidenceFramework` returns the posterior of the
-    starts so far, `MarginalLikelihood` that of the last round. Before the first step, start or round, in other methods,
-    and the second time, Ctrl-C stops at once, and the KeyboardInterrupt says that nothing was kept.
+    `checkpoint` the state is kept, and a KeyboardInterrupt tells so. Before the first step, in other methods, and the
+    second time, Ctrl-C stops at once.
 
     See docs/how-to/convergence.md for how long a fit should go on, and docs/how-to/warnings.md for warnings at its end.
 
@@ -152,15 +152,13 @@ def fit(
         checkpoint=checkpoint,
         every=every,
         start=start,
+        method=method,
     )
     tell_of_constants(data)
-    try:
-        posterior = fit_in_silence(bnn, data, method, run)
-    except KeyboardInterrupt as interrupt:
-        if not (isinstance(interrupt, Interrupted) and interrupt.method is method):
-            raise with_words(interrupt, method, checkpoint) from None
-        warn_user(interrupt.warning, PoorFitWarning)
-        return interrupt.posteriors[0]
+    posterior = fit_in_silence(bnn, data, method, run)
+    if is_cut_short(posterior.record):
+        _tell_of_stop(posterior)
+        return posterior
     tell_of_empty_classes(data, posterior)
     briefly = not (progress or _ends_by_itself(posterior))
     tell(posterior, data, held_out if isinstance(held_out, Data) else None, progress=progress, briefly=briefly)
@@ -169,21 +167,25 @@ def fit(
 
 @under(gradients)
 def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
-    """Do the work of `fit`: no word on the result, and an interrupt goes through."""
+    """Do the work of `fit`: no word on the result."""
     method = _checked(method, data)
     check_offered(method, run)
     likelihood = bnn.settings["likelihood"]
     bnn = bnn if run.start is None else model_of(run.start, bnn)
     method.check(bnn, data, run)
     closed = _with_measured_scales(bnn, data, method, run)
-    try:
-        posterior = method.infer(closed.bnn, data, run)
-    except Interrupted as interrupt:
-        for one in interrupt.posteriors:
-            _note(closed, data, one, run, likelihood)
-        raise
+    posterior = method.infer(closed.bnn, data, run)
     _note(closed, data, posterior, run, likelihood)
     return posterior
+
+
+def _tell_of_stop(posterior: Posterior) -> None:
+    go_on = ", or go on from here by `start=` of fit" if built(posterior.guide).trainable else ""
+    warn_user(
+        f"The fit has not converged: it was {posterior.record.stop_reason}. Its predictions may be far off, and its "
+        f"uncertainty too small. Fit again{go_on}.",
+        PoorFitWarning,
+    )
 
 
 def _checked(method: Any, data: Any) -> Any:

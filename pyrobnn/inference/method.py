@@ -51,6 +51,7 @@ class Run:
     Attributes:
         chose_length: whether the caller gave neither the method nor its length.
         earlier: a posterior of the same model for some of the rows: the starts that it did not keep may be left out.
+        method: the method that `fit` was given: Ctrl-C ends its steps, but not those of a method inside another.
         started: when it began, by `time.perf_counter`; fits inside a run have the time of the whole.
     """
 
@@ -65,6 +66,7 @@ class Run:
     start: Any = None
     chose_length: bool = False
     earlier: Any = None
+    method: Any = None
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,6 @@ from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.several.data_parallel import DataParallel
-from pyrobnn.inference.training.interrupts import Interrupted
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -169,22 +168,14 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
 
 
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
-    interrupt: Interrupted | None = None
     with _noting_what_is_kept(path), new_folder(path, replaces=is_run_folder if overwrite else None) as folder:
-        try:
-            posterior = _fit_resumably(prepared, path, progress=progress, overwrite=overwrite)
-        except Interrupted as stopped:
-            if stopped.method is not prepared.spec.method:
-                raise
-            interrupt, (posterior,) = stopped, stopped.posteriors
+        posterior = _fit_resumably(prepared, path, progress=progress, overwrite=overwrite)
         manifest = make_manifest(prepared, members_of(posterior)[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
         write_json(folder / "manifest.json", manifest)
         save(posterior, folder / "posterior")
         write_donors(prepared.train.donors, folder)
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
-    if interrupt is not None:
-        raise KeyboardInterrupt(f"{interrupt.warning} It is kept in {path}; `{go_on(path)}` scores it.")
     return _judge(prepared, posterior, path, manifest, progress=progress)
 
 
@@ -229,6 +220,7 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
         every=CHECKPOINT_EVERY,
         chose_length=prepared.chose_length,
         earlier=prepared.earlier,
+        method=None if checkpoint is None else spec.method,
     )
     if prepared.dataset.encoder is None:  # the notes of a table name its constant columns
         tell_of_constants(prepared.train)

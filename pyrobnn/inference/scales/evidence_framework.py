@@ -25,7 +25,6 @@ from pyrobnn.inference.scales.evidence import Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.interrupts import Interrupted, stopped_after
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -148,7 +147,6 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             InputError: priors that are not normal, latent sites other than weights, or a Jacobian that does not fit
                 into memory.
             FloatingPointError: no start with finite numbers.
-            Interrupted: Ctrl-C after the first start, with the posterior of the starts so far.
         """
         source = make_source(data, bnn, None, seed=run.seed)
         self._tell_cost(source)
@@ -165,7 +163,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         hyperprior = of_real if is_real else Hyperprior.of_labels(self.prior_counts, is_linear=is_linear)
         which = () if run.earlier is None else _kept(run.earlier.record.evidence)
         search = Search(self.starts, self.rounds, self.iterations, self.per, hyperprior, which=which)
-        modes, chosen, is_cut = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
+        modes, chosen = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
         mixes = isinstance(self.guide, Laplace) and is_real
         least = -_FAR_BEHIND * source.total_weight
         counts = _members([start.score for start in modes], self.starts, mixes=mixes, least=least)
@@ -175,18 +173,12 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             around[chosen].record,
             method=to_dict(self) | {"guide": around[chosen].record.guide},
             seconds=run.seconds,
-            stop_reason=stopped_after(len(modes), len(which) or self.starts, "start")
-            if is_cut
-            else around[chosen].record.stop_reason,
             evidence=dataclasses.replace(evidence_record(modes, chosen, source), members=counts),
         )
         for one in around.values():
             one.record = record
         members = [around[index] for index in order for _ in range(counts[index])]
-        posterior = around[chosen] if len(around) == 1 else Mixture(members, seed=run.seed, info=record)
-        if is_cut:
-            raise Interrupted(self, [posterior])
-        return posterior
+        return around[chosen] if len(around) == 1 else Mixture(members, seed=run.seed, info=record)
 
     def _tell_cost(self, source: Source) -> None:
         """Warn where the matrices that tune the scales take minutes or hours."""

@@ -19,7 +19,6 @@ from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
 from pyrobnn.inference.scales.tune_prior import Per, tune_prior
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.interrupts import Interrupted, stopped_after
 from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
@@ -81,9 +80,6 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         """Fit and tune in turns; `info["laplace"]["rounds"]` of the last posterior has the evidence of each.
 
         `info["method"]["noise"]` says whether the noise was tuned, also where the setting is "auto".
-
-        Raises:
-            Interrupted: Ctrl-C after the first round, with the posterior of the last one.
         """
         posterior: Posterior | None = None
         evidence = []
@@ -93,13 +89,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             if run.progress:
                 words = "training, then the scales that make the data most probable"
                 tqdm.write(f"round {index + 1} of {self.rounds}: {words}", file=sys.stderr)
-            try:
-                noise, tuned = self._tuned(bnn, posterior, data, round_run, noise=noise)
-            except KeyboardInterrupt:
-                if posterior is None:
-                    raise
-                break
-            posterior = tuned
+            noise, posterior = self._tuned(bnn, posterior, data, round_run, noise=noise)
             laplace = posterior.record.laplace
             assert laplace is not None  # its guide is Laplace
             evidence.append(laplace.log_evidence)
@@ -112,10 +102,6 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             laplace=dataclasses.replace(laplace, rounds=evidence),
             seconds=run.seconds,
         )
-        if len(evidence) < self.rounds:
-            reason = stopped_after(len(evidence), self.rounds, "round")
-            posterior.record = dataclasses.replace(posterior.record, stop_reason=reason)
-            raise Interrupted(self, [posterior])
         return posterior
 
     def _tuned(

@@ -158,10 +158,7 @@ def _modes(
     is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
     hyperprior = of_real if is_real else Hyperprior(defaults.PRIOR_COUNTS)
     search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE, phase)
-    modes, chosen, is_cut = tuned_modes(with_normals, source, len(rows), examples, run=run, search=search, held=held)
-    if is_cut:
-        raise KeyboardInterrupt
-    return modes, chosen
+    return tuned_modes(with_normals, source, len(rows), examples, run=run, search=search, held=held)
 
 
 def _missed(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run) -> tuple[TunedMode, Batch]:

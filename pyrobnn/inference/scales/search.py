@@ -99,8 +99,8 @@ def tuned_modes(
     run: Run,
     search: Search,
     held: Collection[str] = (),
-) -> tuple[list[TunedMode], int, bool]:
-    """Return a mode for each start, with its tuned scales, the place of the best, and whether Ctrl-C cut it short.
+) -> tuple[list[TunedMode], int]:
+    """Return a mode for each start, with its tuned scales, and the place of the best.
 
     Args:
         bnn: the model, with normal priors.
@@ -114,7 +114,6 @@ def tuned_modes(
     Raises:
         InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
         FloatingPointError: no start with finite numbers.
-        KeyboardInterrupt: Ctrl-C before the first start was done.
     """
     refuse_mixed_examples(bnn.net)
     numbers, rounds, beginnings = search.which or range(search.starts), search.rounds, Beginnings(search, run.seed)
@@ -154,39 +153,30 @@ def tuned_modes(
         except FloatingPointError:
             start.log_evidence = start.log_left_out = -np.inf
 
-    is_cut = False
     options = {"desc": search.phase, "unit": "round", "bar_format": _FORM}
-    with (
-        progress_bar(total=starts * rounds, shown=run.progress, **options) as bar,
-        ticking(bar),
-    ):
-        try:
-            for place, number in enumerate(numbers, 1):
-                bar.set_description(f"{search.phase}, start {place} of {starts}")
-                with running(bnn, num_data, derive(run.seed, f"start {number}"), "fit") as threads:
-                    start = begun(number, threads)
-                    advance(start, 0, trials)
-                modes.append(start)
-            least = max(start.score for start in modes) - _BEHIND
-            for index, start in enumerate(modes):
-                bar.update(starts * trials + index * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
-                start.ended = trials < rounds and start.score < least
-                if trials < rounds and not start.ended:
-                    bar.set_description(f"{search.phase}, start {index + 1} of {starts}")
-                    with running(bnn, num_data, derive(run.seed, f"start {numbers[index]}"), "fit"):
-                        advance(start, trials, rounds)
-            bar.update(starts * rounds - bar.n)
-        except KeyboardInterrupt:
-            if not any(np.isfinite(start.score) for start in modes):
-                raise
-            is_cut = True
+    with progress_bar(total=starts * rounds, shown=run.progress, **options) as bar, ticking(bar):
+        for place, number in enumerate(numbers, 1):
+            bar.set_description(f"{search.phase}, start {place} of {starts}")
+            with running(bnn, num_data, derive(run.seed, f"start {number}"), "fit") as threads:
+                start = begun(number, threads)
+                advance(start, 0, trials)
+            modes.append(start)
+        least = max(start.score for start in modes) - _BEHIND
+        for index, start in enumerate(modes):
+            bar.update(starts * trials + index * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
+            start.ended = trials < rounds and start.score < least
+            if trials < rounds and not start.ended:
+                bar.set_description(f"{search.phase}, start {index + 1} of {starts}")
+                with running(bnn, num_data, derive(run.seed, f"start {numbers[index]}"), "fit"):
+                    advance(start, trials, rounds)
+        bar.update(starts * rounds - bar.n)
     scores = [start.score for start in modes]
     if not np.isfinite(scores).any():
         raise FloatingPointError(
             "EvidenceFramework: no start kept finite numbers. Look for extreme values in the data, standardise "
             "them, or use another network."
         )
-    return modes, int(np.nanargmax(scores)), is_cut
+    return modes, int(np.nanargmax(scores))
 
 
 def _check_sites(model: BNN, sites: Sequence[Site]) -> None:

@@ -31,7 +31,6 @@ from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.open_scales import Measured, affordable, measured, prior_by_site, work_of_gradient
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.interrupts import Interrupted
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -131,11 +130,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         """Return the posterior of all data by the chosen method, after a line that says which it is."""
         if run.progress:
             tqdm.write(str(record), file=sys.stderr)
-        try:
-            posterior = _run(method, model, data, self._ending_at(self._share(1.0, run), method, run))
-        except Interrupted as interrupt:
-            (so_far,) = interrupt.posteriors
-            raise Interrupted(self, [_noted(so_far, record, model, run)]) from None
+        posterior = _run(method, model, data, self._ending_at(self._share(1.0, run), method, run))
         return _noted(posterior, record, model, run)
 
     def _by_evidence(self, bnn: BNN, data: Data, source: Source, run: Run) -> Posterior | Mixture | None:
@@ -151,10 +146,6 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 posterior = method.infer(bnn, data, run)
         except (FloatingPointError, OutOfTime):
             return None
-        except Interrupted as interrupt:
-            (so_far,) = interrupt.posteriors
-            so_far.record = dataclasses.replace(so_far.record, automatic=record)
-            raise Interrupted(self, [so_far]) from None
         posterior.record = dataclasses.replace(posterior.record, automatic=record, seconds=run.seconds)
         return posterior
 

@@ -18,7 +18,6 @@ from pyrobnn.data.given import as_data
 from pyrobnn.inference.around import around
 from pyrobnn.inference.method import BaseMethod, Offer, Run, SideBySide, registry
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.interrupts import Interrupted
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -84,18 +83,9 @@ class Ensemble(BaseMethod[Mixture]):
         )
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Mixture:
-        """Fit the members and return their mixture.
-
-        Raises:
-            Interrupted: Ctrl-C after the first step; with the mixture of the members as far as they came.
-        """
+        """Fit the members and return their mixture."""
         model = bnn.with_parts(prior=priors.Anchored(bnn.settings["prior"])) if self.anchored else bnn
-        try:
-            posteriors = self.method.side_by_side(model, data, run, replicates=self.members, bootstrap=self.bootstrap)
-        except Interrupted as interrupt:
-            if interrupt.method is not self.method:
-                raise
-            raise Interrupted(self, [self._mixture(interrupt.posteriors, run.seed)]) from None
+        posteriors = self.method.side_by_side(model, data, run, replicates=self.members, bootstrap=self.bootstrap)
         _tell_if_alike(posteriors)
         return self._mixture(posteriors, run.seed)
 

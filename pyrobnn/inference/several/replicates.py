@@ -27,7 +27,6 @@ from pyrobnn.inference.scales.open_scales import measured
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import open_checkpoint
 from pyrobnn.inference.training.engines import Engine
-from pyrobnn.inference.training.interrupts import Interrupted, Interrupts, with_words
 from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.likelihoods.base import closed_numbers
 from pyrobnn.posterior.asked import require_model
@@ -77,7 +76,7 @@ def fit_replicates(
         every: as in `fit`.
 
     Returns:
-        The R posteriors; after Ctrl-C as far as they came, with a warning (see `fit`).
+        The R posteriors.
 
     Raises:
         InputError: lists of different lengths, methods that differ in other settings, data of different shapes.
@@ -105,14 +104,7 @@ def fit_replicates(
         checkpoint=checkpoint,
         every=every,
     )
-    try:
-        posteriors = replicates_in_silence(bnn, data, method, run, replicates=replicates, bootstrap=bootstrap)
-    except Interrupted as interrupt:
-        warn_user(interrupt.warning, PoorFitWarning)
-        return [*interrupt.posteriors]
-    except KeyboardInterrupt as interrupt:
-        one = method[0] if isinstance(method, list) else method
-        raise with_words(interrupt, one, checkpoint) from None
+    posteriors = replicates_in_silence(bnn, data, method, run, replicates=replicates, bootstrap=bootstrap)
     pairs = [*zip(posteriors, *_aligned(len(posteriors), data), strict=True)]
     with waiting("checking", shown=progress):
         texts = [complaint(*pair, briefly=True) for pair in pairs]
@@ -133,7 +125,7 @@ def replicates_in_silence(
     replicates: int | None = None,
     bootstrap: bool = False,
 ) -> list[Posterior]:
-    """Do the work of `fit_replicates`; an interrupt goes through."""
+    """Do the work of `fit_replicates`."""
     methods = method if isinstance(method, list) else [method]
     _check_methods(methods)
     given = bnn if isinstance(bnn, list) else [bnn]
@@ -175,16 +167,13 @@ def fit_side_by_side(
     if bootstrap:
         sources = [resampled(source, seed) for source, seed in zip(sources, seeds, strict=True)]
     fits = [Declared(*parts) for parts in zip(bnns, methods, sources, seeds, strict=True)]
-    interrupts = Interrupts()
     with opened(fits, run, replicates=True) as session:
         _share_data([fit.state.batches for fit in session.fits])
-        session.train(checkpoint=keeper, interrupts=interrupts)
+        session.train(checkpoint=keeper)
     for index, posterior in enumerate(session.posteriors):
         own_storage(posterior)
         posterior.record = dataclasses.replace(posterior.record, replicate=index, replicates=len(session.posteriors))
-    completed = session.complete()
-    interrupts.raise_with(method, completed)
-    return completed
+    return session.complete()
 
 
 def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:

@@ -22,9 +22,9 @@ from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Progress, Run
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.interrupts import Interrupts
 from pyrobnn.inference.training.start import fresh_model
 from pyrobnn.inference.training.state import TrainingState, cloned, put_values
+from pyrobnn.inference.training.stop import Stop
 from pyrobnn.inference.training.watch import BLOCK, Ended, History, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
@@ -87,27 +87,20 @@ def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:
         return stays and torch.equal(first, second) and is_random_state(numbers)
 
 
-def descend(
-    fits: Sequence[TrainingState], tolerances: Sequence[float], run: Run, interrupts: Interrupts
-) -> list[Ended] | None:
+def descend(fits: Sequence[TrainingState], tolerances: Sequence[float], run: Run, stop: Stop) -> list[Ended] | None:
     """Move each fit to its mode, one after the other, and return how they ended; None if numbers ceased to be finite.
 
     A cycle is L-BFGS, for up to 1,000 iterations, and 500 steps of Adam (1,000 and 2,000 in later cycles, 100 where a
     pass over the data is long), from its usual rate to 0, which are taken back if they gain nothing that matters.
     L-BFGS stops where the network has a kink, or where rounding hides what it gains; Adam goes on there, and comes out
     of poor modes. A fit has converged when a cycle gains less than the tolerance.
-
-    Raises:
-        KeyboardInterrupt: an interrupt before the last fit has begun.
     """
     starts = [cloned(fit.parameters) for fit in fits]
     ended = []
     with progress_bar(shown=run.progress, desc="training", bar_format=_FORM) as bar:
         for fit, tolerance in zip(fits, tolerances, strict=True):
-            if interrupts.asked:
-                raise KeyboardInterrupt
             fit.bnn.train()
-            ended.append(_Descent(fit, tolerance, run, bar, interrupts).run())
+            ended.append(_Descent(fit, tolerance, run, bar, stop).run())
             fit.bnn.eval()
     if all(np.isfinite(end.history.elbo).all() for end in ended) and all(fit.is_finite() for fit in fits):
         return ended
@@ -121,8 +114,8 @@ def descend(
 class _Descent:
     """A fit on its way to the mode."""
 
-    def __init__(self, fit: TrainingState, tolerance: float, run: Run, bar: Any, interrupts: Interrupts) -> None:
-        self._fit, self._tolerance, self._run, self._bar, self._interrupts = fit, tolerance, run, bar, interrupts
+    def __init__(self, fit: TrainingState, tolerance: float, run: Run, bar: Any, stop: Stop) -> None:
+        self._fit, self._tolerance, self._run, self._bar, self._stop = fit, tolerance, run, bar, stop
         self._batch, self._weight = next(fit.batches), fit.method.temperature
         self._objective = Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl="mc")
         self._tensors: dict[str, Tensor] = {
@@ -134,7 +127,6 @@ class _Descent:
         self._engine = EngineRecord(run.engine, used, "L-BFGS seeks the mode of a point, on all data")
         self._terms = torch.zeros(2, dtype=torch.float64)
         self._seen: list[Tensor] = []
-        self._stopped_after: int | None = None
 
     def run(self) -> Ended:
         """Go to the mode."""
@@ -146,7 +138,7 @@ class _Descent:
             self._slope()
             ends.append(len(self._seen))
             elbos.append(-float(self._terms.sum()))
-        if self._stopped_after is None and len(self._seen) % BLOCK:
+        if self._stop.by is None and len(self._seen) % BLOCK:
             self._show()
         gain = elbos[-1] - elbos[-2] if len(elbos) > 1 else None
         converged = gain is not None and gain < self._tolerance and self._left > 0
@@ -169,17 +161,14 @@ class _Descent:
     def _reason(self, gain: float | None) -> str:
         if gain is not None:
             return f"converged: L-BFGS gained {gain:.2g} nats when it was run again, and Adam after it"
-        if self._interrupts.asked:
-            return self._interrupts.stop_reason(len(self._seen))
-        if self._stopped_after is not None:
-            return f"stopped by a callback after step {self._stopped_after}"
+        if self._stop.by is not None:
+            return self._stop.reason(len(self._seen))
         return f"not converged within max_steps={self._fit.method.max_steps}"
 
     @property
     def _left(self) -> int:
         """Steps that may still be done."""
-        is_stopped = self._stopped_after is not None or self._interrupts.asked
-        return 0 if is_stopped else self._fit.method.max_steps - len(self._seen)
+        return 0 if self._stop.by is not None else self._fit.method.max_steps - len(self._seen)
 
     def _adam_steps(self, cycle: int) -> int:
         products = len(self._batch[0]) * sum(value.numel() for value in self._tensors.values())
@@ -225,16 +214,14 @@ class _Descent:
         """Note the terms after an iteration, and every 50 ask the callbacks whether to stop."""
         self._seen.append(self._terms)
         self._bar.update()
-        self._interrupts.begun = True
-        if len(self._seen) % BLOCK == 0 and self._show():
-            self._stopped_after = len(self._seen)
+        self._stop.begun = True
+        if len(self._seen) % BLOCK == 0:
+            self._show()
         return self._left <= 0
 
-    def _show(self) -> bool:
-        """Show the latest steps, and return whether a callback ends the fit."""
+    def _show(self) -> None:
+        """Show the latest steps, and ask the callbacks."""
         done, fit = len(self._seen), self._fit
         elbo = -float(torch.stack(self._seen[-BLOCK:] or [self._terms]).sum(1).mean())
         self._bar.set_postfix_str(f"elbo={elbo:.1f}", refresh=False)
-        return ask(
-            self._run.callbacks, Progress(done, fit.method.max_steps, elbo, fit.bnn, fit.guide), self._interrupts
-        )
+        ask(self._run.callbacks, Progress(done, fit.method.max_steps, elbo, fit.bnn, fit.guide), self._stop)

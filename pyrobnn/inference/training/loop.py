@@ -17,9 +17,9 @@ from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._torch.private import tree_map
 from pyrobnn.data.batches import Batch
 from pyrobnn.inference.training.checkpoint import Checkpoint
-from pyrobnn.inference.training.interrupts import Interrupts
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.steps import Stepper
+from pyrobnn.inference.training.stop import Stop
 from pyrobnn.inference.training.watch import Watch
 from pyrobnn.posterior.record import EngineRecord
 
@@ -40,7 +40,7 @@ def train(
     *,
     checkpoint: Checkpoint | None = None,
     most_rewinds: int = MOST_REWINDS,
-    interrupts: Interrupts | None = None,
+    stop: Stop | None = None,
 ) -> EngineRecord:
     """Run the steps of fits side by side, and return which engine ran them.
 
@@ -48,16 +48,16 @@ def train(
     the state kept after the last multiple of 500 steps, or to the one before if that fails at its first step, and the
     fit concerned goes on from there with a quarter of the learning rate. Callbacks then see steps again.
 
-    The fits go on from the place that the checkpoint keeps, if there is one. Where interrupts are noted, Ctrl-C ends
-    them after a step; a checkpoint is then written.
+    The fits go on from the place that the checkpoint keeps, if there is one. A flag that puts Ctrl-C
+    off ends them after a step; a checkpoint is then written.
 
     Raises:
         KeyboardInterrupt: an interrupt where none are noted, or after the checkpoint was written.
         FloatingPointError: numbers that are not finite from a state kept on, or too often.
         InputError: a checkpoint of another fit.
     """
-    interrupts = interrupts or Interrupts(puts_off=False)
-    fits, turns = stepper.fits, _Turns(stepper, interrupts)
+    stop = stop or Stop()
+    fits, turns = stepper.fits, _Turns(stepper, stop)
     for fit in fits:
         fit.bnn.train()
     with watch, ExitStack() as at_end:
@@ -84,14 +84,14 @@ def train(
             if checkpoint is not None and due:
                 state = kept[-1] if kept[-1]["done"] == done else _state(stepper, watch, done)
                 checkpoint.write(state, kept, finished=finished)
-            if interrupts.asked and not finished:
+            if stop.by_ctrl_c and not finished:
                 if checkpoint is not None:
                     checkpoint.write(_state(stepper, watch, done), kept, finished=False)
                     raise KeyboardInterrupt(
-                        f"The fit was {interrupts.stop_reason(done)}. Its state is kept in {checkpoint.folder}: the "
+                        f"The fit was {stop.reason(done)}. Its state is kept in {checkpoint.folder}: the "
                         "same call goes on from there."
                     )
-                watch.stop_reason = interrupts.stop_reason(done)
+                watch.stop_reason = stop.reason(done)
                 break
     for fit in fits:
         fit.bnn.eval()
@@ -101,21 +101,21 @@ def train(
 class _Turns:
     """Does steps a tenth of a second at a time, and lets other threads in between that wait."""
 
-    def __init__(self, stepper: Stepper, interrupts: Interrupts) -> None:
-        self._stepper, self._at_once, self._interrupts = stepper, 1, interrupts
+    def __init__(self, stepper: Stepper, stop: Stop) -> None:
+        self._stepper, self._at_once, self._stop = stepper, 1, stop
 
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps, fewer if interrupted, and return the log-likelihood and KL of each, (steps, [R,] 2)."""
         terms: list[Tensor] = []
         with ignored_warnings("Encountered NaN"):  # Pyro's word for what `train` goes back from
-            while num_steps and not (terms and self._interrupts.asked):
-                with self._interrupts.noted():
+            while num_steps and not (terms and self._stop.by_ctrl_c):
+                with self._stop.noted():
                     ONE_THREAD.let_waiting_in()
                 count, started = min(num_steps, self._at_once), time.perf_counter()
                 terms.append(self._stepper.advance(count))
                 self._at_once = max(1, int(count * _TURN / (time.perf_counter() - started)))
                 num_steps -= count
-                self._interrupts.begun = True
+                self._stop.begun = True
         return torch.cat(terms)
 
 

@@ -28,11 +28,11 @@ from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.descent import descend, why_steps
 from pyrobnn.inference.training.going_on import start_record
-from pyrobnn.inference.training.interrupts import Interrupts
 from pyrobnn.inference.training.loop import MOST_REWINDS, train
 from pyrobnn.inference.training.start import build_parts, running, start
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.steps import Stepper
+from pyrobnn.inference.training.stop import Stop
 from pyrobnn.inference.training.watch import BLOCK, Ended, Watch
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord
@@ -93,13 +93,13 @@ class Session:
         checkpoint: Checkpoint | None = None,
         block: int = BLOCK,
         most_rewinds: int = MOST_REWINDS,
-        interrupts: Interrupts | None = None,
+        stop: Stop | None = None,
     ) -> tuple[Watch, EngineRecord]:
         """Do the steps of all fits, and return what watched them and which engine ran them."""
         first, states = self.fits[0], [fit.state for fit in self.fits]
         method = first.state.method
         length = method.length(first.declared.source.batches_per_epoch(method.batch_size))
-        interrupts = interrupts or Interrupts(puts_off=False)
+        stop = stop or Stop()
         watch = Watch(
             first.posterior.bnn,
             first.posterior.guide,
@@ -110,13 +110,11 @@ class Session:
             eval_every=method.eval_every,
             patience=method.patience,
             block=block,
-            interrupts=interrupts,
+            stop=stop,
             rules=self._rules(length.most) if method.ends_by_itself else [],
         )
         stepper = Stepper(states, self.run.engine, length.expected)
-        record = train(
-            stepper, watch, length.most, checkpoint=checkpoint, most_rewinds=most_rewinds, interrupts=interrupts
-        )
+        record = train(stepper, watch, length.most, checkpoint=checkpoint, most_rewinds=most_rewinds, stop=stop)
         watch.restore_best()
         return watch, record
 
@@ -138,9 +136,9 @@ class Session:
         """Return the tolerance of each fit, which follows all data, of which a process may have its share alone."""
         return [fit.state.method.tolerance_for(fit.declared.source.num_data) for fit in self.fits]
 
-    def _descended(self, interrupts: Interrupts) -> list[Ended] | None:
+    def _descended(self, stop: Stop) -> list[Ended] | None:
         """Seek the modes by L-BFGS; where that fails the fits are at their start again, with batches as declared."""
-        ended = descend([fit.state for fit in self.fits], self._tolerances(), self.run, interrupts)
+        ended = descend([fit.state for fit in self.fits], self._tolerances(), self.run, stop)
         if ended is None:
             for _, state, (_, method, source, seed) in self.fits:
                 state.method = dataclasses.replace(state.method, batch_size=method.batch_size)
@@ -152,14 +150,14 @@ class Session:
         *,
         validate: Callable[[], float] | None = None,
         checkpoint: Checkpoint | None = None,
-        interrupts: Interrupts | None = None,
+        stop: Stop | None = None,
     ) -> None:
         """Do the steps of all fits, and note in each posterior how it was fitted."""
-        interrupts = interrupts or Interrupts(puts_off=False)
-        with interrupts.put_off():
-            ended = self._descended(interrupts) if self.by_lbfgs else None
+        stop = stop or Stop()
+        with stop.put_off():
+            ended = self._descended(stop) if self.by_lbfgs else None
             if ended is None:
-                watch, record = self.steps(validate=validate, checkpoint=checkpoint, interrupts=interrupts)
+                watch, record = self.steps(validate=validate, checkpoint=checkpoint, stop=stop)
                 if self.why_steps is not None:
                     record = dataclasses.replace(record, reason=f"{record.reason}; not L-BFGS: {self.why_steps}")
                 ended = watch.ended(record)
@@ -239,23 +237,17 @@ def check_parts(bnn: BNN, method: SVI, data: Any, run: Run) -> None:
 
 
 def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:
-    """Fit by SVI, with a validation score to follow and a checkpoint to keep where the run has them.
-
-    Raises:
-        Interrupted: Ctrl-C after the first step, without a checkpoint.
-    """
+    """Fit by SVI, with a validation score to follow and a checkpoint to keep where the run has them."""
     if method.patience is not None and run.validation is None:
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
     source = make_source(data, bnn, method.batch_size, seed=run.seed)
     if run.validation is not None:
         check_validation(run.validation, bnn, seed=run.seed)
     keeper = open_checkpoint(run, [bnn], [method], [source], run.validation)
-    interrupts = Interrupts()
     with opened([Declared(bnn, method, source, run.seed)], run) as session:
         validate = None if run.validation is None else _validator(session.posteriors[0], run.validation)
-        session.train(validate=validate, checkpoint=keeper, interrupts=interrupts)
+        session.train(validate=validate, checkpoint=keeper, stop=Stop(puts_off=run.method is method))
     (posterior,) = session.complete()
-    interrupts.raise_with(method, [posterior])
     return posterior
 
 

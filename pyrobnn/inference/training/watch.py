@@ -21,8 +21,8 @@ from pyrobnn._core.waiting import progress_bar, tell_left
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import Callback, Progress
 from pyrobnn.inference.training.convergence import ConvergenceRule
-from pyrobnn.inference.training.interrupts import Interrupts
 from pyrobnn.inference.training.state import Move
+from pyrobnn.inference.training.stop import Stop
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
 
@@ -164,10 +164,10 @@ class Watch:
         eval_every: int,
         patience: int | None,
         block: int,
-        interrupts: Interrupts,
+        stop: Stop,
         rules: Sequence[ConvergenceRule] = (),
     ) -> None:
-        self._block, self.rules, self._interrupts = block, rules, interrupts
+        self._block, self.rules, self._stop = block, rules, stop
         self.terms = Terms()
         self.stop_reason: str | None = None
         self.rewinds: list[dict[str, Any]] = []
@@ -227,10 +227,11 @@ class Watch:
         self._forecast(done)
         state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
         converged = bool(self.rules) and all(rule.end is not None for rule in self.rules)
-        stop = ask(self._callbacks, state, self._interrupts)
-        if stop and not converged:
-            self.stop_reason = f"stopped by a callback after step {done}"
-        return stop or converged
+        ask(self._callbacks, state, self._stop)
+        is_asked = self._stop.by is not None and not self._stop.by_ctrl_c
+        if is_asked and not converged:
+            self.stop_reason = self._stop.reason(done)
+        return is_asked or converged
 
     def _show(self, done: int) -> None:
         scores = self.terms.validation_scores
@@ -326,13 +327,13 @@ class Watch:
             rule.finish()
 
 
-def ask(callbacks: Sequence[Callback], state: Progress, interrupts: Interrupts) -> bool:
-    """Show all callbacks the state of a fit, and return whether one of them ends it; note its interrupt."""
+def ask(callbacks: Sequence[Callback], state: Progress, stop: Stop) -> None:
+    """Show all callbacks the state of a fit; note whether one of them ends it, also by KeyboardInterrupt."""
     if not callbacks:
-        return False
-    with interrupts.noted(), ONE_THREAD.others_let_in():
-        return any([asks_to_stop(callback(state)) for callback in callbacks])
-    return False
+        return
+    with stop.noted(), ONE_THREAD.others_let_in():
+        if any([asks_to_stop(callback(state)) for callback in callbacks]):
+            stop.ask()
 
 
 def asks_to_stop(answer: object) -> bool:
