@@ -12,7 +12,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BUILD = "pyrobnn/inference/capture/tape/build.py"
+BUILD = "pyrobnn/tape/build.py"
 
 
 class CompiledLibrary(BuildHookInterface):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyrobnn.inference.capture.tape import build
+from pyrobnn.tape import build
 
 
 @contextmanager

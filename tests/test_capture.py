@@ -24,16 +24,15 @@ from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.batches import LoaderBatches
-from pyrobnn.inference.capture import store
 from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.record import record
 from pyrobnn.inference.capture.run import interpreted, make_loop
-from pyrobnn.inference.capture.tape import build, runner
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.engines import Work
 from pyrobnn.inference.training.start import start
 from pyrobnn.inference.training.steps import Stepper
+from pyrobnn.tape import build, runner
 from pyrobnn.testing.captured import require_capturable
 
 
@@ -459,7 +458,7 @@ def test_auto_captures_where_the_predicted_time_is_less():
 
 def test_without_a_compiler_operations_run_one_by_one_and_a_line_says_so(monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(store, "find", lambda name: None)
+    monkeypatch.setattr(runner, "find", lambda name: None)
     monkeypatch.setattr(build, "INSTALLED", tmp_path)
     runner.library.cache_clear()
     runner.kernel.cache_clear()

@@ -30,10 +30,10 @@ from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
 from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
 from pyrobnn.inference.capture.run import _cuda_loop, interpreted, make_loop
-from pyrobnn.inference.capture.tape import runner
 from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.priors import Normal, ScaleMixture
+from pyrobnn.tape import runner
 from pyrobnn.testing.models import HierarchicalNormal
 
 BATCH, NUM_DATA, KL_WEIGHT = 8, 50, 0.7

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyrobnn.inference.capture import store
-from pyrobnn.inference.capture.tape import build
+from pyrobnn.tape import build, runner
 
 ROOT = Path(__file__).parents[1]
 X86 = pytest.mark.skipif(build.level() is None, reason="the processor has one kind of vector instructions")
@@ -22,31 +21,31 @@ X86 = pytest.mark.skipif(build.level() is None, reason="the processor has one ki
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "_folders", lambda: iter([tmp_path / "cache" / "compiled"]))
+    monkeypatch.setattr(runner, "_folders", lambda: iter([tmp_path / "cache" / "compiled"]))
     library = tmp_path / "library.so"
     library.write_bytes(b"code")
     return library
 
 
 def test_a_kept_library_lies_in_a_private_folder(cache):
-    kept = store.keep("name", cache)
-    assert store.find("name") == kept
+    kept = runner.keep("name", cache)
+    assert runner.find("name") == kept
     assert kept.read_bytes() == b"code"
     assert stat.S_IMODE(kept.parent.stat().st_mode) == stat.S_IRWXU
     assert [path.name for path in kept.parent.iterdir()] == ["name"]
-    assert store.find("other") is None
+    assert runner.find("other") is None
 
 
 @pytest.mark.parametrize("place", ["library", "folder", "cache"])
 def test_a_library_that_others_may_have_written_is_not_loaded_and_a_line_says_so(place, cache, caplog):
-    kept = store.keep("name", cache)
+    kept = runner.keep("name", cache)
     {"library": kept, "folder": kept.parent, "cache": kept.parent.parent}[place].chmod(0o777)
-    assert store.find("name") is None
+    assert runner.find("name") is None
     assert f"{kept} is not loaded: it or a folder above it belongs to others, or is open to them" in caplog.text
 
 
 def test_a_library_of_another_owner_is_not_loaded_and_none_is_kept_beside_it(cache, monkeypatch):
-    kept = store.keep("name", cache)
+    kept = runner.keep("name", cache)
     lstat = Path.lstat
 
     def of_another(path):
@@ -55,29 +54,29 @@ def test_a_library_of_another_owner_is_not_loaded_and_none_is_kept_beside_it(cac
         return os.stat_result(fields)
 
     monkeypatch.setattr(Path, "lstat", of_another)
-    assert store.find("name") is None
-    assert store.keep("name", cache) == cache
+    assert runner.find("name") is None
+    assert runner.keep("name", cache) == cache
 
 
 def test_a_linked_library_or_folder_is_not_loaded(cache):
-    kept = store.keep("name", cache)
+    kept = runner.keep("name", cache)
     kept.unlink()
     kept.symlink_to(cache)
-    assert store.find("name") is None
+    assert runner.find("name") is None
     kept.unlink()
     kept.parent.rmdir()
     (cache.parent / "elsewhere").mkdir()
     kept.parent.symlink_to(cache.parent / "elsewhere")
-    assert store.keep("name", cache) == cache
-    assert store.find("name") is None
+    assert runner.keep("name", cache) == cache
+    assert runner.find("name") is None
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(cache, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError("no room")
 
-    monkeypatch.setattr(store.tempfile, "mkstemp", fail)
-    assert store.keep("name", cache) == cache
+    monkeypatch.setattr(runner.tempfile, "mkstemp", fail)
+    assert runner.keep("name", cache) == cache
 
 
 # Processes
@@ -85,7 +84,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(cache, monkeypatch):
 NOT_INSTALLED = """
 import sys
 from pathlib import Path
-from pyrobnn.inference.capture.tape import build, runner
+from pyrobnn.tape import build, runner
 build.INSTALLED = Path("no such folder")
 """
 LOAD = NOT_INSTALLED + "print(runner.library()._name)"
@@ -150,8 +149,8 @@ def test_a_process_killed_while_it_compiles_leaves_nothing_that_is_loaded(tmp_pa
 def test_a_process_killed_while_it_writes_the_library_leaves_nothing_that_is_loaded(tmp_path, compiled):
     half_way = """
 import os, signal
-from pyrobnn.inference.capture import store
-store.os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+from pyrobnn.tape import runner
+runner.os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
 build.compile_library = lambda made: made.write_bytes(Path(sys.argv[1]).read_bytes())
 """
     code = NOT_INSTALLED + half_way + "runner.library()"
@@ -228,9 +227,9 @@ def test_a_wheel_has_the_library_where_there_is_a_compiler(sources, tmp_path):
     path, _ = wheel(sources, tmp_path / "dist")
     assert "none-any" not in path.name
     zipfile.ZipFile(path).extractall(tmp_path / "installed")
-    folder = tmp_path / "installed" / "pyrobnn" / "inference" / "capture" / "tape" / "lib"
+    folder = tmp_path / "installed" / "pyrobnn" / "tape" / "lib"
     assert [file.name for file in folder.iterdir()] == [build.file_name()]
-    code = "from pyrobnn.inference.capture.tape import runner; print(runner.library()._name)"
+    code = "from pyrobnn.tape import runner; print(runner.library()._name)"
     used, _ = load(tmp_path / "cache", code, PYTHONPATH=str(tmp_path / "installed"), CXX="false")
     assert used == str(folder / build.file_name())
     assert kept(tmp_path / "cache") == []

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
 from pyrobnn.inference.capture.run import interpreted
-from pyrobnn.inference.capture.tape import runner
-from pyrobnn.inference.capture.tape.plan import Tape
-from pyrobnn.inference.capture.tape.values import UNARY
+from pyrobnn.tape import runner
+from pyrobnn.tape.plan import Tape
+from pyrobnn.tape.values import UNARY
 
 F32, F64 = torch.float32, torch.float64
 BOUNDS = {F32: 1e-5, F64: 1e-12}
@@ -30,7 +30,7 @@ SPECIAL += [-1e10, 1e30, -1e30, float("inf"), float("-inf"), float("nan"), 3.7, 
 def taped(step, inputs):
     """The loop of a step as a tape."""
     graph = record(step, inputs)
-    return Tape(graph, drop_unused(graph, [*inputs, *lift_constants(graph)]))
+    return Tape(graph, drop_unused(graph, [*inputs, *lift_constants(graph)])).run
 
 
 def result(function, *inputs):
@@ -253,7 +253,7 @@ def test_a_tensor_whose_data_were_replaced_is_read_and_written_where_they_are():
 def test_an_error_of_an_operation_of_aten_is_raised():
     x, index, out = torch.arange(3.0), torch.tensor([0, 1]), torch.zeros(2)
     graph = record(lambda x, index, out: (out.copy_(torch.take(x, index)), ())[1], [x, index, out])
-    loop = Tape(graph, [x, index, out])
+    loop = Tape(graph, [x, index, out]).run
     index.fill_(7)
     with pytest.raises(IndexError):
         loop(1)

@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from pyrobnn.inference.capture.objective import memory_order
 from pyrobnn.inference.capture.record import call
-from pyrobnn.inference.capture.tape.runner import draw_normals, draws_as_torch
+from pyrobnn.tape.runner import draw_normals, draws_as_torch
 
 _aten = torch.ops.aten
 _NORMAL = (_aten.randn_like.default, _aten.randn.default)

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import MissingFromTorch, sources_forgotten, written
 from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
-from pyrobnn.inference.capture.tape.plan import Tape
+from pyrobnn.tape.plan import Tape
 
 Loop = Callable[[int], None]
 _WARM_UP = 3
@@ -35,7 +35,7 @@ def make_loop(graph: fx.GraphModule, inputs: list[Tensor]) -> Loop:
         return _cuda_loop(graph, inputs)
     if device == "cpu":
         try:
-            return Tape(graph, inputs)
+            return Tape(graph, inputs).run
         except NotCapturable as error:
             _log.warning("Steps run operation by operation, many times slower: %s.", error)
     return interpreted(graph, inputs)

@@ -161,3 +161,19 @@ def dense(size: Size) -> Size:
 def numel(size: Size) -> int:
     """Return the number of entries."""
     return math.prod(size)
+
+
+Group = list[Value]
+"""Values that one instruction computes: many that work element by element, or a single one of another kind."""
+
+
+def is_each(value: Value) -> bool:
+    """Return whether a value can belong to a group: it works element by element, or adds all of them up."""
+    if value.what == "sum":
+        return numel(value.place.size) == 1
+    return value.what in EACH
+
+
+def domain(value: Value) -> Size:
+    """Return the sizes through which a group of such values goes."""
+    return (value.inputs[0] if value.what == "sum" else value.place).squeezed()[0]

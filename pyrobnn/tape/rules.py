@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import fx
 
-from pyrobnn.inference.capture.tape.algebra import broadcast
-from pyrobnn.inference.capture.tape.elementwise import RULES, out, rule
-from pyrobnn.inference.capture.tape.fold import Fold
-from pyrobnn.inference.capture.tape.values import DTYPES, UNARY, Ref, dense, numel
+from pyrobnn.tape.algebra import broadcast
+from pyrobnn.tape.elementwise import RULES, out, rule
+from pyrobnn.tape.fold import Fold
+from pyrobnn.tape.values import DTYPES, UNARY, Ref, dense, numel
 
 _ONES, _ZEROS = (
     ("ones.", "ones_like.", "new_ones."),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pyrobnn.inference.capture.tape.values import DTYPES, EACH, KINDS, Ref, Size, Storage, Value, dense, numel
+from pyrobnn.tape.values import DTYPES, EACH, KINDS, Ref, Size, Storage, Value, dense, numel
 
 
 class Algebra:

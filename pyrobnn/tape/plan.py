@@ -8,13 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, fx
 
-from pyrobnn.inference.capture.tape import runner
-from pyrobnn.inference.capture.tape.fold import Fold
-from pyrobnn.inference.capture.tape.lanes import Lanes
-from pyrobnn.inference.capture.tape.memory import Memory
-from pyrobnn.inference.capture.tape.order import Group, is_each, ordered
-from pyrobnn.inference.capture.tape.rules import ALL_RULES
-from pyrobnn.inference.capture.tape.values import BYTES, EACH, Value, numel
+from pyrobnn.tape import runner
+from pyrobnn.tape.fold import Fold
+from pyrobnn.tape.lanes import Lanes
+from pyrobnn.tape.memory import Memory
+from pyrobnn.tape.rules import ALL_RULES
+from pyrobnn.tape.values import BYTES, EACH, Group, Size, Value, domain, is_each, numel
 
 GROUP, PRODUCT, REDUCE, TAKE_ROWS, PUT_ROWS, GATHER, SCATTER_ADD, CALL = range(8)
 """As in `tape.cpp`, where the numbers of each are explained."""
@@ -40,9 +39,6 @@ class Tape:
         graph: as `record` makes it.
         inputs: the tensors that it reads and changes.
 
-    Attributes:
-        described: the instructions of a step in words, for measurements.
-
     Raises:
         NotCapturable: there is no compiler on this machine, or a tensor has more than eight dimensions.
     """
@@ -54,12 +50,11 @@ class Tape:
         self._scratch, self._threads, self._calls = 0, torch.get_num_threads(), list[Callable[[], None]]()
         values = Fold(graph, inputs, ALL_RULES).result()
         fixed = _fixed(values)
-        once, steps = (ordered([value for value in values if (value in fixed) == side]) for side in (True, False))
+        once, steps = (_ordered([value for value in values if (value in fixed) == side]) for side in (True, False))
         self._memory = Memory(once, steps)
         self._finish(self._table(once), self._table(steps))
-        self.described = [_in_words(group) for group in steps if is_each(group[0]) or group[0].what in _WRITERS]
 
-    def __call__(self, num_steps: int) -> None:
+    def run(self, num_steps: int) -> None:
         """Do a number of steps."""
         moved = [
             (given, place)
@@ -74,10 +69,6 @@ class Tape:
                 self._calls[outside]()
             for given, place in moved:
                 given.copy_(place)
-
-    def repeat(self, index: int, count: int) -> None:
-        """Run one instruction many times, to measure it."""
-        self._library.tape_repeat(ctypes.addressof(self._program), index, count)
 
     def _finish(self, once: bytes, steps: bytes) -> None:
         program, memory = runner.Program(), self._memory
@@ -198,7 +189,65 @@ def _is_for_blas(rows: int, columns: int, row: int, column: int) -> bool:
     return (column == 1 and row >= columns) or (row == 1 and column >= rows)
 
 
-def _in_words(group: Group) -> str:
-    value = group[0]
-    whats = [one.what for one in group] if is_each(value) else value.what
-    return f"{whats} {value.place.size} {[ref.size for ref in value.inputs]}"
+def _ordered(values: list[Value]) -> list[Group]:
+    """Return values in groups, in an order in which they can be computed."""
+    alive, left = set(values), dict.fromkeys(values, 0)
+    before = {
+        value: {r.value for r in value.inputs if r.value in alive} | {o for o in value.before if o in alive}
+        for value in values
+    }
+    after: dict[Value, set[Value]] = {value: set() for value in values}
+    for value in values:
+        for other in before[value]:
+            after[other].add(value)
+            left[other] += 1
+    groups: list[Group] = []
+    alone, together = list[Value](), dict[Size, list[Value]]()
+
+    def ready(value: Value) -> None:
+        if is_each(value):
+            together.setdefault(domain(value), []).append(value)
+        else:
+            alone.append(value)
+
+    def done(value: Value) -> None:
+        for other in sorted(before[value], key=lambda v: -v.order):
+            left[other] -= 1
+            if not left[other]:
+                ready(other)
+
+    for value in reversed(values):
+        if not left[value]:
+            ready(value)
+    while alone or together:
+        if alone:
+            value = alone.pop(0)
+            groups.append([value])
+            done(value)
+            continue
+        size = min(together, key=numel)
+        members = dict[Value, None]()
+        waiting = list[Value]()
+        while together.get(size):
+            value = together[size].pop(0)
+            if all(_is_aligned(value, user) for user in after[value] if user in members):
+                members[value] = None
+                done(value)
+            else:
+                waiting.append(value)
+        del together[size]
+        if waiting:
+            together[size] = waiting
+        groups.append(list(members))
+    groups.reverse()
+    return groups
+
+
+def _is_aligned(value: Value, user: Value) -> bool:
+    """Return whether one of a group may use, or overwrite, another's numbers block by block."""
+    for ref in user.inputs:
+        if ref.value is value and (value.what == "sum" or ref.where() != value.place.where()):
+            return False
+    if value.next is user and user.place.where() != value.place.where():
+        return False
+    return all(ref.where() == user.place.where() for ref in value.inputs if ref.value.next is user)

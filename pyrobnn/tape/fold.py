@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from pyrobnn.inference.capture.tape.algebra import Algebra, broadcast, squeezed
-from pyrobnn.inference.capture.tape.values import KINDS, NATIVE, Ref, Size, Storage, Value, numel
+from pyrobnn.tape.algebra import Algebra, broadcast, squeezed
+from pyrobnn.tape.values import KINDS, NATIVE, Ref, Size, Storage, Value, numel
 
 _aten = torch.ops.aten
 _IN_PLACE_VIEWS = (
@@ -255,7 +255,7 @@ class Fold(Algebra):
         self._outside(node, node.args, node.kwargs)
 
     def _find_source(self, node: fx.Node) -> None:
-        """Note what a view of a storage shows whose first tensor was replaced by another, as `Noise` does."""
+        """Note what a view of a storage shows whose first tensor was replaced by another."""
         memory, source = self.memories.get(node), node
         while source.op == "call_function" and (source.target is getitem or _is_view(source.target)):
             source = source.args[0]  # type: ignore[assignment]

@@ -4,10 +4,9 @@ import struct
 from typing import Any
 
 from pyrobnn._core.errors import NotCapturable
-from pyrobnn.inference.capture.tape import runner
-from pyrobnn.inference.capture.tape.memory import ALIGNED, Memory, root
-from pyrobnn.inference.capture.tape.order import Group, domain
-from pyrobnn.inference.capture.tape.values import BYTES, COMPARED, Ref, Size, Value, dense, numel
+from pyrobnn.tape import runner
+from pyrobnn.tape.memory import ALIGNED, Memory, root
+from pyrobnn.tape.values import BYTES, COMPARED, Group, Ref, Size, Value, dense, domain, numel
 
 BLOCK = 512
 """Numbers of a block: its lanes hand on 2 KiB each."""

@@ -555,12 +555,6 @@ extern "C" int64_t tape_run(Program* program, int64_t num_steps) {
     return -1;
 }
 
-// Runs one instruction of a step many times, for measurements.
-extern "C" void tape_repeat(const Program* program, int64_t index, int64_t count) {
-    Flushed flushed;
-    for (int64_t i = 0; i < count; i++) run(*program, program->steps[index]);
-}
-
 // --------------------------------------------------------------------------------------------------- normal numbers
 
 // The state of torch's generator on a CPU: a Mersenne Twister (Matsumoto and Nishimura 1998) with room for what else

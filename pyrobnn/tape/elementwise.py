@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from pyrobnn.inference.capture.tape.algebra import broadcast
-from pyrobnn.inference.capture.tape.fold import Fold, Rule
-from pyrobnn.inference.capture.tape.values import COMPARED, DTYPES, KINDS, UNARY, Ref, Size, dense
+from pyrobnn.tape.algebra import broadcast
+from pyrobnn.tape.fold import Fold, Rule
+from pyrobnn.tape.values import COMPARED, DTYPES, KINDS, UNARY, Ref, Size, dense
 
 RULES: dict[str, Rule] = {}
 

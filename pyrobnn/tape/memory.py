@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import NotCapturable
-from pyrobnn.inference.capture.tape.order import Group
-from pyrobnn.inference.capture.tape.values import BYTES, DTYPES, EACH, Ref, Storage, Value, numel
+from pyrobnn.tape.values import BYTES, DTYPES, EACH, Group, Ref, Storage, Value, numel
 
 ALIGNED = 64
 """Bytes at whose multiples storages begin."""

@@ -1,19 +1,28 @@
-"""The library that runs tables of instructions: installed with the package, or compiled once and found again."""
+"""The library that runs tables of instructions: installed with the package, or compiled once and kept on disk.
 
+A library is code: whoever can write one is obeyed by the process that loads it. So it lies in the user's cache folder,
+or else the temporary folder, in a folder private to the user (0700). Nothing is loaded from a folder or a file of
+another owner, or one that others may write: the library is compiled anew.
+"""
+
+import contextlib
 import ctypes
 import functools
 import logging
+import os
+import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn.inference.capture import store
-from pyrobnn.inference.capture.tape import build
+from pyrobnn.tape import build
 
 _log = logging.getLogger("pyrobnn")
 
@@ -47,7 +56,7 @@ def library() -> Any:
         NoCompiler: there is none that works.
     """
     name = build.file_name()
-    loaded = _loaded(build.INSTALLED / name) or _loaded(store.find(name))
+    loaded = _loaded(build.INSTALLED / name) or _loaded(find(name))
     if loaded is None:
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / name
@@ -56,10 +65,9 @@ def library() -> Any:
                     build.compile_library(made)
             except build.BuildError as error:
                 raise NoCompiler(str(error)) from None
-            loaded = ctypes.CDLL(str(store.keep(name, made)))
+            loaded = ctypes.CDLL(str(keep(name, made)))
     loaded.tape_kernel.argtypes, loaded.tape_kernel.restype = [ctypes.c_char_p], ctypes.c_void_p
     loaded.tape_run.argtypes, loaded.tape_run.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_int64
-    loaded.tape_repeat.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     loaded.tape_normals.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     return loaded
 
@@ -73,6 +81,56 @@ def _loaded(path: Path | None) -> Any:
     except OSError as error:
         _log.warning("%s cannot be loaded and is compiled anew: %s", path, error)
         return None
+
+
+def find(name: str) -> Path | None:
+    """Return the library kept under a name, or None if there is none that only this user can have put there."""
+    for folder in _folders():
+        library = folder / name
+        with contextlib.suppress(OSError):
+            if _is_private(folder) and _is_ours(library, stat.S_IWGRP | stat.S_IWOTH):
+                return library
+            if library.exists():
+                _log.warning(
+                    "%s is not loaded: it or a folder above it belongs to others, or is open to them.", library
+                )
+    return None
+
+
+def keep(name: str, library: Path) -> Path:
+    """Keep a copy of a library under a name, and return it; without a private folder for it, the library itself."""
+    for folder in _folders():
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True, parents=True, mode=stat.S_IRWXU)
+            folder.chmod(stat.S_IRWXU)
+            if _is_private(folder):
+                handle, temporary = tempfile.mkstemp(dir=folder)
+                with os.fdopen(handle, "wb") as copy:
+                    copy.write(library.read_bytes())
+                    copy.flush()
+                    os.fsync(handle)  # half a library after a power cut would end each process that loads it
+                return Path(temporary).replace(folder / name)
+    return library
+
+
+def _folders() -> Iterator[Path]:
+    yield platformdirs.user_cache_path("pyrobnn") / "compiled"
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    yield Path(tempfile.gettempdir()) / f"pyrobnn-{user}" / "compiled"
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether nobody but this user and the system can have put a file into a folder, or another in its place."""
+    return _is_ours(folder, stat.S_IWGRP | stat.S_IWOTH) and _is_ours(folder.parent, stat.S_IWOTH)
+
+
+def _is_ours(path: Path, writable: int) -> bool:
+    """Whether a place, not a link, belongs to this user or to the system, without the permissions given."""
+    if not hasattr(os, "geteuid"):  # Windows keeps temporary files in the folder of the user
+        return path.exists()
+    status = path.lstat()
+    is_of_user = status.st_uid in (os.geteuid(), 0) and not stat.S_ISLNK(status.st_mode)
+    return is_of_user and not status.st_mode & writable
 
 
 @functools.cache
