@@ -52,7 +52,6 @@ def targets(name):
         "log_normal": 1000 * noisy.exp(),
         "gamma": 1000 * noisy.exp(),
         "beta": torch.sigmoid(noisy),
-        "discretized": (2 * noisy).round(),
     }.get(name, noisy)
 
 
@@ -74,9 +73,7 @@ LIKELIHOODS = {
     "log_normal": (likelihoods.LogNormal(), 1),
     "gamma": (likelihoods.Gamma(), 1),
     "beta": (likelihoods.Beta(), 1),
-    "discretized": (likelihoods.Discretized(), 1),
     "mixture_density": (likelihoods.MixtureDensity(2), 6),
-    "spline_flow": (likelihoods.SplineFlow(3), 10),
 }
 
 

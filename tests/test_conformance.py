@@ -83,8 +83,6 @@ LIKELIHOODS = registered(
         likelihoods.Gamma("heteroscedastic"),
         likelihoods.Beta("heteroscedastic"),
         likelihoods.MixtureDensity(2, df=4.0),
-        likelihoods.SplineFlow(3),
-        likelihoods.Discretized("heteroscedastic"),
         likelihoods.DenseCategorical(3),
         likelihoods.Ordinal(2),
         likelihoods.Ordinal(3),

@@ -29,8 +29,6 @@ from pyrobnn.curvature.prior import log_entries, prior_curvature, prior_laws
 from pyrobnn.curvature.recursion import Recursion
 from pyrobnn.curvature.tracker import Tracker
 from pyrobnn.distributions import bounded
-from pyrobnn.distributions.rounded import BinnedNormal
-from pyrobnn.distributions.spline import SplineNormal
 from pyrobnn.guides.blocks import BlockSpec, make_block
 from pyrobnn.inference.laplace.gaussian import product_of
 from pyrobnn.posterior.tangent import Tangent
@@ -93,20 +91,12 @@ def base(distribution):
 
 def special_targets(entry, shape):
     """The same for likelihoods of positive targets, shares, whole numbers, and any density; None for others."""
-    if isinstance(entry, SplineNormal):  # scores jump at the knots
-        ends = torch.tensor([[-11.0, 11.0]], dtype=F64).expand(len(entry.loc), -1)
-        knots = torch.cat([ends[:, :1], entry._knots()[0], ends[:, 1:]], 1)
-        nodes, weights = (torch.from_numpy(values) for values in np.polynomial.legendre.leggauss(201))
-        half = knots.diff(dim=1)[..., None] / 2
-        z = (knots[:, :-1, None] + half * (1 + nodes)).flatten(1)
-        return entry.loc[:, None] + entry.scale[:, None] * z, (entry.scale[:, None, None] * half * weights).flatten(1)
     t = torch.linspace(-40.0, 40.0, 20000, dtype=F64)
     step = t[1] - t[0]
     if isinstance(entry, torch.distributions.LogNormal):
         y = (entry.loc[..., None] + entry.scale[..., None] * t / 4).exp()
         return y, y * entry.scale[..., None] / 4 * step
     known = {
-        BinnedNormal: lambda: (torch.arange(-500.0, 500.0, dtype=F64), torch.ones(1000, dtype=F64)),
         bounded.Beta: lambda: (
             torch.sigmoid(0.75 * t),
             0.75 * torch.sigmoid(0.75 * t) * torch.sigmoid(-0.75 * t) * step,

@@ -24,7 +24,6 @@ SETTINGS = {
     "beta": lik.Beta(3.0),
     "categorical": lik.Categorical(),
     "censored_gaussian": lik.CensoredGaussian(lower=-0.5, upper=4.0, scale=0.7),
-    "discretized": lik.Discretized(0.7),
     "gamma": lik.Gamma(0.3),
     "gaussian": lik.Gaussian(0.7),
     "laplace": lik.Laplace(0.7),
@@ -33,7 +32,6 @@ SETTINGS = {
     "negative_binomial": lik.NegativeBinomial(0.3),
     "ordinal": lik.Ordinal(4),
     "poisson": lik.Poisson(),
-    "spline_flow": lik.SplineFlow(4),
     "student_t": lik.StudentT(0.7, df=3.0),
     "zero_inflated": lik.ZeroInflated(0.3),
 }
@@ -46,10 +44,9 @@ REAL = [
     "laplace",
     "log_normal",
     "mixture_density",
-    "spline_flow",
     "student_t",
 ]
-COUNTS = ["discretized", "negative_binomial", "poisson", "zero_inflated"]
+COUNTS = ["negative_binomial", "poisson", "zero_inflated"]
 CASES = [*((name, 1) for name in SETTINGS), *((name, 2) for name in [*REAL, *COUNTS, "bernoulli"])]
 
 

@@ -179,7 +179,6 @@ LIMIT = {"type": "censored_gaussian", "lower": 0.0}
 NUMBERS = (
     "beta",
     "censored_gaussian",
-    "discretized",
     "gamma",
     "gaussian",
     "laplace",
@@ -187,7 +186,6 @@ NUMBERS = (
     "mixture_density",
     "negative_binomial",
     "poisson",
-    "spline_flow",
     "student_t",
     "zero_inflated",
 )
@@ -199,7 +197,6 @@ PAIRS = {
     **{("counts", kind): "t has numbers as targets" for kind in ("categorical", "bernoulli", "ordinal")},
     **{("real values", kind): f"t: {name} needs whole-number counts, got values such as 0.5" for kind, name in
        {"poisson": "Poisson", "negative_binomial": "NegativeBinomial", "zero_inflated": "ZeroInflated"}.items()},
-    ("real values", "discretized"): "t: Discretized needs whole-number targets, got values such as 0.5",
     **{("real values", kind): f"t: {name} needs positive targets, got 0" for kind, name in
        {"log_normal": "LogNormal", "gamma": "Gamma"}.items()},
     ("real values", "beta"): "t: Beta needs targets above 0 and below 1, got 0 to 19.5: divide percentages by 100",
@@ -207,9 +204,9 @@ PAIRS = {
     ("classes", "categorical"): None,
     ("classes", "ordinal"): None,
     **{("counts", kind): None for kind in
-       ("gaussian", "poisson", "negative_binomial", "zero_inflated", "censored_gaussian", "discretized")},
+       ("gaussian", "poisson", "negative_binomial", "zero_inflated", "censored_gaussian")},
     **{("real values", kind): None for kind in
-       ("gaussian", "student_t", "laplace", "censored_gaussian", "mixture_density", "spline_flow")},
+       ("gaussian", "student_t", "laplace", "censored_gaussian", "mixture_density")},
 }  # fmt: skip
 
 

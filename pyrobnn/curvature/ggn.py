@@ -8,7 +8,7 @@ from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.metric import diagonal_less, fisher_columns
 from pyrobnn.curvature.outer import DiagonalLess
 from pyrobnn.curvature.outer_products import OuterProducts
-from pyrobnn.likelihoods.base import present_targets
+from pyrobnn.likelihoods.base import as_module
 
 
 class GGN(OuterProducts):
@@ -18,7 +18,7 @@ class GGN(OuterProducts):
 
     def columns(self, point: Point, f: Tensor, y: Tensor) -> Tensor:
         """Return columns whose outer products are the information."""
-        columns, present = fisher_columns(point.likelihood, f), present_targets(point.likelihood, y)
+        columns, present = fisher_columns(point.likelihood, f), as_module(point.likelihood).present(y)
         return columns if present is None else columns * present
 
     def information(self, point: Point, f: Tensor) -> DiagonalLess | None:

@@ -18,10 +18,8 @@ from torch import Tensor
 from pyrobnn._core.random import seeded
 from pyrobnn.curvature.outer import DiagonalLess
 from pyrobnn.distributions import bounded, counts, targets
-from pyrobnn.distributions.rounded import BinnedNormal
-from pyrobnn.distributions.spline import SplineNormal
 from pyrobnn.distributions.support import base_of
-from pyrobnn.likelihoods.base import known_fisher_columns, known_fisher_diagonal
+from pyrobnn.likelihoods.base import as_module
 
 _DRAWS = 256
 _NODES = 64
@@ -37,19 +35,19 @@ def fisher_columns(likelihood: Likelihood, f: Tensor) -> Tensor:
     """Return columns v with sum_k v[k, b] v[k, b]^T the Fisher information of a target in f[b], (K, B, C).
 
     It is exact for the likelihoods of this library, up to quadrature. For another distribution it is the mean over 256
-    draws of the outer products of its scores. If a likelihood has a function `fisher_columns`, that is used.
+    draws of the outer products of its scores. A `LikelihoodModule` may know it.
 
     Args:
         likelihood: maps outputs (B, C) to the distribution of targets, of batch shape (B,).
         f: outputs (B, C).
     """
-    known = known_fisher_columns(likelihood, f.detach())
+    known = as_module(likelihood).fisher_columns(f.detach())
     return columns_by_autograd(likelihood, f) if known is None else known
 
 
 def diagonal_less(likelihood: Likelihood, f: Tensor) -> DiagonalLess | None:
     """Return the same information where it is a diagonal less one outer product; None where that is not known."""
-    known = known_fisher_diagonal(likelihood, f.detach())
+    known = as_module(likelihood).fisher_diagonal(f.detach())
     return None if known is None else DiagonalLess(*known)
 
 
@@ -225,20 +223,6 @@ def _(distribution: torch.distributions.MixtureSameFamily) -> Nodes:
     places = each.loc + each.scale * nodes
     shares = distribution.mixture_distribution.probs * each.scale * weights * each.log_prob(places).exp()
     return places.movedim(-1, 0).flatten(0, 1), shares.movedim(-1, 0).flatten(0, 1)
-
-
-@_nodes.register
-def _(distribution: SplineNormal) -> Nodes:
-    places, widths = distribution.quadrature(tails=_WIDEST)
-    return places, widths * distribution.log_prob(places).exp()
-
-
-@_nodes.register
-def _(distribution: BinnedNormal) -> Nodes:
-    stride = (_WIDEST * distribution.scale / distribution.width / _NODES).ceil().clamp_min(1)
-    offsets = torch.arange(-_NODES, _NODES + 1, device=stride.device).view(-1, *[1] * stride.ndim)
-    places = ((distribution.loc / distribution.width).round() + stride * offsets) * distribution.width
-    return places, stride * distribution.width * distribution.log_prob(places).exp()
 
 
 @_nodes.register

@@ -71,7 +71,7 @@ def checked_outputs(
             )
         bnn.settings["likelihood"].check_targets(y, outputs=f.shape[1])
         some = y_scaler.transform(y[:: len(y) // _TARGETS + 1])
-        warn_of_limits(bnn, inputs, f, bnn.cast_targets(some, f))
+        warn_of_limits(bnn, bnn.cast_targets(some, f))
     return f.shape[1], products
 
 

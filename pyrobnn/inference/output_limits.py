@@ -1,100 +1,66 @@
-"""Limits of the outputs of a network, compared before a fit with what the likelihood expects."""
+"""Last layers that limit the outputs of a network, where its likelihood expects values beyond these limits."""
 
-import random
-from typing import Any
+import math
 
-import torch
 from torch import Tensor, nn
 
 from pyrobnn._core.errors import PoorFitWarning, warn_user
-from pyrobnn._torch.inputs import X
 from pyrobnn.bnn import BNN
-from pyrobnn.likelihoods.base import limits
+from pyrobnn.likelihoods.base import as_likelihood
 
-_MOST_DRAWS, _FEWEST_DRAWS = 16, 6
-"""Number of weights to try before the outputs count as limited: about half of them flip the sign of an output."""
-_WIDE, _WIDEST = 3.0, 30.0
-"""Standard deviations of factors on weights and of biases: in the first layers, and in the last, in units of y."""
+_RANGES: dict[type[nn.Module], tuple[float, float]] = {
+    nn.Softmax: (0, 1),
+    nn.Softmax2d: (0, 1),
+    nn.Sigmoid: (0, 1),
+    nn.Hardsigmoid: (0, 1),
+    nn.Tanh: (-1, 1),
+    nn.Hardtanh: (-1, 1),
+    nn.Softsign: (-1, 1),
+    nn.LogSigmoid: (-math.inf, 0),
+    nn.ReLU: (0, math.inf),
+    nn.ReLU6: (0, 6),
+    nn.Softplus: (0, math.inf),
+}
+_UNCHANGING = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
+_MOST_BEYOND = 0.05
+"""Share of the variance of targets that may lie beyond a network's range, as noise does."""
 
 
-def warn_of_limits(bnn: BNN, x: X, f: Tensor, y: Tensor) -> None:
-    """Warn of a network whose outputs cannot reach, at any weights, the values that the likelihood expects.
+def warn_of_limits(bnn: BNN, y: Tensor) -> None:
+    """Warn of a network that ends in a layer with a range which the likelihood's outputs need to leave.
 
-    Up to sixteen weights, wide and of both signs, are tried. The trial ends once the outputs pass the limit, usually at
-    the first weights.
+    Logits need to pass 0 and to be wide, logs too; locations need to reach the targets.
 
     Args:
-        bnn: the model, in evaluation mode.
-        x: inputs.
-        f: outputs (N, outputs) at the inputs.
+        bnn: the model; only networks of layers in a sequence are judged.
         y: targets in the units of the model.
     """
-    likelihood = bnn.settings["likelihood"]
-    if not f.is_floating_point():
-        return
-    low, high = f.aminmax(dim=0)
-    complaint = limits(likelihood, low, high, y)
-    growth = _WIDEST / _WIDE * max(1.0, float(y.abs().max()))
-    chance = random.Random(0)
-    for draw in range(_MOST_DRAWS):
-        if complaint is None:
-            return
-        moved = _outputs_elsewhere(bnn, x, chance, _WIDE * growth ** (draw / (_MOST_DRAWS - 1)))
-        if moved is None:
-            if draw < _FEWEST_DRAWS:
-                return
-            break
-        low, high = torch.minimum(low, moved.amin(0)), torch.maximum(high, moved.amax(0))
-        complaint = limits(likelihood, low, high, y)
-    ending = None if complaint is None else _ending(bnn, x)
-    if ending is not None:
+    layer = _last_layer(bnn.net)
+    least, largest = _RANGES.get(type(layer), (-math.inf, math.inf))
+    likelihood = as_likelihood(bnn.settings["likelihood"])
+    if likelihood.link is not None:
+        num_ends = math.isfinite(least) + math.isfinite(largest)
+        is_fault = num_ends > (likelihood.link == "logits")
+        need = f"takes them as {likelihood.link}"
+    else:
+        columns = y.reshape(len(y), -1)
+        beyond = (columns - columns.clamp(least, largest)).square().mean(0)
+        is_fault = likelihood.noise is not None and bool((beyond > _MOST_BEYOND * columns.var(0, correction=0)).any())
+        need = f"has targets from {float(y.min()):.3g} to {float(y.max()):.3g} in the units that the network sees"
+    if is_fault:
         warn_user(
-            f"The network ends in {ending}, and its outputs {complaint} See docs/how-to/likelihoods.md.", PoorFitWarning
+            f"The network ends in {type(layer).__name__}, whose outputs lie between {least:g} and {largest:g}, and "
+            f"{type(bnn.settings['likelihood']).__name__} {need}: leave that layer out. See "
+            "docs/how-to/likelihoods.md.",
+            PoorFitWarning,
         )
 
 
-def _outputs_elsewhere(bnn: BNN, x: X, chance: random.Random, size: float) -> Tensor | None:
-    """Return the outputs at other weights, None if they have NaN."""
-
-    def moved(value: Tensor) -> Tensor:
-        inputs = value[0].numel() if value.ndim > 1 else 1
-        return value.detach() * chance.gauss(0, size) + chance.gauss(0, size) / inputs
-
-    weights = {name: moved(bnn.initial_values[name]) for name in bnn.site_names}
-    others = [value for value in bnn.net.parameters() if value.requires_grad]
-    starts = [value.data for value in others]
-    try:
-        for value in others:
-            value.data = moved(value)
-        f = bnn.outputs(weights, x)
-    except (RuntimeError, ValueError):  # of a network that does not take any weights
-        return None
-    finally:
-        for value, start in zip(others, starts, strict=True):
-            value.data = start
-    return None if bool(f.isnan().any()) else f
-
-
-def _ending(bnn: BNN, x: X) -> str | None:
-    """Name the limit of the outputs, in words; None if they come straight from a linear layer, without a limit."""
-    called: list[tuple[str, nn.Module, object]] = []
-
-    def note(name: str) -> Any:
-        return lambda module, inputs, output: called.append((name, module, output))
-
-    layers = [(name, module) for name, module in bnn.net.named_modules() if not list(module.children())]
-    handles = [module.register_forward_hook(note(name)) for name, module in layers]
-    try:
-        f = bnn.outputs(bnn.initial_values, x).flatten()
-    finally:
-        for handle in handles:
-            handle.remove()
-    ending = "a function in `forward`"
-    for name, module, output in reversed(called):
-        if not (isinstance(output, Tensor) and torch.equal(output.flatten(), f)):
+def _last_layer(net: nn.Module) -> nn.Module:
+    """Return the last layer of a sequence that changes its input; another network as it is."""
+    while isinstance(net, nn.Sequential):
+        layers = [layer for layer in net if not isinstance(layer, _UNCHANGING)]
+        if not layers:
             break
-        if isinstance(module, nn.Linear):
-            return None
-        if name:
-            ending = f"the layer {name!r}, {type(module).__name__}"
-    return ending
+        net = layers[-1]
+    return net

@@ -7,14 +7,12 @@ from pyrobnn.likelihoods.categorical import Categorical
 from pyrobnn.likelihoods.censored_gaussian import CensoredGaussian
 from pyrobnn.likelihoods.counts import NegativeBinomial, Poisson
 from pyrobnn.likelihoods.dense_categorical import DenseCategorical
-from pyrobnn.likelihoods.discretized import Discretized
 from pyrobnn.likelihoods.gaussian import Gaussian
 from pyrobnn.likelihoods.given import FromFunction, resolve
 from pyrobnn.likelihoods.laplace import Laplace
 from pyrobnn.likelihoods.mixture_density import MixtureDensity
 from pyrobnn.likelihoods.ordinal import Ordinal
 from pyrobnn.likelihoods.positive import Gamma, LogNormal
-from pyrobnn.likelihoods.spline_flow import SplineFlow
 from pyrobnn.likelihoods.student_t import StudentT
 from pyrobnn.likelihoods.zero_inflated import ZeroInflated
 
@@ -25,7 +23,6 @@ __all__ = [
     "Categorical",
     "CensoredGaussian",
     "DenseCategorical",
-    "Discretized",
     "FromFunction",
     "Gamma",
     "Gaussian",
@@ -36,7 +33,6 @@ __all__ = [
     "NegativeBinomial",
     "Ordinal",
     "Poisson",
-    "SplineFlow",
     "StudentT",
     "ZeroInflated",
     "registry",

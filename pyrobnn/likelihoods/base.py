@@ -69,6 +69,8 @@ class BaseLikelihood:
         has_labels: whether targets are labels of classes.
         has_positions: whether targets are (N, *positions), such as the labels of the pixels of images.
         is_symmetric: whether numbers lie around their mean alike on both sides, given the outputs.
+        link: whether outputs are log odds or logs, of which 0 is a fixed point, or logits that others shift; None for
+            others, such as locations. A last layer that limits such outputs is warned of.
 
     Examples:
         >>> bnn.likelihoods.StudentT(scale=0.5).noise, bnn.likelihoods.Ordinal(5).noise
@@ -78,6 +80,7 @@ class BaseLikelihood:
     has_labels: ClassVar[bool] = False
     has_positions: ClassVar[bool] = False
     is_symmetric: ClassVar[bool] = True
+    link: ClassVar[Literal["logits", "log odds", "logs"] | None] = None
 
     @property
     def noise(self) -> Noise | None:
@@ -95,7 +98,7 @@ class BaseLikelihood:
         return False
 
     def opened(self) -> "BaseLikelihood":
-        """Return the setting with the numbers of its noise learned, even if they were known."""
+        """Return the setting with the number of its noise learned, even if it was known."""
         if self.noise in (None, "heteroscedastic"):
             return self
         return dataclasses.replace(self, scale="learned")  # type: ignore[type-var]
@@ -103,6 +106,32 @@ class BaseLikelihood:
     def flat_outputs(self, f: Tensor) -> Tensor:
         """Return what the network gives, (N, ...), as outputs (N, outputs); by default it has to have this form."""
         return f
+
+    def target_units(self, standard: Scaler) -> Scaler | None:
+        """Return the map of targets to the units of the model, from the one that centres and scales them.
+
+        None stands for that map where the setting `standardizes_targets`, and for no change elsewhere.
+        """
+        return None
+
+
+class LikelihoodModule(PyroModule):
+    """The interface of a built likelihood beside `forward`; a module that does not inherit has these defaults."""
+
+    def fisher_columns(self, f: Tensor) -> Tensor | None:
+        """Return columns v (K, B, outputs) whose outer products over K sum to the Fisher information in outputs f.
+
+        None where it is to be derived from the distribution, or drawn.
+        """
+        return None
+
+    def fisher_diagonal(self, f: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return d and v, both (B, outputs), where the Fisher information is diag(d) - v v^T; else None."""
+        return None
+
+    def present(self, y: Tensor) -> Tensor | None:
+        """Return which outputs have a target, (B, outputs), for targets (B, *positions); None where all do."""
+        return None
 
 
 def as_likelihood(likelihood: Any) -> BaseLikelihood:
@@ -115,132 +144,35 @@ def opened(likelihood: Any) -> Any:
     return likelihood.opened() if isinstance(likelihood, BaseLikelihood) else likelihood
 
 
-@runtime_checkable
-class WithTargetUnits(Protocol):
-    """A likelihood with units of its own for real targets, such as positive ones, which are scaled but not centred."""
-
-    def target_units(self, standard: Scaler) -> Scaler:
-        """Return the map of targets to the units of the model, from the one that centres and scales them."""
-        ...
-
-
-@runtime_checkable
-class WithFisherColumns(Protocol):
-    """A built likelihood that knows its Fisher information in the outputs; for others it is derived or drawn."""
-
-    def fisher_columns(self, f: Tensor) -> Tensor:
-        """Return columns v (K, B, outputs) for outputs f (B, outputs), whose outer products over K sum to it."""
-        ...
-
-
-@runtime_checkable
-class WithFisherDiagonal(Protocol):
-    """A built likelihood whose Fisher information in the outputs is diag(d) - v v^T."""
-
-    def fisher_diagonal(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Return d and v for outputs f, all (B, outputs)."""
-        ...
-
-
-@runtime_checkable
-class WithMissingTargets(Protocol):
-    """A built likelihood whose targets may be missing, and then say nothing about the outputs."""
-
-    def present(self, y: Tensor) -> Tensor:
-        """Return which outputs have a target, (B, outputs), for targets (B, *positions)."""
-        ...
-
-
-@runtime_checkable
-class WithLimits(Protocol):
-    """A likelihood that can tell when limited outputs are a fault; other likelihoods are not checked."""
-
-    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
-        """Report the fault of outputs that stay in a range at all weights; None without a fault.
-
-        Args:
-            low: the smallest value of each output over inputs and very different weights, (outputs,).
-            high: the largest values, likewise.
-            y: targets, in the units of the model.
-
-        Returns:
-            The rest of a sentence that begins with "its outputs", and advice.
-        """
-        ...
+def as_module(module: Any) -> LikelihoodModule:
+    """Return the interface of a built likelihood: itself, or the defaults if it does not inherit from the base."""
+    return module if isinstance(module, LikelihoodModule) else LikelihoodModule()
 
 
 def target_units(likelihood: Any, standard: Scaler) -> Scaler:
-    """Return `WithTargetUnits.target_units` of a likelihood; else the map given, or none for what has no units."""
-    if isinstance(likelihood, WithTargetUnits):
-        return likelihood.target_units(standard)
-    return standard if likelihood.standardizes_targets else Scaler.identity()
+    """Return the map of targets to the units of the model, from the one that centres and scales them."""
+    usual = standard if likelihood.standardizes_targets else Scaler.identity()
+    return as_likelihood(likelihood).target_units(standard) or usual
 
 
-def known_fisher_columns(module: Any, f: Tensor) -> Tensor | None:
-    """Return `WithFisherColumns.fisher_columns` of a built likelihood; None where it is not known."""
-    return module.fisher_columns(f) if isinstance(module, WithFisherColumns) else None
-
-
-def known_fisher_diagonal(module: Any, f: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return `WithFisherDiagonal.fisher_diagonal` of a built likelihood; None where it is not known."""
-    return module.fisher_diagonal(f) if isinstance(module, WithFisherDiagonal) else None
-
-
-def present_targets(module: Any, y: Tensor) -> Tensor | None:
-    """Return `WithMissingTargets.present` of a built likelihood; None where all targets are there."""
-    return module.present(y) if isinstance(module, WithMissingTargets) else None
-
-
-def limits(likelihood: Any, low: Tensor, high: Tensor, y: Tensor) -> str | None:
-    """Return `WithLimits.limits` of a likelihood; None where it is not known."""
-    return likelihood.limits(low, high, y) if isinstance(likelihood, WithLimits) else None
-
-
-_NARROW = 2.0
-"""Width of the range of tanh. Logits and log means in so narrow a range say little."""
-
-
-def stays_narrow(low: Tensor, high: Tensor) -> bool:
-    """Return whether outputs stay in a range no wider than tanh's."""
-    return bool(high.max().ceil() - low.min().floor() <= _NARROW)
-
-
-def first_limited(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return whole numbers around the range of the first output that stays in a narrow range, or on one side of 0."""
-    least, largest = low.floor(), high.ceil()
-    for bounds in zip(least, largest, strict=True):
-        if stays_narrow(*bounds) or bounds[0] >= 0 or bounds[1] <= 0:
-            return bounds
-    return None
-
-
-def range_in_words(low: Tensor, high: Tensor) -> str:
-    """Describe the range of outputs by whole numbers around it, by the side where it ends if it is wide."""
-    least, largest = float(low.min().floor()), float(high.max().ceil())
-    if largest - least <= _NARROW:
-        return f"stay between {least:g} and {largest:g} whatever its weights"
-    return f"are never {'below' if least >= 0 else 'above'} 0 whatever its weights"
-
-
-LEAVE_OUT = "Leave that out: the likelihood has its own link."
-
-
-def check_width(likelihood: Likelihood, y: Tensor, outputs: int) -> None:
+def check_width(likelihood: Any, y: Tensor, outputs: int) -> None:
     """Refuse a network whose number of outputs does not fit the targets."""
     needed = likelihood.num_outputs(y)
-    if outputs != needed:
-        if not as_likelihood(likelihood).has_labels and num_columns(y) == 1 and _are_labels(y, outputs):
-            raise InputError(
-                f"The targets are labels 0 to {int(y.max())} and the network has {outputs} outputs: pass "
-                f"likelihood='categorical' for classes. For numbers, {likelihood!r} needs "
-                f"{counted(needed, 'network output')}: change the width of the last layer.",
-                page=PAGE,
-            )
+    if outputs == needed:
+        return
+    width = counted(needed, "network output")
+    if not as_likelihood(likelihood).has_labels and num_columns(y) == 1 and _are_labels(y, outputs):
         raise InputError(
-            f"{likelihood!r} needs {counted(needed, 'network output')} for targets of shape {tuple(y.shape)}, the "
-            f"network has {outputs}: change the width of its last layer.",
+            f"The targets are labels 0 to {int(y.max())} and the network has {outputs} outputs: pass "
+            f"likelihood='categorical' for classes. For numbers, {likelihood!r} needs {width}: change the width of the "
+            "last layer.",
             page=PAGE,
         )
+    raise InputError(
+        f"{likelihood!r} needs {width} for targets of shape {tuple(y.shape)}, the network has {outputs}: change the "
+        "width of its last layer.",
+        page=PAGE,
+    )
 
 
 def _are_labels(y: Tensor, num: int) -> bool:
@@ -253,7 +185,7 @@ def num_columns(y: Tensor) -> int:
     return 1 if y.ndim == 1 else y.shape[1]
 
 
-def require_whole(y: Tensor, name: str, what: str) -> None:
+def require_whole(y: Tensor, name: str, what: str = "labels") -> None:
     """Refuse targets, labels or counts, that are not whole numbers from 0 up."""
     if y.is_floating_point() and not torch.equal(y, y.round()):
         raise InputError(
@@ -263,14 +195,14 @@ def require_whole(y: Tensor, name: str, what: str) -> None:
         raise InputError(f"{name} needs {what} from 0 up, got {int(y.min())}.", page=PAGE)
 
 
-def require_labels(y: Tensor, name: str) -> None:
-    """Refuse labels that are not whole numbers from 0 up."""
-    require_whole(y, name, "labels")
-
-
 def squeeze_single(f: Tensor) -> tuple[Tensor, int]:
     """Return f with a single column dropped, and the number of event dimensions that remain (0 or 1)."""
     return (f[..., 0], 0) if f.shape[-1] == 1 else (f, 1)
+
+
+def limited(f: Tensor, least: float | None, largest: float) -> Tensor:
+    """Return outputs inside limits, with the gradient of f everywhere, so that outputs beyond come back."""
+    return f.clamp(least, largest).detach() + (f - f.detach())
 
 
 PAGE = "how-to/likelihoods"

@@ -1,6 +1,6 @@
 """The Bernoulli likelihood for binary targets."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pyro.distributions as dist
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -9,17 +9,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import (
-    LEAVE_OUT,
-    PAGE,
-    BaseLikelihood,
-    check_width,
-    first_limited,
-    num_columns,
-    range_in_words,
-    registry,
-    squeeze_single,
-)
+from pyrobnn.likelihoods.base import PAGE, BaseLikelihood, check_width, num_columns, registry, squeeze_single
 
 
 @registry.register
@@ -35,6 +25,7 @@ class Bernoulli(BaseLikelihood):
     """
 
     has_labels: ClassVar[bool] = True
+    link: ClassVar[Literal["log odds"]] = "log odds"
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = False
 
@@ -56,17 +47,6 @@ class Bernoulli(BaseLikelihood):
                 page=PAGE,
             )
         check_width(self, y, outputs)
-
-    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
-        """Report the range of the probability of a 1, if logits stay in a narrow range or on one side of 0."""
-        logits = first_limited(low, high)
-        if logits is None:
-            return None
-        least, largest = (float(value.sigmoid()) for value in logits)
-        return (
-            f"{range_in_words(*logits)}. Bernoulli takes them as logits: the probability of 1 can only be {least:.2f} "
-            f"to {largest:.2f}. {LEAVE_OUT}"
-        )
 
 
 class BernoulliFromLogits(PyroModule):

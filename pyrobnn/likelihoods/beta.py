@@ -10,8 +10,8 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn.distributions import bounded
-from pyrobnn.likelihoods.base import LEAVE_OUT, PAGE, check_width, range_in_words, registry, stays_narrow
-from pyrobnn.likelihoods.second_number import Number, SecondNumber, WithSecondNumber
+from pyrobnn.likelihoods.base import PAGE, check_width, limited, registry
+from pyrobnn.likelihoods.noise import Estimated, Spread, WithNumber
 
 _LARGEST_LOGIT = 12.0
 _SMALLEST_CONCENTRATION = 1e-3
@@ -20,7 +20,7 @@ _FIRST_CONCENTRATION = 5.0
 
 @registry.register
 @setting
-class Beta(WithSecondNumber):
+class Beta(WithNumber):
     """Shares with the mean m = sigmoid(f) and the variance m (1 - m) / (1 + concentration), column by column.
 
     This is beta regression (Ferrari & Cribari-Neto 2004). Means stay between 6e-6 and 1 - 6e-6, with the gradient of
@@ -37,17 +37,17 @@ class Beta(WithSecondNumber):
         True
     """
 
-    concentration: (
-        Annotated[float, Field(ge=_SMALLEST_CONCENTRATION)] | Literal["tuned", "learned", "heteroscedastic"]
-    ) = "tuned"
-    second_number: ClassVar[str] = "concentration"
+    concentration: Annotated[float, Field(ge=_SMALLEST_CONCENTRATION)] | Estimated = "tuned"
+    number: ClassVar[str] = "concentration"
     is_symmetric: ClassVar[bool] = False
+    link: ClassVar[Literal["log odds"]] = "log odds"
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = False
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps logits of means to beta distributions."""
-        return BetaTargets(self.concentration, like, target_scale)
+        start, least = _FIRST_CONCENTRATION, _SMALLEST_CONCENTRATION
+        return Spread(self.concentration, like, target_scale, _beta, name=self.number, start=start, least=least)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
         """Refuse targets that are not between 0 and 1, and a network of the wrong width."""
@@ -64,31 +64,6 @@ class Beta(WithSecondNumber):
             )
         check_width(self, y, outputs)
 
-    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
-        """Report the range of means, if their logits stay in a narrow range."""
-        if not stays_narrow(low, high):
-            return None
-        least, largest = float(low.min().floor().sigmoid()), float(high.max().ceil().sigmoid())
-        return (
-            f"{range_in_words(low, high)}. Beta takes them as logits of means: a mean can only be {least:.2g} to "
-            f"{largest:.2g}. {LEAVE_OUT}"
-        )
 
-
-class BetaTargets(SecondNumber):
-    """Shares whose mean logits are the network's outputs."""
-
-    def __init__(self, concentration: Number, like: Tensor, target_scale: Tensor) -> None:
-        super().__init__(
-            "concentration",
-            concentration,
-            like,
-            target_scale,
-            start=_FIRST_CONCENTRATION,
-            least=_SMALLEST_CONCENTRATION,
-        )
-
-    def entries(self, loc: Tensor, *others: Tensor) -> TorchDistributionMixin:
-        """Return beta distributions."""
-        within = loc.clamp(-_LARGEST_LOGIT, _LARGEST_LOGIT)
-        return bounded.Beta(within.detach() + (loc - loc.detach()), self.number(others))
+def _beta(logit: Tensor, concentration: Tensor) -> TorchDistributionMixin:
+    return bounded.Beta(limited(logit, -_LARGEST_LOGIT, _LARGEST_LOGIT), concentration)

@@ -1,6 +1,6 @@
 """The categorical likelihood for class labels."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pyro.distributions as dist
 import torch
@@ -10,15 +10,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import (
-    LEAVE_OUT,
-    PAGE,
-    BaseLikelihood,
-    range_in_words,
-    registry,
-    require_labels,
-    stays_narrow,
-)
+from pyrobnn.likelihoods.base import PAGE, BaseLikelihood, LikelihoodModule, registry, require_whole
 
 
 @registry.register
@@ -35,6 +27,7 @@ class Categorical(BaseLikelihood):
     """
 
     has_labels: ClassVar[bool] = True
+    link: ClassVar[Literal["logits"]] = "logits"
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = True
 
@@ -44,7 +37,7 @@ class Categorical(BaseLikelihood):
 
     def num_outputs(self, y: Tensor) -> int:
         """Return the number of classes that the labels imply, at least 2."""
-        require_labels(y, "Categorical")
+        require_whole(y, "Categorical")
         return max(2, int(y.max()) + 1)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
@@ -53,7 +46,7 @@ class Categorical(BaseLikelihood):
             raise InputError(
                 f"Categorical needs one label per example, y of shape (N,); got {tuple(y.shape)}.", page=PAGE
             )
-        require_labels(y, "Categorical")
+        require_whole(y, "Categorical")
         if outputs < 2:
             raise InputError(
                 f"Categorical needs a network with one output per class, at least 2; got {outputs}.", page=PAGE
@@ -65,18 +58,8 @@ class Categorical(BaseLikelihood):
                 page=PAGE,
             )
 
-    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
-        """Say how probable a class can be, if logits stay in a narrow range, as probabilities do."""
-        if not stays_narrow(low, high):
-            return None
-        others = (len(low) - 1) * float((low.min().floor() - high.max().ceil()).exp())
-        return (
-            f"{range_in_words(low, high)}. Categorical takes them as logits: no class can be more probable than "
-            f"{1 / (1 + others):.2f}. {LEAVE_OUT}"
-        )
 
-
-class CategoricalFromLogits(PyroModule):
+class CategoricalFromLogits(LikelihoodModule):
     """Class labels whose logits are the network's outputs."""
 
     def forward(self, f: Tensor) -> TorchDistributionMixin:

@@ -10,7 +10,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn.distributions import targets
 from pyrobnn.likelihoods.base import registry
-from pyrobnn.likelihoods.noise import NoisyLikelihood, NoisyOutputs, Scale
+from pyrobnn.likelihoods.noise import NoisyLikelihood, Scale, Spread
 
 
 @registry.register
@@ -56,7 +56,7 @@ class CensoredGaussian(NoisyLikelihood):
         return CensoredGaussianNoise(self.scale, (self.lower, self.upper), like, target_scale)
 
 
-class CensoredGaussianNoise(NoisyOutputs):
+class CensoredGaussianNoise(Spread):
     """Real targets with normal noise around the network's outputs, seen through limits."""
 
     def __init__(
@@ -66,6 +66,6 @@ class CensoredGaussianNoise(NoisyOutputs):
         for name, limit in zip(("lower", "upper"), limits, strict=True):
             self.register_buffer(name, None if limit is None else like.new_full((), limit))
 
-    def entries(self, loc: Tensor, scale: Tensor) -> TorchDistributionMixin:
+    def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:
         """Return censored normal distributions."""
-        return targets.CensoredNormal(loc, scale, self.lower, self.upper)
+        return targets.CensoredNormal(loc, number, self.lower, self.upper)

@@ -10,25 +10,29 @@ from torch import Tensor
 from pyrobnn._core.settings import setting
 from pyrobnn.distributions import counts
 from pyrobnn.likelihoods.base import (
+    BaseLikelihood,
     check_width,
+    limited,
     num_columns,
     registry,
     require_whole,
     squeeze_single,
 )
-from pyrobnn.likelihoods.log_link import LogLink, capped
-from pyrobnn.likelihoods.second_number import Number, SecondNumber, WithSecondNumber
+from pyrobnn.likelihoods.noise import Estimated, Spread, WithNumber
 
-SMALLEST_DISPERSION = 1e-6
+SMALLEST_DISPERSION, FIRST_DISPERSION = 1e-6, 1.0
+LARGEST_LOG = 20.0
 
 
-class CountLikelihood(LogLink):
+class CountLikelihood(BaseLikelihood):
     """Base for likelihoods of counts; the first output for each target column is the log of the mean.
 
     The log mean is capped at 20, a mean of 5e8, so that no output overflows. Beyond the cap the gradient is that at the
     cap, so that outputs come back. There is no lower bound: a mean may vanish, and its log stays exact.
     """
 
+    is_symmetric: ClassVar[bool] = False
+    link: ClassVar[Literal["logs"]] = "logs"
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = True
 
@@ -39,7 +43,7 @@ class CountLikelihood(LogLink):
     def check_targets(self, y: Tensor, outputs: int) -> None:
         """Refuse targets that are not counts, and a network of the wrong width."""
         require_whole(y, type(self).__name__, "counts")
-        check_width(self, y, outputs)  # type: ignore[arg-type]
+        check_width(self, y, outputs)
 
 
 @registry.register
@@ -67,13 +71,13 @@ class PoissonCounts(PyroModule):
 
     def forward(self, f: Tensor) -> TorchDistributionMixin:
         """Map log rates (..., N, K) to Poisson targets of batch shape (..., N)."""
-        log_rate, event_dim = squeeze_single(capped(f))
+        log_rate, event_dim = squeeze_single(limited(f, None, LARGEST_LOG))
         return counts.Poisson(log_rate).to_event(event_dim)
 
 
 @registry.register
 @setting
-class NegativeBinomial(WithSecondNumber, CountLikelihood):
+class NegativeBinomial(WithNumber, CountLikelihood):
     """Counts 0, 1, 2, ... with the mean m = exp(f) and the variance m + dispersion m^2, column by column.
 
     This is the NB2 model (Cameron & Trivedi 1998, "Regression Analysis of Count Data", sec. 3.3): a Poisson with a rate
@@ -93,22 +97,21 @@ class NegativeBinomial(WithSecondNumber, CountLikelihood):
         True
     """
 
-    dispersion: Annotated[float, Field(ge=SMALLEST_DISPERSION)] | Literal["tuned", "learned", "heteroscedastic"] = (
-        "tuned"
-    )
-    second_number: ClassVar[str] = "dispersion"
+    dispersion: Annotated[float, Field(ge=SMALLEST_DISPERSION)] | Estimated = "tuned"
+    number: ClassVar[str] = "dispersion"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps log means to negative binomial distributions."""
-        return NegativeBinomialCounts(self.dispersion, like, target_scale)
+        return Spread(
+            self.dispersion,
+            like,
+            target_scale,
+            _negative_binomial,
+            name=self.number,
+            start=FIRST_DISPERSION,
+            least=SMALLEST_DISPERSION,
+        )
 
 
-class NegativeBinomialCounts(SecondNumber):
-    """Counts whose log means are the network's outputs, with a dispersion beside them."""
-
-    def __init__(self, dispersion: Number, like: Tensor, target_scale: Tensor) -> None:
-        super().__init__("dispersion", dispersion, like, target_scale, start=1.0, least=SMALLEST_DISPERSION)
-
-    def entries(self, loc: Tensor, *others: Tensor) -> TorchDistributionMixin:
-        """Return negative binomial distributions."""
-        return counts.NegativeBinomial(capped(loc), self.number(others))
+def _negative_binomial(log_mean: Tensor, dispersion: Tensor) -> TorchDistributionMixin:
+    return counts.NegativeBinomial(limited(log_mean, None, LARGEST_LOG), dispersion)

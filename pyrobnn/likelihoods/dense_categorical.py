@@ -13,7 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting
 from pyrobnn.distributions.targets import LabelOrIgnored
-from pyrobnn.likelihoods.base import PAGE, BaseLikelihood, registry, require_labels
+from pyrobnn.likelihoods.base import PAGE, BaseLikelihood, LikelihoodModule, registry, require_whole
 
 _EXACT, _DRAWN = 64, 16
 """Outputs of an example up to which its Fisher information is exact, and columns that are drawn beyond."""
@@ -115,7 +115,7 @@ class DenseCategorical(BaseLikelihood):
 
     def _require_labels(self, y: Tensor) -> None:
         labels = torch.where(y == self.ignore_index, 0, y)
-        require_labels(labels, f"DenseCategorical, with ignore_index={self.ignore_index},")
+        require_whole(labels, f"DenseCategorical, with ignore_index={self.ignore_index},")
         if int(labels.max()) >= self.classes:
             raise InputError(
                 f"DenseCategorical(classes={self.classes}) needs labels from 0 to {self.classes - 1}, got "
@@ -124,7 +124,7 @@ class DenseCategorical(BaseLikelihood):
             )
 
 
-class DenseCategoricalFromLogits(PyroModule):
+class DenseCategoricalFromLogits(LikelihoodModule):
     """Labels at positions, whose logits are the network's outputs.
 
     Args:

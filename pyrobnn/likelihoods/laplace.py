@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import registry
-from pyrobnn.likelihoods.noise import NoisyLikelihood, NoisyOutputs, Scale
+from pyrobnn.likelihoods.noise import NoisyLikelihood, Scale, Spread
 
 
 @registry.register
@@ -30,4 +30,4 @@ class Laplace(NoisyLikelihood):
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps outputs to Laplace distributions."""
-        return NoisyOutputs(self.scale, like, target_scale, dist.Laplace)
+        return Spread(self.scale, like, target_scale, dist.Laplace)

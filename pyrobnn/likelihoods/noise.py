@@ -1,7 +1,8 @@
-"""The scale of the noise around real targets: known, learned, inferred under a prior, or an output of the network."""
+"""The positive number of a likelihood beside its locations: known, learned, inferred, or an output of the network."""
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -21,11 +22,8 @@ from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import OPEN, PAGE, BaseLikelihood, Noise, check_width, num_columns, squeeze_single
 
 SMALLEST_SCALE = 1e-3
-_SCALE_AT_ZERO = math.log(2) + SMALLEST_SCALE
-_MOST_BEYOND = 0.05
-"""Share of the variance of targets that may lie beyond a network's range, as noise does."""
-_MOST_OF_SPREAD = 0.2
-"""Share of the standard deviation of targets that the least noise may be."""
+Estimated = Literal["tuned", "learned", "heteroscedastic"]
+"""A number that is learned before or in a fit, or depends on the input; see `Scale`."""
 _EXPECTED = (
     'a positive number, a tuple with one per target column, "tuned", "learned", "heteroscedastic", or a prior such '
     'as {"type": "half_normal", "scale": 1.0}'
@@ -118,9 +116,7 @@ def _is_positive(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < float("inf")
 
 
-Scale = Annotated[
-    float | tuple[float, ...] | Literal["tuned", "learned", "heteroscedastic"] | NoisePrior, PlainValidator(_as_scale)
-]
+Scale = Annotated[float | tuple[float, ...] | Estimated | NoisePrior, PlainValidator(_as_scale)]
 """The values that a noise scale takes.
 
 A number, in the units of y, or a tuple with a number per target column. "learned" for a value per target column,
@@ -133,10 +129,30 @@ units, so that densities and gradients stay finite for extreme outputs.
 """
 
 
-class NoisyLikelihood(BaseLikelihood):
-    """Base for likelihoods of real targets that stand around the network's outputs with noise of some scale."""
+class WithNumber(BaseLikelihood):
+    """Base of settings with a location and a positive number for each target column, in the field `number`."""
+
+    number: ClassVar[str]
+
+    def opened(self) -> "WithNumber":
+        """Return the setting with this number learned, unless it depends on the input."""
+        return self if self.is_heteroscedastic else dataclasses.replace(self, **{self.number: "learned"})  # type: ignore[type-var]
+
+    @property
+    def is_heteroscedastic(self) -> bool:
+        """Whether the number is an output of the network."""
+        return bool(getattr(self, self.number) == "heteroscedastic")
+
+    def num_outputs(self, y: Tensor) -> int:
+        """Return K, or 2 K where the number depends on the input."""
+        return num_columns(y) * (2 if self.is_heteroscedastic else 1)
+
+
+class NoisyLikelihood(WithNumber):
+    """Base of likelihoods of real targets that stand around the network's outputs with noise of some scale."""
 
     scale: Any
+    number: ClassVar[str] = "scale"
     standardizes_targets: ClassVar[bool] = True
     integer_targets: ClassVar[bool] = False
 
@@ -146,10 +162,6 @@ class NoisyLikelihood(BaseLikelihood):
         given: Any = "known" if isinstance(self.scale, (float, tuple)) else self.scale
         return "inferred" if isinstance(given, NoisePrior) else given
 
-    def num_outputs(self, y: Tensor) -> int:
-        """Return K, or 2 K for heteroscedastic noise."""
-        return num_columns(y) * (2 if self.scale == "heteroscedastic" else 1)
-
     def check_targets(self, y: Tensor, outputs: int) -> None:
         """Refuse a network of the wrong width, and a number of scales other than one per target column."""
         if isinstance(self.scale, tuple) and len(self.scale) != num_columns(y):
@@ -158,86 +170,79 @@ class NoisyLikelihood(BaseLikelihood):
                 f"{counted(num_columns(y), 'column')}: give one scale per column, or a single number for all.",
                 page=PAGE,
             )
-        check_width(self, y, outputs)  # type: ignore[arg-type]
-
-    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
-        """Say which targets lie beyond all locations, or that the scale of heteroscedastic noise has a lower bound."""
-        columns = y.reshape(len(y), -1)
-        count, spread = columns.shape[1], columns.var(0, correction=0)
-        for k in range(count):
-            least, largest = float(low[k].floor()), float(high[k].ceil())
-            beyond = columns[:, k] - columns[:, k].clamp(least, largest)
-            if beyond.square().mean() <= _MOST_BEYOND * spread[k]:
-                continue
-            reached = f"stay between {least:g} and {largest:g}"
-            if not (beyond > 0).any():
-                reached = f"are never below {least:g}"
-            elif not (beyond < 0).any():
-                reached = f"are never above {largest:g}"
-            return (
-                f"{reached} whatever its weights, where targets are {float(columns[:, k].min()):.3g} to "
-                f"{float(columns[:, k].max()):.3g} in the units that it sees (standardised if the data are). Leave "
-                "that out, or scale the targets into this range yourself."
-            )
-        if self.scale != "heteroscedastic":
-            return None
-        if bool(((low[count:] >= 0) & (_MOST_OF_SPREAD * spread.sqrt() < _SCALE_AT_ZERO)).any()):
-            return (
-                f"are never below 0 whatever its weights. {type(self).__name__} takes the softplus of the second half "
-                f"as the scale of the noise, which is then {_SCALE_AT_ZERO:.2f} or more in the units that it sees. "
-                "Leave that out."
-            )
-        return None
+        check_width(self, y, outputs)
 
 
-class NoisyOutputs(PyroModule):
-    """The module of a likelihood with noise: it splits outputs into location and scale of a distribution.
+class Spread(PyroModule):
+    """The module of a likelihood with a location and a positive number for each target column.
 
-    The scale is a buffer if known, a parameter if learned, and a latent site if it has a prior.
+    The number is a buffer if known, a parameter if learned, and a latent site if it has a prior.
 
     Args:
-        scale: the scale as set.
+        value: the number as set.
         like: a tensor with the dtype and device of the network.
         target_scale: original units per unit of the model, () or (K,).
-        family: the distribution by location and scale; other modules write `entries`.
+        family: the distribution of single targets by location and number; other modules write `entries`.
+        name: the attribute that holds the number.
+        start: where a learned number starts, and its value at an output of 0.
+        least: the limit that it stays above; None for a scale in the units of y, as in `Scale`.
     """
 
-    def __init__(self, scale: Any, like: Tensor, target_scale: Tensor, family: Any = None) -> None:
+    num_others = 0
+    """Outputs for a target column beside its location and the number."""
+
+    def __init__(
+        self,
+        value: Any,
+        like: Tensor,
+        target_scale: Tensor,
+        family: Callable[[Tensor, Tensor], Any] | None = None,
+        *,
+        name: str = "scale",
+        start: float = 1.0,
+        least: float | None = None,
+    ) -> None:
         super().__init__()
-        self._family = family
-        self.is_heteroscedastic = scale == "heteroscedastic"
-        unit = target_scale.double()
-        if isinstance(scale, NoisePrior):
-            for name, number in scale.numbers(unit).items():
-                self.register_buffer(f"prior_{name}", number.to(like.device, like.dtype), persistent=False)
-            self.scale = PyroSample(_ScalePrior(scale, tuple(scale.numbers(unit)), unit.ndim))
-        elif isinstance(scale, str) and scale in OPEN:
-            self.scale = PyroParam(like.new_ones(unit.shape), constraints.positive)
+        self._family, self._name, self._least = family, name, least
+        self._shift = 0.0 if least is None else math.log(math.expm1(start - least))
+        self.is_heteroscedastic = value == "heteroscedastic"
+        number: Any = None
+        if isinstance(value, NoisePrior):
+            numbers = value.numbers(target_scale.double())
+            for key, entry in numbers.items():
+                self.register_buffer(f"prior_{key}", entry.to(like.device, like.dtype), persistent=False)
+            number = PyroSample(_Prior(value, tuple(numbers), target_scale.ndim))
+        elif isinstance(value, str) and value in OPEN:
+            kept = constraints.positive if least is None else constraints.greater_than(least)
+            number = PyroParam(like.new_full(target_scale.shape, start), kept)
         elif not self.is_heteroscedastic:
-            known = torch.tensor(scale, dtype=torch.float64, device=unit.device) / unit
-            self.register_buffer("scale", known.to(like.device, like.dtype))
+            known = torch.tensor(value, dtype=torch.float64, device=target_scale.device)
+            known = known / target_scale.double() if least is None else known
+            self.register_buffer(name, known.to(like.device, like.dtype))
+        if number is not None:
+            setattr(self, name, number)
 
     def forward(self, f: Tensor) -> TorchDistributionMixin:
-        """Map outputs (..., N, K), or (..., N, 2 K) for heteroscedastic noise, to targets of batch shape (..., N)."""
-        loc, scale, event_dim = self._split(f)
-        return self.entries(loc, scale).to_event(event_dim)
+        """Map outputs (..., N, kinds x K), the locations of all columns first, to targets of batch shape (..., N)."""
+        kinds = 1 + self.num_others + self.is_heteroscedastic
+        loc, *others = (squeeze_single(part)[0] for part in (f.chunk(kinds, -1) if kinds > 1 else [f]))
+        number = self._of_output(others.pop()) if self.is_heteroscedastic else getattr(self, self._name)
+        return self.entries(loc, number, *others).to_event(loc.ndim - f.ndim + 1)
 
-    def entries(self, loc: Tensor, scale: Tensor) -> TorchDistributionMixin:
-        """Return the distribution of single entries."""
-        return self._family(loc, scale)
+    def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:
+        """Return the distribution of single targets."""
+        assert self._family is not None  # or another module writes this
+        distribution: TorchDistributionMixin = self._family(loc, number)
+        return distribution
 
-    def _split(self, f: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Return location and scale, which broadcast to (..., N, K), and the number of event dimensions."""
-        if not self.is_heteroscedastic:
-            loc, event_dim = squeeze_single(f)
-            return loc, self.scale, event_dim
-        first, second = torch.chunk(f, 2, dim=-1)
-        loc, event_dim = squeeze_single(first)
-        return loc, softplus(squeeze_single(second)[0]) + SMALLEST_SCALE, event_dim
+    def _of_output(self, output: Tensor) -> Tensor:
+        if self._least is None:
+            return softplus(output) + SMALLEST_SCALE
+        return (self._least + softplus(output.double() + self._shift)).to(output.dtype)
 
 
-class _ScalePrior:
-    """The prior of a module's scale, made from its buffers when the scale is drawn."""
+class _Prior:
+    """The prior of a module's number, made from its buffers when the number is drawn."""
 
     def __init__(self, prior: NoisePrior, names: tuple[str, ...], event_dim: int) -> None:
         self.prior, self.names, self.event_dim = prior, names, event_dim

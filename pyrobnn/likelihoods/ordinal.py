@@ -1,6 +1,6 @@
 """The ordinal likelihood for labels that have an order, such as ratings."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import pyro.distributions as dist
 import torch
@@ -13,16 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.likelihoods.base import (
-    LEAVE_OUT,
-    PAGE,
-    BaseLikelihood,
-    check_width,
-    range_in_words,
-    registry,
-    require_labels,
-    stays_narrow,
-)
+from pyrobnn.likelihoods.base import PAGE, BaseLikelihood, check_width, registry, require_whole
 
 _SMALLEST_GAP = 1e-4
 
@@ -48,6 +39,7 @@ class Ordinal(BaseLikelihood):
 
     num_classes: Annotated[int, Field(ge=2, le=10_000)]
     has_labels: ClassVar[bool] = True
+    link: ClassVar[Literal["logits"]] = "logits"
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = True
 
@@ -63,7 +55,7 @@ class Ordinal(BaseLikelihood):
         """Refuse labels that are not whole numbers below the number of classes, and a network of the wrong width."""
         if y.ndim != 1:
             raise InputError(f"{self!r} needs one label per example, y of shape (N,); got {tuple(y.shape)}.", page=PAGE)
-        require_labels(y, repr(self))
+        require_whole(y, repr(self))
         if int(y.max()) >= self.num_classes:
             labels = ", ".join(f"{label:g}" for label in y.unique()[:10].tolist())
             raise InputError(
@@ -72,16 +64,6 @@ class Ordinal(BaseLikelihood):
                 page=PAGE,
             )
         check_width(self, y, outputs)
-
-    def limits(self, low: Tensor, high: Tensor, y: Tensor) -> str | None:
-        """Say how much the odds of labels can change, if positions on the scale stay in a narrow range."""
-        if not stays_narrow(low, high):
-            return None
-        factor = float((high.max().ceil() - low.min().floor()).exp())
-        return (
-            f"{range_in_words(low, high)}. Ordinal takes them as logits: the odds of higher labels can differ by a "
-            f"factor of {factor:.1f} at most. {LEAVE_OUT}"
-        )
 
 
 class CumulativeLogits(PyroModule):

@@ -13,23 +13,25 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions import bounded
-from pyrobnn.likelihoods.base import PAGE, check_width, registry
-from pyrobnn.likelihoods.log_link import LogLink, capped
-from pyrobnn.likelihoods.second_number import Number, SecondNumber, WithSecondNumber
+from pyrobnn.likelihoods.base import PAGE, check_width, limited, registry
+from pyrobnn.likelihoods.noise import Estimated, Spread, WithNumber
 
 _SMALLEST_LOG_SCALE = 1e-3
 _FIRST_LOG_SCALE = 0.5
 _SMALLEST_DISPERSION = 1e-6
 _FIRST_DISPERSION = 0.25
+_LARGEST_LOG = 20.0
 
 
-class PositiveLikelihood(WithSecondNumber, LogLink):
+class PositiveLikelihood(WithNumber):
     """Base for likelihoods of positive targets; the first output for each target column is a log.
 
     With `standardize=True`, targets are divided by their mean, so that an output of 0 stands for it. Logs are kept
     between -20 and 20 in these units, with the gradient of the limit beyond, so that outputs come back.
     """
 
+    is_symmetric: ClassVar[bool] = False
+    link: ClassVar[Literal["logs"]] = "logs"
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = False
 
@@ -47,7 +49,7 @@ class PositiveLikelihood(WithSecondNumber, LogLink):
                 "numbers take a likelihood of real numbers, or of counts.",
                 page=PAGE,
             )
-        check_width(self, y, outputs)  # type: ignore[arg-type]
+        check_width(self, y, outputs)
 
 
 @registry.register
@@ -68,25 +70,13 @@ class LogNormal(PositiveLikelihood):
         True
     """
 
-    log_scale: Annotated[float, Field(ge=_SMALLEST_LOG_SCALE)] | Literal["tuned", "learned", "heteroscedastic"] = (
-        "tuned"
-    )
-    second_number: ClassVar[str] = "log_scale"
+    log_scale: Annotated[float, Field(ge=_SMALLEST_LOG_SCALE)] | Estimated = "tuned"
+    number: ClassVar[str] = "log_scale"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps logs of medians to log-normal distributions."""
-        return LogNormalTargets(self.log_scale, like, target_scale)
-
-
-class LogNormalTargets(SecondNumber):
-    """Positive targets whose log medians are the network's outputs."""
-
-    def __init__(self, log_scale: Number, like: Tensor, target_scale: Tensor) -> None:
-        super().__init__("log_scale", log_scale, like, target_scale, start=_FIRST_LOG_SCALE, least=_SMALLEST_LOG_SCALE)
-
-    def entries(self, loc: Tensor, *others: Tensor) -> TorchDistributionMixin:
-        """Return log-normal distributions."""
-        return dist.LogNormal(capped(loc, below=True), self.number(others))
+        start, least = _FIRST_LOG_SCALE, _SMALLEST_LOG_SCALE
+        return Spread(self.log_scale, like, target_scale, _log_normal, name=self.number, start=start, least=least)
 
 
 @registry.register
@@ -109,24 +99,18 @@ class Gamma(PositiveLikelihood):
         True
     """
 
-    dispersion: Annotated[float, Field(ge=_SMALLEST_DISPERSION)] | Literal["tuned", "learned", "heteroscedastic"] = (
-        "tuned"
-    )
-    second_number: ClassVar[str] = "dispersion"
+    dispersion: Annotated[float, Field(ge=_SMALLEST_DISPERSION)] | Estimated = "tuned"
+    number: ClassVar[str] = "dispersion"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         """Return the module that maps logs of means to gamma distributions."""
-        return GammaTargets(self.dispersion, like, target_scale)
+        start, least = _FIRST_DISPERSION, _SMALLEST_DISPERSION
+        return Spread(self.dispersion, like, target_scale, _gamma, name=self.number, start=start, least=least)
 
 
-class GammaTargets(SecondNumber):
-    """Positive targets whose log means are the network's outputs."""
+def _log_normal(loc: Tensor, scale: Tensor) -> TorchDistributionMixin:
+    return dist.LogNormal(limited(loc, -_LARGEST_LOG, _LARGEST_LOG), scale)
 
-    def __init__(self, dispersion: Number, like: Tensor, target_scale: Tensor) -> None:
-        super().__init__(
-            "dispersion", dispersion, like, target_scale, start=_FIRST_DISPERSION, least=_SMALLEST_DISPERSION
-        )
 
-    def entries(self, loc: Tensor, *others: Tensor) -> TorchDistributionMixin:
-        """Return gamma distributions."""
-        return bounded.Gamma(capped(loc, below=True), self.number(others))
+def _gamma(log_mean: Tensor, dispersion: Tensor) -> TorchDistributionMixin:
+    return bounded.Gamma(limited(log_mean, -_LARGEST_LOG, _LARGEST_LOG), dispersion)

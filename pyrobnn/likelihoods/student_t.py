@@ -11,7 +11,7 @@ from torch.distributions import constraints
 from pyrobnn._core.settings import setting
 from pyrobnn.distributions import targets
 from pyrobnn.likelihoods.base import registry
-from pyrobnn.likelihoods.noise import NoisyLikelihood, NoisyOutputs, Scale
+from pyrobnn.likelihoods.noise import NoisyLikelihood, Scale, Spread
 
 _FIRST_DF = 4.0
 
@@ -47,7 +47,7 @@ class StudentT(NoisyLikelihood):
         return StudentTNoise(self.scale, self.df, like, target_scale)
 
 
-class StudentTNoise(NoisyOutputs):
+class StudentTNoise(Spread):
     """Real targets with Student-t noise around the network's outputs."""
 
     def __init__(self, scale: Any, df: float | Literal["learned"], like: Tensor, target_scale: Tensor) -> None:
@@ -57,6 +57,6 @@ class StudentTNoise(NoisyOutputs):
         else:
             self.register_buffer("df", like.new_full((), df))
 
-    def entries(self, loc: Tensor, scale: Tensor) -> TorchDistributionMixin:
+    def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:
         """Return Student-t distributions."""
-        return targets.StudentT(self.df, loc, scale)
+        return targets.StudentT(self.df, loc, number)

@@ -1,6 +1,6 @@
 """The zero-inflated likelihood for counts with more zeros than their mean explains."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -10,10 +10,9 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn.distributions import counts
-from pyrobnn.likelihoods.base import num_columns, registry
-from pyrobnn.likelihoods.counts import SMALLEST_DISPERSION, CountLikelihood
-from pyrobnn.likelihoods.log_link import capped
-from pyrobnn.likelihoods.second_number import Number, SecondNumber, WithSecondNumber
+from pyrobnn.likelihoods.base import limited, num_columns, registry
+from pyrobnn.likelihoods.counts import FIRST_DISPERSION, LARGEST_LOG, SMALLEST_DISPERSION, CountLikelihood
+from pyrobnn.likelihoods.noise import Estimated, Spread, WithNumber
 
 
 def _as_dispersion(value: float) -> float:
@@ -24,7 +23,7 @@ def _as_dispersion(value: float) -> float:
 
 @registry.register
 @setting
-class ZeroInflated(WithSecondNumber, CountLikelihood):
+class ZeroInflated(WithNumber, CountLikelihood):
     """Counts that are 0 with the probability sigmoid(g), and else negative binomial or Poisson with the mean exp(f).
 
     The network has the outputs f and g for each target column, first all f, then all g (Lambert 1992). The log mean is
@@ -40,12 +39,10 @@ class ZeroInflated(WithSecondNumber, CountLikelihood):
         torch.Size([1])
     """
 
-    dispersion: Annotated[float, AfterValidator(_as_dispersion)] | Literal["tuned", "learned", "heteroscedastic"] = (
-        "tuned"
-    )
-    second_number: ClassVar[str] = "dispersion"
+    dispersion: Annotated[float, AfterValidator(_as_dispersion)] | Estimated = "tuned"
+    number: ClassVar[str] = "dispersion"
 
-    def opened(self) -> WithSecondNumber:
+    def opened(self) -> WithNumber:
         """Return the setting with its dispersion learned; Poisson counts stay so."""
         return self if self.dispersion == 0 else super().opened()
 
@@ -58,21 +55,18 @@ class ZeroInflated(WithSecondNumber, CountLikelihood):
         return ZeroInflatedCounts(self.dispersion, like, target_scale)
 
 
-class ZeroInflatedCounts(SecondNumber):
+class ZeroInflatedCounts(Spread):
     """Counts whose log means, and logits of further zeros, are the network's outputs."""
 
-    def __init__(self, dispersion: Number, like: Tensor, target_scale: Tensor) -> None:
-        super().__init__("dispersion", dispersion, like, target_scale, start=1.0, least=SMALLEST_DISPERSION)
+    num_others = 1
+
+    def __init__(self, dispersion: Any, like: Tensor, target_scale: Tensor) -> None:
+        start, least = FIRST_DISPERSION, SMALLEST_DISPERSION
+        super().__init__(dispersion, like, target_scale, name="dispersion", start=start, least=least)
         self.is_poisson = dispersion == 0
 
-    @property
-    def num_kinds(self) -> int:
-        """The number of outputs for a target column: a log mean, a logit, and the dispersion if it depends on x."""
-        return super().num_kinds + 1
-
-    def entries(self, loc: Tensor, *others: Tensor) -> TorchDistributionMixin:
+    def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:
         """Return zero-inflated distributions."""
-        gate, *rest = others
-        log_mean = capped(loc)
-        base = counts.Poisson(log_mean) if self.is_poisson else counts.NegativeBinomial(log_mean, self.number(rest))
-        return counts.ZeroInflated(base, gate)
+        log_mean = limited(loc, None, LARGEST_LOG)
+        base = counts.Poisson(log_mean) if self.is_poisson else counts.NegativeBinomial(log_mean, number)
+        return counts.ZeroInflated(base, *others)

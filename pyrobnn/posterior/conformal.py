@@ -69,7 +69,7 @@ def conformal(
         posterior: the fit.
         data: `Data` or a pair (x, y) of rows that took no part in the fit, with one target column.
         method: as above. If not given, "aps" for classes, and for numbers "scaled", or "quantiles" where the likelihood
-            is not symmetric, such as `LogNormal`, `Gamma`, `MixtureDensity` and `SplineFlow`.
+            is not symmetric, such as `LogNormal`, `Gamma` and `MixtureDensity`.
         groups: the group of each row, (N,), whole numbers or texts: each group is calibrated alone (Mondrian).
         weights: how likely each row's inputs are among new rows over how likely they are here, (N,) up to a factor,
             under a shift of inputs (Tibshirani et al. 2019); 1 for each if not given.

@@ -14,7 +14,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn.distributions import support
 from pyrobnn.distributions.quantiles import count_quantile, real_quantile
 from pyrobnn.distributions.targets import LabelOrIgnored
-from pyrobnn.likelihoods.base import require_labels, require_whole
+from pyrobnn.likelihoods.base import require_whole
 from pyrobnn.posterior.classes import OfClasses
 from pyrobnn.posterior.draws import rest_on_few, tell_of_few_draws, variance_over_draws
 
@@ -182,7 +182,7 @@ class Prediction(OfClasses):
         labels = targets
         if isinstance(self._base, LabelOrIgnored):
             labels = torch.where(targets == self._base.ignore_index, 0, targets)
-        require_labels(labels, "A classification likelihood")
+        require_whole(labels, "A classification likelihood")
         if int(labels.max()) >= self._num_classes:
             raise InputError(f"Labels must lie below the {self._num_classes} classes, got {int(labels.max())}.")
         return targets.to(self._like)

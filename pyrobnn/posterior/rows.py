@@ -13,7 +13,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Scaler, row_index
 from pyrobnn.distributions import support
 from pyrobnn.distributions.parts import converted, in_double, take_apart
-from pyrobnn.distributions.rounded import BinnedNormal
 from pyrobnn.distributions.support import Components
 from pyrobnn.distributions.targets import CensoredNormal
 
@@ -32,11 +31,6 @@ class Rows:
     def __init__(self, distribution: TorchDistributionMixin, scaler: Scaler | None = None) -> None:
         self.distribution: Any = distribution
         self.scaler = scaler or Scaler.identity()
-        if type(self._base) is BinnedNormal:
-            base = self._base if self.scaler.is_identity else converted(self._base, in_double)
-            units = (value.to(base.loc.device) for value in (self.scaler.loc, self.scaler.scale))
-            self.distribution = base.in_whole_numbers(*units).to_event(len(distribution.event_shape))
-            self.scaler = Scaler.identity()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self._base).__name__}, num_draws={self.num_draws}, num_inputs={len(self)})"
