@@ -40,7 +40,6 @@ from .inference import SGLD as SGLD
 from .inference import SVI as SVI
 from .inference import SWAG as SWAG
 from .inference import Automatic as Automatic
-from .inference import DataParallel as DataParallel
 from .inference import Ensemble as Ensemble
 from .inference import EvidenceFramework as EvidenceFramework
 from .inference import MarginalLikelihood as MarginalLikelihood

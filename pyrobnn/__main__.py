@@ -1,4 +1,4 @@
-"""The command line as a module: `python -m pyrobnn`, and `torchrun -m pyrobnn` for several processes."""
+"""The command line as a module: `python -m pyrobnn`."""
 
 import os
 import signal

@@ -144,23 +144,16 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
     folder = new_run_folder(source, overwrite=overwrite) if out is None else out
     tables = sections_of(source, target)
     line = first_line(tables, changes)
-    is_main = os.environ.get("RANK", "0") == "0"
     if not_of_data(changes):
         _spec(tables, changes)
-    if is_main:
-        check_new_run(folder, overwrite=overwrite)
-        typer.echo(printable(line))
+    check_new_run(folder, overwrite=overwrite)
+    typer.echo(printable(line))
     changes, lines = check_values(tables, changes, is_own=bool(ending(source)))
-    if is_main:
-        typer.echo(printable("\n".join(lines)), nl=bool(lines))
-        earlier = time_of(folder / "manifest.json")
-        with stopped_cleanly(lambda: kept_of(folder, earlier=earlier)):
-            result = _run(tables, changes, folder, overwrite=overwrite)
-        _show(result)
-    else:
-        from pyrobnn.runs.run import take_part
-
-        take_part(_spec(tables, changes))
+    typer.echo(printable("\n".join(lines)), nl=bool(lines))
+    earlier = time_of(folder / "manifest.json")
+    with stopped_cleanly(lambda: kept_of(folder, earlier=earlier)):
+        result = _run(tables, changes, folder, overwrite=overwrite)
+    _show(result)
 
 
 def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, overwrite: bool) -> Any:

@@ -271,7 +271,6 @@ def test_a_mixture_is_refused(first):
         bnn.Automatic(),
         bnn.Ensemble(svi()),
         bnn.SWAG(),
-        bnn.DataParallel(svi()),
         bnn.EvidenceFramework(),
         bnn.MarginalLikelihood(),
         bnn.NUTS(),

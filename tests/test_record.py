@@ -41,7 +41,6 @@ INFO = {
         "precision": {"0.weight": [1.0, 2.0], "0.bias": 3.0},
         "members": [1],
     },
-    "data_parallel": {"world_size": 1, "backend": None},
     "mine": {"note": None},
 }
 

@@ -1,8 +1,7 @@
 """Data larger than memory: how much memory fits take from each kind of data, and how many steps a second they do.
 
 The same examples, 400 MB of them, in memory and behind a DataLoader over mapped .npy files; each kind in a new process.
-Growth of memory counts from the end of a first fit of two steps on other data, and includes pages of mapped files. Then
-steps a second of one process and of two at the same global batch.
+Growth of memory counts from the end of a first fit of two steps on other data, and includes pages of mapped files.
 """
 
 import tempfile
@@ -22,14 +21,12 @@ from benchmarks.timing import resident, timed
 
 KEY = ("data",)
 NUM, WIDTH, BATCH, STEPS = 1_000_000, 100, 256, 200
-GLOBAL_BATCH, PARALLEL_STEPS = 8192, 20
 KINDS = {
     "Data in memory": lambda folder: bnn.Data(np.load(folder / "x.npy"), np.load(folder / "y.npy")),
     "Loader, standardised": lambda folder: bnn.Loader(loader(folder, 0), standardize=True),
     "DataLoader, no workers": lambda folder: loader(folder, 0),
     "DataLoader, 2 workers": lambda folder: loader(folder, 2),
 }
-PROCESSES = {"one process": 1, "two processes": 2}
 OPTIONS: dict[str, Any] = {}
 
 
@@ -70,13 +67,12 @@ def written() -> "tempfile.TemporaryDirectory[str]":
     return place
 
 
-def fit(data: Any, *, steps: int, batch_size: int | None, hidden: int = 50, parallel: bool = False) -> float:
+def fit(data: Any, *, steps: int, batch_size: int | None, hidden: int = 50) -> float:
     """Return the seconds from the call to the end of a fit."""
     model = bnn.BNN(
         bnn.MLP(WIDTH, [hidden], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.1), prior=bnn.priors.Normal(1.0)
     )
-    method: Any = bnn.SVI(steps=steps, batch_size=batch_size)
-    method = bnn.DataParallel(method) if parallel else method
+    method = bnn.SVI(steps=steps, batch_size=batch_size)
     return timed(lambda: bnn.fit(model, data, method, seed=0, engine="eager", progress=False)).seconds
 
 
@@ -92,44 +88,23 @@ def child(kind: str, place: str) -> Row:
     return {"growth": growth, "opening": opening, "rate": STEPS / (long - brief)}
 
 
-def parallel_child(place: str) -> float:
-    """Return steps a second at the global batch; under torchrun each process has its share."""
-    x = np.load(f"{place}/x.npy", mmap_mode="r")[: 4 * GLOBAL_BATCH]
-    data = bnn.Data(x, np.array(x).mean(1))
-    seconds = [
-        fit(data, steps=steps, batch_size=GLOBAL_BATCH, hidden=400, parallel=True) for steps in (5, 5 + PARALLEL_STEPS)
-    ]
-    return PARALLEL_STEPS / (seconds[1] - seconds[0])
-
-
 def jobs(options: Options) -> list[Row]:
     """Return a single job, so that all rates are of the same run."""
-    return [{"data": [*KINDS, *PROCESSES]}]
+    return [{"data": [*KINDS]}]
 
 
 def run(job: Row, options: Options) -> list[Row]:
-    """Return a row for each kind of data, and for each number of processes; ratios are to the first."""
+    """Return a row for each kind of data; ratios are to the first."""
     place = written().name
     rows = [{"data": kind} | in_process(child, kind, place, OMP_NUM_THREADS="1") for kind in KINDS]
-    for name, number in PROCESSES.items():
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"] if number > 1 else []
-        rate = in_process(parallel_child, place, launcher=launcher, OMP_NUM_THREADS="1")
-        rows.append({"data": name, "rate": rate})
-    firsts = [rows[0]] * len(KINDS) + [rows[len(KINDS)]] * len(PROCESSES)
-    return [short(row | {"ratio": row["rate"] / first["rate"]}) for row, first in zip(rows, firsts, strict=True)]
+    return [short(row | {"ratio": row["rate"] / rows[0]["rate"]}) for row in rows]
 
 
 def page(rows: list[Row], options: Options) -> Page:
-    """Return the tables of both."""
+    """Return the table."""
     kinds = [
         [row["data"], f"{row['growth']:.0f}", f"{row['opening']:.1f}", f"{row['rate']:.0f}", f"{row['ratio']:.2f}"]
         for row in rows
-        if row["data"] in KINDS
-    ]
-    processes = [
-        [PROCESSES[row["data"]], f"{row['rate']:.1f}", f"{row['ratio']:.2f}"]
-        for row in rows
-        if row["data"] in PROCESSES
     ]
     about = (
         f"{NUM:,} examples of {WIDTH} float32 numbers, {4 * NUM * WIDTH / 1e6:.0f} MB; an eager fit of a {WIDTH}-50-1 "
@@ -141,10 +116,5 @@ def page(rows: list[Row], options: Options) -> Page:
         "",
         "Workers of a DataLoader have memory of their own, which is not counted. Opening includes the pass that checks "
         "every value.",
-        "",
-        f"Two processes against one, {WIDTH}-400-1, {GLOBAL_BATCH} examples in each batch of all processes, one thread "
-        "each, gloo:",
-        "",
-        *grid(["processes", "steps a second", "to one"], processes),
     ]
     return Page("Data larger than memory", [about], lines)

@@ -8,7 +8,6 @@ from pyrobnn.inference.method import BaseMethod, Method, Offer, Progress, Run, S
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.automatic import Automatic
-from pyrobnn.inference.several.data_parallel import DataParallel
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.several.mile import MILE
 from pyrobnn.inference.several.replicates import fit_replicates
@@ -29,7 +28,6 @@ __all__ = [
     "SWAG",
     "Automatic",
     "BaseMethod",
-    "DataParallel",
     "Ensemble",
     "EvidenceFramework",
     "History",

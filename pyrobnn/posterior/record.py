@@ -208,7 +208,6 @@ class FitRecord:
             neither its steps nor its rates, and whether it has converged is unknown.
         start: the seed, the steps and the examples of the posterior that it went on from.
         marks: numbers by which `conformal` knows rows of the training data again, a few for all of them.
-        data_parallel: number of processes ("world_size"), and their backend ("backend").
         extra: entries that callers added to `info`.
     """
 
@@ -239,7 +238,6 @@ class FitRecord:
     own_loop: bool | None = None
     start: dict[str, int | None] | None = None
     marks: list[int] | None = dataclasses.field(default=None, repr=False)
-    data_parallel: dict[str, int | str | None] | None = None
     extra: Table = dataclasses.field(default_factory=dict)
 
     @classmethod

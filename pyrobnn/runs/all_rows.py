@@ -7,7 +7,6 @@ from torch import Tensor
 
 from pyrobnn._core.folders import new_folder
 from pyrobnn.bnn import BNN
-from pyrobnn.inference.several.data_parallel import DataParallel
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -32,13 +31,10 @@ def with_all_rows(prepared: Prepared, judged: Posterior | Mixture) -> Prepared |
     """Return the run with all rows in its training part, or None where the fit to the training part stays the last.
 
     Of several starts of a search, the fit to all rows repeats those that the fit that was judged has kept.
-    It stays for large tables, for data sets by name, whose test part is there for comparisons, and for fits that
-    several processes share. The test part of the result has the same rows as before.
+    It stays for large tables, and for data sets by name, whose test part is there for comparisons. The test part of the result has the same rows as before.
     """
     spec = prepared.spec
     if prepared.dataset.encoder is None or len(prepared.dataset.data) > _MOST_ROWS:
-        return None
-    if isinstance(spec.method, DataParallel):
         return None
     dataset = spec.data.load(prepared.dataset.task, all_rows=True)
     _, test = dataset.split(spec.data.split)

@@ -20,7 +20,6 @@ from pyrobnn.datasets.table import columns_of, first_days_of
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.several.data_parallel import DataParallel
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -123,21 +122,6 @@ def run(
         on_prepared(prepared)
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
     return _run(prepared, path, started, progress=progress, overwrite=overwrite)
-
-
-def take_part(spec: RunSpec) -> None:
-    """Do the part of this process in a data-parallel fit; the first process writes the run folder (`run`).
-
-    Raises:
-        InputError: another method than data_parallel, or anything in the spec that does not fit together.
-        FloatingPointError: the ELBO is no longer finite.
-    """
-    if not isinstance(spec.method, DataParallel):
-        raise InputError(
-            'Several processes were started, and they share a fit only with [fit] type = "data_parallel"; this '
-            "process leaves the run to the first."
-        )
-    _fit(spec.prepare(), None, progress=False)
 
 
 def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:

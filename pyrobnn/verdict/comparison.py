@@ -13,7 +13,6 @@ from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import mended
 from pyrobnn._core.waiting import waiting
-from pyrobnn._torch.processes import is_main_process
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
 from pyrobnn.data.in_memory import Data
@@ -92,9 +91,9 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
             numbers, so that Python can show it once for the line of a loop.
 
     Returns:
-        A sentence or two; None for a fit without these faults, and in all but the first process of a parallel fit.
+        A sentence or two; None for a fit without these faults.
     """
-    if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data) and is_main_process()):
+    if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data)):
         return None
     with threads_for(posterior.bnn.net, _ROWS):
         if (same := _nothing_varies(data)) is not None:

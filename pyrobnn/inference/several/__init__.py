@@ -1,1 +1,1 @@
-"""Several fits: replicates, ensembles, averages along a path, processes side by side, candidates to choose from."""
+"""Several fits: replicates, ensembles, averages along a path, candidates to choose from."""

@@ -192,19 +192,19 @@ class Session:
 
 
 @contextmanager
-def opened(fits: Sequence[Declared], run: Run, *, replicates: bool = False, processes: int = 1) -> Iterator[Session]:
+def opened(fits: Sequence[Declared], run: Run, *, replicates: bool = False) -> Iterator[Session]:
     """Yield the session of fits that have begun, with the random state and the settings that their steps need.
 
-    Replicates start under a seed each, and share a stream of noise. Several processes share out a batch.
+    Replicates start under a seed each, and share a stream of noise.
 
     Raises:
         InputError: parts that do not go together.
     """
     of_points = all(as_guide(fit.method.guide).seeks_mode for fit in fits)
-    reason = _why_steps(fits, run, processes) if of_points else None
+    reason = _why_steps(fits, run) if of_points else None
     by_lbfgs = of_points and reason is None
     size = "all" if by_lbfgs else fits[0].method.batch_size  # L-BFGS sees all data
-    batch_size, purpose = fits[0].source.batch_size(size) // processes, "replicates" if replicates else "fit"
+    batch_size, purpose = fits[0].source.batch_size(size), "replicates" if replicates else "fit"
     with running(fits[0].bnn, batch_size, run.seed, purpose, copies=len(fits)) as threads:
         begun = []
         for fit in fits:
@@ -215,10 +215,8 @@ def opened(fits: Sequence[Declared], run: Run, *, replicates: bool = False, proc
         yield Session(begun, run, threads, by_lbfgs, reason)
 
 
-def _why_steps(fits: Sequence[Declared], run: Run, processes: int) -> str | None:
+def _why_steps(fits: Sequence[Declared], run: Run) -> str | None:
     """Return why steps seek the modes of points; None where L-BFGS does."""
-    if processes > 1:
-        return "gradients are averaged over processes"
     if run.callbacks and len(fits) > 1:
         return "callbacks see several fits at once"
     reasons = [why_steps(fit.bnn, fit.method, fit.source, run) for fit in fits]

@@ -47,10 +47,7 @@ class TrainingState:
         schedule_steps: number of steps of the schedule.
         rate_factor: factor on the learning rates that the schedule gives, below 1 after the fit diverged.
         cycle_factor: another, of a fit that ends by itself: 0 while it measures, below 1 in cycles at a lower rate.
-        all_reduce: averages the gradients and the two terms of the ELBO of a step over processes, in place.
     """
-
-    all_reduce: Callable[[list[Tensor]], None] | None = None
 
     def __init__(
         self,
@@ -127,10 +124,7 @@ class TrainingState:
         if len(each) > 1:
             for gradient in gradients:
                 gradient.div_(len(each))
-        terms = each[0] if len(each) == 1 else torch.stack(each).mean(0)
-        if self.all_reduce is not None:
-            self.all_reduce([*gradients, terms])
-        return terms
+        return each[0] if len(each) == 1 else torch.stack(each).mean(0)
 
     def evaluate(self, batch: Batch) -> Tensor:
         """Return log-likelihood and KL for a batch, (2,), without gradients."""
