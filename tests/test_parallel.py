@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from test_documentation import OWN_LOOP, blocks
 
 import pyrobnn as bnn

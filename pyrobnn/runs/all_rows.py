@@ -31,7 +31,8 @@ def with_all_rows(prepared: Prepared, judged: Posterior | Mixture) -> Prepared |
     """Return the run with all rows in its training part, or None where the fit to the training part stays the last.
 
     Of several starts of a search, the fit to all rows repeats those that the fit that was judged has kept.
-    It stays for large tables, and for data sets by name, whose test part is there for comparisons. The test part of the result has the same rows as before.
+    It stays for large tables, and for data sets by name, whose test part is there for comparisons. The test part of the
+    result has the same rows as before.
     """
     spec = prepared.spec
     if prepared.dataset.encoder is None or len(prepared.dataset.data) > _MOST_ROWS:

@@ -1,7 +1,7 @@
 """A fit in progress: what its steps change, and a step through Pyro's ELBO, the eager engine."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
