@@ -121,8 +121,6 @@ def test_a_fit_in_units_of_its_own_is_calibrated():
     ratio = calibrated.predict(new).std / posterior.predict(new, num_draws=100).std
     torch.testing.assert_close(ratio, torch.full_like(ratio, calibrated.factor), rtol=1e-5, atol=0)
     assert repr(calibrated).endswith(f"factor={calibrated.factor:.3g})")
-    with pytest.warns(UserWarning, match="100 of 100 rows that calibrate it, which makes predictions too sure"):
-        bnn.calibrate(posterior, (x[:100], y[:100]), num_draws=5)
 
 
 def test_other_targets_are_refused():

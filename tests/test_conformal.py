@@ -10,11 +10,8 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from helpers import quick
 
 import pyrobnn as bnn
-from pyrobnn.data import splits
-from pyrobnn.data.known_rows import kept_marks, num_known
 from pyrobnn.distributions.bounded import Gamma
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.support import base_of, cdf
@@ -260,65 +257,3 @@ def test_groups_have_names_and_wrong_calls_are_refused():
     }.items():
         with pytest.raises(bnn.InputError, match=message):
             call()
-
-
-def fitted(data, method=bnn.SVI(steps=5), **arguments):  # noqa: B008 - a frozen setting
-    model = bnn.BNN(bnn.MLP(2, [5], 1), likelihood=bnn.likelihoods.Gaussian(0.5))
-    return quick(model, method, data, **arguments)
-
-
-def some(num, seed):
-    x = torch.randn(num, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return bnn.Data(x, x.sum(1).sin())
-
-
-def test_rows_of_the_training_data_are_told(tmp_path):
-    """Of 20 marks, none is in a third of the rows with probability (2 / 3)^20 = 3e-4."""
-    train, new = some(400, 0), some(400, 1)
-    posterior = fitted(train)
-    assert len(posterior.record.marks) == 20
-    third = train.split(0.33)[1]
-    half = bnn.Data(torch.cat([third.x, new.x[:132]]), torch.cat([third.y, new.y[:132]]))
-    narrow = bnn.Data(train.x.float(), train.y.float())
-    loaded = bnn.load(posterior.save(tmp_path / "fit"))
-    for fit in (posterior, loaded, fitted(train, method=bnn.Ensemble(bnn.SVI(steps=5), members=2))):
-        for rows, about in ((train, 400), (narrow, 400), (third, 132)):
-            with pytest.warns(UserWarning, match=f"trained on {about} of {len(rows)} rows that calibrate it"):
-                bnn.conformal(fit, rows, num_draws=5)
-    with pytest.warns(UserWarning, match=r"trained on \d+ of 264 rows"):
-        bnn.conformal(posterior, half, num_draws=5)
-    longer = fitted(new, start=posterior)
-    for rows in (train, new):
-        with pytest.warns(UserWarning, match="trained on 400 of 400 rows"):
-            bnn.conformal(longer, rows, num_draws=5)
-    for rows in (new, some(30, 2)):
-        bnn.conformal(posterior, rows, num_draws=5)
-    bnn.conformal(longer, some(400, 3), num_draws=5)
-
-
-def test_the_number_of_known_rows_is_right_on_average():
-    """Half of the rows are known: 20 marked rows give a standard error of 0.11, and the mean of 50 one of 0.016."""
-    shares = []
-    for seed in range(50):
-        kept, new = some(400, seed), some(200, seed + 1000)
-        mixed = bnn.Data(torch.cat([kept.x[:200], new.x]), torch.cat([kept.y[:200], new.y]))
-        shares.append(num_known(mixed, kept_marks(kept)) / 400)
-    assert abs(np.mean(shares) - 0.5) < 5 * 0.016
-
-
-def test_copies_by_chance_are_not_told():
-    """Three digits and a label have 2000 values; 1000 rows of them hold copies."""
-    generator = torch.Generator().manual_seed(0)
-    tables = [torch.randint(0, 10, (1000, 3), generator=generator).float() for _ in range(2)]
-    train, new = (bnn.Data(x, (x[:, 0] > x[:, 1]).long()) for x in tables)
-    model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood="bernoulli")
-    posterior = quick(model, bnn.SVI(steps=5), train)
-    assert posterior.record.marks is None
-    bnn.conformal(posterior, new, num_draws=5)
-
-
-def test_marks_do_not_depend_on_blocks_of_rows(monkeypatch):
-    data = some(100, 0)
-    marks = kept_marks(data)
-    monkeypatch.setattr(splits, "_NUMBERS_AT_ONCE", 14)
-    assert kept_marks(data) == marks

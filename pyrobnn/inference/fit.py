@@ -13,7 +13,6 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.known_rows import kept_marks
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.built import built
 from pyrobnn.inference.method import Callback, Method, Run, check_offered, checked_method
@@ -175,7 +174,7 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     method.check(bnn, data, run)
     closed = _with_measured_scales(bnn, data, method, run)
     posterior = method.infer(closed.bnn, data, run)
-    _note(closed, data, posterior, run, likelihood)
+    _note(closed, posterior, run, likelihood)
     return posterior
 
 
@@ -193,8 +192,8 @@ def _checked(method: Any, data: Any) -> Any:
     return Automatic() if method is None else checked_method(method, data)
 
 
-def _note(closed: Measured, data: Any, posterior: Any, run: Run, likelihood: Any) -> None:
-    """Note in the record of a posterior which scales of the given model were measured, and how, and a few rows."""
+def _note(closed: Measured, posterior: Any, run: Run, likelihood: Any) -> None:
+    """Note in the record of a posterior which scales of the given model were measured, and how."""
     if closed.record is not None:
         seconds = run.seconds
         posterior.record = dataclasses.replace(posterior.record, evidence=closed.record, seconds=seconds)
@@ -205,9 +204,6 @@ def _note(closed: Measured, data: Any, posterior: Any, run: Run, likelihood: Any
             one.record = dataclasses.replace(
                 one.record, measured=found or before, chose_length=run.chose_length or None
             )
-    earlier = [] if run.start is None else run.start.record.marks
-    if isinstance(data, Data) and earlier is not None:
-        posterior.record = dataclasses.replace(posterior.record, marks=kept_marks(data, earlier))
 
 
 def _ends_by_itself(posterior: Any) -> bool:

@@ -52,7 +52,7 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
         >>> calibrated.factor > 1, calibrated.predict([[0.0], [0.25]]).std.shape
         (True, torch.Size([2]))
     """
-    rows = held_out_rows(posterior, data, "makes predictions too sure")
+    rows = held_out_rows(posterior, data)
     prediction = posterior.predict(rows.x, num_draws=num_draws)
     weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
     return Calibrated(posterior, best_factor(prediction, rows.y, weights), num_draws)

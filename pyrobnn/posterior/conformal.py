@@ -9,12 +9,10 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyrobnn._core.checks import as_targets, as_tensor, check_finite
-from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError, warn_user
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data, Scaler, row_index
-from pyrobnn.data.known_rows import num_known
 from pyrobnn.data.loader import Loader
 from pyrobnn.distributions.support import base_of
 from pyrobnn.likelihoods.base import as_likelihood
@@ -92,7 +90,7 @@ def conformal(
         >>> lower.shape
         torch.Size([2])
     """
-    data = held_out_rows(posterior, data, "makes intervals and sets too narrow")
+    data = held_out_rows(posterior, data)
     prediction = posterior.predict(data.x, num_draws=num_draws)
     likelihood = as_likelihood(members_of(posterior)[0].bnn.settings["likelihood"])
     if method is None and not (prediction.is_classification or likelihood.is_symmetric):
@@ -282,23 +280,14 @@ class ConformalPrediction(Prediction):
         return self._conformity.of_classes(self, self._chance) <= limits[:, None]
 
 
-def held_out_rows(posterior: Posterior | Mixture, data: Any, harm: str) -> Data:
-    """Return rows that calibrate a fit, in memory; a warning says what harm rows of its training data do.
+def held_out_rows(posterior: Posterior | Mixture, data: Any) -> Data:
+    """Return rows that calibrate a fit, in memory.
 
     Raises:
         InputError: rows that are not in memory.
     """
     data = as_data(data, donors=posterior.donors)
-    if isinstance(data, Loader):
-        data = data.in_memory()
-    marks = posterior.record.marks
-    known = 0 if marks is None else num_known(data, marks)
-    if known:
-        warn_user(
-            f"It seems that the fit was trained on {known} of {counted(len(data), 'row')} that calibrate it, which "
-            f"{harm}. Hold rows out: train, held_out = data.split(0.3), and fit to `train`."
-        )
-    return data
+    return data.in_memory() if isinstance(data, Loader) else data
 
 
 def is_positive(prediction: Prediction) -> bool:

@@ -207,7 +207,6 @@ class FitRecord:
         own_loop: whether a training loop of the caller's trained it, as with `pyrobnn.prepare`; the record then has
             neither its steps nor its rates, and whether it has converged is unknown.
         start: the seed, the steps and the examples of the posterior that it went on from.
-        marks: numbers by which `conformal` knows rows of the training data again, a few for all of them.
         extra: entries that callers added to `info`.
     """
 
@@ -237,7 +236,6 @@ class FitRecord:
     chose_length: bool | None = None
     own_loop: bool | None = None
     start: dict[str, int | None] | None = None
-    marks: list[int] | None = dataclasses.field(default=None, repr=False)
     extra: Table = dataclasses.field(default_factory=dict)
 
     @classmethod
