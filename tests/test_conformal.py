@@ -10,6 +10,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from helpers import quick
 
 import pyrobnn as bnn
 from pyrobnn.distributions.bounded import Gamma
