@@ -1,7 +1,6 @@
-"""The rules of the code base: imports point down, light start, small modules, every refusal tested, tools clean."""
+"""The rules of the code base: imports point down, a light start, tools clean."""
 
 import ast
-import functools
 import graphlib
 import math
 import re
@@ -198,78 +197,6 @@ def test_import_costs_less_than_that_of_pyro():
     code = "import sys, pyrobnn; print([name for name in ('torch', 'pyro', 'numpy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_modules_are_small():
-    assert not [path for path in MODULES if len(path.read_text(encoding="utf-8").splitlines()) > 400]
-
-
-@pytest.mark.xfail(reason="the budget was made before what the code does now; no feature was taken out for it")
-@pytest.mark.parametrize(("folder", "most"), [("pyrobnn", 33_500), ("tests", 28_500), ("benchmarks", 10_500)])
-def test_lines_keep_to_their_budget(folder, most):
-    """Counts are budgets of concepts: before more lines, look for what they replace."""
-    files = (PACKAGE.parent / folder).rglob("*.py")
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= most
-
-
-@pytest.mark.xfail(
-    reason="12 of its 72 files are the tape, which runs recorded steps without a compiler for each model"
-)
-def test_inference_has_46_files():
-    assert len([*(PACKAGE / "inference").rglob("*.py")]) <= 46
-
-
-# Every refusal is tested
-
-LENGTH = 10
-"""Characters of a message that a test has to name."""
-
-
-def literals(node):
-    """The literal pieces of a string or f-string."""
-    return [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-
-
-def refusals():
-    for path in MODULES:
-        raised = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Raise)]
-        for node in raised:
-            if isinstance(node.exc, ast.Call) and node.exc.args and ast.unparse(node.exc.func) == "InputError":
-                pieces = [piece for piece in literals(node.exc.args[0]) if len(piece.strip()) >= LENGTH]
-                if pieces:
-                    yield f"{path.relative_to(PACKAGE)}:{node.lineno}", pieces
-
-
-@functools.cache
-def expectations():
-    """Strings in `match=`, in tables of cases, and looked for in a message, of all tests."""
-    found = []
-    for path in sorted((ROOT / "tests").glob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.keyword) and node.arg == "match":
-                found += [text.replace("\\", "") for text in literals(node.value)]
-            elif isinstance(node, (ast.Tuple, ast.List, ast.Dict)):
-                found += [text.replace("\\", "") for child in ast.iter_child_nodes(node) for text in direct(child)]
-            elif isinstance(node, ast.Compare) and any(isinstance(op, ast.In) for op in node.ops):
-                found += literals(node.left)
-    return "\0".join(found)
-
-
-def direct(node):
-    return literals(node) if isinstance(node, (ast.Constant, ast.JoinedStr)) else []
-
-
-def is_expected(pieces):
-    windows = (piece[i : i + LENGTH] for piece in pieces for i in range(len(piece) - LENGTH + 1))
-    return any(window in expectations() for window in windows)
-
-
-def test_every_refusal_is_tested():
-    assert not [(place, pieces) for place, pieces in refusals() if not is_expected(pieces)]
-
-
-def test_the_rule_on_refusals_can_fail():
-    assert not is_expected(["`zebras`" + " are no quaggas"])
 
 
 # Tools
