@@ -16,7 +16,6 @@ from torch.func import functional_call
 
 from pyrobnn import likelihoods, nets, priors
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.keywords import explained
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import callers_modes
 from pyrobnn._core.random import seeded
@@ -85,7 +84,6 @@ class BNN(PyroModule):
         torch.Size([3, 1])
     """
 
-    @explained()
     def __init__(self, net: Any, *, prior: Any = "normal", likelihood: Any = "gaussian") -> None:
         with local_parameters():
             super().__init__()

@@ -3,7 +3,6 @@
 import sys
 import warnings
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyro.distributions as dist
@@ -575,13 +574,9 @@ def test_guides_over_more_inputs_have_their_scores_and_paired_differences(three)
 
 def test_plots_refuse_what_they_cannot_draw(line):
     normal = bnn.Prediction(dist.Normal(torch.zeros(3, 4), 1.0))
-    estimator: Any = bnn.BNNRegressor()
     for message, draw in {
         "`compare_guides` needs posteriors by name, got none": lambda: plots.compare_guides({}, line[1]),
         r"`decision_surface` draws two inputs, got x of shape \(12, 1\)": lambda: plots.decision_surface(*line),
-        "`fit_1d` takes a posterior, got BNNRegressor.*`posterior_`": lambda: plots.fit_1d(estimator, line[1]),
-        "`decision_surface` takes a posterior": lambda: plots.decision_surface(estimator, line[1]),
-        "`compare_guides` takes a posterior": lambda: plots.compare_guides({"a": estimator}, line[1]),
         "same number of rows": lambda: plots.predictive_check(normal, torch.zeros(5)),
     }.items():
         with pytest.raises(bnn.InputError, match=message):

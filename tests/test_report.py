@@ -26,7 +26,6 @@ from pyrobnn.diagnostics.findings import BASELINE, PLAIN, Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import _WORDS
 from pyrobnn.diagnostics.training_checks import chain_findings
 from pyrobnn.metrics import Score, score
-from pyrobnn.posterior import in_words
 from pyrobnn.report import Rendered, render, words
 
 FROM_POSTERIOR = bnn.priors.FromPosterior(
@@ -224,12 +223,6 @@ def test_more_inputs_have_observed_against_predicted_and_standardised_units():
     shown = ["importance.png", "effects.png", "observed_vs_predicted.png", "coverage.png"]
     assert list(rendered.figures)[:4] == shown
     assert "The model saw standardised targets: subtract" in flat_text(rendered)
-
-
-def test_priors_by_patterns_of_names_are_named():
-    priors = {"*.bias": bnn.priors.Normal(1.0), "0.*": None, "*": bnn.priors.StudentT()}
-    model = bnn.BNN(bnn.MLP(1, [2], 1), prior=priors)
-    assert in_words.kind(model.settings["prior"]) == in_words.kind(priors) == "normal and student t"
 
 
 def test_the_audit_is_elbo_report(regression, page):
@@ -790,19 +783,6 @@ def test_a_single_chain_cannot_be_judged(sampled):
     scalers = {"x_scaler": posterior.x_scaler, "y_scaler": posterior.y_scaler}
     single = bnn.Posterior(posterior.bnn, guide, example=posterior.example, **scalers, seed=0)
     assert chains_of(single, data).convergence is None
-
-
-@pytest.mark.parametrize(
-    ("prior", "said"),
-    [
-        ("normal", "normal prior"),
-        (FROM_POSTERIOR, "normal prior from an earlier fit"),
-        ({"0.weight": FROM_POSTERIOR, "0.bias": bnn.priors.Normal(2.0)}, "normal priors with measured scales"),
-    ],
-)
-def test_priors_with_measured_scales_are_said_in_words(prior, said):
-    network = bnn.BNN(bnn.MLP(1, [], 1), prior=prior)
-    assert in_words.prior(network.settings["prior"]) == said
 
 
 @pytest.mark.parametrize(

@@ -76,34 +76,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
-_ELSEWHERE = {
-    "learning_rate": "lr",
-    "num_steps": "steps",
-    "n_steps": "steps",
-    "num_iterations": "steps",
-    "max_iter": "max_steps",
-    "num_epochs": "epochs",
-    "n_epochs": "epochs",
-    "draws": "num_draws",
-    "num_samples": "num_draws",
-    "samples": "num_draws",
-    "n_samples": "num_draws",
-    "chains": "num_chains",
-    "tune": "warmup",
-    "warmup_steps": "warmup",
-    "num_members": "members",
-    "n_members": "members",
-    "ensemble_size": "members",
-    "sigma": "scale",
-    "std": "scale",
-    "random_state": "seed",
-    "seed": "random_state",
-    "hidden_layer_sizes": "hidden",
-    "learning_rate_init": "lr",
-}
-"""Names that other libraries have for settings, and ours."""
-
-
 class _Short(reprlib.Repr):
     def repr1(self, x: Any, level: int) -> str:
         shape = getattr(x, "shape", None)
@@ -125,9 +97,8 @@ def _letters(name: str) -> str:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the nearest known name, or None if none is near."""
     names = list(known)
-    same = [_ELSEWHERE.get(name), *(other for other in names if _letters(other) == _letters(name))]
-    close = [other for other in same if other in names] or difflib.get_close_matches(name, names, n=1)
-    return close[0] if close else None
+    same = [other for other in names if _letters(other) == _letters(name)]
+    return next(iter(same or difflib.get_close_matches(name, names, n=1)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -26,14 +26,8 @@ class Registry:
     `pyrobnn.<kind>` whose name is the setting's name.
     """
 
-    def __init__(
-        self, kind: str, accepts: Callable[[Any], bool], page: str, *, also: Mapping[str, str] | None = None
-    ) -> None:
-        """Name the kind, say which plain objects may stand for a setting of it, and which page tells how to choose.
-
-        `also` has further names for some settings.
-        """
-        self._also = dict(also or {})
+    def __init__(self, kind: str, accepts: Callable[[Any], bool], page: str) -> None:
+        """Name the kind, say which plain objects may stand for a setting of it, and which page tells how to choose."""
         self.kind = kind
         self.page = page
         self.accepts = accepts
@@ -62,9 +56,8 @@ class Registry:
         known = self._all()
         if not isinstance(name, str):
             raise InputError(f"The type of a {self.kind} must be a name, got {name!r}: one of {', '.join(self.names)}.")
-        name = self._also.get(name, name)
         if name not in known:
-            hint = self._elsewhere(name) or did_you_mean(name, [*known, *self._also])
+            hint = self._elsewhere(name) or did_you_mean(name, known)
             raise InputError(f"Unknown {self.kind} {name!r}.{hint} Known: {', '.join(sorted(known))}.", page=self.page)
         entry = known[name]
         return entry if isinstance(entry, type) else entry.load()

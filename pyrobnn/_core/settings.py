@@ -155,6 +155,13 @@ def in_short(value: Any) -> str:
     return f"{type(value).__name__}({', '.join(told)})"
 
 
+def kind_of(value: Any) -> str:
+    """Return the snake_case name of a setting or of its table."""
+    if isinstance(value, Mapping):
+        return str(value.get("name", value.get("type", "by name")))
+    return value if isinstance(value, str) else snake_case(type(value).__name__)
+
+
 def described(value: Any) -> Any:
     """Return a setting as `to_dict` does, or in words, where a spec file could not have it."""
     try:

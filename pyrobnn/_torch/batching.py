@@ -43,7 +43,7 @@ def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example
 
 def first_sentence(error: Exception) -> str:
     """Return the first sentence of an error of torch."""
-    return str(error).partition("\n")[0].partition(". ")[0]
+    return str(error).partition("\n")[0].partition(". ")[0].rstrip(".") or type(error).__name__
 
 
 def _agree(result: Any, expected: Any) -> bool:

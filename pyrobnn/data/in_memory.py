@@ -19,7 +19,6 @@ from pyrobnn._core.checks import (
     check_inputs,
 )
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.keywords import explained
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.splits import same_inputs, split_rows
@@ -55,7 +54,6 @@ class Data:
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=20, seed=0, progress=False)
     """
 
-    @explained()
     def __init__(
         self,
         x: Any,

@@ -15,7 +15,6 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.groups import log_likelihoods
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
@@ -116,7 +115,6 @@ def _row(name: str, size: int, terms: SiteTerms | ElboReport, *, of_all: bool = 
     return f"{name:<24}{size:>9}{columns}{exact:>14}"
 
 
-@refuses_others
 def elbo_report(
     posterior: Posterior | Mixture, data: Data, *, num_draws: int = 1000, seed: int | None = None
 ) -> ElboReport:

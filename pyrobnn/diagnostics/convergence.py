@@ -7,7 +7,6 @@ import numpy as np
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.guides.built import built
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -39,7 +38,6 @@ class FunctionConvergence:
         )
 
 
-@refuses_others
 def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence:
     """Compare chains by their predicted means of the targets at some inputs.
 

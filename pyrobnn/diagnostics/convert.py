@@ -10,7 +10,6 @@ import numpy as np
 
 import pyrobnn
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.keywords import explained
 from pyrobnn._torch.inputs import Inputs, X, as_inputs
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
@@ -28,7 +27,6 @@ _HISTORY = ("elbo", "log_likelihood", "kl")
 _HELD_OUT = ("posterior", "posterior_predictive", "log_likelihood")
 
 
-@explained()
 def to_datatree(
     posterior: Posteriors,
     data: Data,

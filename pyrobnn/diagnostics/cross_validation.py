@@ -13,7 +13,6 @@ from pyrobnn.diagnostics.comparison import mark
 from pyrobnn.diagnostics.folds import as_folds, assign_folds, folds_of_inputs
 from pyrobnn.diagnostics.refits import fit_each
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     import arviz as az
 
 
-@refuses_others
 def heldout_elpd(
     posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500, seed: int | None = None
 ) -> "az.ELPDData":
@@ -71,7 +69,6 @@ def heldout_elpd(
     return mark(result, data)
 
 
-@refuses_others
 def kfold(
     model: BNN,
     data: Any,

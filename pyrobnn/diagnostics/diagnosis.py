@@ -45,7 +45,6 @@ from pyrobnn.diagnostics.simpler import (
 from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -72,7 +71,6 @@ _TIMES_MORE = 4
 """Examples for each one there is that halve a standard error."""
 
 
-@refuses_others
 @under(gradients)
 def diagnose(
     posterior: Posterior | Mixture,

@@ -13,7 +13,6 @@ from pyrobnn.diagnostics.comparison import mark
 from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.guides.built import built
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
@@ -28,7 +27,6 @@ _EXACT = ("nuts", "hmc")
 """Methods whose draws come from the exact posterior, in the limit; MCLMC's do if it is adjusted."""
 
 
-@refuses_others
 def loo(
     posterior: Posterior | Mixture,
     data: Any,

@@ -17,7 +17,6 @@ from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.diagnostics.refits import fit_each
 from pyrobnn.inference.prior_predictive import PriorGuide
 from pyrobnn.nets import leftovers
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -87,7 +86,6 @@ class VsbcReport:
         return ""
 
 
-@refuses_others
 def vsbc(
     model: BNN,
     x: Any,

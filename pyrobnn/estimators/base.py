@@ -16,7 +16,6 @@ from tqdm.auto import tqdm
 from pyrobnn._core.checks import check_count, check_unmasked
 from pyrobnn._core.columns import require_finite, tell_of_new_values
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.keywords import explained_init
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.table_cells import expanded, learned_reading
 from pyrobnn._core.tables import Task
@@ -34,9 +33,7 @@ from pyrobnn.inference.default_parts import PARTS, make_model
 from pyrobnn.inference.density import Compared, compare_densities
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants, tell_of_given_away
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
-from pyrobnn.nets import MLP
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.verdict.comparison import tell
@@ -53,7 +50,6 @@ _INSTEAD = {
 """What to write for methods that estimators lack."""
 
 
-@explained_init(net=MLP, method=SVI)
 @dataclass(eq=False, repr=False)
 class AbstractBNN(BaseEstimator):
     """Base of the estimators: write `TASK`, `_check_targets`, `_check_task` and predictions."""
@@ -373,9 +369,9 @@ class AbstractBNN(BaseEstimator):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the state, and the posterior from its files."""
+        """Restore the state, and the posterior from its file."""
         super().__setstate__(state)
-        if isinstance(self.__dict__.get("posterior_"), dict):
+        if isinstance(self.__dict__.get("posterior_"), bytes):
             self.posterior_ = unpack(state["posterior_"], self.net)
             self.posterior_.donors = self._donors
 

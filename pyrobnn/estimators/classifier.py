@@ -10,16 +10,12 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.keywords import explained_init
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.base import AbstractBNN
 from pyrobnn.estimators.training import tell_of_few
-from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.nets import MLP
 
 
-@explained_init(net=MLP, method=SVI)
 @dataclass(eq=False, repr=False)
 class BNNClassifier(ClassifierMixin, AbstractBNN):
     """A Bayesian neural network for labels, by scikit-learn's rules.

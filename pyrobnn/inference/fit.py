@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, shown, unknown_setting, warn_user
-from pyrobnn._core.keywords import explained
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._torch.inputs import single
 from pyrobnn.bnn import BNN
@@ -25,7 +24,6 @@ from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.going_on import model_of
 from pyrobnn.inference.training.stop import is_cut_short
 from pyrobnn.likelihoods.base import as_likelihood, closed_numbers
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.comparison import tell
@@ -53,8 +51,6 @@ def fit[R](bnn: BNN, data: Any, method: Method[R], *, seed: int = 0, **arguments
 def fit(
     bnn: BNN, data: Any, method: str | None = None, *, seed: int = 0, **arguments: Unpack[Arguments]
 ) -> Posterior | Mixture: ...
-@explained(method=SVI)
-@refuses_others
 def fit(
     bnn: BNN,
     data: Any,
@@ -138,6 +134,8 @@ def fit(
         >>> posterior.predict([[0.0], [1.0]]).interval(0.9)[0].shape
         torch.Size([2])
     """
+    if not isinstance(bnn, BNN):
+        raise InputError(f"`fit` takes a model, got {shown(bnn)}: wrap the network, bnn.BNN(network).")
     method = _checked(method, data)
     data = as_data(data)
     held_out = None if validation is None else _held_out(validation, data)

@@ -15,10 +15,10 @@ from torch.utils import checkpoint
 from pyrobnn._core.checks import check_digits
 from pyrobnn._core.errors import REFUSALS, InputError
 from pyrobnn._core.random import mark, seeded
+from pyrobnn._torch.batching import first_sentence
 from pyrobnn._torch.devices import has_gpu
 from pyrobnn._torch.inputs import Inputs, X, shape_of, tensors_of
 from pyrobnn._torch.private import written
-from pyrobnn._torch.refused import refusal
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, several_inputs_advice
 from pyrobnn.data.in_memory import Data, Scaler
@@ -161,10 +161,9 @@ def _called(bnn: BNN, data: Data | Loader, x: X, x_scaler: Scaler) -> tuple[X, T
     except InputError:
         raise
     except REFUSALS as error:
-        reason = refusal(bnn.net, lambda: bnn.outputs(bnn.initial_values, inputs), error)
         advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
         raise InputError(
-            f"The network does not take inputs of shape {shape_of(x)}: {reason}.{advice}", page=_PAGE
+            f"The network does not take inputs of shape {shape_of(x)}: {first_sentence(error)}.{advice}", page=_PAGE
         ) from None
     return inputs, f, products
 

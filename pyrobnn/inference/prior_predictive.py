@@ -12,9 +12,9 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.batching import first_sentence
 from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn._torch.pyro import local_parameters
-from pyrobnn._torch.refused import refusal
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_loader
 from pyrobnn.data.in_memory import Data, Scaler
@@ -61,7 +61,7 @@ def _from_inputs(model: BNN, x: X) -> Posterior:
             f = model.outputs(model.initial_values, example)
             y = model.likelihood(f).sample()
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            reason = refusal(model.net, lambda: model.outputs(model.initial_values, example), error)
+            reason = first_sentence(error)
             raise InputError(f"The network does not take inputs of shape {shape_of(x)}: {reason}.") from None
     return _posterior(model, (example, y), Scaler.identity(), Scaler.identity())
 

@@ -206,9 +206,7 @@ def limited(f: Tensor, least: float | None, largest: float) -> Tensor:
 
 
 PAGE = "how-to/likelihoods"
-registry = Registry(
-    "likelihood", accepts=lambda value: isinstance(value, Likelihood), page=PAGE, also={"normal": "gaussian"}
-)
+registry = Registry("likelihood", accepts=lambda value: isinstance(value, Likelihood), page=PAGE)
 """Likelihoods by name; `register` adds a likelihood.
 
 Examples:

@@ -13,13 +13,11 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.distributions.targets import CensoredNormal
 from pyrobnn.metrics.base import Weighted, as_columns
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 NUM_BINS = 15
 
 
-@refuses_others
 def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Tensor:
     """Return the probability integral transform F(y) of targets under the mixture, uniform on (0, 1) if calibrated.
 
@@ -55,7 +53,6 @@ def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Tensor:
     return below + share * (at - below)
 
 
-@refuses_others
 def pit_pvalue(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> float:
     """Return the p-value of the Kolmogorov-Smirnov test that the probability integral transforms are uniform.
 
@@ -137,7 +134,6 @@ class Reliability:
         return np.sqrt(self.accuracy * (1 - self.accuracy) / self.count)
 
 
-@refuses_others
 def reliability_bins(
     prediction: Prediction, y: ArrayLike, *, num_bins: int = NUM_BINS, equal_mass: bool = False
 ) -> Reliability:

@@ -8,14 +8,12 @@ from numpy.typing import ArrayLike
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics.columns import class_columns
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@refuses_others
 def confusion(prediction: Prediction, y: ArrayLike, *, class_names: Sequence[str] = ()) -> "DataFrame":
     """Count how often each class was predicted where each class was observed.
 

@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 
 from pyrobnn.metrics.columns import brier, class_columns, entropy, real_columns
 from pyrobnn.metrics.ranking import Shape, relative, risk_by_coverage
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 
@@ -41,7 +40,6 @@ class RiskCurves:
         return float((self.error - self.oracle).mean())
 
 
-@refuses_others
 def sparsification(prediction: Prediction, y: ArrayLike) -> RiskCurves:
     """Return the relative error that remains when the most uncertain examples are left out (Ilg et al. 2018).
 
@@ -66,7 +64,6 @@ def sparsification(prediction: Prediction, y: ArrayLike) -> RiskCurves:
     return _mean(errors, uncertainty, functools.partial(relative, root=not prediction.is_classification))
 
 
-@refuses_others
 def selective_risk(prediction: Prediction, y: ArrayLike) -> RiskCurves:
     """Return the risk among the examples that a selective predictor answers, by coverage (Geifman & El-Yaniv 2017).
 

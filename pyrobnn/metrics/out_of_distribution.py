@@ -5,14 +5,12 @@ import numpy as np
 from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn.metrics.base import Score, Scores, as_columns, bootstrap
 from pyrobnn.metrics.ranking import receiver_operating
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 _OF_CLASSES = ("mutual_information", "entropy", "max_prob")
 _OF_NUMBERS = ("epistemic_std", "std")
 
 
-@refuses_others
 def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Scores:
     """Score how well uncertainty separates inputs outside the data from inputs inside (Hendrycks 2017).
 
@@ -52,7 +50,6 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
     )
 
 
-@refuses_others
 def ood_measures(inside: Prediction, outside: Prediction, *, by: str = "all") -> dict[str, np.ndarray]:
     """Return measures of uncertainty by name at the inputs inside and then outside the data, (N inside + N outside,).
 

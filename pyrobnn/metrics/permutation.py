@@ -13,7 +13,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.table_cells import with_marks
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.given import collected
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
@@ -24,7 +23,6 @@ _ROWS_AT_ONCE = 10_000
 """Rows of shuffled tables that are predicted together: a call has a cost of its own."""
 
 
-@refuses_others
 def permutation_importance(
     posterior: Posterior | Mixture,
     data: Any,

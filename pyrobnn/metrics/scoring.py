@@ -11,7 +11,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.metrics.base import Scores, Statistic, as_columns, finish, mean_of, standard_errors
 from pyrobnn.metrics.classification import class_statistics
 from pyrobnn.metrics.regression import real_statistics, statistics_by_column
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ _MOST_COLUMNS = 20
 """Target columns that are also scored by themselves."""
 
 
-@refuses_others
 def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEVELS) -> Scores:
     """Score predictions against held-out targets.
 
@@ -83,7 +81,6 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
     return scores
 
 
-@refuses_others
 def compare_scores(a: Prediction, b: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEVELS) -> "DataFrame":
     """Compare two predictions of the same targets, score by score.
 

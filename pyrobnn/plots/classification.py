@@ -16,7 +16,6 @@ from pyrobnn.metrics import reliability_bins
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import SQUARE, Layout, as_array, legend_below, one_panel, panels, plain, title
 from pyrobnn.plots.rare_class import class_words, draw_frequencies, draw_separation, rare_of, rare_words, usual_class
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_NAMES, _MOST_COUNTS, _MOST_SHARES = 20, 12, 5
@@ -27,7 +26,6 @@ _MOST_LETTERS = 24
 """Letters that fit beside each other under a square panel."""
 
 
-@refuses_others
 def reliability(
     prediction: Prediction,
     y: ArrayLike,
@@ -95,7 +93,6 @@ def draw_reliability(axis: Axes, prediction: Prediction, y: ArrayLike, target: s
     legend_below(axis)
 
 
-@refuses_others
 def confusion(
     prediction: Prediction,
     y: ArrayLike,

@@ -16,7 +16,6 @@ from pyrobnn.metrics import compare_scores, score
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
 from pyrobnn.plots._style import as_array, first_column, grid, legend, title
 from pyrobnn.plots.one_input import draw_bands, draw_data, grid_around
-from pyrobnn.posterior.asked import require_posterior
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -56,8 +55,6 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Any, *, 
     """
     if not posteriors:
         raise InputError("`compare_guides` needs posteriors by name, got none: pass {'mean field': posterior, ...}.")
-    for each in posteriors.values():
-        require_posterior(each, "compare_guides")
     data = collected(data, weighted=True)
     if is_number(data.x) and data.x.ndim == 2:
         x = grid_around(data, [*posteriors.values()]).sort(0).values

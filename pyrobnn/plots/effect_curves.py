@@ -22,7 +22,6 @@ from pyrobnn.plots._colors import BLUE, LIGHT_BLUE
 from pyrobnn.plots._style import as_array, band, first_column, grid, plain
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.plots.rare_class import class_words, rare_words, usual_class
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -42,7 +41,6 @@ _MARGIN, _BESIDE = 0.05, 0.08
 """Free shares of the axes: above and below all curves, and between a curve and what is missing."""
 
 
-@refuses_others
 def effects(
     posterior: Posterior | Mixture,
     data: Any,

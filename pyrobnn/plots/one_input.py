@@ -17,7 +17,6 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import as_array, band, first_column, legend, one_panel, plain
 from pyrobnn.plots.regression import require_real
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -31,7 +30,6 @@ _MANY = 60
 """Data points that are drawn in full size; more are smaller, and leave the bands visible."""
 
 
-@refuses_others
 def fit_1d(
     posterior: Posterior | Mixture,
     train: Any,

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pyrobnn.plots._colors import DASHES, GREY, LIGHT_BLUE, SEQUENCE
 from pyrobnn.plots._style import Layout, as_array, legend, panels, shares, title
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.weights import weight_moments
 
@@ -20,7 +19,6 @@ _SMALLEST_RATIO = 1e-3
 _NO_SPREAD = 1e-5
 
 
-@refuses_others
 def weights(posterior: Posterior, *, layout: Layout = "row") -> Figure:
     """Draw posterior means of the weights by layer, and their signal-to-noise ratio |mean| / standard deviation.
 

@@ -18,7 +18,6 @@ from pyrobnn.plots._style import TALL, band, first_column, grid, legend, legend_
 from pyrobnn.plots.rare_class import usual_class
 from pyrobnn.plots.regression import draw_coverage
 from pyrobnn.plots.uncertainty import distance_from_uniform
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_SETS = 500
@@ -33,7 +32,6 @@ _FLOOR = 0.1
 """Share of the largest spread of curves that counts where they hardly differ, as in the tails of a density."""
 
 
-@refuses_others
 def predictive_check(
     prediction: Prediction,
     y: ArrayLike,
@@ -181,7 +179,6 @@ def _frequencies(
     return figure
 
 
-@refuses_others
 def calibration(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Figure:
     """Draw observed frequencies against predicted ones: of each class, or of targets inside predictive intervals.
 

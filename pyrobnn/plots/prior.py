@@ -21,7 +21,6 @@ from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, PALE
 from pyrobnn.plots._style import Layout, band, first_column, legend, panels, shares, title
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.plots.one_input import draw_data, input_name
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -35,7 +34,6 @@ Quantity = tuple[str, np.ndarray, np.ndarray]
 """The name of a number, and its draws (chain, draw) from the prior and the posterior."""
 
 
-@refuses_others
 def prior_predictive(
     model: BNN, x: ArrayLike | Data, *, num_draws: int = 200, seed: int = 0, layout: Layout = "row"
 ) -> Figure:
@@ -131,7 +129,6 @@ def _histogram(axis: Axes, values: np.ndarray, label: str, heading: str) -> None
     title(axis, f"{heading}, the central 95 %")
 
 
-@refuses_others
 def prior_posterior(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500) -> Figure:
     """Draw densities under the prior and the posterior: of scales, and of the function at a few examples.
 

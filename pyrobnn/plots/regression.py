@@ -21,7 +21,6 @@ from pyrobnn.plots._style import (
     plain,
     title,
 )
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_POINTS = 200
@@ -33,7 +32,6 @@ LEVELS = np.arange(1, 20) / 20
 """Nominal levels of the intervals whose coverage is shown."""
 
 
-@refuses_others
 def observed_vs_predicted(prediction: Prediction, y: ArrayLike, *, layout: Layout = "row", target: str = "y") -> Figure:
     """Draw 95 % predictive intervals against the observed targets, and the coverage of intervals at each level.
 

@@ -18,7 +18,6 @@ from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import INK, MARKERS, ORANGE, SHADES
 from pyrobnn.plots._style import Layout, as_array, first_column, legend, panels, plain, title
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -34,7 +33,6 @@ Surface = tuple[str, np.ndarray, float, float]
 """A heading, values at the points of the plane, and the ends of their scale."""
 
 
-@refuses_others
 def decision_surface(
     posterior: Posterior | Mixture, data: Any, *, num_draws: int = 200, layout: Layout = "row"
 ) -> Figure:

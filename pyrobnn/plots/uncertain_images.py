@@ -13,7 +13,6 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import INK, ORANGE
 from pyrobnn.plots._style import as_array, first_column, grid, plain
 from pyrobnn.plots.classification import class_draws
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 _COLUMNS = 4
@@ -36,7 +35,6 @@ _MEASURES: dict[str, tuple[str, Callable[[Prediction], np.ndarray]]] = {
 }
 
 
-@refuses_others
 def images(
     x: ArrayLike | Data, prediction: Prediction, *, by: str = "entropy", num: int = 12, class_names: Sequence[str] = ()
 ) -> Figure:

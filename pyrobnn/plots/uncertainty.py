@@ -12,7 +12,6 @@ from pyrobnn.metrics import selective_risk as risk_curves
 from pyrobnn.metrics import sparsification as sparsification_curves
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import Layout, as_array, band, legend, one_panel, panels, plain, shares, title
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.prediction import Prediction
 
 _NAMES = {
@@ -26,7 +25,6 @@ _FEW, _FEW_OF = 10, 20
 """Examples, and the part of all, below which an error is that of a few; of a small table, a quarter."""
 
 
-@refuses_others
 def sparsification(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = None) -> Figure:
     """Draw the error that remains when the most uncertain examples are dropped, between the best and no order.
 
@@ -56,7 +54,6 @@ def sparsification(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = No
     return figure
 
 
-@refuses_others
 def selective_risk(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = None) -> Figure:
     """Draw the risk among the answered examples when the least certain examples are not answered.
 
@@ -99,7 +96,6 @@ def _curves(axis: Axes, x: np.ndarray, curves: RiskCurves, label: str) -> None:
     legend(axis, loc="upper left")
 
 
-@refuses_others
 def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0, layout: Layout = "row", target: str = "y") -> Figure:
     """Draw the probability integral transforms: flat and on the diagonal if predictions are calibrated.
 
@@ -159,7 +155,6 @@ def distance_from_uniform(axis: Axes, values: np.ndarray, num: int) -> None:
     axis.set_ylim(axis.get_ylim()[0], 1.4 * axis.get_ylim()[1])
 
 
-@refuses_others
 def ood(inside: Prediction, outside: Prediction, *, by: str | None = None, layout: Layout = "row") -> Figure:
     """Draw a measure of uncertainty inside and outside the data, and how well it separates the two.
 

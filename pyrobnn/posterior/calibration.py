@@ -10,7 +10,6 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.distributions.spread import centre, spread
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.conformal import held_out_rows
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -20,7 +19,6 @@ _GRID = np.linspace(-np.log(100), np.log(100), 41)
 """Logarithms of the factors that are tried first. The one in the middle changes nothing."""
 
 
-@refuses_others
 def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500) -> "Calibrated":
     """Find one factor for the spread of predictions by the log score of rows that the fit has not seen.
 

@@ -16,7 +16,6 @@ from pyrobnn.data.in_memory import Data, Scaler, row_index
 from pyrobnn.data.loader import Loader
 from pyrobnn.distributions.support import base_of
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -39,7 +38,6 @@ class Grouping(NamedTuple):
     weight: Tensor
 
 
-@refuses_others
 def conformal(
     posterior: Posterior | Mixture,
     data: Any,

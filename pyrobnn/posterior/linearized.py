@@ -6,13 +6,11 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn.guides.built import built
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.normal_outputs import FunctionalNormal, linear_outputs
 from pyrobnn.posterior.posterior import Posterior
 
 
-@refuses_others
 @under(gradients)
 def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> FunctionalNormal:
     """Return the distribution of the outputs under the network linearised around the mode.

@@ -8,11 +8,10 @@ from typing import Any
 import pydantic
 
 from pyrobnn._core.counts import counted
-from pyrobnn._core.settings import FrozenDict, in_short
+from pyrobnn._core.settings import FrozenDict, in_short, kind_of
 from pyrobnn.bnn import BNN
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.posterior import in_words
 
 Table = dict[str, Any]
 
@@ -308,7 +307,7 @@ def _shown(value: Any) -> Any:
     return [_shown(item) for item in value] if isinstance(value, list) else value
 
 
-class AbstractPosterior(in_words.NamesOfEstimators):
+class AbstractPosterior:
     """Base of the results of a fit, `Posterior` and `Mixture`.
 
     Attributes:
@@ -325,9 +324,14 @@ class AbstractPosterior(in_words.NamesOfEstimators):
         """What it is, in a word or two."""
         return type(self).__name__
 
+    @property
+    def _network(self) -> str:
+        """The network in a line: of a module, its class."""
+        net = self.bnn.settings["net"]
+        return in_short(net) if dataclasses.is_dataclass(net) else type(self.bnn.net).__name__
+
     def __repr__(self) -> str:
-        settings = self.bnn.settings
-        return f"<{self._title}: {in_words.network(settings['net'])}; {in_short(settings['likelihood'])}>"
+        return f"<{self._title}: {self._network}; {in_short(self.bnn.settings['likelihood'])}>"
 
     def __str__(self) -> str:
         """Return the method, the parts, the data and the time in a few lines."""
@@ -335,12 +339,12 @@ class AbstractPosterior(in_words.NamesOfEstimators):
         guide = record.methods[-1].get("guide") if record.methods and record.methods[-1].get("type") == "svi" else None
         if record.laplace is not None:
             guide = record.laplace.setting
-        methods = " of ".join(in_words.kind(table) for table in record.methods if "type" in table)
+        methods = " of ".join(kind_of(table) for table in record.methods if "type" in table)
         steps = "" if record.num_steps is None else f", {counted(record.num_steps, 'step')}"
         rows = {
-            "method": methods + (f" with guide {in_words.kind(guide)}" if guide else ""),
-            "network": f"{in_words.network(settings['net'])}; {self.bnn.num_weights:,} weights",
-            "prior": in_words.prior(settings["prior"]).removesuffix(" prior"),
+            "method": methods + (f" with guide {kind_of(guide)}" if guide else ""),
+            "network": f"{self._network}; {self.bnn.num_weights:,} weights",
+            "prior": in_short(settings["prior"]).removesuffix("()"),
             "likelihood": in_short(settings["likelihood"]).removesuffix("()"),
             "fitted to": "" if record.num_data is None else counted(record.num_data, "example"),
             "took": "" if record.seconds is None else f"{record.seconds:.1f} s{steps}",

@@ -13,7 +13,6 @@ from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.built import built
 from pyrobnn.guides.pruned import PrunedGuide
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of, require_single
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.from_posterior import FromPosterior
@@ -50,7 +49,6 @@ def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
     }
 
 
-@refuses_others
 def weight_table(posterior: Posterior) -> "pd.DataFrame":
     """Return a row for every weight: its site, its index in it, mean, standard deviation and signal-to-noise ratio.
 
@@ -78,7 +76,6 @@ def weight_table(posterior: Posterior) -> "pd.DataFrame":
     return table.assign(snr=table["mean"].abs() / table["std"])
 
 
-@refuses_others
 def prune(posterior: Posterior, fraction: float) -> Posterior:
     """Return the posterior with the fraction of weights of smallest signal-to-noise ratio set to zero.
 
@@ -116,7 +113,6 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
     return pruned
 
 
-@refuses_others
 def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[Any], Tensor]:
     """Return a function drawn from the posterior, for Thompson sampling (Thompson 1933).
 
@@ -141,7 +137,6 @@ def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[A
     return lambda x: member.predict(x, draws=draw).mean
 
 
-@refuses_others
 def update_prior(posterior: Posterior) -> BNN:
     """Return the model with this posterior, as independent normals, for its prior: the next task learns on from it.
 

@@ -282,9 +282,7 @@ def fan_in(shape: torch.Size) -> int:
     return shape[1:].numel() if len(shape) > 1 else 1
 
 
-registry = Registry(
-    "prior", accepts=lambda value: isinstance(value, Prior), page="how-to/priors", also={"gaussian": "normal"}
-)
+registry = Registry("prior", accepts=lambda value: isinstance(value, Prior), page="how-to/priors")
 """Priors by name; `register` adds a prior.
 
 Examples:

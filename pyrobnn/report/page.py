@@ -28,7 +28,6 @@ from pyrobnn.plots.classification import draw_confidence, draw_reliability
 from pyrobnn.plots.rare_class import draw_frequencies, draw_separation, rare_of
 from pyrobnn.plots.regression import draw_coverage, draw_intervals
 from pyrobnn.plots.two_inputs import Plane
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -84,7 +83,6 @@ class _Picture:
         return base64.b64encode(self.png).decode("ascii")
 
 
-@refuses_others
 def render(
     posterior: Posterior | Mixture,
     *,

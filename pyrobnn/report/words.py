@@ -7,19 +7,18 @@ from shlex import quote
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.folders import next_name
 from pyrobnn._core.remedies import Spelling, options
-from pyrobnn._core.settings import leaves, to_dict
+from pyrobnn._core.settings import in_short, kind_of, leaves, to_dict
 from pyrobnn._core.table_cells import MARK, input_name, with_marks
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.inference.method import registry
 from pyrobnn.metrics import Score, Scores
-from pyrobnn.posterior import in_words
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
@@ -278,10 +277,11 @@ def sentence(posterior: Posterior | Mixture, train: Data) -> str:
     """Return a plain sentence that describes the fit."""
     settings, record = posterior.bnn.settings, posterior.record
     steps = "" if record.num_steps is None else f", in {counted(record.num_steps, 'step')}"
-    net, prior = in_words.network(settings["net"]), in_words.prior(settings["prior"])
+    net = type(posterior.bnn.net).__name__ if isinstance(settings["net"], nn.Module) else in_short(settings["net"])
+    prior, likelihood = (kind_of(settings[part]).replace("_", " ") for part in ("prior", "likelihood"))
     return (
-        f"A Bayesian neural network with {posterior.bnn.num_weights} uncertain weights ({net}; {prior}; "
-        f"{in_words.kind(settings['likelihood'])} likelihood) was fitted to {len(train)} examples of "
+        f"A Bayesian neural network with {posterior.bnn.num_weights} uncertain weights ({net}; {prior} prior; "
+        f"{likelihood} likelihood) was fitted to {len(train)} examples of "
         f"{train.target_name}{_by(record.method)}{steps}."
     )
 
@@ -297,7 +297,7 @@ def _by(method: Any) -> str:
         chains = f" with {method['num_chains']} chains of {method['num_draws']} draws" if "num_chains" in method else ""
         name = registry.get(kind).__name__ if kind in registry.names else kind
         return f" by {name}{chains}"
-    return f" with a {in_words.kind(method['guide'])} guide" if method.get("guide") else ""
+    return f" with a {kind_of(method['guide']).replace('_', ' ')} guide" if method.get("guide") else ""
 
 
 def settings(posterior: Posterior | Mixture) -> dict[str, Any]:

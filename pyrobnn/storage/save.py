@@ -14,13 +14,11 @@ from pyrobnn._core.tree_files import write_tree
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.training.watch import History
 from pyrobnn.nets import is_custom
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.content import CUSTOM, FORMAT_VERSION, digest_of, frozen_tensors, outline
 
 
-@refuses_others
 @under(plain_tensors)
 def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True) -> Path:
     """Write a posterior to a new file, complete and on disk, or not at all.

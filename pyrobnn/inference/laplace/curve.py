@@ -14,7 +14,6 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._core.waiting import progress_bar
-from pyrobnn._torch.out_of_memory import named_batch_size
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Curvature, Examples, Point, conditioned_likelihood
@@ -53,7 +52,7 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[
     values = posterior.guide.mean()
     weights = {name: values[name] for name in bnn.site_names}
     others = {name: value for name, value in values.items() if name not in weights}
-    with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block(), named_batch_size(setting.batch_size):
+    with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block():
         setting, sites = checked_setting(setting, bnn, posterior.example, latents)
         prior = prior_curvature(bnn, weights, others, sites)
         if setting.subnetwork is not None and prior.joint:

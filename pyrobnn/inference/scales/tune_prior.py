@@ -36,7 +36,6 @@ from pyrobnn.inference.laplace.curve import (
 from pyrobnn.inference.laplace.gaussian import likelihood_curvature
 from pyrobnn.inference.scales.evidence import LARGEST_LOG, Evidence
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.by_name import choices_of
@@ -48,7 +47,6 @@ _ROUNDS, _TOLERANCE = 500, 1e-7
 _DRAWS = 200
 
 
-@refuses_others
 @under(gradients)
 def tune_prior(
     posterior: Posterior,

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from pyrobnn._core.checks import check_count
-from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
-from pyrobnn._core.keywords import explained
+from pyrobnn._core.errors import InputError, PoorFitWarning, shown, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.waiting import waiting
@@ -29,7 +28,6 @@ from pyrobnn.inference.training.checkpoint import open_checkpoint
 from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.likelihoods.base import closed_numbers
-from pyrobnn.posterior.asked import require_model
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.comparison import SEE, complaint
 
@@ -38,7 +36,6 @@ _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_ever
 _IN_MEMORY = "Replicates need their data in memory: pass Data(x, y), or of a loader bnn.Loader(loader).in_memory()."
 
 
-@explained(method=SVI)
 def fit_replicates(
     bnn: BNN | list[BNN],
     data: Any,
@@ -91,7 +88,8 @@ def fit_replicates(
     if any(isinstance(candidate, SVI) for candidate in (data if isinstance(data, list) else [data])):
         raise InputError("The data come before the method: fit_replicates(model, data, method, seed=0).")
     for model in bnn if isinstance(bnn, list) else [bnn]:
-        require_model(model, "fit_replicates")
+        if not isinstance(model, BNN):
+            raise InputError(f"`fit_replicates` takes models, got {shown(model)}: wrap the network, bnn.BNN(network).")
     for one in method if isinstance(method, list) else [method]:
         checked_method(one, data)
     data = [as_data(part) for part in data] if isinstance(data, list) else as_data(data)

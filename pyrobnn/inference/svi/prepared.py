@@ -25,7 +25,6 @@ from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.going_on import model_of, start_record
 from pyrobnn.inference.training.start import Parts, build_parts
-from pyrobnn.posterior.asked import refuses_others
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.scale_mixture import tabulate
@@ -35,7 +34,6 @@ _OBJECTIVE = ("guide", "num_particles", "antithetic", "kl", "temperature")
 """Settings of `SVI` that say what is maximised; the others belong to the loop."""
 
 
-@refuses_others
 @under(gradients)
 def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, start: Any = None) -> "PreparedFit":
     """Build model and guide for a training loop of your own: a `torch.nn.Module` whose loss is minus the ELBO.

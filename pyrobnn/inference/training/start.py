@@ -16,7 +16,6 @@ from pyrobnn._torch.denormals import flushed_denormals
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.inputs import X, tensors_of
 from pyrobnn._torch.kept_memory import kept_memory
-from pyrobnn._torch.out_of_memory import named_batch_size
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.threads import threads_for
 from pyrobnn.bnn import BNN
@@ -47,7 +46,6 @@ def running(bnn: BNN, batch_size: int, seed: int, purpose: str, *, copies: int =
         threads_for(bnn.net, batch_size * copies) as threads,
         flushed_denormals(),
         kept_memory(),
-        named_batch_size(batch_size),
     ):
         yield threads
 
