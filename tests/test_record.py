@@ -123,10 +123,7 @@ def test_a_fit_is_printed_in_a_few_lines():
         "  fitted to  10 examples",
     ]
     assert re.fullmatch(r"  took       \d+\.\d s, 2 steps", took)
-    assert (
-        repr([mixture])
-        == "[<Mixture of 2 members: MLP(in_features=1, hidden=(5,), out_features=1, activation='tanh'); Gaussian(scale=1.63)>]"
-    )
+    assert repr([mixture]).startswith("[<Mixture of 2 members: MLP(in_features=1, hidden=(5,)")
     assert str(mixture.members[0]).startswith("Posterior\n  method     svi with guide map\n")
     printer = SimpleNamespace(text=(told := []).append)
     mixture._repr_pretty_(printer, cycle=False)
