@@ -53,8 +53,8 @@ from .metrics import score_ood as score_ood
 from .nets import MLP as MLP
 from .posterior.calibration import calibrate as calibrate
 from .posterior.conformal import conformal as conformal
-from .posterior.linearized import functional as functional
 from .posterior.mixture import Mixture as Mixture
+from .posterior.output_covariance import functional as functional
 from .posterior.posterior import Posterior as Posterior
 from .posterior.prediction import Prediction as Prediction
 from .posterior.weights import prune as prune

@@ -31,7 +31,7 @@ from pyrobnn.curvature.tracker import Tracker
 from pyrobnn.distributions import bounded
 from pyrobnn.guides.blocks import BlockSpec, make_block
 from pyrobnn.inference.laplace.gaussian import product_of
-from pyrobnn.posterior.tangent import Tangent
+from pyrobnn.posterior.output_draws import Tangent
 
 F64 = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}

@@ -30,7 +30,7 @@ from pyrobnn.inference.laplace.sites import checked_setting
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.likelihoods import noise
-from pyrobnn.posterior.linearized import functional
+from pyrobnn.posterior.output_covariance import functional
 
 F64 = torch.float64
 ERRORS = 4.0
@@ -588,7 +588,7 @@ def test_curvature_that_torch_cannot_take_is_refused_before_training(name, setti
 
 @pytest.mark.parametrize("name", ["cdist", "embedding bag", "packed"])
 def test_too_many_derivatives_without_forward_mode_are_refused_before_training(name, monkeypatch):
-    for module in ("posterior.tangent", "inference.laplace.sites"):
+    for module in ("posterior.output_draws", "inference.laplace.sites"):
         monkeypatch.setattr(f"pyrobnn.{module}.MOST_DERIVATIVES", 20)
     net, x = hard_to_batch(name)
     model, y = bnn.BNN(net, prior=priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.3)), torch.zeros(len(x), 2)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pyrobnn as bnn
 from pyrobnn._core.random import seeded
 from pyrobnn.guides import Laplace
-from pyrobnn.posterior.linearized import functional
+from pyrobnn.posterior.output_covariance import functional
 
 F64 = torch.float64
 PRIOR_PRECISION, NOISE, NUM = 2.0, 0.5, 20

@@ -24,8 +24,7 @@ from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.guides import Laplace
 from pyrobnn.guides.blocks import BlockSpec, make_block
 from pyrobnn.posterior import posterior as posterior_module
-from pyrobnn.posterior.linearized import functional
-from pyrobnn.posterior.normal_outputs import FunctionalNormal, check_link
+from pyrobnn.posterior.output_covariance import FunctionalNormal, functional
 
 F64 = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
@@ -303,7 +302,7 @@ def test_draws_of_the_last_layer_run_the_rest_once(name, structure, monkeypatch)
     flat = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
     assert 0 < int((flat != 0).any(0).sum()) < flat.shape[1]
     expected = net(x) + torch.einsum("ncd,sd->snc", explicit_jacobian(posterior, net, x), flat)
-    monkeypatch.setattr("pyrobnn.posterior.tangent.Tangent._by_jvp", None)  # not called
+    monkeypatch.setattr("pyrobnn.posterior.output_draws.Tangent._by_jvp", None)  # not called
     prediction = posterior.predict(x, draws=draws)
     torch.testing.assert_close(prediction.distribution.logits, expected.log_softmax(-1).detach(), **EXACT)
 
@@ -373,7 +372,7 @@ def test_outputs_that_are_drawn_without_weights_are_the_same_again_and_independe
 @pytest.mark.parametrize("structure", ["kron", "kron, bias apart", "diag"])
 def test_a_last_layer_is_described_in_axes_that_its_inputs_share(structure, monkeypatch):
     """As by the matrices of all inputs, in parts of 5 of which the last has one."""
-    monkeypatch.setattr("pyrobnn.posterior.normal_outputs._MOST_INPUTS", 5)
+    monkeypatch.setattr("pyrobnn.posterior.output_covariance._MOST_INPUTS", 5)
     posterior, _, x = posterior_of("mlp", sites="last_layer", **SETTINGS[structure])
     law, joint = functional(posterior, x[:11]), functional(posterior, x[:11], joint=True)
     own = torch.stack([joint.covariance[n, :, n] for n in range(11)])
@@ -494,7 +493,7 @@ def test_samples_of_the_law_have_its_covariance():
 def test_many_inputs_are_the_same_in_parts(monkeypatch):
     posterior, x = regression_posterior()
     whole, joint = functional(posterior, x), functional(posterior, x, joint=True)
-    monkeypatch.setattr("pyrobnn.posterior.normal_outputs.examples_at_once", lambda numbers: 4)
+    monkeypatch.setattr("pyrobnn.posterior.output_covariance.examples_at_once", lambda numbers: 4)
     torch.testing.assert_close(functional(posterior, x, joint=True).covariance, joint.covariance, **EXACT)
     torch.testing.assert_close(functional(posterior, x.repeat(3, 1)).covariance[30:], whole.covariance, **EXACT)
 
@@ -583,7 +582,7 @@ def test_bernoulli_network_gives_the_law_of_its_log_odds():
 
 def test_links_refuse():
     with pytest.raises(InputError, match="`link` must be one of probit, laplace_bridge, mc"):
-        check_link("softmax")
+        THREE.class_probs("softmax")
     with pytest.raises(InputError, match="The Laplace bridge needs one output per class"):
         law([[0.0]], [[[1.0]]]).class_probs("laplace_bridge")
 

@@ -157,10 +157,6 @@ class BuiltGuide:
         """
         return None
 
-    def independent_moments(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return mean and standard deviation of the sites whose entries are independent normals, by name."""
-        return {}
-
     def log_density(self, draws: Mapping[str, Tensor]) -> Tensor | None:
         """Return log q of joint draws (S, *event) by site, from any source, in float64, (S,).
 

@@ -87,11 +87,6 @@ class MeanFieldGuide(GuideWithMoments):
         """Return sigma, flat."""
         return softplus(self.rho)
 
-    def independent_moments(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the moments of sites on the whole real line."""
-        transforms = dict(self._named())
-        return {name: pair for name, pair in self.moments().items() if transforms[name] is None}
-
     def parts(self) -> list[Part]:
         """Return a part for each site."""
         return [independent([name], *pair) for name, pair in self.moments().items()]

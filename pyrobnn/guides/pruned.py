@@ -95,14 +95,7 @@ class PrunedGuide(BuiltGuide, PyroModule):
     def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
         """Return mean and standard deviation of each site by name, likewise."""
         moments = built(self.guide).moments()
-        return moments and self._keep_both(moments)
-
-    def independent_moments(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the moments of independent sites, likewise."""
-        return self._keep_both(built(self.guide).independent_moments())
-
-    def _keep_both(self, moments: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, tuple[Tensor, Tensor]]:
-        return {name: (self._keep(name, mean), self._keep(name, std)) for name, (mean, std) in moments.items()}
+        return moments and {n: (self._keep(n, mean), self._keep(n, std)) for n, (mean, std) in moments.items()}
 
     def chains(self) -> dict[str, Tensor] | None:
         """Return the stored draws of the guide that draws, pruned alike."""

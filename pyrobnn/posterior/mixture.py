@@ -150,7 +150,6 @@ class Mixture(AbstractPosterior):
         draws: Draws | None = None,
         at_mean: bool = False,
         linearized: bool | None = None,
-        moments: bool = False,
     ) -> Prediction:
         """Predict targets at inputs x (N, *in), given in original units.
 
@@ -162,7 +161,6 @@ class Mixture(AbstractPosterior):
             draws: draws to use in place of new draws, as `draw` returns them.
             at_mean: predict with the mean of the weights of each member (S = K).
             linearized: as in `Posterior.predict`; each member is linearised around its mean.
-            moments: as in `Posterior.predict`, with 128 points for each member.
 
         Returns:
             The mixture of the members' likelihoods over their draws, in original units.
@@ -178,12 +176,7 @@ class Mixture(AbstractPosterior):
             torch.Size([2])
         """
         shares = self.shares(num_draws, seed=seed)
-        if moments:
-            parts = [
-                member.predict(x, seed=s, draws=draws, at_mean=at_mean, linearized=linearized, moments=True)
-                for member, _, s in shares
-            ]
-        elif at_mean or (draws is None and self._are_points()):
+        if at_mean or (draws is None and self._are_points()):
             parts = [member.predict(x, seed=seed, at_mean=True) for member in self.members]
         elif draws is None:
             most = max(member.num_distinct(count) for member, count, _ in shares)

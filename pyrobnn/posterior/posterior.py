@@ -28,13 +28,11 @@ from pyrobnn.guides.empirical import require_density
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.batched import batch_by_batch
 from pyrobnn.posterior.draws import joined
-from pyrobnn.posterior.moments import output_moments
-from pyrobnn.posterior.output_draws import output_draws
+from pyrobnn.posterior.output_draws import Tangent, output_draws
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
 from pyrobnn.posterior.record import AbstractPosterior, FitRecord
 from pyrobnn.posterior.stand_ins import over_donors
-from pyrobnn.posterior.tangent import Tangent
 
 _DRAWS_FOR_MEAN = 1000
 
@@ -224,7 +222,6 @@ class Posterior(AbstractPosterior):
         draws: Draws | None = None,
         at_mean: bool = False,
         linearized: bool | None = None,
-        moments: bool = False,
     ) -> Prediction:
         """Predict targets at inputs x (N, *in), given in original units.
 
@@ -240,16 +237,13 @@ class Posterior(AbstractPosterior):
             at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
             linearized: linearise the network around the posterior mean m: the outputs of a draw w are f(m) + J (w - m)
                 (Immer et al. 2021). If not given, the guide decides: Laplace guides linearise.
-            moments: in one pass, carry mean and covariance through the layers instead of draws, for mean-field and
-                Laplace guides and sequences of layers. 128 points with these moments then stand for the draws, at each
-                input by itself. See docs/how-to/deploy.md for measured times and errors.
 
         Returns:
             The mixture of the likelihood over the draws, in original units.
 
         Raises:
             InputError: not numeric, not finite, or not the columns of the training inputs; draws that lack a site; a
-                loader that shuffles; moments of a guide or a network that has none.
+                loader that shuffles.
 
         Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
@@ -266,8 +260,6 @@ class Posterior(AbstractPosterior):
             if at_mean:
                 draws = {name: value[None] for name, value in self.mean().items()}
             linear = built(self.guide).linearized if linearized is None else linearized
-            if moments:
-                return self._by_moments(inputs, seed, linear=linear, given=draws)
             if linear and not at_mean and draws is None:
                 drawn = self._output_draws(inputs, num_draws, seed)
                 if drawn is not None:
@@ -287,17 +279,6 @@ class Posterior(AbstractPosterior):
             outputs = joined([f for f, _ in parts])
             others = {name: joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
-
-    def _by_moments(self, inputs: X, seed: int | None, *, linear: bool, given: Draws | None) -> Prediction:
-        """Return the prediction by points that have the moments of the outputs."""
-        if given is not None:
-            raise InputError("Moments stand in for draws: leave `draws` and `at_mean` out, or `moments`.")
-        with torch.no_grad():
-            outputs = output_moments(self.bnn, built(self.guide), inputs, linearized=linear).points()
-        others = self._split(self.mean())[1]
-        if others:
-            others = self._split(self.draw(len(outputs), seed=seed))[1]
-        return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
     def _output_draws(self, inputs: X, num_draws: int, seed: int | None) -> Prediction | None:
         """Return the prediction of a Gaussian of curvature by draws of the outputs; None where it is another way."""

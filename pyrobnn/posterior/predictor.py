@@ -20,8 +20,8 @@ from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.distributions.support import base_of
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.draws import variance_over_draws
+from pyrobnn.posterior.output_draws import Tangent
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.posterior.tangent import Tangent
 
 
 class FixedDraws(NamedTuple):

@@ -94,10 +94,10 @@ def _groups(
     """Yield numbers of draws, and the options of a prediction by these alone.
 
     Draws whose numbers by `_fractions` are close have values of the same donors, so each group needs few of all pairs
-    of a row and a value. Few pairs, points and moments, and draws of very many weights make a single group.
+    of a row and a value. Few pairs, points, and draws of very many weights make a single group.
     """
     count = 1 + num_draws * num_pairs // _AT_ONCE
-    by_weights = num_draws > 1 and not (options.get("at_mean") or options.get("moments"))
+    by_weights = num_draws > 1 and not options.get("at_mean")
     if count == 1 or not by_weights or num_draws * posterior.bnn.num_weights > _HELD:
         yield torch.arange(num_draws), options
         return

@@ -22,7 +22,7 @@ from pyrobnn.guides.laplace import Laplace, Structure, require_real
 from pyrobnn.guides.sites import Site
 from pyrobnn.inference import defaults
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.tangent import MOST_DERIVATIVES, Tangent
+from pyrobnn.posterior.output_draws import MOST_DERIVATIVES, Tangent
 
 _LARGEST = 2**35
 """Bytes that three copies of a matrix in double precision may take."""

@@ -1,40 +1,30 @@
-"""Normal distributions of a network's outputs, and those of the network linearised under Gaussian weights."""
+"""The normal distribution of the outputs of a network linearised around the mode of a Gaussian, and its covariance."""
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
-from pyrobnn.guides.blocks import Block
-from pyrobnn.posterior.roots import (
-    covariance,
-    has_axes,
-    joint_covariance,
-    root_parts,
-    rows_of_layer,
-    symmetric_root,
-    use_of,
-    variances,
-)
+from pyrobnn.guides.blocks import Axes, Block
+from pyrobnn.guides.built import built
+from pyrobnn.posterior.mixture import require_single
+from pyrobnn.posterior.output_draws import has_axes, joint_covariance, passes_once, root_parts, symmetric_root, use_of
+from pyrobnn.posterior.posterior import Posterior
 
 Link = Literal["probit", "laplace_bridge", "mc"]
 _PROBIT = math.pi / 8
-_DRAWS = 1000
+_DRAWS, _ENTRIES = 1000, 2**20
+"""Draws of the link "mc", and numbers of draws that are held at once."""
 _MOST_INPUTS = 256
-_ENTRIES = 2**20
-"""Numbers of draws that are held at once."""
-_NODES = 128
-"""Points that stand for the normal distribution of an input's outputs."""
-MOST_OUTPUTS = 32
-"""Outputs up to which these points are close to independent, so that they can have any covariance."""
 _CONSTANT = 1e-6
 """Largest share of variance left to the sum of outputs for the sum to count as known."""
 
@@ -91,30 +81,27 @@ class FunctionalNormal:
             link: "probit" divides each output by sqrt(1 + pi / 8 variance) (MacKay 1992, "The Evidence Framework
                 Applied to Classification Networks"; Gibbs 1998), exact to some percent; "laplace_bridge" takes the
                 Dirichlet with the normal's mode and curvature in the outputs (MacKay 1998; Hobbhahn et al. 2022), after
-                removing the direction in which softmax is constant: good where the normal resembles a Dirichlet, at any
-                width; "mc" is the mean over 1000 draws in mirrored pairs.
+                removing the direction in which softmax is constant; "mc" is the mean over 1000 draws in mirrored pairs.
             seed: seed of the draws.
 
         Raises:
             InputError: another link, or a single output with the Laplace bridge.
         """
-        check_link(link)
-        if self.mean.shape[1] == 1:
-            return self._two_classes(link, seed)
-        if link == "probit":
-            return torch.softmax(self.mean / (1 + _PROBIT * self.variance).sqrt(), -1)
-        if link == "mc":
-            return self._over_draws(lambda f: torch.softmax(f, -1), seed)
-        return self._bridge()
-
-    def _two_classes(self, link: str, seed: int) -> Tensor:
+        if link not in get_args(Link):
+            raise InputError(f"`link` must be one of {', '.join(get_args(Link))}, got {link!r}.")
+        is_single = self.mean.shape[1] == 1
         if link == "laplace_bridge":
-            raise InputError("The Laplace bridge needs one output per class, got a single output: use link='probit'.")
+            if is_single:
+                raise InputError(
+                    "The Laplace bridge needs one output per class, got a single output: use link='probit'."
+                )
+            return self._bridge()
         if link == "probit":
-            positive = torch.sigmoid(self.mean / (1 + _PROBIT * self.variance).sqrt())
+            scaled = self.mean / (1 + _PROBIT * self.variance).sqrt()
+            probs = torch.sigmoid(scaled) if is_single else torch.softmax(scaled, -1)
         else:
-            positive = self._over_draws(torch.sigmoid, seed)
-        return torch.cat([1 - positive, positive], 1)
+            probs = self._over_draws(torch.sigmoid if is_single else lambda f: torch.softmax(f, -1), seed)
+        return torch.cat([1 - probs, probs], 1) if is_single else probs
 
     def _bridge(self) -> Tensor:
         """Return the mean of the Dirichlet of the Laplace bridge (Hobbhahn et al. 2022, eq. 8), (N, C)."""
@@ -134,25 +121,14 @@ class FunctionalNormal:
         with seeded(seed, "outputs"):
             return self.mean + self._deviations(num_draws)
 
-    def points(self) -> Tensor:
-        """Return 128 points of each input with its mean and covariance, (128, N, C), for up to 32 outputs.
-
-        In one dimension they are quantiles of levels (s + 1/2) / 128, stretched by 0.4 % to the exact variance. In
-        several, each column of a Sobol sequence has these quantiles, and a triangular matrix removes correlations.
-        """
-        num = self.mean.shape[1]
-        root = self.variance.sqrt()[..., None] if num == 1 else self._root
-        return self.mean + (root @ _nodes(num).to(self.mean)).permute(2, 0, 1)
-
     def _deviations(self, num_draws: int) -> Tensor:
         """Return draws of f - mean by the random numbers of the caller."""
-        dtype, device = self.mean.dtype, self.mean.device
+        like: dict[str, Any] = {"dtype": self.mean.dtype, "device": self.mean.device}
         if isinstance(self._given, SharedAxes):
             vectors, values = self._given
-            noise = torch.randn(num_draws, *values.shape, dtype=dtype, device=device).mul_(values.sqrt())
+            noise = torch.randn(num_draws, *values.shape, **like).mul_(values.sqrt())
             return noise if vectors is None else noise @ vectors.T
-        noise = torch.randn(num_draws, *self._root.shape[:2], 1, dtype=dtype, device=device)
-        return (self._root @ noise).view(num_draws, *self.mean.shape)
+        return (self._root @ torch.randn(num_draws, *self._root.shape[:2], 1, **like)).view(-1, *self.mean.shape)
 
     @cached_property
     def _root(self) -> Tensor:
@@ -183,38 +159,50 @@ class FunctionalNormal:
         return self.covariance.diagonal(dim1=0, dim2=2).movedim(-1, 0).sum(2)
 
 
-@cache
-def _nodes(num: int) -> Tensor:
-    """Return points of mean 0 and covariance 1 in so many dimensions, (num, 128)."""
-    z = torch.special.ndtri(torch.quasirandom.SobolEngine(num).draw(_NODES, dtype=torch.float64) + 0.5 / _NODES)
-    return torch.linalg.solve_triangular(torch.linalg.cholesky(z.T @ z / _NODES), z.T, upper=False)
+@under(gradients)
+def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> FunctionalNormal:
+    """Return the distribution of the outputs under the network linearised around the mode, in closed form.
+
+    Args:
+        posterior: of a `Laplace` guide.
+        x: inputs (N, *in) in original units.
+        joint: whether to return the covariance of all inputs together.
+
+    Raises:
+        InputError: a mixture, a posterior of another guide, or inputs without the columns of training.
+
+    Examples:
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide="laplace", steps=20, seed=0, progress=False)
+        >>> outputs = bnn.functional(posterior, [[0.0], [0.25], [1.0]], joint=True)
+        >>> outputs.mean.shape, outputs.covariance.shape
+        (torch.Size([3, 1]), torch.Size([3, 1, 3, 1]))
+    """
+    require_single(posterior, "functional")
+    guide = posterior.guide
+    blocks = built(guide).gaussian_blocks()
+    if not blocks:
+        raise InputError(
+            "The distribution of the outputs has a closed form for Laplace guides alone, this is "
+            f"{type(guide).__name__}: use predict(x, linearized=True)."
+        )
+    inputs = posterior.inputs(x)
+    values = guide.mean()
+    weights = {name: values[name] for name in posterior.bnn.site_names}
+    with seeded(posterior.seed, "functional"):
+        return _linear_outputs(posterior.bnn, blocks, weights, inputs, joint=joint)
 
 
-def check_link(link: Any) -> None:
-    """Refuse an unknown link."""
-    if link not in get_args(Link):
-        raise InputError(f"`link` must be one of {', '.join(get_args(Link))}, got {link!r}.")
-
-
-def linear_outputs(
-    bnn: BNN, blocks: list[Block], point: Mapping[str, Tensor], inputs: X, *, joint: bool = False
+def _linear_outputs(
+    bnn: BNN, blocks: list[Block], point: Mapping[str, Tensor], inputs: X, *, joint: bool
 ) -> FunctionalNormal:
-    """Return the distribution of the outputs of the network linearised around a point.
+    """Return the distribution at inputs (N, *in), in the units of the model, around a point of all weights by site.
 
     The Jacobian is never held for layers that pass each example once. A linear layer with inputs a and derivatives g
     has the covariance g^T diag(V a^2) g, in the eigenbasis of a Kronecker block or directly for a diagonal block.
-
-    Args:
-        bnn: the model.
-        blocks: of the Gaussian.
-        point: values of all weights by site name.
-        inputs: x (N, *in), in the units of the model.
-        joint: whether to return the covariance of all inputs together.
     """
-    sites = [name for block in blocks for name in block.shapes]
-    means, roots = list[Tensor](), list[Tensor]()
-    covariances = list[Tensor | SharedAxes]()
-    tracker = Tracker(bnn, point, sites, inputs[:1])
+    means, roots, covariances = list[Tensor](), list[Tensor](), list[Tensor | SharedAxes]()
+    tracker = Tracker(bnn, point, [name for block in blocks for name in block.shapes], inputs[:1])
     for part in inputs.split(_inputs_at_once(tracker, blocks, joint=joint)):
         pulled = tracker.pull(part)
         means.append(pulled.f)
@@ -235,7 +223,7 @@ def linear_outputs(
 def _inputs_at_once(tracker: Tracker, blocks: list[Block], *, joint: bool) -> int:
     """Return how many inputs to take at once: fewer where rows of the Jacobian have to be held."""
     rows = sum(sum(block.sizes) for block in blocks if joint or not has_axes(block, tracker))
-    if not joint and rows and rows_of_layer(blocks[0], tracker.pull_alone()) is not None:
+    if not joint and rows and _rows_of_layer(blocks[0], tracker.pull_alone()) is not None:
         rows = 0
     most = min(_MOST_INPUTS, examples_at_once(tracker.num_outputs * rows)) if rows else _MOST_INPUTS
     return tracker.inputs_at_once(most)
@@ -246,8 +234,44 @@ def _covariance(blocks: list[Block], pulled: Pulled) -> Tensor | SharedAxes:
     found = [use_of(block, pulled) for block in blocks] if pulled.is_last_layer else []
     axes = [pair[1] for pair in found if pair is not None]
     if axes and len(axes) == len(blocks):
-        values = [variances(part) for part in axes]
+        values = [_variances(part) for part in axes]
         if all(part.g is pulled.gradients[0] for part in axes):
             return SharedAxes(None, torch.stack(values).sum(0))
         return SharedAxes(torch.cat([part.g[:, 0, 0] for part in axes], 1), torch.cat(values, 1))
-    return torch.stack([covariance(block, pulled) for block in blocks]).sum(0)
+    return torch.stack([_covariance_of(block, pulled) for block in blocks]).sum(0)
+
+
+def _covariance_of(block: Block, pulled: Pulled) -> Tensor:
+    """Return the part of the covariance that a block makes."""
+    rows = _rows_of_layer(block, pulled)
+    if rows is not None:
+        return rows @ rows.mT
+    found = use_of(block, pulled)
+    if found is not None and passes_once(found[1]):
+        g = found[1].g[:, :, 0]
+        return torch.einsum("cbo,dbo->bcd", g * _variances(found[1]), g)
+    total = pulled.f.new_zeros(len(pulled.f), *(pulled.f.shape[1],) * 2)
+    for _, root in root_parts(block, pulled):
+        total += root.transpose(0, 1) @ root.permute(1, 2, 0)
+    return total
+
+
+def _variances(axes: Axes) -> Tensor:
+    """Return the variance of each output of a layer that each example passes once, in its axes, (B, O)."""
+    return axes.a[:, 0].square() @ axes.scale.square().T
+
+
+def _rows_of_layer(block: Block, pulled: Pulled) -> Tensor | None:
+    """Return roots (B, C, D) for a block with all correlations of one linear layer, None for other blocks.
+
+    Inputs are multiplied with the root first, and derivatives then.
+    """
+    whole = block.whole_root
+    layer = None if whole is None else pulled.only_matrix(list(block.shapes))
+    if whole is None or layer is None:
+        return None
+    g, a, order = layer
+    root = torch.empty_like(whole)
+    root[order] = whole
+    by_output = (a @ root.view(g.shape[2], a.shape[1], -1)).transpose(0, 1)
+    return g.transpose(0, 1) @ by_output
