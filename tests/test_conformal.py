@@ -1,7 +1,7 @@
-"""Conformal prediction: levels hold over many draws of data, also for wrong models, by groups and under weights.
+"""Conformal prediction: levels hold over many draws of data, also for wrong models.
 
 Coverages are means over 200 draws of held-out and new rows, compared within 5 standard errors of that mean, from the
-spread over draws. Seeds are those of the generators. Thresholds are compared with those of a plain loop.
+spread over draws. Seeds are those of the generators.
 """
 
 import math
@@ -16,16 +16,9 @@ import pyrobnn as bnn
 from pyrobnn.distributions.bounded import Gamma
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.support import base_of, cdf
-from pyrobnn.posterior.conformal import ConformalPrediction, ConformityScores, Grouping
+from pyrobnn.posterior.conformal import ConformalPrediction, ConformityScores
 
 DRAWS, HELD_OUT, NEW = 200, 99, 200
-
-
-def rows(num, group=None, weight=None):
-    return Grouping(
-        torch.zeros(num, dtype=torch.int64) if group is None else group,
-        torch.ones(num, dtype=torch.float64) if weight is None else weight,
-    )
 
 
 def numbers(x, *, loc=0.0, scale=1.0):
@@ -38,10 +31,10 @@ def classes(x, *, wrong=False):
     return dist.Categorical(logits=logits.flip(-1) * 3 if wrong else logits)
 
 
-def calibrated(law, data, new, method, seed=0, *, held=None, there=None):
+def calibrated(law, data, new, method, seed=0):
     x, y = data
-    scores = ConformityScores(bnn.Prediction(law(x)), y, held or rows(len(x)), method, seed)
-    return ConformalPrediction(law(new), scores=scores, rows=there or rows(len(new)), seed=seed)
+    scores = ConformityScores(bnn.Prediction(law(x)), y, method, seed)
+    return ConformalPrediction(law(new), scores=scores, seed=seed)
 
 
 def inside(prediction, y, level):
@@ -150,79 +143,18 @@ def test_skewed_likelihoods_are_calibrated_by_quantiles():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [False, True])
-@pytest.mark.parametrize("method", ["aps", "raps"])
-def test_sets_of_classes_hold_their_level_whatever_the_model(method, wrong):
+def test_sets_of_classes_hold_their_level_whatever_the_model(wrong):
     generator, shares, sizes = torch.Generator().manual_seed(1), [], []
     for number in range(DRAWS):
         x = 2 * torch.randn(HELD_OUT + NEW, generator=generator, dtype=torch.float64)
         y = torch.multinomial(classes(x).probs[0], 1, generator=generator)[:, 0]
         old, new = slice(HELD_OUT), slice(HELD_OUT, None)
         law = lambda at: classes(at, wrong=wrong)  # noqa: E731
-        prediction = calibrated(law, (x[old], y[old]), x[new], method, number)
+        prediction = calibrated(law, (x[old], y[old]), x[new], "aps", number)
         shares.append(float(inside(prediction, y[new], 0.9).double().mean()))
         sizes.append(float(prediction.label_set(0.9).double().sum(1).mean()))
     assert within_errors(shares, 0.9)
     assert 1 < np.mean(sizes) < 4
-
-
-def test_each_group_holds_the_level():
-    """Noise is ten times as large in one group; the model does not know."""
-    generator, shares = torch.Generator().manual_seed(2), []
-    for _ in range(DRAWS):
-        group = torch.arange(2 * HELD_OUT + NEW) % 2
-        y = torch.where(group == 1, 10.0, 1.0).double() * torch.randn(len(group), generator=generator).double()
-        old, new = slice(2 * HELD_OUT), slice(2 * HELD_OUT, None)
-        law = lambda at: dist.Normal(torch.zeros(1, len(at)).double(), 1.0)  # noqa: E731
-        held, there = rows(2 * HELD_OUT, group[old]), rows(NEW, group[new])
-        prediction = calibrated(law, (y[old], y[old]), y[new], "scaled", held=held, there=there)
-        hits = inside(prediction, y[new], 0.9).double()
-        shares.append([float(hits[group[new] == number].mean()) for number in (0, 1)])
-    assert all(within_errors(share, 0.9) for share in np.transpose(shares))
-
-
-def test_weights_hold_the_level_under_a_shift_of_inputs():
-    """Held-out x ~ N(0, 1), new x ~ N(1, 1), so that the ratio is exp(x - 1/2); noise that grows is not modelled.
-
-    The coverage is at least the level, and above it at most by the mean largest share of a row, below 0.02.
-    """
-    generator, shares, plain = torch.Generator().manual_seed(3), [], []
-    for _ in range(DRAWS):
-        x = torch.randn(500 + NEW, generator=generator, dtype=torch.float64)
-        x[500:] += 1
-        y = (0.2 + x.exp()) * torch.randn(len(x), generator=generator, dtype=torch.float64)
-        ratio = (x - 0.5).exp()
-        law = lambda at: dist.Normal(torch.zeros(1, len(at)).double(), 1.0)  # noqa: E731
-        parts = ((x[:500], y[:500]), x[500:])
-        weighted = calibrated(
-            law, *parts, "scaled", held=rows(500, weight=ratio[:500]), there=rows(NEW, weight=ratio[500:])
-        )
-        shares.append(float(inside(weighted, y[500:], 0.8).double().mean()))
-        plain.append(float(inside(calibrated(law, *parts, "scaled"), y[500:], 0.8).double().mean()))
-    mean, error = np.mean(shares), np.std(shares, ddof=1) / math.sqrt(DRAWS)
-    assert 0.8 - 5 * error < mean < 0.8 + 0.02 + 5 * error
-    assert np.mean(plain) < 0.75
-
-
-def test_thresholds_are_those_of_a_loop_and_infinite_with_few_rows():
-    generator = torch.Generator().manual_seed(4)
-    y, weight = torch.randn(30, generator=generator).double(), torch.rand(30, generator=generator).double()
-    law = dist.Normal(torch.zeros(1, 30).double(), 1.0)
-    scores = ConformityScores(bnn.Prediction(law), y, rows(30, weight=weight), None, 0)
-    new = torch.tensor([0.01, 0.5, 2.0]).double()
-    found = scores.thresholds(rows(3, weight=new), 0.8)
-    for value, extra in zip(found.tolist(), new.tolist(), strict=True):
-        total, share = float(weight.sum()) + extra, 0.0
-        expected = math.inf
-        for number in y.abs().argsort():
-            share += float(weight[number]) / total
-            if share >= 0.8:
-                expected = float(y[number].abs())
-                break
-        assert value == expected
-    few = ConformityScores(bnn.Prediction(dist.Normal(torch.zeros(1, 18).double(), 1.0)), y[:18], rows(18), None, 0)
-    assert few.thresholds(rows(1), 0.95).isinf().all()  # 19 rows are the fewest
-    enough = ConformityScores(bnn.Prediction(dist.Normal(torch.zeros(1, 19).double(), 1.0)), y[:19], rows(19), None, 0)
-    assert float(enough.thresholds(rows(1), 0.95)) == float(y[:19].abs().max())
 
 
 def test_a_fit_is_calibrated_and_its_predictions_are_scored_and_sliced():
@@ -240,21 +172,31 @@ def test_a_fit_is_calibrated_and_its_predictions_are_scored_and_sliced():
     assert torch.equal(part.interval(0.9)[0], prediction.interval(0.9)[0][5:9])
 
 
-def test_groups_have_names_and_wrong_calls_are_refused():
+def test_thresholds_are_held_out_scores_by_rank_and_infinite_with_few_rows():
+    y = torch.randn(30, generator=torch.Generator().manual_seed(4)).double()
+
+    def scores(num):
+        return ConformityScores(bnn.Prediction(dist.Normal(torch.zeros(1, num).double(), 1.0)), y[:num], None, 0)
+
+    ordered = y.abs().sort().values
+    for level in (0.05, 0.8, 0.9, 30 / 31):
+        assert scores(30).threshold(level) == float(ordered[math.ceil(31 * level - 1e-9) - 1])
+    assert scores(18).threshold(0.95) == math.inf  # 19 rows are the fewest
+    assert scores(19).threshold(0.95) == float(y[:19].abs().max())
+
+
+def test_sets_of_rows_are_those_of_all_and_wrong_calls_are_refused():
     x, y = torch.randn(60, 1, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
     posterior = bnn.BNN(bnn.MLP(1, [5], 3), likelihood="categorical").fit(-x, y, steps=30, seed=0, progress=False)
-    fit = bnn.conformal(posterior, (x, y), groups=["a", "b"] * 30)
-    sets = fit.predict(x[:4], groups=["a", "b", "a", "b"]).label_set(0.9)
+    fit = bnn.conformal(posterior, (x, y))
+    prediction = fit.predict(x[:4])
+    sets = prediction.label_set(0.9)
     assert sets.shape == (4, 3)
-    assert torch.equal(fit.predict(x[:4], groups=["a", "b", "a", "b"])[1:3].label_set(0.9), sets[1:3])
+    assert torch.equal(prediction[1:3].label_set(0.9), sets[1:3])
     for call, message in {
-        (lambda: fit.predict(x[:1])): "calibrated with `groups`",
-        (lambda: fit.predict(x[:1], groups=["c"])): "No held-out row has the group 'c': known are a, b",
-        (lambda: bnn.conformal(posterior, (x, y), method="scaled")): "for classes must be one of aps, raps",
-        (lambda: bnn.conformal(posterior, (x, y), weights=[1.0])): "`weights` must be 60 numbers",
-        (lambda: bnn.conformal(posterior, (x, y), groups=["a"])): "for each of 60 rows, got 1",
-        (lambda: fit.predict(x[:1], groups=["a"]).interval(0.9)): "Classes have no intervals: use `label_set`",
-        (lambda: fit.predict(x[:1], groups=["a"]).label_set(1.0)): "`level` must lie between 0 and 1",
+        (lambda: bnn.conformal(posterior, (x, y), method="scaled")): "for classes must be one of aps, got 'scaled'",
+        (lambda: prediction.interval(0.9)): "Classes have no intervals: use `label_set`",
+        (lambda: prediction.label_set(1.0)): "`level` must lie between 0 and 1",
     }.items():
         with pytest.raises(bnn.InputError, match=message):
             call()

@@ -33,21 +33,11 @@ def double(value):
     return torch.tensor(value, dtype=torch.float64)
 
 
-@pytest.mark.slow
-def test_crps_of_a_single_normal_has_a_closed_form():
-    loc, y = draws(1), targets()
-    z = (y - loc[0]).numpy() / 0.7
-    expected = 0.7 * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi))
-    found = ranked_probability(Prediction(dist.Normal(loc, double(0.7))), y)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8)
-
-
 # the CRPS
 
 
-@pytest.mark.parametrize(("spread", "tolerance"), [(0.0, 1e-9), (1.0, 1e-7), (10.0, 5e-3)])
+@pytest.mark.parametrize(("spread", "tolerance"), [(0.0, 1e-9), (1.0, 1e-9), (10.0, 1e-9)])
 def test_crps_of_a_mixture_of_normals(spread, tolerance):
-    """The wider the draws are apart against the noise, the more the quadrature has to resolve."""
     loc, scale, y = spread * draws(30), 0.5 + draws(30, seed=2).square(), targets()
     found = ranked_probability(Prediction(dist.Normal(loc, scale)), y).numpy()
     expected = scoringrules.crps_mixnorm(y.numpy(), loc.numpy(), scale.numpy(), m_axis=0)
@@ -175,7 +165,7 @@ def test_crps_of_uneven_mixtures_of_normals(name, num_draws):
 def test_quadrature_agrees_with_the_closed_form_of_normals(name, monkeypatch):
     loc, scale = uneven(name, 30)
     exact = ranked_probability(Prediction(dist.Normal(loc, scale)), FAR)
-    monkeypatch.setattr(crps, "_of_normals", lambda mixtures, y: crps._integral(mixtures, y)[0])
+    monkeypatch.setattr(crps, "_of_pairs", crps._integral)
     found = ranked_probability(Prediction(dist.Normal(loc, scale)), FAR)
     np.testing.assert_allclose(found.numpy(), exact.numpy(), rtol=1e-5)
 

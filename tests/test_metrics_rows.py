@@ -248,7 +248,7 @@ def everything(prediction, y):
 def test_results_do_not_depend_on_how_many_rows_are_computed_at_a_time(name, columns, monkeypatch):
     prediction, _, y = predict(name, columns)
     whole = everything(prediction, y)
-    monkeypatch.setattr("pyrobnn.posterior.rows._AT_ONCE", 1)
+    monkeypatch.setattr("pyrobnn.posterior.prediction._AT_ONCE", 1)
     monkeypatch.setattr("pyrobnn.metrics.crps._AT_ONCE", 1)
     for key, values in everything(prediction, y).items():
         torch.testing.assert_close(values, whole[key], rtol=1e-12, atol=1e-15, msg=key)

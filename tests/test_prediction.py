@@ -183,7 +183,7 @@ def test_information_of_many_columns_comes_from_samples(monkeypatch):
     logits = torch.randn(40, 5, 8, generator=generator, dtype=torch.float64)
     prediction = Prediction(dist.Bernoulli(logits=logits).to_event(1))
     exact, entropy = prediction.mutual_information, prediction.entropy
-    monkeypatch.setattr("pyrobnn.posterior.classes.MOST_OUTCOMES", 100)
+    monkeypatch.setattr("pyrobnn.posterior.prediction.MOST_OUTCOMES", 100)
     found = prediction.mutual_information
     assert not torch.equal(found, exact)
     error = 1.0 / math.sqrt(1000)  # log p(y | w) - log p(y) has a deviation below 1 here

@@ -26,8 +26,7 @@ from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import errors_and_uncertainty
 from pyrobnn.metrics.ranking import area_under_risk, relative
 from pyrobnn.metrics.regression import over_columns
-from pyrobnn.posterior.draws import MEDIAN
-from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.prediction import MEDIAN, Prediction
 from pyrobnn.verdict.remedies import (
     Fitted,
     Try,

@@ -2,7 +2,7 @@
 
 from pyrobnn.metrics.base import Score, Scores
 from pyrobnn.metrics.calibration import Reliability, pit, pit_pvalue, reliability_bins
-from pyrobnn.metrics.confusion import confusion
+from pyrobnn.metrics.classification import confusion
 from pyrobnn.metrics.curves import RiskCurves, selective_risk, sparsification
 from pyrobnn.metrics.out_of_distribution import ood_measures, score_ood
 from pyrobnn.metrics.permutation import permutation_importance

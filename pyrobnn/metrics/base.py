@@ -5,7 +5,14 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import ArrayLike
 from torch import Tensor
+
+from pyrobnn._core.checks import as_targets
+from pyrobnn._core.errors import InputError
+from pyrobnn.distributions.support import base_of
+from pyrobnn.distributions.targets import CensoredNormal
+from pyrobnn.posterior.prediction import Prediction
 
 _RESAMPLES = 200
 _ROUNDING = 1e-14
@@ -174,3 +181,43 @@ def _spread(values: np.ndarray) -> float:
 def as_columns(values: Tensor) -> np.ndarray:
     """Return values (N,) or (N, K) as an array (N, K) of float64."""
     return values.detach().cpu().double().numpy().reshape(len(values), -1)
+
+
+def observed(prediction: Prediction, y: ArrayLike) -> Tensor:
+    """Return targets as a tensor; censored targets beyond a limit count as observed at the limit."""
+    targets = as_targets(y, len(prediction)).to(prediction.device)
+    base = base_of(prediction.distribution)
+    if not isinstance(base, CensoredNormal):
+        return targets
+    limits = [None if limit is None else limit.flatten(0, -1)[0] for limit in (base.lower, base.upper)]
+    return targets.to(base.loc.dtype).clamp(*limits)
+
+
+def real_columns(prediction: Prediction, y: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return targets, predictive means and predictive standard deviations, each (N, K)."""
+    return as_columns(observed(prediction, y)), as_columns(prediction.mean), as_columns(prediction.std)
+
+
+def class_columns(prediction: Prediction, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels (N, K) and class probabilities (N, K, C); K is 1 but for several binary targets."""
+    labels = as_columns(as_targets(y, len(prediction))).astype(np.int64)
+    if labels.size and labels.min() < 0:
+        raise InputError(
+            f"Some labels are no class, {labels.min()}: score the others, keep = y.flatten() != {labels.min()}, with "
+            "prediction.by_target[keep] and y.flatten()[keep]."
+        )
+    probs = prediction.class_probs
+    return labels, probs.detach().cpu().double().numpy().reshape(*labels.shape, probs.shape[-1])
+
+
+def brier(labels: np.ndarray, probs: np.ndarray) -> np.ndarray:
+    """Return the squared errors of the probabilities, summed over the classes, (N, K)."""
+    one_hot = labels[..., None] == np.arange(probs.shape[-1])
+    return np.square(probs - one_hot).sum(-1)
+
+
+def entropy(probs: np.ndarray) -> np.ndarray:
+    """Return the entropies in nats of class probabilities, (N, K)."""
+    from scipy import special
+
+    return special.entr(probs).sum(-1)

@@ -1,7 +1,6 @@
 """Calibration: probability integral transforms of real targets and counts, and bins of predicted probabilities."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +10,7 @@ from torch import Tensor
 from pyrobnn._core.checks import as_targets, check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
-from pyrobnn.distributions.targets import CensoredNormal
-from pyrobnn.metrics.base import Weighted, as_columns
+from pyrobnn.metrics.base import Weighted, as_columns, observed
 from pyrobnn.posterior.prediction import Prediction
 
 NUM_BINS = 15
@@ -78,18 +76,6 @@ def pit_pvalue(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> float:
     return min(1.0, len(columns) * min(float(stats.kstest(column, "uniform").pvalue) for column in columns))
 
 
-def observed(prediction: Prediction, y: ArrayLike) -> Tensor:
-    """Return targets as a tensor; censored targets beyond a limit count as observed at the limit."""
-    targets = as_targets(y, len(prediction)).to(prediction.device)
-    base: Any = prediction.distribution
-    while hasattr(base, "base_dist"):
-        base = base.base_dist
-    if not isinstance(base, CensoredNormal):
-        return targets
-    limits = [None if limit is None else limit.flatten(0, -1)[0] for limit in (base.lower, base.upper)]
-    return targets.to(base.loc.dtype).clamp(*limits)
-
-
 def uniformity_error(values: np.ndarray) -> Weighted:
     """Return the area between the distribution function of values (N,) in [0, 1] and the diagonal, given weights.
 
@@ -134,16 +120,13 @@ class Reliability:
         return np.sqrt(self.accuracy * (1 - self.accuracy) / self.count)
 
 
-def reliability_bins(
-    prediction: Prediction, y: ArrayLike, *, num_bins: int = NUM_BINS, equal_mass: bool = False
-) -> Reliability:
+def reliability_bins(prediction: Prediction, y: ArrayLike, *, num_bins: int = NUM_BINS) -> Reliability:
     """Return the bins of a reliability diagram; several binary target columns are pooled.
 
     Args:
         prediction: predictions of classes at N inputs.
         y: the labels, (N,) or (N, K).
         num_bins: number of bins of [0, 1].
-        equal_mass: bins with the same number of examples instead of the same width.
 
     Raises:
         InputError: real targets, or not one label per input.
@@ -161,26 +144,22 @@ def reliability_bins(
     labels = as_targets(y, len(prediction)).to(prediction.device)
     confidence = as_columns(prediction.class_probs.amax(-1)).ravel()
     correct = as_columns(prediction.label == labels).ravel()
-    index = bins_of(confidence, num_bins, equal_mass=equal_mass)
+    index = bins_of(confidence, num_bins)
     count = np.bincount(index)
     full = count > 0
     sums = [np.bincount(index, values)[full] / count[full] for values in (confidence, correct)]
     return Reliability(sums[0], sums[1], count[full])
 
 
-def bins_of(probs: np.ndarray, num_bins: int = NUM_BINS, *, equal_mass: bool = False) -> np.ndarray:
-    """Return the bin of each probability, of equal width or with equally many of them; equal numbers share a bin."""
-    if not equal_mass:
-        return np.clip(np.digitize(probs, np.linspace(0.0, 1.0, num_bins + 1)) - 1, 0, num_bins - 1)
-    _, place, count = np.unique(probs, return_inverse=True, return_counts=True)
-    middle = count.cumsum() - count / 2
-    return (num_bins * middle / probs.size).astype(np.int64)[place]
+def bins_of(probs: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
+    """Return the bin of each probability, of equal width."""
+    return np.clip(np.digitize(probs, np.linspace(0.0, 1.0, num_bins + 1)) - 1, 0, num_bins - 1)
 
 
 def calibration_error(gaps: np.ndarray, bins: np.ndarray) -> Weighted:
     """Return sum over bins |sum of gaps| / number of gaps as a function of the weights of the examples.
 
-    Gaps (N, M) are the observed outcomes, 0 or 1, less their probabilities.
+    Gaps (N, K) are the observed outcomes, 0 or 1, less their probabilities.
     """
     flat, size = bins.ravel(), gaps.shape[1]
 

@@ -1,22 +1,22 @@
-"""Scores of classes."""
+"""Scores of classes, and which are taken for which."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pyrobnn.metrics.base import Statistic, Weighted, mean_of
-from pyrobnn.metrics.calibration import NUM_BINS, bins_of, calibration_error
-from pyrobnn.metrics.columns import brier, class_columns, entropy
+from pyrobnn._core.errors import InputError
+from pyrobnn.metrics.base import Statistic, Weighted, brier, class_columns, entropy, mean_of
+from pyrobnn.metrics.calibration import bins_of, calibration_error
 from pyrobnn.metrics.curves import wrong_and_doubt
-from pyrobnn.metrics.ranking import (
-    area_under_risk,
-    excess_area_under_risk,
-    receiver_operating,
-    sparsification_error,
-)
+from pyrobnn.metrics.ranking import area_under_risk, receiver_operating, sparsification_error
 from pyrobnn.metrics.regression import over_columns
 from pyrobnn.posterior.prediction import Prediction
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _FEWEST = 10
 """Examples of each class from which no exception is told from few; resamples of one example, or of none, are alike."""
@@ -27,17 +27,11 @@ def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statisti
     labels, probs = class_columns(prediction, y)
     wrong, doubt = wrong_and_doubt(labels, probs)
     squared = brier(labels, probs)
-    confidence_gap = doubt - wrong
-    class_gaps = ((labels[..., None] == np.arange(probs.shape[-1])) - probs).reshape(len(probs), -1)
-    class_bins = bins_of(probs.reshape(class_gaps.shape)) + NUM_BINS * np.arange(class_gaps.shape[1])
     statistics = {
         "accuracy": mean_of(1 - wrong, higher_is_better=True),
         "brier": mean_of(squared),
-        "ece": Statistic(calibration_error(confidence_gap, bins_of(1 - doubt))),
-        "ece_equal_mass": Statistic(calibration_error(confidence_gap, bins_of(1 - doubt, equal_mass=True))),
-        "ece_classwise": Statistic(calibration_error(class_gaps, class_bins)),
+        "ece": Statistic(calibration_error(doubt - wrong, bins_of(1 - doubt))),
         "aurc": Statistic(over_columns(area_under_risk, wrong, doubt)),
-        "eaurc": Statistic(over_columns(excess_area_under_risk, wrong, doubt)),
         "ause": Statistic(over_columns(partial(sparsification_error, root=False), squared, entropy(probs))),
     }
     curves = _against_the_rest(labels, probs)
@@ -69,3 +63,41 @@ def _mean_defined(curves: list[Weighted]) -> Weighted:
         return float(defined.mean()) if len(defined) else float("nan")
 
     return of
+
+
+def confusion(prediction: Prediction, y: ArrayLike, *, class_names: Sequence[str] = ()) -> "DataFrame":
+    """Count how often each class was predicted where each class was observed.
+
+    Several binary targets are pooled.
+
+    Args:
+        prediction: a prediction of C classes.
+        y: the observed labels, (N,) or (N, K).
+        class_names: names of the classes; their numbers if not given.
+
+    Returns:
+        Counts (C, C): a row for each observed class, a column for each predicted one. Right predictions are on the
+        diagonal.
+
+    Raises:
+        InputError: real targets, not one label for each prediction, or not a name for each class.
+
+    Examples:
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="bernoulli").fit(x, y, steps=20, seed=0, progress=False)
+        >>> table = bnn.metrics.confusion(posterior.predict(x), y, class_names=["low", "high"])
+        >>> int(table.loc["low"].sum()), int(table.loc["high"].sum())
+        (20, 20)
+    """
+    import pandas as pd
+
+    if not prediction.is_classification:
+        raise InputError(f"`confusion` needs classes, got {prediction!r}.")
+    labels, probs = class_columns(prediction, y)
+    num_classes = probs.shape[-1]
+    if class_names and len(class_names) != num_classes:
+        raise InputError(f"`class_names` must name {num_classes} classes, got {len(class_names)} names.")
+    counts = np.zeros((num_classes, num_classes), dtype=np.int64)
+    np.add.at(counts, (labels.ravel(), probs.argmax(-1).ravel()), 1)
+    names = list(class_names) or [str(label) for label in range(num_classes)]
+    return pd.DataFrame(counts, pd.Index(names, name="observed"), pd.Index(names, name="predicted"))

@@ -15,8 +15,6 @@ from pyrobnn.distributions.quantiles import component_bounds, count_quantile
 from pyrobnn.distributions.support import Components
 from pyrobnn.posterior.prediction import Prediction
 
-_FEW_DRAWS = 100
-"""Largest number of draws for which all pairs of normal components cost no more than quadrature."""
 _AT_ONCE = 2**18
 _MOST_VALUES = 2**22
 """Largest number of values of the components' distribution functions in the quadrature for a target."""
@@ -34,8 +32,9 @@ def ranked_probability(prediction: Prediction, y: Tensor) -> Tensor:
     """Return the CRPS of each target under the mixture, the integral of (F(z) - 1{z >= y})^2 over z, (N,) or (N, K).
 
     It is in the units of the target, and the absolute error for a point mass (Matheson & Winkler 1976; Gneiting &
-    Raftery 2007). It is infinite where the integral is infinite. Few normal components have a closed form (Grimit et
-    al. 2006); counts are summed one by one if few are probable; all other cases are integrated by adaptive quadrature.
+    Raftery 2007). It is infinite where the integral is infinite. Normal components have a closed form, a sum over pairs
+    of draws (Grimit et al. 2006); counts are summed one by one if few are probable; all other cases are integrated by
+    adaptive quadrature.
     """
     scores = prediction.by_rows(_scores, y, width=_PANELS)
     return prediction.scaler.inverse_scale(scores)
@@ -52,9 +51,9 @@ def _scores(prediction: Prediction, y: Tensor) -> Tensor:
     if components.distribution.support.is_discrete:
         scores = _of_counts(mixtures, target)
     elif isinstance(components.distribution, Normal):
-        scores = _of_normals(mixtures, target)
+        scores = _of_pairs(mixtures, target)
     else:
-        scores = _integral(mixtures, target)[0]
+        scores = _integral(mixtures, target)
     return scores.reshape(y.shape)
 
 
@@ -84,21 +83,6 @@ class _Mixtures:
         return chosen.cdf(values).mean(0)
 
 
-def _of_normals(mixtures: _Mixtures, y: Tensor) -> Tensor:
-    """Return the scores of normal mixtures: by pairs of components if there are few or quadrature does not settle."""
-    if mixtures.num_draws <= _FEW_DRAWS:
-        return _of_pairs(mixtures, y)
-    scores, is_settled = _integral(mixtures, y, mixtures.num_draws**2)
-    rest = (~is_settled).nonzero()[:, 0]
-    if len(rest):
-        scores[rest] = torch.cat([_of_pairs(mixtures.take(part), y[part]) for part in rest.split(_at_once(mixtures))])
-    return scores
-
-
-def _at_once(mixtures: _Mixtures) -> int:
-    return max(1, _AT_ONCE // mixtures.num_draws)
-
-
 def _of_pairs(mixtures: _Mixtures, y: Tensor) -> Tensor:
     """Return E|Y - y| - E|Y - Y'| / 2 of normal mixtures, a sum over all pairs of components."""
     normal = mixtures.components.distribution
@@ -116,8 +100,8 @@ def _mean_size(loc: Tensor, scale: Tensor) -> Tensor:
     return loc * torch.erf(z) + scale * math.sqrt(2 / math.pi) * (-z.square()).exp()
 
 
-def _integral(mixtures: _Mixtures, y: Tensor, most: int = _MOST_VALUES) -> tuple[Tensor, Tensor]:
-    """Return the integrals for continuous distributions, and which of them quadrature settled."""
+def _integral(mixtures: _Mixtures, y: Tensor) -> Tensor:
+    """Return the integrals for continuous distributions."""
     components = mixtures.components
     lowest, highest = component_bounds(components, _FAR)[0].amin(0), component_bounds(components, 1 - _FAR)[1].amax(0)
     first_quarter, third_quarter = (component_bounds(components, level) for level in (0.25, 0.75))
@@ -129,10 +113,10 @@ def _integral(mixtures: _Mixtures, y: Tensor, most: int = _MOST_VALUES) -> tuple
         return (mixtures.cdf_at(index, values) - side).square()
 
     cuts = torch.stack([lowest, y.clamp(lowest, highest), highest])
-    integral, is_settled = _quadrature(
-        integrand, cuts, middle, width, outside, most=most // mixtures.num_draws, precision=_PRECISION, is_smooth=True
+    most = _MOST_VALUES // mixtures.num_draws
+    return outside + _quadrature(
+        integrand, cuts, middle, width, outside, most=most, precision=_PRECISION, is_smooth=True
     )
-    return integral + outside, is_settled
 
 
 def _of_counts(mixtures: _Mixtures, y: Tensor) -> Tensor:
@@ -168,7 +152,7 @@ def _sum_by_quadrature(mixtures: _Mixtures, y: Tensor, low: Tensor, high: Tensor
         return (1 - share) * terms[: len(index)].square() + share * terms[len(index) :].square()
 
     cuts = torch.stack([low, cut, high])
-    total, _ = _quadrature(
+    total = _quadrature(
         integrand,
         cuts,
         (low + high) / 2,
@@ -193,7 +177,7 @@ def _quadrature(
     most: int,
     precision: float,
     is_smooth: bool,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Integrate over z on both sides of a cut, by halving the panels with too large an error.
 
     The variable is t with z = middle + scale sinh(t): even steps in the bulk, growing steps in the tails. A panel has
@@ -213,7 +197,7 @@ def _quadrature(
             (as in QUADPACK, Piessens et al. 1983).
 
     Returns:
-        The integrals (M,), and whether each is as precise as asked.
+        The integrals (M,).
     """
     scale = torch.where(scale > 0, scale, (cuts[2] - cuts[0]) / 8).clamp_min(torch.finfo(scale.dtype).tiny)
     places = ((cuts - middle) / scale).asinh()
@@ -223,7 +207,6 @@ def _quadrature(
     side = torch.arange(2, device=scale.device).repeat_interleave(num).to(scale)[:, None]
     nodes, fine, coarse = (torch.from_numpy(values).to(scale) for values in _rules())
     total, budget = torch.zeros_like(scale), torch.full_like(scale, most / len(nodes))
-    is_settled = torch.ones_like(scale, dtype=torch.bool)
     while len(index):
         half = (end - start) / 2
         t = (start + half)[:, None] + half[:, None] * nodes
@@ -237,13 +220,12 @@ def _quadrature(
             error = torch.where(spread > 0, spread * (200 * error / spread).clamp(0, 1).pow(1.5), error)
         budget.index_add_(0, index, -torch.ones_like(fine_sum))
         is_open = error > precision * whole[index]
-        is_settled[index[is_open & (budget[index] <= 0)]] = False
         is_open &= (budget[index] > 0) & (half > 4 * torch.finfo(half.dtype).eps * (start.abs() + 1))
         total.index_add_(0, index[~is_open], fine_sum[~is_open])
         start, middle_of, end = start[is_open], (start + half)[is_open], end[is_open]
         start, end = torch.cat([start, middle_of]), torch.cat([middle_of, end])
         index, side = index[is_open].repeat(2), side[is_open].repeat(2, 1)
-    return total, is_settled
+    return total
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import functools
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pyrobnn.metrics.columns import brier, class_columns, entropy, real_columns
+from pyrobnn.metrics.base import brier, class_columns, entropy, real_columns
 from pyrobnn.metrics.ranking import Shape, relative, risk_by_coverage
 from pyrobnn.posterior.prediction import Prediction
 
@@ -67,8 +67,8 @@ def sparsification(prediction: Prediction, y: ArrayLike) -> RiskCurves:
 def selective_risk(prediction: Prediction, y: ArrayLike) -> RiskCurves:
     """Return the risk among the examples that a selective predictor answers, by coverage (Geifman & El-Yaniv 2017).
 
-    Classes: the share of wrong labels by the probability of the label; the means of `error` and `excess` are "aurc"
-    and "eaurc" of `score`. Real targets and counts: the mean squared error by the predictive standard deviation. With
+    Classes: the share of wrong labels by the probability of the label; the mean of `error` is the "aurc" of
+    `score`. Real targets and counts: the mean squared error by the predictive standard deviation. With
     several target columns the curves of the columns are averaged.
 
     Args:

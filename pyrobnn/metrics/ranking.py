@@ -40,15 +40,11 @@ def area_under_risk(errors: np.ndarray, uncertainty: np.ndarray, shape: Shape = 
     return lambda weights: float(shape(curve(weights)) @ weights[order] / weights.sum())
 
 
-def excess_area_under_risk(errors: np.ndarray, uncertainty: np.ndarray, shape: Shape = np.asarray) -> Weighted:
-    """Return the excess of that area over the area for the order of the errors."""
-    area, least = (area_under_risk(errors, by, shape) for by in (uncertainty, errors))
-    return lambda weights: area(weights) - least(weights)
-
-
 def sparsification_error(errors: np.ndarray, uncertainty: np.ndarray, *, root: bool) -> Weighted:
     """Return the area between the sparsification curve, or its root for squared errors, and its oracle."""
-    return excess_area_under_risk(errors, uncertainty, functools.partial(relative, root=root))
+    shape = functools.partial(relative, root=root)
+    area, least = (area_under_risk(errors, by, shape) for by in (uncertainty, errors))
+    return lambda weights: area(weights) - least(weights)
 
 
 def relative(risk: np.ndarray, *, root: bool) -> np.ndarray:

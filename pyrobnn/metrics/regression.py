@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from pyrobnn.metrics.base import Statistic, Weighted, as_columns, mean_of
-from pyrobnn.metrics.calibration import observed, pit, uniformity_error
-from pyrobnn.metrics.columns import real_columns
+from pyrobnn.metrics.base import Statistic, Weighted, as_columns, mean_of, observed, real_columns
+from pyrobnn.metrics.calibration import pit, uniformity_error
 from pyrobnn.metrics.crps import ranked_probability
 from pyrobnn.metrics.ranking import sparsification_error
 from pyrobnn.posterior.prediction import Prediction

@@ -40,13 +40,11 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
     but the log score are averaged over them, and "energy_score" is added, in the units of all columns together, from
     400 samples. `by_column` of the result has the errors and the coverage of each column by itself, up to 20 columns.
 
-    Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); the
-    expected calibration error of the most probable class in 15 bins of its probability of equal width, "ece" (Guo et
-    al. 2017), or with equally many examples, "ece_equal_mass" (Nguyen & O'Connor 2015), and the error of all classes,
-    each against the rest, "ece_classwise" (Kull et al. 2019); "auroc", the area under the receiver operating
-    characteristic of each class against the rest, averaged over the classes that occur, if at least two do; "aurc" and
-    "eaurc", the area under the risk-coverage curve (see `selective_risk`), and its excess over the best order (Geifman
-    et al. 2019). Several binary columns are averaged, too; the bins of the most probable class pool them.
+    Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); "ece",
+    the expected calibration error of the most probable class in 15 bins of its probability (Guo et al. 2017); "auroc",
+    the area under the receiver operating characteristic of each class against the rest, averaged over the classes that
+    occur, if at least two do; "aurc", the area under the risk-coverage curve (see `selective_risk`). Several binary
+    columns are averaged, too; the bins of the most probable class pool them.
 
     Standard errors of means are exact up to the estimated variance; other errors come from 200 bootstrap resamples of
     the examples under a fixed seed. They do not include the bias of calibration errors, which are positive even for

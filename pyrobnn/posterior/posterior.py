@@ -18,7 +18,7 @@ from pyrobnn._core.types import Draws
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single, tensors_of
 from pyrobnn._torch.private import tree_map
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn._torch.vectorize import DrawMap, draws_at_once, run_stacked, stack_linear
+from pyrobnn._torch.vectorize import DrawMap, draws_at_once, is_alike, run_stacked, stack_linear
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import columns_by_name
 from pyrobnn.data.in_memory import Scaler
@@ -27,7 +27,6 @@ from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.batched import batch_by_batch
-from pyrobnn.posterior.draws import joined
 from pyrobnn.posterior.output_draws import Tangent, output_draws
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
@@ -107,7 +106,7 @@ class Posterior(AbstractPosterior):
             {'0.weight': (100, 10, 1), '0.bias': (100, 10), '2.weight': (100, 1, 10), '2.bias': (100, 1)}
         """
         parts = self.map_traces(_values, lambda draws: draws, num_draws, seed=seed)
-        return {name: joined([part[name] for part in parts]) for name in parts[0]}
+        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
     def map_draws[T](
         self, function: Callable[[dict[str, Tensor], Tensor], T], num_draws: int, *, seed: int | None = None
@@ -276,8 +275,8 @@ class Posterior(AbstractPosterior):
 
             count = self.num_distinct(num_draws)
             parts = [apply(draws)] if draws is not None else self.map_traces(_values, apply, count, seed=seed)
-            outputs = joined([f for f, _ in parts])
-            others = {name: joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
+            outputs = _joined([f for f, _ in parts])
+            others = {name: _joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
     def _output_draws(self, inputs: X, num_draws: int, seed: int | None) -> Prediction | None:
@@ -364,6 +363,16 @@ class Posterior(AbstractPosterior):
         for part in tensors_of(inputs):
             check_range(part, "x")
         return inputs
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Return blocks of draws as one tensor; equal draws share their memory, as in the blocks."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if is_alike(first) and all((is_alike(part) or len(part) == 1) and part[0].equal(first[0]) for part in parts[1:]):
+        return first[:1].expand(sum(len(part) for part in parts), *first.shape[1:])
+    return torch.cat(parts)
 
 
 def latent_names(trace: Any) -> list[str]:

@@ -1,31 +1,46 @@
 """Predictions: the exact equal-weight mixture, over posterior draws, of the likelihood's distributions."""
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import ArrayLike
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution
 
 from pyrobnn._core.checks import as_targets, as_tensor
-from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import seeded
+from pyrobnn._core.errors import FewDrawsWarning, InputError, warn_user
+from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.remedies import Remedy, reader
+from pyrobnn._core.table_cells import rows_of
+from pyrobnn.data.in_memory import Scaler, row_index
 from pyrobnn.distributions import support
+from pyrobnn.distributions.parts import converted, in_double, take_apart
 from pyrobnn.distributions.quantiles import count_quantile, real_quantile
-from pyrobnn.distributions.targets import LabelOrIgnored
+from pyrobnn.distributions.support import Components
+from pyrobnn.distributions.targets import CensoredNormal, LabelOrIgnored
 from pyrobnn.likelihoods.base import require_whole
-from pyrobnn.posterior.classes import OfClasses
-from pyrobnn.posterior.draws import rest_on_few, tell_of_few_draws, variance_over_draws
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _NEAREST_LEVEL = 1e-15
 """How near to 0 and 1 the level of a quantile may come: distribution functions are rounded by 1e-16."""
+_AT_ONCE = 2**18
+"""Numbers, one per draw and input, computed at a time: they stay in the cache, without fresh memory pages."""
+_WIDEST = 2.0
+"""Deviation over draws of the mean of counts, as a multiple of that mean, above which the mean is unreliable."""
+MEDIAN = Remedy("take the median, `prediction.quantile(0.5)`", "take the median, the column `median` of predictions")
+"""What to do where a few draws make up the mean."""
+MOST_OUTCOMES = 1024
+"""Largest number of joint outcomes that are listed in full."""
+_FEWEST_SAMPLES = 1000
 
 
-class Prediction(OfClasses):
+class Prediction:
     """The predictive distribution of the targets at N inputs: a mixture of S distributions for each input.
 
     p(y | x) = 1/S sum_s p(y | x, w_s). Everything is in the original units of y. It is in float64 where targets were
@@ -54,6 +69,71 @@ class Prediction(OfClasses):
 
     first_row = 0
 
+    def __init__(self, distribution: TorchDistributionMixin, scaler: Scaler | None = None) -> None:
+        self.distribution: Any = distribution
+        self.scaler = scaler or Scaler.identity()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self._base).__name__}, num_draws={self.num_draws}, num_inputs={len(self)})"
+
+    def __len__(self) -> int:
+        """Return N, the number of inputs."""
+        return int(self.distribution.batch_shape[1])
+
+    def __getitem__[P: "Prediction"](self: P, rows: Any) -> P:
+        """Return the prediction at some inputs: a slice, a boolean mask of length N, or row numbers in one dimension.
+
+        Raises:
+            InputError: rows of another kind or beyond N, or a distribution that does not keep the arguments of its
+                constructor as attributes.
+        """
+        index = row_index(rows, len(self))
+        return type(self)(converted(self.distribution, lambda values: values[:, index]), self.scaler)
+
+    @property
+    def by_target[P: "Prediction"](self: P) -> P:
+        """The prediction of labels with each target as an input: of K columns or positions, N x K inputs in order.
+
+        Entropy, mutual information and scores are then those of single targets, not of all jointly. Reshape them, or
+        pick the positions that have a label: `prediction.by_target[y.flatten() != -100]`.
+
+        Raises:
+            InputError: targets that are no labels.
+
+        Examples:
+            >>> from pyro.distributions import Bernoulli
+            >>> prediction = bnn.Prediction(Bernoulli(torch.full((2, 3, 4), 0.5)).to_event(1))  # four columns
+            >>> len(prediction.by_target), prediction.by_target.entropy.view(3, 4).shape
+            (12, torch.Size([3, 4]))
+        """
+        self._require_classes("Predictions by target")
+        last = 1 + len(self.distribution.event_shape)
+        return type(self)(converted(self._base, lambda values: values.flatten(1, last)))
+
+    def by_rows(self, function: Callable[..., Tensor], *rows: Tensor, dim: int = 0, width: int = 1) -> Tensor:
+        """Return a function of the predictions, applied to a few inputs at a time, so that its memory is bounded.
+
+        Args:
+            function: takes a prediction at n of the inputs, and as many rows of each tensor, to a tensor.
+            rows: tensors (N, ...) that go with the inputs.
+            dim: the axis of its results that counts the inputs, along which they are joined.
+            width: how many numbers it computes for each number of the distribution.
+
+        Examples:
+            >>> from pyro.distributions import Normal
+            >>> prediction = bnn.Prediction(Normal(torch.zeros(2, 3), 1.0))  # two draws at three inputs
+            >>> prediction.by_rows(lambda part: part.draw_means.amax(0))
+            tensor([0., 0., 0.])
+        """
+        if self._parts is None or len(self) == 0:
+            return function(self, *rows)
+        largest = max(tensor.numel() for tensor in self._parts[0]) // len(self)
+        size = max(1, _AT_ONCE // max(1, largest * width))
+        if size >= len(self):
+            return function(self, *rows)
+        slices = [slice(start, start + size) for start in range(0, len(self), size)]
+        return torch.cat([function(self[part], *(values[part] for values in rows)) for part in slices], dim)
+
     @property
     def draw_means(self) -> Tensor:
         """The mean of the targets under each draw, (S, N, K)."""
@@ -74,7 +154,7 @@ class Prediction(OfClasses):
             FewDrawsWarning: `rests_on_few_draws` at some input.
         """
         self._require("mean")
-        tell_of_few_draws(self.rests_on_few_draws, self.num_draws, self.first_row)
+        _tell_of_few_draws(self.rests_on_few_draws, self.num_draws, self.first_row)
         return self._original(self.by_rows(lambda part: part._component_means.mean(0)))
 
     @property
@@ -92,7 +172,7 @@ class Prediction(OfClasses):
         """
         if not self._is_positive:
             return torch.zeros(len(self), dtype=torch.bool, device="cpu")
-        return self.by_rows(lambda part: rest_on_few(part._component_means))
+        return self.by_rows(lambda part: _rest_on_few(part._component_means))
 
     @property
     def epistemic_variance(self) -> Tensor:
@@ -329,6 +409,196 @@ class Prediction(OfClasses):
         doubt = {"entropy": self.entropy, "mutual_information": self.mutual_information}
         return frame.assign(**{name: values.cpu().numpy() for name, values in doubt.items()})
 
+    @property
+    def class_probs(self) -> Tensor:
+        """Probabilities of the classes under the mixture, (N, C); for Bernoulli targets C = 2, (N, K, 2).
+
+        Examples:
+            >>> from pyro.distributions import Categorical
+            >>> prediction = bnn.Prediction(Categorical(probs=torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]])))  # two draws
+            >>> prediction.class_probs
+            tensor([[0.7000, 0.3000]])
+        """
+        self._require_classes("Class probabilities")
+        mean = self.mean
+        return torch.stack([1 - mean, mean], -1) if self._is_binary else mean / mean.sum(-1, keepdim=True)
+
+    @property
+    def label(self) -> Tensor:
+        """The most probable class, (N,), (N, K) for Bernoulli targets, or (N, *positions)."""
+        return self.class_probs.argmax(-1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the mixture in nats, (N,): total uncertainty about the class.
+
+        Several target columns have the entropy of all of them jointly, not the sum over columns: draws tie them
+        together. Where they have more than 1024 joint outcomes (more than ten binary columns), it is the entropy given
+        the weights plus `mutual_information`. `by_target` has the entropy of each.
+        """
+        self._require_classes("Entropy")
+        if self._num_outcomes > MOST_OUTCOMES:
+            return self._entropy_given_weights() + self.mutual_information
+        if not self.distribution.event_shape:
+            return torch.special.entr(self.class_probs).sum(-1)
+        return self.by_rows(lambda part: _listed_entropy(part._column_probs()), width=self._num_outcomes)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """Information in nats that the class would give about the weights (BALD, Houlsby et al. 2011), (N,).
+
+        The entropy of the mixture less the mean entropy of its components: epistemic uncertainty, log S at most.
+        Several target columns count jointly. With more than 1024 joint outcomes, it is the mean of log p(y | w_s) - log
+        p(y) over targets y drawn from each draw w_s. These are 1000 targets in all, or S if S is larger, with the same
+        random numbers for every input.
+
+        Examples:
+            >>> from pyro.distributions import Categorical
+            >>> same, apart = [[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]  # two draws at each of two inputs
+            >>> prediction = bnn.Prediction(Categorical(probs=torch.tensor([same, apart]).swapaxes(0, 1)))
+            >>> prediction.entropy, prediction.mutual_information
+            (tensor([0.6931, 0.6931]), tensor([0.0000, 0.6931]))
+        """
+        self._require_classes("Mutual information")
+        if self._num_outcomes > MOST_OUTCOMES:
+            num = _num_samples(self.num_draws)
+            return self.by_rows(lambda part: _sampled_information(part._column_probs()), width=num)
+        return (self.entropy - self._entropy_given_weights()).clamp_min(0)
+
+    def _entropy_given_weights(self) -> Tensor:
+        """Return the mean entropy under each draw, (N,)."""
+        return self.by_rows(lambda part: part._unchecked.entropy().mean(0))
+
+    @property
+    def _num_outcomes(self) -> int:
+        """The number of joint outcomes of several target columns; 1 for a single column."""
+        shape = self.distribution.event_shape
+        return int(self._num_classes ** shape.numel()) if shape else 1
+
+    def _column_probs(self) -> Tensor:
+        """Return the probabilities of the classes of several columns under each draw, (S, N, K, C)."""
+        return torch.stack([1 - self._probs, self._probs], -1) if self._is_binary else self._probs.flatten(2, -2)
+
+    @property
+    def _probs(self) -> Tensor:
+        """The probabilities under each draw, (S, N, C) or (S, N, K)."""
+        base = self._base
+        if isinstance(base, Categorical) and "probs" not in vars(base):
+            return base.logits.exp()  # they are normalised, and softmax over few classes takes many times longer
+        return base.probs
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether rows can be taken: whether the distribution keeps the arguments of its constructor as attributes."""
+        return self._parts is not None
+
+    @property
+    def components(self) -> Components:
+        """The distributions of single target columns in double precision, in the model's units, (S, N, K)."""
+        distribution = self.distribution if self._parts is None else converted(self.distribution, in_double)
+        return Components(support.base_of(distribution))
+
+    @property
+    def num_draws(self) -> int:
+        """S, the number of posterior draws."""
+        return int(self.distribution.batch_shape[0])
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether the targets are classes, so that class probabilities, entropy and mutual information exist."""
+        return isinstance(self._base, (Bernoulli, Categorical))
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether targets have a density everywhere: real numbers, without limits that hold probability themselves."""
+        return not self._base.support.is_discrete and not isinstance(self._base, CensoredNormal)
+
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether the likelihood has the distribution function that quantiles and intervals rest on."""
+        if self.is_classification or not support.has(self._base, "cdf"):
+            return False
+        return self.is_count or support.has(self._base, "icdf") or self._has_finite_variance
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether the mean and the variance of the likelihood's distribution are known."""
+        return self._knows("mean") and self._knows("variance")
+
+    def _knows(self, moment: str) -> bool:
+        return self.is_classification or getattr(type(self._base), moment) is not getattr(Distribution, moment)
+
+    @property
+    def _has_finite_variance(self) -> bool:
+        return self.has_moments and bool(self._base.variance.isfinite().all())
+
+    def _require_classes(self, quantity: str) -> None:
+        if not self.is_classification:
+            raise InputError(f"{quantity} need a classification likelihood, got {type(self._base).__name__}.")
+
+    def _require(self, moment: str) -> None:
+        if not self._knows(moment):
+            raise InputError(
+                f"The {moment} of {type(self._base).__name__} is not known: use quantiles, or quantiles of `sample`."
+            )
+
+    @property
+    def _base(self) -> Any:
+        """The distribution of single target columns."""
+        return support.base_of(self.distribution)
+
+    @property
+    def is_count(self) -> bool:
+        """Whether targets are whole numbers, and not classes."""
+        return bool(self._base.support.is_discrete) and not self.is_classification
+
+    @property
+    def _is_nonnegative(self) -> bool:
+        """Whether targets are numbers from 0 up."""
+        lower = torch.as_tensor(support.ends(self._base.support)[0], device=self._like.device)
+        return not self.is_classification and bool((lower >= 0).all())
+
+    @property
+    def _is_positive(self) -> bool:
+        """Whether targets are numbers from 0 up without an upper limit, such as counts and prices."""
+        upper = torch.as_tensor(support.ends(self._base.support)[1], device=self._like.device)
+        return self._is_nonnegative and bool(upper.isinf().all())
+
+    @property
+    def _is_binary(self) -> bool:
+        return isinstance(self._base, Bernoulli)
+
+    @property
+    def _num_classes(self) -> int:
+        return 2 if self._is_binary else int(self._base.param_shape[-1])
+
+    @property
+    def _like(self) -> Tensor:
+        """A tensor of the type and device that the distribution takes for targets."""
+        if isinstance(self._base, Categorical):
+            return torch.empty(0, dtype=torch.int64, device=self._base.logits.device)
+        if self._parts is None:
+            return self._base.mean
+        return next(tensor for tensor in self._parts[0] if tensor.is_floating_point())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the predictions are."""
+        return self._like.device
+
+    @functools.cached_property
+    def _parts(self) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]] | None:
+        """The tensors of the distribution and how to build it from them; None if it cannot be taken apart."""
+        try:
+            return take_apart(self.distribution)
+        except InputError:
+            return None
+
+    @functools.cached_property
+    def _unchecked(self) -> Any:
+        """The distribution, without checks of values where it can be taken apart."""
+        return self.distribution if self._parts is None else self._parts[1](self._parts[0])
+
     def _targets(self, y: ArrayLike) -> Tensor:
         targets = as_targets(y, len(self))
         expected = (len(self), *self.distribution.event_shape)
@@ -361,3 +631,69 @@ class Prediction(OfClasses):
         if self.is_classification:
             return variance
         return self.scaler.inverse_scale(self.scaler.inverse_scale(variance))
+
+
+def variance_over_draws(values: Tensor) -> Tensor:
+    """Return the population variance over the first axis, exactly 0 for equal values.
+
+    Two passes over the distances to the first value are many times quicker than `Tensor.var(0)`.
+    """
+    distances = values - values[0]
+    return distances.sub_(distances.mean(0)).square_().mean(0)
+
+
+def _rest_on_few(means: Tensor) -> Tensor:
+    """Return the inputs (N,) where less than a fifth of the draws make up the mean, from non-negative means (S, N, *K).
+
+    Means that are not finite count as such.
+    """
+    values = means.double().flatten(2) if means.ndim > 2 else means.double()[..., None]
+    is_shared: Tensor = variance_over_draws(values).sqrt() <= _WIDEST * values.mean(0)
+    return ~is_shared.all(1)
+
+
+def _tell_of_few_draws(rests_on_few: Tensor, num_draws: int, first_row: int) -> None:
+    """Warn of inputs at which a few draws make up the mean; rows count from 1 at the command line, else from 0."""
+    few = int(rests_on_few.sum())
+    if few:
+        first = first_row + (reader.get() == "command")
+        where = f"{few} of {len(rests_on_few)} inputs ({rows_of(rests_on_few.tolist(), first)})"
+        warn_user(
+            f"The mean over {num_draws} draws rests on less than a fifth of them at {where}: a few draws predict far "
+            "larger targets than the others. See docs/how-to/likelihoods.md.",
+            FewDrawsWarning,
+            remedies=(MEDIAN,),
+        )
+
+
+def _listed_entropy(probs: Tensor) -> Tensor:
+    """Return the entropy of the mixture over draws by a list of all outcomes, (N,).
+
+    Args:
+        probs: probabilities of the classes of each target column under each draw, (S, N, K, C).
+    """
+    joint = functools.reduce(lambda some, more: (some[..., None] * more[..., None, :]).flatten(2), probs.unbind(2))
+    return torch.special.entr(joint.mean(0)).sum(-1)
+
+
+def _num_samples(num_draws: int) -> int:
+    """Return how many outcomes `_sampled_information` draws: equally many from each draw, and 1000 at least."""
+    return num_draws * math.ceil(_FEWEST_SAMPLES / num_draws)
+
+
+def _sampled_information(probs: Tensor) -> Tensor:
+    """Return the mutual information of outcomes and draws, (N,), from samples of each draw; arguments as above.
+
+    It is the mean of log p(y | w_s) - log p(y). All inputs have the same random numbers, so that the result for an
+    input does not depend on the others.
+    """
+    num_draws, rounds = len(probs), _num_samples(len(probs)) // len(probs)
+    generator = torch.Generator().manual_seed(derive(0, "outcomes"))
+    uniform = torch.rand((rounds, num_draws, 1, probs.shape[2], 1), generator=generator, dtype=torch.float64)
+    chosen = (uniform.to(probs) > probs.cumsum(-1)[..., :-1]).sum(-1).flatten(0, 1)
+    logs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
+    one_hot = torch.nn.functional.one_hot(chosen, probs.shape[-1]).to(probs)
+    each = torch.einsum("tnkc,snkc->tsn", one_hot, logs)
+    same_draw = each.unflatten(0, (rounds, num_draws)).diagonal(dim1=1, dim2=2).mean((0, 2))
+    information = same_draw - each.logsumexp(1).mean(0) + math.log(num_draws)
+    return information.clamp(0, math.log(num_draws))

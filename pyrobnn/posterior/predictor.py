@@ -19,9 +19,8 @@ from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.distributions.support import base_of
 from pyrobnn.nets import leftovers
-from pyrobnn.posterior.draws import variance_over_draws
 from pyrobnn.posterior.output_draws import Tangent
-from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction, variance_over_draws
 
 
 class FixedDraws(NamedTuple):

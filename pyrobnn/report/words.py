@@ -42,11 +42,8 @@ SCORE_MEANINGS = {
     "accuracy": "Share of the examples whose most probable class was right. Higher is better.",
     "brier": "Squared error of the class probabilities, summed over the classes; 0 is perfect.",
     "ece": "Expected calibration error: mean gap between confidence and accuracy; 0 is calibrated.",
-    "ece_equal_mass": "Expected calibration error from bins of confidence with equally many examples; 0 is calibrated.",
-    "ece_classwise": "Mean gap between probability and frequency of each class; 0 is calibrated.",
     "auroc": "How often the fit tells which is which of two examples of different classes; 0.5 is guessing.",
     "aurc": "AURC: mean error rate among the most confident examples, over all shares of them. Lower is better.",
-    "eaurc": "AURC above that of the best order of the examples; 0 is perfect.",
     "ause": "AUSE: error that is left when the least sure examples are dropped, above the best order; 0 is perfect.",
 } | {
     f"{name}_{level}": meaning.format(level=level)
@@ -70,10 +67,7 @@ NAMES = {
     "ause": "sorting of errors (AUSE)",
     "pit_error": "unevenness of ranks (PIT)",
     "energy_score": "energy score",
-    "ece_equal_mass": "calibration error, equal bins",
-    "ece_classwise": "calibration error by class",
     "aurc": "error of the surest (AURC)",
-    "eaurc": "the same, above the best (E-AURC)",
 } | {
     f"{name}_{level}": words.format(level=level)
     for name, words in {
