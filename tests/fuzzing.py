@@ -155,7 +155,7 @@ FITS = [
     {"type": "ensemble", "members": 2, "method": {"steps": _STEPS}},
     {"type": "swag", "steps": 4, "every": 1, "rank": 2, "method": {"steps": _STEPS}},
     {"type": "nuts", "num_draws": 2, "warmup": 2, "num_chains": 1, "max_tree_depth": 2},
-    {"type": "mclmc", "num_draws": 2, "warmup": 1, "num_chains": 2, "thinning": 1, "adjusted": True},
+    {"type": "mclmc", "num_draws": 2, "warmup": 1, "num_chains": 2, "thinning": 1},
     {"type": "sgld", "num_draws": 2, "burn_in": 1, "thinning": 1, "num_chains": 1, "step_size": 1e-4},
 ]
 for table in FITS:

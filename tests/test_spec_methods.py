@@ -40,7 +40,7 @@ READ = {
         bnn.Ensemble(bnn.SWAG(bnn.SVI(guide="map", lr=0.1), rank=3)),
     ),
     "nuts": (NUTS, bnn.NUTS(num_draws=10)),
-    "mclmc": ('[fit]\ntype = "mclmc"\nadjusted = true\nthinning = 2\n', bnn.MCLMC(adjusted=True, thinning=2)),
+    "mclmc": ('[fit]\ntype = "mclmc"\nthinning = 2\n', bnn.MCLMC(thinning=2)),
     "mile": (
         '[fit]\ntype = "mile"\nnum_chains = 3\n[fit.method]\nsteps = 7\n',
         bnn.MILE(num_chains=3, method=bnn.SVI(guide="map", steps=7)),

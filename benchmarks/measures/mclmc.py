@@ -24,7 +24,6 @@ NUTS = "NUTS"
 METHODS: dict[str, Any] = {
     NUTS: bnn.NUTS(num_draws=500, warmup=500),
     "MCLMC": bnn.MCLMC(),
-    "MCLMC, adjusted": bnn.MCLMC(adjusted=True),
     "MILE": bnn.MILE(),
 }
 OPTIONS = {"seeds": 2, "problems": list(PROBLEMS)}

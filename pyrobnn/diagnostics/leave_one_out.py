@@ -24,7 +24,7 @@ _DRAWS_FOR_LOO = 1000
 _FEWEST_DRAWS = 100
 _SHARE_OF_EQUAL = 0.9999
 _EXACT = ("nuts", "hmc")
-"""Methods whose draws come from the exact posterior, in the limit; MCLMC's do if it is adjusted."""
+"""Methods whose draws come from the exact posterior, in the limit."""
 
 
 def loo(
@@ -37,7 +37,7 @@ def loo(
 ) -> "az.ELPDDataLOO":
     """Return Pareto-smoothed importance sampling leave-one-out cross-validation (Vehtari et al. 2017).
 
-    It reweights draws as if an example had been left out. For NUTS, HMC or adjusted MCLMC this estimates the exact
+    It reweights draws as if an example had been left out. For NUTS or HMC this estimates the exact
     leave-one-out score, of kind "loo", with the relative efficiency of the chains from the likelihoods of the examples.
     Draws of a guide are treated as draws from the posterior: the result, of kind "LOO under q", is the score of q, and
     too certain if q is too narrow.
@@ -134,7 +134,7 @@ def _is_exact(posterior: Posterior) -> bool:
     if not posterior.record.methods:
         return False
     method = posterior.record.methods[0]
-    return method["type"] in _EXACT or (method["type"] == "mclmc" and method["adjusted"])
+    return method["type"] in _EXACT
 
 
 def _efficiency(log_likelihood: "xr.DataArray") -> float:

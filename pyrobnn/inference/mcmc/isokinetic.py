@@ -36,7 +36,6 @@ class State:
         size: of a step, e (C,).
         turn: weight of the noise that a step adds to the direction, (C,).
         root: unit of each latent, s (C, P): a step of size e moves z by e s u.
-        change: change of the energy since it was zeroed, infinite after a step that was not taken, (C,).
         squares: sum of squared changes of the energy for each latent since it was zeroed, each 1 at most, (C,).
         refused: number of steps not taken since it was zeroed, (C,).
         noise: normal numbers for steps to come, (steps, C, P).
@@ -50,7 +49,6 @@ class State:
     size: Tensor
     turn: Tensor
     root: Tensor
-    change: Tensor
     squares: Tensor
     refused: Tensor
     noise: Tensor
@@ -69,7 +67,6 @@ class State:
             size=each.clone(),
             turn=each.clone(),
             root=torch.ones_like(place),
-            change=each.clone(),
             squares=each.clone(),
             refused=each.clone(),
             noise=place.new_zeros(num_rows, *place.shape),
@@ -128,7 +125,6 @@ def stepped(state: State, slopes: Slopes) -> None:
         "direction": unit(torch.where(by_row, direction + state.turn.unsqueeze(-1) * noise, noise)),
         "gradient": torch.where(by_row, gradient, state.gradient),
         "potential": torch.where(taken, potential, state.potential),
-        "change": state.change + error,
         "squares": state.squares + (error.square() / place.shape[-1]).clamp(max=1.0),
         "refused": state.refused + (~taken).to(error.dtype),
         "index": state.index + 1,
@@ -204,8 +200,8 @@ class Walk:
         self.state.direction.copy_(unit(torch.randn_like(self.state.direction)))
 
     def run(self, num_steps: int) -> None:
-        """Take steps; `change`, `squares` and `refused` count from 0."""
-        for count in (self.state.change, self.state.squares, self.state.refused):
+        """Take steps; `squares` and `refused` count from 0."""
+        for count in (self.state.squares, self.state.refused):
             count.zero_()
         at_once = len(self.state.noise)
         for done in range(0, num_steps, at_once):

@@ -1,4 +1,4 @@
-"""Pyro's kernels with trajectories that run recorded; adaptation of steps and masses stays Pyro's."""
+"""Pyro's NUTS with trajectories that run recorded; adaptation of steps and masses stays Pyro's."""
 
 import math
 from collections.abc import Mapping
@@ -15,8 +15,11 @@ _LARGEST_CHANGE = 1000.0
 _LATENTS = ("z",)
 
 
-class _RecordedKernel:
-    """The base of both kernels: `move` makes a transition, whose statistics are kept as in Pyro."""
+class RecordedNUTS(mcmc.NUTS):
+    """Pyro's NUTS with multinomial sampling of the trajectory (Betancourt 2017, appendix A).
+
+    A doubling runs all its steps before it looks whether a part of it turned back.
+    """
 
     potential_fn: Potential
     step_size: float
@@ -28,20 +31,16 @@ class _RecordedKernel:
     _accept_cnt: int
     _root_of: Tensor | None = None
 
-    def move(self, state: State, potential: Tensor) -> tuple[Tensor | None, float, bool]:
-        """Return new latents (P,) or None if unchanged, the acceptance probability, and whether it diverged."""
-        raise NotImplementedError
-
     def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Do a transition from the latents of the last transition."""
-        latents, potential, gradients = self._fetch_from_cache()  # type: ignore[attr-defined]
+        latents, potential, gradients = self._fetch_from_cache()
         place, gradient = latents["z"].detach(), gradients["z"]
         self._take_masses()
         moved, acceptance, diverged = self.move(State(place, torch.randn_like(place), gradient), potential)
         if moved is not None:
             potential, gradient = self._leapfrog.evaluate(moved)
             place = moved
-        self._cache({"z": place}, potential, {"z": gradient})  # type: ignore[attr-defined]
+        self._cache({"z": place}, potential, {"z": gradient})
         self._t += 1
         index = self._t - self._warmup_steps
         if index > 0:
@@ -68,28 +67,8 @@ class _RecordedKernel:
         self.potential_fn.num_evaluations += num_steps
         return self._leapfrog.move(start, size, num_steps)
 
-
-class RecordedHMC(_RecordedKernel, mcmc.HMC):
-    """Pyro's HMC."""
-
     def move(self, state: State, potential: Tensor) -> tuple[Tensor | None, float, bool]:
-        """Follow a trajectory to its end and accept it by its energy (Neal 2011, sec. 5.3.2)."""
-        end, there = self._go(state, self.step_size, self.num_steps)
-        change = float(_energy(there, end.momentum) - _energy(potential, state.momentum))
-        change = math.inf if math.isnan(change) else change
-        acceptance = math.exp(min(0.0, -change))
-        is_accepted = float(torch.rand(())) < acceptance
-        return end.place if is_accepted else None, acceptance, change > _LARGEST_CHANGE
-
-
-class RecordedNUTS(_RecordedKernel, mcmc.NUTS):
-    """Pyro's NUTS with multinomial sampling of the trajectory (Betancourt 2017, appendix A).
-
-    A doubling runs all its steps before it looks whether a part of it turned back.
-    """
-
-    def move(self, state: State, potential: Tensor) -> tuple[Tensor | None, float, bool]:
-        """Double a trajectory until it turns back, and draw a point of it."""
+        """Return new latents (P,) or None if unchanged, the acceptance probability, and whether it diverged."""
         before = _energy(potential, state.momentum)
         ends, total = {1: state, -1: state}, state.momentum.double()
         log_weight, accepted, num_steps = torch.zeros((), dtype=torch.float64), 0.0, 0

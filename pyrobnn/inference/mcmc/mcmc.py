@@ -15,14 +15,15 @@ from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import Count, setting
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
-from pyrobnn.inference.mcmc.kernels import RecordedHMC, RecordedNUTS
+from pyrobnn.inference.mcmc.kernels import RecordedNUTS
 from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potential
 from pyrobnn.inference.method import Run, registry
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-_SMALLER_STEPS = Remedy("raise `target_accept`", f"take smaller steps {change('fit.target_accept=0.95')}")
+_SMALLER_STEPS = Remedy(
+    "raise `target_accept`, or lower `step_size`", f"take smaller steps {change('fit.target_accept=0.95')}"
+)
 _SMOOTHER_PRIOR = Remedy("choose a smoother prior", f"choose a smoother prior {change('prior.type=normal')}")
-_OWN_STEPS = Remedy("lower `step_size`", "leave out fit.step_size")
 _TYPICAL_STEPS = 50
 """Leapfrog steps of a transition, for the choice of the engine: a linear model needs 5, a small network up to 1000."""
 _MOST_NUMBERS = 2**26
@@ -42,11 +43,6 @@ class Hamiltonian(ChainMethod):
     def num_kept(self) -> int:
         """The number of steps of a trajectory that a recorded kernel remembers."""
         return 0
-
-    @property
-    def smaller_steps(self) -> Remedy:
-        """What makes the steps smaller."""
-        return _SMALLER_STEPS
 
     @property
     def num_steps(self) -> int:
@@ -79,7 +75,7 @@ class Hamiltonian(ChainMethod):
             warn_user(
                 f"{diverging} of {self.num_chains * self.num_draws} draws diverged: some region of the posterior is "
                 "too narrow for the step size and not explored.",
-                remedies=(self.smaller_steps, _SMOOTHER_PRIOR),
+                remedies=(_SMALLER_STEPS, _SMOOTHER_PRIOR),
             )
         by_name = dict(zip(_STATISTICS, statistics.unbind(-1), strict=True))
         return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, diverging)
@@ -165,29 +161,22 @@ class NUTS(Hamiltonian):
 @registry.register
 @setting
 class HMC(Hamiltonian):
-    """Hamiltonian Monte Carlo of Pyro (Neal 2011) with trajectories of a fixed length.
-
-    The default length, pi / 2, gives nearly independent draws of a Gaussian posterior whose masses are adapted. See
-    `NUTS`, which adapts the length, for chains and starts.
+    """Hamiltonian Monte Carlo of Pyro (Neal 2011), with trajectories of a fixed length in place of those of `NUTS`.
 
     Attributes:
-        step_size: size of the leapfrog steps; None to adapt it, and the masses, in the warm-up. A given size is kept,
-            with unit masses.
+        step_size: size of the leapfrog steps, kept, with unit masses; None to adapt it and the masses in the warm-up.
         trajectory_length: step size times leapfrog steps; the number of steps is rounded down, and at least 1.
-        num_draws: draws kept of each chain.
-        warmup: transitions before them.
-        num_chains: number of chains.
-        target_accept: target acceptance probability of an adapted step size.
-        full_mass: adapt a full mass matrix.
-        init: where each chain starts, as in `NUTS`.
+        num_draws: as in `NUTS`.
+        warmup: as in `NUTS`.
+        num_chains: as in `NUTS`.
+        target_accept: as in `NUTS`.
+        full_mass: as in `NUTS`.
+        init: as in `NUTS`.
 
     Examples:
-        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
         >>> method = bnn.HMC(step_size=0.01, trajectory_length=0.05, num_draws=10, warmup=5, num_chains=2)
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
-        >>> posterior.guide.chains()["0.weight"].shape  # chain, draw, and the shape of the weight
-        torch.Size([2, 10, 5, 1])
     """
 
     step_size: Annotated[float, Field(gt=0)] | None = None
@@ -199,23 +188,12 @@ class HMC(Hamiltonian):
     full_mass: bool = False
     init: Init = "prior"
 
-    @property
-    def smaller_steps(self) -> Remedy:
-        """What makes the steps smaller: another size, where one was given."""
-        return _SMALLER_STEPS if self.step_size is None else _OWN_STEPS
-
     def kernel(self, potential: Potential) -> MCMCKernel:
         """Return Pyro's kernel for a chain."""
-        adapts = self.step_size is None
-        return (mcmc.HMC if potential.leapfrog is None else RecordedHMC)(
-            potential_fn=potential,
-            step_size=self.step_size or 1.0,
-            trajectory_length=self.trajectory_length * (1 + _ROUNDING),
-            adapt_step_size=adapts,
-            adapt_mass_matrix=adapts,
-            full_mass=self.full_mass,
-            target_accept_prob=self.target_accept,
-        )
+        shared = {"full_mass": self.full_mass, "target_accept_prob": self.target_accept}
+        length, adapts = self.trajectory_length * (1 + _ROUNDING), self.step_size is None
+        shared |= {"adapt_step_size": adapts, "adapt_mass_matrix": adapts}
+        return mcmc.HMC(potential_fn=potential, step_size=self.step_size or 1.0, trajectory_length=length, **shared)
 
 
 class _ChainWatch:

@@ -25,7 +25,6 @@ class MILE(Microcanonical):
         num_chains: number of members, and of chains.
         num_draws: draws kept of each chain.
         warmup: steps before them, as in `MCLMC`.
-        adjusted: accept or refuse trajectories, as in `MCLMC`.
         thinning: from one draw kept to the next, as in `MCLMC`.
         method: the method of each member, as in `Ensemble`. A chain starts at a draw of it: of `Map`, the point.
 
@@ -41,7 +40,6 @@ class MILE(Microcanonical):
     num_chains: Count = 10
     num_draws: Count = 100
     warmup: Count = 10_000
-    adjusted: bool = False
     thinning: Count | None = None
     method: Members = SVI(guide="map")
 
