@@ -12,7 +12,7 @@ from pyrobnn import InputError, Prediction
 from pyrobnn.metrics import Score, Scores, compare_scores, reliability_bins, score
 from pyrobnn.metrics.base import Statistic, bootstrap, finish, mean_of
 from pyrobnn.metrics.calibration import uniformity_error
-from pyrobnn.metrics.ranking import receiver_operating, sparsification_error
+from pyrobnn.metrics.curves import receiver_operating, sparsification_error
 
 
 def normals(num_inputs, *event, num_draws=7, seed=0):

@@ -12,7 +12,7 @@ from sklearn import metrics as sk
 import pyrobnn as bnn
 from pyrobnn import InputError, Prediction
 from pyrobnn.metrics import compare_scores, ood_measures, score, score_ood, selective_risk, sparsification
-from pyrobnn.metrics.ranking import area_under_risk, receiver_operating, risk_by_coverage
+from pyrobnn.metrics.curves import area_under_risk, receiver_operating, risk_by_coverage
 
 
 def normal(std, num_draws=2):

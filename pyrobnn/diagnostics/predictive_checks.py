@@ -23,8 +23,7 @@ from pyrobnn.diagnostics.findings import WEAK, Finding
 from pyrobnn.diagnostics.inputs import input_finding, with_cause
 from pyrobnn.diagnostics.outliers import of_outliers
 from pyrobnn.metrics.calibration import pit
-from pyrobnn.metrics.curves import errors_and_uncertainty
-from pyrobnn.metrics.ranking import area_under_risk, relative
+from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
 from pyrobnn.metrics.regression import over_columns
 from pyrobnn.posterior.prediction import MEDIAN, Prediction
 from pyrobnn.verdict.remedies import (

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 
-from pyrobnn.distributions.latents import student_t_constant, student_t_exponent
+from pyrobnn.distributions import latents
 
 ONE_DRAW = torch.Size()
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -42,43 +42,16 @@ class Elementwise(TorchDistribution):
         return value
 
 
-class StudentT(Elementwise):
-    """Student's t with location and scale; unlike torch's it has a distribution function and its inverse.
+class StudentT(latents.StudentT):
+    """Student's t with location and scale; unlike torch's it has a distribution function and its inverse."""
 
-    Args:
-        df: degrees of freedom, positive. The mean exists above 1; the variance is infinite up to 2.
-        loc: location.
-        scale: scale, positive; not the standard deviation.
-    """
-
-    arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for
-        "df": constraints.positive,
-        "loc": constraints.real,
-        "scale": constraints.positive,
-    }
-    support = constraints.real
     has_rsample = False
-
-    def __init__(
-        self, df: Tensor | float, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
-    ) -> None:
-        super().__init__(df=df, loc=loc, scale=scale, validate_args=validate_args)
-
-    @property
-    def mean(self) -> Tensor:
-        """The location; NaN where df <= 1, for no mean exists there."""
-        return torch.where(self.df > 1, self.loc, torch.nan)
 
     @property
     def variance(self) -> Tensor:
         """The variance, scale^2 df / (df - 2); infinite where 1 < df <= 2, NaN where df <= 1."""
         ratio = torch.where(self.df > 2, self.df / (self.df - 2), torch.inf)
         return torch.where(self.df > 1, self.scale.square() * ratio, torch.nan)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density."""
-        z = (self._checked(value) - self.loc) / self.scale
-        return student_t_constant(self.df).to(z.dtype) - self.scale.log() - student_t_exponent(z, self.df)
 
     def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
         """Draw a normal, divided by the root of an independent chi-squared over its degrees of freedom."""

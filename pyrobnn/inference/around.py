@@ -22,7 +22,7 @@ from pyrobnn.guides.sites import Site, latent_sites
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.likelihoods.gaussian import Gaussian
+from pyrobnn.likelihoods.real import Gaussian
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord

@@ -37,11 +37,12 @@ class NoisePrior:
         family: the distribution, built from the numbers by name.
     """
 
+    scale: float
     family: ClassVar[type[TorchDistributionMixin]]
 
     def numbers(self, unit: Tensor) -> dict[str, Tensor]:
         """Return the numbers of the prior of scale / unit, each of the shape of `unit`."""
-        raise NotImplementedError
+        return {"scale": self.scale / unit}
 
 
 registry = Registry("noise_prior", accepts=lambda value: isinstance(value, NoisePrior), page=PAGE)
@@ -59,10 +60,6 @@ class HalfNormal(NoisePrior):
     scale: Annotated[float, Field(gt=0)]
     family: ClassVar[type[TorchDistributionMixin]] = dist.HalfNormal
 
-    def numbers(self, unit: Tensor) -> dict[str, Tensor]:
-        """Return the scale."""
-        return {"scale": self.scale / unit}
-
 
 @registry.register
 @setting
@@ -75,10 +72,6 @@ class HalfCauchy(NoisePrior):
 
     scale: Annotated[float, Field(gt=0)]
     family: ClassVar[type[TorchDistributionMixin]] = dist.HalfCauchy
-
-    def numbers(self, unit: Tensor) -> dict[str, Tensor]:
-        """Return the scale."""
-        return {"scale": self.scale / unit}
 
 
 @registry.register

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 from pyrobnn._core.errors import InputError
 from pyrobnn.metrics.base import Statistic, Weighted, brier, class_columns, entropy, mean_of
 from pyrobnn.metrics.calibration import bins_of, calibration_error
-from pyrobnn.metrics.curves import wrong_and_doubt
-from pyrobnn.metrics.ranking import area_under_risk, receiver_operating, sparsification_error
+from pyrobnn.metrics.curves import area_under_risk, receiver_operating, sparsification_error, wrong_and_doubt
 from pyrobnn.metrics.regression import over_columns
 from pyrobnn.posterior.prediction import Prediction
 

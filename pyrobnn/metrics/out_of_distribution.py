@@ -4,7 +4,7 @@ import numpy as np
 
 from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn.metrics.base import Score, Scores, as_columns, bootstrap
-from pyrobnn.metrics.ranking import receiver_operating
+from pyrobnn.metrics.curves import receiver_operating
 from pyrobnn.posterior.prediction import Prediction
 
 _OF_CLASSES = ("mutual_information", "entropy", "max_prob")

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from pyrobnn.metrics.base import Statistic, Weighted, as_columns, mean_of, observed, real_columns
 from pyrobnn.metrics.calibration import pit, uniformity_error
 from pyrobnn.metrics.crps import ranked_probability
-from pyrobnn.metrics.ranking import sparsification_error
+from pyrobnn.metrics.curves import sparsification_error
 from pyrobnn.posterior.prediction import Prediction
 
 _LEVEL = 0.95
