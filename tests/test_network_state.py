@@ -1,4 +1,4 @@
-"""Networks with buffers that a pass changes, parameters without entries, and layers that a pass does not reach."""
+"""Networks with buffers that training changes, parameters without entries, and layers that a pass does not reach."""
 
 import pytest
 import torch
@@ -27,26 +27,9 @@ class Stateful(nn.Module):
         return f
 
 
-def adds_in_place(net, x, f):
-    net.kept += 1
-
-
-def assigns(net, x, f):
-    net.kept = net.kept + 1
-
-
-def averages(net, x, f):
-    net.kept = 0.9 * net.kept + 0.1 * x.mean()
-
-
 def averages_in_training(net, x, f):
     if net.training:
         net.kept.mul_(0.9).add_(0.1 * f.detach().mean())
-
-
-def averages_with_gradients(net, x, f):
-    if net.training:
-        net.kept = 0.9 * net.kept + 0.1 * f.mean()
 
 
 def keeps_positions(net, x, f):
@@ -85,27 +68,6 @@ pytestmark = [
 
 def model_of(net):
     return bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=0.5))
-
-
-@pytest.mark.parametrize("how", METHODS)
-@pytest.mark.parametrize("start", [torch.zeros(()), torch.zeros((), dtype=torch.int64)], ids=["real", "whole"])
-@pytest.mark.parametrize("change", [adds_in_place, assigns, averages])
-def test_a_buffer_that_every_pass_changes_is_refused(change, start, how):
-    with pytest.raises(InputError, match="changes its buffer 'kept' at each pass in evaluation mode"):
-        METHODS[how](model_of(Stateful(change, start)), bnn.Data(X, Y))
-
-
-@pytest.mark.parametrize("how", ["eager", "captured", "replicates", "laplace"])
-def test_a_buffer_with_its_history_is_refused(how):
-    with pytest.raises(InputError, match="keeps the graph of its buffer 'kept'"):
-        METHODS[how](model_of(Stateful(averages_with_gradients, torch.zeros(()))), bnn.Data(X, Y))
-
-
-def test_a_buffer_made_in_a_pass_is_refused_each_time():
-    model = model_of(Stateful(keeps_positions))
-    for _ in range(2):
-        with pytest.raises(InputError, match=r"makes its buffer 'kept' in a pass.*persistent=False"):
-            model.fit(X, Y, steps=1, seed=0, progress=False)
 
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=SLOW[how == "captured"]) for how in METHODS])

@@ -1,15 +1,15 @@
-"""Calls of a network on two examples before a fit: whether it uses its weights, keeps state, draws, or checkpoints."""
+"""The call of a network on two examples before a fit: its width, its weights, random numbers, and checkpoints."""
 
 import copy
 import math
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import checkpoint
 
 from pyrobnn._core.checks import check_digits
@@ -29,8 +29,6 @@ from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.nets import is_custom, leftovers
 
 _PAGE = "how-to/own-network"
-_ROUNDING = 1e-3
-"""Difference of two calls, as a share of the largest output, that the order of sums on a GPU may make."""
 _TARGETS = 1000
 """Largest number of targets to compare with the outputs that a network can reach."""
 SHOWN = 2
@@ -93,161 +91,71 @@ def trial(bnn: BNN) -> Iterator[None]:
                 vars(module).update(attributes)
 
 
-def tried(bnn: BNN, x: X) -> Tensor:
-    """Return the outputs of a network in evaluation mode for copies of its starting weights, after two calls.
+def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[X, Tensor, float]:
+    """Return two examples, the outputs of the network for them, and the products of a forward pass for one.
 
     Raises:
-        InputError: a call changes the weights, draws random numbers, or does not use the weights.
+        InputError: a network that does not take the inputs, changes its weights, draws random numbers in evaluation
+            mode, or does not use its weights.
     """
+    inputs = bnn.cast_inputs(x_scaler.transform(x[:SHOWN]))
     leaves = {name: bnn.initial_values[name].detach().clone().requires_grad_() for name in bnn.site_names}
     with torch.enable_grad():
         weights = {name: value.clone() for name, value in leaves.items()}
         before, has_drawn = {name: written(value) for name, value in weights.items()}, mark()
-        f = bnn.outputs(weights, x)
-        changed = next((name for name, value in weights.items() if written(value) != before[name]), None)
-        if changed is not None:
+        try:
+            with Work() if has_gpu() else nullcontext() as work:
+                f = bnn.outputs(weights, inputs)
+        except InputError:
+            raise
+        except REFUSALS as error:
+            advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
             raise InputError(
-                f"The network changes its parameter {changed!r} when it is called, so that it is no longer the "
-                "guide's draw: take that out of `forward` and hooks. torch.nn.utils.parametrize computes weights from "
-                "other parameters, and a prior bounds them.",
-                page=_PAGE,
-            )
-        if has_drawn() or not _agree(f.detach(), bnn.outputs(weights, x).detach()):
-            raise InputError(
-                "The network draws random numbers in evaluation mode, or gives other outputs at each call: all draws "
-                "of the weights would share them, and predictions would not settle. Have it draw in training only, as "
-                "F.dropout(x, training=self.training) does, or not at all.",
-                page=_PAGE,
-            )
-        if leaves and not _is_used(leaves, f):
-            raise InputError(
-                "The outputs of the network do not follow from its parameters: `forward` uses others, such as those of "
-                "the network it was copied from, by a closure or a compiled function that is an attribute, "
-                "or it cuts gradients off, by torch.no_grad or detach. Take that out.",
-                page=_PAGE,
-            )
-    return f.detach()
-
-
-def _agree(f: Tensor, again: Tensor) -> bool:
-    tolerance = _ROUNDING * float(f.nan_to_num(posinf=0, neginf=0).abs().max()) if f.numel() else 0.0
-    return f.shape == again.shape and torch.allclose(f, again, rtol=0, atol=tolerance, equal_nan=True)
+                f"The network does not take inputs of shape {shape_of(x)}: {first_sentence(error)}.{advice}", page=_PAGE
+            ) from None
+    changed = next((name for name, value in weights.items() if written(value) != before[name]), None)
+    if changed is not None:
+        raise InputError(
+            f"The network changes its parameter {changed!r} when it is called, so that it is no longer the "
+            "guide's draw: take that out of `forward` and hooks. torch.nn.utils.parametrize computes weights from "
+            "other parameters, and a prior bounds them.",
+            page=_PAGE,
+        )
+    if has_drawn():
+        raise InputError(
+            "The network draws random numbers in evaluation mode: all draws of the weights would share them, and "
+            "predictions would not settle. Have it draw in training only, as "
+            "F.dropout(x, training=self.training) does, or not at all.",
+            page=_PAGE,
+        )
+    if leaves and not _is_used(leaves, f):
+        raise InputError(
+            "The outputs of the network do not follow from its parameters: `forward` uses others, such as those of "
+            "the network it was copied from, by a closure or a compiled function that is an attribute, "
+            "or it cuts gradients off, by torch.no_grad or detach. Take that out.",
+            page=_PAGE,
+        )
+    return inputs, f.detach(), math.inf if work is None else _products(bnn, weights, work, len(inputs))
 
 
 def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
     if not f.requires_grad:
         return False
     try:
-        gradients = torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
+        gradients = torch.autograd.grad(f, list(weights.values()), torch.ones_like(f), allow_unused=True)
     except RuntimeError:  # of checkpoints, say, which the fit refuses
         return True
     return any(value is not None for value in gradients)
 
 
-def _called(bnn: BNN, data: Data | Loader, x: X, x_scaler: Scaler) -> tuple[X, Tensor, float]:
-    """Return two examples, the outputs of the network for them, and the products of a forward pass for one."""
-    inputs = bnn.cast_inputs(x_scaler.transform(x[:SHOWN]))
-    try:
-        copies = {name: bnn.initial_values[name].detach().clone() for name in bnn.site_names}
-        bnn.outputs(copies, inputs)  # which may create state that the network keeps, such as a table of positions
-        before = _state(bnn)
-        products = _products(bnn, copies, inputs) if has_gpu() else math.inf
-        bnn.outputs(copies, inputs)
-        _refuse_state(_changed(before, bnn))
-        _refuse_new_state(bnn)
-        f = tried(bnn, inputs)
-        if isinstance(data, Data):
-            _look_up_all(bnn, data, inputs, x_scaler)
-    except InputError:
-        raise
-    except REFUSALS as error:
-        advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
-        raise InputError(
-            f"The network does not take inputs of shape {shape_of(x)}: {first_sentence(error)}.{advice}", page=_PAGE
-        ) from None
-    return inputs, f, products
-
-
-def _products(bnn: BNN, weights: dict[str, Tensor], inputs: X) -> float:
+def _products(bnn: BNN, weights: dict[str, Tensor], work: Work, num_examples: int) -> float:
     """Return the multiplications of a forward pass for one example, infinite where torch counts none.
 
     They are at least as many as the parameters, since torch does not count those of recurrent layers.
     """
-    with Work() as work:
-        bnn.outputs(weights, inputs)
     parameters = {**dict(bnn.net.named_parameters()), **weights}
-    most = max(work.products / len(inputs), sum(value.numel() for value in parameters.values()))
+    most = max(work.products / num_examples, sum(value.numel() for value in parameters.values()))
     return float(most) if work.operations else math.inf
-
-
-def _state(bnn: BNN) -> dict[str, Tensor]:
-    """Return copies of the buffers that are not the weights of the model."""
-    return {name: value.clone() for name, value in bnn.net.named_buffers() if name not in bnn.site_names}
-
-
-def _changed(before: dict[str, Tensor], bnn: BNN) -> list[str]:
-    """Return the names of the buffers that are new or hold other numbers than before."""
-    buffers = (pair for pair in bnn.net.named_buffers() if pair[0] not in bnn.site_names)
-    return [name for name, value in buffers if name not in before or not _same(value, before[name])]
-
-
-def _refuse_state(changed: list[str]) -> None:
-    if changed:
-        raise InputError(
-            f"The network changes its buffer {changed[0]!r} at each pass in evaluation mode, so that predictions would "
-            "depend on those before them: change it in training alone (`if self.training:`), or not at all.",
-            page=_PAGE,
-        )
-
-
-def _refuse_new_state(bnn: BNN) -> None:
-    """Refuse buffers that a pass makes or resizes: a copy of the network would not have them."""
-    given = bnn.settings["net"]
-    if not is_custom(given):
-        return
-    with seeded(0, "state"):
-        given = given if isinstance(given, nn.Module) else given.build()
-    shapes = {name: value.shape for name, value in given.state_dict().items()}
-    name = next((name for name, value in bnn.net.state_dict().items() if shapes.get(name) != value.shape), None)
-    if name is not None:
-        raise InputError(
-            f"The network makes its buffer {name!r} in a pass, so that copies of it would lack it: make it in "
-            "`__init__`, or register it with `persistent=False`.",
-            page=_PAGE,
-        )
-
-
-def _same(value: Tensor, before: Tensor) -> bool:
-    is_nan = value.isnan() & before.isnan() if value.shape == before.shape else None
-    return is_nan is not None and bool((is_nan | (value == before)).all())
-
-
-class _AllLookedUp(Exception):
-    """A pass has come to its last table."""
-
-
-def _look_up_all(bnn: BNN, data: Data, inputs: X, x_scaler: Scaler) -> None:
-    """Run the network on all examples, in blocks, up to the last table in which it looks up rows by numbers in them."""
-    tables = [module for module in bnn.net.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
-    calls, last = 0, -1
-
-    def look(*_: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == last:
-            raise _AllLookedUp
-
-    hooks = [table.register_forward_hook(look) for table in tables]
-    try:
-        bnn.outputs(bnn.initial_values, inputs)
-        last = calls
-        for x in data.x.split(1024) if last else ():
-            calls = 0
-            with suppress(_AllLookedUp):
-                bnn.outputs(bnn.initial_values, bnn.cast_inputs(x_scaler.transform(x)))
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def refuse_checkpoints(bnn: BNN, example: Batch, *, training: bool) -> None:
@@ -274,7 +182,6 @@ def refuse_checkpoints(bnn: BNN, example: Batch, *, training: bool) -> None:
             alone(bnn.like.new_empty(1, 0))
             f = bnn.outputs(weights, inputs)
             torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
-        kept = next((name for name, value in bnn.net.named_buffers() if value.grad_fn is not None), None)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
         if "setup_context" in str(error) and checkpoint.__file__ in files:
@@ -288,9 +195,3 @@ def refuse_checkpoints(bnn: BNN, example: Batch, *, training: bool) -> None:
             f"pass, when the weights that a guide drew have left them: with {kind}. Fit without checkpointing, with a "
             "smaller `batch_size`."
         ) from None
-    if kept is not None:
-        raise InputError(
-            f"The network keeps the graph of its buffer {kept!r} from one step of a fit to the next: "
-            "`detach()` the values that it is computed from.",
-            page=_PAGE,
-        )
