@@ -33,7 +33,7 @@ class Source:
         x_scaler: map of the inputs, fitted on the data, or the identity.
         y_scaler: map of the targets, likewise.
         num_data: N.
-        outputs: width of the network's output.
+        shown: outputs of the network for the first rows, two where there are two.
         num_weights: weights of the network.
         products: multiplications of a forward pass for one example; infinite where no device is to be chosen.
         epoch: the batches in an epoch of a loader.
@@ -44,10 +44,15 @@ class Source:
     x_scaler: Scaler
     y_scaler: Scaler
     num_data: int
-    outputs: int
+    shown: Tensor
     num_weights: int
     products: float
     epoch: Epoch | None = None
+
+    @property
+    def outputs(self) -> int:
+        """The width of the network's output."""
+        return self.shown.shape[1]
 
     @property
     def feature_names(self) -> list[str]:
@@ -182,8 +187,8 @@ def make_source(data: Data | Loader, bnn: BNN, batch_size: BatchSize, *, seed: i
         head = first_rows(data)
         num_data, epoch = data.counted(len(head[0])) if isinstance(data, Loader) else (len(data), None)
         x_scaler, y_scaler = _units(data, bnn)
-        outputs, products = checked_outputs(bnn, data, head, x_scaler, y_scaler)
-    return Source(data, head, x_scaler, y_scaler, num_data, outputs, bnn.num_weights, products, epoch)
+        shown, products = checked_outputs(bnn, data, head, x_scaler, y_scaler)
+    return Source(data, head, x_scaler, y_scaler, num_data, shown, bnn.num_weights, products, epoch)
 
 
 def check_validation(data: Data | Loader, bnn: BNN, *, seed: int) -> None:

@@ -21,8 +21,8 @@ from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import fields_of
 from pyrobnn.inference.training.engines import Engine
-from pyrobnn.inference.training.going_on import model_of
-from pyrobnn.inference.training.stop import is_cut_short
+from pyrobnn.inference.training.start import model_of
+from pyrobnn.inference.training.watch import is_cut_short
 from pyrobnn.likelihoods.base import as_likelihood, closed_numbers
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior

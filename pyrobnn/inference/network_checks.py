@@ -9,11 +9,11 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import checkpoint
 
 from pyrobnn._core.checks import check_digits
-from pyrobnn._core.errors import REFUSALS, InputError
+from pyrobnn._core.errors import REFUSALS, InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import mark, seeded
 from pyrobnn._torch.batching import first_sentence
 from pyrobnn._torch.devices import has_gpu
@@ -23,7 +23,6 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, several_inputs_advice
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Loader
-from pyrobnn.inference.output_limits import warn_of_limits
 from pyrobnn.inference.training.engines import Work
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.nets import is_custom, leftovers
@@ -33,12 +32,28 @@ _TARGETS = 1000
 """Largest number of targets to compare with the outputs that a network can reach."""
 SHOWN = 2
 """Examples for a trial run of a network; statistics of a batch, as in batch normalisation, need two."""
+_RANGES: dict[type[nn.Module], tuple[float, float]] = {
+    nn.Softmax: (0, 1),
+    nn.Softmax2d: (0, 1),
+    nn.Sigmoid: (0, 1),
+    nn.Hardsigmoid: (0, 1),
+    nn.Tanh: (-1, 1),
+    nn.Hardtanh: (-1, 1),
+    nn.Softsign: (-1, 1),
+    nn.LogSigmoid: (-math.inf, 0),
+    nn.ReLU: (0, math.inf),
+    nn.ReLU6: (0, 6),
+    nn.Softplus: (0, math.inf),
+}
+_UNCHANGING = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
+_MOST_BEYOND = 0.05
+"""Share of the variance of targets that may lie beyond a network's range, as noise does."""
 
 
 def checked_outputs(
     bnn: BNN, data: Data | Loader, head: Batch, x_scaler: Scaler, y_scaler: Scaler
-) -> tuple[int, float]:
-    """Run the network on two examples, and return its width and the products of a forward pass for one.
+) -> tuple[Tensor, float]:
+    """Run the network on two examples, and return its outputs and the products of a forward pass for one.
 
     Raises:
         InputError: shapes or targets that do not fit together.
@@ -69,8 +84,48 @@ def checked_outputs(
             )
         bnn.settings["likelihood"].check_targets(y, outputs=f.shape[1])
         some = y_scaler.transform(y[:: len(y) // _TARGETS + 1])
-        warn_of_limits(bnn, bnn.cast_targets(some, f))
-    return f.shape[1], products
+        _warn_of_limits(bnn, bnn.cast_targets(some, f))
+    return f, products
+
+
+def _warn_of_limits(bnn: BNN, y: Tensor) -> None:
+    """Warn of a network that ends in a layer with a range which the likelihood's outputs need to leave.
+
+    Logits need to pass 0 and to be wide, logs too; locations need to reach the targets.
+
+    Args:
+        bnn: the model; only networks of layers in a sequence are judged.
+        y: targets in the units of the model.
+    """
+    layer = _last_layer(bnn.net)
+    least, largest = _RANGES.get(type(layer), (-math.inf, math.inf))
+    likelihood = as_likelihood(bnn.settings["likelihood"])
+    if likelihood.link is not None:
+        num_ends = math.isfinite(least) + math.isfinite(largest)
+        is_fault = num_ends > (likelihood.link == "logits")
+        need = f"takes them as {likelihood.link}"
+    else:
+        columns = y.reshape(len(y), -1)
+        beyond = (columns - columns.clamp(least, largest)).square().mean(0)
+        is_fault = likelihood.noise is not None and bool((beyond > _MOST_BEYOND * columns.var(0, correction=0)).any())
+        need = f"has targets from {float(y.min()):.3g} to {float(y.max()):.3g} in the units that the network sees"
+    if is_fault:
+        warn_user(
+            f"The network ends in {type(layer).__name__}, whose outputs lie between {least:g} and {largest:g}, and "
+            f"{type(bnn.settings['likelihood']).__name__} {need}: leave that layer out. See "
+            "docs/how-to/likelihoods.md.",
+            PoorFitWarning,
+        )
+
+
+def _last_layer(net: nn.Module) -> nn.Module:
+    """Return the last layer of a sequence that changes its input; another network as it is."""
+    while isinstance(net, nn.Sequential):
+        layers = [layer for layer in net if not isinstance(layer, _UNCHANGING)]
+        if not layers:
+            break
+        net = layers[-1]
+    return net
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from pyrobnn.curvature.base import Curvature, Examples, Point, conditioned_likel
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.curvature.prior import PriorCurvature, log_entries, prior_curvature, prior_laws
 from pyrobnn.data.batches import Batch
-from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import BlockGaussian, BlockGuide, Laplace
 from pyrobnn.guides.sites import Site, latent_sites
 from pyrobnn.inference.data import Source
@@ -31,9 +30,7 @@ from pyrobnn.posterior.record import LaplaceRecord
 
 
 def complete(posterior: Posterior, setting: Any, source: Source, *, progress: bool) -> None:
-    """Do the second phase of a posterior's guide, given by its setting, if it has one."""
-    if as_guide(setting).curvature is None:
-        return
+    """Do the second phase of a posterior's guide, given by its setting."""
     with seeded(posterior.seed, "latent sites"), fast_pyro():
         latents = latent_sites(posterior.bnn, *posterior.example)
     curve(posterior, setting, source, latents, progress=progress)

@@ -161,7 +161,7 @@ def fit_side_by_side(
         make_source(own, model, choice.batch_size, seed=seed)
         for model, choice, own, seed in zip(bnns, methods, sets, seeds, strict=True)
     ]
-    keeper = open_checkpoint(run, bnns, methods, sources, bootstrap=bootstrap)
+    keeper = None if run.checkpoint is None else open_checkpoint(run, bnns, methods, sources, bootstrap=bootstrap)
     if bootstrap:
         sources = [resampled(source, seed) for source, seed in zip(sources, seeds, strict=True)]
     fits = [Declared(*parts) for parts in zip(bnns, methods, sources, seeds, strict=True)]

@@ -23,8 +23,7 @@ from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.network_checks import SHOWN
 from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.going_on import model_of, start_record
-from pyrobnn.inference.training.start import Parts, build_parts
+from pyrobnn.inference.training.start import Parts, build_parts, model_of, start_record
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.scale_mixture import tabulate

@@ -1,25 +1,32 @@
 """Stochastic variational inference as a method for `fit`: its settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import Count, setting
+from pyrobnn._core.globs import assign
+from pyrobnn._core.settings import Count, FrozenDict, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import defaults
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.svi.objective import KL
-from pyrobnn.inference.svi.rates import Rates, parameter_groups
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
 
+Rate = Annotated[float, Field(gt=0)]
+Rates = Annotated[
+    Annotated[Rate, Tag("one")] | Annotated[dict[str, Rate], AfterValidator(FrozenDict), Tag("by name")],
+    Discriminator(lambda value: "by name" if isinstance(value, Mapping) else "one"),
+]
+"""A learning rate, or several by patterns of the names of parameters."""
 _RATES = ("lr", "max_lr", "base_lr")
 """Options of optimisers and schedules that are learning rates."""
 
@@ -36,6 +43,24 @@ class Length(NamedTuple):
     most: int
     expected: int
     cycle: int
+
+
+def named_parameters(bnn: BNN, guide: PyroModule) -> dict[str, nn.Parameter]:
+    """Return what is trained by name: `guide.loc` of a guide, and `likelihood...` or `prior...` of the model."""
+    of_guide = {f"guide.{name}": parameter for name, parameter in guide.named_parameters()}
+    named = dict(bnn.named_parameters()) | of_guide
+    return {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+
+
+def parameter_groups(rates: Mapping[str, float], bnn: BNN, guide: PyroModule) -> list[dict[str, Any]]:
+    """Return the groups of an optimiser, one for each pattern, in order.
+
+    Raises:
+        InputError: a parameter without a rate, or a pattern that matches nothing, with the names of the parameters.
+    """
+    named = named_parameters(bnn, guide)
+    covered = assign(rates, named, "learning rate")
+    return [{"params": [named[name] for name in names], "lr": rates[pattern]} for pattern, names in covered.items()]
 
 
 @registry.register

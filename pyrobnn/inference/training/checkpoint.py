@@ -118,14 +118,13 @@ def open_checkpoint(
     sources: Sequence[Source],
     validation: Data | Loader | None = None,
     **more: Any,
-) -> Checkpoint | None:
-    """Return the checkpoint of a run, if it keeps one, in a folder that can be written to; all else tells runs apart.
+) -> Checkpoint:
+    """Return the checkpoint of a run that keeps one, in a folder that can be written to; all else tells runs apart.
 
     Raises:
         InputError: a number of steps below 1, or a folder that cannot be made or written to.
     """
-    if run.checkpoint is None:
-        return None
+    assert run.checkpoint is not None
     check_count(run.every, "every")
     path = writable(Path(run.checkpoint))
     request = {

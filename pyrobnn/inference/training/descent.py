@@ -24,8 +24,7 @@ from pyrobnn.inference.method import Progress, Run
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import fresh_model
 from pyrobnn.inference.training.state import TrainingState, cloned, put_values
-from pyrobnn.inference.training.stop import Stop
-from pyrobnn.inference.training.watch import BLOCK, Ended, History, ask
+from pyrobnn.inference.training.watch import BLOCK, Ended, History, Stop, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
 _STOCHASTIC = ("optimizer", "lr", "accumulate", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")

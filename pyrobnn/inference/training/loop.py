@@ -19,8 +19,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.inference.training.checkpoint import Checkpoint
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.steps import Stepper
-from pyrobnn.inference.training.stop import Stop
-from pyrobnn.inference.training.watch import Watch
+from pyrobnn.inference.training.watch import Stop, Watch
 from pyrobnn.posterior.record import EngineRecord
 
 _TURN = 0.1

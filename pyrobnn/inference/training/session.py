@@ -27,13 +27,11 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.descent import descend, why_steps
-from pyrobnn.inference.training.going_on import start_record
 from pyrobnn.inference.training.loop import MOST_REWINDS, train
-from pyrobnn.inference.training.start import build_parts, running, start
+from pyrobnn.inference.training.start import build_parts, running, start, start_record
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.steps import Stepper
-from pyrobnn.inference.training.stop import Stop
-from pyrobnn.inference.training.watch import BLOCK, Ended, Watch
+from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, Watch
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord
 
@@ -185,7 +183,8 @@ class Session:
         until_now = self.run.seconds
         for posterior, _, (_, method, source, _) in self.fits:
             started = time.perf_counter()
-            complete(posterior, method.guide, source, progress=self.run.progress)
+            if as_guide(method.guide).curvature is not None:
+                complete(posterior, method.guide, source, progress=self.run.progress)
             seconds = until_now + time.perf_counter() - started
             posterior.record = dataclasses.replace(posterior.record, seconds=seconds)
         return self.posteriors
@@ -241,7 +240,7 @@ def fit_by_svi(bnn: BNN, method: SVI, data: Any, run: Run) -> Posterior:
     source = make_source(data, bnn, method.batch_size, seed=run.seed)
     if run.validation is not None:
         check_validation(run.validation, bnn, seed=run.seed)
-    keeper = open_checkpoint(run, [bnn], [method], [source], run.validation)
+    keeper = None if run.checkpoint is None else open_checkpoint(run, [bnn], [method], [source], run.validation)
     with opened([Declared(bnn, method, source, run.seed)], run) as session:
         validate = None if run.validation is None else _validator(session.posteriors[0], run.validation)
         session.train(validate=validate, checkpoint=keeper, stop=Stop(puts_off=run.method is method))

@@ -15,8 +15,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, State
 from pyrobnn.guides.built import rate_factors
 from pyrobnn.inference.svi.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo
-from pyrobnn.inference.svi.rates import named_parameters, parameter_groups
-from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.svi.svi import SVI, named_parameters, parameter_groups
 from pyrobnn.priors.scale_mixture import tabulate
 
 
