@@ -13,7 +13,6 @@ from rich.table import Column, Table
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError, printable
 from pyrobnn._core.folders import check_writable
-from pyrobnn._core.loading import loading
 from pyrobnn._core.table_files import ENDINGS, check_names, ending
 from pyrobnn._core.waiting import waiting
 from pyrobnn.runs import run_folders
@@ -23,6 +22,7 @@ from pyrobnn.runs.spec_files import check_values, command_of, first_line, in_ful
 
 _OF_PREDICTIONS = ("", ".csv", ".txt")
 """Endings of names of files that `predict` writes."""
+_LOADING = "loading torch and Pyro"
 _UNFINISHED = ".unfinished"
 """Suffix of the name of a run folder until its fit is done."""
 
@@ -83,7 +83,7 @@ def demo(
     An earlier demonstration in the folder is replaced.
     """
     with stopped_cleanly(lambda: f"the finished part is in {out}" if out.exists() else "nothing was done yet"):
-        with loading():
+        with waiting(_LOADING):
             from pyrobnn.runs import demo
 
         demo.demo(out, seed=seed, progress=True, console=Console(soft_wrap=False))
@@ -132,7 +132,7 @@ def fit(
         is_checkpoint = resume.name.endswith(_UNFINISHED) and not is_run_folder(resume)
         folder = resume.with_name(resume.name.removesuffix(_UNFINISHED)) if is_checkpoint else resume
         with stopped_cleanly(lambda: kept_of(folder, earlier=None)):
-            with loading():
+            with waiting(_LOADING):
                 from pyrobnn.runs.run import resume as resume_run
 
             result = resume_run(folder, progress=True)
@@ -157,7 +157,7 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
 
 
 def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, overwrite: bool) -> Any:
-    with loading():
+    with waiting(_LOADING):
         from pyrobnn.runs.run import run
 
     return run(_spec(tables, changes), folder, progress=True, overwrite=overwrite, on_prepared=_say_how)
@@ -168,7 +168,7 @@ def _say_how(prepared: Any) -> None:
 
 
 def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
-    with loading():
+    with waiting(_LOADING):
         from pyrobnn.runs.overrides import apply_overrides
         from pyrobnn.runs.spec import RunSpec
 
@@ -193,11 +193,11 @@ def _show(result: Any) -> None:
 def diagnose(run_dir: Path) -> None:
     """Show whether to trust the fit of a run, what to do next, and the findings."""
     run_folder(run_dir)
-    with loading():
+    with waiting(_LOADING):
         from pyrobnn.report.words import concluded
         from pyrobnn.runs.run import read_diagnosis
 
-    with waiting("checking the fit", after=1.0):
+    with waiting("checking the fit"):
         diagnosis = read_diagnosis(run_dir)
     typer.echo(printable(concluded(diagnosis, str(run_dir))))
     for finding in diagnosis.findings:
@@ -215,10 +215,10 @@ def _shown(finding: Any) -> str:
 def compare(run_dirs: list[Path]) -> None:
     """Compare runs on the test data that they share, example by example."""
     run_folders.check_same_size([run_folder(folder) for folder in run_dirs])
-    with loading():
+    with waiting(_LOADING):
         from pyrobnn.runs.compared import compare_runs, shown
 
-    with waiting("comparing the runs", after=1.0):
+    with waiting("comparing the runs"):
         comparison = compare_runs(run_dirs)
     Console().print(escaped(comparison.verdict), highlight=False, soft_wrap=True)
     for table in comparison.tables:
@@ -258,7 +258,7 @@ def predict(
         raise InputError(f"There is no folder {out.parent} for --out: make it, or choose another.")
     if out is not None:
         check_writable(out, "file")
-    with loading():
+    with waiting(_LOADING):
         from pyrobnn.runs.predictions import predict_table, rounded, write_predictions
 
     predictions = rounded(predict_table(run_dir, table, on_note=lambda note: typer.echo(printable(note), err=True)))

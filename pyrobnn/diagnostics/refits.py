@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pyrobnn._core.random import derive
-from pyrobnn._core.waiting import progress_bar, ticking
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import SVI
@@ -38,7 +38,7 @@ def fit_each(
         posteriors_of_group = replicates_in_silence(model, parts, method, run)
         for index, posterior in zip(group, posteriors_of_group, strict=True):
             posteriors[index] = posterior
-    with progress_bar(alone, desc="fits", unit="fit", shown=progress and bool(alone)) as bar, ticking(bar):
+    with progress_bar(alone, desc="fits", unit="fit", shown=progress and bool(alone)) as bar:
         for index in bar:
             run = Run(seed=derive(seed, f"fit {index}"), progress=False, **arguments)
             posteriors[index] = fit_in_silence(model, sets[index], method, run)

@@ -19,7 +19,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.table_cells import expanded, learned_reading
 from pyrobnn._core.tables import Task
-from pyrobnn._core.waiting import is_watched, waiting
+from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.gaps import Rows, learn
@@ -39,8 +39,6 @@ from pyrobnn.runs.spec import RunSpec
 from pyrobnn.verdict.comparison import tell
 
 _LARGEST_SEED = 2**31 - 1
-_PATIENCE = 2.0
-"""Seconds that a fit takes without a word."""
 _AT_ONCE = 2**24
 """Largest number of values that a block of predictions holds."""
 _INSTEAD = {
@@ -228,8 +226,8 @@ class AbstractBNN(BaseEstimator):
             tell_of_given_away(examples, self.encoder_.positions())
         length = "fitting" if parts["guide"] is not None else "fitting by chains, which may take minutes"
         words = f"{length} (verbose=True shows more)" if self.verbose is None else length
-        is_shown = self.verbose is None or (run.progress and not is_watched())  # bars of short parts print no lines
-        with waiting(words, shown=is_shown, after=_PATIENCE):
+        is_shown = self.verbose is None
+        with waiting(words, shown=is_shown):
             if reset and self.TASK == "regression" and self._is_open() and not learns_on:
                 is_told = self.likelihood is not None
                 compared = compare_densities(examples, parts, run, is_told=is_told, steps=self.steps)

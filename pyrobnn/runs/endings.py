@@ -16,7 +16,6 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from pyrobnn._core.errors import InputError, nearest, printable
-from pyrobnn._core.pipes import outlive_readers
 from pyrobnn._core.remedies import reader
 from pyrobnn.runs.run_folders import go_on, time_of, unfinished_folder
 
@@ -59,21 +58,22 @@ def ended_by(app: Callable[[], Any]) -> None:
     """Run an app of typer, with warnings as lines like the other findings, and end the process."""
     warnings.showwarning = _warned
     reader.set("command")
-    code_without_reader = outlive_readers()
+    if hasattr(signal, "SIGPIPE"):  # a reader that goes away, as `head` does, ends the process quietly
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         app()
     except SystemExit as left:
         if isinstance(left.code, int):
-            _end(left.code, code_without_reader)
+            _end(left.code)
         raise
 
 
-def _end(code: int, code_without_reader: Callable[[], int]) -> None:
+def _end(code: int) -> None:
     """End the process at once: Python takes a second or two to take torch apart, object by object."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done
     atexit._run_exitfuncs()
     sys.stdout.flush()
-    os._exit(code or code_without_reader())
+    os._exit(code)
 
 
 def _warned(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -60,7 +60,7 @@ def predict_table(
             on_note(note)
     spec = RunSpec.from_toml(folder / "spec.toml")
     outside = {} if rows.outside is None else {"outside": rows.outside}
-    with waiting(f"predicting {counted(len(rows.x), 'row')}", after=1.0):
+    with waiting(f"predicting {counted(len(rows.x), 'row')}"):
         prediction = load_run(place).predict(rows.x, num_draws=spec.predict.num_draws)
         frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
     name = spec.data.id if spec.data.id in rows.frame else None

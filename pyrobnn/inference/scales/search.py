@@ -7,7 +7,7 @@ import numpy as np
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
-from pyrobnn._core.waiting import progress_bar, ticking
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.linear_model import check_entries
 from pyrobnn.curvature.tracker import refuse_mixed_examples
@@ -154,7 +154,7 @@ def tuned_modes(
             start.log_evidence = start.log_left_out = -np.inf
 
     options = {"desc": search.phase, "unit": "round", "bar_format": _FORM}
-    with progress_bar(total=starts * rounds, shown=run.progress, **options) as bar, ticking(bar):
+    with progress_bar(total=starts * rounds, shown=run.progress, **options) as bar:
         for place, number in enumerate(numbers, 1):
             bar.set_description(f"{search.phase}, start {place} of {starts}")
             with running(bnn, num_data, derive(run.seed, f"start {number}"), "fit") as threads:

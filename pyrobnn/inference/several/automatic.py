@@ -17,7 +17,7 @@ from pyrobnn._core.deadline import OutOfTime, until
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
-from pyrobnn._core.waiting import progress_bar, ticking
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.in_memory import Data
@@ -108,7 +108,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         weights = None if data.weights is None else torch.cat([rest.tensors[2] for _, rest in parts]).cpu()
         tried: list[CandidateRecord] = []
         scores: list[Tensor] = []
-        with progress_bar(methods.items(), desc="methods", unit="method", shown=run.progress) as bar, ticking(bar):
+        with progress_bar(methods.items(), desc="methods", unit="method", shown=run.progress) as bar:
             for name, method in bar:
                 bar.set_postfix_str(name)
                 if tried and not self._has_time(tried, len(parts), run):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pyrobnn._core.counts import length
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.remedies import Remedy, change, reader
-from pyrobnn._core.waiting import progress_bar, tell_left
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.method import Callback, Progress
 from pyrobnn.inference.training.convergence import ConvergenceRule
@@ -254,7 +254,6 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.close()
-        tell_left(0.0)
 
     def steps_to_next_look(self, done: int, every: int | None = None) -> int:
         """Return how many steps to do before the next look, which is to come at multiples of `every` too."""
@@ -312,7 +311,6 @@ class Watch:
         if now - then < _FORECAST_AFTER or done <= before:
             return
         seconds = (self._num_steps - done) * (now - then) / (done - before)
-        tell_left(seconds)
         if self._is_forecast or not self._progress or not self.rules:
             return
         self._is_forecast = True
