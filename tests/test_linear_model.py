@@ -10,7 +10,6 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.curvature.base import Point
-from pyrobnn.curvature.ggn import GGN
 from pyrobnn.curvature.linear_model import (
     LinearModel,
     check_entries,
@@ -19,6 +18,7 @@ from pyrobnn.curvature.linear_model import (
     linear_model,
     log_scores,
 )
+from pyrobnn.curvature.outer_products import GGN
 
 NOISE = 0.4
 

@@ -398,7 +398,7 @@ def test_information_about_labels_needs_no_columns_in_a_last_layer(structure, si
     setting = Laplace(sites=sites, **SETTINGS[structure])
     expected = setting.around(model, data, progress=False)
     columns = []
-    monkeypatch.setattr("pyrobnn.curvature.ggn.GGN.information", lambda *_: columns.append(1))
+    monkeypatch.setattr("pyrobnn.curvature.outer_products.GGN.information", lambda *_: columns.append(1))
     found = setting.around(model, data, progress=False)
     assert columns
     torch.testing.assert_close(block_covariance(found.guide), block_covariance(expected.guide), **EXACT)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.curvature.largest import largest_curvature
+from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential
 from pyrobnn.inference.mcmc.sgmcmc import _log_posterior, _trends

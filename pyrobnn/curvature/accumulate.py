@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from pyrobnn.curvature.base import Factors
-from pyrobnn.curvature.outer import Columns, Outer
+from pyrobnn.curvature.metric import Columns, Outer
 from pyrobnn.curvature.tracker import Pulled
 
 

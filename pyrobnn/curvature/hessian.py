@@ -1,4 +1,4 @@
-"""Exact second derivatives of the negative log-likelihood: all of them, or the diagonal."""
+"""Exact second derivatives of the negative log-likelihood: all of them, the diagonal, or the largest."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -18,6 +18,9 @@ from pyrobnn.curvature.uses import Use
 
 Energy = Callable[[Mapping[str, Tensor]], Tensor]
 _ENTRIES = 2**24
+_POWER_STEPS = 10
+_REACH = 1e-3
+"""Length of the differences that curvature is taken from."""
 
 
 class Hessian(Kind):
@@ -118,3 +121,20 @@ class _Shifted(TorchFunctionMode):
 def _in_weights(use: Use, second: Tensor) -> dict[str, Tensor]:
     """Return the diagonal in weight and bias, as matrices, from that in the outputs, (B, O)."""
     return {name: second.T @ use.inputs_of([name], use.inputs[:, 0]).square() for name in use.sites}
+
+
+def largest_curvature(gradient: Callable[[Tensor], Tensor], points: Tensor) -> float:
+    """Return the largest curvature at any of some points (C, P), by power iteration on differences of gradients.
+
+    Args:
+        gradient: returns the gradient at a point (P,).
+        points: where to look.
+    """
+    sizes = []
+    for z in points.detach():
+        direction = torch.randn_like(z)
+        for _ in range(_POWER_STEPS):
+            reach = _REACH * direction / direction.norm()
+            direction = (gradient(z + reach) - gradient(z - reach)) / (2 * _REACH)
+        sizes.append(float(direction.norm()))
+    return max(sizes)

@@ -1,9 +1,8 @@
 """The kinds of curvature by name; the settings of `guides.Laplace` name them too, in its annotations."""
 
 from pyrobnn.curvature.base import Kind
-from pyrobnn.curvature.fisher import EmpiricalFisher
-from pyrobnn.curvature.ggn import GGN
 from pyrobnn.curvature.hessian import Hessian
+from pyrobnn.curvature.outer_products import GGN, EmpiricalFisher
 from pyrobnn.curvature.recursion import Recursion
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (GGN(), EmpiricalFisher(), Hessian(), Recursion())}

@@ -13,7 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X
 from pyrobnn.curvature.base import Point
-from pyrobnn.curvature.ggn import GGN
+from pyrobnn.curvature.outer_products import GGN
 from pyrobnn.curvature.tracker import Tracker
 
 MOST_ENTRIES = 2**26

@@ -9,18 +9,73 @@ likelihood; otherwise it is its expectation over targets, and so never negative.
 import math
 from collections.abc import Callable
 from functools import singledispatch
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pyrobnn._core.random import seeded
-from pyrobnn.curvature.outer import DiagonalLess
 from pyrobnn.distributions import bounded, counts, targets
 from pyrobnn.distributions.support import base_of
 from pyrobnn.likelihoods.base import as_module
 
+
+class Columns(NamedTuple):
+    """sum_k g_k g_k^T.
+
+    Attributes:
+        g: (K, B, O).
+    """
+
+    g: Tensor
+
+    def squares(self) -> Tensor:
+        """Return the diagonals, (B, O)."""
+        return self.g.square().sum(0)
+
+    def total(self) -> Tensor:
+        """Return the sum over examples, (O, O)."""
+        rows = self.g.flatten(0, 1)
+        return rows.T @ rows
+
+    def row(self, o: int) -> Tensor:
+        """Return the entries of row o from the diagonal on, (B, O - o)."""
+        return (self.g[:, :, o, None] * self.g[:, :, o:]).sum(0)
+
+
+class DiagonalLess(NamedTuple):
+    """diag(d) - v v^T, as the information of a label in C logits, where d = v = p: C columns as two vectors.
+
+    Attributes:
+        d: (B, O).
+        v: (B, O).
+    """
+
+    d: Tensor
+    v: Tensor
+
+    def squares(self) -> Tensor:
+        """Return the diagonals, (B, O)."""
+        return self.d - self.v.square()
+
+    def total(self) -> Tensor:
+        """Return the sum over examples, (O, O), which has no entry above 0 off its diagonal."""
+        return self.d.sum(0).diag() - self.v.T @ self.v
+
+    def row(self, o: int) -> Tensor:
+        """Return the entries of row o from the diagonal on, (B, O - o)."""
+        row = -self.v[:, o, None] * self.v[:, o:]
+        row[:, 0] += self.d[:, o]
+        return row
+
+    def weighted(self, weights: Tensor) -> "DiagonalLess":
+        """Return the matrices, each times the weight of its example, (B,)."""
+        return DiagonalLess(self.d * weights[:, None], self.v * weights.sqrt()[:, None])
+
+
+Outer = Columns | DiagonalLess
+"""A matrix (O, O) for each of B examples, never held: a sum of outer products of derivatives in a layer's outputs."""
 _DRAWS = 256
 _NODES = 64
 _WIDEST = 8.0
@@ -144,19 +199,6 @@ def _(distribution: counts.Poisson) -> Terms:
 def _(distribution: counts.NegativeBinomial) -> Terms:
     of_mean = distribution.mean / (1 + distribution.dispersion * distribution.mean)
     return [(distribution.log_mean, of_mean), (distribution.dispersion, lambda: _of_dispersion(distribution))]
-
-
-@_information.register
-def _(distribution: torch.distributions.LogNormal) -> Terms:
-    return _location_scale(distribution, 1.0, 2.0)
-
-
-@_information.register
-def _(distribution: bounded.Gamma) -> Terms:
-    """The mean and the shape a = 1 / dispersion are orthogonal; the information about a is trigamma(a) - 1 / a."""
-    shape = distribution.dispersion.double().reciprocal()
-    of_shape = torch.special.polygamma(1, shape) - shape.reciprocal()
-    return [(distribution.log_mean, shape), (distribution.dispersion, of_shape * shape.pow(4))]
 
 
 @_information.register

@@ -1,4 +1,4 @@
-"""Curvature that is a sum of outer products of columns, pulled back through the network."""
+"""Curvature that is a sum of outer products of columns, pulled back through the network: Gauss-Newton and Fisher."""
 
 import dataclasses
 from abc import abstractmethod
@@ -14,9 +14,9 @@ from pyrobnn._torch.forward_mode import load_forward_mode
 from pyrobnn._torch.inputs import X
 from pyrobnn.curvature import accumulate
 from pyrobnn.curvature.base import Curvature, Examples, Kind, Point, require_finite
-from pyrobnn.curvature.metric import log_probs
-from pyrobnn.curvature.outer import DiagonalLess
+from pyrobnn.curvature.metric import DiagonalLess, diagonal_less, fisher_columns, log_probs, score_columns
 from pyrobnn.curvature.tracker import Pulled, Tracker
+from pyrobnn.likelihoods.base import as_module
 
 
 class OuterProducts(Kind):
@@ -88,6 +88,32 @@ class OuterProducts(Kind):
             pushed = (columns * (columns * change).sum(-1, keepdim=True)).sum(0)
             total += torch.cat([part.reshape(-1) for part in vjp(outputs, *primal)[1](pushed)])
         return total
+
+
+class GGN(OuterProducts):
+    """J^T F J, with F the Fisher information of a target in the outputs; never negative."""
+
+    name: ClassVar[str] = "ggn"
+
+    def columns(self, point: Point, f: Tensor, y: Tensor) -> Tensor:
+        """Return columns whose outer products are the information."""
+        columns, present = fisher_columns(point.likelihood, f), as_module(point.likelihood).present(y)
+        return columns if present is None else columns * present
+
+    def information(self, point: Point, f: Tensor) -> DiagonalLess | None:
+        """Return the information where it needs no columns."""
+        return diagonal_less(point.likelihood, f)
+
+
+class EmpiricalFisher(OuterProducts):
+    """The sum over examples of the outer products of the gradients of the log-likelihood in the weights."""
+
+    name: ClassVar[str] = "fisher"
+    noise_power: ClassVar[int] = 2
+
+    def columns(self, point: Point, f: Tensor, y: Tensor) -> Tensor:
+        """Return the scores."""
+        return score_columns(point.likelihood, f, y)
 
 
 class _Sweep:

@@ -16,7 +16,7 @@ from pyrobnn._torch.inputs import X, shape_of
 from pyrobnn._torch.matrices import from_matrix
 from pyrobnn._torch.vectorize import pairs_at_once, widest_activation
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.outer import Columns, DiagonalLess, Outer
+from pyrobnn.curvature.metric import Columns, DiagonalLess, Outer
 from pyrobnn.curvature.uses import Recorder, Use
 
 _ENTRIES = 2**24

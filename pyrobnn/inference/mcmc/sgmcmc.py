@@ -17,7 +17,7 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import Count, setting
 from pyrobnn._core.waiting import progress_bar
-from pyrobnn.curvature.largest import largest_curvature
+from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, is_finite, log_densities

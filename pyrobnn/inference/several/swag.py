@@ -14,7 +14,7 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.largest import largest_curvature
+from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.low_rank import LowRank, LowRankGuide
