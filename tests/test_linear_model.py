@@ -193,7 +193,7 @@ def test_derivatives_that_do_not_fit_are_refused():
 def test_information_of_simulated_targets_has_no_more_columns_than_outputs():
     """Against all of them, of which only the products count."""
 
-    class Twice(torch.nn.Module):
+    class Twice(bnn.likelihoods.LikelihoodModule):
         def forward(self, f):
             return torch.distributions.Normal(f[..., 0], 0.5)
 
