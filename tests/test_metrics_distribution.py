@@ -45,55 +45,9 @@ def test_crps_of_a_mixture_of_normals(spread, tolerance):
     assert found.mean() == pytest.approx(expected.mean(), rel=max(1e-8, tolerance / 10))
 
 
-@pytest.mark.parametrize("df", [1.5, 2.5, 30.0])
-def test_crps_of_heavy_tails(df):
-    loc, y = draws(1), 20 * targets()
-    found = ranked_probability(Prediction(StudentT(double(df), loc, double(0.7))), y).numpy()
-    np.testing.assert_allclose(found, scoringrules.crps_t(y.numpy(), df, loc[0].numpy(), 0.7), rtol=2e-4)
-
-
-def test_crps_of_laplace():
-    loc, y = draws(1), targets()
-    found = ranked_probability(Prediction(dist.Laplace(loc, double(0.7))), y).numpy()
-    np.testing.assert_allclose(found, scoringrules.crps_laplace(y.numpy(), loc[0].numpy(), 0.7), atol=1e-3)
-
-
-def test_crps_of_a_mixture_by_quadrature():
-    loc, y = draws(4, 3), double([0.0, 2.0, -5.0])
-    prediction = Prediction(StudentT(double(4.0), loc, double(0.5)))
-    found = ranked_probability(prediction, y)
-    for n in range(3):
-
-        def squared(z, n=n):
-            return (stats.t(4, loc[:, n].numpy(), 0.5).cdf(z).mean() - (z >= float(y[n]))) ** 2
-
-        sides = [(-np.inf, float(y[n])), (float(y[n]), np.inf)]
-        expected = sum(integrate.quad(squared, *side, limit=200)[0] for side in sides)
-        assert float(found[n]) == pytest.approx(expected, rel=1e-6)
-
-
-LIMITS = {"both": (-1.0, 1.5), "lower": (-1.0, None), "upper": (None, 1.5)}
-
-
 def censored(loc, lower, upper):
     limits = [None if limit is None else double(limit) for limit in (lower, upper)]
     return Prediction(CensoredNormal(loc, double(1.3), *limits))
-
-
-@pytest.mark.parametrize("name", LIMITS)
-def test_crps_of_censored_targets_by_quadrature(name):
-    lower, upper = LIMITS[name]
-    loc = 2 * draws(4, 5)
-    y = double([-1.0, 0.0, 1.0, 1.4, 1.5])
-    found = ranked_probability(censored(loc, lower, upper), y)
-    for n in range(5):
-
-        def squared(z, n=n):
-            return (stats.norm.cdf(z, loc[:, n], 1.3).mean() - (z >= float(y[n]))) ** 2
-
-        ends = (-20.0 if lower is None else lower, 20.0 if upper is None else upper)
-        expected = integrate.quad(squared, *ends, points=[float(y[n])], limit=400)[0]
-        assert float(found[n]) == pytest.approx(expected, abs=2e-4)
 
 
 def counts(log_mean, dispersion):
@@ -106,16 +60,15 @@ def frozen(log_mean, dispersion):
 
 
 @pytest.mark.parametrize("dispersion", [None, 0.6])
-@pytest.mark.parametrize(("shift", "tolerance"), [(1.0, 1e-7), (7.0, 2e-3)])
-def test_crps_of_counts_is_the_sum_over_all_of_them(dispersion, shift, tolerance):
-    """Counts are summed exactly; thousands of them are integrated, where the steps of F are small."""
-    log_mean = shift + 0.1 * draws(4, 5)
+def test_crps_of_counts_is_the_sum_over_all_of_them(dispersion):
+    """Thousands of them are integrated, where the steps of F are small."""
+    log_mean = 7.0 + 0.1 * draws(4, 5)
     y = (log_mean[0].exp() * double([0.0, 0.5, 1.0, 1.3, 6.0])).round()
     found = ranked_probability(Prediction(counts(log_mean, dispersion)), y)
     support = np.arange(30_000)[:, None]
     for n in range(5):
         cdf = frozen(log_mean[:, n], dispersion).cdf(support).mean(1)
-        assert float(found[n]) == pytest.approx(((cdf - (support[:, 0] >= float(y[n]))) ** 2).sum(), rel=tolerance)
+        assert float(found[n]) == pytest.approx(((cdf - (support[:, 0] >= float(y[n]))) ** 2).sum(), rel=2e-3)
 
 
 def uneven(name, num_draws, num_inputs=6):
