@@ -131,22 +131,3 @@ def test_other_targets_are_refused():
     columns = bnn.Prediction(dist.Bernoulli(torch.full((2, 3, 4), 0.5)).to_event(1))
     with pytest.raises(bnn.InputError, match="one target column, got \\(4,\\)"):
         with_factor(columns, 2.0)
-
-
-@pytest.mark.slow
-@pytest.mark.needs_data
-def test_a_laplace_of_digits_is_as_good_as_its_mode_with_a_temperature(require_data):
-    """Log losses of 2,000 digits, seed 0: 0.63 of the mode, 0.66 of the approximation, and 0.56 with a temperature."""
-    require_data("mnist")
-    train, test = bnn.datasets.load("mnist").split(0)
-    model = bnn.BNN(bnn.MLP(784, [32], 10), prior=bnn.priors.Normal("he"), likelihood="categorical")
-    laplace, mode = (
-        quick(model, bnn.SVI(guide=guide, steps=1000, batch_size=128), train[:2000])
-        for guide in (bnn.guides.Laplace(structure="kron"), "map")
-    )
-    new = test[:2000]
-    losses = [
-        -float(fit.predict(new.x).log_prob(new.y).mean())
-        for fit in (bnn.calibrate(laplace, train[2000:3000], num_draws=100), mode)
-    ]
-    assert losses[0] < losses[1]

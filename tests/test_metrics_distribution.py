@@ -113,7 +113,6 @@ def test_crps_of_uneven_mixtures_of_normals(name, num_draws):
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", UNEVEN)
 def test_quadrature_agrees_with_the_closed_form_of_normals(name, monkeypatch):
     loc, scale = uneven(name, 30)
@@ -121,30 +120,6 @@ def test_quadrature_agrees_with_the_closed_form_of_normals(name, monkeypatch):
     monkeypatch.setattr(crps, "_of_pairs", crps._integral)
     found = ranked_probability(Prediction(dist.Normal(loc, scale)), FAR)
     np.testing.assert_allclose(found.numpy(), exact.numpy(), rtol=1e-5)
-
-
-def laplace_pairs(loc, scale, y):
-    """E|X - y| - E|X - X'| / 2 of Laplace mixtures in closed form (Jordan 2016)."""
-
-    def distance(d, a, b):
-        near = np.isclose(a, b, rtol=1e-4)
-        apart = np.where(near, 1.0, a**2 - b**2)
-        unequal = (a**3 * np.exp(-d / a) - b**3 * np.exp(-d / b)) / apart
-        middle = (a + b) / 2
-        return d + np.where(near, (1.5 * middle + d / 2) * np.exp(-d / middle), unequal)
-
-    own = np.abs(y - loc) + scale * np.exp(-np.abs(y - loc) / scale)
-    pairs = distance(np.abs(loc[:, None] - loc), scale[:, None], scale[None])
-    return own.mean(0) - pairs.mean((0, 1)) / 2
-
-
-@pytest.mark.parametrize("name", ["few far off", "two modes", "tiny beside huge", "points"])
-def test_crps_of_uneven_mixtures_of_laplace_distributions(name):
-    loc, scale = uneven(name, 19)
-    scale = scale.amin(0) if name != "tiny beside huge" else scale
-    scale = scale.expand(loc.shape)
-    found = ranked_probability(Prediction(dist.Laplace(loc, scale)), FAR).numpy()
-    np.testing.assert_allclose(found, laplace_pairs(loc.numpy(), scale.numpy(), FAR.numpy()), rtol=1e-5)
 
 
 SKEWED = {

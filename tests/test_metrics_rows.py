@@ -10,11 +10,11 @@ import torch
 from torch.distributions import AffineTransform, ComposeTransform, ExpTransform, SigmoidTransform
 from torch.overrides import TorchFunctionMode
 
-from pyrobnn import Data, InputError, Prediction
+from pyrobnn import InputError, Prediction
 from pyrobnn import likelihoods as lik
 from pyrobnn._core.random import seeded
 from pyrobnn.distributions.latents import concatenate, stack_likelihood
-from pyrobnn.metrics import pit, score
+from pyrobnn.metrics import score
 from pyrobnn.metrics.crps import ranked_probability
 from pyrobnn.metrics.scoring import LEVELS, _statistics
 
@@ -85,27 +85,6 @@ def test_a_row_scores_as_it_does_alone(name, columns):
             assert own[key].value == pytest.approx(values[row], rel=1e-12, abs=1e-14), (key, row)
 
 
-@pytest.mark.parametrize("name", [*REAL, *COUNTS])
-def test_quantiles_and_distribution_functions_of_a_row_are_those_of_it_alone(name):
-    together, alone, y = predict(name, 1)
-    quantiles, cdf = together.quantile([0.01, 0.7]), together.cdf(y)
-    for row, prediction in enumerate(alone):
-        torch.testing.assert_close(prediction.quantile([0.01, 0.7])[:, 0], quantiles[:, row], rtol=0, atol=1e-15)
-        assert float(prediction.cdf(y[row : row + 1])) == pytest.approx(float(cdf[row]), rel=1e-14)
-        if name == "gaussian":
-            assert float(pit(prediction, y[row : row + 1])) == pytest.approx(float(pit(together, y)[row]), rel=1e-14)
-
-
-@pytest.mark.parametrize(("name", "columns"), CASES)
-def test_some_rows_of_a_prediction_are_a_prediction(name, columns):
-    together, alone, y = predict(name, columns)
-    torch.testing.assert_close(together[[4]].log_prob(y[4:5]), alone[4].log_prob(y[4:5]))
-    torch.testing.assert_close(together[2:4].draw_means, together.draw_means[:, 2:4])
-    torch.testing.assert_close(together[torch.arange(NUM) < 3].std, together.std[:3])
-    with pytest.raises(InputError, match="for a single row i pass"):
-        together[4]
-
-
 # rows of distributions with parts and event dimensions
 
 
@@ -171,18 +150,14 @@ def test_rows_of_every_distribution_can_be_taken(name):
     with seeded(0):
         y = distribution.sample()
     whole = distribution.log_prob(y)
+    with pytest.raises(InputError, match="for a single row i pass"):
+        Prediction(distribution)[4]
     for rows in ROWS.values():
         numbers = np.arange(NUM)[rows]
         part = Prediction(distribution)[rows]
         assert part.distribution.batch_shape == (3, len(numbers))
         found = part.distribution.log_prob(y[:, numbers.copy()])
         torch.testing.assert_close(found, whole[:, numbers.copy()], rtol=1e-12, atol=1e-12)
-
-
-def test_data_run_backwards_as_a_list_does():
-    data = Data(torch.arange(8.0).reshape(4, 2), [0.0, 1.0, 2.0, 3.0])
-    assert data[::-1].y.tolist() == [3.0, 2.0, 1.0, 0.0]
-    assert data[2:0:-1].x.tolist() == [[4.0, 5.0], [2.0, 3.0]]
 
 
 @pytest.mark.parametrize("name", ["multivariate normal", "transformed", "mixture", "low rank"])

@@ -10,7 +10,7 @@ import pandas as pd
 import pyro.distributions as dist
 import pytest
 import torch
-from scipy import optimize, stats
+from scipy import stats
 
 import pyrobnn as bnn
 from pyrobnn import Prediction
@@ -40,26 +40,6 @@ def test_two_components_score_as_a_mixture_not_as_an_average():
     assert [bound.item() for bound in two_components().interval(0.5)] == pytest.approx([-1.0, 1.0], abs=1e-6)
 
 
-def test_heteroscedastic_mixture_has_the_mean_and_variance_of_the_mixture():
-    loc = torch.tensor([[0.0], [10.0]], dtype=torch.float64)
-    scale = torch.tensor([[0.01], [3.0]], dtype=torch.float64)
-    prediction = Prediction(dist.Normal(loc, scale))
-    assert prediction.mean.item() == pytest.approx(5.0)
-    assert prediction.variance.item() == pytest.approx(25 + (0.01**2 + 9) / 2)
-    assert prediction.epistemic_variance.item() == pytest.approx(25)
-    assert prediction.aleatoric_variance.item() == pytest.approx((0.01**2 + 9) / 2)
-
-
-def test_heteroscedastic_outputs_become_mean_and_scale():
-    module = bnn.likelihoods.Gaussian(scale="heteroscedastic").build(torch.zeros(1), torch.tensor(1.0))
-    single = module(torch.tensor([[2.0, -1.0]]))
-    assert single.mean.item() == 2.0
-    assert single.stddev.item() == pytest.approx(math.log1p(math.exp(-1)) + 1e-3)
-    double = module(torch.tensor([[2.0, 3.0, -1.0, 0.5]]))
-    assert double.batch_shape == (1,)
-    assert double.mean.tolist() == [[2.0, 3.0]]
-
-
 @pytest.mark.parametrize("columns", [None, 3])
 def test_variance_is_that_of_samples(columns):
     prediction = Prediction(scattered(columns=columns))
@@ -84,15 +64,6 @@ def test_intervals_where_a_network_overflows_end_and_are_as_infinite(family, far
     lower, upper = prediction.interval(0.9)
     np.testing.assert_array_equal([float(lower[0]), float(upper[0])], [far, far])
     assert -math.inf < float(lower[1]) < float(upper[1]) < math.inf
-
-
-def test_quantiles_invert_the_mixture_distribution_function():
-    prediction = Prediction(scattered())
-    for level in (0.025, 0.5, 0.975):
-        mass = prediction.distribution.cdf(prediction.quantile(level).expand(7, 5)).mean(0)
-        torch.testing.assert_close(mass, torch.full((5,), level, dtype=torch.float64), atol=1e-9, rtol=0)
-    lower, upper = prediction.interval(0.95)
-    torch.testing.assert_close(torch.stack([lower, upper]), prediction.quantile([0.025, 0.975]))
 
 
 def test_samples_share_a_draw_across_inputs():
@@ -283,17 +254,22 @@ OTHERS = {
 
 
 @pytest.mark.one_in(4)
+@pytest.mark.parametrize("moving", ["all", "last", "none"])
 @pytest.mark.parametrize("budget", [1, 100, 2**20])
 @pytest.mark.parametrize("name", [*SEQUENCES, *OTHERS])
-def test_draws_together_give_the_outputs_of_single_draws(name, budget, monkeypatch):
-    """Odd numbers of draws and inputs, chunks that do not divide them, and the inputs left as they were."""
+def test_draws_together_give_the_outputs_of_single_draws(name, budget, moving, monkeypatch):
+    """Odd numbers of draws and inputs, chunks that do not divide them, weights that are the same in all draws."""
     monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", budget)
     net = {**SEQUENCES, **OTHERS}[name]().double()
     model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)).eval()
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(13, 3, generator=generator, dtype=torch.float64)
+    sites = list(model.initial_values)
+    moves = {"all": sites, "last": sites[-1:], "none": []}[moving]
     draws = {
-        site: torch.randn(11, *value.shape, generator=generator, dtype=torch.float64)
+        site: torch.randn(11 if site in moves else 1, *value.shape, generator=generator, dtype=torch.float64).expand(
+            11, *value.shape
+        )
         for site, value in model.initial_values.items()
     }
     layers = stack_linear(model.net, draws)
@@ -311,29 +287,6 @@ def test_dropout_that_is_on_is_left_to_the_network():
     draws = {site: value[None] for site, value in model.initial_values.items()}
     assert stack_linear(model.eval().net, draws) is not None
     assert stack_linear(model.train().net, draws) is None
-
-
-@pytest.mark.parametrize("budget", [1, 100, 2**20])
-@pytest.mark.parametrize("name", [*SEQUENCES, *OTHERS])
-@pytest.mark.parametrize("moving", ["last", "none"])
-def test_layers_that_are_the_same_in_all_draws_run_once(name, budget, moving, monkeypatch):
-    """The outputs are those of single draws, and what comes before the first weight that moves sees each input once."""
-    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", budget)
-    net = {**SEQUENCES, **OTHERS}[name]().double()
-    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)).eval()
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(13, 3, generator=generator, dtype=torch.float64)
-    sites = list(model.initial_values)
-    moves = sites[-1:] if moving == "last" else []
-    draws = {
-        site: torch.randn(11 if site in moves else 1, *value.shape, generator=generator, dtype=torch.float64)
-        for site, value in model.initial_values.items()
-    }
-    draws = {site: value.expand(11, *value.shape[1:]) for site, value in draws.items()}
-    layers = stack_linear(model.net, draws)
-    outputs = DrawMap(model.outputs, x, model.net)(draws) if layers is None else run_stacked(layers, x)
-    single = [model.outputs({site: value[s] for site, value in draws.items()}, x) for s in range(11)]
-    torch.testing.assert_close(outputs, torch.stack(single), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("error")
@@ -414,34 +367,11 @@ def test_class_probabilities_of_logits_are_their_softmax(spread):
         torch.testing.assert_close(found.aleatoric_variance.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_intervals_are_not_those_of_an_inner_distribution():
-    """A log-normal is a transformed normal, but its quantiles are not the normal's."""
-    prediction = Prediction(dist.LogNormal(torch.tensor([[1.0], [2.0]], dtype=torch.float64), 0.3))
-    for bound, level in zip(prediction.interval(0.9), (0.05, 0.95), strict=True):
-        log = optimize.brentq(lambda t, q=level: stats.norm.cdf(t, [1, 2], 0.3).mean() - q, -5, 10, xtol=1e-12)
-        assert bound.item() == pytest.approx(math.exp(log), rel=1e-6)
-
-
 def test_likelihoods_without_a_distribution_function_say_so():
     prediction = Prediction(dist.StudentT(3.0, torch.zeros(2, 1)))
     assert not prediction.has_quantiles
     with pytest.raises(bnn.InputError, match="use quantiles of `sample`"):
         prediction.interval(0.9)
-
-
-def test_latents_of_a_likelihood_belong_to_their_draws():
-    """As many draws as inputs and two columns: a latent scale must vary over draws, not over inputs or columns."""
-    import pyro
-
-    from pyrobnn.distributions.latents import stack_likelihood
-
-    def likelihood(f):
-        return dist.Normal(f, pyro.sample("noise", dist.LogNormal(0.0, 1.0))).to_event(1)
-
-    outputs, noise = torch.zeros(4, 4, 2), torch.tensor([0.1, 0.2, 0.3, 0.4])
-    stacked = stack_likelihood(likelihood, outputs, {"noise": noise})
-    assert stacked.batch_shape == (4, 4)
-    torch.testing.assert_close(stacked.stddev, noise[:, None, None].expand(4, 4, 2))
 
 
 def test_columns_of_a_frame_that_are_missing_are_refused():
