@@ -11,6 +11,7 @@ from torch import Tensor
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy
+from pyrobnn._torch.work import Work
 from pyrobnn.data.batches import Batches
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Finding
@@ -18,7 +19,6 @@ from pyrobnn.guides.built import built
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.engines import Work
 from pyrobnn.inference.training.start import running
 from pyrobnn.inference.training.state import TrainingState, cloned, put_values
 from pyrobnn.nets import leftovers
@@ -119,7 +119,7 @@ class _Continuation:
         """Return the affordable number of steps, from the operations of a step."""
         with Work() as work:
             self._fit.differentiate(self._fit.next_batches())
-        seconds = work.cost(1, self._fit.example[0].device.type).step
+        seconds = work.seconds(self._fit.example[0].device.type)
         return min(_STEPS, max(_FEWEST_STEPS, int(_SECONDS / seconds)))
 
     def _compare(self, new: Sequence[Tensor], old: Sequence[Tensor]) -> tuple[float, float]:

@@ -104,9 +104,8 @@ def fit(
             it runs faster: below 10,000 multiplications an example.
         engine: "captured" records the step once and runs it without Python, "eager" runs Pyro at each step. With a
             single particle or antithetic pair, both give the same numbers for the same seed, up to rounding.
-            Otherwise they draw different noise of the same distribution. "auto" takes the engine predicted to finish
-            first, by the operations of the first step and by figures in the code, never by a clock. The same call
-            always takes the same engine. `Posterior.info["engine"]` names it, and why.
+            Otherwise they draw different noise of the same distribution. "auto" captures from 100 steps on, and fits
+            of open length. `Posterior.info["engine"]` names it, and why.
         progress: show a progress bar with the ELBO.
         validation: `Data`, a pair (x, y) or a loader whose log score is followed, and decides if `method.patience` is
             set; for `SVI` only. Rows that lack values are scored as `predict` does, if the data have `donors`.

@@ -19,11 +19,11 @@ from pyrobnn._torch.batching import first_sentence
 from pyrobnn._torch.devices import has_gpu
 from pyrobnn._torch.inputs import Inputs, X, shape_of, tensors_of
 from pyrobnn._torch.private import written
+from pyrobnn._torch.work import Work
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, several_inputs_advice
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Loader
-from pyrobnn.inference.training.engines import Work
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.nets import is_custom, leftovers
 

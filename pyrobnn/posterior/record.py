@@ -25,7 +25,6 @@ class EngineRecord:
         used: "eager", or "captured": recorded once and run without Python.
         reason: why, in words.
         from_step: first step that ran captured, counted from 1; None if none did.
-        eager_seconds: predicted seconds of an eager step of all fits side by side; None if there was nothing to choose.
         compile_seconds: seconds that recording and planning took; None if nothing was recorded.
     """
 
@@ -33,7 +32,6 @@ class EngineRecord:
     used: str
     reason: str
     from_step: int | None = None
-    eager_seconds: float | None = None
     compile_seconds: float | None = None
 
 

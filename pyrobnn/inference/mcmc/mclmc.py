@@ -16,7 +16,7 @@ from pyrobnn.inference.mcmc.isokinetic import Walk
 from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, is_finite, log_densities
 from pyrobnn.inference.mcmc.warmup import descended, warm_up
 from pyrobnn.inference.method import Run, registry
-from pyrobnn.inference.training.engines import Choice, Engine, Work, capture, choose
+from pyrobnn.inference.training.engines import Choice, Engine, capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
 _SMALLER_STEPS = (
@@ -92,13 +92,9 @@ class Microcanonical(ChainMethod):
                 (gradient,) = torch.autograd.grad(potential.sum(), point)
             return potential.detach(), gradient
 
-        choice = Choice(engine, engine)
+        choice = choose(engine, 2 * self.num_steps)
         if not is_batched:
             choice = Choice(engine, "eager", "torch does not batch the model")
-        elif engine == "auto":
-            with Work() as work:
-                slopes(points)
-            choice = choose(work, 2 * self.num_steps, points.device.type)
         walk = Walk(slopes, points)
         recorded, record = capture(choice, partial(walk.recorded, log_joint, data), what="chains run", from_step=1)
         return recorded or walk, record

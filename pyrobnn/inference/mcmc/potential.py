@@ -19,7 +19,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.empirical import segments
 from pyrobnn.guides.sites import Site
-from pyrobnn.inference.training.engines import Choice, Engine, MakeLoop, Work, capture, choose
+from pyrobnn.inference.training.engines import Engine, MakeLoop, capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
 ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -312,20 +312,14 @@ def make_potential(
 ) -> tuple[Potential, EngineRecord]:
     """Return the potential under the engine that was asked for or pays, and the record of that choice.
 
-    "auto" counts the work of an evaluation at the latents `like`, (P,), and multiplies it by their rough number.
-    `num_kept` and `dense` are for `Leapfrog`.
+    The latents are as `like`, (P,); the number of evaluations is rough. `num_kept` and `dense` are for `Leapfrog`.
     """
     eager = eager_potential(log_joint, data)
-    choice = Choice(engine, engine)
-    if engine == "auto":
-        with Work() as work:
-            eager(like)
-        choice = choose(work, num_evaluations, like.device.type)
 
     def make(make_loop: MakeLoop) -> Leapfrog:
         return Leapfrog(log_joint, data, like, make_loop, num_kept=num_kept, dense=dense)
 
-    leapfrog, record = capture(choice, make, what="chains run", from_step=1)
+    leapfrog, record = capture(choose(engine, num_evaluations), make, what="chains run", from_step=1)
     return Potential(eager if leapfrog is None else leapfrog.evaluate, leapfrog), record
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyrobnn import priors
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.work import Work
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch
@@ -21,7 +22,6 @@ from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
 from pyrobnn.inference.scales.kept_scales import Found
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
-from pyrobnn.inference.training.engines import Work
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.record import EvidenceRecord
@@ -224,7 +224,7 @@ def _seconds(bnn: BNN, source: Source, num_rows: int) -> float:
     smaller = min(columns, size)
     solutions = Work()
     solutions.products = STEPS * (4 * smaller * columns * size + 10 * smaller**3)
-    return work.cost(_ROUNDS * _ITERATIONS, "cpu").eager + solutions.cost(_ROUNDS, "cpu").eager
+    return _ROUNDS * _ITERATIONS * work.seconds() + _ROUNDS * solutions.seconds()
 
 
 def work_of_gradient(bnn: BNN, source: Source, num_rows: int) -> Work:

@@ -283,7 +283,7 @@ def short_ensemble(bnn: BNN, source: Source) -> Ensemble:
 def _steps_in(seconds: float, bnn: BNN, source: Source, batch_size: int) -> int:
     """Return the predicted number of captured steps in some seconds, by their gradients."""
     work = work_of_gradient(bnn, source, batch_size)
-    return int(seconds / (work.cost(1, "cpu").captured - work.cost(0, "cpu").captured))
+    return int(seconds / (work.seconds()))
 
 
 def _size(data: Data) -> int:

@@ -1,4 +1,4 @@
-"""Fits in progress, side by side: an eager step at first, and then the engine that was asked for or pays."""
+"""Fits in progress, side by side: an eager step at first, and then the engine that was chosen."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,36 +9,34 @@ from torch import Tensor
 
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn.data.batches import State
-from pyrobnn.inference.training.engines import Choice, Engine, MakeLoop, Work, capture, choose
+from pyrobnn.inference.training.engines import Choice, Engine, MakeLoop, capture, choose
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.record import EngineRecord
 
-_FEWEST = 10
-"""Steps of a fit that is worth a choice."""
-
 
 class Stepper:
-    """Fits in progress, one or R replicates, under the engine that was asked for or pays.
+    """Fits in progress, one or R replicates, under an engine.
 
-    The first step is eager: the captured engine goes on from it, and "auto" chooses by what it computes.
+    The first step is eager: the captured engine goes on from it.
 
     Attributes:
         fits: as given, of one shape.
-        record: what was chosen and why.
+        record: which engine, and why.
     """
 
     def __init__(self, fits: Sequence[TrainingState], engine: Engine, num_steps: int) -> None:
-        self.fits, self._engine, self._num_steps = fits, engine, num_steps
-        self._device = fits[0].example[0].device.type
+        self.fits, self._choice = fits, choose(engine, num_steps)
         self._captured: Any = None
-        self._decided = engine == "eager" or num_steps < (2 if engine == "captured" else _FEWEST)
-        self.record = EngineRecord(engine, "eager", "asked for" if engine == "eager" else "too few steps to choose")
+        self._waits = self._choice.used == "captured" and num_steps > 1
+        self.record = EngineRecord(engine, "eager", self._choice.reason)
 
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
         terms = []
-        if not self._decided:
-            terms.append(self._decide())
+        if self._waits:
+            self._waits = False
+            terms.append(self._eager_steps(1))
+            self._capture(self._choice)
             num_steps -= 1
         if num_steps:
             terms.append(self._captured.advance(num_steps) if self._captured else self._eager_steps(num_steps))
@@ -48,23 +46,21 @@ class Stepper:
         """Return everything that the next steps depend on; tensors are shared."""
         return {
             "fits": [fit.state() for fit in self.fits],
-            "engine": dataclasses.asdict(self.record) | {"decided": self._decided},
+            "engine": dataclasses.asdict(self.record) | {"waits": self._waits},
             "random": random_state(),
         }
 
     def resume(self, state: State, *, finished: bool) -> None:
         """Go on from a state of another process, under the engine that was used there, if there is anything to do."""
         engine = dict(state["engine"])
-        self._decided = engine.pop("decided")
+        self._waits = engine.pop("waits")
         self._restore_fits(state)
-        if finished:
+        if not finished and engine["used"] != "eager":
+            self._capture(Choice(engine["asked"], engine["used"], engine["reason"]))
+        if finished or self._captured or engine["used"] == "eager":
             self.record = EngineRecord(**engine)
-            return
-        if engine["used"] != "eager":
-            self._capture(Choice(engine["asked"], engine["used"], engine["reason"], engine["eager_seconds"]))
-        if self._captured or engine["used"] == "eager":
-            self.record = EngineRecord(**engine)
-        self.restore(state)
+        if not finished:
+            self.restore(state)
 
     def restore(self, state: State) -> None:
         """Go back to a state of these fits."""
@@ -79,18 +75,6 @@ class Stepper:
         """Do some steps of all fits, in turn: what is drawn does not depend on how steps are put into blocks."""
         steps = [[fit.advance(1)[0] for fit in self.fits] for _ in range(num_steps)]
         return torch.stack([terms[0] if len(terms) == 1 else torch.stack(terms) for terms in steps])
-
-    def _decide(self) -> Tensor:
-        """Do the first step, and choose by what it computes."""
-        self._decided = True
-        if self._engine == "captured":
-            terms = self._eager_steps(1)
-            self._capture(Choice("captured", "captured"))
-            return terms
-        with Work() as work:
-            terms = self._eager_steps(1)
-        self._capture(choose(work, self._num_steps, self._device))
-        return terms
 
     def _capture(self, choice: Choice) -> None:
         def make(make_loop: MakeLoop) -> Any:
