@@ -22,7 +22,7 @@ from torch.func import functional_call, grad, vmap
 import pyrobnn as bnn
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.random import seeded
-from pyrobnn._torch.denormals import flushed_denormals
+from pyrobnn._torch.devices import flushed_denormals
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides import Auto, Map, MeanField

@@ -18,9 +18,9 @@ import pyrobnn as bnn
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.waiting import progress_bar, waiting
+from pyrobnn._torch.devices import threads_for
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn._torch.threads import threads_for
 from pyrobnn.data.batches import TensorBatches
 from pyrobnn.inference.svi.objective import make_elbo
 from pyrobnn.inference.training import watch

@@ -12,7 +12,7 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.inference.training.watch import History
-from pyrobnn.storage import content, load
+from pyrobnn.storage import load
 
 X = torch.linspace(-1, 1, 12)[:, None].repeat(1, 2) * torch.tensor([1.0, 30.0])
 Y = 100 + 5 * X[:, 0].sin()
@@ -85,7 +85,7 @@ def test_the_file_is_safetensors_without_code(tmp_path):
     assert torch.equal(before, torch.random.get_rng_state())
     with safetensors.safe_open(tmp_path / "p", "pt") as file:
         tree = json.loads(file.metadata()["tree"])
-    assert tree["format_version"] == content.FORMAT_VERSION
+    assert tree["format_version"] == load.FORMAT_VERSION
     mixture = {"type": "scale_mixture", "pi": 0.5, "sigma1": 1.0, "sigma2": 0.1, "learnable": True}
     assert tree["parts"]["prior"] == mixture
     assert "likelihood.scale_unconstrained" in tree["model_state"]

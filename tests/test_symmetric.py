@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyrobnn._torch.symmetric import eigh
+from pyrobnn._torch.matrices import eigh
 
 ROOT = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
 MATRIX = ROOT @ ROOT.T
@@ -43,8 +43,8 @@ def test_a_large_matrix_of_low_rank_is_taken_apart_without_lapacks_eigenvectors_
     rank, is_quick, dtype, monkeypatch
 ):
     """Up to an eighth of its rows. The error is some units of rounding; that of LAPACK is 42 of them for rank 600."""
-    monkeypatch.setattr("pyrobnn._torch.symmetric.LARGE", 500)
-    monkeypatch.setattr("pyrobnn._torch.symmetric._RANK", 20)
+    monkeypatch.setattr("pyrobnn._torch.matrices.LARGE", 500)
+    monkeypatch.setattr("pyrobnn._torch.matrices._RANK", 20)
     matrix, sizes, real = of_rank(500, rank, dtype), [], torch.linalg.eigh
     monkeypatch.setattr(torch.linalg, "eigh", lambda of: sizes.append(len(of)) or real(of))
     state = torch.get_rng_state()
@@ -59,7 +59,7 @@ def test_a_large_matrix_of_low_rank_is_taken_apart_without_lapacks_eigenvectors_
 
 def test_small_eigenvalues_beside_a_large_one_are_no_low_rank(monkeypatch):
     """A mean that is far from 0 makes one eigenvalue large; the others count, too."""
-    monkeypatch.setattr("pyrobnn._torch.symmetric.LARGE", 400)
+    monkeypatch.setattr("pyrobnn._torch.matrices.LARGE", 400)
     rows = torch.randn(400, 400, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     matrix = (rows.T @ rows + 1e6 * torch.ones(400, 400)).float()
     values, _ = eigh(matrix)

@@ -1,14 +1,41 @@
-"""One thread at a time: random states, Pyro's handlers and settings, and swapped weights belong to the process."""
+"""One thread at a time: random states, Pyro's handlers and swapped weights belong to the process; and deadlines."""
 
 import os
 import re
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyrobnn._core.deadline import check_time
+_OF_THREAD = threading.local()
+
+
+class OutOfTime(Exception):
+    """The time of a block is over."""
+
+
+@contextmanager
+def until(end: float | None) -> Iterator[None]:
+    """Have the work of this thread in the block raise `OutOfTime` at its next step after a time, or never if None.
+
+    Args:
+        end: by `time.perf_counter`.
+    """
+    before = getattr(_OF_THREAD, "end", None)
+    _OF_THREAD.end = end
+    try:
+        yield
+    finally:
+        _OF_THREAD.end = before
+
+
+def check_time() -> None:
+    """Raise `OutOfTime` after the time of the block."""
+    end = getattr(_OF_THREAD, "end", None)
+    if end is not None and time.perf_counter() > end:
+        raise OutOfTime
 
 
 class _Change:
@@ -122,7 +149,7 @@ class _OneThread:
         """Let another thread take a turn if one waits; long work calls it at each step, and stops there at a deadline.
 
         Raises:
-            OutOfTime: the deadline of the block has passed (`deadline.until`).
+            OutOfTime: the deadline of the block has passed (`until`).
         """
         check_time()
         if self._turnstile.locked():

@@ -55,13 +55,8 @@ def _set_generators(states: tuple[Any, ...]) -> None:
 
 def mark() -> Callable[[], bool]:
     """Return a function that says whether any random number was drawn since then."""
-
-    def states() -> list[Any]:
-        on_cpu, on_gpus, of_numpy, of_python = _generators()
-        return [on_cpu, on_gpus, [*of_numpy], of_python]
-
-    before = states()
-    return lambda: not _alike(before, states())
+    before = random_state()
+    return lambda: not is_random_state(before)
 
 
 def random_state() -> dict[str, Any]:

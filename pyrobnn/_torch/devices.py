@@ -1,15 +1,18 @@
-"""Devices by name, and which of them suits a network."""
+"""The machine: devices by name, the number of threads, and numbers below float32's normal range."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from pyrobnn._core.errors import InputError
 
 SMALL = 10_000
-"""Products of a forward pass for one example, below which a CPU is faster. A captured step took at least .39 ms on an
-H200, by the latency of its kernels; on two cores .04 ms for 800 products and 100 examples, .27 ms for 12,000 and 100,
-.38 ms for 3,550 and 1,000, and .92 ms for 12,100 and 1,000."""
+"""Products of a forward pass for one example, below which a CPU is faster; see docs/how-to/gpu.md."""
+_SMALL_BATCH = 2**24
+"""Multiplications in a forward pass below which one thread is faster."""
 
 
 def has_gpu() -> bool:
@@ -34,3 +37,32 @@ def resolve_device(device: str, products: float = math.inf) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"Device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
     return torch.device(device)
+
+
+@contextmanager
+def threads_for(net: nn.Module, batch_size: int) -> Iterator[int]:
+    """Run the block with one thread if passes through the network are small, and yield the number of threads.
+
+    The number of threads is restored afterwards. Convolutions use a weight many times: networks with weights of rank
+    above 2 always count as large.
+    """
+    before = torch.get_num_threads()
+    values = list(net.state_dict().values())
+    small = sum(value.numel() for value in values) * batch_size < _SMALL_BATCH
+    if small and all(value.ndim <= 2 for value in values):
+        torch.set_num_threads(1)
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Count numbers below 1e-38 as zero inside the block: with them a CPU is up to 20 times slower."""
+    before = float(torch.tensor(1e-40) * 1.0) == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)

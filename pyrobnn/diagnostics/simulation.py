@@ -9,7 +9,6 @@ import numpy as np
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
-from pyrobnn._core.types import Draws
 from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
@@ -19,6 +18,7 @@ from pyrobnn.inference.prior_predictive import PriorGuide
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import Draws
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn._torch.matrices import as_matrix, from_matrix
-from pyrobnn._torch.symmetric import eigh
+from pyrobnn._torch.matrices import as_matrix, eigh, from_matrix
 from pyrobnn.guides.joint import HALF_LOG_2PI
 
 Kind = Literal["diag", "kron", "full", "low_rank"]

@@ -11,7 +11,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.globs import assign
+from pyrobnn._core.registry import assign
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._torch.pyro import allow_new_home
 from pyrobnn.guides.auto import resolve_one

@@ -11,7 +11,6 @@ from torch import Tensor
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
-from pyrobnn._core.types import Draws
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import concatenate
@@ -20,7 +19,7 @@ from pyrobnn.posterior.batched import batch_by_batch
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import Predictor
-from pyrobnn.posterior.record import AbstractPosterior, FitRecord
+from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord
 from pyrobnn.posterior.stand_ins import over_donors
 
 

@@ -14,7 +14,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
-from pyrobnn._core.types import Draws
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single, tensors_of
 from pyrobnn._torch.private import tree_map
 from pyrobnn._torch.pyro import fast_pyro
@@ -30,7 +29,7 @@ from pyrobnn.posterior.batched import batch_by_batch
 from pyrobnn.posterior.output_draws import Tangent, output_draws
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
-from pyrobnn.posterior.record import AbstractPosterior, FitRecord
+from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord
 from pyrobnn.posterior.stand_ins import over_donors
 
 _DRAWS_FOR_MEAN = 1000

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
+from torch import Tensor
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.settings import FrozenDict, in_short, kind_of
@@ -14,6 +15,10 @@ from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Scaler
 
 Table = dict[str, Any]
+
+
+Draws = Mapping[str, Tensor]
+"""Values of latent sites by name; every tensor has the draws on its leading axes."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._core.globs import assign
+from pyrobnn._core.registry import assign
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.priors.base import Prior, starts
 from pyrobnn.priors.given import resolve_one

@@ -4,17 +4,20 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, StrictInt, StrictStr
 from torch import Tensor, nn
 
 from pyrobnn import guides, nets, priors
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
+from pyrobnn._core.settings import setting
+from pyrobnn._core.tree_files import read_tree
 from pyrobnn._torch.devices import resolve_device
-from pyrobnn._torch.inputs import single, tensors_of
+from pyrobnn._torch.inputs import Inputs, X, single, tensors_of
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.donors import Donors
@@ -22,13 +25,57 @@ from pyrobnn.data.in_memory import Scaler
 from pyrobnn.inference.training.watch import History
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import EngineRecord
 from pyrobnn.priors.from_posterior import FromPosterior, kept_moments
 from pyrobnn.storage.bounds import Bounds
-from pyrobnn.storage.content import CUSTOM, INPUTS, WIDTH, SavedPosterior, digest_of, frozen_tensors, inputs_of, read
+from pyrobnn.storage.save import CUSTOM, FORMAT_VERSION, INPUTS, WIDTH, Table, Tensors, digest_of, frozen_tensors
 
 Net = nn.Module | Callable[[], nn.Module]
 _MOST_NAMED = 3
 """Parameters that are named where a network is not the one saved."""
+Parts = Annotated[dict[Literal["net", "prior", "likelihood"], Table], Field(min_length=3)]
+
+
+@setting
+class SavedHistory:
+    """The record of a fit."""
+
+    log_likelihood: Tensor
+    kl: Tensor
+    validation_steps: list[StrictInt]
+    validation_scores: list[Annotated[float, Field(allow_inf_nan=True)]]
+    engine: EngineRecord
+
+
+@setting
+class SavedPosterior:
+    """A posterior.
+
+    `example` has a row of zeros like inputs, targets and outputs, and `scalers` their units. `body_sha256` is the
+    digest of a frozen body that was not saved with it. `categories` are those of donors, which are not saved either:
+    the positions of the columns of each.
+    """
+
+    seed: StrictInt
+    info: Table
+    parts: Parts
+    guide: Table
+    model_state: Tensors
+    guide_state: Tensors
+    example: Tensors
+    scalers: Tensors
+    history: SavedHistory | None = None
+    body_sha256: StrictStr | None = None
+    categories: list[list[Annotated[StrictInt, Field(ge=0)]]] | None = None
+
+
+@setting
+class SavedMixture:
+    """A mixture, with the tables of its members."""
+
+    seed: StrictInt
+    info: Table
+    members: Annotated[list[Table], Field(min_length=1)]
 
 
 @under(plain_tensors)
@@ -61,6 +108,30 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
     mixture, saved = read(path)
     posteriors = [_load(path, each, net, place) for each in saved]
     return posteriors[0] if mixture is None else Mixture(posteriors, seed=mixture.seed, info=mixture.info)
+
+
+def read(path: Path) -> tuple[SavedMixture | None, list[SavedPosterior]]:
+    """Return the tables of a file: of the mixture, if it has one, and of the posterior or the members.
+
+    Raises:
+        InputError: no such file, a damaged file, another format version, a key too many or too few, or a value of
+            another kind.
+    """
+    if not path.is_file():
+        older = ", but a folder, as earlier versions wrote them" if path.is_dir() else ""
+        raise InputError(f"{path} is not a saved posterior{older}: pass a file that bnn.save wrote.")
+    content = read_tree(path)
+    version = content.pop("format_version", None)
+    if version != FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format version {version}, this pyrobnn reads {FORMAT_VERSION}: use the pyrobnn that wrote it."
+        )
+    try:
+        mixture = SavedMixture(**content) if "members" in content else None
+        return mixture, [SavedPosterior(**each) for each in ([content] if mixture is None else mixture.members)]
+    except InputError as error:
+        reason = str(error).partition(": ")[2]
+        raise InputError(f"{path} does not fit ({reason}): restore it, or save the posterior again.") from None
 
 
 def _load(path: Path, saved: SavedPosterior, net: Net | None, device: torch.device) -> Posterior:
@@ -97,6 +168,14 @@ def _check_rows(saved: SavedPosterior, path: Path) -> None:
             raise InputError(f"{path} does not fit: the scaler of {name} and a row of {name} differ.")
     if saved.example[WIDTH].ndim != 2 or len(saved.example[WIDTH]) != 1:
         raise InputError(f"{path} does not fit: {WIDTH!r} is no row of outputs.")
+
+
+def inputs_of(example: Mapping[str, Tensor]) -> X:
+    """Return the row of inputs of an outline."""
+    if INPUTS in example:
+        return example[INPUTS]
+    parts = {name.removeprefix(f"{INPUTS}."): value for name, value in example.items() if name not in ("y", WIDTH)}
+    return Inputs({name: parts[name] for name in sorted(parts, key=lambda name: (len(name), name))})
 
 
 def _net(saved: SavedPosterior, net: Net | None, path: Path) -> Any:

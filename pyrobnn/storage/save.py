@@ -1,6 +1,7 @@
 """Writing a posterior to a file."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,21 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.settings import to_dict
-from pyrobnn._core.tree_files import write_tree
+from pyrobnn._core.tree_files import digest, write_tree
+from pyrobnn._torch.inputs import Inputs
 from pyrobnn.bnn import BNN
 from pyrobnn.inference.training.watch import History
 from pyrobnn.nets import is_custom
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.storage.content import CUSTOM, FORMAT_VERSION, digest_of, frozen_tensors, outline
+
+FORMAT_VERSION = 3
+CUSTOM = "custom"
+"""The type of a network that is the user's `torch.nn.Module`."""
+WIDTH, INPUTS = "f", "x"
+
+Table = dict[str, Any]
+Tensors = dict[str, Tensor]
 
 
 @under(plain_tensors)
@@ -111,3 +120,23 @@ def _history(history: History | None) -> dict[str, Any] | None:
         "validation_scores": history.validation_scores,
         "engine": dataclasses.asdict(history.engine),
     }
+
+
+def outline(posterior: Posterior) -> Tensors:
+    """Return a row of zeros like inputs, targets and outputs, by their names in the file."""
+    x, y = posterior.example
+    parts = {f"{INPUTS}.{name}": value for name, value in x.parts.items()} if isinstance(x, Inputs) else {INPUTS: x}
+    values = {**parts, "y": y, WIDTH: posterior.outputs}
+    return {name: torch.zeros_like(value[:1]) for name, value in values.items()}
+
+
+def frozen_tensors(bnn: BNN) -> Tensors:
+    """Return the frozen tensors of a model, by their names in its state; a posterior may be saved without them."""
+    state = bnn.net.state_dict()
+    return {f"net.{name}": state[name] for name in bnn.frozen_names}
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of tensors and their names."""
+    names = torch.tensor(list("\n".join(sorted(tensors)).encode()), dtype=torch.uint8)
+    return digest([names, *(tensors[name] for name in sorted(tensors))])

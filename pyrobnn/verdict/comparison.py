@@ -13,8 +13,8 @@ from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import mended
 from pyrobnn._core.waiting import waiting
+from pyrobnn._torch.devices import threads_for
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn._torch.threads import threads_for
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import registry
 from pyrobnn.guides.built import built

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.waiting import progress_bar
-from pyrobnn._torch.matrices import as_matrix
-from pyrobnn._torch.symmetric import eigh
+from pyrobnn._torch.matrices import as_matrix, eigh
 from pyrobnn.curvature.base import Curvature, Examples, Point
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.prior import PriorCurvature

@@ -13,8 +13,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyrobnn import guides, priors
-from pyrobnn._core.deadline import OutOfTime, until
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.lock import OutOfTime, until
 from pyrobnn._core.random import derive
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._core.waiting import progress_bar

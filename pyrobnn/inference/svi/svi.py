@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.globs import assign
+from pyrobnn._core.registry import assign
 from pyrobnn._core.settings import Count, FrozenDict, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch

@@ -14,12 +14,10 @@ from pyrobnn._core.checks import check_range
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import described
-from pyrobnn._torch.denormals import flushed_denormals
-from pyrobnn._torch.devices import resolve_device
+from pyrobnn._torch.devices import flushed_denormals, resolve_device, threads_for
 from pyrobnn._torch.inputs import X, tensors_of
 from pyrobnn._torch.kept_memory import kept_memory
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn._torch.threads import threads_for
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
