@@ -13,9 +13,9 @@ import torch
 from helpers import quick
 
 import pyrobnn as bnn
-from pyrobnn.distributions.bounded import Gamma
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.support import base_of, cdf
+from pyrobnn.distributions.targets import Gamma
 from pyrobnn.posterior.conformal import ConformalPrediction, ConformityScores
 
 DRAWS, HELD_OUT, NEW = 200, 99, 200

@@ -28,7 +28,7 @@ from pyrobnn.curvature.metric import fisher_columns, score_columns
 from pyrobnn.curvature.prior import log_entries, prior_curvature, prior_laws
 from pyrobnn.curvature.recursion import Recursion
 from pyrobnn.curvature.tracker import Tracker
-from pyrobnn.distributions import bounded
+from pyrobnn.distributions import targets
 from pyrobnn.guides.blocks import BlockSpec, make_block
 from pyrobnn.inference.laplace.gaussian import product_of
 from pyrobnn.posterior.output_draws import Tangent
@@ -97,11 +97,11 @@ def special_targets(entry, shape):
         y = (entry.loc[..., None] + entry.scale[..., None] * t / 4).exp()
         return y, y * entry.scale[..., None] / 4 * step
     known = {
-        bounded.Beta: lambda: (
+        targets.Beta: lambda: (
             torch.sigmoid(0.75 * t),
             0.75 * torch.sigmoid(0.75 * t) * torch.sigmoid(-0.75 * t) * step,
         ),
-        bounded.Gamma: lambda: (t.exp(), t.exp() * step),
+        targets.Gamma: lambda: (t.exp(), t.exp() * step),
         torch.distributions.MixtureSameFamily: lambda: (torch.sinh(t / 4), torch.cosh(t / 4) / 4 * step),
     }
     for kind, integral in known.items():

@@ -143,13 +143,14 @@ def test_scores_print_as_a_table():
     assert isinstance(bnn.score(normals(3), [0.0, 1.0, 2.0]), Scores)
 
 
+@pytest.mark.slow
 def test_each_column_of_several_is_also_scored_by_itself():
-    several = normals(20, 2)
+    several = normals(50, 2)
     unit = torch.tensor([1.0, 100.0], dtype=torch.float64)
     prediction = Prediction(
         dist.Normal(several.distribution.mean * unit, several.distribution.stddev * unit).to_event(1)
     )
-    y = np.random.default_rng(0).normal(size=(20, 2)) * unit.numpy()
+    y = np.random.default_rng(0).normal(size=(50, 2)) * unit.numpy()
     found = score(prediction, y)
     assert len(found.by_column) == 2
     for column, scores in enumerate(found.by_column):
@@ -160,7 +161,7 @@ def test_each_column_of_several_is_also_scored_by_itself():
             assert entry.value == pytest.approx(alone[name].value)
             assert entry.stderr == pytest.approx(alone[name].stderr)
     assert f"column 2: rmse {found.by_column[1]['rmse'].value:.4g} ±" in repr(found)
-    assert not score(normals(20), y[:, 0]).by_column
+    assert not score(normals(50), y[:, 0]).by_column
     assert not score(normals(5, 21), np.zeros((5, 21))).by_column
 
 

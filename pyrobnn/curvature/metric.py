@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.random import seeded
-from pyrobnn.distributions import bounded, counts, targets
+from pyrobnn.distributions import counts, targets
 from pyrobnn.distributions.support import base_of
 from pyrobnn.likelihoods.base import as_module
 
@@ -207,7 +207,7 @@ def _(distribution: torch.distributions.LogNormal) -> Terms:
 
 
 @_information.register
-def _(distribution: bounded.Gamma) -> Terms:
+def _(distribution: targets.Gamma) -> Terms:
     """Mean and shape are orthogonal; the information about the shape a is trigamma(a) - 1 / a."""
     shape = distribution.dispersion.detach().double().reciprocal()
     of_shape = torch.special.polygamma(1, shape) - shape.reciprocal()
@@ -215,7 +215,7 @@ def _(distribution: bounded.Gamma) -> Terms:
 
 
 @_information.register
-def _(distribution: bounded.Beta) -> Terms:
+def _(distribution: targets.Beta) -> Terms:
     """The information about a and b as the product of a triangular matrix with itself."""
     a, b = distribution.shapes()
     of_a, of_b, of_sum = (torch.special.polygamma(1, value.detach()) for value in (a, b, a + b))

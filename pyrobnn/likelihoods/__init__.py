@@ -2,13 +2,11 @@
 
 from pyrobnn.likelihoods.base import BaseLikelihood, Likelihood, registry
 from pyrobnn.likelihoods.bounded import Beta, Gamma, LogNormal
-from pyrobnn.likelihoods.censored_gaussian import CensoredGaussian
 from pyrobnn.likelihoods.counts import NegativeBinomial, Poisson, ZeroInflated
 from pyrobnn.likelihoods.dense_categorical import DenseCategorical
 from pyrobnn.likelihoods.given import FromFunction, resolve
 from pyrobnn.likelihoods.labels import Bernoulli, Categorical, Ordinal
-from pyrobnn.likelihoods.mixture_density import MixtureDensity
-from pyrobnn.likelihoods.real import Gaussian, Laplace, StudentT
+from pyrobnn.likelihoods.real import CensoredGaussian, Gaussian, Laplace, MixtureDensity, StudentT
 
 __all__ = [
     "BaseLikelihood",

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.distributions import bounded
+from pyrobnn.distributions import targets
 from pyrobnn.likelihoods.base import PAGE, check_width, limited, registry
 from pyrobnn.likelihoods.noise import Estimated, Spread, WithNumber
 
@@ -113,7 +113,7 @@ def _log_normal(loc: Tensor, scale: Tensor) -> TorchDistributionMixin:
 
 
 def _gamma(log_mean: Tensor, dispersion: Tensor) -> TorchDistributionMixin:
-    return bounded.Gamma(limited(log_mean, -_LARGEST_LOG, _LARGEST_LOG), dispersion)
+    return targets.Gamma(limited(log_mean, -_LARGEST_LOG, _LARGEST_LOG), dispersion)
 
 
 _LARGEST_LOGIT = 12.0
@@ -169,4 +169,4 @@ class Beta(WithNumber):
 
 
 def _beta(logit: Tensor, concentration: Tensor) -> TorchDistributionMixin:
-    return bounded.Beta(limited(logit, -_LARGEST_LOGIT, _LARGEST_LOGIT), concentration)
+    return targets.Beta(limited(logit, -_LARGEST_LOGIT, _LARGEST_LOGIT), concentration)
