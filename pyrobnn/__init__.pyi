@@ -26,8 +26,6 @@ from .diagnostics.diagnosis import diagnose as diagnose
 from .diagnostics.importance import importance_weights as importance_weights
 from .diagnostics.leave_one_out import loo as loo
 from .diagnostics.simulation import vsbc as vsbc
-from .diagnostics.trees import load_datatree as load_datatree
-from .diagnostics.trees import save_datatree as save_datatree
 from .estimators import BNNClassifier as BNNClassifier
 from .estimators import BNNRegressor as BNNRegressor
 from .inference import HMC as HMC

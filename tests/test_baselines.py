@@ -9,7 +9,6 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from scipy.stats import chi2
 
 import pyrobnn as bnn
 from pyrobnn import likelihoods
@@ -700,25 +699,6 @@ def test_each_member_of_a_large_ensemble_has_a_draw():
         rows, draws = _affordable(bnn.Mixture([fit] * 101), products)
         assert draws == 101
         assert rows >= 20
-
-
-def test_targets_beyond_a_known_noise_are_told_after_a_converged_fit():
-    """A line through a wave: its errors exceed the noise; with noise of their size nothing is said."""
-    x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
-    wave = 10 * x[:, 0] + torch.sin(20 * x[:, 0])
-    fit = {"guide": "map", "seed": 0, "progress": False}
-    line = bnn.MLP(1, [], 1, dtype="float64")
-
-    def model(scale):
-        return bnn.BNN(line, prior=bnn.priors.Normal(100.0), likelihood=bnn.likelihoods.Gaussian(scale=scale))
-
-    residuals = wave - x[:, 0] * float((x[:, 0] @ wave) / (x[:, 0] @ x[:, 0])) - wave.mean()
-    square = float((residuals / 0.4).square().mean())
-    with pytest.warns(bnn.PoorFitWarning, match="further from the predictions than the known noise lets them") as told:
-        model(0.4).fit(bnn.Data(x, wave), **fit)
-    assert f"mean square {square:.1f}, where {chi2.isf(0.01, 40) / 40:.1f} is" in str(told[0].message)
-    model(float(residuals.std())).fit(bnn.Data(x, wave), **fit)
-    model(0.4).fit(bnn.Data(x, wave), steps=50, **fit)  # of given length
 
 
 @pytest.mark.parametrize(

@@ -260,40 +260,6 @@ def test_evaluation_tree_pairs_the_test_data(pair):
     np.testing.assert_array_equal(tree["posterior"]["2.bias"][0], pair[0].draw(S, seed=2)["2.bias"])
 
 
-# Files
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("ending", [".nc", ".zarr"])
-def test_round_trip_is_identical(pair, tree, tmp_path, ending):
-    named = bnn.to_datatree({"one": pair[0], "two": pair[1]}, DATA, num_draws=6)
-    for index, one in enumerate((tree, named)):
-        one["sample_stats"] = one["sample_stats"].assign(diverging=one["sample_stats"].lp < 0)
-        path = bnn.save_datatree(one, tmp_path / "sub" / f"{index}{ending}")
-        again = bnn.load_datatree(str(path))
-        xr.testing.assert_identical(one, again)
-        assert again["sample_stats"].diverging.dtype == bool
-        for name, values in one["posterior"].data_vars.items():
-            assert again["posterior"][name].dtype == values.dtype
-        assert again["posterior"].attrs == one["posterior"].attrs
-        assert type(again.attrs["seed"]) is int
-
-
-def test_files_are_refused_with_advice(tree, tmp_path, monkeypatch):
-    with pytest.raises(bnn.InputError, match="stored as '.nc' .netCDF. or '.zarr', got 'tree.pkl'"):
-        bnn.save_datatree(tree, tmp_path / "tree.pkl")
-    with pytest.raises(bnn.InputError, match="stored as '.nc'"):
-        bnn.load_datatree(tmp_path / "tree")
-    with pytest.raises(bnn.InputError, match="There is no .*none.nc: pass the path that `save_datatree` returned"):
-        bnn.load_datatree(tmp_path / "none.nc")
-    bnn.save_datatree(tree, tmp_path / "tree.nc")
-    with pytest.raises(bnn.InputError, match="tree.nc exists already: choose another name, or delete it"):
-        bnn.save_datatree(tree, tmp_path / "tree.nc")
-    monkeypatch.setattr("pyrobnn.diagnostics.trees.find_spec", lambda name: None)
-    with pytest.raises(bnn.InputError, match="'tree.zarr' needs the package zarr: pip install 'pyrobnn.zarr.'"):
-        bnn.save_datatree(tree, tmp_path / "tree.zarr")
-
-
 # Size
 
 

@@ -13,13 +13,11 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn.data.directions import Directions, ranks
-from pyrobnn.diagnostics.chance import of_chance
 from pyrobnn.diagnostics.classes import never_predicted
 from pyrobnn.diagnostics.few_rows import of_few_rows
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.inputs import with_cause
-from pyrobnn.diagnostics.outliers import of_outliers
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import StudentT
@@ -356,29 +354,6 @@ def test_noise_that_varies_is_advised_before_heavy_tails():
         found = with_cause([wide, Finding(name, kind, "Varies.", p_value, remedies=(first,))], fit, varies)
         assert found[0].remedies == advice
     assert with_cause([wide], None) == [wide]
-
-
-@pytest.mark.parametrize(("name", "p_value", "is_first"), [("coverage", 0.01, True), ("coverage", 1e-4, False)])
-def test_an_alarm_that_may_be_chance_is_first_looked_at_on_other_rows(name, p_value, is_first):
-    """Unless errors are seen to vary, or another check warns, or the check is about training."""
-    y = torch.randn(40, generator=torch.Generator().manual_seed(0)).exp()
-    model = bnn.BNN(nn.Linear(1, 1), likelihood="log_normal")
-    fit = Fitted(bnn.fit(model, bnn.Data(y[:, None], y), bnn.SVI(steps=1), progress=False), y)
-    varying, several, others = varying_noise(fit), ensemble(fit), ("data.split=1",)
-    alarm = Finding(name, "warning", "Too narrow.", p_value, (varying, several))
-    fine = Finding("noise", "fine", "No sign.", 0.5)
-
-    def steps(alarm, *findings, varies=1.0):
-        found = of_chance(with_cause([alarm, *findings], fit, varies), fit)
-        return [remedy.settings for remedy in found[0].remedies]
-
-    assert steps(alarm, fine) == [*([others] if is_first else []), several.settings]
-    assert steps(alarm, fine, varies=0.04) == [varying.settings, several.settings]
-    assert steps(alarm, dataclasses.replace(fine, p_value=0.04)) == [varying.settings, several.settings]
-    assert steps(alarm, Finding("gaps", "warning", "Too narrow.")) == [several.settings]
-    assert steps(dataclasses.replace(alarm, name="elbo"), fine) == [several.settings]
-    biased = dataclasses.replace(alarm, remedies=(several, other_rows(fit)))
-    assert steps(biased, fine) == [*([others] if is_first else []), several.settings, *([] if is_first else [others])]
 
 
 def test_a_diagnosis_says_hold_out_other_rows_where_it_says_that_an_alarm_may_be_chance():
@@ -980,17 +955,3 @@ def test_the_advice_on_errors_along_an_input_mends_them():
     assert found.next_step.settings == ("net.hidden=[50]",)
     assert "'c' is far from its median" in found.verdict
     assert diagnosed(y, [50], "gaussian", 1, short).warnings == ()
-
-
-@pytest.mark.parametrize(
-    ("warned", "num", "kind"),
-    [(["surprise"], 8, "note"), (["surprise"], 2, "warning"), (["surprise", "coverage"], 8, "warning")],
-)
-def test_outliers_beyond_heavy_tails_are_noted_where_all_else_is_right(warned, num, kind):
-    names = ("bias", "spread", "coverage", "surprise")
-    findings = [Finding(name, "warning" if name in warned else "fine", name) for name in names]
-    away = torch.linspace(-0.48, 0.48, 100).double()
-    away[:num] = 0.4999
-    (found,) = (one for one in of_outliers(findings, away) if one.name == "surprise")
-    assert found.kind == kind
-    assert ("8 of 100 targets are outliers" in found.text) == (kind == "note")

@@ -8,7 +8,7 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn.data.smooth_function import errors_left_out, standardised
-from pyrobnn.verdict.missed import behind_mode, behind_process, missed_function
+from pyrobnn.verdict.missed import behind_mode, missed_function
 from pyrobnn.verdict.remedies import OF_MISSED_FUNCTION, Fitted, open_to
 
 
@@ -56,23 +56,6 @@ def test_diagnose_warns_of_it_where_no_other_check_of_the_predictions_does():
         fit = fit_of(slope, x, y)
         found = bnn.diagnose(fit, (x, y), test, num_draws=20)
         assert ("missed" in found.names) == is_missed != ("baseline" in found.names)
-
-
-@pytest.mark.parametrize(("lost", "spread", "is_told"), [(0.5, 0.3, True), (0.2, 0.3, False), (0.5, 2.0, False)])
-def test_rows_left_out_that_score_far_less_than_by_a_process_are_named(lost, spread, is_told):
-    """The scores of the process are those of a process fitted to the other rows, computed row by row."""
-    x, y = waves(60, 0)
-    data, fit = bnn.Data(x, y, standardize=True), fit_of(0.9, x, y)
-    errors, residuals = errors_left_out(standardised(x), standardised(y))
-    scale = (errors / residuals).abs() * residuals.square().mean().sqrt() * y.std()
-    scores = torch.distributions.Normal(y - errors * y.std(), scale).log_prob(y)
-    noise = spread * standardised(torch.randn(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
-    text = behind_process(fit, data, scores - lost + noise, most_rows=500)
-    assert (text is not None) == is_told
-    if text is not None:
-        assert f"of 60 of them are {float(scores.mean()) - lost:.2f} and {float(scores.mean()):.2f}." in text
-    assert behind_process(fit, data, None, most_rows=500) is None
-    assert behind_process(fit, bnn.Data(x, y, weights=torch.ones(60)), scores - lost, most_rows=500) is None
 
 
 @pytest.mark.parametrize("what", ["weights", "counts", "columns"])

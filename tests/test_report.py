@@ -331,7 +331,7 @@ BEATEN = Finding("baseline", "note", "Nothing shows it: fit +0.1.", plain="its l
 USELESS = dataclasses.replace(BEATEN, plain="nothing shows that it is better", remedies=(Remedy("look further"),))
 OPEN = dataclasses.replace(USELESS, plain="24 examples are too few", is_open=True)
 AS_GOOD = Finding("linear model", "note", "It is.", remedies=(KEEP,), plain="a linear model predicts as well")
-ASKED = Finding("given away", "note", "Column 'a' gives it: is it known?", remedies=(Remedy("leave it out"),))
+ASKED = Finding("leak", "note", "Column 'a' gives it: is it known?", remedies=(Remedy("leave it out"),))
 FEW = Finding("held-out data", "note", "Only 12 examples were held out.", plain="too few examples were held out")
 NONE = Finding("held-out data", "note", "No data were held out: nothing tells.", plain="no data were held out")
 UNSURE = dataclasses.replace(BAD.findings[0], p_value=0.004, plain="its predictions are too narrow")

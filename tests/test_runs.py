@@ -24,7 +24,6 @@ from pyrobnn.runs.predictions import predict_table, rounded
 from pyrobnn.runs.run import read_diagnosis, resume, run
 from pyrobnn.runs.run_folders import check_same_size
 from pyrobnn.runs.spec import RunSpec
-from pyrobnn.verdict.remedies import OTHER_ROWS
 
 FIT = {"type": "svi", "steps": 3, "seed": 1, "device": "cpu", "engine": "eager"}
 REGRESSION = {"data": {"name": "sinusoid"}, "net": {"hidden": [4]}, "fit": FIT, "predict": {"num_draws": 10}}
@@ -208,20 +207,9 @@ def test_a_fit_that_cannot_be_written_is_kept(step, error, tmp_path, no_report, 
     assert resume(tmp_path / "r", progress=False).posterior.seed == 1
 
 
-@pytest.mark.parametrize("split", [0, 1])
-def test_other_rows_are_no_next_step_of_a_run_that_holds_them_out(split, table, tmp_path, no_report, monkeypatch):
-    """A change of a spec that it has already would give the same fit."""
-    several = Remedy("average several networks", settings=("fit.type=ensemble",))
-    alarm = Finding("coverage", "warning", "Too narrow.", 0.01, (OTHER_ROWS, several))
-    monkeypatch.setattr("pyrobnn.diagnostics.diagnosis.diagnose", lambda *_, **__: Diagnosis((alarm,), 0.05))
-    data = {"path": str(table), "target": "b", "split": split}
-    found = run(spec_of(data=data), tmp_path / "r", progress=False).diagnosis
-    assert found.next_step == (several if split else OTHER_ROWS)
-
-
 VIEWS = {
     "pyrobnn.runs.run.score": ["manifest.json", "posterior", "spec.toml"],
-    "pyrobnn.diagnostics.diagnosis.diagnose": ["manifest.json", "metrics.json", "posterior", "spec.toml"],
+    "pyrobnn.diagnostics.diagnosis.checked": ["manifest.json", "metrics.json", "posterior", "spec.toml"],
     "pyrobnn.diagnostics.convert.to_datatree": FIT_FILES,
     "pyrobnn.report.render": sorted([*FIT_FILES, "posterior.nc"]),
 }

@@ -299,18 +299,6 @@ def test_columns_that_never_vary_are_named_as_in_the_file(tmp_path):
     assert not load_table(write(tmp_path / "t.csv", frame[["a", "y"]]), "y").doubts
 
 
-def test_a_column_that_numbers_the_rows_is_named(tmp_path):
-    """In any order, and not if it is the only column."""
-    numbers = np.random.default_rng(0).permutation(ROWS) + 1001
-    frame = pd.DataFrame({"my no": numbers, "a": np.arange(ROWS) / 7, "y": np.arange(ROWS) ** 2 % 17 / 3})
-    (line,) = load_table(write(tmp_path / "t.csv", frame), "y").doubts
-    said = f"Column 'my no' has {ROWS} different whole numbers from 1001 to {1000 + ROWS}, none of them twice: "
-    assert line == said + "does it only name the rows? If so, leave it out: --drop 'my no'"
-    assert not load_table(write(tmp_path / "t.csv", frame[["my no", "y"]]), "y").doubts
-    frame.loc[3, "my no"] += 5000
-    assert not load_table(write(tmp_path / "t.csv", frame), "y").doubts
-
-
 @pytest.fixture
 def copied(tmp_path):
     """A table of 120 rows, the last 60 of which are copies under other names."""
@@ -409,9 +397,6 @@ def test_rows_without_a_target_are_left_out_where_gaps_may_be(tmp_path, kind):
     np.testing.assert_array_equal(found.data.y, fewer.data.y)
     for given, expected in zip(found.split(0), fewer.split(0), strict=True):
         np.testing.assert_array_equal(given.x, expected.x)
-    said, asked = "\n".join(found.doubts), [one.text for one in found.questions]
-    assert "Column 'far': row 31 is 1e+09" in said
-    assert "Column 'number' numbers the rows, 1 to 40" in said, asked
 
 
 def test_messages_on_targets_name_the_rows_of_the_file_where_some_have_none(tmp_path):

@@ -10,7 +10,6 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.tables import Task
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.questions import Question
 from pyrobnn.data.splits import classes_of, same_inputs, split_rows
 
 NUM_RANDOM_SPLITS = 20
@@ -64,7 +63,6 @@ class Dataset:
         groups: for a user's table, the group of each row, (N,): copies of a row share it, and a split keeps them in one
             part. Else rows of the same inputs are copies.
         test: share of the rows in the test part of a random split.
-        questions: for a user's table, what only one who knows a column can say; `doubts` has them, too.
 
     Examples:
         >>> diabetes = bnn.datasets.load("diabetes")
@@ -86,7 +84,6 @@ class Dataset:
     doubts: tuple[str, ...] = ()
     groups: Tensor | None = dataclasses.field(default=None, repr=False)
     test: float = TEST_FRACTION
-    questions: tuple[Question, ...] = ()
 
     @property
     def num_splits(self) -> int:

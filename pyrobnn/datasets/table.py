@@ -17,10 +17,8 @@ from pyrobnn._core.table_cells import DATES, NUMBERS, TEXTS, expanded, learned_r
 from pyrobnn._core.table_files import ending
 from pyrobnn._core.tables import Table, read_inputs, read_table
 from pyrobnn.data.donors import Donors
-from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.row_numbers import names_of_rows
-from pyrobnn.data.slips import slip_in
+from pyrobnn.data.leaks import leaks
 from pyrobnn.data.splits import same_marks, split_rows
 from pyrobnn.datasets._files import sha256
 from pyrobnn.datasets.base import Dataset, test_share
@@ -96,14 +94,6 @@ def load_table(
     x = _encoder(encoder).matrix(expanded(inputs, encoder["read"]))
     names = _encoder(encoder).get_feature_names_out().tolist()
     fitted = train[kept]
-    kinds = {name: how["kind"] for name, how in table.inputs.how.items()}
-    numbers = {name: inputs[name].to_numpy() for name, kind in kinds.items() if kind == NUMBERS}
-    every = {name: table.inputs.columns[name].to_numpy() for name in numbers}
-    numbers |= {target: table.target.values} if table.target.task == "regression" else {}
-    slips = [slip_in(name, _in_file(values, table.rows)) for name, values in numbers.items()]
-    named = [names_of_rows(name, values) for name, values in every.items() if len(kinds) > 1]
-    given = given_away(torch.from_numpy(x[fitted.numpy()]), y[fitted], columns_of(encoder))
-    questions = tuple(one for one in (*slips, *given, *named) if one is not None)
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target, donors=donors)
     lines = (f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how)
     columns = inputs.iloc[train.numpy()]
@@ -120,7 +110,7 @@ def load_table(
         encoder,
         (*table.inputs.notes, *lines),
         (
-            *(one.line for one in questions),
+            *leaks(data[fitted]).values(),
             *_constants(columns),
             *_equal(columns),
             *_gaps(columns, len(train) - len(fitted)),
@@ -128,7 +118,6 @@ def load_table(
         ),
         groups,
         test,
-        questions,
     )
 
 
@@ -282,13 +271,6 @@ def _beyond(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
     lines, others = outside_most(found)
     named = [f"held-out rows, column {line}: predictions for them go beyond the data" for line in lines]
     return [*named, f"{others} held-out rows outside of what was learned"] if others else named
-
-
-def _in_file(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return values at their rows of the file, and NaN where rows were left out."""
-    placed = np.full(rows[-1] + 1, np.nan)
-    placed[rows] = values
-    return placed
 
 
 def _copies(table: Table) -> Tensor:

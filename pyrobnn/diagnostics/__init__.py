@@ -10,7 +10,6 @@ from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.importance import ImportanceWeights, importance_weights
 from pyrobnn.diagnostics.leave_one_out import loo
 from pyrobnn.diagnostics.simulation import VsbcReport, vsbc
-from pyrobnn.diagnostics.trees import load_datatree, save_datatree
 
 __all__ = [
     "Diagnosis",
@@ -29,9 +28,7 @@ __all__ = [
     "heldout_elpd",
     "importance_weights",
     "kfold",
-    "load_datatree",
     "loo",
-    "save_datatree",
     "to_datatree",
     "vsbc",
 ]

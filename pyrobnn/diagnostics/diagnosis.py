@@ -19,7 +19,6 @@ from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.chains import chains_of
-from pyrobnn.diagnostics.chance import of_chance
 from pyrobnn.diagnostics.classes import never_predicted
 from pyrobnn.diagnostics.continuation import continuation_finding
 from pyrobnn.diagnostics.few_rows import TOO_FEW, more_rows, of_few_rows
@@ -128,10 +127,30 @@ def diagnose(
     """
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
+    train = collected(train, weighted=True)
+    baselines = fit_baselines(posterior.bnn, train)
+    return checked(
+        posterior, train, test, baselines, num_draws=num_draws, rate=false_alarm_rate, seed=seed, class_names=class_names
+    )
+
+
+@under(gradients)
+def checked(
+    posterior: Posterior | Mixture,
+    train: Data,
+    test: Any,
+    baselines: dict[str, Baseline],
+    *,
+    num_draws: int,
+    rate: float = 0.05,
+    seed: int | None = None,
+    class_names: Sequence[str] = (),
+) -> Diagnosis:
+    """Return the diagnosis of a fit whose baselines are there already; arguments as of `diagnose`."""
     seed = posterior.seed if seed is None else seed
-    case = _case(posterior, train, test, num_draws=num_draws, seed=seed, class_names=class_names)
+    case = _case(posterior, train, test, baselines, num_draws=num_draws, seed=seed, class_names=class_names)
     num_tests = _by_steps(posterior) + (0 if case.held_out is None else len(statistics_of(case.prediction)))
-    level = false_alarm_rate / max(1, num_tests)
+    level = rate / max(1, num_tests)
     few, can_judge = _number_held_out(case)
     verdict = _compared(case) if can_judge else None
     findings = [
@@ -146,8 +165,7 @@ def diagnose(
         *_of_weights(case),
     ]
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name not in (BASELINE, LINEAR)))
-    told = of_chance(of_one_cause(findings), case.fit)
-    return Diagnosis(told, false_alarm_rate, 0 if case.held_out is None else len(case.y))
+    return Diagnosis(of_one_cause(findings), rate, 0 if case.held_out is None else len(case.y))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -187,16 +205,23 @@ class _Case:
 
 
 def _case(
-    posterior: Posterior | Mixture, train: Any, test: Any, *, num_draws: int, seed: int, class_names: Sequence[str]
+    posterior: Posterior | Mixture,
+    train: Data,
+    test: Any,
+    baselines: dict[str, Baseline],
+    *,
+    num_draws: int,
+    seed: int,
+    class_names: Sequence[str],
 ) -> _Case:
-    train, test = collected(train, weighted=True), None if test is None else collected(test)
+    test = None if test is None else collected(test)
     has_labels = as_likelihood(posterior.bnn.settings["likelihood"]).has_labels
     every = train if test is None else test
     x, y = _some(every, seed, has_labels=has_labels)
     prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
         prediction = posterior.predict(x, num_draws=max(_DRAWS_OF_STEPS, len(members_of(posterior))), seed=seed)
-    held_out, baselines = None if test is None else Data(x, y, donors=every.donors), fit_baselines(posterior.bnn, train)
+    held_out = None if test is None else Data(x, y, donors=every.donors)
     fit = Fitted(posterior, train.y, train.x)
     return _Case(fit, train, held_out, y, every.y, prediction, baselines, seed, class_names)
 

@@ -5,9 +5,7 @@ from typing import Literal
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.remedies import Remedy, Spelling, mended
-from pyrobnn.data.given_away import GIVEN_AWAY
-from pyrobnn.data.row_numbers import ROW_NUMBERS
-from pyrobnn.data.slips import SLIPS
+from pyrobnn.data.leaks import LEAK
 from pyrobnn.verdict.judgement import NOTHING_FOUND
 
 Kind = Literal["warning", "note", "fine"]
@@ -150,8 +148,8 @@ class Diagnosis:
 
     @property
     def conclusion(self) -> str:
-        """Whether to trust the fit, and why, in a sentence, after questions that change all else."""
-        asked = [finding.text for finding in self.findings if finding.name == GIVEN_AWAY]
+        """Whether to trust the fit, and why, in a sentence, after columns that should not be inputs."""
+        asked = [finding.text for finding in self.findings if finding.name == LEAK]
         return " ".join([*asked, self._trust()])
 
     @property
@@ -195,8 +193,7 @@ class Diagnosis:
         notes = [finding for finding in self._of_kind("note") if finding.name in (*first, LINEAR, CLASSES)]
         # a limit for a class is there before more examples are, and is that of the model that stays
         notes.sort(key=lambda finding: (finding.is_open, finding.name not in first, finding.name != LINEAR))
-        of_columns = (SLIPS, GIVEN_AWAY, ROW_NUMBERS)  # their answers change all others
-        asked = [finding for finding in self.findings if finding.name in of_columns]
+        asked = [finding for finding in self.findings if finding.name == LEAK]  # they change all others
         open_to = (remedy for finding in (*asked, *warnings, *notes) for remedy in finding.remedies)
         return next(open_to, None)
 

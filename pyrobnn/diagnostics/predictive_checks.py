@@ -21,7 +21,6 @@ from pyrobnn._core.random import derive
 from pyrobnn.data.directions import Directions, ranks
 from pyrobnn.diagnostics.findings import WEAK, Finding
 from pyrobnn.diagnostics.inputs import input_finding, with_cause
-from pyrobnn.diagnostics.outliers import of_outliers
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
 from pyrobnn.metrics.regression import over_columns
@@ -191,8 +190,6 @@ def predictive_findings(
     found = (_Statistic(name, value, np.array([each[name] for each in repeated])) for name, value in values.items())
     p_values = ((statistic, _p_value(statistic, prediction, targets.numel())) for statistic in found)
     findings = [_finding(each, p_value, _LEVELS.get(each.name, level), fit) for each, p_value in p_values]
-    if away is not None and fit is not None and fit.likelihood == "student_t":
-        findings = of_outliers(findings, away[0])
     varies = 1.0
     if away is not None and directions is not None and directions.names:
         of_inputs, varies = input_finding(directions, torch.stack(away), fit)

@@ -4,7 +4,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import BASELINE, LINEAR, Finding
 from pyrobnn.verdict.judgement import Verdict
-from pyrobnn.verdict.missed import missed
+from pyrobnn.verdict.missed import behind_mode, missed_function
 from pyrobnn.verdict.remedies import (
     OF_BAD_PREDICTIONS,
     OF_MISSED_FUNCTION,
@@ -46,7 +46,8 @@ def _of_linear(fit: Fitted, verdict: Verdict) -> tuple[Remedy, ...]:
 
 def of_missed_function(fit: Fitted, train: Data, num_draws: int) -> list[Finding]:
     """Warn of a fit that is worse on training rows than a Gaussian process, or its first mode, on rows left out."""
-    text = missed(fit.posterior, train, num_draws=num_draws, most_rows=_MOST_ROWS)
+    sizes = {"num_draws": num_draws, "most_rows": _MOST_ROWS}
+    text = behind_mode(fit.posterior, train, **sizes) or missed_function(fit.posterior, train, **sizes)
     return [] if text is None else [Finding("missed", "warning", text, remedies=open_to(fit, OF_MISSED_FUNCTION))]
 
 

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from pyrobnn._core.checks import check_count, check_unmasked
 from pyrobnn._core.columns import require_finite, tell_of_new_values
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.table_cells import expanded, learned_reading
 from pyrobnn._core.tables import Task
@@ -24,6 +24,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.gaps import Rows, learn
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.leaks import leaks
 from pyrobnn.estimators.inputs import NO_TARGETS, read_rows
 from pyrobnn.estimators.packing import pack, unpack
 from pyrobnn.estimators.parts import grouped, nested, replaced
@@ -31,7 +32,7 @@ from pyrobnn.estimators.training import fit_on, holds_chains, joined, require_le
 from pyrobnn.inference import default_parts
 from pyrobnn.inference.default_parts import PARTS, make_model
 from pyrobnn.inference.density import Compared, compare_densities
-from pyrobnn.inference.fit import fit_in_silence, tell_of_constants, tell_of_given_away
+from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
 from pyrobnn.posterior.prediction import Prediction
@@ -223,7 +224,8 @@ class AbstractBNN(BaseEstimator):
         compared = Compared(parts)
         if reset:
             tell_of_constants(examples)
-            tell_of_given_away(examples, self.encoder_.positions())
+            for text in leaks(examples).values():
+                warn_user(text, PoorFitWarning)
         length = "fitting" if parts["guide"] is not None else "fitting by chains, which may take minutes"
         words = f"{length} (verbose=True shows more)" if self.verbose is None else length
         is_shown = self.verbose is None

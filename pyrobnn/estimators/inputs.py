@@ -13,9 +13,8 @@ from sklearn.utils.validation import validate_data
 
 from pyrobnn._core.checks import as_tensor, check_unmasked
 from pyrobnn._core.columns import Encoder, as_table, is_frame, require_distinct_names, require_known
-from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
-from pyrobnn._core.table_cells import NUMBERS, How
-from pyrobnn.data.row_numbers import names_of_rows
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.table_cells import How
 
 NO_TARGETS = "no_validation"
 """In place of targets where there are none, as in scikit-learn."""
@@ -48,8 +47,6 @@ def read_rows(
         numbers = table.select_dtypes("number").to_numpy()
         rows = numbers if numbers.shape[1] else np.zeros((len(table), 1))
         _, y = check_X_y(rows, y if has_targets else np.zeros(len(rows)), **of_numbers, **options)
-        if reset:
-            _ask_of_names(table, how)
         return table, how, y
     _require_numbers(X, encoder)
     if has_targets:
@@ -57,14 +54,6 @@ def read_rows(
     else:
         X = validate_data(estimator, X, reset=reset, **of_numbers)
     return *as_table(X, encoder), y
-
-
-def _ask_of_names(table: pd.DataFrame, how: Mapping[str, How]) -> None:
-    """Warn of columns of whole numbers that may only name the rows, beside others."""
-    numbers = [name for name, one in how.items() if one["kind"] == NUMBERS and len(how) > 1]
-    for name in numbers:
-        if (asked := names_of_rows(name, table[name].to_numpy())) is not None:
-            warn_user(f"{asked.text} {asked.answer}: X.drop(columns={name!r}).", PoorFitWarning)
 
 
 def _require_numbers(X: Any, encoder: Encoder | None) -> None:

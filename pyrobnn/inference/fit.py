@@ -7,10 +7,8 @@ from typing import Any, TypedDict, Unpack, overload
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, shown, unknown_setting, warn_user
 from pyrobnn._core.modes import gradients, under
-from pyrobnn._torch.inputs import single
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
-from pyrobnn.data.given_away import given_away
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.built import built
@@ -83,10 +81,8 @@ def fit(
     steps, to a good state, and continues with a quarter of the learning rate. It does so up to five times
     (`Posterior.info["rewinds"]`). If that fails, or the first step is not finite, an error names the site.
 
-    A `PoorFitWarning` tells at the end of a fit that predicts no better than a constant, is far worse than a linear
-    model, has memorised its targets, misses them by more than a known noise, or was cut short. Without `progress`, fits
-    with given length and scales are compared with a constant alone, which takes little time. Their warning has no
-    numbers, so that Python can show it once for the line of a loop.
+    A `PoorFitWarning` tells at the end of a fit that predicts no better than a constant, or worse than a linear model. A
+    fit of open length is also told if it has memorised its targets, or was cut short.
 
     Ctrl-C ends a fit by `SVI` after a step, and a warning says which one. The posterior so far is returned; with
     `checkpoint` the state is kept, and a KeyboardInterrupt tells so. Before the first step, in other methods, and the
@@ -156,8 +152,7 @@ def fit(
         _tell_of_stop(posterior)
         return posterior
     tell_of_empty_classes(data, posterior)
-    briefly = not (progress or _ends_by_itself(posterior))
-    tell(posterior, data, held_out if isinstance(held_out, Data) else None, progress=progress, briefly=briefly)
+    tell(posterior, data, held_out if isinstance(held_out, Data) else None, progress=progress)
     return posterior
 
 
@@ -203,12 +198,6 @@ def _note(closed: Measured, posterior: Any, run: Run, likelihood: Any) -> None:
             )
 
 
-def _ends_by_itself(posterior: Any) -> bool:
-    """Return whether the fit itself chose its length, or measured its scales."""
-    record = posterior.record
-    return record.convergence is not None or record.automatic is not None or record.evidence is not None
-
-
 def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> Measured:
     """Return the model with its open scales measured, if the method wants them, and the record of the measurement."""
     offer = method.offer()
@@ -249,12 +238,6 @@ def tell_of_empty_classes(data: Any, posterior: Any) -> None:
             "outputs as there are classes, or pass examples of all of them.",
             PoorFitWarning,
         )
-
-
-def tell_of_given_away(data: Data, columns: Mapping[str, Sequence[int]]) -> None:
-    """Warn of columns of a table that give the target almost exactly; `columns` as in `given_away`."""
-    for found in given_away(single(data.x, "A table"), data.y, columns):
-        warn_user(f"{found.text} {found.answer}.", PoorFitWarning)
 
 
 def fit_svi(

@@ -15,7 +15,7 @@ from pyrobnn._core.folders import check_free, new_file, new_folder
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.questions import Question
+from pyrobnn.data.leaks import LEAK, leaks
 from pyrobnn.datasets.table import columns_of, first_days_of
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
@@ -216,26 +216,25 @@ def _judge(
     prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any], *, progress: bool
 ) -> RunResult:
     """Add the files that are made from the fit to the run folder."""
-    from pyrobnn.diagnostics.chance import of_split
-    from pyrobnn.diagnostics.diagnosis import diagnose
+    from pyrobnn.diagnostics.diagnosis import checked
     from pyrobnn.diagnostics.failure import failure_finding
 
     train, test, num_draws = prepared.train, prepared.test, prepared.spec.predict.num_draws
     try:
         with waiting("scoring the fit", shown=progress):
             scores = score(posterior.predict(test.x, num_draws=num_draws), test.y)
-            baselines = _baseline_scores(posterior, train, test)
+            fitted = fit_baselines(posterior.bnn, train)
+            baselines = {name: dict(score(each.predict(test.x), test.y)) for name, each in fitted.items()}
             write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
         with waiting("checking the fit", shown=progress):
             names = prepared.dataset.class_names
-            diagnosis = diagnose(posterior, train, test, num_draws=num_draws, class_names=names)
+            diagnosis = checked(posterior, train, test, fitted, num_draws=num_draws, class_names=names)
             failure = failure_finding(posterior, train, num_draws=num_draws)
         if failure is not None:  # whether the ELBO is flat says nothing then
             found = (finding for finding in diagnosis.findings if finding.name != "elbo")
             diagnosis = dataclasses.replace(diagnosis, findings=(failure, *found))
-        asked = _asked(prepared)
-        others = of_split(diagnosis.findings, prepared.spec.data.split)
-        diagnosis = dataclasses.replace(diagnosis, findings=(*asked, *others))
+        found = (Finding(LEAK, "note", text, remedies=(_without(name, prepared),)) for name, text in leaks(train).items())
+        diagnosis = dataclasses.replace(diagnosis, findings=(*found, *diagnosis.findings))
         write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
         final, num_learned, apart = posterior, len(train), ""
         if failure is None and (whole := with_all_rows(prepared, posterior)) is not None:
@@ -265,23 +264,13 @@ def _fit_all(
     return final, len(whole.train), far_apart(found, before)
 
 
-def _asked(prepared: Prepared) -> list[Finding]:
-    """Return findings on columns of a table; the remedy leaves out all columns with the same question, if any."""
-    asked, dropped = prepared.dataset.questions, prepared.spec.data.drop
-
-    def remedy(one: Question) -> Remedy:
-        if not one.left_out:
-            return Remedy(one.answer.removeprefix("If so, "))
-        names = [other.column for other in asked if other.kind == one.kind]
-        words = f"leave out {one.left_out}, {', '.join(map(repr, names))}"
-        return Remedy(words, words, (f"data.drop={json.dumps([*dropped, *names])}",))
-
-    return [Finding(one.kind, "note", one.text, remedies=(remedy(one),)) for one in asked]
-
-
-def _baseline_scores(posterior: Posterior | Mixture, train: Data, test: Data) -> dict[str, dict[str, Score]]:
-    baselines = fit_baselines(posterior.bnn, train)
-    return {name: dict(score(baseline.predict(test.x), test.y)) for name, baseline in baselines.items()}
+def _without(name: str, prepared: Prepared) -> Remedy:
+    """Return the remedy that leaves out a column of the table."""
+    made = {} if prepared.dataset.encoder is None else columns_of(prepared.dataset.encoder)
+    at = prepared.train.feature_names.index(name)
+    column = next((column for column, places in made.items() if at in places), name)
+    words = f"leave out {column!r}"
+    return Remedy(words, words, (f"data.drop={json.dumps([*prepared.spec.data.drop, column])}",))
 
 
 def read_diagnosis(run_dir: str | Path) -> Diagnosis:

@@ -31,6 +31,7 @@ _WIDEST = 20_000
 _MOST_ENTRIES = 4_000_000
 _MOST_ROWS = 10_000
 _FEWEST_ROWS = 500
+_ROWS_FOR_A_WEIGHT = 10
 _PRECISION = 1e-7
 """Relative change of the objective at which L-BFGS stops."""
 _LARGEST_LOG = 20.0
@@ -43,7 +44,8 @@ class Baseline:
 
     Attributes:
         rows: the rows of the data that it was fitted to, (M,).
-        cross_validated: predictions for these rows, each by a fit without the fold that the row is in.
+        cross_validated: predictions for these rows, each by a fit without the fold that the row is in, if there are
+            folds.
         donors: those of the data.
     """
 
@@ -59,7 +61,7 @@ class Baseline:
         return self._predicted(self._outputs(x))
 
 
-def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, linear: bool = True) -> dict[str, Baseline]:
+def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, folds: bool = True) -> dict[str, Baseline]:
     """Fit a constant and a linear model of the likelihood of a BNN to training data.
 
     Constants replace the outputs of the network, or linear functions of the standardised inputs with a ridge penalty,
@@ -72,7 +74,8 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, linear: 
         bnn: the model; its likelihood is used.
         data: training data.
         most_rows: rows to use, drawn at random; fewer if there are many inputs, and at least 500.
-        linear: whether to fit a linear model, too, which takes most of the time.
+        folds: whether to cross-validate. If not, there is one fit with a weak penalty, in a tenth of the time, and no
+            linear model unless there are 10 rows for each of its weights.
 
     Returns:
         By name: "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless targets are
@@ -88,11 +91,12 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, linear: 
     x, y = data.x[rows].cpu(), data.y[rows].cpu()
     weights = torch.ones(len(y), dtype=torch.float64) if data.weights is None else data.weights[rows].double().cpu()
     with fast_pyro():
-        problem = _Problem.of(opened(likelihood), x, y, weights, outputs)
+        problem = _Problem.of(opened(likelihood), x, y, weights, outputs, folds=folds)
         if problem is None:
             return {}
         baselines = {"constant": _fit(problem, rows, _nothing, x, data.donors)}
-        if linear and isinstance(x, Tensor) and width <= _WIDEST and not as_likelihood(likelihood).has_positions:
+        enough = folds or len(y) >= _ROWS_FOR_A_WEIGHT * (width + 1)
+        if enough and isinstance(x, Tensor) and width <= _WIDEST and not as_likelihood(likelihood).has_positions:
             baselines["linear"] = _fit(problem, rows, _directions(x), x, data.donors)
     return baselines
 
@@ -138,7 +142,7 @@ class _Problem:
         scaler: the map of the targets to these units.
         outputs: number of outputs.
         centre, unit: location and spread of the targets, where outputs are locations; else 0 and 1, each (outputs,).
-        folds: the fold of each row, (N,).
+        folds: the fold of each row, (N,); None for one fit to all rows.
     """
 
     module: PyroModule
@@ -148,10 +152,10 @@ class _Problem:
     outputs: int
     centre: Tensor
     unit: Tensor
-    folds: Tensor
+    folds: Tensor | None
 
     @classmethod
-    def of(cls, likelihood: Any, x: X, y: Tensor, weights: Tensor, outputs: int) -> "_Problem | None":
+    def of(cls, likelihood: Any, x: X, y: Tensor, weights: Tensor, outputs: int, *, folds: bool = True) -> "_Problem | None":
         """Return the problem; None for a likelihood that has latents."""
         scaler = target_units(likelihood, Scaler.fit(y))
         targets = y.long() if likelihood.integer_targets else scaler.transform(y.double())
@@ -162,12 +166,14 @@ class _Problem:
         if as_likelihood(likelihood).noise:
             target_scaler = Scaler.fit(targets.reshape(len(y), -1))
             centre[: len(target_scaler.loc)], unit[: len(target_scaler.loc)] = target_scaler.loc, target_scaler.scale
-        folds = same_inputs(x) % min(_FOLDS, len(y))
-        return cls(module, targets, weights, scaler, outputs, centre, unit, folds)
+        of_rows = same_inputs(x) % min(_FOLDS, len(y)) if folds else None
+        return cls(module, targets, weights, scaler, outputs, centre, unit, of_rows)
 
     @property
     def kept(self) -> Tensor:
         """How often a fit sees a row, (fits, N): all rows, and all but each fold."""
+        if self.folds is None:
+            return self.weights[None]
         by_fold = torch.arange(int(self.folds.max()) + 1)[:, None]
         return self.weights * torch.cat([torch.ones(1, len(self.y)), (self.folds != by_fold)])
 
@@ -204,10 +210,13 @@ def _fit(problem: _Problem, rows: Tensor, features: Callable[[X], Tensor], x: X,
     coefficients = inputs.new_zeros(len(problem.kept), inputs.shape[1], problem.outputs)
     parameters = start = problem.start
     best: tuple[float, Tensor, Tensor, Tensor] | None = None
-    for variance in _VARIANCES if design.shape[1] else _VARIANCES[:1]:
+    variances = _VARIANCES if problem.folds is not None else _VARIANCES[-1:]
+    of_row = 0 if problem.folds is None else 1 + problem.folds
+    for variance in variances if design.shape[1] else variances[:1]:
         coefficients, parameters = _train(problem, inputs, 1 / variance, coefficients, parameters)
         with torch.no_grad():
-            held_out = torch.einsum("np,npo->no", inputs, coefficients[1 + problem.folds])
+            weights_of_row = coefficients[of_row].expand(len(inputs), -1, -1)
+            held_out = torch.einsum("np,npo->no", inputs, weights_of_row)
         score, fitted = _calibrate(problem, held_out, start)
         if best is not None and not score > best[0]:  # it may be NaN
             break

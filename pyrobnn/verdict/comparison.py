@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from pyro import poutine
-from scipy.special import chdtri
 from torch import Tensor
 
 from pyrobnn._core.errors import PoorFitWarning, warn_user
@@ -25,9 +24,9 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.judgement import NO_BETTER, Basis, Verdict, judge
+from pyrobnn.verdict.judgement import Basis, Verdict, judge
 from pyrobnn.verdict.left_out import learned_nothing, left_out_scores, memorised_targets
-from pyrobnn.verdict.missed import behind_process, missed
+from pyrobnn.verdict.missed import behind_mode
 from pyrobnn.verdict.order import ranks_better, rarest_class
 from pyrobnn.verdict.remedies import (
     OF_BAD_PREDICTIONS,
@@ -59,46 +58,41 @@ _LEARNED = 0.25
 
 
 def tell(
-    posterior: Any,
-    data: Any,
-    validation: Data | None = None,
-    *,
-    known: str | None = None,
-    progress: bool,
-    briefly: bool = False,
+    posterior: Any, data: Any, validation: Data | None = None, *, known: str | None = None, progress: bool
 ) -> None:
     """Warn with the `complaint` about a fit, or with one that is known from rows held out."""
     with waiting("checking", shown=progress):
-        text = complaint(posterior, data, validation, briefly=briefly) if known is None else known
+        text = complaint(posterior, data, validation) if known is None else known
     if text is not None:
         warn_user(f"{text} {SEE}", PoorFitWarning)
 
 
 @under(gradients)
-def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool = False) -> str | None:
-    """Report a fit that predicts no better than a constant or a linear model, misses its targets, or was cut short.
+def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool | None = None) -> str | None:
+    """Report a fit that predicts no better than a constant, worse than a linear model, or was cut short.
 
-    Targets are missed if they were memorised, or lie further off than a known noise lets them, or than from a Gaussian
-    process that is fitted to the other rows.
-
-    It uses up to 500 examples of the validation data, or of the training data. Data in files and loaders are skipped.
+    A fit that measured its scales, or chose its length, is also compared on rows left out of it. It uses up to 500
+    examples of the validation data, or of the training data. Data in loaders are skipped.
 
     Args:
         posterior: the result of a method.
         data: the training data: `Data` or `Loader`.
         validation: `Data` held out, or None.
-        briefly: whether to compare with a constant alone, which takes a tenth of the time. The text then has no
-            numbers, so that Python can show it once for the line of a loop.
+        briefly: whether to compare with a constant and one linear fit alone, in a text without numbers, so that Python
+            can show it once for the line of a loop. By default where the length was given.
 
     Returns:
         A sentence or two; None for a fit without these faults.
     """
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data)):
         return None
+    record = posterior.record
+    is_open = any(part is not None for part in (record.convergence, record.automatic, record.evidence))
     with threads_for(posterior.bnn.net, _ROWS):
         if (same := _nothing_varies(data)) is not None:
             return same
-        return (_brief_complaint if briefly else _complaint)(posterior, data, validation)
+        is_brief = briefly or (briefly is None and not is_open)
+        return (_brief_complaint if is_brief else _complaint)(posterior, data, validation)
 
 
 def _nothing_varies(data: Data) -> str | None:
@@ -110,78 +104,56 @@ def _nothing_varies(data: Data) -> str | None:
     return None
 
 
-def _brief_complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
-    baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS, linear=False)
-    rows, draws = _affordable(posterior, _FEW_PRODUCTS)
+def _compared(
+    posterior: Posterior | Mixture, data: Data, baselines: dict[str, Baseline], held_out: Data | None, products: int
+) -> Verdict | None:
+    rows, draws = _affordable(posterior, products)
     verdict = compare_with_baselines(
         posterior, data, baselines, held_out, num_draws=draws, level=_LEVEL, most_rows=rows
     )
-    if verdict is None or verdict.kind != "warning":
+    return verdict if verdict is not None and verdict.kind == "warning" else None
+
+
+def _brief_complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
+    baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS, folds=False)
+    verdict = _compared(posterior, data, baselines, held_out, _FEW_PRODUCTS)
+    if verdict is None:
         return None
-    return mended(NO_BETTER, open_to(Fitted(posterior, x=data.x), (standardised, measured_noise, longer)))
+    return mended(verdict.brief, open_to(Fitted(posterior, x=data.x), (standardised, measured_noise, longer)))
 
 
 def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
-    rows, draws = _affordable(posterior, _PRODUCTS)
     tries = open_to(Fitted(posterior, x=data.x), OF_BAD_PREDICTIONS)
     baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS)
-    verdict = compare_with_baselines(
-        posterior, data, baselines, held_out, num_draws=draws, level=_LEVEL, most_rows=rows
-    )
-    if verdict is not None and verdict.kind == "warning":
+    if (verdict := _compared(posterior, data, baselines, held_out, _PRODUCTS)) is not None:
         lost = sites_at_prior(posterior)
         layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
         return mended(f"{verdict.text}{layers}", tries)
-    left_out = left_out_scores(posterior, data) if held_out is None and baselines else None
-    memorised = memorised_targets(posterior, data, baselines, left_out=left_out) if held_out is None else None
-    if memorised is not None:
-        return mended(memorised, tries)
-    if (nothing := learned_nothing(posterior, data, baselines, left_out)) is not None:
-        return mended(nothing, tries)
-    beyond = _beyond_noise(posterior, data, rows, draws) if held_out is None else None
-    if beyond is not None:
-        return mended(beyond, tries)
-    found = missed(posterior, data, num_draws=draws, most_rows=rows)
-    found = found or behind_process(posterior, data, left_out, most_rows=rows)
-    return _cut_short(posterior) if found is None else mended(found, open_to(Fitted(posterior), OF_MISSED_FUNCTION))
+    if held_out is None and baselines:
+        left_out = left_out_scores(posterior, data)
+        text = memorised_targets(posterior, data, baselines, left_out=left_out)
+        text = text or learned_nothing(posterior, data, baselines, left_out)
+        if text is not None:
+            return mended(text, tries)
+    rows, draws = _affordable(posterior, _PRODUCTS)
+    if (text := behind_mode(posterior, data, num_draws=draws, most_rows=rows)) is not None:
+        return mended(text, open_to(Fitted(posterior), OF_MISSED_FUNCTION))
+    return _not_converged(posterior)
 
 
-def _beyond_noise(posterior: Posterior | Mixture, data: Data, most_rows: int, num_draws: int) -> str | None:
-    """Say if training targets lie further from a converged fit than normal noise of a known scale lets them."""
-    ends = [member.record.convergence for member in members_of(posterior)]
-    is_normal = as_likelihood(posterior.bnn.settings["likelihood"]).is_normal
-    if not (is_normal and Fitted(posterior).noise == "known") or data.weights is not None or None in ends:
-        return None
-    part = data[:most_rows]
-    prediction = posterior.predict(part.x, num_draws=num_draws)
-    squares = ((part.y.to(prediction.mean) - prediction.mean) / prediction.std).square()
-    found, most = float(squares.mean()), float(chdtri(squares.numel(), _LEVEL)) / squares.numel()
-    if found <= most:
-        return None
-    return (
-        f"Targets lie further from the predictions than the known noise lets them: errors on {squares.numel()} "
-        f"training targets, in units of the predicted spread, have the mean square {found:.1f}, where {most:.1f} is "
-        "the most by chance. The noise is larger, or prior, units or network keep the fit from the targets: "
-        "standardise the data."
-    )
-
-
-def _cut_short(posterior: Posterior | Mixture) -> str | None:
-    """Say if a fit of open length ended before the scales of its guide, which start narrow, had widened."""
-    if "evidence_framework" in Fitted(posterior).types:
-        return None  # its guide begins at a mode, and has the steps to widen
-    ends = [member.record.convergence for member in members_of(posterior)]
+def _not_converged(posterior: Posterior | Mixture) -> str | None:
+    """Say if a fit of open length ended at its last step before its guide, which starts narrow, had widened."""
     record = members_of(posterior)[0].record
+    ends = [member.record.convergence for member in members_of(posterior)]
     guide = (record.method if isinstance(record.method, dict) else {}).get("guide", {})
-    if all(end is None or end.converged or end.settled for end in ends) or guide.get("type") not in registry.names:
+    is_over = all(end is None or end.converged or end.settled for end in ends)
+    if is_over or not str(record.stop_reason).startswith("not converged") or guide.get("type") not in registry.names:
         return None
-    if narrowed(registry.resolve(guide)) == registry.resolve(guide):
+    if "evidence_framework" in Fitted(posterior).types or narrowed(registry.resolve(guide)) == registry.resolve(guide):
         return None
-    remedies = {"not converged within": "give SVI a larger `max_steps`", "no better": "leave out `patience`"}
-    remedy = next((text for begin, text in remedies.items() if str(record.stop_reason).startswith(begin)), "let it end")
     return (
-        f"The fit ended before it had converged ({record.stop_reason}). Its guide starts narrow, so its uncertainty "
-        f"may be far too small: {remedy}, or give `steps`, so that it starts wide."
+        f"The fit ended before it had converged ({record.stop_reason}), so its uncertainty may be far too small: give "
+        "SVI a larger `max_steps`."
     )
 
 

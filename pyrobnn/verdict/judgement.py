@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -53,6 +54,11 @@ class Verdict:
     linear_finds: bool = False
     numbers: str = ""
     most: float = math.inf
+
+    @property
+    def brief(self) -> str:
+        """The first sentence, without numbers."""
+        return re.split(r"(?<=\.) |, with ", self.text)[0].rstrip(".:") + "."
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,22 +17,10 @@ from pyrobnn.verdict.remedies import Fitted
 _FEWEST_ROWS = 20
 _FACTOR, _ERRORS = 1.25, 3.0
 """Multiple of the errors of the process, and standard errors of the difference, from which on a fit has missed."""
-_FINEST = 0.05
-"""Least spread of the process, as a share of the targets': whether a fit to smooth data is finer does not matter."""
-_MOST = 5.0
-"""Nats that a single row may count: one far off leaves no doubt of the others."""
-_LOST = 0.3
-"""Nats a row behind the process, where rows are left out, from which on a fit is named."""
 _BEHIND, _FEWEST_NATS = 0.05, 5.0
 """Nats an example, and in all, behind the mode from which on a guide has lost what the data say, if it is more than a
 standard error. On three tables of 150 rows it names the fits by dropout, which are 0.15 nats behind Laplace on new
 rows. Guides on 20 points of a cubic are 1.5 nats behind in all, and 0.04 nats an example on new rows."""
-
-
-def missed(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> str | None:
-    """Report a fit that is `behind_mode` or has a `missed_function`."""
-    sizes = {"num_draws": num_draws, "most_rows": most_rows}
-    return behind_mode(posterior, train, **sizes) or missed_function(posterior, train, **sizes)
 
 
 def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> str | None:
@@ -70,58 +58,6 @@ def _some_rows(train: Data, most: int) -> Tensor:
     return torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(0, "missed")))[:most]
 
 
-def behind_process(
-    posterior: Posterior | Mixture, train: Data, left_out: Tensor | None, *, most_rows: int
-) -> str | None:
-    """Report a fit whose log scores of rows left out are far below those of a Gaussian process with normal noise.
-
-    On 20 points of a cubic it names an ensemble, SWAG and a Laplace likelihood, which are 0.5 to 1.2 nats a row behind
-    the process, and on 100 rows of Friedman 1 two layers of relu units, 0.6 behind; good fits were 0.2 behind at most.
-
-    Args:
-        posterior: the fit.
-        train: its training data.
-        left_out: scores of training rows left out of the fit (`left_out_scores`), or None.
-        most_rows: largest number of rows to use.
-
-    Returns:
-        Two sentences; None without such scores, and for data that `missed_function` leaves.
-    """
-    process = None if left_out is None else _process(posterior, train, most_rows)
-    if left_out is None or process is None:
-        return None
-    rows, y, errors, residuals = process
-    scales = (errors / residuals).abs() * residuals.square().mean().sqrt()
-    scales = scales.nan_to_num(0.0).clamp_min(_FINEST * float(y.std()))
-    rival, own = torch.distributions.Normal(0.0, scales).log_prob(errors), left_out[rows]
-    apart = (rival - own).clamp(-_MOST, _MOST)
-    error = float(apart.std()) / math.sqrt(len(rows))
-    if not float(apart.mean()) > max(_LOST, _ERRORS * error):
-        return None
-    return (
-        "The fit has missed what the inputs say, or how far targets spread: a Gaussian process predicts examples that "
-        f"are left out better. The log scores of {len(rows)} of them are {float(own.mean()):.2f} and "
-        f"{float(rival.mean()):.2f}."
-    )
-
-
-def _process(
-    posterior: Posterior | Mixture, train: Data, most_rows: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """Return rows of different inputs, their targets, and `errors_left_out` in the units of the targets."""
-    is_real = as_likelihood(posterior.bnn.settings["likelihood"]).noise is not None and train.y.ndim == 1
-    if not is_real or not isinstance(train.x, Tensor) or train.weights is not None:
-        return None
-    rows = _some_rows(train, most_rows)
-    groups = same_inputs(train.x[rows]).tolist()
-    rows = rows[[groups.index(group) for group in dict.fromkeys(groups)]]
-    if len(rows) < _FEWEST_ROWS:
-        return None
-    x, y = train.x[rows].double().cpu().flatten(1), train.y[rows].double().cpu()
-    errors, residuals = errors_left_out(standardised(x), standardised(y))
-    return rows, y, errors * y.std(), residuals
-
-
 def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> str | None:
     """Report a fit whose errors on its own training rows are larger than a Gaussian process makes without the row.
 
@@ -139,11 +75,17 @@ def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: i
         Two sentences; None for other targets than one column of real ones, for inputs that are no tensor, for data with
         weights, and for fewer than 20 rows.
     """
-    process = _process(posterior, train, most_rows)
-    if process is None:
+    is_real = as_likelihood(posterior.bnn.settings["likelihood"]).noise is not None and train.y.ndim == 1
+    if not is_real or not isinstance(train.x, Tensor) or train.weights is not None:
         return None
-    rows, y, errors, _ = process
-    rival = errors.abs()
+    rows = _some_rows(train, most_rows)
+    groups = same_inputs(train.x[rows]).tolist()
+    rows = rows[[groups.index(group) for group in dict.fromkeys(groups)]]
+    if len(rows) < _FEWEST_ROWS:
+        return None
+    x, y = train.x[rows].double().cpu().flatten(1), train.y[rows].double().cpu()
+    errors, _ = errors_left_out(standardised(x), standardised(y))
+    rival = (errors * y.std()).abs()
     own = (y - posterior.predict(train.x[rows], num_draws=num_draws).mean.double().cpu()).abs()
     apart = own - rival
     error = float(apart.std()) / math.sqrt(len(rows))

@@ -1,0 +1,47 @@
+"""Columns that give the target away, or number the rows, are named; others are not."""
+
+import numpy as np
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn.data.leaks import leaks
+
+RNG = np.random.default_rng(0)
+NUM = 200
+PLAIN = RNG.normal(size=NUM)
+NUMBERS, LABELS = RNG.normal(size=NUM), torch.arange(NUM) % 3
+
+
+@pytest.mark.parametrize(
+    ("column", "y", "is_named"),
+    [
+        (3 - 2 * NUMBERS, NUMBERS, True),
+        (NUMBERS + 0.001 * RNG.normal(size=NUM), NUMBERS, True),
+        (NUMBERS + 0.1 * RNG.normal(size=NUM), NUMBERS, False),
+        (LABELS.numpy() + 0.4 * RNG.uniform(size=NUM), LABELS, True),
+        (LABELS.numpy() + 0.6 * RNG.normal(size=NUM), LABELS, False),
+        (RNG.permutation(NUM) + 1001, NUMBERS, True),
+        (RNG.permutation(NUM)[:NUM] * 1000, NUMBERS, False),
+        (np.where(np.arange(NUM) == 3, 4, np.arange(NUM)), NUMBERS, False),
+        (np.ones(NUM), NUMBERS, False),
+    ],
+)
+def test_columns_that_should_not_be_inputs_are_named(column, y, is_named):
+    data = bnn.Data(np.stack([PLAIN, column], 1), y, feature_names=["a", "b"])
+    assert list(leaks(data)) == ["b"] * is_named
+    assert not leaks(data[:40])
+
+
+@pytest.mark.slow
+def test_an_estimator_and_a_table_name_them(tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame({"a": PLAIN, "copy": 2 * NUMBERS, "id": np.arange(NUM)})
+    with pytest.warns(bnn.PoorFitWarning) as found:
+        bnn.BNNRegressor(steps=5, random_state=0).fit(frame, NUMBERS)
+    assert {name for name in ("copy", "id") for one in found if f"Column {name!r}" in str(one.message)} == {"copy", "id"}
+    frame.assign(y=NUMBERS).to_csv(tmp_path / "t.csv", index=False)
+    doubts = "\n".join(bnn.datasets.load_table(tmp_path / "t.csv", "y").doubts)
+    assert "Column 'copy'" in doubts
+    assert "Column 'id'" in doubts
