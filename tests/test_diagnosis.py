@@ -1,7 +1,6 @@
 """`diagnose`: silent on good fits at its stated rate, and a warning for each way in which a fit is bad."""
 
 import copy
-import dataclasses
 import math
 
 import numpy as np
@@ -26,12 +25,10 @@ from pyrobnn.verdict.order import ranks_better
 from pyrobnn.verdict.remedies import (
     Fitted,
     amounts,
-    ensemble,
     heavier_tails,
     open_to,
     other_guide,
     other_noise,
-    other_rows,
     varying_noise,
 )
 

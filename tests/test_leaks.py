@@ -40,7 +40,10 @@ def test_an_estimator_and_a_table_name_them(tmp_path):
     frame = pd.DataFrame({"a": PLAIN, "copy": 2 * NUMBERS, "id": np.arange(NUM)})
     with pytest.warns(bnn.PoorFitWarning) as found:
         bnn.BNNRegressor(steps=5, random_state=0).fit(frame, NUMBERS)
-    assert {name for name in ("copy", "id") for one in found if f"Column {name!r}" in str(one.message)} == {"copy", "id"}
+    assert {name for name in ("copy", "id") for one in found if f"Column {name!r}" in str(one.message)} == {
+        "copy",
+        "id",
+    }
     frame.assign(y=NUMBERS).to_csv(tmp_path / "t.csv", index=False)
     doubts = "\n".join(bnn.datasets.load_table(tmp_path / "t.csv", "y").doubts)
     assert "Column 'copy'" in doubts

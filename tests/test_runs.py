@@ -14,8 +14,6 @@ from rich.console import Console
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn._core.remedies import Remedy
-from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.metrics import score
 from pyrobnn.metrics.base import plus_minus
 from pyrobnn.runs import compared

@@ -1,6 +1,7 @@
 """Columns that should not be inputs: a copy of the target, or the number of a row."""
 
 import numpy as np
+from torch import Tensor
 
 from pyrobnn.data.in_memory import Data
 
@@ -15,10 +16,12 @@ def leaks(data: Data) -> dict[str, str]:
     """Return what is wrong with columns of a table that hardly can be inputs, by the name of the column.
 
     A column gives the target if a line through it explains 99.99 % of the variance, or if each class has its own range
-    of it. It numbers the rows if it has different whole numbers, of a range of at most twice the number of rows. Nothing
-    is said of fewer than 50 rows, of tables of one column, or of classes with fewer than 10 rows.
+    of it. It numbers the rows if it has different whole numbers, of a range of at most twice the number of rows.
+    Nothing is said of fewer than 50 rows, of tables of one column, or of classes with fewer than 10 rows.
     """
-    if data.x.ndim != 2 or data.y.ndim != 1 or len(data) < _FEWEST_ROWS or data.x.shape[1] < 2:
+    if not isinstance(data.x, Tensor) or data.x.ndim != 2 or data.y.ndim != 1:
+        return {}
+    if len(data) < _FEWEST_ROWS or data.x.shape[1] < 2:
         return {}
     x, y = data.x.detach().cpu().double().numpy(), data.y.detach().cpu().double().numpy()
     classes = None if data.y.is_floating_point() else np.unique(y, return_counts=True)[1]
@@ -34,7 +37,11 @@ def leaks(data: Data) -> dict[str, str]:
             is_copy = len(change) == len(classes) - 1 > 0 and bool((values[change] < values[change + 1]).all())
             is_copy = is_copy and classes.min() >= _FEWEST_OF_A_CLASS
         if is_copy:
-            found[name] = f"Column {name!r} alone gives the target almost exactly: leave it out if it is not known before."
+            found[name] = (
+                f"Column {name!r} alone gives the target almost exactly: leave it out if it is not known before."
+            )
         elif (column % 1 == 0).all() and len(np.unique(column)) == len(column) > np.ptp(column) / 2:
-            found[name] = f"Column {name!r} has a number of its own for each row: leave it out if it only names the rows."
+            found[name] = (
+                f"Column {name!r} has a number of its own for each row: leave it out if it only names the rows."
+            )
     return found

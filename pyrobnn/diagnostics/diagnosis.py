@@ -130,7 +130,14 @@ def diagnose(
     train = collected(train, weighted=True)
     baselines = fit_baselines(posterior.bnn, train)
     return checked(
-        posterior, train, test, baselines, num_draws=num_draws, rate=false_alarm_rate, seed=seed, class_names=class_names
+        posterior,
+        train,
+        test,
+        baselines,
+        num_draws=num_draws,
+        rate=false_alarm_rate,
+        seed=seed,
+        class_names=class_names,
     )
 
 

@@ -1,7 +1,7 @@
 """`fit`: from a model, data and a method to a posterior."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
@@ -81,8 +81,8 @@ def fit(
     steps, to a good state, and continues with a quarter of the learning rate. It does so up to five times
     (`Posterior.info["rewinds"]`). If that fails, or the first step is not finite, an error names the site.
 
-    A `PoorFitWarning` tells at the end of a fit that predicts no better than a constant, or worse than a linear model. A
-    fit of open length is also told if it has memorised its targets, or was cut short.
+    A `PoorFitWarning` tells at the end of a fit that predicts no better than a constant, or worse than a linear model.
+    A fit of open length is also told if it has memorised its targets, or was cut short.
 
     Ctrl-C ends a fit by `SVI` after a step, and a warning says which one. The posterior so far is returned; with
     `checkpoint` the state is kept, and a KeyboardInterrupt tells so. Before the first step, in other methods, and the

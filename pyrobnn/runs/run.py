@@ -233,7 +233,9 @@ def _judge(
         if failure is not None:  # whether the ELBO is flat says nothing then
             found = (finding for finding in diagnosis.findings if finding.name != "elbo")
             diagnosis = dataclasses.replace(diagnosis, findings=(failure, *found))
-        found = (Finding(LEAK, "note", text, remedies=(_without(name, prepared),)) for name, text in leaks(train).items())
+        found = (
+            Finding(LEAK, "note", text, remedies=(_without(name, prepared),)) for name, text in leaks(train).items()
+        )
         diagnosis = dataclasses.replace(diagnosis, findings=(*found, *diagnosis.findings))
         write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
         final, num_learned, apart = posterior, len(train), ""

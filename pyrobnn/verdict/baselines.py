@@ -155,7 +155,9 @@ class _Problem:
     folds: Tensor | None
 
     @classmethod
-    def of(cls, likelihood: Any, x: X, y: Tensor, weights: Tensor, outputs: int, *, folds: bool = True) -> "_Problem | None":
+    def of(
+        cls, likelihood: Any, x: X, y: Tensor, weights: Tensor, outputs: int, *, folds: bool = True
+    ) -> "_Problem | None":
         """Return the problem; None for a likelihood that has latents."""
         scaler = target_units(likelihood, Scaler.fit(y))
         targets = y.long() if likelihood.integer_targets else scaler.transform(y.double())
