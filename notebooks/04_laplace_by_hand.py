@@ -348,7 +348,7 @@ for width in WIDTHS:
         fitted, gamma = by_evidence(candidate, data, seed)
         scores = fitted.predict(test.x, num_draws=NUM_DRAWS).log_prob(test.y)
         noise = fitted.bnn.likelihood.scale.item()
-        rows.append((width, seed, fitted.info["laplace"]["log_evidence"], scores.mean().item(), gamma, noise))
+        rows.append((width, seed, fitted.record.laplace.log_evidence, scores.mean().item(), gamma, noise))
 table = pd.DataFrame(rows, columns=["units", "start", "log evidence", "test log score", "gamma", "noise"])
 best = table.loc[table.groupby("units")["log evidence"].idxmax()].set_index("units").drop(columns="start")
 best.round(3)

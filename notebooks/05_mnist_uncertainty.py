@@ -106,7 +106,7 @@ def row(name, posterior, num_draws, **options):
         "network": name,
         "accuracy, %": 100 * accuracy.value,
         "NLL, nats": nll,
-        "training, s": round(posterior.info["seconds"]),
+        "training, s": round(posterior.record.seconds),
     }
 
 

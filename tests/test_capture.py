@@ -5,7 +5,6 @@ relative here, against differences above 1e-1 between seeds. Seeds are those in 
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import subprocess
@@ -432,7 +431,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(model, settings, reas
         captured = model.fit(*problem(), engine="captured", **settings)
     eager = model.fit(*problem(), engine="eager", **settings)
     assert captured.history.engine.used == "eager"
-    assert reason in captured.info["engine"]["reason"]
+    assert reason in captured.record.engine.reason
     np.testing.assert_array_equal(captured.history.elbo, eager.history.elbo)
 
 
@@ -489,7 +488,7 @@ found = []
 for steps in (20, 2_000, 100_000):
     fit = bnn.fit(model, (x, x[:, 0]), bnn.SVI(guide="map", steps=steps, lr=1e-3), seed=1, progress=False)
     bits = fit.history.elbo.tobytes() + fit.guide.mean()["0.weight"].numpy().tobytes()
-    found.append([fit.info["engine"] | {"compile_seconds": None}, hashlib.sha256(bits).hexdigest()])
+    found.append([dataclasses.asdict(fit.record.engine) | {"compile_seconds": None}, hashlib.sha256(bits).hexdigest()])
 print(json.dumps(found))
 """
 
@@ -562,9 +561,9 @@ def test_short_fits_do_without_the_compiler():
 
 def test_short_fits_stay_eager_and_say_so():
     posterior = mixture_model().fit(*problem(), seed=0, steps=4, progress=False)
-    assert dataclasses.asdict(posterior.history.engine) == posterior.info["engine"]
-    assert posterior.info["engine"]["used"] == "eager"
-    assert posterior.info["engine"]["reason"] == "too few steps to choose"
+    assert posterior.history.engine == posterior.record.engine
+    assert posterior.record.engine.used == "eager"
+    assert posterior.record.engine.reason == "too few steps to choose"
 
 
 class Fed(TorchFunctionMode):
@@ -650,7 +649,7 @@ def test_replicates_captured_are_reproducible_independent_and_on_their_own():
         torch.testing.assert_close(first.guide.loc, second.guide.loc, rtol=0, atol=0)
     elbos = np.stack([posterior.history.elbo for posterior in fits[0]])
     assert len(np.unique(elbos.round(3), axis=0)) == 3
-    assert [posterior.info["replicate"] for posterior in fits[0]] == [0, 1, 2]
+    assert [posterior.record.replicate for posterior in fits[0]] == [0, 1, 2]
     storages = {posterior.guide.loc.untyped_storage().data_ptr() for posterior in fits[0]}
     assert len(storages) == 3
     draws = [posterior.draw(2)["0.bias"] for posterior in fits[0]]

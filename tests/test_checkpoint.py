@@ -91,7 +91,7 @@ def test_captured_fits_go_on_to_the_same_bits(tmp_path):
     interrupted(tmp_path, engine="captured")
     again, straight = resumed(tmp_path, engine="captured"), go(engine="captured")
     assert same(again, straight)
-    assert again.info["engine"]["from_step"] == straight.info["engine"]["from_step"] == 2
+    assert again.record.engine.from_step == straight.record.engine.from_step == 2
 
 
 @pytest.mark.parametrize("engine", ["eager", pytest.param("captured", marks=pytest.mark.nightly)])
@@ -142,7 +142,7 @@ def test_the_best_parameters_of_early_stopping_survive(tmp_path):
     again = resumed(tmp_path, every=30, **settings)
     assert same(again, straight)
     assert again.history.validation_scores == straight.history.validation_scores
-    assert again.info["stop_reason"] == straight.info["stop_reason"] != "all steps done"
+    assert again.record.stop_reason == straight.record.stop_reason != "all steps done"
 
 
 def test_a_finished_fit_is_not_trained_again(tmp_path):
@@ -150,7 +150,7 @@ def test_a_finished_fit_is_not_trained_again(tmp_path):
     again = go(checkpoint=tmp_path, callbacks=[seen.append])
     assert same(first, again)
     assert not seen
-    assert again.info["engine"] == first.info["engine"]
+    assert again.record.engine == first.record.engine
 
 
 def test_a_fit_ended_by_a_callback_stays_ended(tmp_path):

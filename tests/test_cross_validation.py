@@ -21,6 +21,7 @@ from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.diagnostics.leave_one_out import _efficiency
 from pyrobnn.guides.empirical import Empirical
+from pyrobnn.posterior.record import FitRecord
 
 NOISE, SCALE = 0.7, 1.5
 
@@ -70,7 +71,13 @@ class Exact(bnn.inference.BaseMethod):
         guide.factor.data = root / root.diagonal()[:, None]
         one = Scaler.identity()
         return bnn.Posterior(
-            own, guide, example=example, x_scaler=one, y_scaler=one, seed=run.seed, info={"num": len(data)}
+            own,
+            guide,
+            example=example,
+            x_scaler=one,
+            y_scaler=one,
+            seed=run.seed,
+            record=FitRecord(extra={"num": len(data)}),
         )
 
 

@@ -532,7 +532,7 @@ def test_rates_by_name():
 def test_replicates_have_rates_of_their_own():
     methods = [bnn.SVI(guide=Dropout(rate, input_rate=rate), steps=30) for rate in (0.0, 0.5)]
     none, half = bnn.fit_replicates(make(), (X, Y), methods, seed=0, engine="captured", progress=False)
-    assert none.info["engine"]["used"] == "captured"
+    assert none.record.engine.used == "captured"
     assert none.draw(100)["2.weight"].std(0).max() == 0
     assert 0.3 < (half.draw(100)["2.weight"] == 0).double().mean() < 0.7
 

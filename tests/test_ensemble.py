@@ -127,7 +127,7 @@ def test_bootstrapped_members_take_the_curvature_of_their_own_sample():
         factor = member.guide.blocks[0].factor
         torch.testing.assert_close(factor @ factor.T, torch.linalg.inv(precision))
         log_likelihood = member.predict(x[rows], at_mean=True).log_prob(y[rows]).sum()
-        assert member.info["laplace"]["log_likelihood"] == pytest.approx(float(log_likelihood), rel=1e-9)
+        assert member.record.laplace.log_likelihood == pytest.approx(float(log_likelihood), rel=1e-9)
 
 
 def regression():
@@ -194,7 +194,7 @@ def test_a_mixture_saves_and_loads(mixture, tmp_path):
     x, _ = regression()
     loaded = bnn.load(bnn.save(mixture, tmp_path / "mixture"))
     assert torch.equal(loaded.predict(x, num_draws=9).mean, mixture.predict(x, num_draws=9).mean)
-    assert loaded.info == mixture.info
+    assert loaded.record == mixture.record
 
 
 def test_anchors_leave_the_global_random_state_and_need_no_mean():

@@ -160,19 +160,19 @@ def test_the_choice_draws_nothing_from_the_fit_and_is_recorded():
     methods = [bnn.SVI(max_steps=5), bnn.SVI(max_steps=5, **given), bnn.SVI(steps=5)]
     automatic, given, fixed = (bnn.fit(model, data, method, seed=0, progress=False) for method in methods)
     assert automatic.history.elbo.tolist() == given.history.elbo.tolist() != fixed.history.elbo.tolist()
-    assert [(found.info["noise"], found.info["kl"]) for found in (automatic, given, fixed)] == [
+    assert [(found.record.noise, found.record.kl) for found in (automatic, given, fixed)] == [
         ("local", "analytic"),
         ("local", "analytic"),
         ("shared", "mc"),
     ]
-    assert automatic.info["method"]["kl"] == automatic.info["method"]["guide"]["noise"] == "auto"
+    assert automatic.record.method["kl"] == automatic.record.method["guide"]["noise"] == "auto"
 
 
 def test_noise_of_guides_by_name_is_recorded():
     guide = {"0.weight": guides.MeanField(noise="local"), "*": "map"}
     model = bnn.BNN(NETS["mlp"](), likelihood=bnn.likelihoods.Gaussian(scale=0.1), prior=bnn.priors.Normal(1.0))
     posterior = model.fit(torch.randn(20, 4), torch.randn(20), guide=guide, steps=2, seed=0, progress=False)
-    assert posterior.info["noise"] == {"0.weight": "local"}
+    assert posterior.record.noise == {"0.weight": "local"}
 
 
 def test_calls_of_layers():

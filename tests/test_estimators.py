@@ -167,7 +167,7 @@ def test_the_evidence_and_the_tuned_noise_count_weights_as_copies():
     x, y, x_copied, y_copied = copies(lambda x: np.sin(x[:, 0]))
     weighted = bnn.BNNRegressor(**TUNED).fit(x, 7 * y, sample_weight=COPIES)
     copied = bnn.BNNRegressor(**TUNED).fit(x_copied, 7 * y_copied)
-    found, expected = (model.posterior_.info["laplace"] for model in (weighted, copied))
+    found, expected = (vars(model.posterior_.record.laplace) for model in (weighted, copied))
     assert found["log_evidence"] == pytest.approx(expected["log_evidence"], rel=1e-6)
     assert found["precision"] == pytest.approx(expected["precision"], rel=1e-4)
     scales = [model.posterior_.bnn.settings["likelihood"].scale for model in (weighted, copied)]
@@ -183,7 +183,7 @@ def test_the_evidence_of_each_round_is_in_original_units():
     x, y = problem()
     weighted = bnn.BNNRegressor(**TUNED).fit(x, 100 * y, sample_weight=np.ones(len(y)))
     plain = bnn.BNNRegressor(**TUNED).fit(x, 100 * y)
-    found, expected = (model.posterior_.info["laplace"] for model in (weighted, plain))
+    found, expected = (vars(model.posterior_.record.laplace) for model in (weighted, plain))
     np.testing.assert_allclose(found["rounds"], expected["rounds"], rtol=1e-6)
     assert found["rounds"][-1] == found["log_evidence"]
 
@@ -283,7 +283,7 @@ def test_the_default_method_learns_on_without_tuning():
     model = bnn.BNNRegressor(**SMALL, steps=20, lr=0.01).partial_fit(x[:20], y[:20])
     noise = model.posterior_.bnn.settings["likelihood"].scale
     model.partial_fit(x[20:], y[20:])
-    assert model.posterior_.info["method"]["type"] == "svi"
+    assert model.posterior_.record.method["type"] == "svi"
     assert model.posterior_.bnn.settings["likelihood"].scale == noise
 
 

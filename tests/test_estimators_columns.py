@@ -366,7 +366,7 @@ def test_names_that_collide_are_told_apart(output):
     table = frame(["x", "y"] * 3, c_x=SIZES, c_x_2=SIZES)
     with config_context(transform_output=output):
         model = regressor().fit(table, Y)
-    assert model.posterior_.info["feature_names"] == ["size", "c_x", "c_x_2", "c_x_3", "c_y"]
+    assert model.posterior_.record.feature_names == ["size", "c_x", "c_x_2", "c_x_3", "c_y"]
     assert np.isfinite(model.predict(table)).all()
 
 

@@ -95,7 +95,7 @@ def test_text_becomes_columns_of_zero_and_one_and_booleans_numbers():
     np.testing.assert_allclose(found.predict(frame), regressor().fit(expected, Y).predict(expected))
     assert list(found.feature_names_in_) == ["size", "flag", "place"]
     assert found.n_features_in_ == 3
-    assert found.posterior_.info["feature_names"] == ["size", "flag", "place_a", "place_b", "place_c"]
+    assert found.posterior_.record.feature_names == ["size", "flag", "place_a", "place_b", "place_c"]
 
 
 @pytest.mark.parametrize(
@@ -305,9 +305,9 @@ def test_noise_of_several_columns_or_that_is_known_is_not_tuned():
     model = bnn.BNNRegressor(**DEFAULT).fit(X, targets)
     mean, std = model.predict(X, return_std=True)
     assert mean.shape == std.shape == model.predict_interval(X)[0].shape == (6, 3)
-    assert model.posterior_.info["method"]["noise"] is False
+    assert model.posterior_.record.method["noise"] is False
     known = bnn.BNNRegressor(**DEFAULT, likelihood=bnn.likelihoods.Gaussian(scale=1.0)).fit(X, Y)
-    assert known.posterior_.info["method"]["noise"] is False
+    assert known.posterior_.record.method["noise"] is False
     assert known.posterior_.bnn.settings["likelihood"].scale == 1.0
 
 
@@ -370,9 +370,9 @@ def test_a_setting_set_to_what_it_is_changes_nothing(params):
     same = clone(model).set_params(**(params or model.get_params()))
     assert same.get_params()["method__noise"] == "auto"
     np.testing.assert_array_equal(same.fit(X, Y).predict(X), model.fit(X, Y).predict(X))
-    assert same.posterior_.info["method"]["noise"] is True
+    assert same.posterior_.record.method["noise"] is True
     weighted = same.fit(X, Y, sample_weight=Y)
-    assert weighted.posterior_.info["method"]["noise"] is True
+    assert weighted.posterior_.record.method["noise"] is True
 
 
 def test_settings_of_the_method_are_those_of_the_fit():
@@ -380,8 +380,8 @@ def test_settings_of_the_method_are_those_of_the_fit():
     params = model.get_params()
     assert params["method__method__guide"] == params["guide"] == bnn.guides.Laplace(structure="diag")
     assert (params["method__rounds"], params["method__method__steps"], params["method__method__lr"]) == (2, 5, 0.02)
-    info = model.fit(X, Y).posterior_.info
-    assert (info["laplace"]["setting"]["structure"], info["method"]["method"]["steps"]) == ("diag", 5)
+    record = model.fit(X, Y).posterior_.record
+    assert (record.laplace.setting["structure"], record.method["method"]["steps"]) == ("diag", 5)
     assert model.set_params(guide=None, steps=None).get_params()["method__method__steps"] == 4000
 
 
@@ -408,7 +408,7 @@ def test_unknown_parameters_are_refused_as_scikit_learn_does(name, message):
 def test_a_guide_and_lengths_go_into_the_innermost_method():
     method = bnn.Ensemble(bnn.SVI(guide="map"), members=2)
     model = regressor(method=method, guide="mean_field", steps=3, lr=0.5, batch_size=4).fit(X, Y)
-    inner = model.posterior_.info["method"]["method"]
+    inner = model.posterior_.record.method["method"]
     assert (inner["guide"]["type"], inner["steps"], inner["lr"], inner["batch_size"]) == ("mean_field", 3, 0.5, 4)
     with pytest.raises(ValueError, match="Invalid parameter 'lr' for NUTS"):
         regressor(method="nuts", lr=0.1).fit(X, Y)
@@ -426,7 +426,7 @@ def test_a_guide_and_lengths_go_into_the_innermost_method():
 )
 @pytest.mark.filterwarnings("ignore:Laplace")  # of a Student-t prior that is not concave everywhere
 def test_the_default_method_goes_with_prior_and_guide(settings, name):
-    assert bnn.BNNRegressor(**DEFAULT, **settings).fit(X, Y).posterior_.info["method"]["type"] == name
+    assert bnn.BNNRegressor(**DEFAULT, **settings).fit(X, Y).posterior_.record.method["type"] == name
 
 
 def test_the_notebook_page_names_the_settings_of_parts():

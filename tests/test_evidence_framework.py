@@ -1,5 +1,7 @@
 """The evidence framework: exact in linear models, no constant on small tables, and what it refuses."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -61,11 +63,11 @@ def test_scales_of_a_linear_model_maximise_its_exact_evidence_times_their_prior(
 
     start = np.zeros(groups + 1)
     found = minimize(lambda logs: -evidence(logs) - prior(logs), start, options={"gtol": 1e-8}).x
-    precision = np.atleast_1d(posterior.info["evidence"]["precision"]["0.weight"])
+    precision = np.atleast_1d(posterior.record.evidence.precision["0.weight"])
     np.testing.assert_allclose(np.log(precision), found[:-1], atol=1e-3)
     assert posterior.bnn.settings["likelihood"].scale == pytest.approx(np.exp(found[-1]), rel=1e-3)
-    (start,) = posterior.info["evidence"]["starts"]
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(start["log_evidence"], abs=1e-5)
+    (start,) = map(vars, posterior.record.evidence.starts)
+    assert posterior.record.laplace.log_evidence == pytest.approx(start["log_evidence"], abs=1e-5)
     assert start["log_evidence"] == pytest.approx(evidence(found), abs=2e-3)
     alphas = np.broadcast_to(np.exp(found[:-1]), 2)
     information = x.T @ x / np.exp(2 * found[-1])
@@ -76,7 +78,7 @@ def test_scales_of_a_linear_model_maximise_its_exact_evidence_times_their_prior(
 def test_the_score_left_out_is_that_of_fits_without_each_example():
     x, y = linear_data(12)
     posterior = fit(bnn.BNN(linear_net(), prior=bnn.priors.Normal(1.0)), QUICK, x, y)
-    alphas = np.array(posterior.info["evidence"]["precision"]["0.weight"])
+    alphas = np.array(posterior.record.evidence.precision["0.weight"])
     noise = posterior.bnn.settings["likelihood"].scale
     total = 0.0
     for i in range(len(y)):
@@ -85,7 +87,7 @@ def test_the_score_left_out_is_that_of_fits_without_each_example():
         mean = covariance @ x[others].T @ y[others] / noise**2
         variance = x[i] @ covariance @ x[i] + noise**2
         total += -0.5 * np.log(2 * np.pi * variance) - 0.5 * (y[i] - x[i] @ mean) ** 2 / variance
-    assert posterior.info["evidence"]["starts"][0]["log_left_out"] == pytest.approx(total, abs=1e-3)
+    assert posterior.record.evidence.starts[0].log_left_out == pytest.approx(total, abs=1e-3)
 
 
 def test_without_rounds_prior_and_noise_stay():
@@ -113,7 +115,7 @@ def test_weights_of_an_input_that_never_varies_keep_their_declared_prior(likelih
     net = bnn.MLP(3, hidden, 1, activation="tanh", dtype="float64")
     model = bnn.BNN(net, prior=bnn.priors.Normal(0.7), likelihood=likelihood)
     posterior = fit(model, bnn.EvidenceFramework(starts=2, rounds=4), x, y)
-    precision = np.atleast_2d(posterior.info["evidence"]["precision"]["0.weight"])
+    precision = np.atleast_2d(posterior.record.evidence.precision["0.weight"])
     np.testing.assert_allclose(precision[..., 2], 0.7**-2)
 
 
@@ -208,9 +210,7 @@ def test_units_of_the_targets_change_nothing_but_units(per):
     )
     torch.testing.assert_close(1000 * plain.predict(x).mean + 7, scaled.predict(x).mean, rtol=1e-4, atol=1.0)
     shift = len(y) * np.log(1000)
-    assert scaled.info["laplace"]["log_evidence"] == pytest.approx(
-        plain.info["laplace"]["log_evidence"] - shift, abs=0.1
-    )
+    assert scaled.record.laplace.log_evidence == pytest.approx(plain.record.laplace.log_evidence - shift, abs=0.1)
 
 
 @pytest.mark.slow
@@ -347,7 +347,7 @@ def test_precisions_have_a_prior_below_six_rows_for_each_input(num_data, counts)
     x, y = linear_data(num_data)
     model = bnn.BNN(linear_net(), prior=bnn.priors.Normal(1.0))
     methods = [bnn.EvidenceFramework(starts=1, rounds=2, prior_counts=given) for given in (None, counts, 0.5)]
-    own, same, other = (fit(model, method, x, y).info["evidence"]["precision"] for method in methods)
+    own, same, other = (fit(model, method, x, y).record.evidence.precision for method in methods)
     assert own == same != other
 
 
@@ -362,7 +362,7 @@ def test_precisions_of_labels_and_counts_are_a_fixed_point_under_their_prior(lik
     method = bnn.EvidenceFramework(starts=1, rounds=30, per="site", prior_counts=counts)
     posterior = fit(model, method, x, np.float64(y > 0))
     c = 2.0 if counts is None else counts
-    evidence = posterior.info["evidence"]
+    evidence = dataclasses.asdict(posterior.record.evidence)
     squares = float(posterior.mean()["0.weight"].double().square().sum())
     expected = (evidence["starts"][0]["determined"] + c) / (squares + c * declared**2)
     assert float(np.ravel(evidence["precision"]["0.weight"])[0]) == pytest.approx(expected, rel=1e-3)
@@ -498,8 +498,8 @@ def test_another_guide_is_trained_under_the_tuned_scales():
     x = x[:, :2]
     method = bnn.EvidenceFramework(guide="mean_field", starts=1, rounds=10, guide_steps=2000)
     posterior = fit(bnn.BNN(bnn.MLP(2, [], 1, bias=False, dtype="float64"), prior=bnn.priors.Normal(1.0)), method, x, y)
-    assert posterior.info["method"]["guide"]["type"] == "mean_field"
-    alphas = np.array(posterior.info["evidence"]["precision"]["0.weight"])
+    assert posterior.record.method["guide"]["type"] == "mean_field"
+    alphas = np.array(posterior.record.evidence.precision["0.weight"])
     noise = posterior.bnn.settings["likelihood"].scale
     precision = np.diag(alphas) + x.T @ x / noise**2
     mean = np.linalg.solve(precision, x.T @ y) / noise**2
@@ -544,7 +544,7 @@ def test_modes_that_are_about_as_good_share_the_posterior():
     model = bnn.BNN(bnn.MLP(3, [20], 1), prior=bnn.priors.Normal("fan_in"))
     method = bnn.EvidenceFramework(starts=4, rounds=4)
     mixture = fit(model, method, x, np.sin(3 * y))
-    found = mixture.info["evidence"]
+    found = dataclasses.asdict(mixture.record.evidence)
     used = [index for index, count in enumerate(found["members"]) if count]
     assert len(mixture) == sum(found["members"]) == 4
     assert len(used) > 1
@@ -576,7 +576,7 @@ def test_starts_that_are_far_behind_after_three_rounds_end(monkeypatch):
     monkeypatch.setattr(TunedMode, "judge", judged)
     x, y = sines(60, 2)
     model = bnn.BNN(bnn.MLP(3, [8], 1, activation="tanh", dtype="float64"), prior=bnn.priors.Normal("fan_in"))
-    starts = fit(model, bnn.EvidenceFramework(starts=4, rounds=5), x, y).info["evidence"]["starts"]
+    starts = [*map(vars, fit(model, bnn.EvidenceFramework(starts=4, rounds=5), x, y).record.evidence.starts)]
     assert len(starts) == len(rounds) == 4
     assert set(rounds.values()) == {3, 5}
     least = max(early.values()) - 16

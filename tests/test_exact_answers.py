@@ -72,20 +72,20 @@ def test_a_linear_layer_on_frozen_features_is_the_gaussian_process_of_their_kern
     covariance = new @ new.T - cross @ np.linalg.solve(kernel, cross.T)
     np.testing.assert_allclose(found.covariance[:, 0, :, 0], covariance, atol=1e-7)
     evidence = stats.multivariate_normal(np.zeros(30), kernel).logpdf(Y)
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, abs=1e-5)
 
 
 def test_known_noise_has_the_closed_leave_one_out_score_of_a_gaussian_process(features):
     posterior, old, _ = features
     inverse = np.linalg.inv(old @ old.T + 0.09 * np.eye(30))
     left_out = stats.norm(0, inverse.diagonal() ** -0.5).logpdf(inverse @ Y / inverse.diagonal()).sum()
-    assert posterior.info["evidence"]["starts"][0]["log_left_out"] == pytest.approx(left_out, abs=1e-5)
+    assert posterior.record.evidence.starts[0].log_left_out == pytest.approx(left_out, abs=1e-5)
 
 
 def test_the_prior_of_frozen_features_can_be_tuned(features):
     posterior, _, _ = features
     tuned = bnn.tune_prior(posterior, (X, Y), per="site")
-    assert tuned.info["laplace"]["log_evidence"] >= posterior.info["laplace"]["log_evidence"]
+    assert tuned.record.laplace.log_evidence >= posterior.record.laplace.log_evidence
     assert torch.equal(tuned.bnn.net.first.weight, posterior.bnn.net.first.weight)
 
 
@@ -97,8 +97,8 @@ def test_bernoulli_mode_is_logistic_regression_and_its_evidence_laplaces():
     probs = 1 / (1 + np.exp(-DESIGN @ peer))
     hessian = DESIGN.T * (probs * (1 - probs)) @ DESIGN + np.eye(4)
     evidence = np.log(np.where(y, probs, 1 - probs)).sum() - 0.5 * (peer @ peer + np.linalg.slogdet(hessian)[1])
-    assert posterior.info["evidence"]["starts"][0]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+    assert posterior.record.evidence.starts[0].log_evidence == pytest.approx(evidence, abs=1e-5)
+    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, abs=1e-5)
 
 
 def test_poisson_mode_and_evidence():
@@ -112,7 +112,7 @@ def test_poisson_mode_and_evidence():
     hessian = DESIGN.T * np.exp(DESIGN @ mode) @ DESIGN + np.eye(4)
     np.testing.assert_allclose(coefficients(posterior.mean()), mode, atol=1e-4)
     evidence = -energy(mode) - 0.5 * np.linalg.slogdet(hessian)[1]
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, abs=1e-5)
 
 
 def test_categorical_covariance_is_the_inverse_hessian_of_autograd():
@@ -129,7 +129,7 @@ def test_categorical_covariance_is_the_inverse_hessian_of_autograd():
     covariance = jacobian @ torch.linalg.inv(hessian).numpy() @ jacobian.transpose(0, 2, 1)
     np.testing.assert_allclose(bnn.functional(posterior, NEW).covariance, covariance, atol=1e-5)
     evidence = float(-energy(mode) - 0.5 * torch.logdet(hessian))
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, abs=1e-5)
 
 
 def test_ordinal_evidence_by_autograd():
@@ -148,8 +148,8 @@ def test_ordinal_evidence_by_autograd():
     fisher = torch.einsum("nc,nci,ncj->ij", probs, scores, scores) + torch.eye(4)
     np.testing.assert_allclose(torch.autograd.functional.jacobian(log_joint, mode), np.zeros(4), atol=2e-3)
     evidence = float(log_joint(mode).detach() - 0.5 * torch.logdet(fisher))
-    assert posterior.info["evidence"]["starts"][0]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-5)
+    assert posterior.record.evidence.starts[0].log_evidence == pytest.approx(evidence, abs=1e-5)
+    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, abs=1e-5)
 
 
 def test_two_columns_with_noise_of_their_own_in_standard_units():
@@ -157,7 +157,7 @@ def test_two_columns_with_noise_of_their_own_in_standard_units():
     method = bnn.EvidenceFramework(starts=1, rounds=5, per="site")
     model = linear(bnn.likelihoods.Gaussian(), outputs=2)
     posterior = bnn.fit(model, bnn.Data(X, y, standardize=True), method, seed=0, **KIND)
-    alpha = posterior.info["evidence"]["precision"]
+    alpha = posterior.record.evidence.precision
     z = (X - X.mean(0)) / X.std(0)
     evidence = left_out = 0.0
     for column, noise in zip((y - y.mean(0)).T, posterior.bnn.settings["likelihood"].scale, strict=True):
@@ -166,9 +166,9 @@ def test_two_columns_with_noise_of_their_own_in_standard_units():
         evidence += stats.multivariate_normal(np.zeros(30), kernel).logpdf(column)
         mean = inverse @ column / inverse.diagonal()
         left_out += stats.norm(0, inverse.diagonal() ** -0.5).logpdf(mean).sum()
-    start = posterior.info["evidence"]["starts"][0]
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, abs=1e-4)
-    assert (start["log_evidence"], start["log_left_out"]) == pytest.approx((evidence, left_out), abs=1e-4)
+    start = posterior.record.evidence.starts[0]
+    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, abs=1e-4)
+    assert (start.log_evidence, start.log_left_out) == pytest.approx((evidence, left_out), abs=1e-4)
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -202,7 +202,7 @@ def test_weights_are_repeats_where_values_are_missing_and_targets_have_units():
     evidences = [
         value
         for one in (ours, theirs)
-        for value in (one.info["laplace"]["log_evidence"], one.info["evidence"]["starts"][0]["log_evidence"])
+        for value in (one.record.laplace.log_evidence, one.record.evidence.starts[0].log_evidence)
     ]
     np.testing.assert_allclose(evidences, evidences[0], atol=0.01)
 
@@ -211,7 +211,7 @@ def test_the_left_out_score_of_weighted_targets_is_in_their_units():
     method = bnn.EvidenceFramework(starts=1, rounds=3)
     regressor = bnn.BNNRegressor(bnn.MLP(hidden=(), dtype="float64"), method=method, random_state=0)
     weighted, plain = (
-        regressor.fit(X, 100 * Y, weights).posterior_.info["evidence"]["starts"][0] for weights in (np.ones(30), None)
+        vars(regressor.fit(X, 100 * Y, weights).posterior_.record.evidence.starts[0]) for weights in (np.ones(30), None)
     )
     assert weighted == pytest.approx(plain, abs=1e-3)
 
@@ -329,7 +329,7 @@ def test_parquet_with_flags_gives_the_laplace_approximation_of_the_data_in_memor
     model = linear(bnn.likelihoods.Gaussian(0.5))
     ours, theirs = (bnn.fit(model, one, MODE, seed=0, **KIND) for one in (stored, data))
     np.testing.assert_allclose(ours.predict(data.x, at_mean=True).mean, theirs.predict(data.x, at_mean=True).mean)
-    assert ours.info["laplace"]["log_evidence"] == pytest.approx(theirs.info["laplace"]["log_evidence"])
+    assert ours.record.laplace.log_evidence == pytest.approx(theirs.record.laplace.log_evidence)
 
 
 def test_swag_has_the_moments_of_its_path():

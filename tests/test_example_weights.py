@@ -156,15 +156,16 @@ def test_fits_are_those_to_repeated_rows(name):
     ours, theirs = (fit(gaussian(), METHODS[name], data, engine="eager") for data in both())
     for one, other in zip(ours.draw(3).values(), theirs.draw(3).values(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    for where in ({"laplace", "evidence"} & ours.info.keys()) - {"evidence"}:
-        assert ours.info[where]["log_evidence"] == pytest.approx(theirs.info[where]["log_evidence"], rel=1e-6)
+    if ours.record.laplace is not None:
+        expected = pytest.approx(theirs.record.laplace.log_evidence, rel=1e-6)
+        assert ours.record.laplace.log_evidence == expected
 
 
 def test_the_marginal_likelihood_is_that_of_repeated_rows():
     inner = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=30)
     method = bnn.MarginalLikelihood(inner, rounds=2, noise=True)
     ours, theirs = (fit(gaussian("learned"), method, data, engine="eager") for data in both())
-    np.testing.assert_allclose(ours.info["laplace"]["rounds"], theirs.info["laplace"]["rounds"], rtol=1e-6)
+    np.testing.assert_allclose(ours.record.laplace.rounds, theirs.record.laplace.rounds, rtol=1e-6)
     scales = [one.bnn.settings["likelihood"].scale for one in (ours, theirs)]
     assert scales[0] == pytest.approx(scales[1], rel=1e-5)
 
@@ -188,7 +189,7 @@ def test_curvature_is_that_of_repeated_rows(curvature, structure, classes):
         net, likelihood="categorical" if classes else bnn.likelihoods.Gaussian(scale=2.0), prior=bnn.priors.Normal(1.0)
     )
     found = [setting.around(model, data, progress=False) for data in both(LABELS if classes else Y)]
-    ours, theirs = (one.info["laplace"] for one in found)
+    ours, theirs = (vars(one.record.laplace) for one in found)
     assert ours["log_evidence"] == pytest.approx(theirs["log_evidence"], rel=1e-9)
     for one, other in zip(*(posterior.guide.state_dict().values() for posterior in found), strict=True):
         torch.testing.assert_close(one, other)
@@ -203,7 +204,7 @@ def test_the_captured_step_takes_the_weights_of_its_batches():
         bnn.fit_replicates(model, sets, method, seed=0, engine=engine, progress=False)
         for engine in ("eager", "captured")
     )
-    assert captured[0].info["engine"]["used"] == "captured"
+    assert captured[0].record.engine.used == "captured"
     for one, other in zip(eager, captured, strict=True):
         torch.testing.assert_close(one.history.elbo, other.history.elbo, rtol=1e-5, atol=1e-4)
     assert not np.allclose(eager[0].history.elbo, eager[1].history.elbo, rtol=1e-3)

@@ -110,7 +110,7 @@ TOO_FAST = {"likelihood": "poisson", "optimizer": "sgd", "standardize": False, "
 @both_engines
 def test_a_fit_that_overflows_goes_back_and_on_with_smaller_steps(engine, caplog):
     posterior = fit(X, K, lr=0.04, engine=engine, **TOO_FAST)
-    rewinds = posterior.info["rewinds"]
+    rewinds = posterior.record.rewinds
     factor = 0.25 ** len(rewinds)
     assert rewinds
     assert {entry["back_to"] for entry in rewinds} == {0}
@@ -151,7 +151,7 @@ def fit_failing(calls, **settings):
 def test_it_goes_back_to_a_state_kept(calls, kept_every, found, monkeypatch):
     monkeypatch.setattr(loop, "_KEEP_EVERY", kept_every)
     posterior = fit_failing(calls, steps=150)
-    assert [tuple(entry.values()) for entry in posterior.info["rewinds"]] == found
+    assert [tuple(entry.values()) for entry in posterior.record.rewinds] == found
     assert len(posterior.history) == 150
     straight = fit_failing([], steps=found[0][1])
     assert (posterior.history.elbo[: found[0][1]] == straight.history.elbo).all()
@@ -172,7 +172,7 @@ def test_rewinds_survive_an_interruption(engine, tmp_path):
     with pytest.raises(Stop):
         fit(X, K, callbacks=[stop], **settings, **kept)
     resumed, straight = fit(X, K, **settings, **kept), fit(X, K, **settings)
-    assert resumed.info["rewinds"] == straight.info["rewinds"]
+    assert resumed.record.rewinds == straight.record.rewinds
     assert (resumed.history.elbo == straight.history.elbo).all()
 
 
@@ -184,8 +184,8 @@ def test_replicates_go_back_together_and_only_the_one_concerned_slows_down():
         return bnn.fit_replicates(model, (X, K), methods, seed=0, engine="eager", progress=False)
 
     slow, fast = replicates(1e-4, 0.04)
-    assert "rewinds" not in slow.info
-    assert fast.info["rewinds"][-1]["lr_factor"] < 1
+    assert slow.record.rewinds is None
+    assert fast.record.rewinds[-1]["lr_factor"] < 1
     assert (replicates(1e-4, 1e-4)[0].history.elbo == slow.history.elbo).all()
 
 

@@ -147,9 +147,9 @@ def test_loader_trains_with_the_size_of_its_data_set():
     loader = DataLoader(TensorDataset(x, y), batch_size=10)
     posterior = fit(data=loader, steps=None, epochs=4)
     assert len(posterior.history) == 12
-    assert posterior.info["num_data"] == 30
+    assert posterior.record.num_data == 30
     sampler = torch.utils.data.SubsetRandomSampler(range(8))  # the examples that it yields count
-    assert fit(data=DataLoader(TensorDataset(x, y), batch_size=4, sampler=sampler), steps=4).info["num_data"] == 8
+    assert fit(data=DataLoader(TensorDataset(x, y), batch_size=4, sampler=sampler), steps=4).record.num_data == 8
     # Three consecutive batches make one pass: their log-likelihoods average to that of the whole set, N/B included.
     report = bnn.elbo_report(posterior, bnn.Data(x, y), num_draws=500)
     assert posterior.history.log_likelihood[-3:].mean() == pytest.approx(report.log_likelihood.mean, rel=0.5)
@@ -222,7 +222,7 @@ def test_weight_on_the_kl_multiplies_its_gradient(kl):
 def test_optimizers_by_name(name):
     posterior = fit(optimizer=name, lr=1e-3, steps=3)
     assert np.isfinite(posterior.history.elbo).all()
-    assert posterior.info["method"]["optimizer"] == {"type": name}
+    assert posterior.record.method["optimizer"] == {"type": name}
 
 
 @pytest.mark.parametrize("name", ["cosine_annealing_lr", "OneCycleLR", "linear_lr", "step_lr", "exponential_lr"])
@@ -249,7 +249,7 @@ def test_validation_score_stops_early_and_goes_back_to_the_best():
     history = posterior.history
     assert len(history) < 400
     best = history.validation_steps[int(np.argmax(history.validation_scores))]
-    assert posterior.info["stop_reason"] == f"no better validation score since step {best}"
+    assert posterior.record.stop_reason == f"no better validation score since step {best}"
     seed = derive(posterior.seed, "validation")
     restored = float(posterior.predict(far.x, num_draws=50, seed=seed).log_prob(far.y).mean())
     assert restored == pytest.approx(max(history.validation_scores), rel=1e-6)
@@ -272,7 +272,7 @@ def test_callbacks_see_progress_and_can_stop():
     assert seen == [(50, 120), (100, 120), (120, 120)]
     stopped = fit(steps=500, callbacks=[lambda progress: progress.elbo < 0])
     assert len(stopped.history) == 50
-    assert stopped.info["stop_reason"] == "stopped by a callback after step 50"
+    assert stopped.record.stop_reason == "stopped by a callback after step 50"
     assert len(fit(steps=200, callbacks=[lambda progress: np.bool_(progress.step >= 50)]).history) == 50
 
 

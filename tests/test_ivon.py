@@ -151,7 +151,7 @@ def test_a_prior_that_is_not_normal_is_a_part_of_the_loss():
 def test_captured_fit_is_the_eager_fit(kl):
     method = bnn.IVON(**SMALL, kl=kl, kl_warmup=5, clip_norm=50.0)
     eager, captured = (quick(network(), method, (X, Y), engine=engine) for engine in ("eager", "captured"))
-    assert captured.info["engine"]["used"] == "captured"
+    assert captured.record.engine.used == "captured"
     for one, other in ((eager.guide, captured.guide), (eager.bnn, captured.bnn)):
         torch.testing.assert_close(dict(one.named_parameters()), dict(other.named_parameters()), rtol=1e-4, atol=1e-5)
 
@@ -168,7 +168,7 @@ def test_replicates_of_other_priors_train_side_by_side():
     models = [linear(bnn.priors.Normal(scale)) for scale in (1.0, 0.01)]
     method = bnn.IVON(steps=60, clip_radius=1.0)
     wide, tight = bnn.fit_replicates(models, (X, Y), method, seed=0, engine="captured", progress=False)
-    assert tight.info["engine"]["used"] == "captured"
+    assert tight.record.engine.used == "captured"
     assert tight.guide.loc.detach().abs().max() < 0.1 < wide.guide.loc.detach().abs().max()
     assert softplus(tight.guide.rho.detach()).max() < 0.02
 
@@ -183,7 +183,7 @@ def test_replicates_of_other_rates_are_not_trained_under_the_settings_of_the_fir
 
 def test_it_runs_in_an_ensemble_with_its_parts():
     mixture = quick(network(), bnn.Ensemble(bnn.IVON(**SMALL), members=2), (X, Y))
-    assert mixture.info["method"]["method"]["type"] == "ivon"
+    assert mixture.record.method["method"]["type"] == "ivon"
     assert mixture.predict(X, num_draws=4).mean.shape == (40,)
 
 

@@ -96,8 +96,8 @@ def test_linear_regression_is_exact(name, bias):
     mean, expected, evidence = exact(features, y)
     posterior = around(model, x, y, weights=mode(mean), batch_size=7, **settings)
     torch.testing.assert_close(covariance(posterior.guide), expected, rtol=1e-8, atol=1e-10)
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, rel=1e-8)
-    assert posterior.info["laplace"]["repaired"] == 0
+    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, rel=1e-8)
+    assert posterior.record.laplace.repaired == 0
 
 
 @pytest.mark.parametrize("settings", [{"joint_bias": False}, {"structure": "diag"}], ids=["bias apart", "diag"])
@@ -151,7 +151,7 @@ def test_evidence_of_standardised_targets_is_that_of_the_original_ones():
     posterior = around(model, x, y, standardize=True, weights=mode(mean), structure="full")
     torch.testing.assert_close(covariance(posterior.guide), expected, rtol=1e-8, atol=1e-10)
     wanted = evidence - NUM * math.log(float(scale))
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(wanted, rel=1e-8)
+    assert posterior.record.laplace.log_evidence == pytest.approx(wanted, rel=1e-8)
     # Predictions are in original units too: the exact predictive of the linear model.
     law = functional(posterior, x[:3])
     torch.testing.assert_close(law.mean[:, 0], features[:3] @ mean, rtol=1e-8, atol=1e-10)
@@ -174,7 +174,7 @@ def test_two_target_columns_with_scales_of_their_own():
         covariance(posterior.guide), torch.block_diag(parts[0][1], parts[1][1]), rtol=1e-8, atol=1e-10
     )
     evidence = sum(part[2] for part in parts)
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, rel=1e-8)
+    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, rel=1e-8)
 
 
 # One small regression for all the rest
@@ -223,7 +223,7 @@ def test_draws_have_the_mean_and_covariance_of_the_guide(name):
     torch.testing.assert_close(spread, expected.diagonal().sqrt().detach(), rtol=1e-8, atol=1e-10)
     fixed = spread == 0
     assert bool((flat[:, fixed] == 0).all())
-    assert int((~fixed).sum()) == posterior.info["laplace"]["dimension"]
+    assert int((~fixed).sum()) == posterior.record.laplace.dimension
     flat, expected = flat[:, ~fixed], expected[~fixed][:, ~fixed]
     assert float((flat.mean(0) / (expected.diagonal() / num).sqrt()).abs().max()) < ERRORS
     found = flat.T @ flat / num
@@ -283,7 +283,7 @@ def test_sites_pick_the_weights_that_vary():
     bounded = around(model_with(positive_prior), X, Y, sites=("*.weight",))
     assert bool((bounded.draw(2)["0.bias"] > 0).all())
     with pytest.warns(UserWarning, match="a belong to layers of unknown structure"):
-        assert around(model_with(net=Unknown()), X, Y, structure="full").info["laplace"]["slow"] == ["a"]
+        assert around(model_with(net=Unknown()), X, Y, structure="full").record.laplace.slow == ["a"]
 
 
 def test_a_subnetwork_has_the_weights_of_the_largest_marginal_variance():
@@ -325,7 +325,7 @@ def test_evidence_counts_the_weights_that_vary_alone(settings, prior):
     whole = covariance(posterior.guide)[varies][:, varies]
     expected = float(law.log_prob(Y).sum()) + log_prior
     expected += 0.5 * float(torch.logdet(whole)) + 0.5 * int(varies.sum()) * math.log(2 * math.pi)
-    found = posterior.info["laplace"]
+    found = vars(posterior.record.laplace)
     assert found["dimension"] == 5
     assert found["log_prior"] == pytest.approx(log_prior, rel=1e-9)
     assert found["log_evidence"] == pytest.approx(expected, rel=1e-9)
@@ -360,7 +360,7 @@ def test_a_prior_that_is_no_product_is_told_of_and_kept_whole_elsewhere():
 
     with pytest.warns(UserWarning, match="of 0.weight is not a product over inputs and outputs"):
         posterior = around(model_with(wild), X, Y, structure="kron")
-    assert posterior.info["laplace"]["product_error"]["0.weight"] > 1.5
+    assert posterior.record.laplace.product_error["0.weight"] > 1.5
     diagonal = around(model_with(wild), X, Y, structure="diag")  # and no warning
     full = around(model_with(wild), X, Y, structure="full")
     precision = torch.linalg.inv(covariance(full.guide)).diagonal()
@@ -379,7 +379,7 @@ def test_a_separable_prior_is_taken_exactly():
     posterior = around(model_with(by_input, net=net), X, Y, structure="kron")
     full = around(model_with(by_input, net=net), X, Y, structure="full")
     torch.testing.assert_close(covariance(posterior.guide), covariance(full.guide), rtol=1e-8, atol=1e-10)
-    assert posterior.info["laplace"]["product_error"] == {}
+    assert posterior.record.laplace.product_error == {}
 
 
 def test_weights_where_the_prior_is_not_concave_are_counted_and_told_of_at_the_caller():
@@ -387,7 +387,7 @@ def test_weights_where_the_prior_is_not_concave_are_counted_and_told_of_at_the_c
     said = r"2 weights .2.weight. stand where the log prior is not concave.*: check it .*take a normal prior"
     with pytest.warns(UserWarning, match=said) as caught:
         posterior = around(model_with(priors.StudentT(5.0, 1.0)), X, Y, weights=weights, structure="diag")
-    assert posterior.info["laplace"]["clipped"] == {"2.weight": 2}
+    assert posterior.record.laplace.clipped == {"2.weight": 2}
     assert not any(str(one.filename).endswith("curve.py") for one in caught)
 
 
@@ -411,7 +411,7 @@ def test_scales_that_a_prior_infers_stay_at_the_mode():
     likelihood_only = around(
         bnn.BNN(make_net(), prior=priors.Normal(float(scale)), likelihood=likelihoods.Gaussian(1.0)), X, Y
     )
-    assert likelihood_only.info["laplace"]["dimension"] == posterior.info["laplace"]["dimension"]
+    assert likelihood_only.record.laplace.dimension == posterior.record.laplace.dimension
 
 
 # Repairs and refusals
@@ -422,7 +422,7 @@ def test_negative_curvature_is_repaired_and_told_of():
     settings = {"curvature": "hessian", "structure": "full"}
     with pytest.warns(UserWarning, match="directions of the curvature were not positive"):
         posterior = around(model_with(), X, Y, weights=weights, **settings)
-    repaired = posterior.info["laplace"]["repaired"]
+    repaired = posterior.record.laplace.repaired
     assert repaired > 0
     values = torch.linalg.eigvalsh(covariance(posterior.guide))
     assert float(values.min()) > 0
@@ -430,7 +430,7 @@ def test_negative_curvature_is_repaired_and_told_of():
     with pytest.warns(UserWarning, match="directions of the curvature were not positive"):
         diagonal = around(model_with(), X, Y, weights=weights, curvature="hessian", structure="diag")
     spread = diagonal.guide.spread()
-    assert diagonal.info["laplace"]["repaired"] == int((spread == 1).sum()) > 0
+    assert diagonal.record.laplace.repaired == int((spread == 1).sum()) > 0
 
 
 class Unknown(nn.Module):
@@ -514,7 +514,7 @@ REFUSALS = {
         model_with(), bnn.Loader(DataLoader(Endless(X, Y), 4), num_data=6), progress=False, device="cpu"
     ),
     "BlockGaussian holds what another method computed and has nothing to train": lambda: model_with().fit(
-        X, Y, seed=0, guide=around(model_with(), X, Y).info["method"]["guide"], steps=1, progress=False
+        X, Y, seed=0, guide=around(model_with(), X, Y).record.method["guide"], steps=1, progress=False
     ),
     "'0.weight' is in 2 blocks: keep it in one block": lambda: BlockGaussian(
         (BlockSpec("diag", ("0.weight",)), BlockSpec("kron", ("0.weight", "0.bias")))
@@ -677,7 +677,7 @@ def test_around_a_fit_gives_the_posterior_of_the_fit():
     for name, value in fitted.mean().items():
         torch.testing.assert_close(again.mean()[name], value, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(covariance(again.guide), covariance(fitted.guide), rtol=1e-7, atol=1e-12)
-    assert again.info["laplace"]["log_evidence"] == pytest.approx(fitted.info["laplace"]["log_evidence"], rel=1e-9)
+    assert again.record.laplace.log_evidence == pytest.approx(fitted.record.laplace.log_evidence, rel=1e-9)
 
 
 # Everything that takes a posterior
@@ -701,12 +701,12 @@ def test_audited_elbo_is_below_the_evidence_of_a_linear_model():
 
 
 def test_the_setting_is_kept_and_the_guide_becomes_a_gaussian(fitted):
-    assert fitted.info["laplace"]["setting"]["type"] == "laplace"
-    assert fitted.info["method"]["guide"]["type"] == "block_gaussian"
-    again = guides.resolve(fitted.info["method"]["guide"])
+    assert fitted.record.laplace.setting["type"] == "laplace"
+    assert fitted.record.method["guide"]["type"] == "block_gaussian"
+    again = guides.resolve(fitted.record.method["guide"])
     assert isinstance(again, BlockGaussian)
     assert again.blocks[0].sites == ("0.weight", "0.bias", "2.weight", "2.bias")
-    assert guides.resolve(fitted.info["laplace"]["setting"]) == Laplace(structure="full")
+    assert guides.resolve(fitted.record.laplace.setting) == Laplace(structure="full")
     assert Laplace(sites="last_layer") == Laplace(sites=("last_layer",))
 
 
@@ -718,7 +718,7 @@ def test_ensembles_and_replicates_have_gaussians_of_their_own():
     mixture = bnn.fit(model, data, Ensemble(method, members=2), **options)
     replicates = fit_replicates(model, data, method, replicates=2, **options)
     for members in (mixture.members, replicates):
-        assert all(member.info["laplace"]["setting"]["structure"] == "diag" for member in members)
+        assert all(member.record.laplace.setting["structure"] == "diag" for member in members)
         spreads = [member.guide.spread() for member in members]
         assert not torch.allclose(*spreads)
     draws = mixture.draw(4)
@@ -749,7 +749,7 @@ def test_networks_on_which_pyros_laplace_raises(hidden):
         )
     method = bnn.SVI(guide=Laplace(structure="full"), steps=150, lr=0.02)
     posterior = bnn.fit(model, bnn.Data(x, y), method, seed=0, engine="eager", progress=False, device="cpu")
-    found = posterior.info["laplace"]
+    found = vars(posterior.record.laplace)
     assert found["dimension"] == 15 * hidden + 1
     assert math.isfinite(found["log_evidence"])
     (block,) = posterior.guide.gaussian_blocks()

@@ -81,7 +81,7 @@ def test_precision_functional_variance_and_evidence_are_those_of_laplace_torch(n
     torch.testing.assert_close(law.mean, mean.detach(), **CLOSE)
     torch.testing.assert_close(law.covariance, variance.detach(), **CLOSE)
     evidence = float(reference.log_marginal_likelihood())
-    assert posterior.info["laplace"]["log_evidence"] == pytest.approx(evidence, rel=1e-5)
+    assert posterior.record.laplace.log_evidence == pytest.approx(evidence, rel=1e-5)
 
 
 @pytest.mark.parametrize("link", ["probit", "laplace_bridge"])

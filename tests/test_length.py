@@ -95,7 +95,7 @@ def test_the_record_says_how_a_fit_ended(ended):
     assert convergence.elbo_error < 5.0
     assert record.num_steps == len(ended.history) == convergence.cycle_ends[-1]
     assert record.stop_reason.startswith("converged: ")
-    assert ended.info["convergence"]["converged"] is True
+    assert ended.record.convergence.converged is True
     late = ended.history.elbo[-100:].mean()
     assert abs(late - convergence.elbo) < 5.0 + 5 * convergence.elbo_error
 

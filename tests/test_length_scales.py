@@ -82,7 +82,7 @@ def test_a_bend_along_one_of_several_inputs_is_found():
     data = bnn.Data(x, y, standardize=True)
     posterior = bnn.fit(model, data, bnn.EvidenceFramework(starts=2), seed=0, progress=False)
     assert float(posterior.predict(new_x).log_prob(torch.tensor(new_y)).mean()) > -0.7
-    assert [start["noise"] for start in posterior.info["evidence"]["starts"]] == [None, 1.0]
+    assert [start.noise for start in posterior.record.evidence.starts] == [None, 1.0]
 
 
 def test_amounts_begin_from_the_process_of_their_logs():

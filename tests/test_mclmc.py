@@ -211,8 +211,8 @@ def test_chains_recover_a_gaussian(name):
     posterior = run(bnn.MCLMC(num_draws=500, warmup=4000), model, data)
     z = z_scores(flat(posterior), *exact(TARGETS[name], data))
     assert np.abs(z).max() < LARGEST_Z, z
-    assert posterior.info["engine"]["used"] == "captured"
-    assert posterior.info["num_diverging"] == 0
+    assert posterior.record.engine.used == "captured"
+    assert posterior.record.num_diverging == 0
 
 
 @pytest.mark.slow
@@ -360,7 +360,7 @@ def test_recorded_steps_equal_eager_ones():
     model, data, _, _ = regression()
     method = bnn.MCLMC(num_draws=3, warmup=40, num_chains=2, thinning=2)
     eager, captured = (run(method, model, data, engine=engine) for engine in ("eager", "captured"))
-    assert [posterior.info["engine"]["used"] for posterior in (eager, captured)] == ["eager", "captured"]
+    assert [posterior.record.engine.used for posterior in (eager, captured)] == ["eager", "captured"]
     np.testing.assert_allclose(flat(captured), flat(eager), rtol=1e-6, atol=1e-6)
 
 
@@ -371,13 +371,13 @@ def test_networks_that_cannot_be_recorded_run_eagerly_and_say_why():
     data = bnn.Data(numbers(20, 2).float(), numbers(20).float())
     with pytest.warns(UserWarning, match="vmap does not take the model"):
         posterior = run(bnn.MCLMC(num_draws=3, warmup=40, num_chains=2), model, data)
-    assert posterior.info["engine"]["used"] == "eager"
+    assert posterior.record.engine.used == "eager"
 
 
 def test_the_engine_is_chosen_by_the_predicted_time():
     model, data, _, _ = regression()
     used = [
-        run(bnn.MCLMC(num_draws=draws, warmup=40, num_chains=2, thinning=1), model, data, engine="auto").info["engine"]
+        run(bnn.MCLMC(num_draws=draws, warmup=40, num_chains=2, thinning=1), model, data, engine="auto").record.engine
         for draws in (1, 2000)
     ]
     assert [engine["used"] for engine in used] == ["eager", "captured"]
@@ -407,7 +407,7 @@ def test_statistics_of_draws_and_the_record():
     tree = bnn.to_datatree(posterior, regression()[1])
     assert tree.sample_stats["diverging"].dtype == bool
     assert tree.attrs["inference_method"] == "MCLMC"
-    assert posterior.info["method"]["warmup"] == 2000
+    assert posterior.record.method["warmup"] == 2000
 
 
 def test_thinning_is_the_number_of_steps_between_draws():
@@ -423,7 +423,7 @@ def test_divergences_are_counted_and_said(monkeypatch):
     monkeypatch.setattr(mclmc, "warm_up", lambda walk, num_steps: warmup.Tuned(1e4, 1e4))
     with pytest.warns(UserWarning, match="8 of 8 draws diverged"):
         posterior = run(dataclasses.replace(SHORT, thinning=2), model, data)
-    assert posterior.info["num_diverging"] == 8
+    assert posterior.record.num_diverging == 8
 
 
 def test_starts_at_the_network_are_taken_and_functions_agree():

@@ -101,7 +101,7 @@ def test_chains_recover_the_exact_posterior_of_a_linear_regression(name):
     posterior = recovered(name)
     z = z_scores(flat_chains(posterior), *exact_posterior())
     assert np.abs(z).max() < LARGEST_Z, z
-    assert posterior.info["engine"]["used"] == "captured"
+    assert posterior.record.engine.used == "captured"
 
 
 @pytest.mark.slow
@@ -312,8 +312,8 @@ def test_network_that_branches_runs_eagerly_and_says_why():
     setting = bnn.HMC(step_size=0.01, trajectory_length=0.02, num_draws=3, warmup=1, num_chains=1)
     with pytest.warns(UserWarning, match="The chains run eagerly, since the model branches on values"):
         posterior = run(setting, model, engine="captured")
-    assert posterior.info["engine"]["used"] == "eager"
-    assert "not capturable" in posterior.info["engine"]["reason"]
+    assert posterior.record.engine.used == "eager"
+    assert "not capturable" in posterior.record.engine.reason
 
 
 # Chains
@@ -354,7 +354,7 @@ def test_divergences_are_counted_and_said():
     setting = bnn.HMC(step_size=20.0, trajectory_length=100.0, num_draws=5, warmup=1, num_chains=2)
     with pytest.warns(UserWarning, match="10 of 10 draws diverged"):
         posterior = run(setting)
-    assert posterior.info["num_diverging"] == 10
+    assert posterior.record.num_diverging == 10
     assert bool(posterior.guide.sample_stats()["diverging"].all())
 
 

@@ -88,8 +88,8 @@ def test_the_same_seed_gives_the_same_bits():
 
 def test_the_record_has_the_method_and_its_members():
     posterior = run(bnn.MILE(num_chains=2, num_draws=4, warmup=40, thinning=2, method=POINTS))
-    assert posterior.info["method"]["type"] == "mile"
-    assert posterior.info["method"]["method"]["steps"] == 50
+    assert posterior.record.method["type"] == "mile"
+    assert posterior.record.method["method"]["steps"] == 50
     assert posterior.record.num_steps == 48
     assert posterior.guide.draws.shape[:2] == (2, 4)
     assert list(posterior.guide.sample_stats()) == ["diverging", "energy_error", "step_size", "n_steps"]

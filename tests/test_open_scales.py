@@ -318,7 +318,7 @@ def test_without_a_method_several_are_tried(monkeypatch, tmp_path, capsys):
     assert (record.chosen, [one.name for one in record.candidates]) == ("good", ["bad", "good"])
     assert record.candidates[1].log_score > record.candidates[0].log_score + 0.3
     assert all(one.seconds > 0 and one.error > 0 for one in record.candidates)
-    assert found.info["automatic"]["chosen"] == "good"
+    assert found.record.automatic.chosen == "good"
     assert bnn.load(found.save(tmp_path / "kept"), net=Linear()).record.automatic == record
     monkeypatch.setitem(methods, "bad", bnn.SVI())
     short = bnn.fit(bnn.BNN(Linear()), (X, Y), bnn.Automatic(max_seconds=1e-9), seed=0, progress=False)

@@ -83,7 +83,7 @@ for engine in ("auto", "captured"):
         assert "TorchDispatchMode" in str(error)
     else:
         raise AssertionError("loaded without a bound")
-    print(engine, posterior.info["engine"]["used"], [str(w.message) for w in caught if "eagerly" in str(w.message)])
+    print(engine, posterior.record.engine.used, [str(w.message) for w in caught if "eagerly" in str(w.message)])
 """
 
 

@@ -1,18 +1,13 @@
-"""The record of a fit: typed fields, and `info`, a view of them that is read only."""
+"""The record of a fit: typed fields, written as a table and read from it."""
 
-import copy
 import dataclasses
 import json
-import pickle
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 import pyrobnn as bnn
-from pyrobnn._core.tree_files import read_tree
 from pyrobnn.posterior.record import EngineRecord, FitRecord
 
 LAPLACE = {
@@ -27,7 +22,7 @@ LAPLACE = {
     "product_error": {"0.weight": 1.5},
     "slow": [],
 }
-INFO = {
+TABLE = {
     "method": {"type": "ensemble", "method": {"type": "svi", "lr": 0.1}, "guide": {"type": "map"}},
     "num_data": 12,
     "feature_names": ["a", "b"],
@@ -40,68 +35,32 @@ INFO = {
         "precision": {"0.weight": [1.0, 2.0], "0.bias": 3.0},
         "members": [1],
     },
-    "mine": {"note": None},
+    "extra": {"mine": {"note": None}},
 }
 
 
-def posterior_with(info):
-    x = torch.linspace(-1, 1, 6)[:, None]
-    posterior = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0)).fit(
-        x, x[:, 0], steps=1, seed=0, engine="eager", progress=False
-    )
-    posterior.info = info
-    return posterior
-
-
-def test_a_record_shows_the_mapping_that_it_was_read_from():
-    posterior = posterior_with(INFO)
-    assert posterior.info == INFO
-    assert json.loads(json.dumps(posterior.info)) == INFO
-    assert type(posterior.info["rewinds"][0]["step"]) is int
-    assert pickle.loads(pickle.dumps(posterior.info)) == copy.deepcopy(posterior.info) == INFO
-    record = posterior.record
+def test_a_record_comes_back_from_its_table():
+    record = FitRecord.from_table(TABLE)
     assert record.engine == EngineRecord("auto", "eager", "short")
     assert [table["type"] for table in record.methods] == ["ensemble", "svi"]
-    assert record.extra == {"mine": {"note": None}}
+    assert FitRecord.from_table(json.loads(json.dumps(record.to_table()))) == record
+    assert FitRecord.from_table(TABLE | {"of another version": 1}) == record
     assert FitRecord().methods == FitRecord(method="SVI(...)").methods == []
-
-
-def test_info_changes_by_assignment_alone():
-    posterior = posterior_with(INFO)
-    for change in (
-        lambda info: info.update(num_data=3),
-        lambda info: info.pop("num_data"),
-        lambda info: info["method"].setdefault("lr", 1),
-        lambda info: info["laplace"].clear(),
-    ):
-        with pytest.raises(TypeError, match="`info` shows the record of a fit and is read only: add to it by"):
-            change(posterior.info)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        posterior.record.num_data = 3
-    posterior.info |= {"num_data": 3, "note": "second try"}
-    assert posterior.info == INFO | {"num_data": 3, "note": "second try"}
-    assert posterior.record.num_data == 3
+        record.num_data = 3
 
 
 @pytest.mark.parametrize(
-    "info",
-    [{"num_data": "many"}, {"engine": "mine"}, {"engine": {"used": "eager"}}, {"laplace": LAPLACE | {"more": 1}}],
+    "table",
+    [
+        {"num_data": "many"},
+        {"engine": "mine"},
+        {"engine": {"used": "eager"}},
+    ],
 )
-def test_values_that_a_field_does_not_take_are_kept_beside_the_others(info):
-    posterior = posterior_with(info | {"threads": 2})
-    assert posterior.record.extra == info
-    assert posterior.info == info | {"threads": 2}
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in (Path(__file__).parent / "fixtures").glob("posterior_v*/*") if not path.suffix], ids=str
-)
-def test_stored_records_are_read_whole(path):
-    info = read_tree(path)["info"]
-    record = FitRecord.of(info)
-    assert not record.extra
-    posterior = posterior_with(info)
-    assert json.dumps(posterior.info, sort_keys=True) == json.dumps(info, sort_keys=True)
+def test_tables_of_other_records_are_refused(table):
+    with pytest.raises(bnn.InputError, match="cannot be read"):
+        FitRecord.from_table(table)
 
 
 def test_a_fit_is_printed_in_a_few_lines():

@@ -642,7 +642,7 @@ def test_a_laplace_approximation_shows_its_evidence(regression):
     train, _ = regression
     posterior = fitted(train, bnn.likelihoods.Gaussian(scale=0.5), guide=bnn.guides.Laplace(structure="diag"))
     text = flat_text(report(posterior, train))
-    parts = posterior.info["laplace"]
+    parts = vars(posterior.record.laplace)
     assert f"Log evidence {parts['log_evidence']:.2f} nats" in text
     assert "Gaussian of 10 weights" in text
 

@@ -16,6 +16,7 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.cli import app
 from pyrobnn.datasets import _files
+from pyrobnn.posterior.record import FitRecord
 
 PACKAGE = Path(bnn.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -149,7 +150,7 @@ def page(names):
     data = bnn.Data(x, (x[:, 0] > 0).long(), feature_names=names[:1], target_name=names[1])
     model = bnn.BNN(bnn.MLP(1, [2], 2), likelihood="categorical", prior=bnn.priors.Normal(1.0))
     posterior = model.fit(data, steps=2, seed=0, engine="eager", progress=False)
-    posterior.info |= {"method": {"type": names[6], "guide": {"type": "mean_field"}}}
+    posterior.record = FitRecord(method={"type": names[6], "guide": {"type": "mean_field"}})
     return render(
         posterior,
         train=data,

@@ -195,8 +195,8 @@ def test_chains_of_a_network_save_and_predict(tmp_path):
     assert torch.equal(again.predict(data.x).mean, posterior.predict(data.x).mean)
     assert bnn.to_datatree(again, data).posterior["likelihood.scale"].shape == (2, 4)
     assert bnn.function_rhat(again, data.x[:3]).rhat.shape == (3,)
-    assert posterior.info["method"]["type"] == "sghmc"
-    assert posterior.info["num_steps"] == 11
+    assert posterior.record.method["type"] == "sghmc"
+    assert posterior.record.num_steps == 11
 
 
 def test_loaders_are_taken():
@@ -212,7 +212,7 @@ def test_engine_is_eager_and_says_so(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with pytest.warns(UserWarning, match="SGHMC has no captured form"):
         posterior = run(SHORT, engine="captured", progress=True)
-    assert posterior.info["engine"]["used"] == "eager"
+    assert posterior.record.engine.used == "eager"
     assert "11/11" in capsys.readouterr().err
 
 

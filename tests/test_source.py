@@ -267,7 +267,7 @@ def test_a_number_that_a_loader_cannot_tell_is_asked_for(kind):
     make, why = TOLD[kind]
     with pytest.raises(bnn.InputError, match=rf"{why}.* so pass bnn.Loader\(loader, num_data=N\) in its place"):
         fit_loader(make())
-    assert fit_loader(bnn.Loader(make(), num_data=85)).info["num_data"] == 85
+    assert fit_loader(bnn.Loader(make(), num_data=85)).record.num_data == 85
 
 
 @pytest.mark.parametrize("kind", ["a stream", "ready-made batches", "a stream of batches", "rows left out"])

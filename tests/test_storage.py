@@ -62,7 +62,7 @@ def test_a_loaded_posterior_predicts_the_same_bits_and_goes_to_the_device_asked_
         y = LABELS if before.is_classification else before.mean
         assert torch.equal(before.draw_log_prob(y), after.draw_log_prob(y))
     assert loaded.seed == posterior.seed
-    assert loaded.info == posterior.info
+    assert loaded.record == posterior.record
     assert loaded.bnn.settings == posterior.bnn.settings
     assert torch.equal(loaded.x_scaler.scale, posterior.x_scaler.scale)
     assert_same_record(loaded.history, posterior.history)
@@ -149,22 +149,28 @@ def test_whole_numbers_as_inputs_come_back(tmp_path):
 
 def test_numbers_that_are_not_finite_and_the_order_of_keys_come_back(tmp_path):
     posterior = fitted()
-    posterior.info |= {"score": {"b": [float("inf"), -1e-300], "a": float("-inf")}, "none": None, "text": "\x00é\ud800"}
+    posterior.record.extra.update(
+        {
+            "score": {"b": [float("inf"), -1e-300], "a": float("-inf")},
+            "none": None,
+            "text": "\x00é\ud800",
+        }
+    )
     posterior.history.validation_scores[:] = [float("-inf"), 1.5]
     posterior.history.validation_steps[:] = [2, 3]
-    posterior.info |= {"nan": float("nan")}
+    posterior.record.extra.update({"nan": float("nan")})
     loaded = bnn.load(posterior.save(tmp_path / "p"))
-    assert np.isnan(loaded.info["nan"])
-    assert loaded.info | {"nan": 0} == posterior.info | {"nan": 0}
-    assert list(loaded.info["score"]) == ["b", "a"]
+    assert np.isnan(loaded.record.extra["nan"])
+    assert loaded.record.extra | {"nan": 0} == posterior.record.extra | {"nan": 0}
+    assert list(loaded.record.extra["score"]) == ["b", "a"]
     assert_same_record(loaded.history, posterior.history)
 
 
 @pytest.mark.parametrize("value", [{1: 2}, {"__tensor__": "0"}, [print]], ids=repr)
 def test_what_the_file_cannot_hold_is_refused_before_anything_is_written(value, tmp_path):
     posterior = fitted()
-    posterior.info |= {"mine": {"a": value}}
-    with pytest.raises(InputError, match=r"`info\.mine\.a.*` cannot be saved, it is"):
+    posterior.record.extra.update({"mine": {"a": value}})
+    with pytest.raises(InputError, match=r"`info\.extra\.mine\.a.*` cannot be saved, it is"):
         posterior.save(tmp_path / "p")
     assert not list(tmp_path.iterdir())
 
@@ -184,7 +190,7 @@ def test_a_mixture_comes_back_with_the_records_of_its_members(tmp_path):
     assert_same_record(loaded.history, mixture.history)
     for mine, theirs in zip(loaded.members, mixture.members, strict=True):
         assert_same_record(mine.history, theirs.history)
-    assert loaded.info == mixture.info
+    assert loaded.record == mixture.record
     assert loaded.seed == mixture.seed
 
 
@@ -208,7 +214,7 @@ def test_a_posterior_with_a_tuned_prior_comes_back(per, tmp_path):
     fit = fitted(guide=bnn.guides.Laplace(structure="diag"))
     tuned = bnn.tune_prior(fit, bnn.Data(X, Y, standardize=True), per=per)
     loaded = bnn.load(tuned.save(tmp_path / "p"))
-    assert loaded.info == tuned.info
+    assert loaded.record == tuned.record
     assert torch.equal(loaded.predict(X, num_draws=3).draw_means, tuned.predict(X, num_draws=3).draw_means)
 
 

@@ -41,7 +41,7 @@ def posterior(saved):
 
 def digest_of(path):
     loaded = bnn.load(path)
-    return [loaded.predict(X, num_draws=3).draw_means.tolist(), loaded.info, loaded.history.elbo.tolist()]
+    return [loaded.predict(X, num_draws=3).draw_means.tolist(), loaded.record.to_table(), loaded.history.elbo.tolist()]
 
 
 def test_a_file_with_a_byte_changed_or_cut_is_refused_or_the_same(saved, tmp_path):

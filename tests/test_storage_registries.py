@@ -63,7 +63,7 @@ def assert_comes_back(posterior, x, folder):
     before, after = (each.predict(x, num_draws=4) for each in (posterior, loaded))
     assert torch.equal(before.draw_means, after.draw_means)
     assert all(torch.equal(value, loaded.draw(4)[name]) for name, value in posterior.draw(4).items())
-    assert loaded.info == posterior.info
+    assert loaded.record == posterior.record
 
 
 @pytest.mark.one_in(6)

@@ -46,7 +46,7 @@ def test_a_full_batch_path_ends_in_a_point_at_the_mode():
 
 
 def test_it_saves_and_loads(posterior, tmp_path):
-    assert posterior.info["method"]["type"] == "swag"
+    assert posterior.record.method["type"] == "swag"
     loaded = bnn.load(bnn.save(posterior, tmp_path / "swag"), net=nn.Linear(2, 1, bias=False))
     assert torch.equal(loaded.draw(5)["weight"], posterior.draw(5)["weight"])
     assert type(loaded.guide) is type(posterior.guide)
@@ -62,7 +62,7 @@ def test_members_of_a_multi_swag_start_apart():
     mixture = quick(model, bnn.Ensemble(method, members=2, bootstrap=True), problem())
     first, second = (member.mean()["0.weight"] for member in mixture.members)
     assert not torch.allclose(first, second, atol=0.1)
-    assert mixture.info["method"]["type"] == "ensemble"
+    assert mixture.record.method["type"] == "ensemble"
     assert mixture.predict(problem()[0], num_draws=10).mean.shape == (60,)
 
 

@@ -357,7 +357,7 @@ def test_an_ensemble_around_classifiers_averages_their_probabilities(draws, tmp_
     for found in (mixture.predict(X, num_draws=draws).class_probs, mixture.predictor(draws)(X)):
         torch.testing.assert_close(found.float(), expected, rtol=0, atol=1e-6)
     assert mixture.predict(X, num_draws=draws).num_draws == 3
-    assert mixture.info["method"]["members"] == 3
+    assert mixture.record.method["members"] == 3
     loaded = bnn.load(mixture.save(tmp_path / "saved"), net=trained(9, 3))
     assert torch.equal(loaded.predict(X).class_probs, mixture.predict(X).class_probs)
 

@@ -59,7 +59,10 @@ def curved(structure="full", *, standardize=False, **settings):
 
 
 def numbers(posterior):
-    return {key: posterior.info["laplace"][key] for key in ("log_evidence", "log_likelihood", "log_prior", "log_det")}
+    return {
+        key: getattr(posterior.record.laplace, key)
+        for key in ("log_evidence", "log_likelihood", "log_prior", "log_det")
+    }
 
 
 @pytest.mark.one_in(3)
@@ -117,7 +120,7 @@ def test_a_tuned_posterior_is_that_of_a_model_with_the_tuned_prior(kind, per, no
     posterior, data = curved(**KINDS[kind], standardize=True)
     tuned = bnn.tune_prior(posterior, data, per=per, noise=noise)
     again = guides.Laplace(**KINDS[kind]).around(tuned.bnn, data, weights=tuned.mean(), progress=False)
-    own, theirs = (each.info["laplace"] for each in (tuned, again))
+    own, theirs = (vars(each.record.laplace) for each in (tuned, again))
     assert numbers(tuned) == pytest.approx(numbers(again), rel=1e-8)
     assert own["product_error"] == pytest.approx(theirs["product_error"])
     assert {key: own[key] for key in ("setting", "repaired", "clipped")} == {
@@ -198,7 +201,7 @@ def test_what_is_not_gaussian_keeps_its_prior():
     assert set(choices) == {"2.weight", "2.bias", "*"}
     assert choices["*"] == bnn.priors.Normal(0.7)
     assert choices["2.weight"] == choices["2.bias"] != choices["*"]
-    alphas = tuned.info["laplace"]["precision"]
+    alphas = tuned.record.laplace.precision
     assert alphas == pytest.approx({name: choices[name].scale ** -2 for name in ("2.weight", "2.bias")})
 
 
@@ -248,12 +251,12 @@ def test_training_by_the_marginal_likelihood_raises_it_and_finds_the_noise():
     inner = bnn.SVI(guide=guides.Laplace(structure="full"), steps=150, lr=0.05)
     method = bnn.MarginalLikelihood(inner, rounds=4, noise=True)
     posterior = quick(model, method, data)
-    rounds = posterior.info["laplace"]["rounds"]
+    rounds = posterior.record.laplace.rounds
     assert len(rounds) == 4
-    assert rounds[-1] == posterior.info["laplace"]["log_evidence"] > rounds[0] + 2
+    assert rounds[-1] == posterior.record.laplace.log_evidence > rounds[0] + 2
     assert abs(posterior.bnn.settings["likelihood"].scale - 0.1) < 4 * 0.1 / 120**0.5
-    assert posterior.info["method"]["type"] == "marginal_likelihood"
-    assert {"threads", "stop_reason", "seconds", "engine", "num_steps"} <= set(posterior.info)
+    assert posterior.record.method["type"] == "marginal_likelihood"
+    assert {"threads", "stop_reason", "seconds", "engine", "num_steps"} <= posterior.record.to_table().keys()
 
 
 # Refusals

@@ -105,8 +105,8 @@ def _steps(device: str, engine: str, steps: int, parts: tuple[Any, ...]) -> Row:
         here = _fit(device, torch.float32, parts, engine=engine, lr=_RATE, **sgd)
     with SameNoise("cpu"):
         there, start = (_fit("cpu", torch.float64, parts, engine="eager", lr=lr, **sgd) for lr in (_RATE, 1e-30))
-    if here.info["engine"]["used"] != engine:
-        return {"holds": False, "failures": [f"ran {here.info['engine']['used']}: {here.info['engine']['reason']}"]}
+    if here.record.engine.used != engine:
+        return {"holds": False, "failures": [f"ran {here.record.engine.used}: {here.record.engine.reason}"]}
     terms = [np.array([fit.history.log_likelihood, fit.history.kl]) for fit in (here, there)]
     elbo_error = float((np.abs(terms[0] - terms[1]) / (1 + np.abs(terms[1]))).max())
     ours, exact, before = map(_flat, (here, there, start))

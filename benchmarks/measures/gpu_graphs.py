@@ -40,8 +40,8 @@ def _fit(options: Options, steps: int, *, seed: int = 0, lr: float = 0.01, callb
     posterior = bnn.fit(
         model, data, method, seed=seed, device=options.device, engine=engine, progress=False, callbacks=callbacks
     )
-    if posterior.info["engine"]["used"] != "captured":
-        raise RuntimeError(f"the fit ran eagerly: {posterior.info['engine']['reason']}")
+    if posterior.record.engine.used != "captured":
+        raise RuntimeError(f"the fit ran eagerly: {posterior.record.engine.reason}")
     return posterior
 
 

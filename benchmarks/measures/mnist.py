@@ -46,7 +46,7 @@ def rows_of(name: str, seed: int, train: bnn.Data, test: bnn.Data, clothes: torc
         }
         if num_draws > 1:
             row["AUROC, information"] = scores["auroc_mutual_information"].value
-        rows.append(row | {"fit, s": posterior.info["seconds"]})
+        rows.append(row | {"fit, s": posterior.record.seconds})
     return rows
 
 

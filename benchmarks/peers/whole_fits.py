@@ -40,7 +40,7 @@ def pyrobnn(case: cases.Case, steps: int, engine: str) -> None:
     x, y = cases.make_data(case)
     _now("import")
     posterior = bnn.fit(model, bnn.Data(x, y), method, seed=cases.SEED, engine=engine, progress=False)
-    _now(f"fit, {posterior.info['engine']['used']}")
+    _now(f"fit, {posterior.record.engine.used}")
     prediction = posterior.predict(x[:INPUTS], num_draws=DRAWS)
     _ = prediction.mean, prediction.std
     _now("predict")

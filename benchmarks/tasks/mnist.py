@@ -211,7 +211,7 @@ def _row(settings: Settings, entry: str, predict: scores.Predict, images: scores
 def _of_fit(posterior: bnn.Posterior, train: bnn.Data) -> dict[str, Any]:
     """Return the size and length of a fit, and the two parts of the ELBO over its last epoch in nats an image."""
     history = posterior.history
-    method = posterior.info["method"]
+    method = posterior.record.method
     per_epoch = -(-len(train) // (method["batch_size"] or len(train)))
     row = {"num_weights": posterior.bnn.num_weights, "epochs": len(history) / per_epoch}
     if method["guide"]["type"] in ("map", "dropout"):

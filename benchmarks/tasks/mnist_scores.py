@@ -65,7 +65,7 @@ def rotated(x: Tensor, degrees: float) -> Tensor:
 
 def sampled(posterior: bnn.Posterior, num_draws: int, seed: int) -> Predict:
     """Return predictions, on the CPU, by the mixture of that many networks; of a point, by its single network."""
-    if posterior.info["method"]["guide"]["type"] == "map":
+    if posterior.record.method["guide"]["type"] == "map":
         return lambda x: _on_cpu(posterior.predict(x, at_mean=True))
     return lambda x: _on_cpu(posterior.predict(x, num_draws=num_draws, seed=seed))
 

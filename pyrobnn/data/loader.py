@@ -66,7 +66,7 @@ class Loader:
         >>> batches = [(torch.zeros(10, 1), torch.zeros(10), torch.ones(10))] * 2  # inputs, targets, weights
         >>> data = bnn.Loader(batches, split=lambda batch: (batch[0], batch[1]), num_data=20)
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=5, seed=0, progress=False)
-        >>> posterior.info["num_data"], posterior.predict(data)
+        >>> posterior.record.num_data, posterior.predict(data)
         (20, Prediction(Normal, num_draws=500, num_inputs=20))
     """
 

@@ -48,7 +48,7 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -
     first.record = dataclasses.replace(first.record, measured=fitted.record.measured)
     if not isinstance(fitted, Mixture):
         return first
-    return Mixture([later[member] for member in members], seed=run.seed, info=first.record)
+    return Mixture([later[member] for member in members], seed=run.seed, record=first.record)
 
 
 def tell_of_few(num_data: int) -> None:

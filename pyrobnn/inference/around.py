@@ -75,7 +75,7 @@ def around(
         x_scaler=source.x_scaler,
         y_scaler=source.y_scaler,
         seed=seed,
-        info=FitRecord(
+        record=FitRecord(
             method=to_dict(method),
             num_data=source.num_data,
             feature_names=source.feature_names,

@@ -79,7 +79,7 @@ def fit(
     (`no_grad`, `inference_mode`, `autocast`, a default device) change nothing. During the fit, numbers below float32's
     normal range count as zero. When the ELBO or a parameter is no longer finite, the fit goes back at most 500
     steps, to a good state, and continues with a quarter of the learning rate. It does so up to five times
-    (`Posterior.info["rewinds"]`). If that fails, or the first step is not finite, an error names the site.
+    (`Posterior.record.rewinds`). If that fails, or the first step is not finite, an error names the site.
 
     A `PoorFitWarning` tells at the end of a fit that predicts no better than a constant, or worse than a linear model.
     A fit of open length is also told if it has memorised its targets, or was cut short.
@@ -101,7 +101,7 @@ def fit(
         engine: "captured" records the step once and runs it without Python, "eager" runs Pyro at each step. With a
             single particle or antithetic pair, both give the same numbers for the same seed, up to rounding.
             Otherwise they draw different noise of the same distribution. "auto" captures from 100 steps on, and fits
-            of open length. `Posterior.info["engine"]` names it, and why.
+            of open length. `Posterior.record.engine` names it, and why.
         progress: show a progress bar with the ELBO.
         validation: `Data`, a pair (x, y) or a loader whose log score is followed, and decides if `method.patience` is
             set; for `SVI` only. Rows that lack values are scored as `predict` does, if the data have `donors`.

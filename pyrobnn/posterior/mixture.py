@@ -32,11 +32,11 @@ class Mixture(AbstractPosterior):
     Args:
         members: K posteriors of the same model, in the same units.
         seed: default seed for draws; the first member's if not given.
-        info: how they were fitted, as for `Posterior`.
+        record: how they were fitted, as for `Posterior`.
 
     Attributes:
         members, seed: as given.
-        record: how they were fitted; `info` shows it as a mapping.
+        record: how they were fitted.
 
     Raises:
         InputError: no members, or members of different models or units.
@@ -54,13 +54,13 @@ class Mixture(AbstractPosterior):
         members: Sequence[Posterior],
         *,
         seed: int | None = None,
-        info: FitRecord | Mapping[str, Any] | None = None,
+        record: FitRecord | None = None,
     ) -> None:
         if not members or not all(isinstance(member, Posterior) for member in members):
             raise InputError(f"A mixture needs posteriors, at least one, got {list(members)!r}.")
         self.members = tuple(members)
         self.seed = members[0].seed if seed is None else seed
-        self.record = FitRecord.of(info or {})
+        self.record = record or FitRecord()
         for later in self.members[1:]:
             self._check_alike(members[0], later)
 

@@ -46,20 +46,20 @@ class Posterior(AbstractPosterior):
         y_scaler: the same for targets.
         seed: default seed for draws.
         history: the ELBO along the fit.
-        info: how it was fitted: method, device, seconds, number of examples; a `FitRecord`, or a mapping.
+        record: how it was fitted: method, device, seconds, number of examples.
         outputs: stand-in for the outputs of the network at the example, used where only latent sites matter; None to
             run the network on the example. After loading, the example is zeros, which the network may refuse.
 
     Attributes:
         bnn, guide, example, x_scaler, y_scaler, seed, history, outputs: as given.
-        record: how it was fitted; `info` shows it as a mapping.
+        record: how it was fitted.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> posterior.predict([[0.0], [0.3]])
         Prediction(Normal, num_draws=500, num_inputs=2)
-        >>> posterior.record.num_steps, posterior.info["num_data"]
+        >>> posterior.record.num_steps, posterior.record.num_data
         (20, 32)
     """
 
@@ -73,7 +73,7 @@ class Posterior(AbstractPosterior):
         y_scaler: Scaler,
         seed: int,
         history: Any = None,
-        info: FitRecord | Mapping[str, Any] | None = None,
+        record: FitRecord | None = None,
         outputs: Tensor | None = None,
     ) -> None:
         self.bnn = bnn.eval()
@@ -83,7 +83,7 @@ class Posterior(AbstractPosterior):
         self.y_scaler = y_scaler
         self.seed = seed
         self.history = history
-        self.record = FitRecord.of(info or {})
+        self.record = record or FitRecord()
         if outputs is None:
             with seeded(0, "outputs"), torch.no_grad():
                 outputs = self.bnn.outputs(self.bnn.initial_values, example[0])

@@ -1,4 +1,4 @@
-"""The record of a fit in typed fields, and `info`, which shows it as a mapping."""
+"""The record of a fit in typed fields, and the base of the results of a fit."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,12 +9,15 @@ import pydantic
 from torch import Tensor
 
 from pyrobnn._core.counts import counted
-from pyrobnn._core.settings import FrozenDict, in_short, kind_of
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import in_short, kind_of
 from pyrobnn.bnn import BNN
 from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Scaler
 
 Table = dict[str, Any]
+_LENIENT = pydantic.ConfigDict(extra="ignore")
+"""Of records read from files: fields that have left since are passed over."""
 
 
 Draws = Mapping[str, Tensor]
@@ -32,6 +35,8 @@ class EngineRecord:
         from_step: first step that ran captured, counted from 1; None if none did.
         compile_seconds: seconds that recording and planning took; None if nothing was recorded.
     """
+
+    __pydantic_config__ = _LENIENT
 
     asked: str
     used: str
@@ -209,10 +214,10 @@ class FitRecord:
         own_loop: whether a training loop of the caller's trained it, as with `pyrobnn.prepare`; the record then has
             neither its steps nor its rates, and whether it has converged is unknown.
         start: the seed, the steps and the examples of the posterior that it went on from.
-        extra: entries that callers added to `info`.
+        extra: a dictionary for entries of callers, which are saved too.
     """
 
-    __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
+    __pydantic_config__ = _LENIENT
 
     method: Table | str | None = None
     num_data: int | None = None
@@ -241,18 +246,20 @@ class FitRecord:
     extra: Table = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, info: "FitRecord | Mapping[str, Any]") -> "FitRecord":
-        """Return a record, read from a mapping if needed; entries that no field takes are kept in `extra`."""
-        if isinstance(info, FitRecord):
-            return info
-        fields = {name: info[name] for name in info if name in _NAMES}
-        extra = {name: info[name] for name in info if name not in _NAMES}
+    def from_table(cls, table: Mapping[str, Any]) -> "FitRecord":
+        """Return the record that a table describes; names that are no fields are passed over.
+
+        Raises:
+            InputError: a value that a field does not take.
+        """
         try:
-            return _READER.validate_python(fields | {"extra": extra})
+            return _READER.validate_python(table)
         except pydantic.ValidationError as error:
-            refused = {str(detail["loc"][0]) for detail in error.errors()} & set(fields)
-        extra |= {name: fields.pop(name) for name in sorted(refused)}
-        return _READER.validate_python(fields | {"extra": extra})
+            raise InputError(f"The record of a fit cannot be read: {error}") from None
+
+    def to_table(self) -> Table:
+        """Return the record as a table of the fields that are set."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     @property
     def methods(self) -> list[Table]:
@@ -275,39 +282,7 @@ class FitRecord:
         return dataclasses.replace(self, method=self.method | {"guide": guide})
 
 
-_NAMES = {field.name for field in dataclasses.fields(FitRecord)} - {"extra"}
 _READER = pydantic.TypeAdapter(FitRecord)
-_RECORDS = (
-    FitRecord,
-    EngineRecord,
-    Convergence,
-    LaplaceRecord,
-    EvidenceRecord,
-    StartRecord,
-    AutomaticRecord,
-    CandidateRecord,
-)
-_PARTIAL = (FitRecord, LaplaceRecord)
-"""Records that show the fields that are set."""
-
-
-class Info(FrozenDict):
-    """A record or a part of it as a read-only mapping; `|` and `|=` give a new mapping."""
-
-    _refusal = "`info` shows the record of a fit and is read only: add to it by posterior.info |= {'note': ...}."
-
-    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]
-        return self | other
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, _RECORDS):
-        table = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        extra = table.pop("extra", {})
-        value = {k: v for k, v in table.items() if v is not None or not isinstance(value, _PARTIAL)} | extra
-    if isinstance(value, Mapping):
-        return Info({key: _shown(item) for key, item in value.items()})
-    return [_shown(item) for item in value] if isinstance(value, list) else value
 
 
 class AbstractPosterior:
@@ -365,25 +340,6 @@ class AbstractPosterior:
     @donors.setter
     def donors(self, donors: Donors | None) -> None:
         self.x_scaler = dataclasses.replace(self.x_scaler, donors=donors)
-
-    @property
-    def info(self) -> Info:
-        """The record as a read-only mapping: fields that are set, and entries that were added.
-
-        To add to it, assign: `posterior.info |= {"note": "second try"}`.
-
-        Examples:
-            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
-            >>> posterior.info |= {"note": "second try"}
-            >>> posterior.info["num_steps"], posterior.info["note"]
-            (20, 'second try')
-        """
-        shown: Info = _shown(self.record)
-        return shown
-
-    @info.setter
-    def info(self, info: Mapping[str, Any]) -> None:
-        self.record = FitRecord.of(info)
 
     def save(self, path: str | Path, *, body: bool = True) -> Path:
         """Write it to a new file for `pyrobnn.load`; same as `pyrobnn.save(posterior, path)`.

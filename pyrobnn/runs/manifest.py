@@ -1,5 +1,6 @@
 """The manifest of a run: versions, commit, data and device."""
 
+import dataclasses
 import datetime
 import json
 import math
@@ -42,7 +43,7 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
         },
         "device": posterior.record.device,
         "threads": posterior.record.threads,
-        "engine": posterior.info["engine"],
+        "engine": dataclasses.asdict(posterior.record.engine) if posterior.record.engine else None,
         "wall_seconds": round(wall_seconds, 3),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }

@@ -25,7 +25,7 @@ from pyrobnn.data.in_memory import Scaler
 from pyrobnn.inference.training.watch import History
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import EngineRecord
+from pyrobnn.posterior.record import EngineRecord, FitRecord
 from pyrobnn.priors.from_posterior import FromPosterior, kept_moments
 from pyrobnn.storage.bounds import Bounds
 from pyrobnn.storage.save import CUSTOM, FORMAT_VERSION, INPUTS, WIDTH, Table, Tensors, digest_of, frozen_tensors
@@ -107,7 +107,11 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
     path, place = Path(path), resolve_device(device)
     mixture, saved = read(path)
     posteriors = [_load(path, each, net, place) for each in saved]
-    return posteriors[0] if mixture is None else Mixture(posteriors, seed=mixture.seed, info=mixture.info)
+    return (
+        posteriors[0]
+        if mixture is None
+        else Mixture(posteriors, seed=mixture.seed, record=FitRecord.from_table(mixture.info))
+    )
 
 
 def read(path: Path) -> tuple[SavedMixture | None, list[SavedPosterior]]:
@@ -237,7 +241,7 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
         y_scaler=y_scaler,
         seed=saved.seed,
         history=history,
-        info=saved.info,
+        record=FitRecord.from_table(saved.info),
         outputs=outputs,
     )
 

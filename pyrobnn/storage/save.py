@@ -47,7 +47,7 @@ def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True)
         The file.
 
     Raises:
-        InputError: the file exists or cannot be made, prior, likelihood, guide or `info` cannot be written, or
+        InputError: the file exists or cannot be made, prior, likelihood, guide or `record.extra` cannot be written, or
             nothing is frozen that could be left out.
         OSError: the disk is full, or failed; nothing is left of the file.
 
@@ -59,7 +59,7 @@ def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True)
     tables = [_table(member, body=body) for member in members_of(posterior)]
     if len({table["body_sha256"] for table in tables}) > 1:
         raise InputError("Members have different frozen bodies, and `load` takes one network: save with body=True.")
-    mixture = {"seed": posterior.seed, "info": posterior.info, "members": tables}
+    mixture = {"seed": posterior.seed, "info": posterior.record.to_table(), "members": tables}
     content = mixture if isinstance(posterior, Mixture) else tables[0]
     write_tree(Path(path), {"format_version": FORMAT_VERSION} | content, replaces=False)
     return Path(path)
@@ -82,7 +82,7 @@ def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
     left_out = {} if body else _body_of(posterior.bnn)
     return {
         "seed": posterior.seed,
-        "info": posterior.info,
+        "info": posterior.record.to_table(),
         "parts": parts,
         "guide": guide,
         "model_state": {name: value for name, value in posterior.bnn.state_dict().items() if name not in left_out},

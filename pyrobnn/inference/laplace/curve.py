@@ -39,7 +39,7 @@ def complete(posterior: Posterior, setting: Any, source: Source, *, progress: bo
 def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[Site], *, progress: bool) -> Posterior:
     """Replace a posterior's guide, the mode, by a Gaussian, and return the same posterior.
 
-    `info["laplace"]` has the setting, `log_evidence` and its parts, and the repairs.
+    `record.laplace` has the setting, `log_evidence` and its parts, and the repairs.
 
     Raises:
         InputError: a setting that does not fit the network or its prior, or a loader that skips examples.

@@ -201,7 +201,7 @@ class ChainMethod(BaseMethod[Posterior]):
             x_scaler=source.x_scaler,
             y_scaler=source.y_scaler,
             seed=seed,
-            info=record,
+            record=record,
         )
 
 

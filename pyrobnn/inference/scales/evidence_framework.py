@@ -103,7 +103,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         >>> model = bnn.BNN(bnn.MLP(1, [20], 1, activation="silu"), prior=bnn.priors.Normal("fan_in"))
         >>> method = bnn.EvidenceFramework(starts=2, rounds=3)
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
-        >>> len(posterior.info["evidence"]["starts"])
+        >>> len(posterior.record.evidence.starts)
         2
     """
 
@@ -139,7 +139,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
         Returns:
             The posterior of the model with the tuned prior and noise, or the mixture of several starts, the best first.
-            `info["evidence"]` has noise, log evidence, leave-one-out log score and "determined" weights for each of
+            `record.evidence` has noise, log evidence, leave-one-out log score and "determined" weights for each of
             "starts"; the number of the "chosen" start, its "precision" by site, and the number of "members" of each
             start in a mixture.
 
@@ -178,7 +178,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         for one in around.values():
             one.record = record
         members = [around[index] for index in order for _ in range(counts[index])]
-        return around[chosen] if len(around) == 1 else Mixture(members, seed=run.seed, info=record)
+        return around[chosen] if len(around) == 1 else Mixture(members, seed=run.seed, record=record)
 
     def _tell_cost(self, source: Source) -> None:
         """Warn where the matrices that tune the scales take minutes or hours."""

@@ -77,9 +77,9 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         return Offer(inner=self.method)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
-        """Fit and tune in turns; `info["laplace"]["rounds"]` of the last posterior has the evidence of each.
+        """Fit and tune in turns; `record.laplace.rounds` of the last posterior has the evidence of each.
 
-        `info["method"]["noise"]` says whether the noise was tuned, also where the setting is "auto".
+        `record.method["noise"]` says whether the noise was tuned, also where the setting is "auto".
         """
         posterior: Posterior | None = None
         evidence = []

@@ -71,7 +71,7 @@ def tune_prior(
         validation: data for "validation".
 
     Returns:
-        A posterior of a model with the priors N(loc, 1 / alpha); `info["laplace"]` has the new log evidence, and
+        A posterior of a model with the priors N(loc, 1 / alpha); `record.laplace` has the new log evidence, and
         `precision`, alpha by site, unless each weight has a precision.
 
     Raises:

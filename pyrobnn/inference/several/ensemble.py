@@ -135,7 +135,7 @@ class Ensemble(BaseMethod[Mixture]):
         shared = dataclasses.replace(
             posteriors[0].record, method=described(self), rewinds=None, replicate=None, replicates=None
         )
-        return Mixture(posteriors, seed=seed, info=shared)
+        return Mixture(posteriors, seed=seed, record=shared)
 
 
 def _check_alike(models: Any) -> None:

@@ -147,7 +147,7 @@ class SWAG(AroundAnother[Posterior]):
             y_scaler=mode.y_scaler,
             seed=mode.seed,
             history=mode.history,
-            info=dataclasses.replace(mode.record, method=method, seconds=seconds),
+            record=dataclasses.replace(mode.record, method=method, seconds=seconds),
         )
 
 

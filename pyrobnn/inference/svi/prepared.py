@@ -242,7 +242,7 @@ class PreparedFit(nn.Module):
             x_scaler=source.x_scaler,
             y_scaler=source.y_scaler,
             seed=self._seed,
-            info=dataclasses.replace(self._record, device=str(example[0].device)),
+            record=dataclasses.replace(self._record, device=str(example[0].device)),
         )
         if as_guide(self._method.guide).curvature is not None:
             complete(posterior, self._method.guide, self._all(data, bnn), progress=False)
