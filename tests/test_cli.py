@@ -17,10 +17,7 @@ from typer.testing import CliRunner
 
 import pyrobnn
 from pyrobnn._core import folders
-from pyrobnn._core.errors import warn_user
-from pyrobnn._core.remedies import Remedy, reader
 from pyrobnn.cli import app
-from pyrobnn.runs import endings
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.predictions import write_predictions
 from pyrobnn.runs.spec import RunSpec
@@ -159,24 +156,6 @@ def test_demo_tells_of_every_problem_and_ends_with_a_picture_and_a_page(here, mo
     assert "row,mean,std" in invoke("predict", "runs/demo/gap", "runs/demo/gap.csv").output
 
 
-def test_the_problems_of_the_demo_are_as_described():
-    """Friedman 1 by its own formula up to noise of N(0, 1); four decimals in the files."""
-    from pyrobnn.runs.demo import PROBLEMS
-
-    gap, friedman, moons = (problem.make() for problem in PROBLEMS.values())
-    assert gap["x"].abs().between(0.35, 1).all()
-    assert (gap["x"] > 0).sum() == (gap["x"] < 0).sum() == 100
-    noise = gap["y"] - 10 * np.sin(2 * np.pi * gap["x"])
-    x = friedman.filter(like="x")
-    rest = 10 * np.sin(np.pi * x["x1"] * x["x2"]) + 20 * (x["x3"] - 0.5) ** 2 + 10 * x["x4"] + 5 * x["x5"]
-    for errors in (noise, friedman["y"] - rest):  # four standard errors
-        assert errors.mean() == pytest.approx(0, abs=4 / np.sqrt(len(errors)))
-        assert errors.std() == pytest.approx(1, abs=4 / np.sqrt(2 * len(errors)))
-    assert x.shape == (300, 10)
-    assert moons["moon"].value_counts().to_dict() == {"upper": 250, "lower": 250}
-    assert moons.groupby("moon")["x2"].mean()["upper"] > moons.groupby("moon")["x2"].mean()["lower"]
-
-
 @pytest.mark.slow
 def test_the_demo_shows_what_a_bayesian_network_is_for(here):
     """No check warns, straight lines lose, and epistemic uncertainty grows tenfold away from the data."""
@@ -289,15 +268,6 @@ def test_remedies_are_options_that_the_command_line_takes():
         RunSpec.from_dict(apply_overrides(tables, [*method, *settings]))
 
 
-def test_warnings_speak_to_the_reader_at_the_command_line():
-    remedies = [Remedy("raise `max_steps`", "train longer (--set fit.max_steps=9)")]
-    for said, words in (("python", "raise `max_steps`"), ("command", r"train longer \(--set fit.max_steps=9\)")):
-        token = reader.set(said)
-        with pytest.warns(UserWarning, match=f"^Too short. To mend it, {words}.$"):
-            warn_user("Too short.", remedies=remedies)
-        reader.reset(token)
-
-
 def test_the_terminal_says_what_the_report_says_and_names_its_own_options(here):
     """A fit that its noise keeps at a constant: the verdict by held-out rows, and no call of Python."""
     g = np.random.default_rng(0)
@@ -394,13 +364,6 @@ def test_rows_without_a_target_are_left_out_of_a_table_and_a_column_of_theirs_al
     refused = invoke("fit", "t.csv", "y", "--overwrite")
     assert refused.exit_code == 2
     assert "t.csv has 9 rows with a target, and a fit needs at least 10" in refused.stderr
-
-
-def test_amounts_in_an_unknown_form_are_not_left_out_as_names(here):
-    pd.DataFrame({"a": [f"{i}kg" for i in range(40)], "y": np.arange(40) / 7}).to_csv("t.csv", index=False)
-    refused = invoke("fit", "t.csv", "y")
-    assert refused.exit_code == 2
-    assert "no categories: turn it into numbers (such as 12.5" in refused.stderr
 
 
 def test_the_fit_of_a_run_s_spec_stands_beside_the_run(here):
@@ -534,13 +497,6 @@ def test_predictions_that_cannot_be_written_leave_the_earlier_file(here, monkeyp
     monkeypatch.undo()
     write_predictions(frame, here / "p.csv")
     assert (here / "p.csv").read_text() == "a\n1.0\n"
-
-
-def test_an_error_of_a_file_names_it_in_words():
-    error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "runs/a/metrics.json")
-    error.add_note("The fit is safe.")
-    assert endings._of_files(error) == "runs/a/metrics.json: Permission denied. The fit is safe."
-    assert endings._of_files(OSError("a plain one")) == "a plain one"
 
 
 def test_predictions_need_the_name_of_a_file_that_can_be_written(here, monkeypatch):

@@ -11,7 +11,6 @@ from helpers import edges, labelled
 from matplotlib import pyplot as plt
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_hex
-from matplotlib.lines import Line2D
 from scipy import stats
 
 import pyrobnn as bnn
@@ -19,7 +18,7 @@ from pyrobnn import plots
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.inference import History
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import close, panels
+from pyrobnn.plots._style import close
 from pyrobnn.plots.regression import LEVELS, _errors_of_line, coverage
 from pyrobnn.posterior.weights import weight_moments
 
@@ -77,21 +76,6 @@ def test_elbo_draws_the_terms_and_the_validation_score(posterior):
     assert "nats" in bound.get_ylabel()
 
 
-def test_elbo_without_validation_has_two_panels_in_a_row_or_a_column():
-    record = history(np.linspace(-9, -1, 40), np.ones(40))
-    (wide, tall) = (plots.elbo(record, layout=layout) for layout in ("row", "column"))
-    assert len(wide.axes) == len(tall.axes) == 2
-    assert wide.get_figwidth() > wide.get_figheight()
-    assert tall.get_figheight() > tall.get_figwidth()
-
-
-def test_running_mean_is_over_a_fiftieth_of_the_steps():
-    values = np.arange(200.0)
-    line = plots.elbo(history(values, np.zeros(200))).axes[0].lines[1].get_ydata()
-    np.testing.assert_allclose(line[3:], values[3:] - 1.5)
-    np.testing.assert_allclose(line[:3], [0.0, 0.5, 1.0])
-
-
 def test_a_bad_start_does_not_set_the_limits():
     values = np.concatenate([np.full(20, -1e9), np.linspace(-20, -10, 180)])
     axis = plots.elbo(history(values, np.zeros(200))).axes[0]
@@ -103,22 +87,6 @@ def test_a_bad_start_does_not_set_the_limits():
     assert axis.get_xlabel() == f"step ({hidden} early steps lie below the picture)"
     flat = history(np.zeros(180), np.ones(180))
     assert plots.elbo(flat).axes[0].get_xlabel() == "step"
-
-
-def test_many_steps_are_counted_in_thousands():
-    figure = plots.elbo(history(np.zeros(17_600), np.ones(17_600)), layout="column")
-    figure.draw_without_rendering()
-    for axis in figure.axes:
-        ticks = [text.get_text() for text in axis.get_xticklabels()]
-        assert ticks[:3] == ["0", "4 k", "8 k"]
-        assert len(ticks) <= 6
-
-
-@pytest.mark.parametrize("steps", [1, 2, 5])
-def test_elbo_of_very_short_fits(steps):
-    assert plots.elbo(history(np.full(steps, -3.0), np.ones(steps)))._repr_png_()
-    with pytest.raises(bnn.InputError, match="at least one step, got none: fit first"):
-        plots.elbo(history([], []))
 
 
 # regression
@@ -138,18 +106,6 @@ def test_fit_1d_draws_mean_and_bands_of_two_sd(posterior, data):
     np.testing.assert_allclose(labelled(axis, "truth").get_ydata(), bnn.datasets.sinusoid_curve(x)[:, 0], atol=1e-6)
     np.testing.assert_allclose(labelled(axis, "data").get_ydata(), data.y)
     assert plots.fit_1d(posterior, data, num_draws=10).axes[0].get_xlim() == pytest.approx((-0.75, 0.75))
-
-
-def test_fit_1d_ends_half_as_far_again_from_the_data_as_these_reach(data):
-    wide = bnn.BNN(bnn.MLP(1, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1e4), prior=bnn.priors.Normal(1e4)).fit(
-        data, guide="mean_field", steps=2, seed=0, engine="eager", progress=False
-    )
-    low, high = float(data.y.min()), float(data.y.max())
-    reach = 1.5 * (high - low)
-    axis = plots.fit_1d(wide, data, num_draws=20).axes[0]
-    assert axis.get_ylim() == pytest.approx((low - reach, high + reach))
-    narrow = plots.fit_1d(fitted(data, guide="map"), data, num_draws=20).axes[0].get_ylim()
-    assert low - reach < narrow[0] < low < high < narrow[1] < high + reach
 
 
 def test_fit_1d_of_several_targets_shows_the_first(data):
@@ -265,67 +221,12 @@ def test_targets_and_predictions_have_one_scale():
     assert box.width == pytest.approx(box.height, rel=1e-3)
 
 
-def test_intervals_far_longer_than_the_targets_differ_do_not_set_the_scale():
-    axis = plots.observed_vs_predicted(normal_prediction(60, scale=100.0), torch.linspace(-1, 1, 60)).axes[0]
-    low, high = axis.get_ylim()
-    assert -2.2 < low < -2
-    assert 2 < high < 2.2
-    empty = plots.observed_vs_predicted(normal_prediction(3), torch.zeros(3)).axes[0].get_ylim()
-    assert empty[0] < 0 < empty[1]
-
-
-def test_the_legend_names_what_is_drawn_and_nothing_else():
-    def entries(y):
-        axis = plots.observed_vs_predicted(normal_prediction(3), y).axes[0]
-        return [text.get_text() for text in axis.get_legend().get_texts()]
-
-    assert entries(torch.zeros(3)) == ["predicted = observed", "interval holds y (3)"]
-    assert entries(torch.full((3,), 9.0)) == ["predicted = observed", "interval misses y (3)"]
-    assert entries(torch.tensor([0.0, 0.0, 9.0]))[1:] == ["interval holds y (2)", "interval misses y (1)"]
-
-
-def test_the_legend_shows_marks_with_their_bars():
-    axis = plots.observed_vs_predicted(normal_prediction(3), torch.tensor([0.0, 0.0, 9.0])).axes[0]
-    colors = {to_hex(line.get_color()) for line in axis.get_legend().findobj(Line2D)}
-    assert {LIGHT_BLUE, ORANGE} <= colors
-
-
-@pytest.mark.parametrize(
-    ("scale", "shift", "tick"), [(1e5, 0.0, "200 k"), (1e6, 0.0, "2 M"), (1.0, 0.0, "2"), (1.0, 1e6, None)]
-)
-def test_large_numbers_have_a_short_name_unless_they_are_almost_equal(scale, shift, tick):
-    prediction = bnn.Prediction(dist.Normal(torch.full((2, 60), shift), scale))
-    axis = plots.observed_vs_predicted(prediction, shift + scale * torch.linspace(-3, 5, 60)).axes[0]
-    axis.figure.draw_without_rendering()
-    for one in (axis.xaxis, axis.yaxis):
-        shown = [label.get_text() for label in one.get_ticklabels()]
-        assert (tick in shown and not one.get_offset_text().get_text()) if tick else len({*shown}) == len(shown)
-
-
 def test_the_confusion_shows_right_in_blue_wrong_in_orange_and_shares_by_row():
     probs = torch.tensor([[[0.9, 0.1]] * 4] * 2)
     axis = plots.confusion(bnn.Prediction(dist.Categorical(probs)), torch.tensor([0, 0, 0, 1])).axes[0]
     assert [text.get_text() for text in axis.texts] == ["3\n100 %", "0", "1\n100 %", "0"]
     colors = [[to_hex(cell) for cell in row] for row in axis.images[0].get_array()]
     assert colors == [[BLUE, "#ffffff"], [ORANGE, "#ffffff"]]
-
-
-@pytest.mark.parametrize(
-    ("labels", "names", "heading"),
-    [
-        ([0] * 9 + [1], ["no", "yes"], "of 1 'yes', none is right"),
-        ([0] * 8 + [2, 1], ["a", "b", "c"], "of 2 not 'a', 1 is right"),
-        ([0] * 7 + [1] * 3, ["no", "yes"], "7 of 10 are right"),
-        ([0] * 10, ["no", "yes"], "10 of 10 are right"),
-        ([0] * 9 + [1], [], "of 1 class 1, none is right"),
-    ],
-)
-def test_the_heading_of_the_confusion_is_about_rare_classes(labels, names, heading):
-    chosen = torch.zeros(10).long()
-    chosen[8] = labels[8] if len(names) > 2 else 0
-    probs = torch.nn.functional.one_hot(chosen, len(names) or 2).float()[None].repeat(2, 1, 1)
-    figure = plots.confusion(bnn.Prediction(dist.Categorical(probs)), torch.tensor(labels), class_names=names)
-    assert figure.axes[0].get_title(loc="left") == f"Confusion: {heading}"
 
 
 def test_at_most_200_intervals_are_drawn():
@@ -418,12 +319,6 @@ def test_reliability_of_a_rare_class_shows_its_probability_on_an_axis_that_fits(
     assert not len(separation.get_xticks(minor=True))
     names = [text.get_text() for text in separation.get_legend().get_texts()]
     assert names[:2] == [f"others ({900 - y.sum()})", f"'yes' ({y.sum()})"]
-
-
-def test_the_axis_of_a_rare_probability_has_round_ticks_that_leave_room():
-    probs = np.geomspace(0.02, 0.35, 200)
-    separation = plots.reliability(categorical(np.stack([1 - probs, probs], 1)), np.arange(200) > 180).axes[1]
-    assert [text.get_text() for text in separation.get_xticklabels()] == ["3 %", "10 %", "30 %"]
 
 
 def test_bins_of_a_rare_class_keep_equal_probabilities_together():
@@ -595,12 +490,3 @@ def test_pictures_of_other_threads_have_no_windows(windows):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(PICTURES["of ours"]).result()
     assert not plt.get_fignums()
-
-
-def test_labels_of_large_numbers_are_short():
-    _, (axis,) = panels(1)
-    axis.plot([0, 200_000], [0, 20_000])
-    axis.figure.draw_without_rendering()
-    assert "50 k" in [label.get_text() for label in axis.get_xticklabels()]
-    assert not axis.xaxis.get_offset_text().get_text()
-    assert "20000" in [label.get_text() for label in axis.get_yticklabels()]

@@ -18,7 +18,6 @@ import pyrobnn as bnn
 from pyrobnn import plots
 from pyrobnn.diagnostics.simulation import _report
 from pyrobnn.plots.predictive import _densities, _envelope
-from pyrobnn.plots.prior import _cut
 
 FIT = {"seed": 0, "engine": "eager", "progress": False}
 
@@ -146,22 +145,6 @@ def test_effects_of_a_linear_model_are_lines_with_its_slopes():
         np.testing.assert_allclose(high - low, 4 * drawn.std(0), rtol=1e-3)
     assert [label.get_text() for label in figure.axes[2].get_xticklabels()] == ["flat", "house"]
     assert len({axis.get_ylim() for axis in figure.axes}) == 1
-
-
-def test_the_legend_of_effects_says_where_a_band_is_too_narrow_to_be_seen(two):
-    posterior, data = two
-    point = posterior.bnn.fit(data, guide="map", steps=20, seed=0, progress=False)
-    names = [
-        [text.get_text() for text in plots.effects(one, data, num_draws=20).legends[0].get_texts()]
-        for one in (posterior, point)
-    ]
-    assert names == [["epistemic, ±2 sd", "mean"], ["epistemic, ±2 sd: narrower than the line", "mean"]]
-
-
-def test_a_sole_input_without_a_name_is_x(line):
-    posterior, data = line
-    named = bnn.Data(data.x, data.y, feature_names=["hours"])
-    assert [plots.fit_1d(posterior, one).axes[0].get_xlabel() for one in (data, named)] == ["x", "hours"]
 
 
 def test_effects_of_classes_are_probabilities_of_the_rare_one(two):
@@ -302,14 +285,6 @@ def test_effects_and_importance_take_columns_with_their_marks_and_say_what_is_le
     assert sorted(found.index) == [*"abcdefg", "missingindicator_z"]
 
 
-def test_curves_have_points_where_a_column_has_no_rows(line):
-    posterior, _ = line
-    x = torch.cat([torch.linspace(-1.0, -0.5, 40), torch.linspace(0.5, 1.0, 40)])[:, None]
-    axis = plots.effects(posterior, bnn.Data(x, x[:, 0]), num_draws=10).axes[0]
-    inside = [place for place in axis.get_lines()[0].get_xdata() if -0.4 < place < 0.4]
-    assert len(inside) >= 5
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("num_outputs", [1, 3])
 def test_prior_posterior_of_classes_shows_the_probability_of_the_observed_one(num_outputs, two, three):
@@ -381,12 +356,6 @@ def test_prior_predictive_of_classes_shows_confidence_and_agreement(num_outputs,
     assert sum(bar.get_height() for bar in agreement.patches) == pytest.approx(1)
 
 
-def test_tails_of_the_prior_are_cut_where_the_posterior_is_not():
-    prior, posterior = _cut(np.arange(1001.0)[None], np.array([[990.0, 995.0]]))
-    assert prior[np.isfinite(prior)].tolist() == list(range(25, 996))
-    assert posterior.tolist() == [[990.0, 995.0]]
-
-
 # simulated data
 
 
@@ -427,14 +396,6 @@ def test_the_band_of_predictive_check_holds_as_many_whole_curves_as_it_says():
         assert inside[1:].mean() == pytest.approx(0.95, abs=0.006)
         outside += not inside[0]
     assert outside <= 9
-
-
-def test_predictive_check_of_targets_that_are_alike_or_not_finite():
-    same = plots.predictive_check(bnn.Prediction(dist.Normal(torch.zeros(30, 20), 1.0)), torch.zeros(20)).axes[0]
-    assert np.isfinite(labelled(same, "observed").get_ydata()).all()
-    heavy = bnn.Prediction(dist.Cauchy(torch.zeros(30, 20), 1e30))
-    shown = labelled(plots.predictive_check(heavy, torch.randn(20)).axes[0], "observed")
-    assert np.isfinite(shown.get_ydata()).all()
 
 
 def test_predictive_check_of_counts_shows_the_distribution_function():
@@ -612,13 +573,6 @@ def test_images_are_in_the_order_of_their_uncertainty(by, order, values):
     assert [axis.spines["top"].get_visible() for axis in axes] == [row == 1 for row in shown]
 
 
-@pytest.mark.parametrize("shape", [(3, 16), (3, 4, 5), (3, 1, 4, 4), (3, 3, 4, 4)])
-def test_images_come_in_several_shapes(shape):
-    axes = plots.images(torch.rand(shape), uncertain(), num=2).axes
-    assert len(axes) == 2
-    assert axes[0].images[0].get_array().shape[2:] == ((3,) if shape[1:2] == (3,) and len(shape) == 4 else ())
-
-
 def test_images_of_binary_labels():
     prediction = bnn.Prediction(dist.Bernoulli(torch.tensor([[0.2, 0.9], [0.4, 0.9]])))
     axes = plots.images(torch.rand(2, 3, 3), prediction, by="std").axes
@@ -634,18 +588,3 @@ def test_images_refuses():
         plots.images(torch.rand(4, 4, 4), uncertain())
     with pytest.raises(bnn.InputError, match=r"`x` must be images .* got shape \(3, 5\): reshape it"):
         plots.images(torch.rand(3, 5), uncertain())
-
-
-@pytest.mark.parametrize("gaps", [0, 30, 160])
-def test_axes_of_effects_have_no_numbers_beyond_the_data(gaps):
-    """Ages from 0 to 90 years: no tick at -25, neither of the curve nor beside the mark of missing ages."""
-    ages = torch.linspace(0, 90, 160)[:, None]
-    marks = (torch.arange(160) < gaps).float()[:, None]
-    x = torch.cat([torch.where(marks > 0, 45.0, ages), marks], 1)
-    data = bnn.Data(x, ages[:, 0], standardize=True, feature_names=["age", "missingindicator_age"])
-    posterior = bnn.BNN(bnn.MLP(2, [], 1)).fit(data, guide="map", steps=5, **FIT)
-    axis = plots.effects(posterior, data, num_draws=2).axes[0]
-    ticks = axis.get_xticks()
-    assert len(ticks) > 1
-    assert ticks.min() >= 0
-    assert ticks.max() <= 90

@@ -28,9 +28,6 @@ from pyrobnn.diagnostics.training_checks import chain_findings
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Rendered, render, words
 
-FROM_POSTERIOR = bnn.priors.FromPosterior(
-    {"0.weight": (torch.zeros(1, 1), torch.ones(1, 1)), "0.bias": (torch.zeros(1), torch.ones(1))}
-)
 HOSTILE = "<script>alert('x')</script>"
 GOOD = Diagnosis((Finding("elbo", "fine", "The ELBO is flat.", 0.5),), 0.01)
 BAD = Diagnosis((Finding("spread", "warning", "Predictions are too narrow.", 1e-9), *GOOD.findings), 0.01)
@@ -234,16 +231,6 @@ def test_the_audit_is_elbo_report(regression, page):
     assert f"{audit.kl_exact:.2f}" in text
 
 
-@pytest.mark.slow
-def test_a_long_audit_is_cut_to_its_total(regression):
-    train, _ = regression
-    rendered = report(fitted(train, bnn.likelihoods.Gaussian(scale=0.5), hidden=(1,) * 15), train)
-    text = flat_text(rendered)
-    assert "it has 32 rows, more than 30" in text
-    assert "28.weight" not in text
-    assert "total" in text
-
-
 # what it says first
 
 
@@ -380,25 +367,6 @@ def test_the_verdict_says_whether_to_trust_the_fit_and_is_the_first_line(finding
     assert len(said[0].splitlines()) == 1 + len(diagnosis.details)
 
 
-def test_what_to_know_besides_the_verdict_is_a_list_below_it(regression, drawn):
-    train, posterior = regression
-    rare = {"constant": scored(accuracy=0.93)}
-    diagnosis = Diagnosis((AS_GOOD, MISSED, *GOOD.findings), 0.05)
-    seen, folded = sections(report(posterior, train, diagnosis=diagnosis, baselines=rare))
-    assert f"<strong>{TRUSTED.format(3).replace('It can', 'Its probabilities can')}</strong>" in seen
-    below = "<ul>\n<li>A linear model predicts as well.</li>\n<li>The most probable class is never &#39;yes&#39;.</li>"
-    assert f"{below}\n</ul>\n<p>Next: " in seen
-    assert "Accuracy says little: the most frequent class makes 93 %." in folded
-    assert "Accuracy" not in report(posterior, train, baselines={"constant": scored(accuracy=0.6)}).html
-
-
-def test_a_p_value_is_named_on_a_phone_and_takes_no_room_where_there_is_none(regression, drawn):
-    train, posterior = regression
-    html = report(posterior, train, diagnosis=Diagnosis((AS_GOOD, *GOOD.findings), 0.05)).html
-    rows = re.findall(r'<td class="number soft">(.*?)</td>', html)
-    assert rows == ["", '<span class="phone">p value </span>0.5']
-
-
 def remedied(name, kind, *remedies):
     return Finding(name, kind, "Text.", remedies=remedies)
 
@@ -447,20 +415,6 @@ def test_every_warning_has_a_reason_in_words():
     assert named | {FAILED, BASELINE, *_WORDS} <= set(PLAIN)
 
 
-def test_the_two_sentences_stand_above_all_else(page):
-    text = flat_text(page)
-    assert text.index("It can be trusted for data like these") < text.index("Next: predict new rows")
-    assert text.index("Next: predict new rows") < text.index("The grey lines")
-    assert text.index("The grey lines") < text.index("Scores on 12") < text.index("10 uncertain weights")
-
-
-def test_all_but_sentences_and_two_pictures_is_folded(page):
-    seen, folded = sections(page)
-    assert "<h2>" not in seen.replace("<h2>Predictions</h2>", "").replace("<h2>Calibration</h2>", "")
-    for heading in ("Scores on 12", "Is the fit credible?", "Data", "For experts"):
-        assert f"<summary><h2>{heading}" in folded
-
-
 def test_what_to_do_follows_from_what_was_found(regression, drawn):
     train, posterior = regression
     narrow = Finding("spread", "warning", "Too narrow.", 1e-9, (Remedy("widen()", "widen", ("a.b=1",)), Remedy("both")))
@@ -482,13 +436,6 @@ def test_what_to_do_follows_from_what_was_found(regression, drawn):
         assert compare in folded
 
 
-def test_what_was_assumed_in_reading_the_data_is_said(regression, drawn):
-    train, posterior = regression
-    assert "column 'Land': 'DE' in all rows" in flat_text(
-        report(posterior, train, notes=["column 'Land': 'DE' in all rows"])
-    )
-
-
 def test_columns_of_targets_are_scored_one_by_one(drawn):
     x = torch.linspace(-1, 1, 24)[:, None]
     data = bnn.Data(x, torch.cat([x, 100 * x], 1), target_name="load")
@@ -501,22 +448,6 @@ def test_columns_of_targets_are_scored_one_by_one(drawn):
 
 def letters(figures):
     return [text.get_text() for figure in figures for text in figure.findobj(Text)]
-
-
-def test_pictures_bear_the_name_of_the_target_and_of_classes(classification, drawn):
-    train, _, posterior = classification
-    named = bnn.Data(train.x.repeat(2, 1), train.y.repeat(2), feature_names=train.feature_names, target_name="colour $")
-    report(posterior, named, test=named, class_names=("red", "green", "blue"))
-    shown = letters(drawn)
-    assert {"red", "green", "blue", "colour \\$", "confidence in the predicted colour \\$"} <= set(shown)
-    assert not [text for text in shown if "class 1" in text]
-    drawn.clear()
-    x = torch.linspace(-1, 1, 24)[:, None]
-    table = bnn.Data(x.repeat(1, 3), x[:, 0], target_name="price")
-    report(fitted(table, bnn.likelihoods.Gaussian(scale=0.5)), table)
-    shown = letters(drawn)
-    assert {"observed price", "predicted price", "share of price inside", "price"} <= set(shown)
-    assert not [text for text in shown if re.search(r"\by\b", text)]
 
 
 def test_a_guide_with_one_density_of_all_weights_has_totals_alone(regression, drawn):
@@ -576,18 +507,6 @@ def test_classes_show_their_confusion_first(drawn):
     assert {"predicted colour", "observed colour", "red", "blue"} <= set(letters(drawn[2:3]))
 
 
-def test_a_rare_class_is_shown_by_its_probability_and_effects_in_the_order_of_importance(drawn):
-    x = torch.randn(120, 8, generator=torch.Generator().manual_seed(0))
-    table = bnn.Data(x, (x[:, 7] > 1.6).long(), target_name="fault")
-    seen, folded = sections(report(fitted(table, "categorical", 2), table, class_names=("no", "yes")))
-    assert titles(seen)[1:] == ["How the prediction changes", "Are rare cases told from others?", "Calibration"]
-    assert "Confusion of classes" in titles(folded)
-    named, (importance, effects) = "probability that fault is 'yes'", drawn[:2]
-    assert [axis.get_xlabel() for figure in drawn for axis in figure.axes].count(named) == 2
-    ranked = [label.get_text() for label in importance.axes[0].get_yticklabels()]
-    assert [axis.get_xlabel() for axis in effects.axes] == ranked[:6]
-
-
 def test_pictures_are_narrow_and_their_letters_readable_on_a_phone(classification, drawn):
     """390 points less the page's margins: a picture is 348 wide, and letters have 9 of them or more."""
     train, test, posterior = classification
@@ -601,40 +520,7 @@ def test_pictures_are_narrow_and_their_letters_readable_on_a_phone(classificatio
         assert min(text.get_fontsize() for text in figure.findobj(Text)) * 348 / 4.0 / 72 >= 9
 
 
-def test_the_page_has_one_column_on_a_phone(page):
-    widths = re.search(r"minmax\(min\(100%, (\d+)px\), 1fr\)", page.html)
-    assert int(widths.group(1)) <= 390 - 2 * 10 < 2 * int(widths.group(1))
-    assert "td.simple { display: none" not in page.html  # the baselines are seen on a phone, too
-
-
-def test_ause_pit_and_khat_are_explained_where_they_stand(sampled, drawn):
-    data, posterior = sampled
-    khat = Diagnosis((Finding("k-hat", "note", "k-hat is 0.9."), *GOOD.findings), 0.05)
-    rendered = report(posterior, data, diagnosis=khat)
-    text = flat_text(rendered)
-    assert "k-hat is 0.9. k-hat says how close" in text
-    assert "AUSE: error that is left when" in text
-    _, folded = sections(rendered)
-    alts = re.findall(r'<img alt="([^"]*)"', folded)
-    assert [alt for alt in alts if "PIT is the share" in alt] == [alt for alt in alts if alt.startswith("Calibration")]
-    assert [alt for alt in alts if "AUSE is the area" in alt] == [alt for alt in alts if alt.startswith("Is the error")]
-
-
 # warnings
-
-
-@pytest.mark.slow
-def test_warnings_come_first_and_only_with_reason(regression):
-    train, posterior = regression
-    quiet, loud = (report(posterior, train, diagnosis=one) for one in (GOOD, BAD))
-    assert '"verdict good"' in quiet.html
-    assert '"verdict care"' in report(posterior, train, diagnosis=Diagnosis((FEW, *GOOD.findings), 0.01)).html
-    assert '"verdict bad"' in loud.html
-    assert "None of 1 checks gave a warning" in flat_text(quiet)
-    own = loud.html.index("Predictions are too narrow.")
-    assert loud.html.index("Do not trust it yet") < loud.html.index("Scores on") < own
-    assert "1 of 2 checks gave a warning" in flat_text(loud)
-    assert "fineThe ELBO is flat.p value 0.5" in flat_text(loud)
 
 
 @pytest.mark.slow
@@ -783,19 +669,6 @@ def test_a_single_chain_cannot_be_judged(sampled):
     scalers = {"x_scaler": posterior.x_scaler, "y_scaler": posterior.y_scaler}
     single = bnn.Posterior(posterior.bnn, guide, example=posterior.example, **scalers, seed=0)
     assert chains_of(single, data).convergence is None
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ({"data": {"path": "tables/house.csv", "target": "price"}}, "house.csv: price"),
-        ({"data": {"name": "energy"}}, "energy: price"),
-        ({"net": {"type": "mlp"}}, "price: Bayesian neural network"),
-        (None, "price: Bayesian neural network"),
-    ],
-)
-def test_the_title_names_the_file_and_the_target(spec, said):
-    assert words.title(spec, "price") == said
 
 
 def test_what_stands_for_missing_values_is_said():

@@ -1,6 +1,5 @@
 import io
 import json
-import math
 import re
 import shutil
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.metrics import score
 from pyrobnn.metrics.base import plus_minus
-from pyrobnn.runs import compared
 from pyrobnn.runs.compared import Comparison, _too_few, compare_runs
 from pyrobnn.runs.predictions import predict_table, rounded
 from pyrobnn.runs.run import read_diagnosis, resume, run
@@ -332,46 +330,6 @@ def test_runs_are_compared_on_the_same_examples(whole, longer):
     names = ["sorting" if name == "ause" else name for name in found.scores["b/whole"]]
     assert [line.split()[0] for line in rows] == names  # no line wraps
     assert plus_minus(row["difference"], row["stderr"], "+") in rows[0]
-
-
-def test_settings_are_compared_where_all_types_have_them():
-    """The rest follows from the types, and the widths from the data."""
-    nuts = {"fit.type": "nuts", "fit.seed": 0, "fit.warmup": 100, "net.in_features": 3, "data.drop": ["a"]}
-    svi = {"fit.type": "svi", "fit.seed": 1, "fit.steps": 9, "fit.optimizer.type": "adam", "net.in_features": 4}
-    same = {"net.activation": "relu"}
-    found, num_others = compared._unlike({"a": nuts | same, "b": svi | same | {"guide.type": "map", "data.drop": []}})
-    assert {key: list(row.values()) for key, row in found.items()} == {
-        "data.drop": [["a"], []],
-        "fit.seed": [0, 1],
-        "fit.type": ["nuts", "svi"],
-        "guide.type": [None, "map"],
-    }
-    assert num_others == 3
-    assert [compared.shown(value) for value in (["a", "b"], [], None, 0, False)] == ["a, b", "–", "–", "0", "False"]
-
-
-@pytest.mark.parametrize(
-    ("differences", "said"),
-    [
-        ({"a": (-0.5, 0.125)}, "By log score b is better than a, by 4.0 standard errors."),
-        ({"a": (-0.5, 0.125), "c": (-3.0, 1.0)}, "b is better than a and c, by 3.0 standard errors or more."),
-        ({"a": (-0.3, 0.125)}, "b is ahead of a, by 2.4 standard errors. This may be chance: 3 or more are clear."),
-        (
-            {"a": (-0.1, 0.125), "c": (-3.0, 1.0)},
-            "a cannot be told apart from b: less than 2 standard errors between them.",
-        ),
-        ({"a": (-0.1, 0.125), "c": (-3.0, 1.0)}, "between them. b is better than c, by 3.0 standard errors."),
-        ({"a": (-0.1, 0.125), "c": (-0.2, 1.0)}, "By log score a and c cannot be told apart from b: less than 2"),
-        ({"a": (0.0, 0.0)}, "a cannot be told apart from b:"),
-        ({"a": (math.nan, math.nan)}, "a cannot be told apart from b:"),
-    ],
-)
-def test_a_sentence_says_which_run_is_better(differences, said):
-    tables = {
-        name: pd.DataFrame({"difference": [gap], "stderr": [error]}, index=["log_likelihood"])
-        for name, (gap, error) in differences.items()
-    }
-    assert said in Comparison("b", {}, tables, {}, 10).verdict
 
 
 def test_runs_are_not_told_apart_by_fewer_than_ten_examples_of_other_classes():

@@ -236,8 +236,8 @@ def test_a_spec_writes_nowhere_but_into_its_run_folder(tmp_path, monkeypatch):
     assert all(path.is_relative_to(tmp_path / "run") for path in new)
     names = {path.name for path in new if path.is_file()}
     assert names <= {
-        "spec.toml", "manifest.json", "metrics.json", "diagnosis.json", "posterior.nc", "report.html", "posterior.json",
-        "tensors.safetensors", "observed_vs_predicted.png", "elbo.png", "weights.png", "pit.png",
+        "spec.toml", "manifest.json", "metrics.json", "diagnosis.json", "posterior.nc", "report.html", "posterior",
+        "observed_vs_predicted.png", "elbo.png", "weights.png", "pit.png",
         "predictive_check.png", "sparsification.png", "coverage.png", "surface.png", "epistemic.png",
         "confusion.png", "confidence.png", "importance.png",
     }  # fmt: skip
