@@ -114,19 +114,19 @@ def quick(checks):
     return [check for check in checks if not check.__name__.endswith("captures")]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(7, 5)
 @parametrize_with_checks(PRIORS, quick(PRIOR_CHECKS))
 def test_prior(part, check):
     check(part)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(7, 5)
 @parametrize_with_checks(LIKELIHOODS, quick(LIKELIHOOD_CHECKS))
 def test_likelihood(part, check):
     check(part)
 
 
-@pytest.mark.one_in(7, 3)
+@pytest.mark.one_in(7, 5)
 @parametrize_with_checks(GUIDES, quick(GUIDE_CHECKS))
 def test_guide(part, check):
     check(part)
@@ -166,7 +166,7 @@ def trainable(registry):
 TOGETHER = [trainable(registry) for registry in (priors.registry, likelihoods.registry, guides.registry)]
 
 
-@pytest.mark.one_in(17, 4)
+@pytest.mark.one_in(17, 6)
 @pytest.mark.filterwarnings("ignore:Laplace:UserWarning")
 @parametrize_combinations(*TOGETHER)
 def test_parts_work_together(prior, likelihood, guide):

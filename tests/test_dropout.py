@@ -24,7 +24,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.guides import Dropout, Map
-from pyrobnn.guides.fed_weights import fed_weights
+from pyrobnn.guides.dropout import fed_weights
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.testing.captured import require_capturable
 

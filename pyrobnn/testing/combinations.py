@@ -1,7 +1,7 @@
-"""Checks that priors, likelihoods and guides work together, over every pair of them."""
+"""Pytest decorators for the checks, and the check that priors, likelihoods and guides work together."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from pyrobnn.testing.likelihoods import accepted_targets
 if TYPE_CHECKING:
     import pytest
 
+Check = Callable[[Any], None]
 _ROWS, _DRAWS = 6, 4
 
 
@@ -45,6 +46,26 @@ def pairwise(*families: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
             yield first[place], second[(place + c) % len(second)], third[c]
         else:
             yield first[(place + c) % len(first)], second[place], third[c]
+
+
+def parametrize_with_checks(parts: Iterable[Any], checks: Sequence[Check]) -> "pytest.MarkDecorator":
+    """Return a pytest decorator for a test that takes `part` and `check`, called for every pair of them.
+
+    Args:
+        parts: settings of the same kind: priors, likelihoods or guides.
+        checks: the checks of that kind, such as `PRIOR_CHECKS`.
+
+    Examples:
+        >>> from pyrobnn import priors
+        >>> from pyrobnn.testing import PRIOR_CHECKS, parametrize_with_checks
+        >>> @parametrize_with_checks([priors.Normal(0.5)], PRIOR_CHECKS)
+        ... def test_prior(part, check):
+        ...     check(part)
+    """
+    import pytest
+
+    pairs = [pytest.param(part, check, id=f"{part!r}-{check.__name__}") for part in parts for check in checks]
+    return pytest.mark.parametrize(("part", "check"), pairs)
 
 
 def parametrize_combinations(
