@@ -19,6 +19,7 @@ from pyrobnn.curvature.linear_model import (
     log_scores,
 )
 from pyrobnn.curvature.outer_products import GGN
+from pyrobnn.likelihoods.base import LikelihoodModule
 
 NOISE = 0.4
 
@@ -193,7 +194,7 @@ def test_derivatives_that_do_not_fit_are_refused():
 def test_information_of_simulated_targets_has_no_more_columns_than_outputs():
     """Against all of them, of which only the products count."""
 
-    class Twice(bnn.likelihoods.LikelihoodModule):
+    class Twice(LikelihoodModule):
         def forward(self, f):
             return torch.distributions.Normal(f[..., 0], 0.5)
 

@@ -1,14 +1,20 @@
 """Scales that a model leaves open, measured before a fit: the scales of its prior, and the noise."""
 
 import dataclasses
+import hashlib
+import logging
 import math
+from pathlib import Path
 from typing import Any
 
+import pydantic
 import torch
 from torch import Tensor
 
 from pyrobnn import priors
+from pyrobnn._core.folders import why
 from pyrobnn._core.random import seeded
+from pyrobnn._core.tree_files import digest, read_tree, write_tree
 from pyrobnn._torch.work import Work
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
@@ -17,11 +23,10 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.scales import kept_scales
-from pyrobnn.inference.scales.evidence import FLAT, Hyperprior
-from pyrobnn.inference.scales.kept_scales import Found
+from pyrobnn.inference.scales.prior_scales import FLAT, Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
+from pyrobnn.inference.training.checkpoint import fingerprint, without_addresses, writable
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.record import EvidenceRecord
@@ -29,6 +34,8 @@ from pyrobnn.priors.base import as_prior
 from pyrobnn.priors.by_name import by_site
 from pyrobnn.verdict.baselines import fit_baselines
 
+_log = logging.getLogger("pyrobnn")
+_RECORD = pydantic.TypeAdapter(EvidenceRecord)
 _TUNED = "tuned"
 _MOST_ENTRIES = 2**25
 """Derivatives of outputs in weights that are held, 256 MiB."""
@@ -48,6 +55,25 @@ class Measured:
 
     bnn: BNN
     record: EvidenceRecord | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What the search for scales has found.
+
+    Attributes:
+        scales: of the prior, by site.
+        numbers: of the likelihood; None if they stay open.
+        start: the state of the network to start at; None if it starts at random.
+        noise: the state of the likelihood to start at, where its numbers stay open.
+        record: the record of the search.
+    """
+
+    scales: dict[str, float]
+    numbers: dict[str, Any] | None
+    start: dict[str, Tensor] | None
+    noise: dict[str, Tensor] | None
+    record: EvidenceRecord
 
 
 def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
@@ -78,12 +104,12 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
     if not (sites or numbers) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
         return Measured(bnn)
     source = make_source(data, bnn, None, seed=run.seed)
-    file = kept_scales.file_for(bnn, source, run, starts_there=starts_there)
-    found = None if file is None else kept_scales.read(file)
+    file = _file_for(bnn, source, run, starts_there=starts_there)
+    found = None if file is None else _read(file)
     if found is None:
         found = _found(bnn, data, source, run, set(sites), is_open=bool(numbers), starts_there=starts_there)
         if file is not None and found is not None:
-            kept_scales.write(file, found)
+            _write(file, found)
     return Measured(bnn) if found is None else Measured(_closed(bnn, found), found.record)
 
 
@@ -251,3 +277,39 @@ def _closed(bnn: BNN, found: Found) -> BNN:
     if found.noise is not None:
         closed.start_likelihood_at(found.noise)
     return closed
+
+
+def _file_for(bnn: BNN, source: Source, run: Run, *, starts_there: bool) -> Path | None:
+    """Return the file of the scales of a model and data, if the run keeps checkpoints; its name tells them apart.
+
+    Raises:
+        InputError: a folder that cannot be made or written to.
+    """
+    if run.checkpoint is None:
+        return None
+    with seeded(run.seed, "kept scales"):
+        start = digest(bnn.fresh().net.state_dict().values())
+    request = (run.seed, run.engine, without_addresses(bnn), start, fingerprint(source), starts_there)
+    name = hashlib.sha256(repr(request).encode()).hexdigest()[:16]
+    return writable(Path(run.checkpoint)) / f"scales-{name}.safetensors"
+
+
+def _read(file: Path) -> Found | None:
+    """Return what a file has; None if there is none.
+
+    Raises:
+        InputError: a damaged file.
+    """
+    if not file.exists():
+        return None
+    tree = read_tree(file)
+    return Found(**(tree | {"record": _RECORD.validate_python(tree["record"])}))
+
+
+def _write(file: Path, found: Found) -> None:
+    """Write a file, whole or not at all; where that is not possible the fit goes on without."""
+    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+    try:
+        write_tree(file, fields | {"record": dataclasses.asdict(found.record)})
+    except OSError as error:
+        _log.warning("The scales could not be written to %s (%s): free some space.", file, why(error))

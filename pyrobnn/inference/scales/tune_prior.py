@@ -5,11 +5,9 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 import numpy as np
-import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor
@@ -20,31 +18,136 @@ from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.curvature.base import Point, conditioned_likelihood
+from pyrobnn.curvature.base import Curvature, Point, conditioned_likelihood
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
 from pyrobnn.data.given import as_data
-from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.built import built
-from pyrobnn.guides.laplace import Laplace
+from pyrobnn.guides.laplace import BlockGuide, Laplace
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.curve import (
     examples,
     laplace_record,
     log_likelihood,
 )
-from pyrobnn.inference.laplace.gaussian import likelihood_curvature
-from pyrobnn.inference.scales.evidence import LARGEST_LOG, Evidence
+from pyrobnn.inference.laplace.gaussian import Result, assemble, likelihood_curvature
+from pyrobnn.inference.scales.prior_scales import next_precisions, normal_of, untuned
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.priors.by_name import choices_of
 
 By = Literal["evidence", "mackay", "validation"]
 Per = Literal["all", "site", "weight"]
 _GRID = np.logspace(-3, 3, 25)
 _ROUNDS, _TOLERANCE = 500, 1e-7
+_LARGEST_LOG = 25.0
 _DRAWS = 200
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evidence:
+    """The log evidence as a function of log precisions, with the mode and the likelihood's curvature held fixed.
+
+    Attributes:
+        point: the mode.
+        curvature: of the likelihood, at the present noise.
+        guide: a Gaussian to fill.
+        group: for each covered entry the number of its group, flat over the sites of the blocks.
+        squares: squared distance of each entry to the mean of its prior, likewise.
+        log_likelihood: at the present noise, in the units of the model.
+        num_targets: how many numbers the targets are, with their weights, and 0 if the noise stays as it is.
+        precision: 1 / variance of the noise at present, in the units of the model.
+        power: of the noise's precision in the curvature: 2 for squares of gradients, 1 for second derivatives.
+    """
+
+    point: Point
+    curvature: Curvature
+    guide: BlockGuide
+    group: Tensor
+    squares: Tensor
+    log_likelihood: float
+    num_targets: float
+    precision: float
+    power: int
+
+    def fill(self, logs: np.ndarray) -> Result:
+        """Fill the guide for log precisions of groups, and of noise if it is tuned; return the blocks' content."""
+        scaled = self.curvature.scaled(self.ratio(logs) ** self.power)
+        result = assemble(self.point, PriorCurvature(self.precisions(logs)), scaled)
+        result.fill(self.guide)
+        return result
+
+    def precisions(self, logs: np.ndarray) -> dict[str, Tensor]:
+        """Return the precision of the prior of each weight, by site."""
+        return self.point.by_site(torch.from_numpy(np.exp(logs[: self.num_groups])).to(self.squares)[self.group])
+
+    def ratio(self, logs: np.ndarray) -> float:
+        """Return the noise's precision as a multiple of the present precision."""
+        return math.exp(logs[-1]) / self.precision if self.num_targets else 1.0
+
+    @property
+    def num_groups(self) -> int:
+        """The number of groups of weights."""
+        return int(self.group.max()) + 1
+
+    def __call__(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return log evidence and its gradient in the logs (MacKay 1992, "Bayesian Interpolation", eq. 4.10 on).
+
+        With alpha the precision of n weights, d/dlog alpha = (n - alpha (sum w^2 + trace of their covariance)) / 2;
+        with beta the precision of the noise, d/dlog beta = (targets - beta SSE - power gamma) / 2, gamma the number of
+        well-determined weights.
+        """
+        self.fill(logs)
+        ratio = self.ratio(logs)
+        alphas = np.exp(logs[: self.num_groups])
+        counts, squares, traces = (self.by_group(value) for value in self._entries())
+        value = self.log_likelihood_at(ratio) - 0.5 * float(self.guide.log_det())
+        value += 0.5 * float((counts * logs[: self.num_groups] - alphas * squares).sum())
+        gradient = 0.5 * (counts - alphas * (squares + traces))
+        if self.num_targets:
+            gamma = float((counts - alphas * traces).sum())
+            gradient = np.append(gradient, 0.5 * (self.num_targets - ratio * self._errors - self.power * gamma))
+        return value, gradient
+
+    def fixed_point(self, logs: np.ndarray) -> np.ndarray:
+        """Return MacKay's next precisions: gamma / sum w^2, and (targets - power gamma) / SSE for the noise.
+
+        A group that the outputs do not depend on keeps its precision.
+        """
+        self.fill(logs)
+        present = np.exp(logs[: self.num_groups])
+        counts, squares, traces = (self.by_group(value) for value in self._entries())
+        gamma = np.clip(counts - present * traces, 1e-10 * counts, counts)
+        rounding = 10 * torch.finfo(self.squares.dtype).eps
+        groups = map(torch.from_numpy, (gamma, squares, counts, present))
+        new_logs = next_precisions(*groups, rounding=rounding).log().numpy()
+        if self.num_targets:
+            beta = (self.num_targets - self.power * gamma.sum()) / (self.ratio(logs) * self._errors)
+            new_logs = np.append(new_logs, logs[-1] + math.log(max(beta, 1e-10)))
+        return np.clip(new_logs, -_LARGEST_LOG, _LARGEST_LOG)
+
+    @property
+    def _errors(self) -> float:
+        """The sum of squared errors times the present precision of the noise."""
+        return self.num_targets * (math.log(self.precision) - math.log(2 * math.pi)) - 2 * self.log_likelihood
+
+    def log_likelihood_at(self, ratio: float) -> float:
+        """Return the log likelihood for a multiple of the noise's precision."""
+        if not self.num_targets:
+            return self.log_likelihood
+        return self.log_likelihood + 0.5 * self.num_targets * math.log(ratio) - 0.5 * (ratio - 1) * self._errors
+
+    def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return, for the entries that are Gaussian, 1, the squares, and the variances; 0 for others."""
+        spreads = {name: s for block in self.guide.gaussian_blocks() for name, s in block.split(block.spread()).items()}
+        variance = self.point.flat(spreads).square()
+        is_covered = (variance > 0).to(variance)
+        return is_covered, self.squares * is_covered, variance
+
+    def by_group(self, values: Tensor) -> np.ndarray:
+        """Return the sum of the entries' values in each group."""
+        total = torch.zeros(self.num_groups, dtype=torch.float64).to(values.device)
+        return total.index_add(0, self.group, values.double()).cpu().numpy()
 
 
 @under(gradients)
@@ -166,17 +269,6 @@ def _problem(
     return evidence, np.append(start, math.log(beta)) if noise else start
 
 
-def normal_of(law: Any, name: str) -> Any:
-    """Return the normal distributions of the entries of a site."""
-    law = base_of(law)
-    if not isinstance(law, dist.Normal):
-        raise InputError(
-            f"The evidence tunes the precision of normal priors, but {name!r} has {type(law).__name__}: compare "
-            "fits with other settings on held-out data, or take a prior with latent scales, such as Hierarchical()."
-        )
-    return law
-
-
 def _noise_precision(bnn: BNN, others: Mapping[str, Tensor]) -> float:
     """Return 1 / variance of the noise in the units of the model."""
     likelihood = bnn.settings["likelihood"]
@@ -196,7 +288,7 @@ def _maximum(evidence: Evidence, start: np.ndarray) -> np.ndarray:
         value, gradient = evidence(logs)
         return -value, -gradient
 
-    bounds = [(-LARGEST_LOG, LARGEST_LOG)] * len(start)
+    bounds = [(-_LARGEST_LOG, _LARGEST_LOG)] * len(start)
     rounding = 10 * torch.finfo(evidence.squares.dtype).eps  # a line search below it goes astray, to NaN in SciPy 1.18
     options = {"maxiter": _ROUNDS, "ftol": max(2.2e-9, rounding)}
 
@@ -302,25 +394,3 @@ def _prior(old: BNN, evidence: Evidence, logs: np.ndarray) -> Any:
             for name, alpha in alphas.items()
         }
     return chosen | untuned(old, sites)
-
-
-def normal_prior(name: str, loc: Tensor, scale: Tensor) -> Any:
-    """Return the normal prior of a site: with a single number if all entries share it."""
-    if bool((scale == scale.reshape(-1)[0]).all() & (loc == loc.reshape(-1)[0]).all()):
-        return priors.Normal(scale=float(scale.reshape(-1)[0]), loc=float(loc.reshape(-1)[0]))
-    return priors.FromPosterior({name: (loc.contiguous(), scale.contiguous())})
-
-
-def untuned(old: BNN, sites: list[str]) -> dict[str, Any]:
-    """Return the priors of the parameters that were not tuned, by pattern."""
-    prior = old.settings["prior"]
-    choices = dict(choices_of(prior))
-    names = [name for name, value in old.net.named_parameters() if value.requires_grad] + list(old.site_names)
-    remaining = [name for name in names if name not in sites]
-    kept = {}
-    for pattern, choice in choices.items():
-        matched = [name for name in remaining if fnmatchcase(name, pattern)]
-        remaining = [name for name in remaining if name not in matched]
-        if matched:
-            kept[pattern] = choice
-    return kept
