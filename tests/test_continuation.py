@@ -13,8 +13,7 @@ from torch.nn.functional import softplus
 import pyrobnn as bnn
 from pyrobnn._core.settings import to_dict
 from pyrobnn.diagnostics import continuation
-from pyrobnn.diagnostics.continuation import Gain, continuation_finding
-from pyrobnn.diagnostics.training_checks import ending_finding
+from pyrobnn.diagnostics.continuation import Gain, continuation_finding, ending_finding
 from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.record import Convergence, FitRecord

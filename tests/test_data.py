@@ -14,7 +14,7 @@ import pyrobnn as bnn
 from pyrobnn import Data, InputError
 from pyrobnn._core.checks import check_flag
 from pyrobnn.data.splits import same_inputs
-from pyrobnn.diagnostics.folds import folds_of_inputs
+from pyrobnn.diagnostics.cross_validation import folds_of_inputs
 from pyrobnn.inference.several import automatic
 from pyrobnn.verdict.baselines import _Problem
 

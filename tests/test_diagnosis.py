@@ -13,15 +13,14 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn.data.directions import Directions, ranks
 from pyrobnn.diagnostics.classes import never_predicted
-from pyrobnn.diagnostics.few_rows import of_few_rows
-from pyrobnn.diagnostics.findings import Diagnosis, Finding
+from pyrobnn.diagnostics.findings import Diagnosis, Finding, of_few_rows
 from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.inputs import with_cause
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import StudentT
 from pyrobnn.inference.default_parts import parts_for
-from pyrobnn.verdict.order import ranks_better
+from pyrobnn.verdict.judgement import ranks_better
 from pyrobnn.verdict.remedies import (
     Fitted,
     amounts,

@@ -20,11 +20,11 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.table_cells import MARK
 from pyrobnn.data.donors import Donors
 from pyrobnn.diagnostics import FunctionConvergence
-from pyrobnn.diagnostics.chains import Chains, chains_of
+from pyrobnn.diagnostics.continuation import chain_findings
+from pyrobnn.diagnostics.convergence import Chains, chains_of
 from pyrobnn.diagnostics.failure import FAILED
 from pyrobnn.diagnostics.findings import BASELINE, PLAIN, Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import _WORDS
-from pyrobnn.diagnostics.training_checks import chain_findings
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Rendered, render, words
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from pyrobnn._core.remedies import Remedy
-from pyrobnn.diagnostics.few_rows import TOO_FEW
-from pyrobnn.diagnostics.findings import CLASSES, Finding
+from pyrobnn.diagnostics.findings import CLASSES, TOO_FEW, Finding
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.verdict.order import RARE
+from pyrobnn.verdict.judgement import RARE
 
 _MOST_NAMED = 3
 _NORMAL = 1.96

@@ -1,17 +1,25 @@
 """How well a posterior predicts examples that it has not seen: held out, or in folds with a fit for each."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
+from pyrobnn._core.checks import check_unmasked
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.splits import same_inputs
 from pyrobnn.diagnostics.comparison import mark
-from pyrobnn.diagnostics.folds import as_folds, assign_folds, folds_of_inputs
-from pyrobnn.diagnostics.refits import fit_each
+from pyrobnn.inference import SVI
+from pyrobnn.inference.fit import fit_in_silence
+from pyrobnn.inference.method import Run
+from pyrobnn.inference.several.replicates import replicates_in_silence
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -138,3 +146,111 @@ def _classes(model: BNN, data: Data) -> np.ndarray | None:
     """Return the class of each example, or None if the targets are not single labels."""
     has_classes = as_likelihood(model.settings["likelihood"]).has_labels
     return data.y.cpu().numpy().astype(np.int64) if has_classes and data.y.ndim == 1 else None
+
+
+def as_folds(folds: Any, groups: Any, num_rows: int) -> tuple[int | np.ndarray, np.ndarray | None]:
+    """Return the number of folds or the fold of each example, and the group of each example, checked."""
+    if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
+        together = None if groups is None else _labels(groups, "groups", num_rows)
+        units, noun = (num_rows, "examples") if together is None else (int(together.max()) + 1, "groups")
+        if not 2 <= folds <= units:
+            raise InputError(f"`folds` must lie between 2 and the number of {noun}, {units}; got {folds}.")
+        return int(folds), together
+    if groups is not None:
+        raise InputError("`groups` go with a number of folds; got the fold of each example too: leave one of them out.")
+    labels = _labels(folds, "folds", num_rows)
+    if labels.max() < 1:
+        raise InputError("`folds` must name at least two folds, got the same label for every example.")
+    return labels, None
+
+
+def _labels(values: Any, name: str, num_rows: int) -> np.ndarray:
+    """Return labels of any kind as numbers from 0 up."""
+    check_unmasked(values, name)
+    array = np.asarray(values)
+    if array.shape != (num_rows,):
+        raise InputError(
+            f"`{name}` must have one label for each of the {num_rows} examples, got values of shape {array.shape}."
+        )
+    return np.unique(array, return_inverse=True)[1]
+
+
+def assign_folds(
+    folds: int | np.ndarray, groups: np.ndarray | None, classes: np.ndarray | None, seed: int, num_rows: int
+) -> np.ndarray:
+    """Return the fold of each example, (N,), numbered from 0.
+
+    Folds are drawn at random. Groups stay together, and classes are spread evenly if a class has at least as many
+    members as there are folds.
+    """
+    if not isinstance(folds, int):
+        return folds
+    from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
+
+    options = {"n_splits": folds, "shuffle": True, "random_state": seed}
+    if groups is not None:
+        splitter = GroupKFold(**options)
+    elif classes is not None and np.bincount(classes).max() >= folds:
+        splitter = StratifiedKFold(**options)
+    else:
+        splitter = KFold(**options)
+    labels = np.empty(num_rows, dtype=np.int64)
+    for index, (_, held_out) in enumerate(splitter.split(np.empty((num_rows, 1)), classes, groups)):
+        labels[held_out] = index
+    return labels
+
+
+def folds_of_inputs(folds: int, x: Tensor, classes: np.ndarray | None, seed: int) -> np.ndarray:
+    """Return the fold of each example, (N,), likewise; examples with equal inputs share a fold.
+
+    Otherwise a fit would have seen examples that it is judged by. They are split if there are fewer distinct inputs
+    than folds.
+    """
+    _, first, group = np.unique(same_inputs(x).numpy(), return_index=True, return_inverse=True)
+    if len(first) < folds:
+        return assign_folds(folds, None, classes, seed, len(x))
+    first_classes = None if classes is None else classes[first]
+    return assign_folds(folds, None, first_classes, seed, len(first))[group]
+
+
+_WEIGHTS_AT_ONCE = 2**20
+"""Weights that fits side by side may have together."""
+
+
+def fit_each(
+    model: BNN, method: Any, sets: Sequence[Data], *, seed: int, progress: bool, **arguments: Any
+) -> list[Any]:
+    """Fit a method to several data sets: sets of equal size side by side if the method is SVI, the others in turn.
+
+    A fit in turn is `fit` with the seed `derive(seed, f"fit {index}")`. A group side by side is `fit_replicates` with
+    that seed of its first set. Posteriors come in the order of the sets; further arguments are those of `Run`. No fit
+    warns, and an interrupt ends all.
+    """
+    posteriors: list[Any] = [None] * len(sets)
+    alone = []
+    for group in _groups(model, method, sets):
+        if len(group) == 1:
+            alone += group
+            continue
+        parts = [sets[index] for index in group]
+        run = Run(seed=derive(seed, f"fit {group[0]}"), progress=progress, **arguments)
+        posteriors_of_group = replicates_in_silence(model, parts, method, run)
+        for index, posterior in zip(group, posteriors_of_group, strict=True):
+            posteriors[index] = posterior
+    with progress_bar(alone, desc="fits", unit="fit", shown=progress and bool(alone)) as bar:
+        for index in bar:
+            run = Run(seed=derive(seed, f"fit {index}"), progress=False, **arguments)
+            posteriors[index] = fit_in_silence(model, sets[index], method, run)
+    return posteriors
+
+
+def _groups(model: BNN, method: Any, sets: Sequence[Data]) -> list[list[int]]:
+    """Return the numbers of the sets that are fitted together."""
+    if not isinstance(method, SVI) or method.patience is not None:
+        return [[index] for index in range(len(sets))]
+    most = max(1, _WEIGHTS_AT_ONCE // model.num_weights)
+    groups = []
+    for size in dict.fromkeys(map(len, sets)):
+        members = [index for index, data in enumerate(sets) if len(data) == size]
+        groups += [part.tolist() for part in np.array_split(members, -(-len(members) // most))]
+    return groups

@@ -18,11 +18,20 @@ from pyrobnn.data.directions import Directions
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import FOR_CALIBRATION
-from pyrobnn.diagnostics.chains import chains_of
 from pyrobnn.diagnostics.classes import never_predicted
-from pyrobnn.diagnostics.continuation import continuation_finding
-from pyrobnn.diagnostics.few_rows import TOO_FEW, more_rows, of_few_rows
-from pyrobnn.diagnostics.findings import BASELINE, HELD_OUT, LINEAR, NOTHING_HELD_OUT, Diagnosis, Finding
+from pyrobnn.diagnostics.continuation import chain_findings, continuation_finding, ending_finding
+from pyrobnn.diagnostics.convergence import chains_of
+from pyrobnn.diagnostics.findings import (
+    BASELINE,
+    HELD_OUT,
+    LINEAR,
+    NOTHING_HELD_OUT,
+    TOO_FEW,
+    Diagnosis,
+    Finding,
+    more_rows,
+    of_few_rows,
+)
 from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
@@ -41,7 +50,6 @@ from pyrobnn.diagnostics.simpler import (
     of_missed_function,
     of_one_cause,
 )
-from pyrobnn.diagnostics.training_checks import chain_findings, ending_finding
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -49,9 +57,8 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.comparison import compare_with_baselines, sites_at_prior
-from pyrobnn.verdict.judgement import Verdict
+from pyrobnn.verdict.judgement import Verdict, ranks_better, rarest_class
 from pyrobnn.verdict.left_out import memorised_targets
-from pyrobnn.verdict.order import ranks_better, rarest_class
 from pyrobnn.verdict.remedies import Fitted, open_to, smaller
 
 _ORDER = ("warning", "note", "fine")

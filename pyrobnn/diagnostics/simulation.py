@@ -13,7 +13,7 @@ from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
-from pyrobnn.diagnostics.refits import fit_each
+from pyrobnn.diagnostics.cross_validation import fit_each
 from pyrobnn.inference.prior_predictive import PriorGuide
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.mixture import Mixture

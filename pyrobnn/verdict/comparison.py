@@ -24,10 +24,9 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.judgement import Basis, Verdict, judge
+from pyrobnn.verdict.judgement import Basis, Verdict, judge, ranks_better, rarest_class
 from pyrobnn.verdict.left_out import learned_nothing, left_out_scores, memorised_targets
 from pyrobnn.verdict.missed import behind_mode
-from pyrobnn.verdict.order import ranks_better, rarest_class
 from pyrobnn.verdict.remedies import (
     OF_BAD_PREDICTIONS,
     OF_MISSED_FUNCTION,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.counts import counted
+from pyrobnn.posterior.prediction import Prediction
 
 _NEGLIGIBLE = 0.05
 """Nats an example above a constant that count as none, if chance may explain them."""
@@ -306,3 +307,26 @@ def _otherwise(scored: _Scored) -> Verdict:
     return Verdict(
         "note", text, None, scored.is_better, plain, prefers, linear_finds=finds, numbers=scored.numbers, most=most
     )
+
+
+RARE = 0.2
+"""Share of the labels up to which a class is rare."""
+_SURE = 0.05
+"""The p-value below which an order may be better than guessing, so that a fit is not called of no use."""
+
+
+def rarest_class(y: Tensor) -> tuple[int, bool]:
+    """Return the rarest label that occurs in y (N,), and whether it is rare."""
+    labels, counts = y.unique(return_counts=True)
+    return int(labels[counts.argmin()]), float(counts.min()) <= RARE * len(y)
+
+
+def ranks_better(prediction: Prediction, y: Tensor, label: int) -> bool:
+    """Return whether the examples of a class have larger probabilities of it than the others, by Mann and Whitney."""
+    from scipy.stats import mannwhitneyu
+
+    probs, is_one = prediction.class_probs[:, label].cpu().double(), y.cpu() == label
+    if bool(is_one.all()):
+        return False
+    p_value = mannwhitneyu(probs[is_one].numpy(), probs[~is_one].numpy(), alternative="greater").pvalue
+    return bool(p_value < _SURE)
