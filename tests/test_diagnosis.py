@@ -14,7 +14,6 @@ import pyrobnn as bnn
 from pyrobnn.data.directions import Directions, ranks
 from pyrobnn.diagnostics.classes import never_predicted
 from pyrobnn.diagnostics.findings import Diagnosis, Finding, of_few_rows
-from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.inputs import with_cause
 from pyrobnn.diagnostics.predictive_checks import epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson
@@ -292,27 +291,6 @@ def test_remedies_of_noise_by_the_likelihood_and_the_targets():
     assert heavy.settings == ("likelihood.df=2.5",)
     assert heavier_tails(fitted(bnn.likelihoods.StudentT(scale=1.0, df=2.5), y)) is None
     assert heavier_tails(fitted(known, y)) is None
-
-
-def gaps(level, factor, seed, num=400, missing=40):
-    """Return findings on rows with gaps, of which targets are further from the prediction by a factor."""
-    y = torch.randn(num, generator=torch.Generator().manual_seed(seed))
-    y[:missing] *= factor
-    x = torch.zeros(num, 2)
-    x[:missing, 1] = 1
-    fit = Fitted(bnn.BNN(nn.Linear(2, 1), likelihood="gaussian").fit(x, y, guide="map", steps=1, progress=False), y)
-    prediction = bnn.Prediction(dist.Normal(torch.zeros(1, num), 1.0))
-    return gap_findings(prediction, y, x, ["area", "missingindicator_area"], level, seed=0, fit=fit)
-
-
-def test_rows_with_gaps_are_judged_by_themselves():
-    """Of 40 rows with gaps among 400; errors three times as large leave 49 % within 95 %."""
-    (found,) = gaps(0.00135, 3.0, seed=0)
-    assert (found.name, found.kind) == ("gaps", "warning")
-    assert "too narrow where 'area' is missing: intervals of 95% hold" in found.text
-    assert found.remedies[0].settings[1] == "likelihood.scale=heteroscedastic"
-    rate = np.mean([bool(gaps(0.1, 1.0, seed)) for seed in range(60)])
-    assert rate <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / 60)
 
 
 def test_other_noise_gets_a_method_that_measures_it():

@@ -181,15 +181,13 @@ def test_inputs_whose_squares_overflow_are_named_as_the_cause(rounds):
 # Estimators
 
 
-def test_weights_are_repeats_where_values_are_missing_and_targets_have_units():
+def test_weights_are_repeats_where_targets_have_units():
     table = pd.DataFrame({"a": X[:, 0], "c": np.where(X[:, 1] > 0, "u", "v"), "b": X[:, 2]})
-    table.loc[3, "a"], table.loc[5, "c"], table.loc[7, "b"] = np.nan, None, np.nan
     weights = np.arange(30) % 4
     repeats = np.repeat(np.arange(30), weights)
     settings = {
         "net": bnn.MLP(hidden=(), dtype="float64"),
         "method": bnn.EvidenceFramework(starts=1, rounds=3),
-        "missing": "impute",
         "random_state": 0,
     }
     y = 100 * Y + 50

@@ -13,7 +13,6 @@ import pyrobnn as bnn
 from pyrobnn.runs import all_rows
 from pyrobnn.runs import run as runs
 from pyrobnn.runs.all_rows import far_apart, folder_for_new_rows, with_all_rows
-from pyrobnn.runs.donor_files import load_run
 from pyrobnn.runs.predictions import predict_table
 from pyrobnn.runs.run import resume, run
 from pyrobnn.runs.spec import RunSpec
@@ -76,10 +75,10 @@ def test_new_rows_are_predicted_from_all_rows(table, tmp_path):
     rows = pd.DataFrame(train.x.numpy(), columns=["a", "b"]).assign(y=train.y.numpy())
     judged, judged_std = exact(rows, new)
     assert (np.abs(judged - mean) > std / 4).any()
-    prediction = load_run(tmp_path / "run").predict(torch.tensor(new), num_draws=400)
+    prediction = bnn.load(tmp_path / "run" / "posterior").predict(torch.tensor(new), num_draws=400)
     assert (np.abs(prediction.mean.numpy() - judged) < 5 * judged_std / 20 + 1e-3).all()
     scores = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))["scores"]
-    again = bnn.score(load_run(tmp_path / "run").predict(result.test.x, num_draws=400), result.test.y)
+    again = bnn.score(bnn.load(tmp_path / "run" / "posterior").predict(result.test.x, num_draws=400), result.test.y)
     assert scores["rmse"]["value"] == pytest.approx(float(again["rmse"].value))
     assert f"a fit to {len(frame)} rows" in result.learned
     assert f"a fit to {len(train)}." in result.learned

@@ -194,7 +194,7 @@ def check_finite(value: Tensor, name: str) -> None:
         bad = (~torch.isfinite(value)).nonzero()
         raise InputError(
             f"`{name}` must be finite, got {counted(len(bad), 'NaN or infinite value')}, the first at index "
-            f"{tuple(bad[0].tolist())}: drop or impute those rows."
+            f"{tuple(bad[0].tolist())}: drop those rows, or take BNNRegressor or BNNClassifier with missing='impute'."
         )
 
 

@@ -1,7 +1,7 @@
 """Tables of numbers and categories as matrices of numbers."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,7 @@ def tell_of_new_values(table: pd.DataFrame, encoder: "Encoder") -> None:
         if is_gap.any():
             warn_user(
                 f"Column {name!r} has no value in {rows_of(is_gap, 0)}, and had values in all rows of the fit: "
-                "it is predicted as a mixture of the values of similar rows."
+                "it is predicted as a mixture over values that are drawn given the others."
             )
 
 
@@ -172,16 +172,15 @@ class Encoder:
     """From a table of numbers and categories to a matrix of numbers, as learned from the rows of a fit.
 
     Categories become columns of 0 and 1, or numbers; an unknown category later becomes zeros, or -1.
-    If numbers were missing in the fit, they become the mean of their column, and a column of 0 and 1 marks them; a
-    missing category is then a category of its own. What is missing elsewhere becomes NaN, or an unknown category. The
+    A number that is missing becomes NaN; if some were missing in the fit, a column of 0 and 1 marks them. A missing
+    category is a category if some were missing in the fit, and else an unknown one. The
     matrix has the numbers, then the marks, then the categories.
 
     Attributes:
         categories: an entry of `CATEGORIES`.
         missing: an entry of `MISSING`.
         columns: what was learned of each column, dates as numbers, in JSON's types where categories are texts: of
-            categories their `values`, sorted, None last; of numbers of which one was missing their `mean`, with
-            `has_missing`; `left_out` if rows without a value were left out of the fit.
+            categories their `values`, sorted, None last; of numbers of which one was missing `has_missing`.
         read: how each column of the table was read, with what `learned_reading` adds for dates.
     """
 
@@ -196,9 +195,7 @@ class Encoder:
         table: pd.DataFrame,
         categories: str,
         missing: str,
-        weights: np.ndarray | None = None,
         *,
-        left_out: Sequence[str] = (),
         read: Mapping[str, How] | None = None,
     ) -> "Encoder":
         """Return the encoder that these rows teach.
@@ -207,8 +204,6 @@ class Encoder:
             table: as `as_table` and then `expanded` return it.
             categories: an entry of `CATEGORIES`.
             missing: an entry of `MISSING`.
-            weights: positive weights of rows, for the means.
-            left_out: columns without a value in rows that are left out of the fit.
             read: how each column was read.
         """
         for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):
@@ -219,15 +214,9 @@ class Encoder:
             if column.dtype != np.float64:
                 values = set(column)
                 return {"values": [*sorted(values - {None}), *({None} & values)]}
-            has = column.notna().to_numpy()
-            if has.all():
-                return {}
-            mean = np.average(column[has], weights=None if weights is None else weights[has]) if has.any() else 0.0
-            return {"mean": float(mean), "has_missing": True}
+            return {"has_missing": True} if column.isna().any() else {}
 
         columns: dict[str, dict[str, Any]] = {str(name): learned(table[name]) for name in table}
-        for name in left_out:
-            columns[name]["left_out"] = True
         return cls(categories, missing, columns, read or {})
 
     def is_numeric(self, name: str) -> bool:
@@ -250,11 +239,10 @@ class Encoder:
     def matrix(self, table: pd.DataFrame) -> np.ndarray:
         """Return the matrix, float64, of a table that `as_table`, and then `expanded`, returned.
 
-        It has NaN where no mean stands for a gap.
+        It has NaN in gaps.
         """
         numbers, gaps, texts = self._kinds()
-        means = {name: self.columns[name]["mean"] for name in gaps}
-        parts = [table[numbers].fillna(means).to_numpy(dtype=np.float64), table[gaps].isna().to_numpy(dtype=np.float64)]
+        parts = [table[numbers].to_numpy(dtype=np.float64), table[gaps].isna().to_numpy(dtype=np.float64)]
         for name, values in texts.items():
             codes = {value: code for code, value in enumerate(values)}
             code = np.array([codes.get(value, -1) for value in table[name]])[:, None]
@@ -295,7 +283,7 @@ class Encoder:
         """Return which values of a column are unknown categories, and which are missing as none was in the fit."""
         values, learned = table[name], self.columns[name]
         known = learned.get("values", ())
-        had_gaps = learned.get("left_out") or learned.get("has_missing", None in known)
+        had_gaps = learned.get("has_missing", None in known)
         is_gap = values.isna() & (not had_gaps)
         return values.notna() & (not self.is_numeric(name)) & ~values.isin(known), is_gap
 

@@ -8,15 +8,14 @@ from torch.utils.data import DataLoader
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import X
-from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 
 
-def as_data(given: Any, *, donors: Donors | None = None) -> Data | Loader:
-    """Return data as they are, a pair (x, y) as `Data`, with donors if its rows may lack values, and a DataLoader."""
+def as_data(given: Any) -> Data | Loader:
+    """Return data as they are, a pair (x, y) as `Data`, and a DataLoader as `Loader`."""
     if isinstance(given, (tuple, list)) and len(given) == 2:
-        return Data(*given, donors=donors)
+        return Data(*given)
     given = as_loader(given)
     if not isinstance(given, (Data, Loader)):
         raise InputError(

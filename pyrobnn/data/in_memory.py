@@ -16,11 +16,9 @@ from pyrobnn._core.checks import (
     check_count,
     check_finite,
     check_flag,
-    check_inputs,
 )
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
-from pyrobnn.data.donors import Donors
 from pyrobnn.data.splits import same_inputs, split_rows
 
 
@@ -41,8 +39,6 @@ class Data:
             original units. Inputs must be a single tensor.
         feature_names: a name per column of x; taken from a data frame if not given.
         target_name: name of the target.
-        donors: rows whose values stand for those that x lacks, as NaN, in predictions; `load_table` gives them. Fits
-            take `complete` rows.
 
     Raises:
         InputError: not numeric, not finite, empty, of the wrong rank, x and y of unequal length, weights that are
@@ -63,10 +59,8 @@ class Data:
         standardize: bool = False,
         feature_names: Sequence[str] | None = None,
         target_name: str = "y",
-        donors: Donors | None = None,
     ) -> None:
-        self.x = as_inputs(x) if donors is None else _with_gaps(x)
-        self.donors = donors
+        self.x = as_inputs(x)
         self.y = as_targets(y, len(self.x))
         self.weights = None if weights is None else _as_weights(weights, len(self.x))
         self.standardize = check_flag(standardize, "standardize")
@@ -96,18 +90,7 @@ class Data:
             standardize=self.standardize,
             feature_names=self.feature_names,
             target_name=self.target_name,
-            donors=self.donors,
         )
-
-    @property
-    def complete(self) -> "Data":
-        """The rows that lack no value; InputError if all do."""
-        if self.donors is None:
-            return self
-        lacks = self.donors.lacking(single(self.x, "A table")).any(1)
-        if bool(lacks.all()):
-            raise InputError(f"All of {len(self)} rows lack values, and a fit needs complete rows: pass others, too.")
-        return self[~lacks] if bool(lacks.any()) else self
 
     @property
     def tensors(self) -> tuple[Any, ...]:
@@ -121,10 +104,8 @@ class Data:
 
     @property
     def x_scaler(self) -> "Scaler":
-        """The map of the inputs to standard units, the identity if they are not standardised, with the donors."""
-        is_plain = isinstance(self.x, Inputs) or not self.standardize
-        scaler = Scaler.identity() if is_plain else Scaler.fit(single(self.x, "A table"), self.weights)
-        return dataclasses.replace(scaler, donors=self.donors)
+        """The map of the inputs to standard units, the identity if they are not standardised."""
+        return Scaler.fit(single(self.x, "A table"), self.weights) if self.standardize else Scaler.identity()
 
     @property
     def y_scaler(self) -> "Scaler":
@@ -184,13 +165,6 @@ class Data:
         return self[rest], self[part]
 
 
-def _with_gaps(x: Any) -> Tensor:
-    """Return inputs that may have NaN."""
-    values = as_tensor(x, "x")
-    check_inputs(torch.where(values.isnan(), 0.0, values))
-    return values
-
-
 def _as_weights(values: Any, num_rows: int) -> Tensor:
     weights = as_tensor(values, "weights").double()
     if weights.shape != (num_rows,):
@@ -242,12 +216,10 @@ class Scaler:
     Attributes:
         loc: mean of each column, of the shape of a row.
         scale: standard deviation of each column (1 for a constant column), the same shape.
-        donors: of inputs, rows whose values stand for those that others lack; the map leaves them aside.
     """
 
     loc: Tensor
     scale: Tensor
-    donors: Donors | None = None
 
     @classmethod
     def identity(cls) -> "Scaler":

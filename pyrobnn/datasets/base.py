@@ -9,6 +9,8 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.tables import Task
+from pyrobnn._torch.inputs import single
+from pyrobnn.data.imputed import Imputer, stacked
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import classes_of, same_inputs, split_rows
 
@@ -63,6 +65,9 @@ class Dataset:
         groups: for a user's table, the group of each row, (N,): copies of a row share it, and a split keeps them in one
             part. Else rows of the same inputs are copies.
         test: share of the rows in the test part of a random split.
+        given: for a user's table in which rows lack values or have an unknown category, its inputs with NaN and zeros
+            there; `data` has a value that was drawn.
+        imputer: draws these values, from the rows to train on.
 
     Examples:
         >>> diabetes = bnn.datasets.load("diabetes")
@@ -84,6 +89,8 @@ class Dataset:
     doubts: tuple[str, ...] = ()
     groups: Tensor | None = dataclasses.field(default=None, repr=False)
     test: float = TEST_FRACTION
+    given: np.ndarray | None = dataclasses.field(default=None, repr=False)
+    imputer: Imputer | None = dataclasses.field(default=None, repr=False)
 
     @property
     def num_splits(self) -> int:
@@ -95,7 +102,7 @@ class Dataset:
 
         If no splits are published, split i has a random share `test` of the rows (rounded, at least one) as its test
         part, drawn as by `Data.split` with the seed i, with its share of each class. Rows of a table that lack values
-        are left out of the training part (`load_table`).
+        are there five times in the training part, with values drawn anew and a fifth of the weight.
 
         Args:
             i: number of the split, 0 to `num_splits` - 1.
@@ -112,9 +119,33 @@ class Dataset:
             raise InputError(
                 f"{self.name} has splits 0 to {self.num_splits - 1}, got {i!r}: pass a number in that range."
             )
-        if not self.splits:
-            groups = same_inputs(self.data.x) if self.groups is None else self.groups
-            rest, part = split_rows(groups, self.data.y, self.test, seed=i)
-            return self.data[rest].complete, self.data[part]
-        train, test = self.splits[i]
-        return self.data[train], self.data[test]
+        train, test = self.rows(i)
+        return self.to_fit(train), self.data[test]
+
+    def rows(self, i: int) -> tuple[Any, Any]:
+        """Return the row numbers of both parts of a split, each row once."""
+        if self.splits:
+            return self.splits[i]
+        groups = same_inputs(self.data.x) if self.groups is None else self.groups
+        return split_rows(groups, self.data.y, self.test, seed=i)
+
+    def held_out(self, i: int) -> np.ndarray:
+        """Return the inputs of the test part of a split, with NaN where rows of a table lack values."""
+        x = single(self.data.x, "A table").numpy() if self.given is None else self.given
+        rows: np.ndarray = x[np.asarray(self.rows(i)[1])]
+        return rows
+
+    def to_fit(self, rows: Any = slice(None)) -> Data:
+        """Return some rows to fit, with copies of those that lack values."""
+        data = self.data[rows]
+        if self.given is None or self.imputer is None:
+            return data
+        x, y, weights = stacked(
+            self.given[np.arange(len(self.data))[rows]],
+            data.y.numpy(),
+            None,
+            self.imputer.categories,
+            labels=self.task == "classification",
+        )
+        names, target = data.feature_names, data.target_name
+        return Data(x, y, weights=weights, standardize=data.standardize, feature_names=names, target_name=target)

@@ -16,7 +16,7 @@ from pyrobnn._core.counts import counted
 from pyrobnn._core.table_cells import DATES, NUMBERS, TEXTS, expanded, learned_reading
 from pyrobnn._core.table_files import ending
 from pyrobnn._core.tables import Table, read_inputs, read_table
-from pyrobnn.data.donors import Donors
+from pyrobnn.data.imputed import Imputer
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.data.splits import same_marks, split_rows
@@ -60,10 +60,9 @@ def load_table(
         id: a column that names the rows and is not a feature.
         drop: other columns that are not features.
         categories: how text becomes numbers, "onehot" (a column of 0 and 1 for each category) or "ordinal".
-        missing: "raise" refuses missing values, "impute" leaves rows without a target out, and those without another
-            value out of the training part: it predicts them as a mixture over values of similar rows. Where they are
-            more than a third, or tell of the target, means fill the gaps, a column of 0 and 1 marks them, and missing
-            text is a category.
+        missing: "raise" refuses missing values, "impute" leaves rows without a target out. It draws numbers that are
+            missing given the other columns, several times (`Dataset.split`); a column of 0 and 1 marks them, and
+            missing text is a category.
         split: the split whose training part gives means and categories. Copies of a row stay in one part: rows that
             differ in no column of the file but the target and names of rows, whichever columns are features.
         test: share of the rows in the test part of a split. If not given, a fifth up to 1,000 rows, 200 rows up to
@@ -90,11 +89,14 @@ def load_table(
     test = test_share(y) if test is None else test
     train, held_out = split_rows(groups, y, test, seed=split)
     train = torch.arange(len(y)) if all_rows else train
-    encoder, donors, kept = _learned(table, train, categories, missing)
-    x = _encoder(encoder).matrix(expanded(inputs, encoder["read"]))
+    encoder = _learned(table, train, categories, missing)
+    given = _encoder(encoder).matrix(expanded(inputs, encoder["read"]))
+    imputer = Imputer(given[train.numpy()], categories_of(encoder))
+    has_all = not (lacks := imputer.lacking(given).any(1)).any()
+    x = imputer.copies(given, 1)[0]
     names = _encoder(encoder).get_feature_names_out().tolist()
-    fitted = train[kept]
-    data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target, donors=donors)
+    whole = train[~torch.from_numpy(lacks)[train]]
+    data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
     lines = (f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how)
     columns = inputs.iloc[train.numpy()]
     return Dataset(
@@ -110,14 +112,16 @@ def load_table(
         encoder,
         (*table.inputs.notes, *lines),
         (
-            *leaks(data[fitted]).values(),
+            *(leaks(data[whole]).values() if len(whole) else ()),
             *_constants(columns),
             *_equal(columns),
-            *_gaps(columns, len(train) - len(fitted)),
+            *_gaps(columns),
             *_beyond(inputs.iloc[held_out.numpy()], encoder),
         ),
         groups,
         test,
+        None if has_all else given,
+        imputer if imputer.categories or missing == "impute" else None,
     )
 
 
@@ -132,7 +136,7 @@ def load_features(
         encoder: `Dataset.encoder` of the training data; it knows the columns of the file.
 
     Returns:
-        Inputs of shape (N, features), float64; NaN where a number is missing and no mean stands for it.
+        Inputs of shape (N, features), float64; NaN where a number is missing.
 
     Raises:
         InputError: the file cannot be read or is empty, or a column is missing, is of another kind than before, or has
@@ -199,17 +203,8 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
     outside = [", ".join(filter(None, row)) for row in zip(*(one.marks for one in found.values()), strict=True)]
     lines, others = outside_most(found)
     more = [f"{others} rows outside: see the column `outside`"] if others else []
-    notes = (*inputs.notes, *lines, *more, *just_outside(found), *_widened(columns, encoder))
+    notes = (*inputs.notes, *lines, *more, *just_outside(found))
     return NewRows(x, inputs.frame, outside, notes)
-
-
-def _widened(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
-    """Return a line on values that are missing where some were in training, predicted as mixtures."""
-    lacks = columns[[name for name, learned in encoder["columns"].items() if learned.get("left_out")]].isna()
-    counts, rows = lacks.sum(), counted(num := int(lacks.any(axis=1).sum()), "row")
-    listed = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
-    verb, them = ("has", "it") if num == 1 else ("have", "them")
-    return [f"{rows} {verb} missing values, which widen the predictions for {them}: {listed}"] if listed else []
 
 
 def _constants(columns: "pd.DataFrame") -> list[str]:
@@ -240,21 +235,16 @@ def _equal(columns: "pd.DataFrame") -> list[str]:
     ]
 
 
-def _gaps(columns: "pd.DataFrame", num_left_out: int) -> list[str]:
-    """Return a line for each column with missing values in these rows, or one on the rows that are left out."""
+def _gaps(columns: "pd.DataFrame") -> list[str]:
+    """Return a line for each column with missing values in these rows."""
     from pandas.api import types
 
-    if num_left_out:
-        names = ", ".join(repr(str(name)) for name in columns if columns[name].isna().any())
-        where = f"{num_left_out:,} of {counted(len(columns), 'row')} to train on"
-        lack = "lacks" if num_left_out == 1 else "lack"
-        return [f"{where} {lack} a value of {names}: left out of the fit"]
     lines = []
     for name in map(str, columns):
         count = int(columns[name].isna().sum())
         kind = columns[name].dtype
         has_mean = types.is_numeric_dtype(kind) or types.is_datetime64_any_dtype(kind)
-        filled = "filled in with their mean" if has_mean else "taken as a category of their own"
+        filled = "drawn given the other columns" if has_mean else "taken as a category of their own"
         advice = (
             f": leave it out if a fit without it is as good (--drop {quote(name)})" if count > len(columns) / 4 else ""
         )
@@ -281,11 +271,9 @@ def _copies(table: Table) -> Tensor:
     return same_marks(torch.from_numpy(marks.to_numpy(copy=True).view(np.int64)))
 
 
-def _learned(
-    table: Table, rows: Tensor, categories: str, missing: str
-) -> tuple[dict[str, Any], Donors | None, np.ndarray]:
-    """Return the encoder that these rows teach, donors for rows that lack values, and which of the rows to fit."""
-    from pyrobnn.data.gaps import Rows, learn
+def _learned(table: Table, rows: Tensor, categories: str, missing: str) -> dict[str, Any]:
+    """Return the encoder that these rows teach."""
+    from pyrobnn._core.columns import Encoder
 
     train = table.inputs.columns.iloc[table.rows[rows.numpy()]]
     read = learned_reading(train, table.inputs.how)
@@ -294,10 +282,7 @@ def _learned(
         present = columns[f"{name} (days)" if how["kind"] == DATES else name].dropna()
         if how["kind"] != TEXTS and len(present):
             how.update(range_of(np.sort(present.to_numpy()), len(read)))
-    targets, has_classes = np.asarray(table.target.values)[rows.numpy()], table.target.task == "classification"
-    examples = Rows(columns, targets, read=read)
-    encoder, donors, kept = learn(examples, categories=categories, missing=missing, has_classes=has_classes)
-    return dataclasses.asdict(encoder), donors, kept
+    return dataclasses.asdict(Encoder.learn(columns, categories, missing, read=read))
 
 
 def _encoder(stored: Mapping[str, Any]) -> "Encoder":

@@ -32,7 +32,6 @@ from pyrobnn.diagnostics.findings import (
     more_rows,
     of_few_rows,
 )
-from pyrobnn.diagnostics.gaps import gap_findings
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import (
@@ -235,7 +234,7 @@ def _case(
     prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
         prediction = posterior.predict(x, num_draws=max(_DRAWS_OF_STEPS, len(members_of(posterior))), seed=seed)
-    held_out = None if test is None else Data(x, y, donors=every.donors)
+    held_out = None if test is None else Data(x, y)
     fit = Fitted(posterior, train.y, train.x)
     return _Case(fit, train, held_out, y, every.y, prediction, baselines, seed, class_names)
 
@@ -387,8 +386,7 @@ def _of_held_out(case: _Case, held_out: Data, level: float) -> list[Finding]:
     findings = predictive_findings(
         case.prediction, case.y, simulated, level, seed=case.seed, fit=case.fit, directions=directions
     )
-    gaps = gap_findings(case.prediction, case.y, held_out.x, names, _THREE_ERRORS, seed=case.seed, fit=case.fit)
-    return [*findings, *gaps, *(() if ranking is None else (ranking,))]
+    return [*findings, *(() if ranking is None else (ranking,))]
 
 
 def _of_layers(fit: Fitted, verdict: Verdict | None) -> list[Finding]:

@@ -37,7 +37,6 @@ PLAIN = {
     "bias": "its predictions are biased",
     "noise": "its errors depend on the prediction more than it says",
     "inputs": "its errors depend on an input more than it says",
-    "gaps": "its predictions are too narrow where values are missing",
     "surprise": "targets are not as likely as it says",
     "epistemic": "its uncertainty about the weights does not reach the predictions",
     "ranking": "its errors are largest where it is surest",

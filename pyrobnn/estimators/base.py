@@ -3,7 +3,7 @@
 import sys
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -14,15 +14,14 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from tqdm.auto import tqdm
 
 from pyrobnn._core.checks import check_count, check_unmasked
-from pyrobnn._core.columns import require_finite, tell_of_new_values
-from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
+from pyrobnn._core.columns import Encoder, require_finite, tell_of_new_values
+from pyrobnn._core.errors import PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.table_cells import expanded, learned_reading
 from pyrobnn._core.tables import Task
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
-from pyrobnn.data.donors import Donors
-from pyrobnn.data.gaps import Rows, learn
+from pyrobnn.data.imputed import Imputer, stacked
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.estimators.inputs import NO_TARGETS, read_rows
@@ -35,9 +34,30 @@ from pyrobnn.inference.density import Compared, compare_densities
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
+from pyrobnn.posterior.copies import predict_copies
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.verdict.comparison import tell
+
+
+class Rows(NamedTuple):
+    """Checked rows.
+
+    Attributes:
+        table: inputs as `as_table` returns them.
+        targets: targets as numbers.
+        weights: positive weights, or None.
+    """
+
+    table: pd.DataFrame
+    targets: np.ndarray
+    weights: np.ndarray | None = None
+
+    def where(self, chosen: np.ndarray) -> "Rows":
+        """Return some of the rows."""
+        table = self.table[chosen].reset_index(drop=True)
+        return Rows(table, self.targets[chosen], None if self.weights is None else self.weights[chosen])
+
 
 _LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24
@@ -73,7 +93,7 @@ class AbstractBNN(BaseEstimator):
     engine: Any = "auto"
     verbose: Any = None
     _kept = cast("Data | None", None)
-    _donors = cast("Donors | None", None)
+    _imputer = cast("Imputer | None", None)
 
     @classmethod
     def from_spec(cls, spec: RunSpec | str | Path, **parameters: Any) -> Any:
@@ -188,22 +208,15 @@ class AbstractBNN(BaseEstimator):
         check_count(self.num_draws, "num_draws")
         rows = self._rows(X, y, sample_weight, reset=reset, classes=classes)
         if reset:
-            self.encoder_, self._donors, kept = learn(
-                rows,
-                categories=self.categories,
-                missing=self.missing,
-                has_classes=self.TASK == "classification",
-                leaves_out=not learns_on,
-            )
-            rows = rows.where(kept)
-        x = self.encoder_.matrix(rows.table)
-        if not (has_numbers := ~np.isnan(x).any(1)).any():
-            raise InputError(f"All of {len(x)} rows lack numbers, and a fit needs complete rows: pass others, too.")
-        rows = rows.where(has_numbers)
+            self.encoder_ = Encoder.learn(rows.table, self.categories, self.missing, read=self._read)
+        x, categories = self.encoder_.matrix(rows.table), self.encoder_.onehot()
+        if reset:
+            self._imputer = Imputer(x, categories) if categories or self.missing == "impute" else None
+        x, targets, weights = stacked(x, rows.targets, rows.weights, categories, labels=self.TASK == "classification")
         examples = Data(
-            x[has_numbers],
-            rows.targets,
-            weights=rows.weights,
+            x,
+            targets,
+            weights=weights,
             standardize=bool(self.standardize),
             feature_names=[*self.encoder_.get_feature_names_out()],
         )
@@ -245,7 +258,6 @@ class AbstractBNN(BaseEstimator):
                 self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
             else:
                 self.posterior_ = fit_on(self.posterior_, method, examples, run)
-            self.posterior_.donors = self._donors
             known = compared.complain()
         if reset:  # the newest rows alone may suit a constant that is bad for all
             tell(self.posterior_, examples, known=known, progress=run.progress)
@@ -288,7 +300,7 @@ class AbstractBNN(BaseEstimator):
         table, y = self._checked(X, y, reset=reset)
         targets = self._check_targets(y, reset=reset, classes=classes)
         weights = self._weights(y, sample_weight)
-        rows = Rows(table, targets, weights, self._read)
+        rows = Rows(table, targets, weights)
         return rows if weights is None else rows.where(weights > 0)
 
     def _checked(self, X: Any, y: Any = NO_TARGETS, *, reset: bool) -> tuple[pd.DataFrame, Any]:
@@ -334,8 +346,7 @@ class AbstractBNN(BaseEstimator):
         return self.encoder_.matrix(self._checked(X, reset=False)[0])
 
     def _predict_rows(self, inputs: np.ndarray) -> Prediction:
-        predicted: Prediction = self.posterior_.predict(inputs, num_draws=int(self.num_draws))
-        return predicted
+        return predict_copies(self.posterior_, self._imputer, inputs, num_draws=int(self.num_draws))
 
     def _predict_blocks(self, X: Any, read: Any) -> list[Any]:
         """Apply `read` to the predictions of consecutive blocks of rows; memory is bounded."""
@@ -373,7 +384,6 @@ class AbstractBNN(BaseEstimator):
         super().__setstate__(state)
         if isinstance(self.__dict__.get("posterior_"), bytes):
             self.posterior_ = unpack(state["posterior_"], self.net)
-            self.posterior_.donors = self._donors
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: missing values are taken only if they are imputed."""

@@ -9,9 +9,8 @@ from sklearn.base import RegressorMixin
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
-from pyrobnn.data.gaps import Rows
 from pyrobnn.data.in_memory import Data
-from pyrobnn.estimators.base import AbstractBNN
+from pyrobnn.estimators.base import AbstractBNN, Rows
 from pyrobnn.estimators.training import tell_of_few
 
 
@@ -45,8 +44,9 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         num_draws: number of posterior draws to predict with.
         standardize: whether inputs and real targets are centred and scaled.
         categories: how columns of text and categories become numbers, "onehot" or "ordinal".
-        missing: "raise" refuses missing values, "impute" leaves few such rows out and predicts mixtures over values
-            of similar rows; means with indicator columns stand where gaps are many or tell of the target.
+        missing: "raise" refuses missing values, "impute" draws them given the other columns: five times to fit, and
+            for predictions, which join the draws. Indicator columns mark numbers that are missing, and missing text is
+            a category.
         random_state: seed, as in scikit-learn: an integer, None or a `RandomState`.
         device: "cpu", "cuda", ..., or "auto".
         engine: as in `pyrobnn.fit`.

@@ -177,12 +177,10 @@ def make_source(data: Data | Loader, bnn: BNN, batch_size: BatchSize, *, seed: i
         seed: seed of the draws of a DataLoader that is looked into.
 
     Raises:
-        InputError: targets that the likelihood cannot produce, a network that does not take the inputs, or rows that
-            lack values.
+        InputError: targets that the likelihood cannot produce, or a network that does not take the inputs.
     """
     if isinstance(data, Loader) and batch_size is not None:
         raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
-    _require_complete(data)
     with seeded(seed, "data"):
         head = first_rows(data)
         num_data, epoch = data.counted(len(head[0])) if isinstance(data, Loader) else (len(data), None)
@@ -199,15 +197,6 @@ def check_validation(data: Data | Loader, bnn: BNN, *, seed: int) -> None:
     """
     with seeded(seed, "data"):
         checked_outputs(bnn, data, first_rows(data), *_units(data, bnn))
-
-
-def _require_complete(data: Data | Loader) -> None:
-    """Refuse rows that lack values."""
-    if isinstance(data, Data) and len(data.complete) < len(data):
-        raise InputError(
-            f"{len(data) - len(data.complete)} of {len(data)} rows lack values, which predictions take from others "
-            "and a fit does not: pass `data.complete`, or the training part of `Dataset.split`."
-        )
 
 
 def _units(data: Data | Loader, bnn: BNN) -> tuple[Scaler, Scaler]:

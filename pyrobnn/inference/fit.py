@@ -10,7 +10,6 @@ from pyrobnn._core.modes import gradients, under
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.loader import Loader
 from pyrobnn.guides.built import built
 from pyrobnn.inference.method import Callback, Method, Run, check_offered, checked_method
 from pyrobnn.inference.scales.open_scales import Measured, measured
@@ -104,7 +103,7 @@ def fit(
             of open length. `Posterior.record.engine` names it, and why.
         progress: show a progress bar with the ELBO.
         validation: `Data`, a pair (x, y) or a loader whose log score is followed, and decides if `method.patience` is
-            set; for `SVI` only. Rows that lack values are scored as `predict` does, if the data have `donors`.
+            set; for `SVI` only.
         callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; a
             callback that returns True ends the fit.
         checkpoint: a folder for measured scales and the state of the fit. After an interruption the same call resumes
@@ -133,7 +132,7 @@ def fit(
         raise InputError(f"`fit` takes a model, got {shown(bnn)}: wrap the network, bnn.BNN(network).")
     method = _checked(method, data)
     data = as_data(data)
-    held_out = None if validation is None else _held_out(validation, data)
+    held_out = None if validation is None else as_data(validation)
     run = Run(
         seed=seed,
         device=device,
@@ -204,10 +203,6 @@ def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> Measure
     if run.start is not None or not offer.wants_measured_scales:
         return Measured(bnn)
     return measured(bnn, data, run, starts_there=offer.starts_at_mode)
-
-
-def _held_out(validation: Any, train: Data | Loader) -> Data | Loader:
-    return as_data(validation, donors=train.donors if isinstance(train, Data) else None)
 
 
 def tell_of_constants(data: Any) -> None:

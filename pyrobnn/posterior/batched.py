@@ -10,7 +10,6 @@ from pyrobnn.data.given import as_loader
 from pyrobnn.data.loader import Loader
 from pyrobnn.distributions.latents import concatenate
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.posterior.stand_ins import repeated
 
 
 def batch_by_batch[F: Callable[..., Prediction]](predict: F) -> F:
@@ -34,8 +33,6 @@ def batch_by_batch[F: Callable[..., Prediction]](predict: F) -> F:
                 "predict batch by batch.",
                 page="how-to/segmentation",
             )
-        most = max(part.num_draws for part in parts)  # batches with rows that lack values may repeat draws
-        parts = [repeated(part, most // part.num_draws) for part in parts]
         return Prediction(concatenate([part.distribution for part in parts], 1), parts[0].scaler)
 
     return cast(F, predict_all)

@@ -222,7 +222,7 @@ def held_out_rows(posterior: Posterior | Mixture, data: Any) -> Data:
     Raises:
         InputError: rows that are not in memory.
     """
-    data = as_data(data, donors=posterior.donors)
+    data = as_data(data)
     return data.in_memory() if isinstance(data, Loader) else data
 
 

@@ -20,7 +20,6 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import Predictor
 from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord
-from pyrobnn.posterior.stand_ins import over_donors
 
 
 class Mixture(AbstractPosterior):
@@ -139,7 +138,6 @@ class Mixture(AbstractPosterior):
         return {name: torch.stack([mean[name] for mean in means]).mean(0) for name in means[0]}
 
     @batch_by_batch
-    @over_donors
     def predict(
         self,
         x: Any,

@@ -30,7 +30,6 @@ from pyrobnn.posterior.output_draws import Tangent, output_draws
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
 from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord
-from pyrobnn.posterior.stand_ins import over_donors
 
 _DRAWS_FOR_MEAN = 1000
 
@@ -209,7 +208,6 @@ class Posterior(AbstractPosterior):
         return {name: torch.stack([part[name] for part in sums]).sum(0) / _DRAWS_FOR_MEAN for name in sums[0]}
 
     @batch_by_batch
-    @over_donors
     @under(plain_tensors)
     def predict(
         self,
@@ -225,8 +223,7 @@ class Posterior(AbstractPosterior):
 
         Args:
             x: inputs with the same columns as in training, or a loader of them, whose targets are left aside.
-            num_draws: number of posterior draws S in the mixture. Chains that store fewer give each stored draw once,
-                and fewer than 500 are repeated where a row lacks values (`donors`).
+            num_draws: number of posterior draws S in the mixture. Chains that store fewer give each stored draw once.
                 Linearised predictions of a Gaussian of curvature draw the outputs directly where all draws of the
                 weights would be more than 2^25 numbers, and N x outputs is below S: they are joint over these inputs,
                 and independent of those of other calls.

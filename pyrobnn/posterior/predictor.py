@@ -47,8 +47,7 @@ class Predictor(nn.Module):
     """The mean and the standard deviation of targets, or class probabilities, under fixed draws of the weights.
 
     It takes inputs as the network does, in original units and as tensors: a batch (N, *in), (1, *in) for a single
-    example, or several tensors by keyword or position. Their values are not checked, but for gaps and unknown
-    categories where `predict` has donors for them: gaps are refused, unless it is exported. It returns the mean and the
+    example, or several tensors by keyword or position. Their values are not checked. It returns the mean and the
     standard deviation of the targets, (N,) or (N, K) each, in original units; for labels the class probabilities (N,
     C), (N, 2) for Bernoulli targets, and (N, *positions, C) for labels at positions. These are those of `predict` with
     the same number of draws and seed.
@@ -66,8 +65,6 @@ class Predictor(nn.Module):
         self._names = list(first.example.parts) if isinstance(first.example, Inputs) else []
         self._shape = None if isinstance(first.example, Inputs) else first.example.shape[1:]
         self.x_units, self.y_units = map(_Units, first.units)
-        donors = first.units[0].donors
-        self._lacking = None if donors is None else donors.without_rows()
         with torch.no_grad():
             prediction = Prediction(members[0].law(first.outputs[None]))
         self._is_binary = isinstance(base_of(prediction.distribution), Bernoulli)
@@ -91,8 +88,6 @@ class Predictor(nn.Module):
         else:
             if args[0].shape[1:] != self._shape:
                 raise InputError(wrong_shape(tuple(args[0].shape), tuple(self._shape or ())))
-            if self._lacking is not None and not torch.compiler.is_compiling():
-                self._lacking.tell(args[0], "take `predict`, which has donors, or leave these rows out")
             x = self.x_units.transform(args[0])
         laws = [member(x) for member in self.members]
         if self._is_categorical:

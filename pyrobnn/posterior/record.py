@@ -12,7 +12,6 @@ from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import in_short, kind_of
 from pyrobnn.bnn import BNN
-from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Scaler
 
 Table = dict[str, Any]
@@ -331,15 +330,6 @@ class AbstractPosterior:
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001  # as IPython calls it
         printer.text(str(self))
-
-    @property
-    def donors(self) -> Donors | None:
-        """Rows whose values stand for those that others lack, in predictions; `save` leaves them out."""
-        return self.x_scaler.donors
-
-    @donors.setter
-    def donors(self, donors: Donors | None) -> None:
-        self.x_scaler = dataclasses.replace(self.x_scaler, donors=donors)
 
     def save(self, path: str | Path, *, body: bool = True) -> Path:
         """Write it to a new file for `pyrobnn.load`; same as `pyrobnn.save(posterior, path)`.

@@ -257,14 +257,13 @@ def title(spec: Any, target: str) -> str:
 
 
 def gap_line(scored: Data, which: str) -> list[str]:
-    """Return how many of the examples that were scored lack a value, and what stands for it, if any does."""
+    """Return how many of the examples that were scored lack a number, by the columns that mark it, if any does."""
     if not isinstance(scored.x, Tensor) or scored.x.ndim != 2:
         return []
     marks = torch.tensor([name.startswith(MARK) for name in scored.feature_names])
-    lacking, filled = int(scored.x.isnan().any(1).sum()), int((scored.x[:, marks] > 0).any(1).sum())
+    num = int((scored.x[:, marks] > 0).any(1).sum())
     of = f"of {counted(len(scored), f'{which} example')}"
-    ways = {"mixtures over similar rows of training": lacking, "means, which columns of 0 and 1 mark": filled}
-    return [f"{num:,} {of} lack a value: predicted by {way}" for way, num in ways.items() if num]
+    return [f"{num:,} {of} lack a number: predicted by mixtures over numbers drawn given the others"] if num else []
 
 
 def sentence(posterior: Posterior | Mixture, train: Data) -> str:

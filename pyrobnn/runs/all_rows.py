@@ -10,7 +10,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.runs.donor_files import write_donors
+from pyrobnn.runs.imputed_rows import write_rows
 from pyrobnn.runs.manifest import make_manifest, write_json
 from pyrobnn.runs.spec import Prepared
 from pyrobnn.storage.save import save
@@ -39,7 +39,7 @@ def with_all_rows(prepared: Prepared, judged: Posterior | Mixture) -> Prepared |
         return None
     dataset = spec.data.load(prepared.dataset.task, all_rows=True)
     _, test = dataset.split(spec.data.split)
-    train, validation, net = dataset.data.complete, None, spec.net
+    train, validation, net = dataset.to_fit(), None, spec.net
     if spec.data.validation is not None:
         train, validation = train.split(spec.data.validation, seed=spec.fit.seed)
     if (width := train.x[0].numel()) != prepared.train.x[0].numel():  # the others have another category
@@ -92,7 +92,7 @@ def write_all_rows(folder: Path, prepared: Prepared, posterior: Posterior | Mixt
     with new_folder(folder / _FOLDER, replaces=lambda _: True) as place:
         write_json(place / "manifest.json", make_manifest(prepared, members_of(posterior)[0], seconds))
         save(posterior, place / "posterior")
-        write_donors(prepared.train.donors, place)
+        write_rows(prepared.dataset.imputer, place)
 
 
 def folder_for_new_rows(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from pyrobnn.diagnostics.findings import TOO_FEW
 from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.metrics.base import plus_minus
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.runs.donor_files import load_run
+from pyrobnn.runs.imputed_rows import predict_run
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
 
@@ -187,7 +187,8 @@ def _prepare(folder: Path) -> Prepared:
 
 
 def _predict(folder: Path, prepared: Prepared) -> Prediction:
-    return load_run(folder).predict(prepared.test.x, num_draws=prepared.spec.predict.num_draws)
+    x = torch.from_numpy(prepared.dataset.held_out(prepared.spec.data.split))
+    return predict_run(folder, x, num_draws=prepared.spec.predict.num_draws)
 
 
 def _settings_of(prepared: Prepared) -> dict[str, Any]:

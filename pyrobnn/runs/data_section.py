@@ -29,9 +29,8 @@ class DataSpec:
         id: a column of that file that names the rows: it is not a feature, and predictions include it.
         drop: other columns of that file that are not features.
         categories: how columns of text become numbers, "onehot" or "ordinal".
-        missing: "raise" refuses missing values, "impute" leaves rows without a target out. Few rows without another
-            value it leaves out of the fit, and predicts mixtures for them; it fills many, or those that tell of the
-            target, with means, and adds indicator columns.
+        missing: "raise" refuses missing values, "impute" leaves rows without a target out, draws other values that are
+            missing several times, given the other columns, and adds indicator columns.
         split: number of the train/test split.
         test: share of the rows to test on, for data without published splits. If not given, a tenth of a data set by
             name; of a file a fifth up to 1,000 rows, or more (`pyrobnn.datasets.load_table`).
@@ -107,7 +106,6 @@ class DataSpec:
             standardize=self.standardize and raw.standardize,
             feature_names=raw.feature_names,
             target_name=raw.target_name,
-            donors=raw.donors,
         )
         return dataclasses.replace(dataset, data=data)
 

@@ -14,7 +14,7 @@ from pyrobnn._core.folders import new_file
 from pyrobnn._core.waiting import waiting
 from pyrobnn.datasets.table import load_rows
 from pyrobnn.runs.all_rows import folder_for_new_rows
-from pyrobnn.runs.donor_files import load_run
+from pyrobnn.runs.imputed_rows import predict_run
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import RunSpec
 
@@ -34,11 +34,10 @@ def predict_table(
     Args:
         run_dir: a run folder.
         table: a file with the feature columns of the training data; other columns are ignored. A row with an unknown
-            category, or without a value, is predicted as a mixture over those of similar rows in training.
+            category, or without a value, is predicted as a mixture over values that are drawn given the others.
         on_note: called with a line on each assumption about the file, and on each column with values outside of what
-            was learned: unknown categories, numbers beyond the range of training. A line counts the rows that lack
-            values as rows in training did, and a last one those whose mean lies beyond all targets that were learned by
-            more than ten times their range.
+            was learned: unknown categories, numbers beyond the range of training. A last line counts the rows
+            whose mean lies beyond all targets that were learned by more than ten times their range.
 
     Returns:
         One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
@@ -61,7 +60,7 @@ def predict_table(
     spec = RunSpec.from_toml(folder / "spec.toml")
     outside = {} if rows.outside is None else {"outside": rows.outside}
     with waiting(f"predicting {counted(len(rows.x), 'row')}"):
-        prediction = load_run(place).predict(rows.x, num_draws=spec.predict.num_draws)
+        prediction = predict_run(place, rows.x, num_draws=spec.predict.num_draws)
         frame = prediction.to_frame(data["class_names"] or None).assign(**outside)
     name = spec.data.id if spec.data.id in rows.frame else None
     names = range(1, len(frame) + 1) if name is None else rows.frame[name]

@@ -21,13 +21,16 @@ from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.metrics import Score, score
+from pyrobnn.posterior.copies import predict_copies
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.all_rows import far_apart, is_sound, with_all_rows, write_all_rows
-from pyrobnn.runs.donor_files import load_run, write_donors
+from pyrobnn.runs.imputed_rows import write_rows
 from pyrobnn.runs.manifest import make_manifest, write_json
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_complete, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
+from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
 from pyrobnn.verdict.baselines import fit_baselines
 
@@ -95,7 +98,7 @@ def run(
 
     The folder has spec.toml (the spec with all defaults filled in), metrics.json, diagnosis.json, posterior,
     posterior.nc (for ArviZ), figures/, report.html and manifest.json, of a table with text, or with `missing` =
-    "impute", also donors.safetensors. Of a table of at most 2,000 rows all_rows/ has a second fit, to the rows of the
+    "impute", also rows.safetensors. Of a table of at most 2,000 rows all_rows/ has a second fit, to the rows of the
     test part too, for `pyrobnn predict`. It appears with spec, posterior and manifest in it. The other files are added
     in turn; if a file fails, the fit stays.
     While an SVI fit runs, a folder of the same name with the ending ".unfinished" has spec and
@@ -148,7 +151,7 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
         raise InputError(f"{path} is complete: there is nothing to go on with.")
     prepared = RunSpec.from_toml(path / "spec.toml").prepare()
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    return _judge(prepared, load_run(path), path, manifest, progress=progress)
+    return _judge(prepared, load(path / "posterior"), path, manifest, progress=progress)
 
 
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
@@ -158,7 +161,7 @@ def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, over
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
         write_json(folder / "manifest.json", manifest)
         save(posterior, folder / "posterior")
-        write_donors(prepared.train.donors, folder)
+        write_rows(prepared.dataset.imputer, folder)
     shutil.rmtree(unfinished_folder(path), ignore_errors=True)
     return _judge(prepared, posterior, path, manifest, progress=progress)
 
@@ -222,7 +225,7 @@ def _judge(
     train, test, num_draws = prepared.train, prepared.test, prepared.spec.predict.num_draws
     try:
         with waiting("scoring the fit", shown=progress):
-            scores = score(posterior.predict(test.x, num_draws=num_draws), test.y)
+            scores = score(_predicted(prepared, posterior), test.y)
             fitted = fit_baselines(posterior.bnn, train)
             baselines = {name: dict(score(each.predict(test.x), test.y)) for name, each in fitted.items()}
             write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
@@ -258,12 +261,18 @@ def _fit_all(
     """Fit all rows and write the fit; return it with their number, or else the fit that was judged; and `far_apart`."""
     started = time.perf_counter()
     final = _fit(whole, None, progress=False)
-    num_draws, test = prepared.spec.predict.num_draws, prepared.test
-    found, before = (fit.predict(x, num_draws=num_draws) for fit, x in ((final, whole.test.x), (judged, test.x)))
+    test = prepared.test
+    found, before = _predicted(whole, final), _predicted(prepared, judged)
     if not is_sound(found.log_prob(test.y), before.log_prob(test.y)):
         return judged, len(prepared.train), ""
     write_all_rows(path, whole, final, time.perf_counter() - started)
     return final, len(whole.train), far_apart(found, before)
+
+
+def _predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction:
+    """Return the predictions for the test part, of which rows may lack values."""
+    x = prepared.dataset.held_out(prepared.spec.data.split)
+    return predict_copies(posterior, prepared.dataset.imputer, x, num_draws=prepared.spec.predict.num_draws)
 
 
 def _without(name: str, prepared: Prepared) -> Remedy:
@@ -328,7 +337,12 @@ def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]
     with new_file(folder / "report.html") as file:
         file.write_text(rendered.html, encoding="utf-8")
     with new_file(folder / "posterior.nc") as file:  # last: with ArviZ in memory Matplotlib loads JAX, if it is there
-        tree = to_datatree(result.posterior, result.train, num_draws=spec.predict.num_draws)
+        rows = (
+            prepared.dataset.data[dataset.rows(spec.data.split)[0]]
+            if result.train.weights is not None
+            else result.train
+        )
+        tree = to_datatree(result.posterior, rows, num_draws=spec.predict.num_draws)
         tree.to_netcdf(file, engine="h5netcdf")
 
 

@@ -1,6 +1,5 @@
 """Reading a posterior from a file."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,10 +16,9 @@ from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import setting
 from pyrobnn._core.tree_files import read_tree
 from pyrobnn._torch.devices import resolve_device
-from pyrobnn._torch.inputs import Inputs, X, single, tensors_of
+from pyrobnn._torch.inputs import Inputs, X, tensors_of
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.inference.training.watch import History
 from pyrobnn.posterior.mixture import Mixture
@@ -52,8 +50,7 @@ class SavedPosterior:
     """A posterior.
 
     `example` has a row of zeros like inputs, targets and outputs, and `scalers` their units. `body_sha256` is the
-    digest of a frozen body that was not saved with it. `categories` are those of donors, which are not saved either:
-    the positions of the columns of each.
+    digest of a frozen body that was not saved with it.
     """
 
     seed: StrictInt
@@ -66,7 +63,6 @@ class SavedPosterior:
     scalers: Tensors
     history: SavedHistory | None = None
     body_sha256: StrictStr | None = None
-    categories: list[list[Annotated[StrictInt, Field(ge=0)]]] | None = None
 
 
 @setting
@@ -205,8 +201,6 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
     """Build model and guide in the order of `fit`, under its seed."""
     x_scaler, y_scaler = (Scaler(saved.scalers[f"{name}.loc"], saved.scalers[f"{name}.scale"]) for name in ("x", "y"))
     x = inputs_of(saved.example)
-    if saved.categories is not None:
-        x_scaler = dataclasses.replace(x_scaler, donors=_without_rows(single(x, "A table"), saved.categories, path))
     example, outputs = (x.to(device), saved.example["y"].to(device)), saved.example[WIDTH].to(device)
     with seeded(saved.seed):
         declared = BNN(net, prior=saved.parts["prior"], likelihood=saved.parts["likelihood"])
@@ -281,13 +275,6 @@ def _require_same_network(net: nn.Module, state: Mapping[str, Tensor], path: Pat
             "Pass the network of the fit: the same layers, widths and precision.",
             page="how-to/save-and-load",
         )
-
-
-def _without_rows(x: Tensor, categories: list[list[int]], path: Path) -> Donors:
-    """Return what is known of donors without their rows, by which gaps are refused."""
-    if x.ndim != 2 or max(map(max, filter(None, categories)), default=0) >= x.shape[1]:
-        raise InputError(f"{path} does not fit: its categories are not columns of the inputs.")
-    return Donors(x[:0].double(), x.new_zeros(0).double(), categories)
 
 
 def _with_prior(table: Any, prior: FromPosterior) -> Any:

@@ -95,7 +95,6 @@ def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
         },
         "history": _history(posterior.history),
         "body_sha256": None if body else digest_of(left_out),
-        "categories": None if posterior.donors is None else [[*columns] for columns in posterior.donors.categories],
     }
 
 

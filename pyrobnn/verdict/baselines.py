@@ -14,12 +14,10 @@ from pyrobnn._torch.inputs import X, flat_rows
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data.donors import Donors
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.likelihoods.base import as_likelihood, opened, target_units
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.posterior.stand_ins import over_donors
 
 _FOLDS = 5
 _VARIANCES = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -46,18 +44,15 @@ class Baseline:
         rows: the rows of the data that it was fitted to, (M,).
         cross_validated: predictions for these rows, each by a fit without the fold that the row is in, if there are
             folds.
-        donors: those of the data.
     """
 
     rows: Tensor
     cross_validated: Prediction
-    donors: Donors | None
     _outputs: Callable[[X], Tensor]
     _predicted: Callable[[Tensor], Prediction]
 
-    @over_donors
     def predict(self, x: X) -> Prediction:
-        """Return predictions for inputs (N, *in) in original units: single distributions unless rows lack values."""
+        """Return predictions for inputs (N, *in) in original units, single distributions."""
         return self._predicted(self._outputs(x))
 
 
@@ -94,10 +89,10 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, folds: b
         problem = _Problem.of(opened(likelihood), x, y, weights, outputs, folds=folds)
         if problem is None:
             return {}
-        baselines = {"constant": _fit(problem, rows, _nothing, x, data.donors)}
+        baselines = {"constant": _fit(problem, rows, _nothing, x)}
         enough = folds or len(y) >= _ROWS_FOR_A_WEIGHT * (width + 1)
         if enough and isinstance(x, Tensor) and width <= _WIDEST and not as_likelihood(likelihood).has_positions:
-            baselines["linear"] = _fit(problem, rows, _directions(x), x, data.donors)
+            baselines["linear"] = _fit(problem, rows, _directions(x), x)
     return baselines
 
 
@@ -205,7 +200,7 @@ class _Problem:
         )
 
 
-def _fit(problem: _Problem, rows: Tensor, features: Callable[[X], Tensor], x: X, donors: Donors | None) -> Baseline:
+def _fit(problem: _Problem, rows: Tensor, features: Callable[[X], Tensor], x: X) -> Baseline:
     """Fit for larger and larger variances of the prior, as long as the cross-validated score rises."""
     design = features(x)
     inputs = torch.cat([design, design.new_ones(len(design), 1)], 1)
@@ -230,7 +225,7 @@ def _fit(problem: _Problem, rows: Tensor, features: Callable[[X], Tensor], x: X,
         return features(values) @ weights[:-1] + weights[-1]
 
     held_out_predictions = problem.predict(fitted, held_out)
-    return Baseline(rows, held_out_predictions, donors, outputs, lambda f: problem.predict(fitted, f))
+    return Baseline(rows, held_out_predictions, outputs, lambda f: problem.predict(fitted, f))
 
 
 def _train(

@@ -1,0 +1,137 @@
+"""Rows that lack values: imputed copies of them, to fit and to predict."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+TO_FIT, TO_PREDICT = 5, 20
+"""Copies of a row that lacks values."""
+_FITS, _ROUNDS = 5, 5
+"""Regressions of a column, of which copies are drawn in turn, and rounds over all columns in each."""
+_MOST_ROWS, _ROWS_FOR_EACH = 2000, 4
+"""Rows to learn from, and those for each term of a regression with squares and products."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Imputer:
+    """Draws of the values that rows lack, given those that they have.
+
+    Each column that rows lack is regressed on the others in turn, and values are drawn from the predictive distribution
+    within the range of the column (`sklearn.impute.IterativeImputer`; van Buuren & Groothuis-Oudshoorn 2011). A
+    regression has squares and products where there are four rows for each term. The category of a row is that whose
+    column is largest.
+
+    Args:
+        rows: inputs to learn from, (D, features), with NaN; 2000 at most are kept, evenly taken.
+        categories: for each category the positions of its columns of 0 and 1; a row with zeros in all of them has an
+            unknown one.
+
+    Examples:
+        >>> import numpy as np
+        >>> from pyrobnn.data.imputed import Imputer
+        >>> imputer = Imputer(np.arange(40.0)[:, None] * [1.0, 2.0])
+        >>> imputer.copies(np.array([[20.0, np.nan]]), 3).round()[:, 0, 1]
+        array([40., 40., 40.])
+    """
+
+    rows: np.ndarray
+    categories: Sequence[Sequence[int]] = ()
+
+    def __post_init__(self) -> None:
+        """Keep some of the rows; a column without any value becomes zeros."""
+        places = np.linspace(0, len(self.rows) - 1, min(len(self.rows), _MOST_ROWS)).round().astype(int)
+        rows = np.array(self.rows[places], np.float64, order="C")
+        rows[:, np.isnan(rows).all(0)] = 0.0
+        object.__setattr__(self, "rows", rows)
+
+    def lacking(self, x: np.ndarray) -> np.ndarray:
+        """Return what rows (N, features) lack, likewise: NaN, and columns of a category that are zeros."""
+        lacks = np.isnan(x)
+        for at in self.categories:
+            lacks[:, at] |= (x[:, at] == 0).all(1, keepdims=True)
+        return lacks
+
+    def copies(self, x: np.ndarray, number: int) -> np.ndarray:
+        """Return rows with several values for what they lack, (number, N, features)."""
+        lacks = self.lacking(x)
+        wanted = lacks.any(0)
+        if not wanted.any():
+            return np.broadcast_to(x, (number, *x.shape))
+        known = np.where(self.lacking(self.rows), np.nan, self.rows)
+        used = np.setdiff1d(np.arange(x.shape[1]), [at[-1] for at in self.categories])  # the last follows from others
+        imputers = [_fitted(known[:, used], wanted[used], seed) for seed in range(min(number, _FITS))]
+        gaps, made = np.where(lacks, np.nan, x), np.repeat(x[None], number, 0)
+        for place, copy in enumerate(made):
+            filled = gaps.copy()
+            filled[:, used] = imputers[place % _FITS].transform(_with_other(gaps[:, used], 1.0))[:, :-1]
+            for at in self.categories:
+                gone = lacks[:, at].any(1)
+                scores = filled[np.ix_(gone, at)]
+                scores[:, -1] = 1 - scores[:, :-1].sum(1)
+                filled[np.ix_(gone, at)] = np.eye(len(at))[scores.argmax(1)]
+            copy[lacks] = filled[lacks]
+        return made
+
+
+def _fitted(known: np.ndarray, wanted: np.ndarray, seed: int) -> Any:
+    """Return an imputer of the columns that are wanted, or that rows lack."""
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.feature_selection import VarianceThreshold
+    from sklearn.impute import IterativeImputer
+    from sklearn.linear_model import BayesianRidge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+    known = _with_other(known, np.arange(len(known)) % 2)
+    width, low, high = known.shape[1] - 1, np.nanmin(known, 0), np.nanmax(known, 0)
+    is_quadratic = _ROWS_FOR_EACH * width * (width + 3) // 2 <= len(known)
+    powers = PolynomialFeatures(2 if is_quadratic else 1, include_bias=False)
+    imputer = IterativeImputer(
+        make_pipeline(VarianceThreshold(), StandardScaler(), powers, BayesianRidge()),
+        sample_posterior=True,
+        max_iter=_ROUNDS,
+        skip_complete=True,
+        min_value=low,
+        max_value=np.where(high > low, high, low + 1.0),
+        random_state=seed,
+    )
+    row_of_gaps = np.where(
+        np.append(wanted, False), np.nan, np.nanmean(known, 0)
+    )  # complete columns have a regression if a row lacks them
+    return imputer.fit(np.concatenate([known, row_of_gaps[None]]))
+
+
+def _with_other(x: np.ndarray, values: Any) -> np.ndarray:
+    """Return rows with a column that tells of no other, so that a table of one column has a regression."""
+    return np.column_stack([x, np.broadcast_to(values, len(x))])
+
+
+def stacked(
+    x: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, categories: Sequence[Sequence[int]], *, labels: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return inputs (M, features), targets and weights to fit: copies of rows that lack values share the row's weight.
+
+    Targets help to draw the values, as they must for unbiased slopes (Little 1992).
+
+    Args:
+        x: inputs (N, features), with NaN.
+        targets: targets, (N,) or (N, K).
+        weights: positive weights, or None.
+        categories: as `Imputer` takes them.
+        labels: whether targets are labels 0, 1, ...
+    """
+    y = np.eye(int(targets.max()) + 1)[targets.astype(int)] if labels else targets.reshape(len(targets), -1)
+    both = np.concatenate([x, y], 1)
+    imputer = Imputer(both, categories)
+    lacks = imputer.lacking(both).any(1)
+    if not lacks.any():
+        return x, targets, weights
+    filled = imputer.copies(both[lacks], TO_FIT)[..., : x.shape[1]]
+    counts = np.ones(len(x)) if weights is None else weights
+    return (
+        np.concatenate([x[~lacks], *filled]),
+        np.concatenate([targets[~lacks], *[targets[lacks]] * TO_FIT]),
+        np.concatenate([counts[~lacks], *[counts[lacks] / TO_FIT] * TO_FIT]),
+    )
