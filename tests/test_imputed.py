@@ -93,7 +93,7 @@ def test_copies_share_the_weight_of_a_row_and_complete_rows_stay(labels):
 
 
 def test_slopes_are_not_biased_by_gaps():
-    """Half of a column that shares its information with another; without the targets the slope would be a third less."""
+    """Half of a column that shares its information with another; without the targets the slope would be too small."""
     x = normals(0.5, 400)
     y = 2 * x[:, 0] + 2 * x[:, 1] + 0.3 * x[:, 2]
     x[np.random.default_rng(1).random(400) < 0.5, 1] = np.nan

@@ -17,6 +17,7 @@ from pyrobnn._core.settings import setting
 from pyrobnn._core.tree_files import read_tree
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.inputs import Inputs, X, tensors_of
+>>>>>>> b876f151 (Imports)
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
