@@ -17,10 +17,6 @@ from pyrobnn._core.settings import setting
 from pyrobnn._core.tree_files import read_tree
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.inputs import Inputs, X, tensors_of
-<<<<<<< HEAD
->>>>>>> b876f151 (Imports)
-=======
->>>>>>> 48c4b41d (Formatting)
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
