@@ -48,7 +48,7 @@ def test_batches_without_noise_count_as_one_large_batch(engine, optimizer):
     "settings",
     [
         {"batch_size": 8, "accumulate": 3},
-        {"batch_size": "all", "accumulate": 2, "optimizer": "rmsprop"},
+        {"batch_size": "all", "accumulate": 2, "optimizer": "sgd", "lr": 1e-4},
         pytest.param({"batch_size": 8, "accumulate": 300, "steps": 2}, marks=pytest.mark.slow),  # more than a block
         {"batch_size": 8, "accumulate": 5, "steps": 60, "schedule": "cosine_annealing_lr", "clip_norm": 10.0},
     ],

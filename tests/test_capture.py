@@ -73,7 +73,7 @@ def assert_same(eager, captured):
             "clip_norm": 20.0,
             "optimizer": {"type": "adamw", "weight_decay": 0.1},
         },
-        {"batch_size": 16, "kl": "mc", "optimizer": {"type": "rmsprop", "momentum": 0.5}, "lr": 1e-3},
+        {"batch_size": 16, "kl": "mc", "optimizer": {"type": "sgd", "momentum": 0.5}, "lr": 1e-4},
     ],
     ids=["full batch", "mini-batches"],
 )

@@ -13,7 +13,7 @@ from helpers import quick
 import pyrobnn as bnn
 from pyrobnn.inference.training.convergence import ConvergenceRule, Cycle, way_after
 from pyrobnn.inference.training.session import Begun, Declared, Session
-from pyrobnn.inference.training.state import TrainingState, put_values
+from pyrobnn.inference.training.state import put_values
 from pyrobnn.verdict.comparison import _not_converged
 
 NOISE = 0.3
@@ -410,23 +410,6 @@ def test_validation_waits_while_the_objective_is_measured():
     steps = np.array(posterior.history.validation_steps)
     assert len(steps) > 5
     assert not ((steps > 2550) & (steps <= 2500 + 500)).any()
-
-
-@pytest.mark.slow
-def test_a_divergence_after_a_measurement_lowers_the_rate(monkeypatch):
-    """A fit whose ELBO is NaN at the full rate in its second cycle goes back and ends at a quarter of it."""
-    step = TrainingState.step
-
-    def fails_when_fast(self, batch):
-        terms = step(self, batch)
-        return terms * torch.nan if self.done > 1100 and max(self.rates) > 0.005 else terms
-
-    monkeypatch.setattr("pyrobnn.inference.defaults.FIRST_CYCLE", 500)
-    monkeypatch.setattr(TrainingState, "step", fails_when_fast)
-    posterior = bnn.fit(network(), (LINE, SINE), bnn.SVI(max_steps=6000), seed=0, progress=False, engine="eager")
-    (rewind,) = posterior.record.rewinds
-    assert rewind["lr_factor"] == 0.25
-    assert len(posterior.record.convergence.cycle_ends) > 1
 
 
 @pytest.mark.parametrize(("guide", "settings", "is_told"), [

@@ -27,7 +27,6 @@ TABLE = {
     "num_data": 12,
     "feature_names": ["a", "b"],
     "engine": {"asked": "auto", "used": "eager", "reason": "short", "from_step": None} | {"compile_seconds": None},
-    "rewinds": [{"step": 3, "back_to": 2, "lr_factor": 0.5}],
     "laplace": LAPLACE,
     "evidence": {
         "starts": [{"noise": None, "log_evidence": float("-inf"), "log_left_out": -1.0, "determined": 2.5}],

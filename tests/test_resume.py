@@ -44,8 +44,8 @@ def interrupt_fit(monkeypatch, *, after_checkpoints=1):
     """Let the fit end without warning once it has written so many checkpoints."""
     real, written = loop.Checkpoint.write, []
 
-    def write(self, state, kept, *, finished):
-        real(self, state, kept, finished=finished)
+    def write(self, state, *, finished):
+        real(self, state, finished=finished)
         written.append(state["done"])
         if len(written) == after_checkpoints:
             raise Killed

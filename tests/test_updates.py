@@ -26,7 +26,7 @@ def grid(**choices):
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
-ADAM = grid(weight_decay=[0, 0.1], amsgrad=[False, True], maximize=[False, True], betas=[(0.9, 0.999), (0.5, 0.8)])
+ADAM = grid(weight_decay=[0, 0.1], maximize=[False, True], betas=[(0.9, 0.999), (0.5, 0.8)])
 SGD = [
     options
     for options in grid(
@@ -41,14 +41,6 @@ CASES = [
     *((torch.optim.AdamW, options) for options in ADAM),
     (torch.optim.AdamW, {"eps": 0.3}),
     *((torch.optim.SGD, options) for options in SGD),
-    *(
-        (torch.optim.RMSprop, options)
-        for options in grid(
-            weight_decay=[0, 0.1], momentum=[0, 0.9], centered=[False, True], maximize=[False, True], alpha=[0.99, 0.6]
-        )
-    ),
-    (torch.optim.RMSprop, {"eps": 0.3}),
-    (torch.optim.RMSprop, {"eps": 0.3, "centered": True}),
 ]
 
 

@@ -76,9 +76,8 @@ def fit(
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
     the same bits on the same machine, and every global random state is left as it was. Modes of torch around the call
     (`no_grad`, `inference_mode`, `autocast`, a default device) change nothing. During the fit, numbers below float32's
-    normal range count as zero. When the ELBO or a parameter is no longer finite, the fit goes back at most 500
-    steps, to a good state, and continues with a quarter of the learning rate. It does so up to five times
-    (`Posterior.record.rewinds`). If that fails, or the first step is not finite, an error names the site.
+    normal range count as zero. When the ELBO or a parameter is no longer finite, a
+    FloatingPointError names the site.
 
     A `PoorFitWarning` tells at the end of a fit that predicts no better than a constant, or worse than a linear model.
     A fit of open length is also told if it has memorised its targets, or was cut short.

@@ -198,8 +198,6 @@ class FitRecord:
         kl: how the KL was estimated, in the same form.
         stop_reason: why the steps ended.
         convergence: how a fit of automatic length ended.
-        rewinds: for each time numbers were no longer finite: the step, the step it went back to, and the factor on the
-            learning rate afterwards.
         threads: number of threads.
         num_diverging: number of draws whose trajectory diverged.
         replicate: the number of this fit among those side by side.
@@ -229,7 +227,6 @@ class FitRecord:
     kl: str | None = None
     stop_reason: str | None = None
     convergence: Convergence | None = None
-    rewinds: list[dict[str, int | float]] | None = None
     threads: int | None = None
     num_diverging: int | None = None
     replicate: int | None = None

@@ -217,6 +217,8 @@ def _make_move(
     """Return the function from training state, gradients and rates (groups, rates) to the state after a step."""
     if type(optimizer) not in UPDATES:
         raise NotCapturable(f"the optimiser {type(optimizer).__name__} has no recorded form")
+    if optimizer.param_groups[0].get("amsgrad"):
+        raise NotCapturable("`amsgrad` has no recorded form")
     rule, group = UPDATES[type(optimizer)], {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
 
     def move(state: Tree, gradients: dict[str, Tensor], rates: Tensor) -> Tree:

@@ -68,11 +68,8 @@ def adam(value: Tensor, gradient: Tensor, state: State, rates: Tensor, group: Gr
         gradient = _decayed(value, gradient, group)
     first = torch.lerp(state["exp_avg"], gradient, 1 - beta1)
     second = torch.addcmul(beta2 * state["exp_avg_sq"], gradient, gradient, value=1 - beta2)
-    new = {"exp_avg": first, "exp_avg_sq": second}
-    if group["amsgrad"]:
-        second = new["max_exp_avg_sq"] = torch.maximum(state["max_exp_avg_sq"], second)
     root = second.sqrt() / root_correction + group["eps"]
-    return torch.addcdiv(value, lr / correction * first, root, value=-1), new
+    return torch.addcdiv(value, lr / correction * first, root, value=-1), {"exp_avg": first, "exp_avg_sq": second}
 
 
 def bias_corrections(group: Group, step: int) -> tuple[float, float]:
@@ -92,25 +89,10 @@ def sgd(value: Tensor, gradient: Tensor, state: State, rates: Tensor, group: Gro
     return value - rates[0] * gradient, new
 
 
-def rmsprop(value: Tensor, gradient: Tensor, state: State, rates: Tensor, group: Group) -> tuple[Tensor, State]:
-    """Return the update of RMSProp (Tieleman and Hinton 2012), centred or with momentum if the group says so."""
-    gradient = _decayed(value, gradient, group)
-    square = group["alpha"] * state["square_avg"] + (1 - group["alpha"]) * gradient.square()
-    new = {"square_avg": square}
-    if group["centered"]:
-        new["grad_avg"] = torch.lerp(state["grad_avg"], gradient, 1 - group["alpha"])
-        square = square - new["grad_avg"].square()
-    gradient = gradient / (square.sqrt() + group["eps"])
-    if group["momentum"]:
-        gradient = new["momentum_buffer"] = group["momentum"] * state["momentum_buffer"] + gradient
-    return value - rates[0] * gradient, new
-
-
 UPDATES: dict[type, Update] = {
     torch.optim.Adam: Update(adam, bias_corrections),
     torch.optim.AdamW: Update(adam, bias_corrections),
     torch.optim.SGD: Update(sgd),
-    torch.optim.RMSprop: Update(rmsprop),
     VariationalNewton: NewtonUpdate(
         adam, lambda group, step: (1 - group["beta1"] ** step, *bias_corrections(group, step))
     ),

@@ -132,9 +132,7 @@ class Ensemble(BaseMethod[Mixture]):
         return dataclasses.replace(self, members=len(posteriors))._mixture(posteriors, seed)
 
     def _mixture(self, posteriors: Sequence[Posterior], seed: int) -> Mixture:
-        shared = dataclasses.replace(
-            posteriors[0].record, method=described(self), rewinds=None, replicate=None, replicates=None
-        )
+        shared = dataclasses.replace(posteriors[0].record, method=described(self), replicate=None, replicates=None)
         return Mixture(posteriors, seed=seed, record=shared)
 
 

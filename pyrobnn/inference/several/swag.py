@@ -124,7 +124,7 @@ class SWAG(AroundAnother[Posterior]):
             fits = [_fit_from(*parts, walk) for parts in zip(modes, sources, strict=True)]
             session = Session(fits, dataclasses.replace(run, callbacks=[collect]))
             try:
-                session.steps(block=self.every, most_rewinds=0)
+                session.steps(block=self.every)
             except FloatingPointError as error:
                 raise FloatingPointError(
                     f"SWAG left the mode in its steps of SGD, with lr={self.lr:g}: the less noise targets have, "

@@ -26,7 +26,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.state import TrainingState
 
 FILE = "checkpoint.safetensors"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
 _log = logging.getLogger("pyrobnn")
 
@@ -44,8 +44,8 @@ class Checkpoint:
         self.folder, self.every, self.finished = folder, every, False
         self._path, self._request = folder / FILE, dict(request)
 
-    def read(self, fits: Sequence[TrainingState]) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
-        """Return the state to go on from, and those to go back to after a fault; None if there is no file yet.
+    def read(self, fits: Sequence[TrainingState]) -> dict[str, Any] | None:
+        """Return the state to go on from; None if there is no file yet.
 
         Raises:
             InputError: a damaged file, or one of another fit.
@@ -71,20 +71,16 @@ class Checkpoint:
             )
         self.finished = tree["finished"]
         _log.info("goes on from step %d, kept in %s", tree["state"]["done"], self._path)
-        state, kept = _with_arrays(tree["state"]), [_with_arrays(one) for one in tree["kept"]]
-        return state, [*kept, state] if tree["keeps_state"] else kept
+        return _with_arrays(tree["state"])
 
-    def write(self, state: dict[str, Any], kept: Sequence[dict[str, Any]], *, finished: bool) -> None:
+    def write(self, state: dict[str, Any], *, finished: bool) -> None:
         """Replace the file; where that is not possible the fit goes on without, and the last file stays."""
-        keeps_state = kept[-1] is state
         tree = {
             "format_version": FORMAT_VERSION,
             "versions": _versions(),
             "request": self._request,
             "finished": finished,
             "state": _with_tensors(state),
-            "kept": [_with_tensors(one) for one in (kept[:-1] if keeps_state else kept)],
-            "keeps_state": keeps_state,
         }
         try:
             write_tree(self._path, tree)

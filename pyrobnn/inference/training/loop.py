@@ -1,9 +1,8 @@
-"""The loop of a fit: steps, looks, checkpoints, the way back when numbers cease to be finite, and the site at fault."""
+"""The loop of a fit: steps, looks, checkpoints, and the site at fault when numbers cease to be finite."""
 
-import logging
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -25,11 +24,7 @@ from pyrobnn.posterior.record import EngineRecord
 _TURN = 0.1
 """Seconds of steps between two looks for other threads that wait."""
 _KEEP_EVERY = 500
-"""Steps between two states that are kept to go back to."""
-_SLOWER = 0.25
-"""Factor on the learning rate after each way back."""
-MOST_REWINDS = 5
-_log = logging.getLogger("pyrobnn")
+"""Steps between two states that are kept, from which the steps before a fault are done again to name its site."""
 
 
 def train(
@@ -38,21 +33,16 @@ def train(
     num_steps: int,
     *,
     checkpoint: Checkpoint | None = None,
-    most_rewinds: int = MOST_REWINDS,
     stop: Stop | None = None,
 ) -> EngineRecord:
     """Run the steps of fits side by side, and return which engine ran them.
-
-    When an estimate of the ELBO or a parameter is no longer finite, which is seen at the next look, all fits go back to
-    the state kept after the last multiple of 500 steps, or to the one before if that fails at its first step, and the
-    fit concerned goes on from there with a quarter of the learning rate. Callbacks then see steps again.
 
     The fits go on from the place that the checkpoint keeps, if there is one. A flag that puts Ctrl-C
     off ends them after a step; a checkpoint is then written.
 
     Raises:
         KeyboardInterrupt: an interrupt where none are noted, or after the checkpoint was written.
-        FloatingPointError: numbers that are not finite from a state kept on, or too often.
+        FloatingPointError: an estimate of the ELBO or a parameter is not finite; it names the site.
         InputError: a checkpoint of another fit.
     """
     stop = stop or Stop()
@@ -62,8 +52,8 @@ def train(
     with watch, ExitStack() as at_end:
         for fit in fits:
             at_end.callback(fit.batches.close)
-        kept = [_state(stepper, watch, 0)]
-        done = 0 if checkpoint is None else _resume(stepper, watch, checkpoint, kept)
+        done = 0 if checkpoint is None else _resume(stepper, watch, checkpoint)
+        kept = _state(stepper, watch, done)
         finished = checkpoint is not None and checkpoint.finished
         while done < num_steps and not finished:
             count = watch.steps_to_next_look(done, checkpoint.every if checkpoint else None)
@@ -72,20 +62,19 @@ def train(
             done += len(terms)
             fault = _fault(stepper, watch, done)
             if fault is not None:
-                done = _go_back(stepper, watch, kept, fault, most_rewinds)
-                continue
+                stepper.restore(kept["training"])
+                raise FloatingPointError(_in_words(fits, *fault, since=kept["done"]))
             for index, move in watch.judge(done).items():
                 fits[index].follow(move)
             finished = watch.report(done) or done == num_steps
             due = checkpoint is not None and (finished or done % checkpoint.every == 0)
             if done % _KEEP_EVERY == 0:
-                kept[:] = [*kept[-1:], _state(stepper, watch, done)]
+                kept = _state(stepper, watch, done)
             if checkpoint is not None and due:
-                state = kept[-1] if kept[-1]["done"] == done else _state(stepper, watch, done)
-                checkpoint.write(state, kept, finished=finished)
+                checkpoint.write(_state(stepper, watch, done), finished=finished)
             if stop.by_ctrl_c and not finished:
                 if checkpoint is not None:
-                    checkpoint.write(_state(stepper, watch, done), kept, finished=False)
+                    checkpoint.write(_state(stepper, watch, done), finished=False)
                     raise KeyboardInterrupt(
                         f"The fit was {stop.reason(done)}. Its state is kept in {checkpoint.folder}: the "
                         "same call goes on from there."
@@ -106,7 +95,7 @@ class _Turns:
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps, fewer if interrupted, and return the log-likelihood and KL of each, (steps, [R,] 2)."""
         terms: list[Tensor] = []
-        with ignored_warnings("Encountered NaN"):  # Pyro's word for what `train` goes back from
+        with ignored_warnings("Encountered NaN"):  # Pyro's word for what `train` raises
             while num_steps and not (terms and self._stop.by_ctrl_c):
                 with self._stop.noted():
                     ONE_THREAD.let_waiting_in()
@@ -118,21 +107,19 @@ class _Turns:
         return torch.cat(terms)
 
 
-def _resume(stepper: Stepper, watch: Watch, checkpoint: Checkpoint, kept: list[dict[str, Any]]) -> int:
-    """Go to the place of a checkpoint, if there is one, with the states kept then, and return the steps done."""
-    states = checkpoint.read(stepper.fits)
-    if states is None:
+def _resume(stepper: Stepper, watch: Watch, checkpoint: Checkpoint) -> int:
+    """Go to the place of a checkpoint, if there is one, and return the steps done."""
+    state = checkpoint.read(stepper.fits)
+    if state is None:
         return 0
-    state, kept[:] = states
     stepper.resume(state["training"], finished=checkpoint.finished)
     watch.restore(state["watch"], state["done"])
-    watch.rewinds = state["rewinds"]
     return int(state["done"])
 
 
 def _state(stepper: Stepper, watch: Watch, done: int) -> dict[str, Any]:
     copied = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, stepper.state())
-    return {"done": done, "training": copied, "watch": watch.state(), "rewinds": [*watch.rewinds]}
+    return {"done": done, "training": copied, "watch": watch.state()}
 
 
 def _fault(stepper: Stepper, watch: Watch, done: int) -> tuple[int, int, float] | None:
@@ -147,31 +134,12 @@ def _fault(stepper: Stepper, watch: Watch, done: int) -> tuple[int, int, float] 
     return (done, lost[0], float("nan")) if lost else None
 
 
-def _go_back(
-    stepper: Stepper, watch: Watch, kept: list[dict[str, Any]], fault: tuple[int, int, float], most_rewinds: int
-) -> int:
-    """Put everything back to a state kept, with smaller steps, and return its number of steps done."""
-    step, replicate, value = fault
-    rewinds = watch.rewinds
-    if step == kept[-1]["done"] + 1 and len(kept) > 1:
-        del kept[-1]
-    last = int(kept[-1]["done"])
-    what = f"The ELBO{f' of replicate {replicate}' if len(stepper.fits) > 1 else ''} became {value} at step {step}"
-    stepper.restore(kept[-1]["training"])
-    if step == last + 1 or len(rewinds) >= most_rewinds:
-        why = explain(stepper.fits[replicate], step - last)
-        tried = f", also after going back {len(rewinds)} times with smaller steps" if rewinds else ""
-        raise FloatingPointError(
-            f"{what}{tried}: {why}. Lower the learning rate, standardise the data, or start the guide narrower."
-        )
-    watch.restore(kept[-1]["watch"], last)
-    fit = stepper.fits[replicate]
-    fit.rate_factor *= _SLOWER
-    for state in kept:
-        state["training"]["fits"][replicate]["rate_factor"] = fit.rate_factor
-    rewinds.append({"step": step, "back_to": last, "replicate": replicate, "lr_factor": fit.rate_factor})
-    _log.warning("%s; back to step %d with %g times the learning rate.", what, last, fit.rate_factor)
-    return last
+def _in_words(fits: Sequence[TrainingState], step: int, replicate: int, value: float, *, since: int) -> str:
+    """Return what became of the ELBO of a fit at a step, and the site at fault, after the state of an earlier step."""
+    of_which = f" of replicate {replicate}" if len(fits) > 1 else ""
+    why = explain(fits[replicate], step - since)
+    advice = "Lower the learning rate, standardise the data, or start the guide narrower."
+    return f"The ELBO{of_which} became {value} at step {step}: {why}. {advice}"
 
 
 def explain(fit: TrainingState, num_steps: int) -> str:

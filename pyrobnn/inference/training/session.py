@@ -27,7 +27,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import Checkpoint, open_checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.descent import descend, why_steps
-from pyrobnn.inference.training.loop import MOST_REWINDS, train
+from pyrobnn.inference.training.loop import train
 from pyrobnn.inference.training.start import build_parts, running, start, start_record
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.steps import Stepper
@@ -90,7 +90,6 @@ class Session:
         validate: Callable[[], float] | None = None,
         checkpoint: Checkpoint | None = None,
         block: int = BLOCK,
-        most_rewinds: int = MOST_REWINDS,
         stop: Stop | None = None,
     ) -> tuple[Watch, EngineRecord]:
         """Do the steps of all fits, and return what watched them and which engine ran them."""
@@ -112,7 +111,7 @@ class Session:
             rules=self._rules(length.most) if method.ends_by_itself else [],
         )
         stepper = Stepper(states, self.run.engine, length.expected)
-        record = train(stepper, watch, length.most, checkpoint=checkpoint, most_rewinds=most_rewinds, stop=stop)
+        record = train(stepper, watch, length.most, checkpoint=checkpoint, stop=stop)
         watch.restore_best()
         return watch, record
 
@@ -173,7 +172,6 @@ class Session:
                 kl=state.method.kl,
                 stop_reason=end.stop_reason,
                 convergence=end.convergence,
-                rewinds=end.rewinds,
                 threads=self.threads,
                 start=start_record(self.run.start),
             )

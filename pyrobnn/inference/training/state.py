@@ -44,7 +44,6 @@ class TrainingState:
         moved: the parameters that have a gradient in a step, once there was one.
         parameters: the parameters of model and guide that are trained.
         schedule_steps: number of steps of the schedule.
-        rate_factor: factor on the learning rates that the schedule gives, below 1 after the fit diverged.
         cycle_factor: another, of a fit that ends by itself: 0 while it measures, below 1 in cycles at a lower rate.
     """
 
@@ -76,7 +75,7 @@ class TrainingState:
         self._schedule = self._new_schedule()
         self.moved: list[Tensor] = []
         self.done = 0
-        self.rate_factor = self.cycle_factor = 1.0
+        self.cycle_factor = 1.0
 
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps and return the log-likelihood and KL of each, (steps, 2)."""
@@ -98,7 +97,7 @@ class TrainingState:
             clip_grad_norm_(self.parameters, self.method.clip_norm)
         scheduled = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
-            group["lr"] = group["lr"] * self.rate_factor * self.cycle_factor
+            group["lr"] = group["lr"] * self.cycle_factor
         before = [(parameter, factor, parameter.detach().clone()) for parameter, factor in self._damped]
         self.optimizer.step()
         with torch.no_grad():
@@ -164,8 +163,7 @@ class TrainingState:
     @property
     def rates(self) -> list[float]:
         """The learning rate of the next step, of each group of parameters."""
-        factors = self.rate_factor * self.cycle_factor
-        return [float(group["lr"]) * factors for group in self.optimizer.param_groups]
+        return [float(group["lr"]) * self.cycle_factor for group in self.optimizer.param_groups]
 
     def _move_on(self) -> None:
         is_over = self.done - self._schedule_start >= self.schedule_steps
@@ -184,7 +182,6 @@ class TrainingState:
         return {
             "done": self.done,
             "schedule": [self.schedule_steps, self._schedule_start],
-            "rate_factor": self.rate_factor,
             "cycle_factor": self.cycle_factor,
             "trained": dict(self.trained.state_dict()),
             "memories": [dict(memory) for memory in memories],
@@ -204,7 +201,7 @@ class TrainingState:
             for parameter, saved in zip(self.parameters, state["memories"], strict=True):
                 self._restore_memory(parameter, saved, state["done"], in_place=in_place)
         self.moved = [self.parameters[index] for index in state["with_gradient"]] or self.moved
-        self.rate_factor, self.cycle_factor = state["rate_factor"], state["cycle_factor"]
+        self.cycle_factor = state["cycle_factor"]
         self.schedule_steps, self._schedule_start = state["schedule"]
         self._restart_schedule(state["done"])
         self.batches.restore(state["batches"])

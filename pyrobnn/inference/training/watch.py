@@ -128,13 +128,11 @@ class Ended:
         history: its steps.
         stop_reason: why it ended, in words.
         convergence: of a fit of automatic length, how it ended.
-        rewinds: where it went back after numbers had ceased to be finite.
     """
 
     history: History
     stop_reason: str
     convergence: Convergence | None = None
-    rewinds: list[dict[str, Any]] | None = None
 
 
 class Terms:
@@ -215,7 +213,6 @@ class Watch:
         terms: the terms of the ELBO of each step.
         rules: what ends each fit by itself; none where their number of steps is fixed.
         stop_reason: why a callback or the validation score ended all fits; None if neither did.
-        rewinds: where it went back after numbers had ceased to be finite.
     """
 
     def __init__(
@@ -236,7 +233,6 @@ class Watch:
         self._block, self.rules, self._stop = block, rules, stop
         self.terms = Terms()
         self.stop_reason: str | None = None
-        self.rewinds: list[dict[str, Any]] = []
         self._bnn, self._guide = bnn, guide
         self._num_steps, self._eval_every, self._patience = num_steps, eval_every, patience
         self._callbacks, self._validate = callbacks, validate
@@ -342,11 +338,6 @@ class Watch:
             rule.restore(saved)
         self._show(done)
 
-    def _rewinds_of(self, replicate: int) -> list[dict[str, Any]] | None:
-        """Return where a replicate went back, for its record."""
-        entries = [entry for entry in self.rewinds if entry["replicate"] == replicate]
-        return [{key: value for key, value in entry.items() if key != "replicate"} for entry in entries] or None
-
     def _validate_and_judge(self, done: int, validate: Callable[[], float]) -> bool:
         scores, steps = self.terms.validation_scores, self.terms.validation_steps
         scores.append(validate())
@@ -377,7 +368,6 @@ class Watch:
                 history,
                 self._stop_reason_of(index),
                 self.rules[index].record() if self.rules else None,
-                self._rewinds_of(index),
             )
             for index, history in enumerate(self.terms.histories(engine, ends))
         ]
