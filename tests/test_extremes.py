@@ -109,9 +109,7 @@ TOO_FAST = {"likelihood": "poisson", "optimizer": "sgd", "standardize": False, "
 
 @both_engines
 def test_a_fit_that_overflows_names_the_site(engine):
-    with pytest.raises(
-        FloatingPointError, match=r"became .* at step \d+: .* at site '.*Lower the learning rate"
-    ):
+    with pytest.raises(FloatingPointError, match=r"became .* at step \d+: .* at site '.*Lower the learning rate"):
         fit(X, K, lr=0.04, engine=engine, **TOO_FAST)
 
 
