@@ -201,8 +201,8 @@ def stored(draws, name):
     with local_parameters():
         guide = Empirical(num_chains=draws.shape[0], num_draws=draws.shape[1]).build(model, *example)
     guide.hold(draws, torch.zeros(*draws.shape[:2], 0))
-    info = {"method": {"type": name}}
-    return bnn.Posterior(model, guide, example=example, x_scaler=one, y_scaler=one, seed=0, info=info)
+    record = FitRecord(method={"type": name})
+    return bnn.Posterior(model, guide, example=example, x_scaler=one, y_scaler=one, seed=0, record=record)
 
 
 def test_chains_have_their_efficiency(monkeypatch):
