@@ -6,7 +6,6 @@
 import datetime
 import functools
 import gzip
-import json
 import math
 import shutil
 import tempfile
@@ -32,7 +31,6 @@ from pyrobnn.inference import tables as methods
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.predictions import predict_table
 from pyrobnn.runs.spec import RunSpec
-from pyrobnn.storage import files
 
 ONE_LINE = (InputError, OSError, FloatingPointError)
 """What the command line turns into one line."""
@@ -479,48 +477,6 @@ def finished_run():
 def check_prediction(file):
     """A finished run predicts for a table, or the table is refused."""
     return outcome(predict_table, finished_run(), _put(*file[:2]))
-
-
-# Saved posteriors
-
-
-@functools.cache
-def saved_posteriors():
-    """Folders of a posterior and of a mixture."""
-    x = torch.linspace(-1, 1, 12)[:, None]
-    made = []
-    for name, method in {
-        "one": bnn.SVI(steps=_STEPS),
-        "two": bnn.Ensemble(bnn.SVI(guide="map", steps=_STEPS), members=2),
-    }.items():
-        model = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0))
-        posterior = bnn.fit(model, (x, x[:, 0]), method, seed=0, engine="eager", progress=False)
-        made.append(posterior.save(workplace() / name))
-    return made
-
-
-@st.composite
-def posterior_settings(draw):
-    """Which saved posterior, and its settings changed at random, with a digest that fits them."""
-    index = draw(st.integers(0, 1))
-    content = json.loads((saved_posteriors()[index] / files.SETTINGS).read_text())
-    del content["content_sha256"]
-    return index, mutated(draw, content)
-
-
-def check_posterior(index, content):
-    """A posterior whose settings were changed and sealed anew loads and draws, or is refused."""
-    place = workplace() / "damaged"
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(saved_posteriors()[index], place)
-    text = json.dumps(content, default=str, separators=(",", ":"))
-    content = json.loads(text)
-    try:
-        digest = files._digest_of(content)
-    except ValueError:  # numbers that are not finite
-        digest = ""
-    (place / files.SETTINGS).write_text(json.dumps({"content_sha256": digest} | content))
-    return outcome(lambda: bnn.load(place).draw(2))
 
 
 # The command line

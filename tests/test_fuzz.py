@@ -59,13 +59,6 @@ def test_a_table_is_fitted_or_refused(file, task):
     fuzzing.check_table_fit(file, task)
 
 
-@pytest.mark.slow
-@few(20)
-@given(fuzzing.posterior_settings())
-def test_a_posterior_with_changed_settings_loads_or_is_refused(case):
-    fuzzing.check_posterior(*case)
-
-
 @few(6)
 @given(fuzzing.specs(), st.lists(fuzzing.overrides(), max_size=2))
 def test_the_command_line_fits_or_says_why_not(tables, changes):
