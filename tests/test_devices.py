@@ -13,12 +13,10 @@ import torch
 from pyro.infer import Trace_ELBO
 from torch import nn
 
-import pyrobnn as bnn
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.distributions.latents import Beta, StudentT
-from pyrobnn.inference.laplace import curve
 from pyrobnn.inference.svi.objective import make_elbo
 
 
@@ -90,22 +88,6 @@ def test_a_beta_variable_is_drawn_as_by_torch():
             draws.append(family(torch.tensor(0.7), torch.tensor([2.0, 0.01])).rsample((1000,)))
     assert draws[0].shape == draws[1].shape == (1000, 2)
     torch.testing.assert_close(draws[0], draws[1], rtol=1e-5, atol=1e-6)
-
-
-def run_out(*_):
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nDetails")
-
-
-@pytest.mark.parametrize("settings", [{}, {"replicates": 2}, {"guide": bnn.guides.Laplace(batch_size=24)}])
-def test_a_fit_that_runs_out_of_memory_names_the_batch_size(settings, monkeypatch):
-    if "guide" in settings:
-        monkeypatch.setattr(curve, "likelihood_curvature", run_out)
-    else:
-        settings = settings | {"callbacks": [run_out]}
-    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(0.1), prior=bnn.priors.Normal(1.0))
-    shared = {"seed": 0, "steps": 10, "batch_size": 24, "engine": "eager", "progress": False}
-    with pytest.raises(torch.OutOfMemoryError, match=r"batch_size=24: set a smaller .* allocate 2.00 GiB\.$"):
-        model.fit(torch.randn(50, 2), torch.randn(50), **shared, **settings)
 
 
 @pytest.mark.parametrize(

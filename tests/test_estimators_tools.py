@@ -1,6 +1,5 @@
 """The estimators in scikit-learn's tools: pipelines, searches, calibration, pickles, on its own small data."""
 
-import inspect
 import pickle
 
 import joblib
@@ -104,26 +103,6 @@ def test_an_estimator_that_learned_on_pickles_and_learns_on(diabetes, tmp_path):
     for one in (loaded, model):
         one.partial_fit(x[40:60], y[40:60])
     np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
-
-
-ASKING = {
-    f"{module.__name__}.{name}": (getattr(module, name), entry)
-    for module in (bnn, bnn.inference, bnn.metrics, bnn.plots, bnn.report)
-    for name in dir(module)
-    if inspect.isfunction(getattr(module, name))
-    for entry in inspect.signature(getattr(module, name)).parameters.values()
-    if entry.annotation in (bnn.Posterior, bnn.Posterior | bnn.Mixture, bnn.Prediction)
-}
-"""Public functions with a posterior or a prediction among their arguments, and the last of these."""
-
-
-@pytest.mark.parametrize("name", ASKING)
-def test_an_estimator_in_place_of_a_posterior_or_prediction_is_refused(name):
-    call, asked = ASKING[name]
-    advice = "of an estimator its `p(osterior_|redict_dist)`"
-    for given in (bnn.BNNRegressor(), bnn.BNN(nn.Linear(1, 1)), None):
-        with pytest.raises(bnn.InputError, match=f"^`{call.__name__}` takes a .*, got (BNN|None).*{advice}.$"):
-            call(**{asked.name: given})
 
 
 def test_a_picture_of_a_fit_asks_for_its_history(diabetes):

@@ -137,13 +137,14 @@ def read(path: Path) -> tuple[SavedMixture | None, list[SavedPosterior]]:
 def _load(path: Path, saved: SavedPosterior, net: Net | None, device: torch.device) -> Posterior:
     _check_rows(saved, path)
     made = None if isinstance(net, nn.Module) or net is None else nets.owned(net)
+    given = net if made is None else functools.cache(made.build)
     tensors = [*saved.model_state.values(), *saved.guide_state.values()]
-    if saved.body_sha256 is not None and net is not None:
+    if saved.body_sha256 is not None and given is not None:
         with seeded(saved.seed):
-            tensors += (net if isinstance(net, nn.Module) else net()).state_dict().values()
+            tensors += (given if isinstance(given, nn.Module) else given()).state_dict().values()
     bounds = Bounds(tensors, [saved.parts, saved.guide], path)
     try:
-        network = _net(saved, net if made is None else functools.cache(made.build), path)
+        network = _net(saved, given, path)
         posterior = _build(saved, network, device, path, bounds)
     except InputError:
         raise
