@@ -121,7 +121,7 @@ def test_figures_are_the_pngs_of_the_page(page):
 
 def test_it_says_what_was_fitted_and_shows_settings_and_manifest(page):
     text = flat_text(page)
-    assert "network with 10 uncertain weights (MLP(in_features=1, hidden=(3,), out_features=1); normal prior; gaussian likelihood)" in text
+    assert "network with 10 uncertain weights (MLP(in_features=1, hidden=(3,), out_features=1); normal prior" in text
     assert f"fitted to 12 examples of y {HOSTILE} with a mean field guide, in 20 steps." in text
     for fact in ("fit.lr0.01", "fit.tagsa, b", "git.commitabc", "git.changed–", "test examplesnone"):
         assert fact in text
