@@ -96,10 +96,6 @@ CHANGES = {
     "no members": ("m", ("members",), [], "does not fit .`members`"),
     "a member without settings": ("m", ("members", 1, "info"), ..., "does not fit .`info` is missing"),
     "a mixture in a mixture": ("m", ("members", 1), {"seed": 0, "info": {}, "members": [{}]}, "unknown setting"),
-    "categories out of the table": ("p", ("categories",), [[0, 2]], "categories are not columns of the inputs"),
-    "categories below 0": ("p", ("categories",), [[-1]], "does not fit"),
-    "huge categories": ("p", ("categories",), [[HUGE]], "does not fit"),
-    "categories in words": ("p", ("categories",), "all", "does not fit"),
 }
 """Of a tree: keys, the value there (... takes it away), and what is said; the file has a new digest: it is forged."""
 

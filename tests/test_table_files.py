@@ -256,8 +256,8 @@ def test_words_among_numbers_and_dates_count_as_missing_where_missing_values_may
         "column 'a': 'k.A.' and '?' and 'unknown' in rows 1, 4, 6, 8 counted as missing",
         "column 'day': 'none yet' and 'open' in rows 1, 10 counted as missing",
     )
-    np.testing.assert_array_equal(rows.x[1:], found.data.x[1:])
-    assert rows.x[0].isnan().sum() == found.data.x[9].isnan().sum() + 1
+    np.testing.assert_array_equal(rows.x[1:], found.given[1:])
+    assert rows.x[0].isnan().sum() == np.isnan(found.given[9]).sum() + 1
     words_alone = write(tmp_path / "words.csv", frame.assign(a="warm"))
     with pytest.raises(
         InputError, match="'a' holds numbers, but text in rows 1, 2, 3, 4, 5 and 35 more, such as 'warm'"
