@@ -475,6 +475,23 @@ def test_without_a_method_data_must_be_in_memory():
             bnn.fit(bnn.BNN(Linear()), data, seed=0, progress=False)
 
 
+# SWAG
+
+
+def test_swag_finds_a_rate_that_neither_leaves_the_mode_nor_stays_a_point():
+    """Known noise of 0.01 has a steep loss: the path at the rate 0.01 leaves the mode."""
+    model = bnn.BNN(Linear(), likelihood=bnn.likelihoods.Gaussian(0.01), prior=bnn.priors.Normal(1.0))
+    y = X @ [1.0, -0.5, 0.0] + 0.01 * np.random.default_rng(4).normal(size=ROWS)
+    mode = bnn.SVI(guide="map", steps=500, lr=0.05, schedule="cosine_annealing_lr")
+    with pytest.raises(FloatingPointError, match="left the mode"):
+        bnn.fit(model, (X, y), bnn.SWAG(mode, lr=0.01), seed=0, progress=False)
+    found = bnn.fit(model, (X, y), bnn.SWAG(mode, rank=10), seed=0, progress=False)
+    exact = np.sqrt(np.diag(np.linalg.inv(X.T @ X / 0.01**2 + np.eye(COLUMNS))))
+    drawn = found.draw(2000, seed=0)["layer.weight"].reshape(2000, -1).std(0).numpy()
+    assert (drawn / exact > 0.2).all()
+    assert (drawn / exact < 5).all()
+
+
 @pytest.mark.one_in(0, 3)
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t"])
 @pytest.mark.parametrize("guide", ["mean_field", "map"])

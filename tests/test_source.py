@@ -336,7 +336,7 @@ def test_swag_takes_a_loader():
     x = torch.linspace(-1, 1, 60)[:, None]
     y = x[:, 0] + torch.randn(60, generator=torch.Generator().manual_seed(0))
     loader = DataLoader(TensorDataset(x, y), 7, shuffle=True)
-    method = bnn.SWAG(bnn.SVI(guide="map", steps=200, lr=0.02), lr=0.3, steps=200, every=5)
+    method = bnn.SWAG(bnn.SVI(guide="map", steps=200, lr=0.02), steps=200, every=5)
     posterior = bnn.fit(mean_model(), loader, method, seed=0, device="cpu", progress=False)
     precision = float(1 + x.square().sum())
     assert float(posterior.mean()["weight"]) == pytest.approx(float(x[:, 0] @ y) / precision, abs=0.5 * precision**-0.5)

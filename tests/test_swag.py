@@ -39,7 +39,7 @@ def test_the_path_stays_about_the_mode_and_spreads_with_the_noise_of_mini_batche
 
 
 def test_a_full_batch_path_ends_in_a_point_at_the_mode():
-    method = bnn.SWAG(bnn.SVI(guide="map", steps=300, lr=0.05, batch_size="all"), lr=0.05, steps=60, every=20, rank=3)
+    method = bnn.SWAG(bnn.SVI(guide="map", steps=300, lr=0.05), lr=0.05, steps=60, every=20, rank=3)
     ((loc, scale),) = quick(linear_model(), method, problem()).guide.moments().values()
     torch.testing.assert_close(loc[0], mode(), rtol=0, atol=2e-3)
     assert float(scale.max()) < 5e-3
@@ -75,7 +75,13 @@ def test_swag_refuses_other_guides_and_paths_that_are_too_short():
 
 def test_a_path_that_leaves_the_mode_is_refused_with_its_rate():
     """Noise of 0.01 makes the loss 2500 times as steep as that of 0.5."""
-    point = bnn.SVI(guide="map", steps=20, lr=0.05, batch_size=10)
-    method = bnn.SWAG(point, lr=0.05, steps=60, every=10, rank=3)
+    method = bnn.SWAG(bnn.SVI(guide="map", steps=20, lr=0.05, batch_size=10), lr=0.05, steps=60, every=10, rank=3)
     with pytest.raises(FloatingPointError, match=r"SWAG left the mode .* lr=0\.05: .* try 0\.005\. The ELBO became"):
         quick(linear_model(0.01), method, problem())
+
+
+def test_the_rate_of_one_row_is_that_of_stability():
+    x = torch.ones(1, 2)
+    model = bnn.BNN(nn.Linear(2, 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.5))
+    method = bnn.SWAG(bnn.SVI(guide="map", steps=5), steps=20, every=2, rank=4)
+    assert bool(bnn.fit(model, (x, x[:, 0]), method, seed=0, progress=False).predict(x).mean.isfinite().all())

@@ -14,6 +14,8 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
+from pyrobnn.curvature.hessian import largest_curvature
+from pyrobnn.curvature.metric import log_probs
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.low_rank import LowRank, LowRankGuide
 from pyrobnn.guides.map import MapGuide
@@ -29,7 +31,10 @@ from pyrobnn.posterior.posterior import Posterior
 
 _SMALLEST_SCALE = 1e-8
 _PARTS = 10
-"""Mini-batches of the path, where the method leaves their size open."""
+_MOST_LOOKED_AT = 1000
+_STABLE = 0.1
+"""Learning rate times the largest curvature of the mean loss."""
+_TINY = 1e-12
 
 
 @registry.register
@@ -39,15 +44,17 @@ class SWAG(AroundAnother[Posterior]):
 
     The weights, taken after every `every` steps of SGD, have mean m and variances v; the last R of them deviate by D
     from the running mean. Then q(w) = N(m, diag(v) / 2 + D D^T / (2 (R - 1))), a `LowRank` guide of rank R. The noise
-    of mini-batches makes the path spread: with batches of all data it ends in a point. They have a tenth of the
-    examples, unless the method sets `batch_size`.
+    of mini-batches makes the path spread: with a given `lr` and batches of all data it ends in a point.
 
     See docs/how-to/ensembles.md.
 
     Attributes:
         method: the method for the mode; its guide must be "map".
-        lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper. The
-            less noise targets have, the smaller it must be; the default suits a tenth of their spread.
+        lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper. None
+            for the rate with the path closest to the posterior (Mandt, Hoffman & Blei 2017, "Stochastic Gradient
+            Descent as Approximate Bayesian Inference", sec. 4.1), measured at the mode; at most a tenth of the inverse
+            of the largest curvature there. Mini-batches of the path then have a tenth of the examples, unless the
+            method sets `batch_size`.
         momentum: momentum of SGD.
         steps: steps of SGD.
         every: steps between two collected weights.
@@ -61,7 +68,7 @@ class SWAG(AroundAnother[Posterior]):
     """
 
     method: SVI = SVI(guide="map")
-    lr: Annotated[float, Field(gt=0)] = 1e-4
+    lr: Annotated[float, Field(gt=0)] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     steps: Annotated[int, Field(gt=0)] = 1000
     every: Annotated[int, Field(gt=0)] = 20
@@ -99,15 +106,21 @@ class SWAG(AroundAnother[Posterior]):
 
     def _walk(self, modes: list[Posterior], sources: list[Source], run: Run) -> "list[_Path]":
         """Take the steps of SGD, in place, and return the weights collected from each."""
-        batch_size = self.method.batch_size
-        if batch_size is None and not isinstance(sources[0].data, Loader):
-            batch_size = max(1, sources[0].num_data // _PARTS)
+        batch_size, lr = self.method.batch_size, self.lr
+        if lr is None:
+            if isinstance(sources[0].data, Loader):
+                size = sources[0].batch_size(None)
+            else:
+                size = batch_size if isinstance(batch_size, int) else max(1, sources[0].num_data // _PARTS)
+                batch_size = size
+            size *= self.method.accumulate
+            lr = min(_rate(*parts, size, self.momentum) for parts in zip(modes, sources, strict=True))
         walk = dataclasses.replace(
             self.method,
             steps=self.steps,
             epochs=None,
             batch_size=batch_size,
-            lr=self.lr / sources[0].total_weight,
+            lr=lr / sources[0].total_weight,
             optimizer=Optimizer("sgd", {"momentum": self.momentum}),
             schedule=None,
             kl_warmup=0,
@@ -127,8 +140,8 @@ class SWAG(AroundAnother[Posterior]):
                 session.steps(block=self.every)
             except FloatingPointError as error:
                 raise FloatingPointError(
-                    f"SWAG left the mode in its steps of SGD, with lr={self.lr:g}: the less noise targets have, "
-                    f"the smaller the rate must be; try {self.lr / 10:g}. {error}"
+                    f"SWAG left the mode in its steps of SGD, with lr={lr:g}: the less noise targets have, "
+                    f"the smaller the rate must be; try {lr / 10:g}. {error}"
                 ) from error
         for mode in modes:
             own_storage(mode)
@@ -175,6 +188,38 @@ class _Path:
             guide.loc.copy_(self._mean)
             guide.rho.copy_(scale + torch.log(-torch.expm1(-scale)))
             guide.factor.copy_(columns / softplus(guide.rho.double())[:, None])
+
+
+def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> float:
+    """Return the learning rate on the mean loss that keeps SGD closest to the posterior, at most the stable rate.
+
+    The closest rate is 2 (1 - momentum) B / N times the number of weights over a trace. It is the trace of the
+    covariance of single examples' gradients, estimated from the gradients of ten parts of the data.
+    """
+    size = min(source.num_data, _MOST_LOOKED_AT)
+    x, *targets = next(source.batches(mode.bnn, size, derive(mode.seed, "swag rate")))
+    names, shapes = list(mode.bnn.site_names), [mode.bnn.initial_values[name].shape for name in mode.bnn.site_names]
+    place = torch.cat([mode.guide.points_by_name()[name].detach().reshape(-1) for name in names])
+
+    def weights(z: Tensor) -> dict[str, Tensor]:
+        parts = z.split([shape.numel() for shape in shapes])
+        return {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+
+    def slope(z: Tensor, rows: slice) -> Tensor:
+        z = z.detach().requires_grad_()
+        chosen = [values[rows] for values in targets]
+        log_probs_ = log_probs(mode.bnn.likelihood, mode.bnn.outputs(weights(z), x[rows]), *chosen)
+        return -torch.autograd.grad(log_probs_.mean(), z)[0]
+
+    with seeded(mode.seed, "swag rate"):
+        steepest = largest_curvature(lambda z: slope(z, slice(None)), place[None])
+        width = max(1, len(x) // _PARTS)
+        parts = torch.stack(
+            [slope(place, slice(start, start + width)) for start in range(0, width * _PARTS, width)][: len(x)]
+        )
+    trace = width * float(parts.var(0).sum()) if len(parts) > 1 else 0.0
+    closest = 2 * (1 - momentum) * batch_size / source.num_data * len(place) / max(trace, _TINY)
+    return min(closest, _STABLE / max(steepest, _TINY))
 
 
 def _fit_from(mode: Posterior, source: Source, walk: SVI) -> Begun:
