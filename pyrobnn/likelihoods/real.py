@@ -1,6 +1,7 @@
 """Likelihoods of real targets: Gaussian, Laplace, Student-t, censored Gaussian, and mixture densities."""
 
 import math
+from statistics import NormalDist
 from typing import Annotated, Any, ClassVar, Literal
 
 import pyro.distributions as dist
@@ -230,10 +231,9 @@ class Mixtures(PyroModule):
     def __init__(self, components: int, df: float | None, like: Tensor, event_dim: int) -> None:
         super().__init__()
         self._components, self._df, self._event_dim = components, df, event_dim
-        middles = (torch.arange(components, dtype=torch.float64) + 0.5) / components
-        first = torch.special.ndtri(middles)
-        self.register_buffer("first", first.to(like.device, like.dtype), persistent=False)
-        variance = 1 - float(first.square().mean())
+        first = [NormalDist().inv_cdf((number + 0.5) / components) for number in range(components)]
+        self.register_buffer("first", torch.tensor(first, dtype=like.dtype, device=like.device), persistent=False)
+        variance = 1 - sum(value**2 for value in first) / components
         scale = math.sqrt(variance if df is None else variance * (df - 2) / df)
         self._shift = math.log(math.expm1(scale - _SMALLEST_SCALE))
 
