@@ -563,7 +563,7 @@ def test_short_fits_stay_eager_and_say_so():
     posterior = mixture_model().fit(*problem(), seed=0, steps=4, progress=False)
     assert posterior.history.engine == posterior.record.engine
     assert posterior.record.engine.used == "eager"
-    assert posterior.record.engine.reason == "too few steps to choose"
+    assert posterior.record.engine.reason == "fewer than 100 steps"
 
 
 class Fed(TorchFunctionMode):

@@ -119,12 +119,8 @@ def test_data_list_and_fetch(here, monkeypatch):
 
 
 def quick_demo(monkeypatch):
-    """Let the demonstration fit for two steps, on few rows, and find nothing against it."""
-    from pyrobnn.diagnostics import diagnosis, findings
+    """Let the demonstration fit for two steps, on few rows."""
     from pyrobnn.runs import demo
-
-    fine = findings.Diagnosis((findings.Finding("elbo", "fine", "The ELBO is flat."),), 0.05)
-    monkeypatch.setattr(diagnosis, "diagnose", lambda *args, **kwargs: fine)
 
     fit = {"type": "svi", "steps": 2, "engine": "eager", "device": "cpu"}
     monkeypatch.setattr(demo, "FIT", fit)
@@ -145,7 +141,6 @@ def test_demo_tells_of_every_problem_and_ends_with_a_picture_and_a_page(here, mo
         assert (here / "runs" / "demo" / name / "metrics.json").is_file()
     assert len(re.findall(r"pyrobnn .* constant .* linear", done.output)) == 3
     assert done.output.count("where a linear model") == 3
-    assert done.output.count("It can be trusted for data like these: none of 1 checks ") == 3
     epistemic = re.findall(r"at the test data [\d.e+-]+, (in the gap [\d.e+-]+, )?three times as far from", done.output)
     assert [bool(gap) for gap in epistemic] == [True, False]
     assert (
@@ -340,7 +335,6 @@ def test_a_table_with_gaps_a_saved_index_and_names_is_fitted_as_it_is_in_one_lin
         "column 'Unnamed: 0': it has no name, as a saved index: left out",
         "column 'name': a text of its own in each of 40 rows: left out, and it names the rows of predictions",
         "column 'empty': no value in any row: left out",
-        "1 of 30 rows to train on lacks a value of 'a': left out of the fit",
     ]
     said = [f"data.drop={json.dumps(['Unnamed: 0', 'empty'])}", "data.id=name", "data.missing=impute"]
     given = [word for one in said for word in ("--set", one)]

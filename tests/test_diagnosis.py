@@ -330,11 +330,11 @@ def test_noise_that_varies_is_advised_before_heavy_tails():
     assert with_cause([wide], None) == [wide]
 
 
-def test_a_diagnosis_says_hold_out_other_rows_where_it_says_that_an_alarm_may_be_chance():
+def test_a_diagnosis_says_where_an_alarm_may_be_chance():
     """Noise of 1 taken for 0.9: 60 targets lie a little too far off."""
     found = bnn.diagnose(*true_line(1.0, 60, 7, noise=0.9), num_draws=50, **FEW)
     assert "though this may be chance" in found.verdict
-    assert found.next_step.settings == ("data.split=1",)
+    assert found.next_step.settings == ("likelihood.scale=tuned",)
 
 
 @pytest.mark.parametrize(("grows", "advice"), [(True, varying_noise), (False, other_noise)])
