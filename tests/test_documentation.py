@@ -29,7 +29,7 @@ FENCE = re.compile(
 OTHERS = [ROOT / "docs" / "coming-from" / f"{library}.md" for library in ("numpyro", "torch-uncertainty", "tyxe")]
 WITH_OTHERS = {path: [path.stem.replace("-", "_")] for path in OTHERS} | {
     ROOT / "docs" / "how-to" / "conformal.md": ["mapie"],
-    ROOT / "docs" / "how-to" / "deploy.md": ["fastapi", "httpx", "onnxscript", "onnxruntime"],
+    ROOT / "docs" / "how-to" / "save-and-load.md": ["fastapi", "httpx", "onnxscript", "onnxruntime"],
     ROOT / "docs" / "how-to" / "hugging-face.md": ["transformers", "peft"],
 }
 """Pages with code of other libraries, and the modules that it needs."""

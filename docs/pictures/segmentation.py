@@ -2,7 +2,7 @@
 
     uv run python docs/pictures/segmentation.py
 
-Runs the page itself; half a minute.
+Runs the blocks of the page; half a minute.
 """
 
 import re
@@ -23,9 +23,12 @@ HEADINGS = ("image", "labels", "prediction", "epistemic")
 
 def main() -> None:
     """Run the page, and draw two of its images."""
-    page = (DOCS / "how-to" / "segmentation.md").read_text()
+    page = (DOCS / "how-to" / "likelihoods.md").read_text()
     names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2]:
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    first = next(place for place, block in enumerate(blocks) if "class UNet" in block)
+    exec("import pyrobnn as bnn\nimport torch", names)
+    for block in blocks[first : first + 2]:
         exec(block, names)
     images, truth, epistemic = (np.asarray(names[name]) for name in ("new", "truth", "epistemic"))
     label = np.asarray(names["prediction"].label)  # type: ignore[attr-defined]

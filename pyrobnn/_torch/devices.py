@@ -10,7 +10,7 @@ from torch import nn
 from pyrobnn._core.errors import InputError
 
 SMALL = 10_000
-"""Products of a forward pass for one example, below which a CPU is faster; see docs/how-to/gpu.md."""
+"""Products of a forward pass for one example, below which a CPU is faster; see docs/how-to/speed.md."""
 _SMALL_BATCH = 2**24
 """Multiplications in a forward pass below which one thread is faster."""
 

@@ -31,7 +31,7 @@ def batch_by_batch[F: Callable[..., Prediction]](predict: F) -> F:
             raise InputError(
                 f"Batches have targets of several shapes, {', '.join(map(str, sorted(shapes)))}, which are no table: "
                 "predict batch by batch.",
-                page="how-to/segmentation",
+                page="how-to/likelihoods",
             )
         return Prediction(concatenate([part.distribution for part in parts], 1), parts[0].scaler)
 

@@ -80,7 +80,7 @@ class Predictor(nn.Module):
             raise InputError(
                 f"A predictor takes tensors, got {type(other).__name__}: go over a loader and pass the inputs of each "
                 "batch, several of them by keyword, predictor(**inputs). `predict` takes loaders and arrays.",
-                page="how-to/deploy",
+                page="how-to/save-and-load",
             )
         if self._names:
             parts = kwargs or {str(place): value for place, value in enumerate(args)}
