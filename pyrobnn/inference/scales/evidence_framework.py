@@ -21,7 +21,7 @@ from pyrobnn.inference.around import around
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.sites import A_MINUTE
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
-from pyrobnn.inference.scales.prior_scales import Hyperprior
+from pyrobnn.inference.scales.fixed_point import Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
 from pyrobnn.inference.svi.svi import SVI

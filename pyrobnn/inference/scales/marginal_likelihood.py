@@ -49,7 +49,6 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         per: which weights share a precision, as in `tune_prior`.
         noise: whether to tune the scale of Gaussian noise too; "auto" does if it is learned and targets have one
             column.
-        by: "evidence" or "mackay", as in `tune_prior`.
 
     Examples:
         >>> method = bnn.MarginalLikelihood(bnn.SVI(guide="laplace", steps=20), rounds=2)
@@ -63,7 +62,6 @@ class MarginalLikelihood(AroundAnother[Posterior]):
     rounds: Annotated[int, Field(gt=0)] = 5
     per: Per = "site"
     noise: bool | Literal["auto"] = "auto"
-    by: Literal["evidence", "mackay"] = "evidence"
 
     def __post_init__(self) -> None:
         """Refuse a guide without evidence."""
@@ -116,7 +114,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
                 known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
                 held = bnn.with_parts(likelihood=Gaussian(scale=known))
                 trained = self._round(held, None, data, run)
-        return noise, tune_prior(trained, data, by=self.by, per=self.per, noise=noise)
+        return noise, tune_prior(trained, data, per=self.per, noise=noise)
 
     @property
     def _training(self) -> SVI:

@@ -16,7 +16,7 @@ from pyrobnn.data.length_scales import GaussianProcess
 from pyrobnn.guides.sites import Site, latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.scales.prior_scales import Hyperprior
+from pyrobnn.inference.scales.fixed_point import Hyperprior
 from pyrobnn.inference.scales.tuned_mode import TunedMode
 from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.likelihoods.base import as_likelihood

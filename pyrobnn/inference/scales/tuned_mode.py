@@ -28,7 +28,15 @@ from pyrobnn.data.length_scales import GaussianProcess, gaussian_process
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
-from pyrobnn.inference.scales.prior_scales import FLAT, Hyperprior, PriorScales, normal_of, normal_prior, untuned
+from pyrobnn.inference.scales.fixed_point import (
+    FLAT,
+    Hyperprior,
+    PriorScales,
+    next_variance,
+    normal_of,
+    normal_prior,
+    untuned,
+)
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.likelihoods.noise import SMALLEST_SCALE
 from pyrobnn.posterior.record import StartRecord
@@ -278,7 +286,7 @@ class TunedMode:
         residual = (self.y - f).square() * self.counts[:, None]
         squares = residual.sum(0) + count * defaults.NOISE_SHARE * self._spread().square()
         left = (self.counts[:, None] - leverage).sum(0) + count
-        scale = (squares / left.clamp_min(1e-3 * float(self.counts.sum()))).sqrt().clamp_min(_LEAST_NOISE)
+        scale = next_variance(squares, left, float(self.counts.sum())).sqrt().clamp_min(_LEAST_NOISE)
         if not bool(scale.isfinite().all()):
             raise FloatingPointError(f"The noise became {scale.tolist()}: look for extreme values in the data.")
         return scale
