@@ -52,7 +52,6 @@ class Hessian(Kind):
         return Curvature(diagonal=total)
 
     def full(self, point: Point, data: Examples, index: Tensor | None = None) -> Curvature:
-        """Return the whole matrix over the sites, or over some of their entries."""
         load_forward_mode()
         flat = point.flat({name: point.weights[name].detach() for name in point.sites})
         total = flat.new_zeros(len(flat), len(flat))

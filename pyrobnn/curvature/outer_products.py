@@ -96,12 +96,10 @@ class GGN(OuterProducts):
     name: ClassVar[str] = "ggn"
 
     def columns(self, point: Point, f: Tensor, y: Tensor) -> Tensor:
-        """Return columns whose outer products are the information."""
         columns, present = fisher_columns(point.likelihood, f), as_module(point.likelihood).present(y)
         return columns if present is None else columns * present
 
     def information(self, point: Point, f: Tensor) -> DiagonalLess | None:
-        """Return the information where it needs no columns."""
         return diagonal_less(point.likelihood, f)
 
 
@@ -112,7 +110,6 @@ class EmpiricalFisher(OuterProducts):
     noise_power: ClassVar[int] = 2
 
     def columns(self, point: Point, f: Tensor, y: Tensor) -> Tensor:
-        """Return the scores."""
         return score_columns(point.likelihood, f, y)
 
 

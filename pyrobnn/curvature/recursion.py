@@ -32,7 +32,6 @@ class Recursion(Kind):
     structures: ClassVar[tuple[str, ...]] = ("diag",)
 
     def check(self, bnn: BNN, weights: Mapping[str, Tensor]) -> None:
-        """Refuse a network with another layer, or layers that share weights."""
         _layers_of(bnn.net, weights)
 
     def diagonal(self, point: Point, data: Examples) -> Curvature:

@@ -27,26 +27,21 @@ class Poisson(Elementwise):
 
     @property
     def mean(self) -> Tensor:
-        """The rate."""
         return self.log_rate.exp()
 
     @property
     def variance(self) -> Tensor:
-        """The rate."""
         return self.mean
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log probability; its large terms are added in double precision."""
         count, log_rate = self._checked(value).double(), self.log_rate.double()
         return (count * log_rate - log_rate.exp() - torch.lgamma(count + 1)).to(self.log_rate.dtype)
 
     def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
-        """Draw counts, as floats."""
         with torch.no_grad():
             return torch.poisson(self.mean.expand(self._extended_shape(sample_shape)))
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the probability of a count of at most `value`, the regularised upper incomplete gamma function."""
         count, rate = torch.broadcast_tensors(value.double().floor(), self.log_rate.double().exp())
         cdf = torch.special.gammaincc(count.clamp_min(0) + 1, rate)
         return torch.where(count < 0, 0.0, cdf).to(self.log_rate.dtype)
@@ -75,12 +70,10 @@ class NegativeBinomial(Elementwise):
 
     @property
     def mean(self) -> Tensor:
-        """The mean, m."""
         return self.log_mean.exp()
 
     @property
     def variance(self) -> Tensor:
-        """The variance, m + dispersion m^2."""
         return self.mean + self.dispersion * self.mean.square()
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -96,7 +89,6 @@ class NegativeBinomial(Elementwise):
         return (log_prob + r * logsigmoid(-log_odds)).to(self.log_mean.dtype)
 
     def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
-        """Draw rates, then counts, as floats."""
         with torch.no_grad():
             r = self.dispersion.reciprocal()
             return torch.poisson(self.mean * dist.Gamma(r, r).sample(sample_shape))
@@ -127,34 +119,28 @@ class ZeroInflated(TorchDistribution):
         super().__init__(shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "ZeroInflated":
-        """Return the distribution over a larger batch shape."""
         shape = torch.Size(batch_shape)
         return ZeroInflated(self.base.expand(shape), self.gate_logit.expand(shape), validate_args=False)
 
     @property
     def mean(self) -> Tensor:
-        """The mean, over zeros of both kinds."""
         return torch.sigmoid(-self.gate_logit) * self.base.mean
 
     @property
     def variance(self) -> Tensor:
-        """The variance, by the law of total variance."""
         share = torch.sigmoid(-self.gate_logit)
         return share * (self.base.variance + (1 - share) * self.base.mean.square())
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log probability."""
         counted = logsigmoid(-self.gate_logit) + self.base.log_prob(value)
         zero = torch.logaddexp(logsigmoid(self.gate_logit).expand(counted.shape), counted)
         return torch.where(value == 0, zero, counted)
 
     def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
-        """Draw counts, as floats."""
         with torch.no_grad():
             counts = self.base.sample(sample_shape)
             return torch.where(torch.rand_like(counts) < torch.sigmoid(self.gate_logit), 0.0, counts)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the probability of a count of at most `value`."""
         gate = torch.sigmoid(self.gate_logit)
         return torch.where(value < 0, 0.0, gate + (1 - gate) * self.base.cdf(value))

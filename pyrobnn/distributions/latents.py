@@ -55,7 +55,6 @@ class ScaleMixtureNormal(TorchDistribution):
         super().__init__(self.pi.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "ScaleMixtureNormal":
-        """Return the distribution over a larger batch shape; its parameters stay as small as they are."""
         new = self._get_checked_instance(ScaleMixtureNormal, _instance)
         new.pi, new.sigma1, new.sigma2, new.table = self.pi, self.sigma1, self.sigma2, self.table
         TorchDistribution.__init__(new, torch.Size(batch_shape), validate_args=False)
@@ -64,16 +63,13 @@ class ScaleMixtureNormal(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """The mean, 0."""
         return torch.zeros_like(self.variance)
 
     @property
     def variance(self) -> Tensor:
-        """The variance, pi sigma1^2 + (1 - pi) sigma2^2."""
         return (self.pi * self.sigma1.square() + (1 - self.pi) * self.sigma2.square()).expand(self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density of each entry."""
         if self._validate_args:
             self._validate_sample(value)
         first = self.pi.log() - self.sigma1.log() - 0.5 * (value / self.sigma1).square()
@@ -125,7 +121,6 @@ class ScaleMixtureNormal(TorchDistribution):
         return log_slab, slab, a, 0.5 * (narrow.square().reciprocal() - slab.square().reciprocal())
 
     def sample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
-        """Draw a component for each entry, then from it."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             first = torch.rand(shape, dtype=self.pi.dtype, device=self.pi.device) < self.pi
@@ -143,12 +138,10 @@ class StudentT(dist.StudentT):
 
     @property
     def variance(self) -> Tensor:
-        """scale^2 df / (df - 2), infinite up to 2 degrees of freedom and NaN up to 1."""
         finite = self.scale.pow(2) * self.df / (self.df - 2)
         return finite.where(self.df > 2, torch.inf).where(self.df > 1, torch.nan)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density of each entry."""
         z = (value - self.loc) / self.scale
         return student_t_constant(self.df).to(z.dtype) - self.scale.log() - student_t_exponent(z, self.df)
 
@@ -168,7 +161,6 @@ class Beta(dist.Beta):
     """The beta distribution, drawn as G / (G + H) for two gamma variables, which every device has."""
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Return a draw."""
         concentrations = torch.stack([self.concentration1, self.concentration0], -1)
         gammas = private("standard_gamma")(concentrations.expand(*self._extended_shape(sample_shape), 2).double())
         return (gammas[..., 0] / gammas.sum(-1)).to(concentrations.dtype)
@@ -181,7 +173,6 @@ class NormalOfMany(dist.Normal):
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density of each entry."""
         if self._validate_args:
             self._validate_sample(value)
         loc, scale = _distinct(self.loc), _distinct(self.scale)
@@ -211,7 +202,6 @@ class ReparameterizedNormal(dist.Normal):
         return self
 
     def rsample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
-        """Return the draw."""
         if tuple(sample_shape):
             raise NotImplementedError("ReparameterizedNormal carries a single draw: ask for one draw.")
         return self.drawn

@@ -27,7 +27,6 @@ class Elementwise(TorchDistribution):
         super().__init__(values[0].shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        """Return the distribution over a larger batch shape."""
         new = self._get_checked_instance(type(self), _instance)
         vars(new).update({name: None for name in ("lower", "upper") if hasattr(self, name)})
         for name in self.arg_constraints:
@@ -49,12 +48,10 @@ class StudentT(latents.StudentT):
 
     @property
     def variance(self) -> Tensor:
-        """The variance, scale^2 df / (df - 2); infinite where 1 < df <= 2, NaN where df <= 1."""
         ratio = torch.where(self.df > 2, self.df / (self.df - 2), torch.inf)
         return torch.where(self.df > 1, self.scale.square() * ratio, torch.nan)
 
     def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
-        """Draw a normal, divided by the root of an independent chi-squared over its degrees of freedom."""
         with torch.no_grad():
             precision = dist.Gamma(0.5 * self.df, 0.5 * self.df).sample(sample_shape)
             return self.loc + self.scale * torch.randn_like(precision) * precision.rsqrt()
@@ -64,7 +61,6 @@ class StudentT(latents.StudentT):
         return scipy_function("stdtr", self.df, (value - self.loc) / self.scale)
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Return quantiles at levels in (0, 1), likewise."""
         return self.loc + self.scale * scipy_function("stdtrit", self.df, value)
 
 
@@ -111,7 +107,6 @@ class CensoredNormal(Elementwise):
 
     @property
     def variance(self) -> Tensor:
-        """The variance of y, not of z, in closed form."""
         above, below = self._moments()
         return self.scale.square() * (above[1] + below[1] - (above[0] - below[0]).square()).clamp_min(0)
 
@@ -128,20 +123,17 @@ class CensoredNormal(Elementwise):
         return log_prob
 
     def sample(self, sample_shape: Any = ONE_DRAW) -> Tensor:
-        """Draw z, and clip it at the limits."""
         with torch.no_grad():
             noise = torch.randn(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
             return self._clip(self.loc + self.scale * noise)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the distribution function: 0 below the lower limit, 1 from the upper limit on."""
         cdf = torch.special.ndtr((value - self.loc) / self.scale)
         if self.lower is not None:
             cdf = torch.where(value < self.lower, 0.0, cdf)
         return cdf if self.upper is None else torch.where(value >= self.upper, 1.0, cdf)
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Return quantiles at levels in (0, 1): quantiles of z, clipped at the limits."""
         return self._clip(self.loc + self.scale * torch.special.ndtri(value))
 
     def _clip(self, value: Tensor) -> Tensor:
@@ -181,16 +173,13 @@ class Gamma(Elementwise):
 
     @property
     def mean(self) -> Tensor:
-        """The mean, m."""
         return self.log_mean.exp()
 
     @property
     def variance(self) -> Tensor:
-        """The variance, dispersion m^2."""
         return self.dispersion * self.mean.square()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density; its large terms are added in double precision."""
         shape, log_mean = self.dispersion.double().reciprocal(), self.log_mean.double()
         log_ratio = self._checked(value).double().log() - log_mean
         constant = shape * shape.log() - torch.lgamma(shape)
@@ -204,7 +193,6 @@ class Gamma(Elementwise):
             return drawn.clamp_min(torch.finfo(drawn.dtype).tiny)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the distribution function, the regularised lower incomplete gamma function."""
         shape = self.dispersion.double().reciprocal()
         ratio = value.double() / self.log_mean.double().exp()
         shape, scaled = torch.broadcast_tensors(shape, shape * ratio.clamp_min(0))
@@ -237,12 +225,10 @@ class Beta(Elementwise):
 
     @property
     def mean(self) -> Tensor:
-        """The mean, m."""
         return torch.sigmoid(self.logit)
 
     @property
     def variance(self) -> Tensor:
-        """The variance, m (1 - m) / (1 + concentration)."""
         return torch.sigmoid(self.logit) * torch.sigmoid(-self.logit) / (1 + self.concentration)
 
     def shapes(self) -> tuple[Tensor, Tensor]:
@@ -251,7 +237,6 @@ class Beta(Elementwise):
         return concentration * torch.sigmoid(logit), concentration * torch.sigmoid(-logit)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density; its large terms are added in double precision."""
         y, (a, b) = self._checked(value).double(), self.shapes()
         constant = torch.lgamma(a + b) - torch.lgamma(a) - torch.lgamma(b)
         return (constant + (a - 1) * y.log() + (b - 1) * torch.log1p(-y)).to(self.logit.dtype)
@@ -269,7 +254,6 @@ class Beta(Elementwise):
         return scipy_function("betainc", *self.shapes(), value.clamp(0, 1))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Return quantiles at levels in (0, 1), likewise."""
         quantiles = scipy_function("betaincinv", *self.shapes(), value)
         finfo = torch.finfo(self.logit.dtype)
         return quantiles.to(self.logit.dtype).clamp(finfo.tiny, 1 - finfo.eps)
@@ -296,7 +280,6 @@ class LabelOrIgnored(dist.Categorical):
         super().__init__(probs=probs, logits=logits, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        """Return the distribution over a larger batch shape."""
         new = self._get_checked_instance(LabelOrIgnored, _instance)
         new.ignore_index = self.ignore_index
         return super().expand(batch_shape, _instance=new)

@@ -65,7 +65,6 @@ class Auto:
             )
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide after a call, which makes its parameters."""
         cls = getattr(autoguide, self.name)
         options = dict(self.options)
         if "init_loc_fn" in inspect.signature(cls).parameters and not issubclass(cls, AutoNormalizingFlow):
@@ -80,7 +79,6 @@ class FromCallable:
     make: Callable[[Model], PyroModule]
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide after a call, which makes its parameters."""
         return _with_parameters(model, self.make, *args)
 
 

@@ -33,7 +33,6 @@ class BlockSpec:
     transposed: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
         fields = {"kind": self.kind, "sites": list(self.sites), "size": self.size, "transposed": self.transposed}
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -147,27 +146,21 @@ class DiagonalBlock(Block):
         self.scale.copy_(precision.rsqrt())
 
     def transform(self, noise: Tensor) -> Tensor:
-        """Return scaled noise."""
         return self.scale * noise
 
     def spread(self) -> Tensor:
-        """Return the scale."""
         return self.scale
 
     def log_det(self) -> Tensor:
-        """Return the log determinant of the precision, ()."""
         return -2 * self.scale.log().sum()
 
     def root(self, rows: Tensor) -> Tensor:
-        """Return the rows times the scale."""
         return rows * self.scale
 
     def axes(self, g: Tensor, a: Tensor, *, transposed: bool) -> Axes:
-        """Return the matrix as it is."""
         return Axes(g, a, self._matrices(self.scale, transposed=transposed))
 
     def noise_in_axes(self, noise: Tensor, axes: Axes, *, transposed: bool) -> Tensor:
-        """Return the noise as a matrix."""
         return self._matrices(noise, transposed=transposed)
 
     def _matrices(self, values: Tensor, *, transposed: bool) -> Tensor:
@@ -219,16 +212,13 @@ class KroneckerBlock(Block):
         return (1 + self.left_values[:, None] * self.right_values).rsqrt()
 
     def transform(self, noise: Tensor) -> Tensor:
-        """Return noise, scaled in the eigenbasis and brought back."""
         scale = self.scale
         return self._flat(self.left @ (noise.view(scale.shape) * scale) @ self.right.T)
 
     def spread(self) -> Tensor:
-        """Return the standard deviation of every entry, flat."""
         return self._flat((self.left.square() @ self.scale.square() @ self.right.square().T).sqrt())
 
     def log_det(self) -> Tensor:
-        """Return the log determinant of the precision, ()."""
         return -2 * self.scale.log().sum() + self.log_prior
 
     def axes(self, g: Tensor, a: Tensor, *, transposed: bool) -> Axes:
@@ -237,7 +227,6 @@ class KroneckerBlock(Block):
         return Axes(rotated, a @ self.right, self.scale)
 
     def root(self, rows: Tensor) -> Tensor:
-        """Return rows in the eigenbasis, scaled."""
         return (self.left.T @ self._matrix(rows) @ self.right * self.scale).flatten(1)
 
     def _flat(self, matrix: Tensor) -> Tensor:
@@ -265,12 +254,10 @@ class FullBlock(Block):
 
     @property
     def dimension(self) -> int:
-        """The number of entries that have a density; the others of its sites stay at the mode."""
         return self.spec.size or sum(self.sizes)
 
     @property
     def whole_root(self) -> Tensor | None:
-        """R, if it is about all entries."""
         return self.factor if self.spec.size is None else None
 
     def fill(self, precision: Tensor, index: Tensor | None = None) -> None:
@@ -282,20 +269,16 @@ class FullBlock(Block):
         self.factor.copy_(torch.linalg.solve_triangular(lower.mT, eye, upper=True))
 
     def transform(self, noise: Tensor) -> Tensor:
-        """Return R noise, with zeros for the entries that stay at the mode."""
         return noise.new_zeros(sum(self.sizes)).index_add(0, self.index, self.factor @ noise)
 
     def spread(self) -> Tensor:
-        """Return the standard deviation of every entry, flat, 0 at the mode."""
         stds = self.factor.square().sum(1).sqrt()
         return stds.new_zeros(sum(self.sizes)).index_copy(0, self.index, stds)
 
     def log_det(self) -> Tensor:
-        """Return the log determinant of the precision, ()."""
         return -2 * self.factor.diagonal().log().sum()
 
     def root(self, rows: Tensor) -> Tensor:
-        """Return rows R."""
         return rows[:, self.index] @ self.factor
 
 
@@ -324,20 +307,16 @@ class LowRankBlock(Block):
         return (1 + self.values).rsqrt() - 1
 
     def transform(self, noise: Tensor) -> Tensor:
-        """Return noise, shrunk along V and scaled."""
         return self.prior_scale * (noise + self.vectors @ (self._shrinkage * (noise @ self.vectors)))
 
     def spread(self) -> Tensor:
-        """Return the standard deviation of every entry, flat."""
         removed = (self.vectors.square() * (self.values / (1 + self.values))).sum(1)
         return self.prior_scale * (1 - removed).clamp_min(0).sqrt()
 
     def log_det(self) -> Tensor:
-        """Return the log determinant of the precision, ()."""
         return self.values.log1p().sum() - 2 * self.prior_scale.log().sum()
 
     def root(self, rows: Tensor) -> Tensor:
-        """Return rows times the symmetric root of the covariance."""
         scaled = rows * self.prior_scale
         return scaled + (scaled @ self.vectors * self._shrinkage) @ self.vectors.T
 

@@ -53,11 +53,9 @@ class ByName:
         return resolved
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the mapping from pattern to guide."""
         return {pattern: to_dict(guide) for pattern, guide in self.choices}
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, with a part for each pattern."""
         names = [site.name for site in latent_sites(model, *args)]
         by_pattern = assign([pattern for pattern, _ in self.choices], names, "guide")
         parts = [guide.build(_Part(model, by_pattern[pattern]), *args) for pattern, guide in self.choices]
@@ -97,7 +95,6 @@ class GuideByName(BuiltGuide, PyroModule):
         self.vmappable = all(built(part).vmappable for part in parts)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every site and return the values by name."""
         values: dict[str, Tensor] = {}
         for part in self.children():
             values |= part(*args, **kwargs)
@@ -107,19 +104,15 @@ class GuideByName(BuiltGuide, PyroModule):
         return [built(part) for part in self.children()]
 
     def fixed_sites(self) -> frozenset[str]:
-        """Return the fixed sites of all parts."""
         return frozenset().union(*(part.fixed_sites() for part in self._parts()))
 
     def mean(self) -> dict[str, Tensor] | None:
-        """Return the mean of each site by name, if every part knows its mean."""
         return _merged([part.mean() for part in self._parts()])
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
-        """Return mean and standard deviation of each site by name, likewise."""
         return _merged([part.moments() for part in self._parts()])
 
     def log_density(self, draws: Mapping[str, Tensor]) -> Tensor | None:
-        """Return log q of joint draws, (S,), likewise."""
         densities = [part.log_density(draws) for part in self._parts()]
         known = [values for values in densities if values is not None]
         return torch.stack(known).sum(0) if len(known) == len(densities) else None

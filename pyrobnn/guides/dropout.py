@@ -195,7 +195,6 @@ class DropoutGuide(BuiltGuide, PyroModule):
         self.per_example = per_example
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every site once and return the values by name."""
         uniform = self._uniform((sum(weight.num_units for weight in self._weights),))
         by_weight = uniform.split([weight.num_units for weight in self._weights])
         masked = {weight.name: (index, weight) for index, weight in enumerate(self._weights)}
@@ -222,7 +221,6 @@ class DropoutGuide(BuiltGuide, PyroModule):
         return torch.rand(shape, dtype=like.dtype, device=like.device)
 
     def fixed_sites(self) -> frozenset[str]:
-        """Return the sites without masks."""
         return self.points.fixed_sites() - {weight.name for weight in self._weights}
 
     def mean(self) -> dict[str, Tensor]:

@@ -52,7 +52,6 @@ class Empirical:
     statistics: tuple[str, ...] = ()
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, with every draw at the starting value until `hold` is called."""
         return EmpiricalGuide(latent_sites(model, *args), self)
 
 
@@ -88,7 +87,6 @@ class EmpiricalGuide(BuiltGuide, PyroModule):
         return {name: pyro.sample(name, StoredDraw(v, event_dim=v.ndim)) for name, v in values.items()}
 
     def mean(self) -> dict[str, Tensor]:
-        """Return the mean of all draws of each site."""
         return self._by_name(self.draws.double().mean((0, 1)).to(self.draws.dtype))
 
     def picks(self, num_draws: int) -> Tensor:
@@ -98,11 +96,9 @@ class EmpiricalGuide(BuiltGuide, PyroModule):
         return (torch.arange(num_draws, device=self.draws.device) * total + start) // num_draws
 
     def chains(self) -> dict[str, Tensor]:
-        """Return the draws of each site in their order, (chain, draw, *event) by name."""
         return self._by_name(self.draws)
 
     def sample_stats(self) -> dict[str, Tensor]:
-        """Return the numbers kept with the draws, (chain, draw) by name."""
         return dict(zip(self._statistics, self.statistics.unbind(-1), strict=True))
 
     def _by_name(self, flat: Tensor) -> dict[str, Tensor]:

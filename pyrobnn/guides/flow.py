@@ -68,7 +68,6 @@ class FlowGuide(FlatGuide):
         self.networks = nn.ModuleList(_network(self.loc, reverse=bool(k % 2)) for k in range(count))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every site once and return the values by name."""
         scale = softplus(self.rho)
         x = torch.randn_like(scale)
         log_density = -0.5 * x.square() - HALF_LOG_2PI - scale.log()

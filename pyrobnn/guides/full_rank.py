@@ -71,11 +71,9 @@ class FullRankGuide(CorrelatedGuide):
         return {"factor": len(self.loc) ** -0.5}
 
     def spread(self) -> Tensor:
-        """Return the standard deviation of every entry, flat."""
         return softplus(self.rho) * (1 + self.factor.tril(-1).square().sum(1)).sqrt()
 
     def covariance(self) -> Tensor:
-        """Return the covariance of all entries in the order of the sites, (D, D), on the unconstrained side."""
         below = self.factor.detach().tril(-1)
         root = softplus(self.rho.detach())[:, None] * (below + torch.eye(len(below)).to(below))
         return root @ root.T

@@ -48,13 +48,11 @@ class JointPart(TorchDistribution):
         return self
 
     def rsample(self, sample_shape: Any = _ONE_DRAW) -> Tensor:
-        """Return the draw."""
         if tuple(sample_shape):
             raise NotImplementedError("A part of a joint draw is a single draw: ask for one draw.")
         return self.value
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density, ()."""
         if value is not self.value:
             raise NotImplementedError("A part of a joint draw knows the density of its own draw only.")
         return self.log_density
@@ -89,7 +87,6 @@ class RealPart(JointPart):
         self.loc, self.scale, self._entropy, self.normal = loc, scale, entropy, normal
 
     def entropy(self) -> Tensor:
-        """Return minus the expected log density given the parts before, ()."""
         return self._entropy
 
     @property

@@ -94,7 +94,6 @@ class Laplace(SeeksMode):
             )
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide of the first phase: a point for every site, which training moves to the mode."""
         return MapGuide(latent_sites(model, *args))
 
 
@@ -154,20 +153,16 @@ class BlockGuide(GuideWithMoments):
         require_real(sites, [name for block in self.gaussian_blocks() for name in block.shapes])
 
     def gaussian_blocks(self) -> list[Block]:
-        """Return the blocks."""
         return [block for block in self.blocks if isinstance(block, Block)]
 
     def gaussian_points(self) -> dict[str, Tensor]:
-        """Return the value of each site at the point that the blocks are around, in the memory of the guide."""
         points = zip(self._named(), self._split(self.loc.detach()), strict=True)
         return {name: point if transform is None else transform(point) for (name, transform), point in points}
 
     def fixed_sites(self) -> frozenset[str]:
-        """Return the sites without a block."""
         return frozenset(self.points()).difference(*(block.shapes for block in self.gaussian_blocks()))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every site once and return the values by name; sites without a block are always at their point."""
         drawn = {name: part for block in self.gaussian_blocks() for name, part in self._draw(block)}
         points = zip(self._named(), self._split(self.loc), strict=True)
         values = {}
@@ -199,7 +194,6 @@ class BlockGuide(GuideWithMoments):
         return torch.cat([spreads.get(name, torch.zeros_like(point)).reshape(-1) for name, point in points])
 
     def parts(self) -> list[Part]:
-        """Return a part for each block whose entries all have a density."""
         points = self.points()
         return [
             affine(list(block.shapes), torch.cat([points[name].reshape(-1) for name in block.shapes]), block.transform)

@@ -119,11 +119,9 @@ class LowRankGuide(CorrelatedGuide):
         return {"factor": len(self.loc) ** -0.25}
 
     def spread(self) -> Tensor:
-        """Return the standard deviation of every entry, flat."""
         return softplus(self.rho) * (1 + self.factor.square().sum(1)).sqrt()
 
     def covariance(self) -> Tensor:
-        """Return the covariance of all entries in the order of the sites, (D, D), on the unconstrained side."""
         factor, scale = self.factor.detach(), softplus(self.rho.detach())
         return scale[:, None] * (torch.eye(len(scale)).to(scale) + factor @ factor.T) * scale
 

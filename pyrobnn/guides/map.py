@@ -78,7 +78,6 @@ class Map(SeeksMode):
     """
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, with its starting values."""
         return MapGuide(latent_sites(model, *args))
 
 
@@ -86,7 +85,6 @@ class Point(dist.Delta):
     """A delta that need not check its own draw."""
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - as torch has it
-        """Return the point itself."""
         return super().rsample(sample_shape) if tuple(sample_shape) else self.v
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -109,11 +107,9 @@ class MapGuide(BuiltGuide, PyroModule):
         return {name: pyro.sample(name, Point(value, event_dim=value.ndim)) for name, value in self.values().items()}
 
     def fixed_sites(self) -> frozenset[str]:
-        """Return all sites."""
         return frozenset(name for name, _ in self._sites)
 
     def mean(self) -> dict[str, Tensor]:
-        """Return the point of each site."""
         return {name: value.detach().clone() for name, value in self.values().items()}
 
     def points_by_name(self) -> dict[str, Tensor]:

@@ -61,17 +61,14 @@ class MatrixNormalGuide(JointGuide):
         self.factors = nn.ModuleList(_factors(site, setting) for site in sites)
 
     def draw(self) -> list[RealPart]:
-        """Return a draw; the sites are independent."""
         noises = self._split(torch.randn_like(self.loc))
         triples = zip(self.factors, self._split(self.loc), noises, strict=True)
         return [_part(factor, loc, noise) for factor, loc, noise in triples]
 
     def spread(self) -> Tensor:
-        """Return the standard deviation of every entry, flat."""
         return torch.cat([factor.spread().reshape(-1) for factor in self.factors])  # type: ignore[operator]
 
     def parts(self) -> list[Part]:
-        """Return a part for each site."""
         triples = zip(self._named(), self._split(self.loc), self.factors, strict=True)
         return [affine([name], loc, factor) for (name, _), loc, factor in triples]
 
@@ -104,12 +101,10 @@ class Side(Entrywise):
         self.below = nn.Parameter(like.new_zeros(len(like), len(like))) if full and len(like) > 1 else None
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Return the factor times noise (rows, columns)."""
         mixed = noise if self.below is None else noise + self.below.tril(-1) @ noise
         return softplus(self.rho)[:, None] * mixed
 
     def spread(self) -> Tensor:
-        """Return the standard deviation of each row, (rows,)."""
         scale = softplus(self.rho)
         return scale if self.below is None else scale * (1 + self.below.tril(-1).square().sum(1)).sqrt()
 
@@ -129,7 +124,6 @@ class Sides(nn.Module):
         return self.rows(self.columns(noise.flatten(1).T).T).view(noise.shape)
 
     def spread(self) -> Tensor:
-        """Return the standard deviation of each entry, (rows, columns)."""
         return self.rows.spread()[:, None] * self.columns.spread()
 
     def log_volume(self) -> Tensor:

@@ -52,7 +52,6 @@ class MeanField(StartsNarrow, NoisePerExample):
     path_derivative: bool = False
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, with its starting values."""
         return MeanFieldGuide(latent_sites(model, *args), self)
 
 
@@ -66,7 +65,6 @@ class MeanFieldGuide(GuideWithMoments):
         self.path_derivative = setting.path_derivative
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every site once and return the values by name."""
         loc, scale = self.loc, self.spread()
         drawn = loc + scale * torch.randn_like(loc)
         segments = zip(self._split(loc), self._split(scale), self._split(drawn), strict=True)
@@ -84,11 +82,9 @@ class MeanFieldGuide(GuideWithMoments):
         return normal if transform is None else dist.TransformedDistribution(normal, [transform])
 
     def spread(self) -> Tensor:
-        """Return sigma, flat."""
         return softplus(self.rho)
 
     def parts(self) -> list[Part]:
-        """Return a part for each site."""
         return [independent([name], *pair) for name, pair in self.moments().items()]
 
 

@@ -38,7 +38,6 @@ class Pruned:
     guide: Annotated[Any, BeforeValidator(resolve)] = MeanField()
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, with nothing pruned yet."""
         guide = self.guide.build(model, *args)
         masks = {site.name: torch.ones_like(site.start) for site in latent_sites(model, *args)}
         return PrunedGuide(guide, masks)
@@ -80,34 +79,27 @@ class PrunedGuide(BuiltGuide, PyroModule):
         return dist.Delta(value, log_density=node["fn"].log_prob(node["value"]).sum(), event_dim=value.ndim)
 
     def pruned_sites(self) -> frozenset[str]:
-        """Return the sites with a weight at zero, where draws have no density."""
         return frozenset(name for name, buffer in self._buffer_of.items() if not bool(self.get_buffer(buffer).all()))
 
     def fixed_sites(self) -> frozenset[str]:
-        """Return the fixed sites of the guide that draws."""
         return built(self.guide).fixed_sites()
 
     def mean(self) -> dict[str, Tensor] | None:
-        """Return the mean of each site by name, if the guide that draws knows it."""
         means = built(self.guide).mean()
         return means and {name: self._keep(name, value) for name, value in means.items()}
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]] | None:
-        """Return mean and standard deviation of each site by name, likewise."""
         moments = built(self.guide).moments()
         return moments and {n: (self._keep(n, mean), self._keep(n, std)) for n, (mean, std) in moments.items()}
 
     def chains(self) -> dict[str, Tensor] | None:
-        """Return the stored draws of the guide that draws, pruned alike."""
         stored = built(self.guide).chains()
         return stored and {name: self._keep(name, value) for name, value in stored.items()}
 
     def picks(self, num_draws: int) -> Tensor | None:
-        """Return the numbers of stored draws, likewise."""
         return built(self.guide).picks(num_draws)
 
     def sample_stats(self) -> dict[str, Tensor]:
-        """Return the numbers kept with stored draws, likewise."""
         return built(self.guide).sample_stats()
 
     def _keep(self, name: str, value: Tensor) -> Tensor:

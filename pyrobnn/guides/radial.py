@@ -39,7 +39,6 @@ class Radial(StartsNarrow):
     init_rho: float | None = None
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, with its starting values."""
         return RadialGuide(latent_sites(model, *args), self)
 
 
@@ -51,7 +50,6 @@ class RadialGuide(JointGuide):
         self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
 
     def draw(self) -> list[RealPart]:
-        """Return a draw; the sites are independent."""
         noises = self._split(torch.randn_like(self.loc))
         lengths = torch.randn_like(self.loc[: len(noises)])
         segments = zip(

@@ -36,13 +36,11 @@ class PositiveLikelihood(WithNumber):
     integer_targets: ClassVar[bool] = False
 
     def target_units(self, standard: Scaler) -> Scaler:
-        """Return the map that divides targets by their mean."""
         if standard.is_identity:
             return standard
         return Scaler(torch.zeros_like(standard.loc), standard.loc.clamp_min(torch.finfo(standard.loc.dtype).tiny))
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        """Refuse targets that are not positive, and a network of the wrong width."""
         if not bool((y > 0).all()):
             raise InputError(
                 f"{type(self).__name__} needs positive targets, got {float(y.min()):g}: for zeros among positive "
@@ -74,7 +72,6 @@ class LogNormal(PositiveLikelihood):
     number: ClassVar[str] = "log_scale"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps logs of medians to log-normal distributions."""
         start, least = _FIRST_LOG_SCALE, _SMALLEST_LOG_SCALE
         return Spread(self.log_scale, like, target_scale, _log_normal, name=self.number, start=start, least=least)
 
@@ -103,7 +100,6 @@ class Gamma(PositiveLikelihood):
     number: ClassVar[str] = "dispersion"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps logs of means to gamma distributions."""
         start, least = _FIRST_DISPERSION, _SMALLEST_DISPERSION
         return Spread(self.dispersion, like, target_scale, _gamma, name=self.number, start=start, least=least)
 
@@ -148,12 +144,10 @@ class Beta(WithNumber):
     integer_targets: ClassVar[bool] = False
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps logits of means to beta distributions."""
         start, least = _FIRST_CONCENTRATION, _SMALLEST_CONCENTRATION
         return Spread(self.concentration, like, target_scale, _beta, name=self.number, start=start, least=least)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        """Refuse targets that are not between 0 and 1, and a network of the wrong width."""
         least, largest = float(y.min()), float(y.max())
         if least <= 0 or largest >= 1:
             at_ends = least == 0 or largest == 1

@@ -38,11 +38,9 @@ class CountLikelihood(BaseLikelihood):
     integer_targets: ClassVar[bool] = True
 
     def num_outputs(self, y: Tensor) -> int:
-        """Return K, a log mean per target column."""
         return num_columns(y)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        """Refuse targets that are not counts, and a network of the wrong width."""
         require_whole(y, type(self).__name__, "counts")
         check_width(self, y, outputs)
 
@@ -63,7 +61,6 @@ class Poisson(CountLikelihood):
     """
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps log rates to Poisson distributions."""
         return PoissonCounts()
 
 
@@ -71,7 +68,6 @@ class PoissonCounts(PyroModule):
     """Counts whose log rates are the network's outputs."""
 
     def forward(self, f: Tensor) -> TorchDistributionMixin:
-        """Map log rates (..., N, K) to Poisson targets of batch shape (..., N)."""
         log_rate, event_dim = squeeze_single(limited(f, None, LARGEST_LOG))
         return counts.Poisson(log_rate).to_event(event_dim)
 
@@ -102,7 +98,6 @@ class NegativeBinomial(WithNumber, CountLikelihood):
     number: ClassVar[str] = "dispersion"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps log means to negative binomial distributions."""
         return Spread(
             self.dispersion,
             like,
@@ -146,15 +141,12 @@ class ZeroInflated(WithNumber, CountLikelihood):
     number: ClassVar[str] = "dispersion"
 
     def opened(self) -> WithNumber:
-        """Return the setting with its dispersion learned; Poisson counts stay so."""
         return self if self.dispersion == 0 else super().opened()
 
     def num_outputs(self, y: Tensor) -> int:
-        """Return 2 K, or 3 K where the dispersion depends on the input."""
         return super().num_outputs(y) + num_columns(y)
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps log means and logits of zeros to distributions."""
         return ZeroInflatedCounts(self.dispersion, like, target_scale)
 
 
@@ -169,7 +161,6 @@ class ZeroInflatedCounts(Spread):
         self.is_poisson = dispersion == 0
 
     def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:
-        """Return zero-inflated distributions."""
         log_mean = limited(loc, None, LARGEST_LOG)
         base = counts.Poisson(log_mean) if self.is_poisson else counts.NegativeBinomial(log_mean, number)
         return counts.ZeroInflated(base, *others)

@@ -63,7 +63,6 @@ class DenseCategorical(BaseLikelihood):
             )
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps logits to labels of the positions that targets have."""
         return DenseCategoricalFromLogits(self.classes, target_scale.shape, self.ignore_index)
 
     def flat_outputs(self, f: Tensor) -> Tensor:
@@ -93,12 +92,10 @@ class DenseCategorical(BaseLikelihood):
         return (f.movedim(1, -1) if fitting[0] == "first" else f).flatten(1)
 
     def num_outputs(self, y: Tensor) -> int:
-        """Return the number of logits of an example."""
         self._require_labels(y)
         return math.prod(y.shape[1:]) * self.classes
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        """Refuse labels out of range, and positions that are not those of the logits."""
         if y.ndim < 2:
             raise InputError(
                 f"DenseCategorical needs labels (N, *positions), got {tuple(y.shape)}: for one label per example take "

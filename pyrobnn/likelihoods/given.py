@@ -45,7 +45,6 @@ class FromFunction(BaseLikelihood):
     standardizes_targets: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Refuse to be written to a file."""
         raise InputError(
             f"{self!r} cannot be written to a file, since it is no setting: write a class of settings with `build`, "
             "and register it in pyrobnn.likelihoods.registry.",
@@ -80,7 +79,6 @@ class FromFunction(BaseLikelihood):
         )
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        """Refuse a network of the wrong width, a function that does not fit, and targets that cannot be."""
         law = self._law(outputs)
         shapes = (tuple(law.batch_shape), tuple(law.event_shape)) if isinstance(law, Distribution) else None
         if shapes != ((_ROWS,), tuple(y.shape[1:])) or self.outputs not in (None, outputs):
@@ -97,7 +95,6 @@ class FromFunction(BaseLikelihood):
             raise InputError(f"Targets such as {value} are impossible under {type(base_of(many)).__name__}.", page=PAGE)
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that calls the function."""
         return Function(self.function)
 
     def _law(self, width: int) -> Any:
@@ -116,7 +113,6 @@ class Function(PyroModule):
         self._function = function
 
     def forward(self, f: Tensor) -> TorchDistributionMixin:
-        """Map outputs (..., N, outputs) to targets of batch shape (..., N)."""
         return _pyro(self._function(f))
 
 

@@ -44,7 +44,6 @@ class Categorical(BaseLikelihood):
     integer_targets: ClassVar[bool] = True
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps logits to Categorical distributions."""
         return CategoricalFromLogits()
 
     def num_outputs(self, y: Tensor) -> int:
@@ -53,7 +52,6 @@ class Categorical(BaseLikelihood):
         return max(2, int(y.max()) + 1)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        """Refuse labels that are not whole numbers below the number of outputs."""
         if y.ndim != 1:
             raise InputError(
                 f"Categorical needs one label per example, y of shape (N,); got {tuple(y.shape)}.", page=PAGE
@@ -75,7 +73,6 @@ class CategoricalFromLogits(LikelihoodModule):
     """Class labels whose logits are the network's outputs."""
 
     def forward(self, f: Tensor) -> TorchDistributionMixin:
-        """Map logits (..., N, C) to Categorical targets of batch shape (..., N)."""
         return dist.Categorical(logits=f)
 
     def fisher_columns(self, f: Tensor) -> Tensor:
@@ -122,15 +119,12 @@ class Bernoulli(BaseLikelihood):
     integer_targets: ClassVar[bool] = False
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps logits to Bernoulli distributions."""
         return BernoulliFromLogits()
 
     def num_outputs(self, y: Tensor) -> int:
-        """Return K, a logit per target column."""
         return num_columns(y)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        """Refuse targets other than 0 and 1, and a network of the wrong width."""
         strange = y[(y != 0) & (y != 1)]
         if len(strange):
             raise InputError(
@@ -145,7 +139,6 @@ class BernoulliFromLogits(PyroModule):
     """Binary targets whose log odds are the network's outputs."""
 
     def forward(self, f: Tensor) -> TorchDistributionMixin:
-        """Map logits (..., N, K) to Bernoulli targets of batch shape (..., N)."""
         logits, event_dim = squeeze_single(f)
         return dist.Bernoulli(logits=logits).to_event(event_dim)
 
@@ -179,15 +172,12 @@ class Ordinal(BaseLikelihood):
     integer_targets: ClassVar[bool] = True
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps positions on the scale to Categorical distributions."""
         return CumulativeLogits(self.num_classes, like)
 
     def num_outputs(self, y: Tensor) -> int:
-        """Return 1, for any number of labels."""
         return 1
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        """Refuse labels that are not whole numbers below the number of classes, and a network of the wrong width."""
         if y.ndim != 1:
             raise InputError(f"{self!r} needs one label per example, y of shape (N,); got {tuple(y.shape)}.", page=PAGE)
         require_whole(y, repr(self))

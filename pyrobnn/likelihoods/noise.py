@@ -89,7 +89,6 @@ class Gamma(NoisePrior):
     family: ClassVar[type[TorchDistributionMixin]] = dist.Gamma
 
     def numbers(self, unit: Tensor) -> dict[str, Tensor]:
-        """Return concentration and rate."""
         return {"concentration": torch.full_like(unit, self.concentration), "rate": self.rate * unit}
 
 
@@ -128,7 +127,6 @@ class WithNumber(BaseLikelihood):
     number: ClassVar[str]
 
     def opened(self) -> "WithNumber":
-        """Return the setting with this number learned, unless it depends on the input."""
         return self if self.is_heteroscedastic else dataclasses.replace(self, **{self.number: "learned"})  # type: ignore[type-var]
 
     @property
@@ -137,7 +135,6 @@ class WithNumber(BaseLikelihood):
         return bool(getattr(self, self.number) == "heteroscedastic")
 
     def num_outputs(self, y: Tensor) -> int:
-        """Return K, or 2 K where the number depends on the input."""
         return num_columns(y) * (2 if self.is_heteroscedastic else 1)
 
 
@@ -156,7 +153,6 @@ class NoisyLikelihood(WithNumber):
         return "inferred" if isinstance(given, NoisePrior) else given
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        """Refuse a network of the wrong width, and a number of scales other than one per target column."""
         if isinstance(self.scale, tuple) and len(self.scale) != num_columns(y):
             raise InputError(
                 f"{self!r} has {counted(len(self.scale), 'noise scale')}, and targets of shape {tuple(y.shape)} have "

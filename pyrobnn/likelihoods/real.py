@@ -44,16 +44,13 @@ class Gaussian(NoisyLikelihood):
 
     @property
     def is_normal(self) -> bool:
-        """Whether the scale is the same for all inputs."""
         return not self.varies_normally
 
     @property
     def varies_normally(self) -> bool:
-        """Whether the scale is an output."""
         return self.noise == "heteroscedastic"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps outputs to Normal distributions."""
         return Spread(self.scale, like, target_scale, dist.Normal)
 
 
@@ -77,7 +74,6 @@ class Laplace(NoisyLikelihood):
     scale: Scale = "tuned"
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps outputs to Laplace distributions."""
         return Spread(self.scale, like, target_scale, dist.Laplace)
 
 
@@ -108,7 +104,6 @@ class StudentT(NoisyLikelihood):
     df: Annotated[float, Field(gt=1)] | Literal["learned"] = _FIRST_DF
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps outputs to Student-t distributions."""
         return StudentTNoise(self.scale, self.df, like, target_scale)
 
 
@@ -123,7 +118,6 @@ class StudentTNoise(Spread):
             self.register_buffer("df", like.new_full((), df))
 
     def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:
-        """Return Student-t distributions."""
         return targets.StudentT(self.df, loc, number)
 
 
@@ -166,7 +160,6 @@ class CensoredGaussian(NoisyLikelihood):
             raise InputError(f"CensoredGaussian: `lower` must lie below `upper`, got {self.lower} and {self.upper}.")
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps outputs to censored normal distributions."""
         return CensoredGaussianNoise(self.scale, (self.lower, self.upper), like, target_scale)
 
 
@@ -181,7 +174,6 @@ class CensoredGaussianNoise(Spread):
             self.register_buffer(name, None if limit is None else like.new_full((), limit))
 
     def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:
-        """Return censored normal distributions."""
         return targets.CensoredNormal(loc, number, self.lower, self.upper)
 
 
@@ -213,15 +205,12 @@ class MixtureDensity(BaseLikelihood):
     integer_targets: ClassVar[bool] = False
 
     def num_outputs(self, y: Tensor) -> int:
-        """Return 3 C K."""
         return 3 * self.components * num_columns(y)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        """Refuse a network of the wrong width."""
         check_width(self, y, outputs)
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        """Return the module that maps outputs to mixtures."""
         return Mixtures(self.components, self.df, like, target_scale.ndim)
 
 

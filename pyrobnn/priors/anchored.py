@@ -41,11 +41,9 @@ class Anchored:
     prior: Annotated[Any, BeforeValidator(resolve)]
 
     def covers(self, names: list[str]) -> list[str]:
-        """Return the names of the parameters that get a prior."""
         return covered(self.prior, names)
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
-        """Return the module with the anchors."""
         return AnchoredPrior(self.prior.build(values), values)
 
 
@@ -63,7 +61,6 @@ class AnchoredPrior(PyroModule):
         self.prior = prior
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of a parameter."""
         shift = self.get_buffer(self._buffer_of[name])
         distribution = self.prior(name, value)
         base = distribution.base_dist if isinstance(distribution, dist.Independent) else distribution

@@ -144,7 +144,6 @@ class ScaledPrior(SitePrior):
 
     @property
     def has_open_scale(self) -> bool:
-        """Whether the scale is "tuned"."""
         return self.scale == "tuned"
 
 
@@ -227,7 +226,6 @@ class FactorizedPrior(_Numbered):
     """The module of a `SitePrior`: independent entries, each with the distribution that the setting names."""
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of a parameter."""
         return over(self.numbered().site(name, value), value)
 
 
@@ -235,14 +233,12 @@ class ConditionalPrior(_Numbered):
     """The module of a `LatentSitePrior`: draws the latents of a parameter when it is asked for its distribution."""
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Draw the latents of a parameter, and return its prior given them."""
         setting = self.numbered()
         latents = setting.latents(name, value).items()
         drawn = {short: pyro.sample(self._site(name, short), latent.distribution) for short, latent in latents}
         return over(setting.conditional(name, value, drawn), value)
 
     def starts(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return a value of each latent to start from, by site name."""
         setting = self.numbered()
         return {
             self._site(name, short): latent.start

@@ -51,13 +51,11 @@ class ByName:
         return {pattern: _NONE if prior is None else to_dict(prior) for pattern, prior in self.choices}
 
     def covers(self, names: list[str]) -> list[str]:
-        """Return the names of the parameters that get a prior."""
         by_pattern = assign([pattern for pattern, _ in self.choices], names, "prior")
         bayesian = {name for pattern, prior in self.choices if prior is not None for name in by_pattern[pattern]}
         return [name for name in names if name in bayesian]
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
-        """Return the module that asks the right prior for each site."""
         return PriorByName(self, values)
 
 
@@ -75,11 +73,9 @@ class PriorByName(PyroModule):
             self._child_of |= dict.fromkeys(names, str(index))
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of a parameter."""
         return self._child(name)(name, value)
 
     def starts(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return values to start the sites that the priors add from, by site name."""
         given: dict[str, Tensor] = {}
         for name, value in values.items():
             given |= starts(self._child(name), {name: value})

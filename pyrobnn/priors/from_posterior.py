@@ -63,7 +63,6 @@ class FromPosterior:
         return hash(tuple(self.moments or ()))
 
     def as_dict(self) -> dict[str, str]:
-        """Return the name: the numbers are in the tensors of the model."""
         return {"type": "from_posterior"}
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
@@ -104,7 +103,6 @@ class PosteriorPrior(PyroModule):
         }
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of a parameter."""
         index = self._index[name]
         loc, scale = self.get_buffer(f"loc_{index}"), self.get_buffer(f"scale_{index}")
         return dist.Normal(loc, scale).to_event(value.ndim)

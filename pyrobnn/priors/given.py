@@ -18,7 +18,6 @@ from pyrobnn.priors.base import Prior, over, registry
 
 class _Unwritable:
     def as_dict(self) -> dict[str, Any]:
-        """Refuse to be written to a file."""
         raise InputError(
             f"{self!r} cannot be written to a file, since it is no setting: write a class of settings with `site`, and "
             "register it in pyrobnn.priors.registry."
@@ -44,7 +43,6 @@ class FromDistribution(_Unwritable):
             )
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
-        """Return the module that holds the distribution's tensors, in the precision and place of the network."""
         module = DistributionPrior(self.distribution, next(iter(values.values())))
         return _checked(module, values)
 
@@ -61,7 +59,6 @@ class FromFunction(_Unwritable):
     function: Callable[[str, Tensor], Any]
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
-        """Return the module that calls the function."""
         return _checked(FunctionPrior(self.function), values)
 
 
@@ -80,7 +77,6 @@ class DistributionPrior(PyroModule):
         _with_tensors(distribution, hold)
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of a parameter."""
         held = iter([self.get_buffer(name) for name in self._names])
         return _over_parameter(_with_tensors(self._distribution, lambda _: next(held)), name, value)
 
@@ -93,7 +89,6 @@ class FunctionPrior(PyroModule):
         self._function = function
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of a parameter, in its precision and on its device."""
         return _over_parameter(
             _with_tensors(self._function(name, value), lambda tensor: _like(tensor, value)), name, value
         )

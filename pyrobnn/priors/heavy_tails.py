@@ -30,7 +30,6 @@ class StudentT(ScaledPrior):
     scale: Scale = "tuned"
 
     def site(self, name: str, value: Tensor) -> latents.StudentT:
-        """Return the t distribution with the scale of this parameter."""
         return latents.StudentT(constant(self.df, value), constant(0.0, value), scale_of(self.scale, value))
 
 
@@ -56,5 +55,4 @@ class Laplace(ScaledPrior):
     scale: Scale = "tuned"
 
     def site(self, name: str, value: Tensor) -> dist.Laplace:
-        """Return the Laplace distribution with the scale of this parameter."""
         return dist.Laplace(constant(0.0, value), scale_of(self.scale, value))

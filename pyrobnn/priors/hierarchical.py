@@ -45,11 +45,9 @@ class Hierarchical(LatentSitePrior):
     scale: Scale = 1.0
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
-        """Return tau, shape ()."""
         return {"scale": positive(self.scale_prior, scale_of(self.scale, value))}
 
     def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> dist.Normal:
-        """Return N(0, tau^2)."""
         return centred_normal(latents["scale"])
 
 
@@ -78,13 +76,11 @@ class ARD(LatentSitePrior):
     scale: Scale = 1.0
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
-        """Return tau, an entry per input unit."""
         if value.ndim < 2:
             return {}
         return {"scale": positive(self.scale_prior, scale_of(self.scale, value), value.shape[1:2])}
 
     def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> dist.Normal:
-        """Return N(0, tau_j^2) for weights, N(0, 1) for biases."""
         return centred_normal(per_input(latents["scale"], value) if latents else constant(1.0, value))
 
 

@@ -41,11 +41,9 @@ class Horseshoe(LatentSitePrior):
     local: Local = "unit"
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
-        """Return tau, shape (), and lambda, an entry per input unit or weight."""
         return _scales(self.global_scale, self.local, value)
 
     def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> dist.Normal:
-        """Return N(0, tau^2 lambda^2) for weights, N(0, 1) for biases."""
         return centred_normal(_product(self.local, value, latents) if latents else constant(1.0, value))
 
 
@@ -78,7 +76,6 @@ class RegularizedHorseshoe(LatentSitePrior):
     local: Local = "unit"
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
-        """Return tau, shape (), lambda, an entry per input unit or weight, and c^2, shape ()."""
         scales = _scales(self.global_scale, self.local, value)
         return scales | {"slab_variance": self._slab(value)} if scales else {}
 
@@ -87,7 +84,6 @@ class RegularizedHorseshoe(LatentSitePrior):
         return Latent(dist.InverseGamma(half_df, half_df * variance), variance)
 
     def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> dist.Normal:
-        """Return the regularised normal for weights, N(0, 1) for biases."""
         if not latents:
             return centred_normal(constant(1.0, value))
         free = _product(self.local, value, latents)

@@ -32,6 +32,5 @@ class Moped(SitePrior):
     floor: Positive = 1e-3
 
     def site(self, name: str, value: Tensor) -> dist.Normal:
-        """Return the normal around the value that the parameter had."""
         scale = torch.maximum(constant(self.delta, value) * value.abs(), constant(self.floor, value))
         return dist.Normal(value, scale)

@@ -34,5 +34,4 @@ class Normal(ScaledPrior):
     loc: float = 0.0
 
     def site(self, name: str, value: Tensor) -> NormalOfMany:
-        """Return N(loc, scale^2) with the scale of this parameter."""
         return NormalOfMany(constant(self.loc, value), scale_of(self.scale, value))

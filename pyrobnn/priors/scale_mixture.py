@@ -61,7 +61,6 @@ class ScaleMixture:
                 )
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
-        """Return the module that holds pi, sigma1 and sigma2, shared by all sites."""
         return ScaleMixturePrior(self, next(iter(values.values())))
 
 
@@ -92,7 +91,6 @@ class ScaleMixturePrior(PyroModule):
             self.table = ScaleMixtureNormal(self.pi, self.sigma1, self.sigma2).tabulated()
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        """Return the prior of a parameter."""
         return self._mixture().expand(value.shape).to_event(value.ndim)
 
     def _mixture(self) -> ScaleMixtureNormal:

@@ -41,11 +41,9 @@ class SpikeAndSlab(LatentSitePrior):
     spike_scale: Positive = 0.01
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
-        """Return the inclusion probability, shape ()."""
         mean, weight = constant(self.inclusion, value), constant(self.concentration, value)
         return {"inclusion": Latent(Beta(mean * weight, (1 - mean) * weight), mean)}
 
     def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> ScaleMixtureNormal:
-        """Return the mixture of slab and spike."""
         slab, spike = constant(self.slab_scale, value), constant(self.spike_scale, value)
         return ScaleMixtureNormal(latents["inclusion"], slab, spike)
