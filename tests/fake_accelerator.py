@@ -38,8 +38,8 @@ from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.training.start import start
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.record import FitRecord
+from pyrobnn.testing.checks import accepted_targets
 from pyrobnn.testing.common import make_inputs, make_net
-from pyrobnn.testing.likelihoods import accepted_targets
 
 DEVICE = "elsewhere"
 _MODES: list[FakeTensorMode] = []

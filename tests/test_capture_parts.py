@@ -34,7 +34,6 @@ from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.priors import Normal, ScaleMixture
 from pyrobnn.tape import runner
-from pyrobnn.testing.models import HierarchicalNormal
 
 BATCH, NUM_DATA, KL_WEIGHT = 8, 50, 0.7
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -53,7 +52,7 @@ PRIORS = {
     "mixture and normal": bnn.priors.resolve({"*.bias": Normal(2.0), "*": ScaleMixture(learnable=True)}),
     "two normals": bnn.priors.resolve({"*.bias": Normal(2.0), "*": Normal(0.5)}),
     "last layer": bnn.priors.resolve({"2.*": "normal", "*": None}),
-    "latent scale": HierarchicalNormal(),
+    "latent scale": bnn.priors.Hierarchical("log_normal"),
 }
 GUIDES = {
     "mean field": MeanField(),

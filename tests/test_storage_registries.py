@@ -6,7 +6,7 @@ import torch
 import pyrobnn as bnn
 from pyrobnn import guides, likelihoods, priors
 from pyrobnn.inference import tables as methods
-from pyrobnn.testing.likelihoods import accepted_targets
+from pyrobnn.testing.checks import accepted_targets
 
 KNOWN = likelihoods.Gaussian(scale=0.5)
 GIVEN = {

@@ -19,9 +19,9 @@ from benchmarks.measures.harness import Options
 from benchmarks.noise import SameNoise
 from benchmarks.rows import Row
 from pyrobnn import guides, likelihoods, priors
+from pyrobnn.testing.checks import accepted_targets
 from pyrobnn.testing.combinations import pairwise
 from pyrobnn.testing.common import make_net
-from pyrobnn.testing.likelihoods import accepted_targets
 
 PRIORS = [
     priors.Normal("fan_in"),

@@ -12,7 +12,6 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import SVI
 from pyrobnn.inference.capture.captured import Captured
-from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.start import start
 from pyrobnn.inference.training.state import TrainingState
@@ -33,7 +32,9 @@ def require_capturable(bnn: BNN, data: Data, *, kind: type[SVI] = SVI, **setting
     terms = [_run(step) for step in eager]
     _require_close("captured steps", _run(alone), "eager steps", terms[0])
     if together.step.noise.is_complete:
-        _give_noise(together.step.noise, alone.step.noise)
+        for table, column in zip(together.step.noise.inputs, alone.step.noise.inputs, strict=True):
+            table.copy_(torch.stack([column, column], 1))  # both replicates see the noise of the single fit
+        together.step.noise.draw = lambda num_steps: None  # type: ignore[method-assign]
         _require_close("replicates side by side", _run(together), "single fits", torch.stack(terms, 1))
 
 
@@ -50,13 +51,6 @@ def _run(fit: TrainingState | Captured) -> Tensor:
     """Return the terms of the next steps, (steps, [R,] 2), under a fixed seed."""
     with seeded(5), fast_pyro():
         return fit.advance(_STEPS).double()
-
-
-def _give_noise(noise: Noise, alone: Noise) -> None:
-    """Make the next random numbers of each of two replicates side by side those of a single fit."""
-    for table, column in zip(noise.inputs, alone.inputs, strict=True):
-        table.copy_(torch.stack([column, column], 1))
-    noise.draw = lambda num_steps: None  # type: ignore[method-assign]
 
 
 def _require_close(subject: str, result: Tensor, than: str, expected: Tensor) -> None:

@@ -2,14 +2,13 @@
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from pyro import poutine
-from torch import Tensor
 
-from pyrobnn._torch.inputs import X
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -18,8 +17,8 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
-from pyrobnn.testing.common import make_inputs, make_net, require, short_fit
-from pyrobnn.testing.likelihoods import accepted_targets
+from pyrobnn.testing.checks import accepted_targets
+from pyrobnn.testing.common import make_inputs, make_net, require, require_equal, require_finite, short_fit
 
 if TYPE_CHECKING:
     import pytest
@@ -31,21 +30,13 @@ _ROWS, _DRAWS = 6, 4
 def pairwise(*families: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """Return combinations of a member from each of three families, such that every pair of members occurs.
 
-    The first two families are crossed, and the third is dealt out along their diagonals; remaining pairs come after.
+    The two larger families are crossed, and the smallest is dealt out along their diagonals.
     """
-    first, second, third = families
-    wanted = {(a, 2, c) for a in range(len(first)) for c in range(len(third))}
-    wanted |= {(b, 3, c) for b in range(len(second)) for c in range(len(third))}
-    for a in range(len(first)):
-        for b in range(len(second)):
-            c = (a + b) % len(third)
-            wanted -= {(a, 2, c), (b, 3, c)}
-            yield first[a], second[b], third[c]
-    for place, family, c in sorted(wanted):
-        if family == 2:
-            yield first[place], second[(place + c) % len(second)], third[c]
-        else:
-            yield first[(place + c) % len(first)], second[place], third[c]
+    order = sorted(range(3), key=lambda place: -len(families[place]))
+    first, second, third = (families[place] for place in order)
+    for a, b in product(range(len(first)), range(len(second))):
+        chosen = (first[a], second[b], third[(a + b) % len(third)])
+        yield tuple(chosen[order.index(place)] for place in range(3))
 
 
 def parametrize_with_checks(parts: Iterable[Any], checks: Sequence[Check]) -> "pytest.MarkDecorator":
@@ -71,12 +62,7 @@ def parametrize_with_checks(parts: Iterable[Any], checks: Sequence[Check]) -> "p
 def parametrize_combinations(
     priors: Sequence[Any], likelihoods: Sequence[Any], guides: Sequence[Any]
 ) -> "pytest.MarkDecorator":
-    """Return a pytest decorator for a test that takes `prior`, `likelihood` and `guide`, for every pair of them.
-
-    Args:
-        priors: settings of priors.
-        likelihoods: settings of likelihoods.
-        guides: settings of guides.
+    """Return a pytest decorator for a test that takes `prior`, `likelihood` and `guide`: every pair occurs once.
 
     Examples:
         >>> from pyrobnn import guides, likelihoods, priors
@@ -102,75 +88,66 @@ def check_combination(prior: Any, likelihood: Any, guide: Any) -> None:
     y, outputs = next(accepted_targets(likelihood))
     data = Data(make_inputs(len(y)), y)
     posterior = short_fit(BNN(make_net(outputs), prior=prior, likelihood=likelihood), data, guide=guide, steps=2)
-    draws = posterior.draw(_DRAWS)
-    _require_latents(posterior, draws)
-    _require_same(draws, posterior.draw(_DRAWS), "Draws for the same seed differ")
-    _require_batching(posterior, data, {name: value[0] for name, value in draws.items()})
+    _require_draws(posterior)
+    _require_batching(posterior, data)
     _require_prediction(posterior, data)
     _require_storage(posterior, data)
-    _require_tree(posterior, data)
+    tree = to_datatree(posterior, data, num_draws=_DRAWS)
+    missing = set(posterior.bnn.site_names) - set(tree["posterior"].data_vars)
+    require(not missing, f"The DataTree lacks {', '.join(sorted(missing))}.")
+    shape = tuple(tree["log_likelihood"]["y"].shape[:3])
+    require_equal("The shape of the log-likelihood in the DataTree", shape, (1, _DRAWS, len(data)))
 
 
-def _require_latents(posterior: Posterior, draws: dict[str, Tensor]) -> None:
+def _require_draws(posterior: Posterior) -> None:
+    """Require draws of the latent sites of the model, the same for the same seed."""
+    draws = posterior.draw(_DRAWS)
     with fast_pyro():
         latents = {site.name: site.start.shape for site in latent_sites(posterior.bnn, *posterior.example)}
-    shapes = {name: value.shape[1:] for name, value in draws.items()}
-    require(shapes == latents, f"Draws have {shapes}, the latent sites of the model are {latents}.")
+    require_equal("The sites of draws", {name: value.shape[1:] for name, value in draws.items()}, latents)
+    _require_same_draws(posterior, posterior, "of a posterior for the same seed")
 
 
-def _require_same(first: dict[str, Tensor], second: dict[str, Tensor], what: str) -> None:
-    different = [name for name, value in first.items() if not torch.equal(value, second[name])]
-    require(not different, f"{what} at {', '.join(different)}.")
+def _require_same_draws(first: Posterior, second: Any, what: str) -> None:
+    pairs = ((name, value, second.draw(_DRAWS)[name]) for name, value in first.draw(_DRAWS).items())
+    different = [name for name, one, other in pairs if not torch.equal(one, other)]
+    require(not different, f"Draws {what} differ at {', '.join(different)}.")
 
 
-def _require_batching(posterior: Posterior, data: Data, values: dict[str, Tensor]) -> None:
+def _require_batching(posterior: Posterior, data: Data) -> None:
     """Require that the scaled log-likelihoods of two halves average to the log-likelihood of all data."""
-    bnn = posterior.bnn
-    x = posterior.inputs(data.x)
-    y = bnn.cast_targets(posterior.y_scaler.transform(data.y), bnn.like)
-    half = len(y) // 2
-    parts = [slice(0, half), slice(half, 2 * half)]
+    bnn, half = posterior.bnn, len(data) // 2
+    x, y = posterior.inputs(data.x), bnn.cast_targets(posterior.y_scaler.transform(data.y), bnn.like)
+    model = poutine.condition(bnn, data={name: value[0] for name, value in posterior.draw(_DRAWS).items()})
+
+    def log_likelihood(rows: slice) -> torch.Tensor:
+        trace = poutine.trace(model).get_trace(x[rows], y[rows], num_data=2 * half)
+        trace.compute_log_prob(lambda name, node: name == "y")
+        return trace.nodes["y"]["log_prob_sum"].double()
+
     with fast_pyro(), poutine.block(), torch.no_grad():
-        every = _log_likelihood(bnn, values, x[: 2 * half], y[: 2 * half], 2 * half)
-        halves = [_log_likelihood(bnn, values, x[part], y[part], 2 * half) for part in parts]
-    require(every.isfinite(), "The log-likelihood of a draw is not finite.")
-    difference = float((sum(halves) / 2 - every).abs() / every.abs().clamp_min(1.0))
+        every, first, second = map(log_likelihood, (slice(2 * half), slice(half), slice(half, 2 * half)))
+    require_finite("The log-likelihood of a draw", every)
+    difference = float(((first + second) / 2 - every).abs() / every.abs().clamp_min(1.0))
     require(difference < 1e-4, f"The log-likelihood of halves, scaled, is off by {difference:.2g} of the whole's.")
-
-
-def _log_likelihood(bnn: BNN, values: dict[str, Tensor], x: X, y: Tensor, num_data: int) -> Tensor:
-    trace = poutine.trace(poutine.condition(bnn, data=values)).get_trace(x, y, num_data=num_data)
-    trace.compute_log_prob(lambda name, node: name == "y")
-    return trace.nodes["y"]["log_prob_sum"].double()
 
 
 def _require_prediction(posterior: Posterior, data: Data) -> None:
     """Require finite scores, and that aleatoric and epistemic variance sum to the variance of a sample."""
     prediction = posterior.predict(data.x[:_ROWS], num_draws=_DRAWS)
-    require(bool(prediction.log_prob(data.y[:_ROWS]).isfinite().all()), "Log scores after a short fit are not finite.")
-    means = prediction.draw_means
-    epistemic = (means - means.mean(0)).square().mean(0)
+    require_finite("The log score after a short fit", prediction.log_prob(data.y[:_ROWS]))
+    epistemic = prediction.draw_means.var(0, correction=0)
     torch.testing.assert_close(prediction.epistemic_variance, epistemic, rtol=1e-3, atol=1e-5)
-    total = prediction.variance - prediction.aleatoric_variance - prediction.epistemic_variance
-    finite = prediction.variance.isfinite()
-    largest = float((total[finite].abs() / prediction.variance[finite].clamp_min(1e-6)).max()) if finite.any() else 0.0
-    require(largest < 1e-4, f"Aleatoric and epistemic variance do not add up to the variance, off by {largest:.2g}.")
+    total, finite = prediction.variance, prediction.variance.isfinite()
+    rest = total - prediction.aleatoric_variance - prediction.epistemic_variance
+    share = (rest.abs() / total.clamp_min(1e-6))[finite]
+    require(not bool((share >= 1e-4).any()), f"Aleatoric and epistemic variance miss the variance by {share}.")
 
 
 def _require_storage(posterior: Posterior, data: Data) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save(posterior, Path(folder) / "posterior")
         loaded = load(Path(folder) / "posterior", net=posterior.bnn.settings["net"])
-    _require_same(posterior.draw(_DRAWS), loaded.draw(_DRAWS), "Draws of the stored posterior differ")
-    same = torch.equal(
-        posterior.predict(data.x[:_ROWS], num_draws=_DRAWS).mean, loaded.predict(data.x[:_ROWS], num_draws=_DRAWS).mean
-    )
-    require(same, "Predictions of the stored posterior differ.")
-
-
-def _require_tree(posterior: Posterior, data: Data) -> None:
-    tree = to_datatree(posterior, data, num_draws=_DRAWS)
-    missing = set(posterior.bnn.site_names) - set(tree["posterior"].data_vars)
-    require(not missing, f"The DataTree lacks {', '.join(sorted(missing))}.")
-    shape = tuple(tree["log_likelihood"]["y"].shape[:3])
-    require(shape == (1, _DRAWS, len(data)), f"The log-likelihood in the DataTree has shape {shape}.")
+    _require_same_draws(posterior, loaded, "of the stored posterior")
+    first, second = (each.predict(data.x[:_ROWS], num_draws=_DRAWS).mean for each in (posterior, loaded))
+    require(torch.equal(first, second), "Predictions of the stored posterior differ.")

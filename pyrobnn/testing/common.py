@@ -1,10 +1,7 @@
 """Common parts of the checks of all kinds."""
 
-import copy
-import json
-import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,13 +11,13 @@ from torch import Tensor, nn
 
 from pyrobnn._core.errors import PoorFitWarning
 from pyrobnn._core.random import seeded
-from pyrobnn._core.settings import to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.posterior import Posterior
 
 DTYPES = (torch.float32, torch.float64)
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 def require(condition: object, message: str) -> None:
@@ -29,9 +26,14 @@ def require(condition: object, message: str) -> None:
         raise AssertionError(message)
 
 
-def devices() -> list[str]:
-    """Return the devices to check on: the CPU, and a GPU if available."""
-    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+def require_equal(what: str, actual: Any, expected: Any) -> None:
+    """Require that something, such as a shape, is what it must be."""
+    require(actual == expected, f"{what} must be {expected}, got {actual}.")
+
+
+def require_finite(what: str, value: Tensor | None) -> None:
+    """Require a tensor without infinities and NaN."""
+    require(value is not None and bool(value.isfinite().all()), f"{what} must be finite, got {value}.")
 
 
 def make_net(out_features: int = 1, in_features: int = 3) -> nn.Module:
@@ -60,58 +62,22 @@ def short_fit(bnn: BNN, data: Data, **settings: Any) -> Posterior:
 @contextmanager
 def unchanged_globals(what: str) -> Iterator[None]:
     """Require that the block leaves Pyro's global parameter store alone."""
-    before = dict(pyro.get_param_store().items())
+    before = set(pyro.get_param_store().keys())
     yield
-    after = dict(pyro.get_param_store().items())
-    added = sorted(set(after) - set(before))
+    added = sorted(set(pyro.get_param_store().keys()) - before)
     require(not added, f"{what} left {added} in Pyro's global parameter store: hold parameters in the module.")
 
 
-def leaves(value: Tensor) -> list[Tensor]:
-    """Return the tensors requiring gradients that a value depends on."""
-    tensors, stack, seen = [], [value.grad_fn], set()
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
+def require_owned(value: Tensor, module: nn.Module, what: str) -> None:
+    """Require that a value depends on no trainable tensor but the module's parameters."""
+    known, seen, steps = {id(parameter) for parameter in module.parameters()}, set[Any](), [value.grad_fn]
+    while steps:
+        step = steps.pop()
+        if step is None or step in seen:
             continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        tensors += [] if variable is None else [variable]
-        stack += [parent for parent, _ in node.next_functions]
-    return tensors
-
-
-def require_owned(value: Tensor, module: nn.Module, inputs: list[Tensor], what: str) -> None:
-    """Require that a value depends on no trainable tensor but the inputs and the module's parameters."""
-    known = {id(tensor) for tensor in (*inputs, *module.parameters())}
-    strange = [leaf for leaf in leaves(value) if id(leaf) not in known]
-    shapes = [tuple(leaf.shape) for leaf in strange]
-    require(not strange, f"{what} has trainable tensors of shapes {shapes} that are not in its .parameters().")
-
-
-def value_checks(kind: str, resolve: Callable[[Any], Any]) -> list[Callable[[Any], None]]:
-    """Return the checks that a setting is a value and can be written to a file and read back."""
-
-    def is_value(setting: Any) -> None:
-        """The setting prints as its class, and equals its copies, pickled or not, with the same hash."""
-        name = type(setting).__name__
-        require(repr(setting).startswith(name), f"{name} prints as {setting!r}, expected it to start with its name.")
-        copies = {
-            "copy.copy": copy.copy(setting),
-            "copy.deepcopy": copy.deepcopy(setting),
-            "pickle": pickle.loads(pickle.dumps(setting)),
-        }
-        for how, again in copies.items():
-            require(again == setting, f"{setting!r} is not equal to itself after {how}: {again!r}.")
-            require(hash(again) == hash(setting), f"{setting!r} has another hash after {how}.")
-
-    def round_trips(setting: Any) -> None:
-        """The setting comes back equal from dictionaries and from JSON."""
-        table = to_dict(setting)
-        for how, written in {"a table": table, "JSON": json.loads(json.dumps(table))}.items():
-            again = resolve(written)
-            require(again == setting, f"{setting!r} came back as {again!r} from {how}, {written!r}.")
-
-    is_value.__name__ = f"check_{kind}_is_value"
-    round_trips.__name__ = f"check_{kind}_round_trips"
-    return [is_value, round_trips]
+        seen.add(step)
+        leaf = getattr(step, "variable", None)
+        if leaf is not None and id(leaf) not in known:
+            shape = tuple(leaf.shape)
+            raise AssertionError(f"{what} has a trainable tensor of shape {shape} that is not in its .parameters().")
+        steps += [parent for parent, _ in step.next_functions]
