@@ -16,7 +16,7 @@ from pyrobnn.posterior.prediction import Prediction
 
 _RESAMPLES = 200
 _ROUNDING = 1e-14
-"""Share of a value below which its standard error is none but the rounding of equal numbers."""
+"""Share of a value below which its standard error is rounding."""
 _MOST_DIGITS = 8
 """Digits before the decimal point, and after it, beyond which numbers are written with powers of ten."""
 
@@ -31,8 +31,7 @@ class Score:
     Attributes:
         value: the score.
         stderr: its standard error over the examples; NaN for a single example, and for an AUROC of a single case.
-        higher_is_better: the direction; for coverages the aim is their level, for those of counts at least that, and
-            more is the safer side.
+        higher_is_better: the direction; for coverages, whose aim is their level, the safer side.
 
     Examples:
         >>> print(bnn.metrics.Score(value=0.8712, stderr=0.0123, higher_is_better=True))

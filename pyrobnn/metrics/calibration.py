@@ -79,8 +79,7 @@ def pit_pvalue(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> float:
 def uniformity_error(values: np.ndarray) -> Weighted:
     """Return the area between the distribution function of values (N,) in [0, 1] and the diagonal, given weights.
 
-    It is the Wasserstein distance to the uniform distribution: 0 for calibrated predictions of many examples, 1/2 at
-    most.
+    It is the Wasserstein distance to the uniform distribution, 1/2 at most.
     """
     order = np.argsort(values)
     edges = np.concatenate([[0.0], values[order], [1.0]])

@@ -33,10 +33,15 @@ def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statisti
         "aurc": Statistic(over_columns(area_under_risk, wrong, doubt)),
         "ause": Statistic(over_columns(partial(sparsification_error, root=False), squared, entropy(probs))),
     }
-    curves = _against_the_rest(labels, probs)
-    if not curves:
+    if not (curves := _against_the_rest(labels, probs)):
         return statistics
-    auroc = _mean_defined(curves)
+
+    def auroc(weights: np.ndarray) -> float:
+        """Return the mean over classes, without classes that a resample has lost."""
+        values = np.array([curve(weights) for curve in curves])
+        defined = values[np.isfinite(values)]
+        return float(defined.mean()) if len(defined) else float("nan")
+
     counts = [number for column in labels.T for number in np.unique(column, return_counts=True)[1]]
     is_open = bool(min(counts) < (_FEWEST if auroc(np.ones(len(labels))) in (0, 1) else 2))
     return statistics | {"auroc": Statistic(auroc, higher_is_better=True, is_open=is_open)}
@@ -45,23 +50,12 @@ def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statisti
 def _against_the_rest(labels: np.ndarray, probs: np.ndarray) -> list[Weighted]:
     """Return the area under the ROC of each class against the others; of two classes, only the second."""
     classes = range(1, 2) if probs.shape[-1] == 2 else range(probs.shape[-1])
-    areas = []
-    for column, scores in zip(labels.T, probs.swapaxes(0, 1), strict=True):
-        for label in classes:
-            if 0 < (column == label).sum() < len(column):
-                areas.append(receiver_operating(column == label, scores[:, label])["auroc"])
-    return areas
-
-
-def _mean_defined(curves: list[Weighted]) -> Weighted:
-    """Return the mean over classes, without classes that a resample has lost."""
-
-    def of(weights: np.ndarray) -> float:
-        values = np.array([curve(weights) for curve in curves])
-        defined = values[np.isfinite(values)]
-        return float(defined.mean()) if len(defined) else float("nan")
-
-    return of
+    return [
+        receiver_operating(column == label, scores[:, label])["auroc"]
+        for column, scores in zip(labels.T, probs.swapaxes(0, 1), strict=True)
+        for label in classes
+        if 0 < (column == label).sum() < len(column)
+    ]
 
 
 def confusion(prediction: Prediction, y: ArrayLike, *, class_names: Sequence[str] = ()) -> "DataFrame":

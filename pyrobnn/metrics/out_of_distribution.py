@@ -23,8 +23,8 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
         inside: predictions at inputs like the data.
         outside: predictions of the same posterior at other inputs.
         by: "all", or for classes "mutual_information", "entropy" or "max_prob" (1 less the probability of the most
-            probable class), for real targets and counts "epistemic_std" or "std". Several real columns count relative
-            to their mean variance inside; several columns of classes count jointly, and for "max_prob" are averaged.
+            probable class), for real targets and counts "epistemic_std" or "std", of several columns relative to their
+            mean variance inside.
 
     Raises:
         InputError: another measure, or predictions of different kinds.

@@ -35,10 +35,7 @@ def permutation_importance(
     """Return how much worse the log score is with the values of a column shuffled among the examples (Breiman 2001).
 
     A column that the fit ignores has an importance of 0. Of two columns that say the same each may have little, as the
-    other stands in for it. Use data that the fit has not seen: otherwise it is about what the fit has memorised.
-
-    The standard error is over the examples, of their means over the shuffles, so that it holds the chance of the
-    shuffles, and of which examples there are.
+    other stands in for it. Use data that the fit has not seen. The standard error is over the examples.
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).

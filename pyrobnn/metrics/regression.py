@@ -13,7 +13,6 @@ from pyrobnn.metrics.crps import ranked_probability
 from pyrobnn.metrics.curves import sparsification_error
 from pyrobnn.posterior.prediction import Prediction
 
-_LEVEL = 0.95
 _SAMPLES = 400
 _MOST_DISTANCES = 4_000_000
 
@@ -42,16 +41,15 @@ def statistics_by_column(prediction: Prediction, y: ArrayLike) -> list[dict[str,
     """Return errors of real targets or counts, and the coverage of their intervals, for each column by itself."""
     targets = as_columns(observed(prediction, y))
     found: list[dict[str, Statistic]] = [{} for _ in targets.T]
-    mean = as_columns(prediction.mean) if prediction.has_moments else None
-    for column, statistics in enumerate(found if mean is not None and np.isfinite(mean).all() else []):
-        assert mean is not None  # else nothing is found
-        statistics |= dict(_errors(targets[:, [column]], mean[:, [column]]))
-    if _has_intervals(prediction):
-        lower, upper = (as_columns(bound) for bound in prediction.interval(_LEVEL))
-        inside = (lower <= targets) & (targets <= upper)
-        for column, statistics in enumerate(found):
-            statistics["coverage_95"] = mean_of(inside[:, column], higher_is_better=True)
-            statistics["width_95"] = mean_of((upper - lower)[:, column])
+    mean = as_columns(prediction.mean) if prediction.has_moments else np.full_like(targets, np.nan)
+    bounds = [as_columns(bound) for bound in prediction.interval(0.95)] if _has_intervals(prediction) else []
+    for column, statistics in enumerate(found):
+        if np.isfinite(mean).all():
+            statistics |= dict(_errors(targets[:, [column]], mean[:, [column]]))
+        if bounds:
+            y_of, lower, upper = (values[:, column] for values in (targets, *bounds))
+            statistics["coverage_95"] = mean_of((lower <= y_of) & (y_of <= upper), higher_is_better=True)
+            statistics["width_95"] = mean_of(upper - lower)
     return found
 
 

@@ -25,30 +25,25 @@ _MOST_COLUMNS = 20
 def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEVELS) -> Scores:
     """Score predictions against held-out targets.
 
-    Every likelihood: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s), -inf with a target that no
-    draw allows; "ause", the area between the sparsification curve and its oracle (see `sparsification`), if the
-    predictive variance is finite.
+    Every likelihood: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s); "ause", the area between the
+    sparsification curve and its oracle (see `sparsification`).
 
     Real targets and counts: "crps", the continuous ranked probability score of the mixture; "rmse", "mae" and
-    "median_error", the median absolute error, of the predictive mean; "r2", the share of the targets' variance that it
-    explains, if they vary; "pit_error", the area between the distribution function of the probability integral
-    transforms (see `pit`) and the diagonal. For every level, as 95 %, "coverage_95", the share of targets inside the
-    central interval, "width_95", its mean width, and "interval_score_95" (Winkler 1972; Gneiting & Raftery 2007). The
-    interval of counts is the smallest between their quantiles that holds at least its level: a calibrated coverage is
-    the level or more, most of all for small counts. Censored targets have none of these three. Scores that need the
-    distribution function, or a finite mean, are left out if the likelihood lacks it. With several target columns all
-    but the log score are averaged over them, and "energy_score" is added, in the units of all columns together, from
-    400 samples. `by_column` of the result has the errors and the coverage of each column by itself, up to 20 columns.
+    "median_error" of the predictive mean; "r2", the share of the targets' variance that it explains; "pit_error", the
+    area between the distribution function of the transforms (see `pit`) and the diagonal; for every level, as 95 %,
+    "coverage_95", "width_95" and "interval_score_95" of the central interval (Winkler 1972; Gneiting & Raftery 2007),
+    which for counts holds at least its level. With several target columns all but the log score are averaged,
+    "energy_score" is added, from 400 samples, and `by_column` of the result has the errors and the coverage of each
+    column, up to 20.
 
     Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); "ece",
-    the expected calibration error of the most probable class in 15 bins of its probability (Guo et al. 2017); "auroc",
-    the area under the receiver operating characteristic of each class against the rest, averaged over the classes that
-    occur, if at least two do; "aurc", the area under the risk-coverage curve (see `selective_risk`). Several binary
-    columns are averaged, too; the bins of the most probable class pool them.
+    the expected calibration error of the most probable class in 15 bins (Guo et al. 2017); "auroc" of each class
+    against the rest, averaged over the classes that occur; "aurc", the area under the risk-coverage curve (see
+    `selective_risk`). Several binary columns are averaged, too; the bins pool them.
 
-    Standard errors of means are exact up to the estimated variance; other errors come from 200 bootstrap resamples of
-    the examples under a fixed seed. They do not include the bias of calibration errors, which are positive even for
-    calibrated predictions.
+    A score that the likelihood does not define, such as the RMSE without a finite mean, is left out. Standard errors
+    of means are exact up to the estimated variance; others come from 200 bootstrap resamples under a fixed seed, and
+    do not include the bias of calibration errors.
 
     Args:
         prediction: predictions at N inputs.
@@ -82,9 +77,8 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
 def compare_scores(a: Prediction, b: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEVELS) -> "DataFrame":
     """Compare two predictions of the same targets, score by score.
 
-    The standard error of a difference comes from the differences of single examples: the shared difficulty of an
-    example cancels. Means have the paired t-test; other scores are bootstrapped with the same resamples for both
-    predictions, and have the z-test. Many scores are many tests: expect one in twenty to be below 0.05 by chance.
+    Means have the paired t-test; other scores are bootstrapped with the same resamples for both predictions, and have
+    the z-test. Many scores are many tests: expect one in twenty to be below 0.05 by chance.
 
     Args:
         a: predictions at N inputs.
