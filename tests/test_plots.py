@@ -1,9 +1,9 @@
 """Plots: the numbers that the artists hold, not only that a picture appears."""
 
-import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pandas as pd
 import pyro.distributions as dist
 import pytest
 import torch
@@ -82,11 +82,15 @@ def test_a_bad_start_does_not_set_the_limits():
     low, high = axis.get_ylim()
     assert -25 < low < -18
     assert -11 < high < -8
-    hidden = int((values < low).sum())
-    assert hidden >= 20
-    assert axis.get_xlabel() == f"step ({hidden} early steps lie below the picture)"
-    flat = history(np.zeros(180), np.ones(180))
-    assert plots.elbo(flat).axes[0].get_xlabel() == "step"
+    assert axis.get_xlabel() == f"step ({int((values < low).sum())} early steps lie below the picture)"
+
+
+@pytest.mark.parametrize("num", [1, 2, 3])
+def test_elbo_of_a_very_short_fit_shows_each_step(num):
+    axis = plots.elbo(history(-np.arange(1.0, num + 1), np.ones(num))).axes[0]
+    assert axis.lines[0].get_xdata().tolist() == list(range(1, num + 1))
+    np.testing.assert_allclose(axis.lines[1].get_ydata(), -np.arange(2.0, num + 2))  # a window of one step
+    assert axis.get_xlim() == (0, max(num, 2))
 
 
 # regression
@@ -116,6 +120,12 @@ def test_fit_1d_of_several_targets_shows_the_first(data):
         labelled(axis, "mean").get_ydata(), posterior.predict(data.x, num_draws=20).mean[:, 0], rtol=1e-5
     )
     assert plots.observed_vs_predicted(posterior.predict(two.x), two.y).axes
+
+
+def test_a_rare_class_is_drawn_like_the_others():
+    probs = np.tile([0.9, 0.06, 0.04], (200, 1))
+    diagram, _ = plots.reliability(categorical(probs), np.repeat([1, 2, 0], [12, 8, 180])).axes
+    np.testing.assert_allclose(labelled(diagram, "observed").get_xydata(), [[0.9, 0.9]], rtol=1e-6)
 
 
 def test_fit_1d_of_a_point_estimate_has_no_epistemic_band(data):
@@ -155,19 +165,6 @@ def test_a_pair_with_two_inputs_is_drawn_and_shuffled_as_the_same_data():
         plots.effects(posterior, x)
 
 
-def test_fit_1d_refuses(posterior, data):
-    with pytest.raises(
-        bnn.InputError, match=r"`fit_1d` draws one input, got x .* \(16, 1\) and \(5, 2\): .*predict\(x\), y"
-    ):
-        plots.fit_1d(posterior, data, torch.zeros(5, 2))
-    labels = bnn.Data(data.x, (data.y > 0).long())
-    binary = bnn.BNN(bnn.MLP(1, [], 1), likelihood="bernoulli", prior=bnn.priors.Normal(1.0)).fit(
-        labels, seed=0, steps=2, progress=False
-    )
-    with pytest.raises(bnn.InputError, match="`fit_1d` needs real targets, got Prediction"):
-        plots.fit_1d(binary, labels)
-
-
 def test_coverage_panel_is_the_share_inside_the_interval_of_each_level():
     y = normal_quantiles(400)
     prediction = normal_prediction()
@@ -205,45 +202,12 @@ def test_intervals_that_miss_are_told_apart():
     np.testing.assert_allclose(np.abs(ends), 1.959964, atol=1e-4)
 
 
-def test_targets_and_predictions_have_one_scale():
-    """The diagonal goes from corner to corner of a square, and all of the bars are in the picture."""
-    y = torch.linspace(-3, 5, 60)
-    figure = plots.observed_vs_predicted(normal_prediction(60), y)
-    axis = figure.axes[0]
-    assert axis.get_xlim() == axis.get_ylim()
-    assert axis.get_box_aspect() == 1
-    diagonal = labelled(axis, "predicted = observed")
-    assert tuple(diagonal.get_xdata()) == tuple(diagonal.get_ydata()) == axis.get_xlim()
-    low, high = axis.get_xlim()
-    assert low < -3 < 5 < high < 5.3
-    figure.draw_without_rendering()
-    box = axis.get_window_extent()
-    assert box.width == pytest.approx(box.height, rel=1e-3)
-
-
 def test_the_confusion_shows_right_in_blue_wrong_in_orange_and_shares_by_row():
     probs = torch.tensor([[[0.9, 0.1]] * 4] * 2)
     axis = plots.confusion(bnn.Prediction(dist.Categorical(probs)), torch.tensor([0, 0, 0, 1])).axes[0]
     assert [text.get_text() for text in axis.texts] == ["3\n100 %", "0", "1\n100 %", "0"]
     colors = [[to_hex(cell) for cell in row] for row in axis.images[0].get_array()]
     assert colors == [[BLUE, "#ffffff"], [ORANGE, "#ffffff"]]
-
-
-def test_at_most_200_intervals_are_drawn():
-    axis = plots.observed_vs_predicted(normal_prediction(), torch.zeros(400)).axes[0]
-    assert len(labelled(axis, "interval holds y (200)").get_xdata()) == 200
-    assert "200 of 400" in axis.get_title(loc="left")
-
-
-def test_observed_vs_predicted_refuses_classes_and_wrong_shapes():
-    with pytest.raises(bnn.InputError, match="needs real targets, got Prediction.*use `reliability`"):
-        plots.observed_vs_predicted(bnn.Prediction(dist.Bernoulli(torch.full((2, 3), 0.5))), torch.zeros(3))
-    with pytest.raises(bnn.InputError, match="same number of rows"):
-        plots.observed_vs_predicted(normal_prediction(3), torch.zeros(4))
-    with pytest.raises(bnn.InputError, match="`reliability` needs classes, got Prediction.*`observed_vs_predicted`"):
-        plots.reliability(normal_prediction(3), torch.zeros(3))
-    with pytest.raises(bnn.InputError, match="Values of the distribution function need real-valued targets"):
-        categorical([[0.5, 0.5]]).cdf(torch.zeros(1))
 
 
 # classification
@@ -285,52 +249,6 @@ def test_the_bars_of_reliability_hold_as_many_right_labels_as_are_due():
     right = (torch.rand(400, 100, generator=generator) < probs).double().mean(1).numpy()
     assert 0 < np.mean((right < low - 1e-9) | (right > high + 1e-9)) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 400)
     assert low == pytest.approx(stats.binom.ppf(0.025, 100, 0.72) / 100)
-
-
-def rare(num=900, top=0.3):
-    """Probabilities of class 1 up to `top`, and labels drawn from them."""
-    rng = np.random.default_rng(1)
-    probs = top * rng.beta(0.5, 2, num)
-    return np.stack([1 - probs, probs], 1), rng.random(num) < probs
-
-
-def test_reliability_of_a_rare_class_shows_its_probability_on_an_axis_that_fits():
-    probs, y = rare()
-    figure = plots.reliability(categorical(probs), y.astype(int), target="fault", class_names=["no", "yes"])
-    diagram, separation = figure.axes
-    dots, p = labelled(diagram, "observed"), probs[:, 1]
-    assert diagram.get_xlabel() == "probability that fault is 'yes'"
-    assert diagram.get_xlim()[1] < 0.33
-    order = np.argsort(p)
-    counts = [text.get_text().split() for text in diagram.texts]
-    sizes = [int(size) for _, _, size in counts]
-    ends = np.cumsum([0, *sizes])
-    parts = [order[low:high] for low, high in itertools.pairwise(ends)]  # bins hold neighbours
-    assert ends[-1] == 900
-    assert [int(cases) for cases, _, _ in counts] == [int(y[part].sum()) for part in parts]
-    np.testing.assert_allclose(dots.get_xdata(), [p[part].mean() for part in parts], rtol=1e-5)
-    np.testing.assert_allclose(dots.get_ydata(), [y[part].mean() for part in parts])
-    cases = [p[part].sum() for part in parts]
-    assert max(cases) - min(cases) < 2 * p.max()
-    assert labelled(diagram, f"share of all: {100 * y.mean():.2g} %").get_ydata()[0] == y.mean()
-    assert separation.get_xscale() == "log"
-    assert p.max() > 1000 * max(p.min(), 1e-4)
-    assert [text.get_text() for text in separation.get_xticklabels()] == ["0.01 %", "0.1 %", "1 %", "10 %"]
-    assert not len(separation.get_xticks(minor=True))
-    names = [text.get_text() for text in separation.get_legend().get_texts()]
-    assert names[:2] == [f"others ({900 - y.sum()})", f"'yes' ({y.sum()})"]
-
-
-def test_bins_of_a_rare_class_keep_equal_probabilities_together():
-    """A fit that ignores its inputs says the same everywhere, whatever the order of the examples."""
-    probs = np.tile([0.9, 0.06, 0.04], (200, 1))
-    diagram, separation = plots.reliability(categorical(probs), np.repeat([1, 2, 0], [12, 8, 180])).axes
-    assert separation.get_title(loc="left") == "Probability of not class 0 and of the others"
-    assert diagram.get_xlabel() == "probability that class is not 0"
-    assert [text.get_text().strip() for text in diagram.texts] == ["20 of 200"]
-    np.testing.assert_allclose(labelled(diagram, "observed").get_ydata(), [0.1])
-    ((low, high),) = np.array(labelled(diagram, "95 % if calibrated").get_segments())[:, :, 1]
-    assert [low, high] == [stats.binom.ppf(level, 200, 0.1) / 200 for level in (0.025, 0.975)]
 
 
 # where the errors are
@@ -400,8 +318,6 @@ def test_ood_shows_both_groups_and_the_roc():
     assert labelled(roc, f"{rate:.0%} false at 95 % true").get_xdata()[0] == pytest.approx(rate)
     assert "mutual information" in histogram.get_xlabel()
     assert "epistemic" in plots.ood(normal_prediction(), normal_prediction()).axes[0].get_xlabel()
-    with pytest.raises(bnn.InputError, match="draws a single measure of uncertainty, got by='all'"):
-        plots.ood(inside, outside, by="all")
 
 
 # weights
@@ -428,21 +344,6 @@ def test_weights_from_draws_agree_with_moments(posterior, monkeypatch):
         torch.testing.assert_close(scale, exact[name][1], atol=0, rtol=0.2)
 
 
-def test_weights_of_a_point_estimate_say_that_there_is_no_spread(data):
-    figure = plots.weights(fitted(data, guide="map"))
-    assert [text.get_text() for text in figure.axes[1].texts] == ["a point estimate: no spread"]
-
-
-def test_weights_of_many_layers_join_the_small_ones(data):
-    model = bnn.BNN(
-        bnn.MLP(1, [9, 8, 7, 6, 2, 2], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)
-    )
-    posterior = model.fit(data, seed=0, steps=2, progress=False)
-    labels = [text.get_text() for text in plots.weights(posterior).axes[0].get_legend().get_texts()]
-    assert labels[-1].startswith("2 smaller layers")
-    assert len(labels) == 6
-
-
 @pytest.mark.parametrize("name", ["fit_1d", "sparsification", "selective_risk", "predictive_check"])
 def test_pictures_of_one_panel_are_drawn_in_a_given_panel(name):
     data = bnn.datasets.sinusoid()
@@ -455,14 +356,6 @@ def test_pictures_of_one_panel_are_drawn_in_a_given_panel(name):
     plt.close(figure)
 
 
-@pytest.fixture
-def windows(monkeypatch):
-    """Pyplot says that it opens windows; figures are drawn by Agg all the same."""
-    monkeypatch.setattr(plt, "get_backend", lambda: "TkAgg")
-    yield
-    plt.close("all")
-
-
 COINS = bnn.Prediction(dist.Bernoulli(torch.full((9, 20), 0.5)))
 PICTURES = {
     "of ours": lambda: plots.elbo(history(np.full(40, -3.0), np.ones(40))),
@@ -470,23 +363,41 @@ PICTURES = {
 }
 
 
+@pytest.mark.parametrize("backend", ["TkAgg", "agg", "module://matplotlib_inline.backend_inline", "nbagg"])
 @pytest.mark.parametrize("name", PICTURES)
-def test_pyplot_shows_pictures_where_it_opens_windows(name, windows):
-    figure = PICTURES[name]()
-    assert [plt.figure(number) for number in plt.get_fignums()] == [figure]
-    close(figure)
-    assert not plt.get_fignums()
-
-
-@pytest.mark.parametrize("backend", ["agg", "module://matplotlib_inline.backend_inline", "nbagg"])
-@pytest.mark.parametrize("name", PICTURES)
-def test_pyplot_does_not_keep_pictures_where_it_opens_none(name, backend, monkeypatch):
+def test_pyplot_keeps_pictures_only_where_it_opens_windows_and_in_the_main_thread(name, backend, monkeypatch):
     monkeypatch.setattr(plt, "get_backend", lambda: backend)
-    PICTURES[name]()
-    assert not plt.get_fignums()
-
-
-def test_pictures_of_other_threads_have_no_windows(windows):
+    figure = PICTURES[name]()
+    assert [plt.figure(number) for number in plt.get_fignums()] == [figure] * (backend == "TkAgg")
+    close(figure)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(PICTURES["of ours"]).result()
     assert not plt.get_fignums()
+
+
+NORMAL = normal_prediction(3)
+TORN = bnn.Prediction(dist.Categorical(probs=torch.tensor([[[0.9, 0.1], [1.0, 0.0], [0.5, 0.5]]])))
+SMALL = torch.rand(3, 4, 4)
+REFUSED = {
+    "got x .* and \\(5, 2\\)": lambda posterior, data: plots.fit_1d(posterior, data, torch.zeros(5, 2)),
+    "`observed_vs_predicted` needs real targets": lambda posterior, data: plots.observed_vs_predicted(TORN, [0, 1, 0]),
+    "`x` and `y` must have the same": lambda posterior, data: plots.observed_vs_predicted(NORMAL, torch.zeros(4)),
+    "same number of rows": lambda posterior, data: plots.predictive_check(NORMAL, torch.zeros(5)),
+    "`reliability` needs classes": lambda posterior, data: plots.reliability(NORMAL, torch.zeros(3)),
+    "a single measure of uncertainty": lambda posterior, data: plots.ood(NORMAL, NORMAL, by="all"),
+    "posteriors by name, got none": lambda posterior, data: plots.compare_guides({}, data),
+    "draws two inputs, got x of shape": plots.decision_surface,
+    "got a table of 0 rows": lambda posterior, data: plots.importance(pd.DataFrame()),
+    "got 'entropi'.*entropy": lambda posterior, data: plots.images(SMALL, TORN, by="entropi"),
+    "a single class each": lambda posterior, data: plots.images(SMALL, NORMAL),
+    "must hold the 3 images": lambda posterior, data: plots.images(torch.rand(4, 4, 4), TORN),
+    "got shape \\(3, 5\\)": lambda posterior, data: plots.images(torch.rand(3, 5), TORN),
+    "takes the posterior of a fit by steps": lambda posterior, data: plots.elbo(None),
+    "at least one step, got none": lambda posterior, data: plots.elbo(history([], [])),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_plots_refuse_what_they_cannot_draw(message, posterior, data):
+    with pytest.raises(bnn.InputError, match=message):
+        REFUSED[message](posterior, data)

@@ -7,10 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.backends.registry import backend_registry
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator, ScalarFormatter
 from matplotlib.transforms import ScaledTranslation
 from torch import Tensor
 
@@ -26,8 +24,6 @@ TALL = (4.0, 4.7)
 """The same with room for two lines of a legend below."""
 _PLAIN = (-4, 5)
 """Powers of ten between which ticks are written out; longer labels would run into each other."""
-_LEAST_SPAN = 0.05
-"""Range of an axis, as a share of its largest number, from which three digits tell its ticks apart."""
 _BETWEEN = 0.08
 """Room above and below each of several panels, in inches."""
 _LONGEST_NAME = 24
@@ -36,31 +32,6 @@ _LABEL_INCHES = 0.42
 
 
 _WITHOUT_WINDOWS = (None, "nbagg", "webagg")
-
-
-class InThousands(ScalarFormatter):
-    """Numbers of an axis, large ones as 250 k and 1.2 M unless they differ by little only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.set_powerlimits(_PLAIN)
-        self._large = EngFormatter()
-        self._is_large = False
-
-    def set_locs(self, locs: Any) -> None:
-        """Note the places of the ticks, and whether they are large."""
-        low, high = sorted(self.axis.get_view_interval())  # type: ignore[union-attr]
-        size = max(abs(low), abs(high))
-        self._is_large = size >= 10 ** _PLAIN[1] and high - low > _LEAST_SPAN * size
-        super().set_locs(locs)
-
-    def get_offset(self) -> str:
-        """Return the factor beside the axis, which large numbers do not need."""
-        return "" if self._is_large else super().get_offset()
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        """Return the label of a tick."""
-        return self._large(x, pos) if self._is_large else super().__call__(x, pos)
 
 
 class Picture(Figure):
@@ -135,8 +106,7 @@ def grid(num: int, most_columns: int, panel: tuple[float, float] = PANEL) -> tup
         figure.set_layout_engine("constrained", h_pad=_BETWEEN)
     for axis in axes[:num]:
         tidy(axis)
-        axis.xaxis.set_major_formatter(InThousands())
-        axis.yaxis.set_major_formatter(InThousands())
+        axis.ticklabel_format(scilimits=_PLAIN)
     for axis in axes[num:]:
         axis.remove()
     return figure, axes[:num]
@@ -149,12 +119,6 @@ def tidy(axis: Axes) -> None:
     axis.tick_params(colors=INK, labelsize=9)
     axis.xaxis.label.set_fontsize(10)
     axis.yaxis.label.set_fontsize(10)
-
-
-def in_percent(side: Axis) -> None:
-    """Write shares along an axis as 5 % and 10 %, at few places."""
-    side.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    side.set_major_formatter(lambda share, _: f"{100 * share:g} %")
 
 
 def title(axis: Axes, text: str) -> None:

@@ -15,7 +15,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.metrics import reliability_bins
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import SQUARE, Layout, as_array, legend_below, one_panel, panels, plain, title
-from pyrobnn.plots.rare_class import class_words, draw_frequencies, draw_separation, rare_of, rare_words, usual_class
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_NAMES, _MOST_COUNTS, _MOST_SHARES = 20, 12, 5
@@ -26,30 +25,18 @@ _MOST_LETTERS = 24
 """Letters that fit beside each other under a square panel."""
 
 
-def reliability(
-    prediction: Prediction,
-    y: ArrayLike,
-    *,
-    layout: Layout = "row",
-    target: str = "class",
-    class_names: Sequence[str] = (),
-) -> Figure:
+def reliability(prediction: Prediction, y: ArrayLike, *, layout: Layout = "row", target: str = "class") -> Figure:
     """Draw the accuracy of the predicted class against the confidence in it, and the distribution of confidence.
 
     Confidence is the probability of the predicted class, in 15 bins of equal width; each bin shows its number of
     examples, and a bar for the range of its accuracy in 95 % of cases if its confidence is right. Several binary
     targets are pooled.
 
-    Where one class makes 80 % of the examples or more, nearly all predictions are sure of it. Then the picture is of
-    the probability of the others: how often they occurred, in bins that expect as many cases each, and how this
-    probability is distributed where they occurred and where not.
-
     Args:
         prediction: a prediction of classes.
         y: the observed labels, (N,) or (N, K).
         layout: panels in a "row" or in a "column".
         target: name of the target, for axes.
-        class_names: names of the classes; their numbers if not given.
 
     Raises:
         InputError: real targets, or not one label for each prediction.
@@ -64,11 +51,6 @@ def reliability(
     if not prediction.is_classification:
         raise InputError(f"`reliability` needs classes, got {prediction!r}: use `observed_vs_predicted`.")
     figure, axes = panels(2, layout)
-    rare = rare_of(prediction, y, class_names)
-    if rare is not None:
-        draw_frequencies(axes[0], rare, target)
-        draw_separation(axes[1], rare, target)
-        return figure
     draw_reliability(axes[0], prediction, y, target)
     draw_confidence(axes[1], prediction, y, target)
     return figure
@@ -146,19 +128,8 @@ def confusion(
             part = f"\n{100 * share[row, column]:.0f} %" if count and len(names) <= _MOST_SHARES else ""
             axis.text(column, row, f"{count}{part}", ha="center", va="center", color=color, fontsize=9)
     axis.set(xlabel=f"predicted {plain(target)}", ylabel=f"observed {plain(target)}")
-    title(axis, f"Confusion: {_heading(counts, class_words(class_names, len(names)))}")
+    title(axis, f"Confusion: {counts.trace()} of {counts.sum()} are right")
     return figure
-
-
-def _heading(counts: np.ndarray, words: Sequence[str]) -> str:
-    """Return how many predictions are right; of the rare classes alone, where one class is most of the examples."""
-    observed, right = counts.sum(1), counts.diagonal()
-    usual = usual_class(observed)
-    if usual is None:
-        return f"{right.sum()} of {observed.sum()} are right"
-    found = right.sum() - right[usual]
-    rare = f"{observed.sum() - observed[usual]} {rare_words(usual, words)}"
-    return f"of {rare}, {found or 'none'} {'is' if found < 2 else 'are'} right"
 
 
 def _binomial_ends(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

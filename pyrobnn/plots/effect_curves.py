@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -21,7 +21,6 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, LIGHT_BLUE
 from pyrobnn.plots._style import as_array, band, first_column, grid, plain
 from pyrobnn.plots.classification import class_draws
-from pyrobnn.plots.rare_class import class_words, rare_words, usual_class
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -36,7 +35,7 @@ _CENTRAL = (0.02, 0.98)
 _SEEN = 0.06
 """Share of the range of all curves from which on a band is wider than its line."""
 _BELOW = 13.0
-"""Points between the labels of dates and the name of their axis, where the year or month of all stands between."""
+"""Points between the labels of dates and the name of their axis, where their year or month stands."""
 _MARGIN, _BESIDE = 0.05, 0.08
 """Free shares of the axes: above and below all curves, and between a curve and what is missing."""
 
@@ -54,11 +53,10 @@ def effects(
 
     The column is set to a value in all examples, their other columns stay, and the predictions are averaged (partial
     dependence; Friedman 2001). Columns that depend on each other make examples that do not occur: read such curves with
-    care. The band is the spread between posterior draws. Of several targets, the first. Of classes, the probability of
-    class 1 of two, else of the most frequent one, or of all others if this one makes 80 % or more. At most 100
-    examples that lack no number, evenly spaced, and the first 6 columns: a title says so. Of a number with a column
-    "missingindicator_...", as `load_table` makes them, the curve is over what is known, and a dot shows the mean where
-    it is missing. Other columns of a group keep the values that occur together, such as the parts of a date.
+    care. Of several targets, the first; of classes, the probability of class 1 of two, else of the most frequent one.
+    At most 100 examples that lack no number, evenly spaced, and the first 6 columns. Of a number with a column
+    "missingindicator_...", as `load_table` makes them, a dot shows the mean where it is missing. Other columns of a
+    group keep the values that occur together, such as the parts of a date.
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
@@ -138,22 +136,6 @@ class _Levels:
     names: list[str]
 
 
-class _FewDates(AutoDateLocator):
-    """Dates whose labels stand beside each other without touching: every second one, or fewer, of those in view."""
-
-    def __call__(self) -> Any:
-        """Return the places of the ticks in view."""
-        return self.tick_values(*self.viewlim_to_dt())
-
-    def tick_values(self, vmin: Any, vmax: Any) -> Any:
-        """Return the places of the ticks between two dates."""
-        low, high = date2num([vmin, vmax])
-        ticks = [tick for tick in super().tick_values(vmin, vmax) if low <= tick <= high]
-        while len(" ".join(ConciseDateFormatter(self).format_ticks(ticks))) > _MOST_LETTERS:
-            ticks = ticks[::2]
-        return ticks
-
-
 def _levels(columns: Tensor, made: Sequence[str], name: str) -> _Levels:
     """Return the levels of inputs (N, P) with these names that are made from one column of a table.
 
@@ -205,12 +187,8 @@ def _means(prediction: Prediction, data: Data, class_names: Sequence[str]) -> tu
         return means if means.ndim == 2 else means[..., 0], f"mean of {plain(data.target_name)}"
     probs = class_draws(prediction)
     counts = np.bincount(first_column(data.y).astype(int), minlength=probs.shape[-1])
-    usual = usual_class(counts)
-    words = class_words(class_names, len(counts))
-    if usual is not None:
-        return 1 - probs[..., usual], f"P({rare_words(usual, words)})"
     shown = 1 if len(counts) == 2 else int(counts.argmax())
-    return probs[..., shown], f"P({words[shown]})"
+    return probs[..., shown], f"P({f"'{plain(class_names[shown])}'" if class_names else f'class {shown}'})"
 
 
 def _draw(
@@ -237,12 +215,9 @@ def _draw(
         within = [tick for tick in near if ends[0] <= tick <= ends[1]]
         axis.set_xticks(within if len(within) > 1 else ends)
     else:
-        locator = _FewDates(minticks=2, maxticks=5)  # of 4, half a year is too short a step for 19 months
-        formatter = ConciseDateFormatter(locator)
-        axis.xaxis.set(major_locator=locator, major_formatter=formatter)
-        formatter.format_ticks(axis.get_xticks())
-        if formatter.get_offset():
-            axis.xaxis.labelpad = _BELOW
+        locator = AutoDateLocator(minticks=2, maxticks=4)
+        axis.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
+        axis.xaxis.labelpad = _BELOW
     if len(mean) > num:
         left, right = axis.get_xlim()
         ticks = [tick for tick in axis.get_xticks() if left <= tick <= right]

@@ -15,7 +15,6 @@ from pyrobnn.diagnostics.simulation import VsbcReport
 from pyrobnn.plots._arviz import arviz_figure
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE
 from pyrobnn.plots._style import TALL, band, first_column, grid, legend, legend_below, one_panel, plain, title
-from pyrobnn.plots.rare_class import usual_class
 from pyrobnn.plots.regression import draw_coverage
 from pyrobnn.plots.uncertainty import distance_from_uniform
 from pyrobnn.posterior.prediction import Prediction
@@ -170,10 +169,6 @@ def _frequencies(
     place: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
     axis.set_xticks(shown, names, **place)
     axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
-    if usual_class(np.bincount(observed.astype(int), minlength=num_classes)) is not None:
-        axis.set_yscale("log")
-        axis.set_ylim(0.5 / len(observed), 2)
-        axis.yaxis.set_major_formatter("{x:g}")
     title(axis, "Observed and simulated frequencies")
     legend_below(axis, ncols=3)
     return figure

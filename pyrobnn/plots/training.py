@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from pyrobnn._core.errors import InputError, shown
 from pyrobnn.inference.training.watch import History
@@ -14,8 +14,6 @@ from pyrobnn.posterior.posterior import Posterior
 
 _WINDOWS = 50
 _WARM_UP = 0.2
-_MANY = 10_000
-"""Steps from which on an axis counts in thousands."""
 
 
 def elbo(history: History | Posterior | Mixture, *, layout: Layout = "row") -> Figure:
@@ -64,8 +62,6 @@ def elbo(history: History | Posterior | Mixture, *, layout: Layout = "row") -> F
         axis.set_xlabel(f"step ({num} early steps lie below the picture)" if num else "step")
         axis.set_xlim(0, max(len(history), 2))
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if len(history) >= _MANY:
-            axis.xaxis.set_major_formatter(EngFormatter())
     return figure
 
 

@@ -25,7 +25,6 @@ from pyrobnn.metrics import Score, permutation_importance
 from pyrobnn.metrics.base import digits
 from pyrobnn.plots._style import PANEL, TALL, close, panels
 from pyrobnn.plots.classification import draw_confidence, draw_reliability
-from pyrobnn.plots.rare_class import draw_frequencies, draw_separation, rare_of
 from pyrobnn.plots.regression import draw_coverage, draw_intervals
 from pyrobnn.plots.two_inputs import Plane
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -240,21 +239,15 @@ def _over_the_examples(
     pictures = []
     if prediction.is_classification:
         caption = "Right predictions are blue and lie on the diagonal, wrong ones are orange. Shares are by row."
-        rare = rare_of(prediction, scored.y, class_names)
-        first, second = ("main", "more") if rare is None else ("more", "main")  # of the rare a confusion shows little
-        if maps:
-            first = second = "more"
+        first = "more" if maps else "main"
         figure, (axis,) = panels(1, panel=_SIZES[first])
         plots.confusion(prediction, scored.y, ax=axis, target=target, class_names=class_names)
         pictures.append(_picture("confusion.png", "Confusion of classes", caption, figure, first))
-        if rare is None:
-            told, details = words.CONFIDENCE, _alone(_SIZES[second], draw_confidence, prediction, scored.y, target)
-            calibrated = _alone(TALL, draw_reliability, prediction, scored.y, target)
-        else:
-            told, details = words.RARE, _alone(_SIZES[second], draw_separation, rare, target)
-            calibrated = _alone(TALL, draw_frequencies, rare, target)
-        pictures.append(_picture("confidence.png", told[0], told[1], details, second))
-        pictures.append(_picture("reliability.png", "Calibration", told[2], calibrated, "main"))
+        heading, caption, calibrated = words.CONFIDENCE
+        figure = _alone(_SIZES["more"], draw_confidence, prediction, scored.y, target)
+        pictures.append(_picture("confidence.png", heading, caption, figure, "more"))
+        figure = _alone(TALL, draw_reliability, prediction, scored.y, target)
+        pictures.append(_picture("reliability.png", "Calibration", calibrated, figure, "main"))
     elif prediction.has_quantiles:
         if len(maps) != 1:  # a curve shows each prediction
             caption = (

@@ -99,13 +99,7 @@ CONFIDENCE = (
     "Confidence of the predictions; wrong predictions should be among the less sure, on the left.",
     "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the bars.",
 )
-RARE = (
-    "Are rare cases told from others?",
-    "The farther the rare cases lie to the right of the others, the better they are told apart.",
-    "Of examples with a probability of 10 %, one in ten should be a case: dots belong inside the bars. Each bin "
-    "expects as many cases as the others; the dashed line is the share among all examples.",
-)
-"""A title, its caption, and the caption of calibration, for classes that are alike in number and for a rare one."""
+"""A title, its caption, and the caption of calibration."""
 EXPLAINED = {
     "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact distribution. Below "
     "the limit it is close; above, it is not, though predictions may be good all the same."
