@@ -389,7 +389,7 @@ def test_whole_numbers_from_a_median_of_100_are_amounts(tmp_path, least, median)
     assert dataset.reason == "whole numbers"
 
 
-@pytest.mark.parametrize(("text", "counts"), [("{}.0", True), ("€{}", False), ("{}00.0", False), ("1,0{:02d}", False)])
+@pytest.mark.parametrize(("text", "counts"), [("{}.0", True), ("{}00.0", False), ("1,0{:02d}", False)])
 def test_whole_numbers_are_not_called_counts_where_they_are_amounts(tmp_path, text, counts):
     numbers = [text.format(10 + i % 12) for i in range(36)]
     path = write(tmp_path / "t.csv", pd.DataFrame({"area": np.arange(36) / 7, "price": numbers}))

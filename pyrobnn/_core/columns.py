@@ -128,7 +128,7 @@ def _require_repeated(column: pd.Series, name: str) -> None:
     if count > MOST_CATEGORIES and count > len(present) / 2:
         raise InputError(
             f"Column {name!r} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which "
-            "are no categories: drop it, turn it into numbers (such as 12.5, 1,234.50, €3.20, 12 % or 80 kg) or dates, "
+            "are no categories: drop it, turn it into numbers (such as 12.5 or 1,234.50) or dates, "
             "or say that they are categories, X[...].astype('category')."
         )
 

@@ -1,106 +1,55 @@
-"""Numbers that tables hold as texts, such as €1,234.50, 3,14 and 12 %, read without torch."""
+"""Numbers that tables hold as texts, such as 1,234.50 and 3,14, read without torch."""
 
-import dataclasses
 import functools
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_MARKS = ((".", ""), (".", ","), (",", ""), (",", "."), (".", "'"), (",", "'"), (".", " "), (",", " "))
-"""Marks of decimals and of thousands, from the most to the least common where a comma is for thousands."""
-_CODES = "EUR|USD|GBP|CHF|JPY|CNY|INR|SEK|NOK|DKK|PLN|CZK|HUF|CAD|AUD|NZD|BRL"
-_CURRENCY = rf"(?:[A-Z]{{0,3}}[€$£¥₹₽₩₪₺฿₫₴₦]|{_CODES}|Fr\.|kr\.?|zł|Kč)"
-_CELL = re.compile(
-    rf"(?P<loss>\()?(?P<minus>[-+]?) ?(?P<before>{_CURRENCY})? ?(?P<inner>[-+]?)"
-    r"(?P<number>(?:\d[\d.,' ]*|[.,]\d+)(?:[eE][-+]?\d+)?)"
-    rf" ?(?P<after>[%‰]|°[CF]?|{_CURRENCY}|(?<= )[^\W\d_][^\s\d]{{0,9}})?(?(loss)\))"
-)
-_VARIANTS = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u2009": " ", "’": "'", "−": "-"})
 
+class NumberFormat(NamedTuple):
+    """The marks of decimals and of thousands, or nothing for these."""
 
-_SAMPLE = 200
-"""Different texts of a column that tell whether it can hold numbers at all."""
-
-
-@dataclasses.dataclass(frozen=True)
-class NumberFormat:
-    """How the texts of a column are numbers.
-
-    Attributes:
-        decimal: mark of decimals.
-        thousands: mark of thousands, or nothing.
-        signs: currencies, units or per cent beside the numbers, without repetition.
-        has_bare: whether some numbers have no sign.
-    """
-
-    decimal: str
-    thousands: str
-    signs: tuple[str, ...] = ()
-    has_bare: bool = False
+    decimal: str = "."
+    thousands: str = ""
 
     @property
     def in_words(self) -> str:
         """What differs from plain numbers, in words."""
-        left_out = " and ".join(map(repr, [*self.signs, *filter(None, [self.thousands])]))
         decimal = " with a decimal comma" if self.decimal == "," else ""
-        return decimal + (f", without {left_out}" if left_out else "")
+        return decimal + (f", without {self.thousands!r}" if self.thousands else "")
+
+
+_FORMATS = (NumberFormat(), NumberFormat(".", ","), NumberFormat(","), NumberFormat(",", "."))
+"""From the most to the least common where a comma is for thousands."""
 
 
 def read_numbers(
     texts: "pd.Series", *, comma: bool = False, decimal: str | None = None
 ) -> tuple[NumberFormat, "pd.Series"]:
-    """Return the format that reads all of these texts, or else the most, and the numbers, float64.
+    """Return the format that reads the most of these texts, and the numbers, float64, NaN where a text is none.
 
     Args:
-        texts: texts, some of them missing. Where they are missing or no numbers, the result is NaN.
+        texts: texts, some of them missing.
         comma: whether "1,022" is a number with decimals, where no other text tells.
         decimal: the mark of decimals, if it is known.
     """
-    import pandas as pd
-
-    different = texts.dropna().unique().tolist()
-    sample = different[:_SAMPLE]
-    plausible = [text for text in sample if _cell(text) is not None]
-    if len(plausible) < len(sample) / 2 and 2 * texts.isin(plausible).sum() < texts.isin(sample).sum():
-        return NumberFormat(".", ""), pd.Series(np.nan, index=texts.index)
-    cells = {text: cell for text in different if (cell := _cell(text)) is not None}
-    marks = sorted(_MARKS, key=lambda pair: pair[0] == ".") if comma else _MARKS
-    known = [pair for pair in marks if decimal in (None, pair[0])]
-    whole = (pair for pair in known if all(_is_number(cell, *pair) for cell in cells.values()))
-    best = next(whole, None) or max(known, key=lambda pair: sum(_is_number(cell, *pair) for cell in cells.values()))
-    read = {text: cell for text, cell in cells.items() if _is_number(cell, *best)}
-    signs = {sign: None for cell in read.values() for sign in _signs(cell)}
-    form = NumberFormat(*best, tuple(signs), has_bare=not all(map(_signs, read.values())))
-    return form, texts.map({text: _value(cell, form) for text, cell in read.items()}).astype(np.float64)
-
-
-def _cell(text: str) -> re.Match[str] | None:
-    """Return the parts of a text; None where it cannot be a number."""
-    return _CELL.fullmatch((text if text.isascii() else text.translate(_VARIANTS)).strip())
-
-
-def _signs(cell: re.Match[str]) -> list[str]:
-    return [sign for sign in (cell["before"], cell["after"]) if sign]
-
-
-def _is_number(cell: re.Match[str], decimal: str, thousands: str) -> bool:
-    return _pattern(decimal, thousands).fullmatch(cell["number"].strip()) is not None
+    different = texts.dropna().drop_duplicates()
+    plain = different.str.strip()
+    formats = sorted(_FORMATS, key=lambda form: form.decimal == ".") if comma else _FORMATS
+    are_read = {form: plain.str.fullmatch(_pattern(form)) for form in formats if decimal in (None, form.decimal)}
+    best = max(are_read, key=lambda form: int(are_read[form].sum()))
+    kept = different[are_read[best].astype(bool)]
+    bare = kept.str.replace(best.thousands, "", regex=False) if best.thousands else kept
+    values = bare.str.replace(best.decimal, ".", regex=False).astype(float)
+    return best, texts.map(dict(zip(kept, values, strict=True))).astype(np.float64)
 
 
 @functools.cache
-def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
-    mark, group = re.escape(decimal), re.escape(thousands)
-    whole = rf"(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{2,3}})*{group}\d{{3}})" if thousands else r"\d+"
-    return re.compile(rf"(?:{whole}(?:{mark}\d*)?|{mark}\d+)(?:[eE][-+]?\d+)?")
-
-
-def _value(cell: re.Match[str], form: NumberFormat) -> float:
-    plain = cell["number"].strip()
-    if form.thousands:
-        plain = plain.replace(form.thousands, "")
-    is_negative = bool(cell["loss"]) or "-" in (cell["minus"], cell["inner"])
-    return float(plain.replace(form.decimal, ".")) * (-1.0 if is_negative else 1.0)
+def _pattern(form: NumberFormat) -> str:
+    mark, group = re.escape(form.decimal), re.escape(form.thousands)
+    whole = rf"(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+)" if group else r"\d+"
+    return rf"[-+]?(?:{whole}(?:{mark}\d*)?|{mark}\d+)(?:[eE][-+]?\d+)?"

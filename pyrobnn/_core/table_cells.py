@@ -8,7 +8,7 @@ import numpy as np
 from pyrobnn._core.counts import counted
 from pyrobnn._core.dates import date_columns, dates_of, learned_dates, without_zone
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.number_texts import NumberFormat, read_numbers
+from pyrobnn._core.number_texts import read_numbers
 from pyrobnn._core.table_files import Sheet
 
 if TYPE_CHECKING:
@@ -95,9 +95,8 @@ def read_cells(
     if kind in ("date", "datetime", "datetime64") and expected != NUMBERS:
         return without_zone(pd.to_datetime(column, utc=True)), {"kind": DATES}, ""
     if kind not in ("string", "mixed", "mixed-integer"):
-        if before is not None and (expected == DATES or "%" in before.get("signs", ())) and column.notna().any():
-            wanted = "dates" if expected == DATES else "numbers with '%'"
-            raise InputError(f"{label} held {wanted} in training, and now {column.dropna().iloc[0]}: write it alike.")
+        if expected == DATES and column.notna().any():
+            raise InputError(f"{label} held dates in training, and now {column.dropna().iloc[0]}: write it alike.")
         return column, {"kind": NUMBERS}, ""
     texts = column.map(str, na_action="ignore")
     known = {*(before or {}).get("words", ()), *(_as_words(texts, before) if words else ())}
@@ -108,14 +107,12 @@ def read_cells(
             if before is not None and numbers.isna().all() and strange.sum() > _MOST_WORDS:
                 known = set(before.get("words", ()))  # another column stands here
             refuse_words(texts, strange & ~texts.isin(known), label, "numbers, but text", advice, first=sheet.first_row)
-            _check_signs(form, label, before)
             points = texts.str.contains(form.decimal, regex=False, na=False)
-            is_whole = not (form.signs or numbers.isna().any() or points.any())
+            is_whole = not (numbers.isna().any() or points.any())
             stored, gaps = _as_gaps(texts, strange, sheet.first_row)
-            how = {"kind": NUMBERS, "decimal": form.decimal, "signs": list(form.signs)} | stored
+            how = {"kind": NUMBERS, "decimal": form.decimal} | stored
             in_words = form.in_words if "decimal" not in (before or {}) else ""
-            phrases = [f"read as numbers{in_words}"] if in_words else []
-            line = "; ".join([*phrases, *filter(None, [gaps])])
+            line = "; ".join(filter(None, [in_words and f"read as numbers{in_words}", gaps]))
             return numbers.astype(np.int64) if is_whole else numbers, how, f"column {name!r}: {line}" if line else ""
     try:
         dates, form_of_dates = dates_of(texts, (before or {}).get("format"))
@@ -166,20 +163,6 @@ def _as_gaps(texts: "pd.Series", words: "pd.Series", first: int) -> tuple[dict[s
     found = _by_count(texts[words])
     listed = " and ".join(map(repr, found[:_MOST_WORDS])) + (" and others" if len(found) > _MOST_WORDS else "")
     return {"words": found}, f"{listed} in {rows_of(words, first)} counted as missing"
-
-
-def _check_signs(form: NumberFormat, label: str, before: How | None) -> None:
-    """Refuse numbers in two units, and units other than in training; a currency may be left out, per cent may not."""
-    known = form.signs if before is None else tuple(before.get("signs", ()))
-    lacks = "%" in known and (form.has_bare or "%" not in form.signs)
-    if len(form.signs) > 1 or lacks or not set(form.signs) <= set(known):
-        found = " and ".join(map(repr, form.signs)) or "no sign"
-        some = ", not in all rows" if lacks and form.signs and before is None else ""
-        where = "in the whole column" if before is None else "as in training"
-        expected = f"{' or '.join(map(repr, known)) or 'none'}, {where}"
-        raise InputError(
-            f"{label} holds numbers with {found}{some}; expected {expected}: write all of them in one unit."
-        )
 
 
 def learned_reading(columns: "pd.DataFrame", how: Mapping[str, How]) -> dict[str, dict[str, Any]]:

@@ -69,32 +69,11 @@ def require(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
     if not absent:
         return
     others, listed = [name for name in names if name not in wanted], ", ".join(names)
-    in_other_case = {name.lower(): name for name in others}
     lacks = f"{path} has no column{'s' * (len(absent) > 1)} {', '.join(map(repr, absent))}"
-    alike = [name for name in absent if name.lower() in in_other_case]
-    if len(alike) > 1:
-        found = ", ".join(repr(in_other_case[name.lower()]) for name in alike)
-        hints = [f" It has {found}, which differ in case only: rename them."]
-    else:
-        hints, alike = [], []
-    hints += [did_you_mean(name, others) for name in absent if name not in alike]
-    if not any(hints) and looks_like_data(names):
-        raise InputError(f"{lacks}, {_NO_NAMES} ({listed}): add a line of names above it.")
-    raise InputError(f"{lacks}.{''.join(hints)} Its columns: {listed}.")
-
-
-_NO_NAMES = "and its first row looks like data, not names"
-
-
-def require_names(path: Path, target: str) -> None:
-    """Refuse a file without a line of names, whose first row would be taken for it, and a cell as the target."""
-    names = column_names(path)
-    numbered = all(name.isdecimal() for name in names) and [*map(int, names)] == sorted({*map(int, names)})
-    if _DATA_CELL.fullmatch(target) and looks_like_data(names) and not numbered:
-        raise InputError(
-            f"{path} has {target!r} as the name of a column, {_NO_NAMES} ({', '.join(names)}): add a line of names "
-            "above it, and give the name of the target."
-        )
+    hints = "".join(dict.fromkeys(did_you_mean(name, others) for name in absent))
+    if not hints and looks_like_data(names):
+        raise InputError(f"{lacks}, and its first row looks like data ({listed}): add a line of names above it.")
+    raise InputError(f"{lacks}.{hints} Its columns: {listed}.")
 
 
 def looks_like_data(names: Sequence[str]) -> bool:
@@ -186,20 +165,8 @@ def _csv(path: Path, separator: str, encoding: str, **options: Any) -> "pd.DataF
                 f"{path} has more values in its rows than names in its first line: give each column a name."
             ) from None
         except pd.errors.ParserError as error:
-            raise InputError(f"{path} cannot be read as a table: {_ragged(str(error), separator)}") from None
-
-
-def _ragged(reason: str, separator: str) -> str:
-    """Return in words where pandas could not read on, and what to do."""
-    if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", reason):
-        names, line, values = found.groups()
-        return (
-            f"line {line} has {values} values, and the lines above it have {names}. Put a text that holds "
-            f"{separator!r} between quotation marks, or mend the line."
-        )
-    if found := re.search(r"EOF inside string starting at row (\d+)", reason):
-        return f"a quotation mark in row {found[1]} below the names has no other: close it, or take it away."
-    return f"{reason.rpartition('error: ')[2]}. Save it again as CSV or Parquet."
+            reason = str(error).rpartition("error: ")[2].strip()
+            raise InputError(f"{path} cannot be read as a table: {reason}: mend the line, or quote its text.") from None
 
 
 def _excel(path: Path, **options: Any) -> "pd.DataFrame":

@@ -233,7 +233,7 @@ def _check_categories(text: "pd.Series", name: str) -> None:
     present = text.dropna()
     count = present.nunique()
     if count > MOST_CATEGORIES and count > len(present) / 2:
-        forms = " (such as 12.5, 1,234.50, €3.20, 12 % or 80 kg)" if are_amounts(present) else ""
+        forms = " (such as 12.5 or 1,234.50, without a unit)" if are_amounts(present) else ""
         raise InputError(
             f"Column {name!r} holds {count} different texts in {len(text)} rows, such as {present.iloc[0]!r}, which "
             f"are no categories: turn it into numbers{forms}, drop it (--drop {shlex.quote(name)}), or say it names "

@@ -22,7 +22,7 @@ from pyrobnn.data.leaks import leaks
 from pyrobnn.data.splits import same_marks, split_rows
 from pyrobnn.datasets._files import sha256
 from pyrobnn.datasets.base import Dataset, test_share
-from pyrobnn.datasets.outside import just_outside, outside_most, outside_of, range_of
+from pyrobnn.datasets.outside import outside_most, outside_of, range_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ def load_table(
 ) -> Dataset:
     """Return a file as a data set without published splits: CSV, Excel (.xlsx, if openpyxl is installed) or Parquet.
 
-    All columns but the target are features: numbers and booleans unchanged, texts such as "€1,234.50" as the numbers
+    All columns but the target are features: numbers and booleans unchanged, texts such as "1,234.50" as the numbers
     that they are, dates as days since the first one and as sine and cosine of the time of year, week and day, other
     text as categories. `notes` of the result say what was assumed. A target of text or
     booleans makes a classification: its distinct values, sorted, become the classes 0..C-1. So does one of at most 10
@@ -87,8 +87,7 @@ def load_table(
     inputs = table.inputs.columns.iloc[table.rows]
     groups, y = _copies(table), torch.tensor(table.target.values)
     test = test_share(y) if test is None else test
-    train, held_out = split_rows(groups, y, test, seed=split)
-    train = torch.arange(len(y)) if all_rows else train
+    train = torch.arange(len(y)) if all_rows else split_rows(groups, y, test, seed=split)[0]
     encoder = _learned(table, train, categories, missing)
     given = _encoder(encoder).matrix(expanded(inputs, encoder["read"]))
     imputer = Imputer(given[train.numpy()], categories_of(encoder))
@@ -114,9 +113,7 @@ def load_table(
         (
             *(leaks(data[whole]).values() if len(whole) else ()),
             *_constants(columns),
-            *_equal(columns),
             *_gaps(columns),
-            *_beyond(inputs.iloc[held_out.numpy()], encoder),
         ),
         groups,
         test,
@@ -175,8 +172,8 @@ class NewRows:
     Attributes:
         x: inputs, (N, features), float64.
         frame: the whole table.
-        outside: for each row the columns whose value lies outside of what was learned, joined by ", ", with "(just)"
-            after those of numbers a little beyond the range; None if the range of the training data is not known.
+        outside: for each row the columns whose value lies outside of what was learned, joined by ", "; None if the
+            range of the training data is not known.
         notes: what was assumed, and what lies outside, a line for each.
     """
 
@@ -203,7 +200,7 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
     outside = [", ".join(filter(None, row)) for row in zip(*(one.marks for one in found.values()), strict=True)]
     lines, others = outside_most(found)
     more = [f"{others} rows outside: see the column `outside`"] if others else []
-    notes = (*inputs.notes, *lines, *more, *just_outside(found))
+    notes = (*inputs.notes, *lines, *more)
     return NewRows(x, inputs.frame, outside, notes)
 
 
@@ -215,23 +212,6 @@ def _constants(columns: "pd.DataFrame") -> list[str]:
     return [
         f"column {name!r}: {value} in all rows to train on, which teaches nothing: leave it out (--drop {quote(name)})"
         for name, value in said.items()
-    ]
-
-
-def _equal(columns: "pd.DataFrame") -> list[str]:
-    """Return a line for columns that are equal in these rows, and vary."""
-    import pandas as pd
-
-    alike: dict[bytes, list[str]] = {}
-    for name in columns:
-        if columns[name].nunique(dropna=False) > 1:
-            marks = pd.util.hash_pandas_object(columns[name], index=False)
-            alike.setdefault(marks.to_numpy().tobytes(), []).append(str(name))
-    return [
-        f"columns {', '.join(map(repr, names))}: the same in all rows to train on: keep one "
-        f"({' '.join(f'--drop {quote(name)}' for name in names[1:])})"
-        for names in alike.values()
-        if len(names) > 1
     ]
 
 
@@ -254,15 +234,6 @@ def _gaps(columns: "pd.DataFrame") -> list[str]:
     return lines
 
 
-def _beyond(columns: "pd.DataFrame", encoder: Mapping[str, Any]) -> list[str]:
-    """Return lines on columns of which held-out rows have values outside of what was learned."""
-    made = expanded(columns, encoder["read"])
-    found = {name: outside_of(name, made, how, _encoder(encoder)) for name, how in encoder["read"].items()}
-    lines, others = outside_most(found)
-    named = [f"held-out rows, column {line}: predictions for them go beyond the data" for line in lines]
-    return [*named, f"{others} held-out rows outside of what was learned"] if others else named
-
-
 def _copies(table: Table) -> Tensor:
     """Return the group of each row with a target, (N,), which its copies share, from the cells as they were read."""
     import pandas as pd
@@ -281,7 +252,7 @@ def _learned(table: Table, rows: Tensor, categories: str, missing: str) -> dict[
     for name, how in read.items():
         present = columns[f"{name} (days)" if how["kind"] == DATES else name].dropna()
         if how["kind"] != TEXTS and len(present):
-            how.update(range_of(np.sort(present.to_numpy()), len(read)))
+            how.update(range_of(np.sort(present.to_numpy())))
     return dataclasses.asdict(Encoder.learn(columns, categories, missing, read=read))
 
 

@@ -44,8 +44,7 @@ def predict_table(
         from 1. An `id` such as mean, which is a column of the result too, becomes mean_id. Regression: mean, std,
         epistemic_std, aleatoric_std, lower_95, upper_95, and first the median of counts and positive numbers.
         Classification: class, prob_<class> for each class, entropy, mutual_information (in nats). A run of a table adds
-        `outside`, the columns whose value lies outside of what was learned, or nothing. "(just)" stands after a column
-        of numbers that is beyond the range of training by less than its outermost values spread.
+        `outside`, the columns whose value lies outside of what was learned, or nothing.
 
     Raises:
         InputError: not a run folder, or a table that does not fit.

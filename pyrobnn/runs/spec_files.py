@@ -20,7 +20,6 @@ from pyrobnn._core.table_files import (
     ending,
     looks_like_data,
     read_sheet,
-    require_names,
 )
 from pyrobnn._core.tables import read_table
 from pyrobnn.runs.data_section import DataSpec
@@ -170,7 +169,6 @@ def first_line(tables: Mapping[str, Any], changes: Sequence[str]) -> str:
     section = data_section(data)
     names = [data["target"], *section.drop, *([] if section.id is None else [section.id])]
     check_names(Path(data["path"]), names)
-    require_names(Path(data["path"]), data["target"])
     num_inputs = len(column_names(Path(data["path"]))) - len(names)
     return f"{data['path']}: target {data['target']!r}, to be predicted from {num_inputs} other columns."
 
