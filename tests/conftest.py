@@ -16,6 +16,10 @@ import torch
 
 torch.set_num_threads(1)
 
+FAST, MOST_SHOWN = 0.7, 20
+"""Seconds that a test without a mark may take, and the number of slower ones that are listed."""
+_seconds: dict[str, float] = {}
+
 logging.getLogger("torch.__trace").propagate = False  # thousands of records for each graph of torch.compile
 
 
@@ -108,3 +112,19 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_setup(item):
     """Skip before any fixture is made; `-m needs_data` selects these tests."""
     skip_without_data(*(name for mark in item.iter_markers("needs_data") for name in mark.args))
+
+
+def pytest_runtest_logreport(report):
+    """Keep the seconds of the call of each fast test; a report comes from the worker that ran the test."""
+    if report.when == "call" and not {"slow", "nightly"} & set(report.keywords):
+        _seconds[report.nodeid] = report.duration
+
+
+def pytest_terminal_summary(terminalreporter):
+    """List fast tests over the limit: they get fewer steps or the mark `slow`. A busy machine takes longer for all."""
+    over = {name: seconds for name, seconds in _seconds.items() if seconds > FAST}
+    if len(_seconds) > 1 and over:
+        slowest = sorted(over.items(), key=lambda item: -item[1])
+        lines = [f"{seconds:6.2f} s  {name}" for name, seconds in slowest[:MOST_SHOWN]]
+        terminalreporter.section(f"{len(over)} fast tests took more than {FAST} s each, {sum(over.values()):.0f} s in all")
+        terminalreporter.line("\n".join(lines))

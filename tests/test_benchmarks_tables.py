@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import scoringrules
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import KFold
 
@@ -16,6 +15,8 @@ Y = 100 + 10 * X[:, 0] + RNG.normal(size=60)
 
 
 def test_scores_of_normals_are_those_of_another_library():
+    import scoringrules
+
     mean, std = RNG.normal(size=60), RNG.uniform(0.5, 2, size=60)
     y = mean + std * RNG.normal(size=60)
     scores = Normals(mean, std).scores(y)

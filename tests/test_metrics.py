@@ -5,7 +5,6 @@ import pyro.distributions as dist
 import pytest
 import torch
 from sklearn import metrics as sk
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 import pyrobnn as bnn
 from pyrobnn import InputError, Prediction
@@ -219,6 +218,8 @@ def test_an_auroc_of_one_case_or_of_few_that_are_all_told_has_no_standard_error(
 
 @pytest.mark.parametrize("num_classes", [2, 4])
 def test_classification_agrees_with_sklearn(num_classes):
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
     prediction = classes(300, num_classes)
     y = np.random.default_rng(0).integers(num_classes, size=300)
     y[:num_classes] = range(num_classes)

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pyro.distributions as dist
 import pytest
-import scoringrules
 import torch
 from scipy import integrate, stats
 
@@ -38,6 +37,8 @@ def double(value):
 
 @pytest.mark.parametrize(("spread", "tolerance"), [(0.0, 1e-9), (1.0, 1e-9), (10.0, 1e-9)])
 def test_crps_of_a_mixture_of_normals(spread, tolerance):
+    import scoringrules
+
     loc, scale, y = spread * draws(30), 0.5 + draws(30, seed=2).square(), targets()
     found = ranked_probability(Prediction(dist.Normal(loc, scale)), y).numpy()
     expected = scoringrules.crps_mixnorm(y.numpy(), loc.numpy(), scale.numpy(), m_axis=0)
@@ -95,6 +96,8 @@ FAR = double([0.0, 0.3, -5.0, 900.0, -1e6, 1e9])
 
 def test_one_draw_in_twenty_that_is_far_off_counts():
     """19 draws at 0 and one at 1000: nearly (1000 / 20^2), not the 0.52 of the bulk."""
+    import scoringrules
+
     loc = torch.zeros(20, 1, dtype=torch.float64)
     loc[0] = 1000.0
     for repeats in (1, 10):
@@ -107,6 +110,8 @@ def test_one_draw_in_twenty_that_is_far_off_counts():
 @pytest.mark.parametrize("num_draws", [1, 19, 150])
 @pytest.mark.parametrize("name", UNEVEN)
 def test_crps_of_uneven_mixtures_of_normals(name, num_draws):
+    import scoringrules
+
     loc, scale = uneven(name, num_draws)
     found = ranked_probability(Prediction(dist.Normal(loc, scale)), FAR)
     expected = scoringrules.crps_mixnorm(FAR.numpy(), loc.numpy(), scale.numpy(), m_axis=0)
@@ -167,6 +172,8 @@ def test_crps_of_skewed_and_heavy_tails_by_quadrature(name, tiny):
 
 
 def test_crps_of_columns_and_of_standardised_targets_is_that_of_each_in_its_units():
+    import scoringrules
+
     loc, scale = (part.reshape(19, 3, 2) for part in uneven("few far off", 19))
     scaler = Scaler(double([5.0, -1.0]), double([2.0, 1e-3]))
     y = FAR.reshape(3, 2)
@@ -196,6 +203,8 @@ def test_crps_of_counts_of_which_few_draws_are_far_off():
 
 
 def test_interval_scores_are_those_of_scoringrules():
+    import scoringrules
+
     prediction, y = Prediction(dist.Normal(draws(), double(1.0))), targets()
     found = score(prediction, y, levels=[0.8])
     lower, upper = (bound.numpy() for bound in prediction.interval(0.8))

@@ -13,9 +13,13 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 
 
-_spec = importlib.util.spec_from_file_location("execute_notebooks", ROOT / "docs" / "execute_notebooks.py")
-execute_notebooks = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(execute_notebooks)
+@pytest.fixture(scope="module")
+def execute_notebooks():
+    """The script; the libraries of notebooks take seconds to import."""
+    spec = importlib.util.spec_from_file_location("execute_notebooks", ROOT / "docs" / "execute_notebooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def ids(path):
@@ -61,7 +65,7 @@ def test_notebooks_are_small():
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=ids)
-def test_stored_outputs_are_of_the_stored_code(path):
+def test_stored_outputs_are_of_the_stored_code(path, execute_notebooks):
     """After a change of code run `python docs/execute_notebooks.py`."""
     notebook = stored(path)
     assert notebook.metadata["pyrobnn"]["executed"] == execute_notebooks.fingerprint(notebook)
@@ -71,13 +75,13 @@ def test_stored_outputs_are_of_the_stored_code(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=ids)
-def test_the_first_cell_shows_a_picture(path):
+def test_the_first_cell_shows_a_picture(path, execute_notebooks):
     first = stored(path).cells[0]
     assert f"](attachment:{execute_notebooks.COVER})" in first.source
     assert first.attachments[execute_notebooks.COVER]["image/png"]
 
 
-def test_the_fingerprint_follows_the_code_alone():
+def test_the_fingerprint_follows_the_code_alone(execute_notebooks):
     notebook = stored(NOTEBOOKS[0])
     before = execute_notebooks.fingerprint(notebook)
     notebook.cells[0].source += " more words"

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pyro.distributions as dist
 import pytest
-import scoringrules
 import torch
 from scipy import optimize, stats
 from torch.distributions import AffineTransform, ExpTransform, SigmoidTransform, constraints
@@ -155,6 +154,8 @@ def test_a_distribution_of_negative_whole_numbers_has_all_that_counts_have():
 
 
 def test_quantiles_without_an_inverse_come_from_the_mean_and_the_variance():
+    import scoringrules
+
     weights, locs, scales = [0.3, 0.7], np.array([[-2.0, 1.0], [0.0, 9.0]]), np.array([[1.0, 0.1], [2.0, 3.0]])
     parts = dist.Normal(torch.tensor(locs)[:, None], torch.tensor(scales)[:, None])
     mixture = dist.MixtureSameFamily(dist.Categorical(torch.tensor(weights, dtype=F64)).expand((2, 1)), parts)
