@@ -1,13 +1,11 @@
 """Every way to use pyrobnn wrongly is refused with a message that helps, before anything is trained or changed."""
 
-import copy
 import functools
 import operator
 import re
 import traceback
 import warnings
 
-import joblib
 import numpy as np
 import pandas as pd
 import pyro
@@ -523,26 +521,6 @@ def test_a_model_says_that_it_predicts_and_is_saved_after_a_fit():
             getattr(model, name)(X)
     with pytest.raises(AttributeError, match="no attribute 'predicts'"):
         model.predicts(X)
-
-
-def test_an_estimator_says_how_it_is_saved(tmp_path, monkeypatch):
-    """What is advised works."""
-    names = {"joblib": joblib, "bnn": bnn}
-    monkeypatch.chdir(tmp_path)
-    estimator = bnn.BNNRegressor(guide="map", steps=2, random_state=0).fit(X.numpy(), Y.numpy())
-    assert not hasattr(estimator, "save")
-    with pytest.raises(AttributeError) as caught:
-        estimator.save("folder")
-    text = str(caught.value)
-    assert text.startswith("'BNNRegressor' object has no attribute 'save'. Take joblib.dump(")
-    for call in re.findall(r"joblib\.dump\(.*?\)|estimator\.posterior_\.save\(.*?\)", text):
-        eval(call, names | {"estimator": estimator})
-    with pytest.raises(AttributeError, match="See docs/how-to/save-and-load.md") as caught:
-        estimator.load("folder")
-    again, fitted = (eval(call, names) for call in re.findall(r"(?:joblib|bnn)\.load\(.*?\)", str(caught.value)))
-    assert (again.predict(X.numpy()) == estimator.predict(X.numpy())).all()
-    assert torch.equal(fitted.predict(X).mean, estimator.posterior_.predict(X).mean)
-    assert copy.deepcopy(estimator).steps == 2
 
 
 def test_a_model_is_no_network():

@@ -118,25 +118,6 @@ def test_a_picture_of_a_fit_asks_for_its_history(diabetes):
     assert np.array_equal(lines[0], model.posterior_.history.elbo)
 
 
-def test_an_estimator_of_a_spec(tmp_path):
-    file = tmp_path / "spec.toml"
-    file.write_text(
-        '[data]\nname = "diabetes"\nstandardize = false\ncategories = "ordinal"\nmissing = "impute"\n'
-        '[net]\nhidden = [3]\n[prior]\ntype = "normal"\nscale = 0.5\n'
-        '[guide]\ntype = "low_rank"\nrank = 2\n[fit]\nsteps = 7\nseed = 3\nengine = "eager"\n[predict]\nnum_draws = 9\n'
-    )
-    estimator = bnn.BNNRegressor.from_spec(file, batch_size=5)
-    params = estimator.get_params()
-    wanted = {"net__hidden": (3,), "prior__scale": 0.5, "guide__rank": 2, "method__steps": 7, "batch_size": 5}
-    wanted |= {"categories": "ordinal", "missing": "impute"}
-    wanted |= {"num_draws": 9, "standardize": False, "random_state": 3, "engine": "eager"}
-    assert {name: params[name] for name in wanted} == wanted
-    X = np.linspace(-1, 1, 12)[:, None]
-    fitted = estimator.fit(X, X[:, 0])
-    assert len(fitted.posterior_.history) == 7
-    assert fitted.predict_dist(X).num_draws == 9
-
-
 def test_mapie_makes_intervals_of_a_regressor():
     """The regressor knows nothing of the noise. Of new targets, intervals from 99 rows hold 0.9 on average.
 

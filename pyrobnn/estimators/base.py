@@ -3,7 +3,8 @@
 import sys
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -11,11 +12,12 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from torch import nn
 from tqdm.auto import tqdm
 
 from pyrobnn._core.checks import check_count, check_unmasked
 from pyrobnn._core.columns import Encoder, require_finite, tell_of_new_values
-from pyrobnn._core.errors import PoorFitWarning, warn_user
+from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.table_cells import expanded, learned_reading
 from pyrobnn._core.tables import Task
@@ -24,10 +26,9 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.imputed import Imputer, stacked
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
-from pyrobnn.estimators.inputs import NO_TARGETS, read_rows
-from pyrobnn.estimators.packing import pack, unpack
-from pyrobnn.estimators.parts import grouped, nested, replaced
-from pyrobnn.estimators.training import fit_on, holds_chains, joined, require_learning_on, require_moments
+from pyrobnn.estimators.inputs import NO_TARGETS, read_rows, require_no_text
+from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
+from pyrobnn.estimators.parameters import grouped, nested, replaced
 from pyrobnn.inference import default_parts
 from pyrobnn.inference.default_parts import PARTS, make_model
 from pyrobnn.inference.density import Compared, compare_densities
@@ -36,44 +37,24 @@ from pyrobnn.inference.method import Run
 from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
 from pyrobnn.posterior.copies import predict_copies
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.runs.spec import RunSpec
+from pyrobnn.storage.load import load
+from pyrobnn.storage.save import save
 from pyrobnn.verdict.comparison import tell
-
-
-class Rows(NamedTuple):
-    """Checked rows.
-
-    Attributes:
-        table: inputs as `as_table` returns them.
-        targets: targets as numbers.
-        weights: positive weights, or None.
-    """
-
-    table: pd.DataFrame
-    targets: np.ndarray
-    weights: np.ndarray | None = None
-
-    def where(self, chosen: np.ndarray) -> "Rows":
-        """Return some of the rows."""
-        table = self.table[chosen].reset_index(drop=True)
-        return Rows(table, self.targets[chosen], None if self.weights is None else self.weights[chosen])
-
 
 _LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24
 """Largest number of values that a block of predictions holds."""
-_INSTEAD = {
-    "save": 'Take joblib.dump(estimator, "file.joblib"), or for its fit alone estimator.posterior_.save("file")',
-    "load": 'Take joblib.load("file.joblib"), or for a fit alone bnn.load("file")',
-}
-"""What to write for methods that estimators lack."""
+_FEWEST_ROWS = 10
+"""Rows that a fit needs, as on the command line."""
 
 
 @dataclass(eq=False, repr=False)
 class AbstractBNN(BaseEstimator):
-    """Base of the estimators: write `TASK`, `_check_targets`, `_check_task` and predictions."""
+    """Base of the estimators: write `TASK`, `_check_targets` and predictions."""
 
     TASK: ClassVar[Task]
+    _TARGETS: ClassVar[dict[str, Any]] = {}
+    """How scikit-learn's validators take targets."""
 
     net: Any = None
     _: KW_ONLY
@@ -94,36 +75,6 @@ class AbstractBNN(BaseEstimator):
     verbose: Any = None
     _kept = cast("Data | None", None)
     _imputer = cast("Imputer | None", None)
-
-    @classmethod
-    def from_spec(cls, spec: RunSpec | str | Path, **parameters: Any) -> Any:
-        """Return the estimator that a spec describes.
-
-        From section [data] it takes `standardize`, `categories` and `missing`; the seed becomes the random state.
-
-        Args:
-            spec: the spec, or the path of its file.
-            **parameters: other parameters of the estimator.
-
-        Raises:
-            InputError: a file that is not a spec.
-        """
-        read = spec if isinstance(spec, RunSpec) else RunSpec.from_toml(spec)
-        bounds = default_parts.only_bounds(read.fit.settings, read.guide)
-        is_open = read.fit.method is None and read.guide is None and (bounds or not read.fit.settings)
-        settings = {
-            "net": read.net,
-            "prior": read.prior,
-            "likelihood": read.likelihood,
-            "method": None if is_open else read.method_for(cls.TASK),
-            "steps": read.fit.settings["steps"] if bounds else None,
-            "num_draws": read.predict.num_draws,
-            **{name: getattr(read.data, name) for name in ("standardize", "categories", "missing")},
-            "random_state": read.fit.seed,
-            "device": read.fit.device,
-            "engine": read.fit.engine,
-        }
-        return cls(**(settings | parameters))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - signature of scikit-learn
         """Return the parameters; if `deep`, also the settings of the parts, such as guide__rank, with their defaults.
@@ -167,17 +118,8 @@ class AbstractBNN(BaseEstimator):
         return self
 
     def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:  # noqa: FBT001, FBT002 - as above
-        """Return the parameters for scikit-learn's page: those given first, each with the settings of its part."""
-        shown = super()._get_params_html(deep=deep, doc_link=doc_link)
-        plain = [name for name in shown if "__" not in name]
-        shown.non_default = tuple(name for name in shown.non_default if name in plain)
-
-        def place(name: str) -> tuple[int, bool]:
-            part = name.partition("__")[0]
-            return plain.index(part), part != name
-
-        shown.data = {name: shown[name] for name in sorted(shown, key=place)}
-        return shown
+        """Return the parameters for scikit-learn's page: each part prints its settings."""
+        return super()._get_params_html(deep=False, doc_link=doc_link)
 
     def _parts(self, **known: Any) -> dict[str, Any]:
         """Return the parts as settings; `parts_for` chooses for None, from the known sizes."""
@@ -196,9 +138,26 @@ class AbstractBNN(BaseEstimator):
         """Return the width of the network's output."""
         return int(likelihood.num_outputs(y))
 
-    def _check_y_options(self) -> dict[str, Any]:
-        """Return how scikit-learn's validators take targets."""
-        return {}
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Infer the posterior.
+
+        Args:
+            X: inputs (N, features): an array, or a frame of pandas or polars with numbers, booleans, dates and
+                categories.
+            y: targets (N,) or (N, K), or labels (N,), numbers or text.
+            sample_weight: weights (N,), not negative; an example of weight 2 counts as the same example twice.
+
+        Raises:
+            ValueError: inputs or targets that cannot be used, in the words of scikit-learn, or `InputError`.
+        """
+        self._fit(X, y, sample_weight, reset=True)
+        if 1 < (num_data := self._sizes["num_data"]) < _FEWEST_ROWS:
+            warn_user(
+                f"There are {num_data} training examples: they say little of the function, its noise and its scales, "
+                f"and predictions rest on the prior. Collect {_FEWEST_ROWS} or more.",
+                PoorFitWarning,
+            )
+        return self
 
     @under(gradients)
     def _fit(
@@ -206,20 +165,7 @@ class AbstractBNN(BaseEstimator):
     ) -> Any:
         """Train on examples: anew, or from the posterior so far; `learns_on` if others follow."""
         check_count(self.num_draws, "num_draws")
-        rows = self._rows(X, y, sample_weight, reset=reset, classes=classes)
-        if reset:
-            self.encoder_ = Encoder.learn(rows.table, self.categories, self.missing, read=self._read)
-        x, categories = self.encoder_.matrix(rows.table), self.encoder_.onehot()
-        if reset:
-            self._imputer = Imputer(x, categories) if categories or self.missing == "impute" else None
-        x, targets, weights = stacked(x, rows.targets, rows.weights, categories, labels=self.TASK == "classification")
-        examples = Data(
-            x,
-            targets,
-            weights=weights,
-            standardize=bool(self.standardize),
-            feature_names=[*self.encoder_.get_feature_names_out()],
-        )
+        examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
         if self._kept is not None and learns_on and not reset:
             examples, reset = joined(self._kept, examples), True
         if reset:
@@ -239,9 +185,9 @@ class AbstractBNN(BaseEstimator):
             tell_of_constants(examples)
             for text in leaks(examples).values():
                 warn_user(text, PoorFitWarning)
-        length = "fitting" if parts["guide"] is not None else "fitting by chains, which may take minutes"
-        words = f"{length} (verbose=True shows more)" if self.verbose is None else length
         is_shown = self.verbose is None
+        words = "fitting" if parts["guide"] is not None else "fitting by chains, which may take minutes"
+        words += " (verbose=True shows more)" if is_shown else ""
         with waiting(words, shown=is_shown):
             if reset and self.TASK == "regression" and self._is_open() and not learns_on:
                 is_told = self.likelihood is not None
@@ -263,11 +209,32 @@ class AbstractBNN(BaseEstimator):
             tell(self.posterior_, examples, known=known, progress=run.progress)
         return self
 
+    def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Data:
+        """Return checked rows as numbers; a new fit learns the columns."""
+        if self.TASK == "regression":
+            require_no_text(y)
+        table, y = self._checked(X, y, reset=reset)
+        targets, weights = self._check_targets(y, reset=reset, classes=classes), self._weights(y, sample_weight)
+        if weights is not None:
+            used = weights > 0
+            table, targets, weights = table[used].reset_index(drop=True), targets[used], weights[used]
+        if reset:
+            self.encoder_ = Encoder.learn(table, self.categories, self.missing, read=self._read)
+        x, categories = self.encoder_.matrix(table), self.encoder_.onehot()
+        if reset:
+            self._imputer = Imputer(x, categories) if categories or self.missing == "impute" else None
+        x, targets, weights = stacked(x, targets, weights, categories, labels=self.TASK == "classification")
+        names = [*self.encoder_.get_feature_names_out()]
+        return Data(x, targets, weights=weights, standardize=bool(self.standardize), feature_names=names)
+
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
         require_learning_on(self._method(self._parts(learns_on=True)))
         reset = not hasattr(self, "posterior_")
-        if not reset and self.method is None and self._kept is None:
-            require_moments(self.posterior_)
+        if not reset and self.method is None and self._kept is None and holds_chains(self.posterior_):
+            raise InputError(
+                "partial_fit goes on from independent normals, and the last `fit` drew Markov chains by `method`: "
+                "begin with partial_fit, or give a guide, such as guide='mean_field'."
+            )
         return self._fit(X, y, sample_weight, reset=reset, classes=classes, learns_on=True)
 
     def _method(self, parts: dict[str, Any]) -> Any:
@@ -294,19 +261,19 @@ class AbstractBNN(BaseEstimator):
 
     def _check_task(self, model: BNN, examples: Data) -> None:
         """Refuse a likelihood for the wrong kind of targets."""
-        raise NotImplementedError
-
-    def _rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Rows:
-        table, y = self._checked(X, y, reset=reset)
-        targets = self._check_targets(y, reset=reset, classes=classes)
-        weights = self._weights(y, sample_weight)
-        rows = Rows(table, targets, weights)
-        return rows if weights is None else rows.where(weights > 0)
+        is_for_classes = model.sample_prior_predictive(examples.x[:1], num_draws=1, seed=0).is_classification
+        if is_for_classes == (self.TASK == "classification"):
+            return
+        kinds = ("numbers", "classes", "BNNClassifier") if is_for_classes else ("classes", "numbers", "BNNRegressor")
+        raise InputError(
+            f"{type(self).__name__} predicts {kinds[0]}, and {model.settings['likelihood']!r} is for {kinds[1]}: use "
+            f"{kinds[2]}."
+        )
 
     def _checked(self, X: Any, y: Any = NO_TARGETS, *, reset: bool) -> tuple[pd.DataFrame, Any]:
         """Return inputs as a table, and targets, after the checks that scikit-learn makes on any estimator's."""
         words, encoder = self.missing == "impute", None if reset else self.encoder_
-        table, how, y = read_rows(self, X, y, encoder, words=words, options=self._check_y_options())
+        table, how, y = read_rows(self, X, y, encoder, words=words, options=self._TARGETS)
         require_finite(table, gaps=words)
         if encoder is None:
             self._read: dict[str, Any] = learned_reading(table, how)
@@ -365,25 +332,22 @@ class AbstractBNN(BaseEstimator):
         """The number of columns that a prediction has."""
         return 1
 
-    if not TYPE_CHECKING:  # a type checker would take any name
-
-        def __getattr__(self, name: str) -> Any:
-            title, instead = type(self).__name__, _INSTEAD.get(name)
-            hint = "" if instead is None else f". {instead}. See docs/how-to/save-and-load.md"
-            raise AttributeError(f"{title!r} object has no attribute {name!r}{hint}", name=name, obj=self)
-
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling; the posterior becomes the bytes of its files."""
         state: dict[str, Any] = dict(super().__getstate__())
         if "posterior_" in state:
-            state["posterior_"] = pack(state["posterior_"])
+            with TemporaryDirectory() as folder:
+                state["posterior_"] = save(state["posterior_"], Path(folder) / "posterior").read_bytes()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the state, and the posterior from its file."""
         super().__setstate__(state)
         if isinstance(self.__dict__.get("posterior_"), bytes):
-            self.posterior_ = unpack(state["posterior_"], self.net)
+            with TemporaryDirectory() as folder:
+                file = Path(folder) / "posterior"
+                file.write_bytes(state["posterior_"])
+                self.posterior_ = load(file, net=self.net if isinstance(self.net, nn.Module) else None)
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: missing values are taken only if they are imputed."""

@@ -10,10 +10,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from pyrobnn._core.errors import InputError
-from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.base import AbstractBNN
-from pyrobnn.estimators.training import tell_of_few
 
 
 @dataclass(eq=False, repr=False)
@@ -53,22 +50,6 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     TASK = "classification"
 
     class_weight: Any = field(default=None, kw_only=True)
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNClassifier":
-        """Infer the posterior.
-
-        Args:
-            X: inputs (N, features): an array, or a frame of pandas or polars with numbers, booleans, dates and
-                categories.
-            y: labels (N,), numbers or text.
-            sample_weight: weights (N,), not negative; an example of weight 2 counts as the same example twice.
-
-        Raises:
-            ValueError: inputs or labels that cannot be used, in the words of scikit-learn, or `InputError`.
-        """
-        self._fit(X, y, sample_weight, reset=True)
-        tell_of_few(self._sizes["num_data"])
-        return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "BNNClassifier":
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
@@ -145,11 +126,6 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
     def _num_outputs(self, likelihood: Any, y: torch.Tensor) -> int:
         return super()._num_outputs(likelihood, torch.arange(len(self.classes_)))
-
-    def _check_task(self, model: BNN, examples: Data) -> None:
-        if not model.sample_prior_predictive(examples.x[:1], num_draws=1, seed=0).is_classification:
-            likelihood = model.settings["likelihood"]
-            raise InputError(f"BNNClassifier predicts classes, and {likelihood!r} is for numbers: use BNNRegressor.")
 
     @property
     def _width(self) -> int:

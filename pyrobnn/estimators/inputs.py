@@ -25,13 +25,8 @@ def read_rows(
 ) -> tuple[pd.DataFrame, dict[str, How], Any]:
     """Return inputs as a table, how each column was read, and targets, after scikit-learn's checks.
 
-    Args:
-        estimator: the estimator, which keeps the names and the number of columns.
-        X: inputs.
-        y: targets, or `NO_TARGETS`.
-        encoder: what the fit learned of the columns; None for a new fit.
-        words: whether words among numbers or dates count as missing.
-        options: how scikit-learn's validators take targets.
+    The estimator keeps the names and the number of columns. `encoder` is None for a new fit; `words` among numbers or
+    dates count as missing, or not; `options` are those of scikit-learn's validators for targets.
     """
     for values, name in ((X, "X"), (y, "y")):  # scikit-learn drops masks
         check_unmasked(values, name)
@@ -58,20 +53,33 @@ def read_rows(
 
 def _require_numbers(X: Any, encoder: Encoder | None) -> None:
     """Refuse an array with texts that are no numbers, or dates: only the columns of a frame have a kind."""
-    values = X.to_numpy() if isinstance(X, pd.Series) else X
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "OUM":
-        return
-    odd = next((value for value in values.flat if _is_odd(value)), None)
+    odd = _first_odd(X.to_numpy() if isinstance(X, pd.Series) else X)
     if odd is not None:
         names = "its columns" if encoder is None else f"the columns of the fit, {', '.join(encoder.made_from())}"
         raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {names}.")
 
 
-def _is_odd(value: Any) -> bool:
-    if not isinstance(value, str):
-        return isinstance(value, (datetime.date, np.datetime64))
-    try:
-        float(value)
-    except ValueError:
-        return True
-    return False
+def require_no_text(y: Any) -> None:
+    """Refuse targets that are texts; objects may be texts of numbers, which scikit-learn reads."""
+    values = np.zeros(0) if isinstance(y, torch.Tensor) else np.asarray(y)
+    odd = values.flat[0] if values.dtype.kind == "U" and values.size else _first_odd(values)
+    if isinstance(odd, str):
+        raise InputError(
+            f"BNNRegressor predicts numbers, and `y` holds text such as {str(odd)!r}: use BNNClassifier for classes, "
+            "or make numbers of text that stands for them."
+        )
+
+
+def _first_odd(values: Any) -> Any:
+    """Return the first text that is no number, or the first date, of an array; None if there is none."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "OUM":
+        return None
+    for value in values.flat:
+        if isinstance(value, (datetime.date, np.datetime64)):
+            return value
+        if isinstance(value, str):
+            try:
+                float(value)
+            except ValueError:
+                return value
+    return None

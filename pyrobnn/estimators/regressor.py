@@ -3,15 +3,11 @@
 from typing import Any, Literal, overload
 
 import numpy as np
-import pandas as pd
 import torch
 from sklearn.base import RegressorMixin
 
 from pyrobnn._core.errors import InputError
-from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Data
-from pyrobnn.estimators.base import AbstractBNN, Rows
-from pyrobnn.estimators.training import tell_of_few
+from pyrobnn.estimators.base import AbstractBNN
 
 
 class BNNRegressor(RegressorMixin, AbstractBNN):
@@ -68,22 +64,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
     """
 
     TASK = "regression"
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
-        """Infer the posterior.
-
-        Args:
-            X: inputs (N, features): an array, or a frame of pandas or polars with numbers, booleans, dates and
-                categories.
-            y: targets (N,) or (N, K).
-            sample_weight: weights (N,), not negative; an example of weight 2 counts as the same example twice.
-
-        Raises:
-            ValueError: inputs or targets that cannot be used, in the words of scikit-learn, or `InputError`.
-        """
-        self._fit(X, y, sample_weight, reset=True)
-        tell_of_few(self._sizes["num_data"])
-        return self
+    _TARGETS = {"multi_output": True, "y_numeric": True}  # noqa: RUF012 - declared by the base
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
         """Learn on: the posterior so far, as independent normals, becomes the prior for these examples.
@@ -146,16 +127,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         return lower, upper
 
     def _columns(self, X: Any, read: Any) -> list[np.ndarray]:
-        blocks = self._predict_blocks(X, read)
-        return [torch.cat(values).double().cpu().numpy() for values in zip(*blocks, strict=True)]
-
-    def _rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Rows:
-        if not isinstance(y, torch.Tensor):
-            _require_no_text(np.asarray(y))
-        return super()._rows(X, y, sample_weight, reset=reset, classes=classes)
-
-    def _check_y_options(self) -> dict[str, Any]:
-        return {"multi_output": True, "y_numeric": True}
+        blocks = zip(*self._predict_blocks(X, read), strict=True)
+        return [torch.cat(values).double().cpu().numpy() for values in blocks]
 
     def _check_targets(self, y: np.ndarray, *, reset: bool, classes: Any) -> np.ndarray:
         columns = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
@@ -164,16 +137,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         if reset:
             self._shape = columns.shape[1:]
         elif columns.shape[1:] != self._shape:
-            raise InputError(
-                f"`y` must have the columns of the first call, {self._shape}, got {columns.shape[1:]}: fit another "
-                "estimator to them."
-            )
+            raise InputError(f"`y` must have the columns of the first call, {self._shape}, got {columns.shape[1:]}.")
         return columns
-
-    def _check_task(self, model: BNN, examples: Data) -> None:
-        if model.sample_prior_predictive(examples.x[:1], num_draws=1, seed=0).is_classification:
-            likelihood = model.settings["likelihood"]
-            raise InputError(f"BNNRegressor predicts numbers, and {likelihood!r} is for classes: use BNNClassifier.")
 
     @property
     def _width(self) -> int:
@@ -184,14 +149,3 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-
-def _require_no_text(y: np.ndarray) -> None:
-    """Refuse targets that are texts; objects may be texts of numbers, which scikit-learn reads."""
-    texts = (value for value in y.ravel() if isinstance(value, str)) if y.dtype.kind in "UO" else iter(())
-    for text in texts:
-        if y.dtype.kind != "O" or pd.isna(pd.to_numeric(text, errors="coerce")):
-            raise InputError(
-                f"BNNRegressor predicts numbers, and `y` holds text such as {str(text)!r}: use BNNClassifier for "
-                "classes, or make numbers of text that stands for them."
-            )

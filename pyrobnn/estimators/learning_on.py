@@ -1,11 +1,11 @@
-"""The model that an estimator trains, and later fits that learn on."""
+"""`partial_fit`: the posterior so far is the prior of the next fit."""
 
 import dataclasses
 from typing import Any
 
 import torch
 
-from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._torch.inputs import single
 from pyrobnn.bnn import BNN
@@ -19,9 +19,6 @@ from pyrobnn.inference.tables import guide_of, innermost
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.weights import update_prior
-
-_FEWEST_ROWS = 10
-"""Rows that a fit needs, as on the command line."""
 
 
 def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -> Any:
@@ -51,35 +48,12 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -
     return Mixture([later[member] for member in members], seed=run.seed, record=first.record)
 
 
-def tell_of_few(num_data: int) -> None:
-    """Warn of a fit on 2 to 9 rows; of a single one, `tell` does."""
-    if 1 < num_data < _FEWEST_ROWS:
-        warn_user(
-            f"There are {num_data} training examples: they say little of the function, its noise and its scales, and "
-            f"predictions rest on the prior. Collect {_FEWEST_ROWS} or more.",
-            PoorFitWarning,
-        )
-
-
 def holds_chains(fitted: Posterior | Mixture) -> bool:
     """Return whether a posterior consists of draws of chains.
 
     Chains visit mirror images of the same function, so their mean and standard deviation resemble the prior's.
     """
     return any(built(member.guide).chains() is not None for member in members_of(fitted))
-
-
-def require_moments(fitted: Posterior | Mixture) -> None:
-    """Refuse to learn on from chains of an earlier method, since their rows were not kept.
-
-    Raises:
-        InputError: draws of chains.
-    """
-    if holds_chains(fitted):
-        raise InputError(
-            "partial_fit goes on from independent normals, and the last `fit` drew Markov chains by `method`, which "
-            "normals forget. Begin with partial_fit, or give a guide, such as guide='mean_field'."
-        )
 
 
 def joined(first: Data, second: Data) -> Data:

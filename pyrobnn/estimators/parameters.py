@@ -1,4 +1,4 @@
-"""Parts of an estimator as parameters of scikit-learn: resolved from names, with their settings as nested names."""
+"""Settings of parts as parameters of scikit-learn, under names such as guide__rank."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -17,11 +17,7 @@ def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def replaced(part: Any, values: Mapping[str, Any]) -> Any:
-    """Return a part with other settings.
-
-    Args:
-        part: a setting.
-        values: new values by name; "method__lr" is the setting `lr` of the inner part `method`.
+    """Return a part with other settings by name; "method__lr" is the setting `lr` of the inner part `method`.
 
     Raises:
         ValueError: a name that the part does not have, as in scikit-learn.
@@ -40,12 +36,9 @@ def replaced(part: Any, values: Mapping[str, Any]) -> Any:
 
 def grouped(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Split values into those under plain names, and those under nested names by the first name."""
-    direct: dict[str, Any] = {}
+    direct = {key: value for key, value in values.items() if "__" not in key}
     inner: dict[str, dict[str, Any]] = {}
-    for key, value in values.items():
-        name, nests, rest = key.partition("__")
-        if nests:
-            inner.setdefault(name, {})[rest] = value
-        else:
-            direct[name] = value
+    for key in [key for key in values if key not in direct]:
+        name, _, rest = key.partition("__")
+        inner.setdefault(name, {})[rest] = values[key]
     return direct, inner
