@@ -87,13 +87,13 @@ def state(posterior):
 # The loss
 
 
-def linear(*, antithetic=False, num_particles=1, temperature=1.0):
+def linear(*, num_particles=1, temperature=1.0):
     """A linear model in float64 with all numbers known, 7 rows of 40, and a mean-field guide away from its start."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         x, y = torch.randn(7, 2, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
         of = model(bnn.MLP(2, [], 1, dtype="float64"), likelihood=likelihoods.Gaussian(0.5), prior=priors.Normal(2.0))
-        settings = {"antithetic": antithetic, "num_particles": num_particles, "temperature": temperature}
+        settings = {"num_particles": num_particles, "temperature": temperature}
         fit = prepare(of=of, like=(x, y), num_data=40, kl="analytic", **settings)
         with torch.no_grad():
             fit.guide.loc.copy_(torch.randn(3))
@@ -137,18 +137,6 @@ def test_the_mean_loss_is_the_exact_elbo():
     assert abs(losses.mean() - expected) < 4 * losses.std() / math.sqrt(200)
 
 
-def test_antithetic_pairs_cancel_what_is_odd():
-    """The mean over the pair is in closed form: the terms linear in the noise are gone."""
-    fit, x, y = linear(antithetic=True, num_particles=2)
-    loss = loss_of(fit, (x, y))
-    torch.manual_seed(1)
-    loc, scale = fit.guide.loc.detach(), softplus(fit.guide.rho.detach())
-    move = scale * torch.randn(3, dtype=torch.float64)
-    mean, square = x @ loc[:2] + loc[2], (x @ move[:2] + move[2]).square()
-    expected = -(40 / 7 * (log_likelihood(mean, y) - square / 0.5).sum() - divergence(loc, scale)) / 40
-    torch.testing.assert_close(loss.detach(), expected, rtol=1e-12, atol=0)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -156,7 +144,7 @@ def test_antithetic_pairs_cancel_what_is_odd():
         {"kl": "analytic"},
         {"kl": "quadrature"},
         {"num_particles": 3},
-        {"num_particles": 2, "antithetic": True, "temperature": 0.3},
+        {"num_particles": 2, "temperature": 0.3},
         {"guide": "full_rank"},
         {"guide": "dropout"},
         {"guide": "AutoIAFNormal"},
@@ -470,7 +458,6 @@ def test_the_record_is_honest():
         "type": "svi",
         "guide": {"type": "mean_field", "init_loc": "net", "noise": "auto", "path_derivative": False},
         "num_particles": 1,
-        "antithetic": False,
         "kl": "auto",
         "temperature": 0.5,
     }

@@ -1,4 +1,4 @@
-"""Estimators of the same gradient that vary less: noise for each example, the path derivative, antithetic particles."""
+"""Estimators of the same gradient that vary less: noise for each example, and the path derivative."""
 
 import pyro.distributions as dist
 import pytest
@@ -15,7 +15,7 @@ from pyrobnn._torch.per_example import InputNoise, NormalNoise, attach, perturba
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.capture.objective import FreshNoise, Objective
 from pyrobnn.inference.capture.step import _make_estimate
-from pyrobnn.inference.svi.objective import RecordedNoise, make_elbo
+from pyrobnn.inference.svi.objective import make_elbo
 from pyrobnn.testing.captured import require_capturable
 
 LOCAL, FLIPOUT = guides.MeanField(noise="local"), guides.MeanField(noise="flipout")
@@ -114,11 +114,11 @@ def flip_of(layer, s, r, weight):
     return signs.view(*signs.shape, *[1] * (weight.ndim - 2))
 
 
-def test_local_noise_is_on_the_outputs_of_a_layer():
+def test_local_noise_is_on_the_outputs_of_a_layer(monkeypatch):
     model, guide, x, _ = make("mlp", LOCAL)
-    with RecordedNoise() as recorded:
-        f, values = outputs(model, guide, x)
-    eps = [draw.value for draw in recorded._draws]
+    eps, randn_like = [], torch.randn_like
+    monkeypatch.setattr(torch, "randn_like", lambda like: eps.append(randn_like(like)) or eps[-1])
+    f, values = outputs(model, guide, x)
     moments = guide.moments()
     h = x
     for layer, noise in zip(("0", "2"), eps[1:], strict=True):
@@ -296,17 +296,15 @@ ESTIMATORS = {
     "local": (LOCAL, {}),
     "flipout": (FLIPOUT, {}),
     "path derivative": (guides.MeanField(path_derivative=True), {}),
-    "antithetic": (guides.MeanField(), {"antithetic": True}),
-    "antithetic flipout": (FLIPOUT, {"antithetic": True}),
     "local, analytic": (LOCAL, {"kl": "analytic"}),
 }
 
 
-def gradients(name, setting, *, antithetic=False, kl="mc", num=NUM, draws=DRAWS, init_rho=-1.0):
+def gradients(name, setting, *, kl="mc", num=NUM, draws=DRAWS, init_rho=-1.0):
     """Independent estimates of the gradient of -ELBO, (draws, parameters), loc first."""
     model, guide, x, y = make(name, setting, num=num, init_rho=init_rho)
     objective = Objective(model, guide, num_data=3 * num, kl=kl)
-    estimate = _make_estimate(objective, 2 if antithetic else 1, antithetic=antithetic)
+    estimate = _make_estimate(objective, 1)
     fixed = {k: v.detach() for k, v in [*objective.named_buffers(), *model.named_parameters()]}
 
     def loss(trained):
@@ -411,13 +409,6 @@ def test_flipout_varies_ten_times_less_on_a_wide_network():
     assert total_variance(own, 0) < total_variance(one, 0) / 10
 
 
-def test_antithetic_particles_vary_less_than_two():
-    """The variance of a mean of two independent draws is half of that of one."""
-    one = gradients("mlp", guides.MeanField(), draws=4000, init_rho=-3.0)
-    pair = gradients("mlp", guides.MeanField(), draws=4000, init_rho=-3.0, antithetic=True)
-    assert total_variance(pair, 0) < 0.1 * total_variance(one, 0) / 2
-
-
 # The path derivative
 
 
@@ -456,66 +447,6 @@ def test_path_derivative_without_draws_is_refused(kl, by_name):
         model.fit(data, guide={"*": guide} if by_name else guide, kl=kl, steps=1, seed=0, progress=False)
 
 
-# Antithetic particles
-
-
-def test_odd_number_of_antithetic_particles_is_refused():
-    with pytest.raises(bnn.InputError, match="draws particles in pairs, so `num_particles` must be even, got 3"):
-        bnn.SVI(antithetic=True, num_particles=3)
-
-
-def request_all(device_of):
-    torch.manual_seed(0)
-    into = torch.empty(4)
-    return [
-        torch.randn(4),
-        torch.randn_like(device_of),
-        torch.rand(2, 3),
-        torch.rand_like(device_of),
-        torch.empty(3).normal_(2.0, 0.5),
-        torch.empty(3).normal_(mean=2.0, std=0.5),
-        torch.empty(3).uniform_(-1.0, 3.0),
-        into.uniform_() * 0 + into,
-        torch.distributions.Normal(torch.tensor([1.0]), torch.tensor([3.0])).rsample(),
-    ]
-
-
-def test_mirror_images():
-    like = torch.empty(2, 2)
-    with RecordedNoise() as recorded:
-        first = request_all(like)
-    with recorded.mirrored():
-        second = request_all(like)
-    sums = [0.0, 0.0, 1.0, 1.0, 4.0, 4.0, 2.0, 1.0, 2.0]
-    for one, other, total in zip(first, second, sums, strict=True):
-        torch.testing.assert_close(one + other, torch.full_like(one, total))
-    with RecordedNoise() as recorded:
-        drawn = torch.rand(3)
-        torch.randn(3)
-    recorded._draws[0].value[0] = 0.0
-    with recorded.mirrored():
-        mirror = torch.rand(3)
-        assert torch.randn(4).shape == (4,)  # another request is drawn anew
-        assert torch.randn(3).isfinite().all()
-    assert mirror[0] == 0  # and stays in the interval
-    assert torch.equal(mirror[1:], 1 - drawn[1:])
-
-
-def flat(trace):
-    return torch.cat([node["value"].reshape(-1) for node in trace.nodes.values() if node["type"] == "sample"])
-
-
-@pytest.mark.parametrize("kl", ["mc", "analytic", "quadrature"])
-def test_pairs_of_particles_lie_on_both_sides_of_the_mean(kl):
-    model, guide, x, y = make("mlp", guides.MeanField())
-    elbo = make_elbo(kl, 4, antithetic=True)
-    traces = [guide_trace for _, guide_trace in elbo._get_traces(model, guide, (x, y), {})]
-    draws = torch.stack([flat(trace) for trace in traces])
-    torch.testing.assert_close(draws[0] + draws[1], 2 * guide.loc)
-    torch.testing.assert_close(draws[2] + draws[3], 2 * guide.loc)
-    assert (draws[0] - draws[2]).abs().min() > 1e-6
-
-
 # Captured
 
 
@@ -527,13 +458,6 @@ def test_pairs_of_particles_lie_on_both_sides_of_the_mean(kl):
 def test_noise_for_each_example_is_captured(name, noise, options):
     model, _, x, y = make(name)
     require_capturable(model, bnn.Data(x, y), guide=PER_EXAMPLE[noise], **options)
-
-
-@pytest.mark.one_in(0, 2)
-@pytest.mark.parametrize("guide", [FLIPOUT, guides.Auto("AutoDiagonalNormal")], ids=["flipout", "auto"])
-def test_antithetic_particles_are_captured(guide):
-    model, _, x, y = make()
-    require_capturable(model, bnn.Data(x, y), guide=guide, num_particles=2, antithetic=True)
 
 
 def test_replicates_with_other_noise_are_not_one_graph():

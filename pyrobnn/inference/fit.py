@@ -97,7 +97,7 @@ def fit(
         device: "cpu", "cuda", ..., or "auto": a GPU if there is one, but the CPU for a small network, which
             it runs faster: below 10,000 multiplications an example.
         engine: "captured" records the step once and runs it without Python, "eager" runs Pyro at each step. With a
-            single particle or antithetic pair, both give the same numbers for the same seed, up to rounding.
+            single particle, both give the same numbers for the same seed, up to rounding.
             Otherwise they draw different noise of the same distribution. "auto" captures from 100 steps on, and fits
             of open length. `Posterior.record.engine` names it, and why.
         progress: show a progress bar with the ELBO.

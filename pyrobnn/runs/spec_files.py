@@ -30,7 +30,7 @@ KNOWN = {
     "net": ("in_features", "hidden", "out_features", "activation", "bias", "dtype"),
     "fit": (
         *("type", "seed", "device", "engine", "steps", "epochs", "max_steps", "tolerance", "lr", "batch_size"),
-        *("accumulate", "optimizer", "schedule", "num_particles", "antithetic", "kl", "temperature", "clip_norm"),
+        *("accumulate", "optimizer", "schedule", "num_particles", "kl", "temperature", "clip_norm"),
         *("kl_warmup", "patience", "eval_every"),
     ),
 }

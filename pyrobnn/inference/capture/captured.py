@@ -51,7 +51,6 @@ class Captured:
                 data,
                 batch_size=batch_size,
                 num_particles=first.method.num_particles,
-                antithetic=first.method.antithetic,
                 clip_norm=first.method.clip_norm,
                 accumulate=first.method.accumulate,
                 make_loop=make_loop,

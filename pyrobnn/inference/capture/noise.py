@@ -27,7 +27,7 @@ class Noise:
 
     The stream is torch's default generator, one draw for each random operation of a step in order. A graph with a draw
     of another kind, such as `torch.randint`, keeps all of its draws, so that their order stays. An operation draws
-    for all particles, antithetic pairs and replicates at once, where eager steps draw for one after the other: with
+    for all particles and replicates at once, where eager steps draw for one after the other: with
     more than one of them the same seed gives the engines other numbers of the same distribution.
 
     Args:

@@ -18,7 +18,6 @@ from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
 from pyrobnn.inference.capture.run import make_loop
 from pyrobnn.inference.capture.updates import UPDATES, clip
-from pyrobnn.inference.svi.objective import RecordedNoise
 from pyrobnn.inference.training.engines import MakeLoop
 
 MAX_BLOCK = 256
@@ -45,7 +44,6 @@ class CapturedStep:
             or one for each.
         batch_size: rows of a mini-batch, or None for all of them.
         num_particles: draws for each estimate.
-        antithetic: whether every other draw mirrors the noise of the one before it.
         clip_norm: bound on the norm of the gradient, or None.
         accumulate: batches whose gradients are averaged for each step; the graph runs once for each.
         make_loop: from the recorded graph and its inputs to a function that runs it a number of times.
@@ -67,11 +65,10 @@ class CapturedStep:
         batch_size: int | None,
         num_particles: int,
         clip_norm: float | None,
-        antithetic: bool = False,
         accumulate: int = 1,
         make_loop: MakeLoop = make_loop,
     ) -> None:
-        estimate = _make_estimate(objectives[0], num_particles, antithetic=antithetic)
+        estimate = _make_estimate(objectives[0], num_particles)
         factors = {f"guide.{name}": factor for name, factor in rate_factors(objectives[0].guide).items()}
         groups = _names_by_group(objectives[0], optimizers[0])
         loss, move = _make_loss(estimate), _make_move(optimizers[0], groups, clip_norm, factors)
@@ -237,28 +234,18 @@ def _make_move(
     return move
 
 
-def _make_estimate(objective: Objective, num_particles: int, *, antithetic: bool) -> Estimate:
+def _make_estimate(objective: Objective, num_particles: int) -> Estimate:
     """Return the function that gives log-likelihood and KL averaged over the particles, for tensors and a batch."""
 
-    def one(tensors: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
+    def draw(tensors: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
         return functional_call(objective, tensors, batch)
-
-    def pair(tensors: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
-        noise = RecordedNoise()
-        with noise:
-            first = one(tensors, batch)
-        with noise.mirrored():
-            second = one(tensors, batch)
-        return 0.5 * (first[0] + second[0]), 0.5 * (first[1] + second[1])
-
-    draw, count = (pair, num_particles // 2) if antithetic else (one, num_particles)
 
     def several(tensors: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
         draws = vmap(lambda _: draw(tensors, batch), randomness="different")
-        log_likelihood, kl = draws(batch[0].new_empty(count, 0))
+        log_likelihood, kl = draws(batch[0].new_empty(num_particles, 0))
         return log_likelihood.mean(), kl.mean()
 
-    return draw if count == 1 else several
+    return draw if num_particles == 1 else several
 
 
 def _training_state(objective: Objective, optimizer: Optimizer, moved: Sequence[Tensor]) -> Tree:

@@ -37,7 +37,7 @@ of a cubic, straight lines are 0.49 or more behind, and other starts 0.12 at mos
 _SOLVE_STEPS = 3
 """Operations over N P times the smaller of them: of the product of an N x P matrix with itself, and of solving with
 its triangular root."""
-_UNTIL_CONVERGED: dict[str, Any] = {"max_steps": 40_000, "lr": 0.02, "num_particles": 2, "antithetic": True}
+_UNTIL_CONVERGED: dict[str, Any] = {"max_steps": 40_000, "lr": 0.02, "num_particles": 2}
 """Of a guide that starts at the mode: on 150 rows of 3 columns, 40,000 steps of one draw at the usual rate leave a
 low-rank guide 24 nats from its optimum, and these leave it 1; 150,000 steps change its log score by 0.003."""
 _SAME = 0.01
@@ -95,8 +95,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         per: which weights share a precision: "input" has a precision per site and, in the first layer, per input
             (automatic relevance determination; MacKay 1994), and one for outputs that are noise; "site" has a
             precision per site.
-        guide_steps: training steps of a guide other than Laplace; None: until it has converged, at most 40,000, with a
-            mirrored pair of draws in each.
+        guide_steps: training steps of a guide other than Laplace; None: until it has converged, at most 40,000, with
+            two draws in each.
 
     Examples:
         >>> import pyrobnn as bnn

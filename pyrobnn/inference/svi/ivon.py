@@ -55,7 +55,6 @@ class IVON(SVI):
             in proportion, so that the noise of precisions dies out too. None in a fit of a given length keeps them
             constant, as in the paper.
         num_particles: as in `SVI`.
-        antithetic: as in `SVI`.
         kl: as in `SVI`, in closed form or by quadrature by default.
         temperature: as in `SVI`.
         clip_norm: as in `SVI`.

@@ -1,7 +1,7 @@
-"""The objective of SVI: Pyro's ELBO, with a weight on the KL, its two terms noted, and antithetic noise."""
+"""The objective of SVI: Pyro's ELBO, with a weight on the KL, and its two terms noted."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pyro import poutine
@@ -13,95 +13,11 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import kl_divergence
-from torch.overrides import TorchFunctionMode
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.guides.built import built
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.guides.joint import RealPart
-
-
-class Draw(NamedTuple):
-    """Random numbers as they were asked for.
-
-    Attributes:
-        request: function and arguments, with shapes in the place of tensors.
-        value: the numbers.
-        in_place: whether they were written into the tensor given.
-    """
-
-    request: Any
-    value: Tensor
-    in_place: bool
-
-
-class RecordedNoise(TorchFunctionMode):
-    """Keeps the normal and uniform numbers that torch draws inside it.
-
-    Numbers of other distributions (gamma, the masks of `torch.nn.Dropout`) are not kept: both runs draw theirs.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._draws: list[Draw] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func not in _MIRRORS:
-            return func(*args, **kwargs)
-        request, value = _request(func, args, kwargs), func(*args, **kwargs)
-        self._draws.append(Draw(request, value.clone(), in_place=func in _IN_PLACE and value is args[0]))
-        return value
-
-    def mirrored(self) -> "MirroredNoise":
-        """Return the mode in which the mirror images of the numbers come back, in the same order."""
-        return MirroredNoise(self._draws)
-
-
-class MirroredNoise(TorchFunctionMode):
-    """Gives the mirror images of recorded numbers, each once, for the same requests in the same order.
-
-    Other requests, where a run takes another path, are drawn anew.
-    """
-
-    def __init__(self, draws: list[Draw]) -> None:
-        super().__init__()
-        self._draws = iter(draws)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        draw = next(self._draws, None) if func in _MIRRORS else None
-        if draw is None or draw.request != _request(func, args, kwargs):
-            return func(*args, **kwargs)
-        mirror = _MIRRORS[func](draw.value, *args[1:], **kwargs)
-        return args[0].copy_(mirror) if draw.in_place else mirror
-
-
-def _request(func: Any, args: Any, kwargs: Any) -> Any:
-    return (
-        func,
-        [tuple(value.shape) if isinstance(value, Tensor) else value for value in args],
-        {name: value for name, value in kwargs.items() if not isinstance(value, Tensor)},
-    )
-
-
-def _mirror_normal(drawn: Tensor, mean: float = 0.0, *args: Any, **kwargs: Any) -> Tensor:
-    return 2 * kwargs.get("mean", mean) - drawn
-
-
-def _mirror_uniform(drawn: Tensor, low: float = 0.0, high: float = 1.0, **kwargs: Any) -> Tensor:
-    low, high = kwargs.get("from", low), kwargs.get("to", high)
-    return torch.where(drawn == low, drawn, low + high - drawn)  # the upper end is not in the interval
-
-
-_IN_PLACE: dict[Any, Callable[..., Tensor]] = {Tensor.normal_: _mirror_normal, Tensor.uniform_: _mirror_uniform}
-_MIRRORS: dict[Any, Callable[..., Tensor]] = _IN_PLACE | {
-    torch.randn: lambda drawn, *args, **kwargs: -drawn,
-    torch.randn_like: lambda drawn, *args, **kwargs: -drawn,
-    torch.rand: lambda drawn, *args, **kwargs: _mirror_uniform(drawn),
-    torch.rand_like: lambda drawn, *args, **kwargs: _mirror_uniform(drawn),
-}
-"""The functions that draw, with the mirror image of what they drew for the same arguments after the first."""
 
 
 KL = Literal["auto", "mc", "analytic", "quadrature"]
@@ -140,20 +56,10 @@ class _NotesTerms:
     Attributes:
         log_likelihood: E_q[log p(D | w)] as estimated, ().
         kl: KL(q || p) as estimated, ().
-        antithetic: whether every other particle mirrors the noise of the one before it.
     """
 
     log_likelihood: Tensor
     kl: Tensor
-    antithetic = False
-    _recorded: RecordedNoise | None = None
-
-    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
-        if not self.antithetic:
-            return super()._get_trace(model, guide, args, kwargs)  # type: ignore[misc]
-        first, self._recorded = self._recorded, RecordedNoise() if self._recorded is None else None
-        with first.mirrored() if first else self._recorded:  # type: ignore[union-attr]
-            return super()._get_trace(model, guide, args, kwargs)  # type: ignore[misc]
 
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
         noted = []
@@ -246,15 +152,12 @@ def _unweighted(node: Any) -> Tensor:
     return node["log_prob_sum"].detach().double() / node["scale"]
 
 
-def make_elbo(kl: KL, num_particles: int, *, antithetic: bool = False) -> "DrawnELBO | DivergenceELBO":
+def make_elbo(kl: KL, num_particles: int) -> "DrawnELBO | DivergenceELBO":
     """Return Pyro's ELBO: the KL in closed form ("analytic"), or also by "quadrature", or from the draws."""
-    elbo: DrawnELBO | DivergenceELBO
     if kl not in DIVERGENCES:
-        elbo = DrawnELBO(num_particles=num_particles)
-    else:
-        elbo = DivergenceELBO(num_particles=num_particles)
-        elbo.divergence = DIVERGENCES[kl]
-    elbo.antithetic = antithetic
+        return DrawnELBO(num_particles=num_particles)
+    elbo = DivergenceELBO(num_particles=num_particles)
+    elbo.divergence = DIVERGENCES[kl]
     return elbo
 
 

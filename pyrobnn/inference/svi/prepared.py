@@ -29,7 +29,7 @@ from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.scale_mixture import tabulate
 
 _PAGE = "how-to/own-loop"
-_OBJECTIVE = ("guide", "num_particles", "antithetic", "kl", "temperature")
+_OBJECTIVE = ("guide", "num_particles", "kl", "temperature")
 """Settings of `SVI` that say what is maximised; the others belong to the loop."""
 
 
@@ -47,7 +47,7 @@ def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, s
 
     Args:
         bnn: the model, which is copied, with its device and precision.
-        method: `SVI` with a guide, and `num_particles`, `antithetic`, `kl` and `temperature` as needed.
+        method: `SVI` with a guide, and `num_particles`, `kl` and `temperature` as needed.
         num_data: N, the number of training examples. The log-likelihood of a batch of B counts N / B times.
         like: a batch as the loop will have them: (x, y), where several inputs are a mapping or a tuple, a longer tuple
             with the targets last, or a mapping with `labels`. Batches are in the units of the network, unless the model
@@ -157,7 +157,7 @@ class PreparedFit(nn.Module):
         self.bnn, self.guide, self.num_data = parts.bnn, parts.guide, source.num_data
         self.temperature = parts.method.temperature
         self._method, self._source, self._record, self._seed = parts.method, source, record, seed
-        self._elbo = make_elbo(parts.method.kl, parts.method.num_particles, antithetic=parts.method.antithetic)
+        self._elbo = make_elbo(parts.method.kl, parts.method.num_particles)
         if parts.method.kl == "quadrature":
             tabulate(self.bnn)
         self.train()

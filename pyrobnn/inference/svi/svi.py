@@ -89,8 +89,6 @@ class SVI(BaseMethod[Posterior]):
         schedule: a schedule of `torch.optim.lr_scheduler`, likewise; None for a constant rate, or for a cosine from
             `lr` to 0 in each cycle of a fit that ends by itself.
         num_particles: draws of the weights for each estimate of the ELBO.
-        antithetic: draw particles in pairs, the second from the mirror image of the first's noise (-eps for normal eps,
-            1 - u for uniform u): what is odd in the noise then cancels. `num_particles` must be even.
         kl: "mc" estimates the KL from the same draws (`Trace_ELBO`), "analytic" uses its closed form
             (`TraceMeanField_ELBO`) and refuses guides and priors that have none. "quadrature" uses the closed form or,
             for an independent normal guide with a prior that has none, one-dimensional quadrature for each weight: the
@@ -122,7 +120,6 @@ class SVI(BaseMethod[Posterior]):
     optimizer: Annotated[Any, BeforeValidator(resolve_optimizer)] = resolve_optimizer("adam")
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     num_particles: Count = 1
-    antithetic: bool = False
     kl: KL = "auto"
     temperature: Annotated[float, Field(gt=0)] = 1.0
     clip_norm: Annotated[float, Field(gt=0)] | None = None
@@ -131,14 +128,9 @@ class SVI(BaseMethod[Posterior]):
     eval_every: Count = 100
 
     def __post_init__(self) -> None:
-        """Refuse two lengths at once, a particle without a pair, and rates that two settings give."""
+        """Refuse two lengths at once, and rates that two settings give."""
         if self.steps is not None and self.epochs is not None:
             raise InputError(f"{type(self).__name__}: give `steps` or `epochs`, not both.")
-        if self.antithetic and self.num_particles % 2:
-            raise InputError(
-                f"{type(self).__name__}: `antithetic` draws particles in pairs, so `num_particles` must be even, got "
-                f"{self.num_particles}."
-            )
         if not isinstance(self.lr, float):
             self._check_rates()
 

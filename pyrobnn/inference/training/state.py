@@ -70,7 +70,7 @@ class TrainingState:
         ]
         named = dict(guide.named_parameters())
         self._damped = [(named[name], factor) for name, factor in rate_factors(guide).items()]
-        self._elbo = make_elbo(method.kl, method.num_particles, antithetic=method.antithetic)
+        self._elbo = make_elbo(method.kl, method.num_particles)
         self.schedule_steps, self._schedule_start = schedule_steps, 0
         self._schedule = self._new_schedule()
         self.moved: list[Tensor] = []
