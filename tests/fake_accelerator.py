@@ -37,7 +37,6 @@ from pyrobnn.inference.data import make_source
 from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.training.start import start
 from pyrobnn.inference.training.state import TrainingState
-from pyrobnn.posterior.record import FitRecord
 from pyrobnn.testing.checks import accepted_targets
 from pyrobnn.testing.common import make_inputs, make_net
 
@@ -131,7 +130,6 @@ def check(prior: Any, likelihood: Any, guide: Any, *, predict: bool) -> None:
         fit.advance(1)
         fit.bnn.eval()
         if isinstance(guide, guides.Laplace):
-            posterior.record = FitRecord(method="SVI")
             curve(posterior, guide, source, latent_sites(posterior.bnn, *posterior.example), progress=False)
         if predict:
             posterior.mean()

@@ -28,8 +28,8 @@ from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.record import record
 from pyrobnn.inference.capture.run import interpreted, make_loop
 from pyrobnn.inference.data import make_source
+from pyrobnn.inference.training.engines import Stepper
 from pyrobnn.inference.training.start import start
-from pyrobnn.inference.training.steps import Stepper
 from pyrobnn.tape import build, runner
 from pyrobnn.testing.captured import require_capturable
 

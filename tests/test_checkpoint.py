@@ -243,8 +243,8 @@ def test_other_versions(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(bnn, "__version__", "0.0.1")
     assert same(go(checkpoint=tmp_path), straight)
     assert "bits may differ" in caplog.text
-    monkeypatch.setattr(checkpoints, "FORMAT_VERSION", 3)
-    with pytest.raises(InputError, match="has format version 2, this pyrobnn reads 3: finish the fit with"):
+    monkeypatch.setattr(checkpoints, "FORMAT_VERSION", 4)
+    with pytest.raises(InputError, match="has format version 3, this pyrobnn reads 4: finish the fit with"):
         go(checkpoint=tmp_path)
 
 

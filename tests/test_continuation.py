@@ -284,17 +284,13 @@ def test_the_end_of_an_automatic_fit_is_a_finding():
     assert "not converged within max_steps=1500. Its ELBO is -12.34 nats; there was no" in bad.text
     assert bad.said().endswith("To mend it, train longer, `max_steps=150000`.")
     assert bad.said("command").endswith("To mend it, train longer (--set fit.max_steps=150000).")
-    after_mode = ended(converged=False)
+    after_mode = ended(converged=False, gain=12.0)
     method = to_dict(bnn.EvidenceFramework(guide="mean_field"))
     after_mode.record = dataclasses.replace(after_mode.record, method=method)
     assert ending_finding(after_mode).said().endswith("To mend it, train longer, `guide_steps=150000`.")
     assert ending_finding(mean_field(0)[0]) is None
-    all_steps = ended(converged=False)
-    settled = dataclasses.replace(all_steps.record.convergence, settled=True)
-    all_steps.record = dataclasses.replace(all_steps.record, convergence=settled, stop_reason="all steps")
-    open_end = ending_finding(all_steps)
+    open_end = ending_finding(ended(converged=False))
     assert (open_end.kind, open_end.remedies) == ("note", ())
-    assert open_end.text == "The fit took all its steps, and nothing shows that more would gain (all steps)."
 
 
 def test_the_report_tells_how_a_fit_ended():

@@ -23,7 +23,6 @@ from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.batches import TensorBatches
 from pyrobnn.inference.svi.objective import make_elbo
-from pyrobnn.inference.training import watch
 from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.comparison import complaint
 
@@ -326,22 +325,6 @@ def test_bars_are_drawn_on_terminals_and_in_notebooks_and_words_on_terminals(mod
     monkeypatch.setattr(multiprocessing.current_process(), "_name", "LokyProcess-1")
     assert not shown()
     assert not capsys.readouterr().err
-
-
-def test_a_long_fit_of_open_length_says_early_how_long_it_may_take(capsys, monkeypatch):
-    monkeypatch.setattr(watch, "_FORECAST_AFTER", 0.0)
-    words = (
-        r"This fit goes on until it has converged, for about (\d+) s at most; `steps=`, or SVI\(max_steps=...\), ends"
-    )
-    stop = [lambda progress: progress.step == 400]
-    options = {"prior": bnn.priors.Normal(1.0), "likelihood": bnn.likelihoods.Gaussian(0.1)}
-    model = bnn.BNN(bnn.MLP(1, [5], 1), **options)
-    for longest, count in ((0.0, 1), (1e6, 0)):
-        monkeypatch.setattr(watch, "_LONG", longest)
-        bnn.fit(model, bnn.datasets.sinusoid(), bnn.SVI(max_steps=2000), callbacks=stop, engine="eager")
-        assert len(re.findall(words, capsys.readouterr().err)) == count
-    bnn.fit(model, bnn.datasets.sinusoid(), bnn.SVI(max_steps=2000), callbacks=stop, engine="eager", progress=False)
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Fits that end by themselves: where they end, what their record says, and that every engine and method has them."""
 
-import dataclasses
 import math
 from itertools import pairwise
 from types import SimpleNamespace
@@ -11,9 +10,10 @@ import torch
 from helpers import quick
 
 import pyrobnn as bnn
-from pyrobnn.inference.training.convergence import ConvergenceRule, Cycle, way_after
+from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.session import Begun, Declared, Session
 from pyrobnn.inference.training.state import put_values
+from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.verdict.comparison import _not_converged
 
 NOISE = 0.3
@@ -107,7 +107,7 @@ def test_the_record_is_kept_on_disk(ended, tmp_path):
 
 def run_cycles(objectives, *, tolerance=1.0, max_steps=100_000, noise=0.0):
     """Return a length whose cycles measure these objectives, the number of the best, their steps and their rates."""
-    parameter, method, begun, trained = torch.zeros(1), SimpleNamespace(temperature=1.0), [], []
+    parameter, method, begun, trained = torch.zeros(1), SimpleNamespace(temperature=1.0, kl_warmup=0), [], []
     fit = SimpleNamespace(parameters=[parameter], schedule_steps=100, method=method)
     rate = 1.0
     length, done = ConvergenceRule(fit, tolerance, max_steps), 0
@@ -166,63 +166,18 @@ def test_a_cycle_at_a_lower_rate_that_is_cut_off_has_not_converged():
     assert length.reason().startswith("not converged within max_steps")
 
 
-@pytest.mark.parametrize(
-    ("late", "noise", "cycles", "is_settled"), [(0.2, 4.0, 6, True), (0.2, 0.0, 7, False), (4.0, 4.0, 6, False)]
-)
-def test_all_steps_are_too_few_if_the_last_cycles_gained_more_than_noise(late, noise, cycles, is_settled):
-    """All cycles gain more than the tolerance; the noise is that of the 20 blocks that measure each."""
-    objectives = [10.0, *(20.0 + late * k for k in range(cycles - 1))]
-    length, *_ = run_cycles(objectives, tolerance=0.1, max_steps=12_000, noise=noise)
-    record = length.record()
-    assert length.end == record.cycle_ends[-1]
-    assert (record.converged, record.settled) == (False, is_settled)
-    if is_settled:
-        assert record.cycle_ends == [1100, 2300, 3700, 5500, 8100, 10700]
-        error = noise * math.sqrt(2 / 19)
-        assert length.reason() == f"all of max_steps=12000 taken: the last two cycles gained 0.4 ± {error:.2g} nats"
+@pytest.mark.parametrize(("gain", "error", "needs"), [(1.3, 0.0, True), (1.3, 0.1, False), (1.1, 0.0, False)])
+def test_all_steps_are_too_few_if_the_last_cycle_gained_more_than_noise_and_what_matters(gain, error, needs):
+    """0.02 nats for each of 60 examples are 1.2."""
+    end = Convergence(converged=False, elbo=0.0, elbo_error=error, gain=gain, tolerance=0.1, cycle_ends=[9])
+    record = FitRecord(convergence=end, num_data=60, stop_reason="not converged within max_steps=9")
+    assert record.needs_steps is needs
 
 
 def test_a_gain_below_the_tolerance_twice_ends_the_fit():
     assert run_cycles([10.0, 10.9])[0].end is None
     assert run_cycles([10.0, 10.9, 11.8])[0].record().converged
     assert run_cycles([10.0, 10.9, 12.0])[0].end is None
-
-
-TOO_SLOW = {
-    "Adam": {"lr": 1e-8},
-    "Adam whose steps rounding undoes": {"lr": 1e-30},
-    "mini-batches": {"lr": 1e-9, "batch_size": 2},
-    "SGD": {"optimizer": "sgd", "lr": 1e-12},
-    "SGD with momentum": {"optimizer": {"type": "sgd", "momentum": 0.9}, "lr": 1e-13},
-    "a schedule that ends early": {"lr": 1e-5, "schedule": {"type": "exponential_lr", "gamma": 0.5}},
-    "a mode": {"lr": 1e-9, "guide": "map"},
-}
-
-
-@pytest.mark.one_in(0, 3)
-@pytest.mark.parametrize("name", TOO_SLOW)
-def test_a_rate_too_small_to_come_anywhere_is_no_convergence(name):
-    """The fit ends hundreds of nats below the optimum, where each step gains as little as the one before."""
-    posterior = fit(linear(), **TOO_SLOW[name], max_steps=16_000)
-    convergence = posterior.record.convergence
-    assert convergence.elbo < optimum(correlated=False) - 100
-    assert convergence.gain < convergence.tolerance
-    assert not convergence.converged
-    assert posterior.record.stop_reason.endswith("straight on from those before: `lr` may be too small")
-
-
-@pytest.mark.parametrize(
-    ("ways", "gain", "is_straight"),
-    [("eee", -0.2, True), ("ene", 0.1, False), ("enn", 0.1, True), ("enn", 0.0, True), ("enn", -0.2, False)],
-)
-def test_a_way_that_lost_after_a_turn_does_not_go_on_to_a_gain(ways, gain, is_straight):
-    """East or north by each cycle. From the first cycle on straight, the loss may be noise of a rate too small."""
-    changes, way = {"e": [torch.tensor([1.0, 0.0])], "n": [torch.tensor([0.0, 1.0])]}, None
-    for each in ways:
-        way = way_after(way, changes[each], Cycle(100))
-    rule = ConvergenceRule(SimpleNamespace(schedule_steps=100), 0.05, 300)
-    rule.restore(rule.state() | {"phase": "ended", "gain": gain, "way": dataclasses.asdict(way), "best": None})
-    assert rule.reason().endswith("straight on from those before: `lr` may be too small") == is_straight
 
 
 def test_cycles_under_the_warm_up_of_the_kl_say_nothing():
@@ -325,8 +280,7 @@ def test_the_tolerance_is_that_of_all_data_where_a_process_has_its_share():
     whole = SimpleNamespace(num_data=1000)
     declared = Declared(bnn=None, method=None, source=whole, seed=0)
     session = Session(fits=[Begun(posterior=None, state=share, declared=declared)], run=None)
-    (length,) = session._rules(10)
-    assert length.record().tolerance == 5.0
+    assert session._tolerances() == [5.0]
 
 
 @pytest.mark.slow

@@ -4,8 +4,3 @@
 def counted(num: int, noun: str) -> str:
     """Return a number with its noun, which has a regular plural: 1 row, 1,200 rows."""
     return f"{num:,} {noun}" if num == 1 else f"{num:,} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
-def length(seconds: float) -> str:
-    """Return seconds in words."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -237,11 +237,8 @@ def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None
     if convergence.converged:
         text = f"The fit ended by itself: training longer gains nothing that matters ({_elbo(convergence)})."
         return Finding("length", "fine", text)
-    if convergence.settled:
-        text = f"The fit took all its steps, and nothing shows that more would gain ({record.stop_reason})."
-        return Finding("length", "note", text)
     text = f"The fit did not end by itself: {record.stop_reason}. Its {_elbo(convergence)}."
-    if not str(record.stop_reason).startswith("not converged"):
+    if not record.needs_steps:
         return Finding("length", "note", text)
     steps = max(2 * (record.num_steps or 0), SVI().max_steps)
     name = "guide_steps" if any(table.get("type") == "evidence_framework" for table in record.methods) else "max_steps"

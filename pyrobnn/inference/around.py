@@ -25,7 +25,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.real import Gaussian
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import FitRecord
+from pyrobnn.posterior.record import FitRecord, with_guide_table
 from pyrobnn.priors.normal import Normal
 
 _AT_ONCE = 1024
@@ -68,22 +68,19 @@ def around(
         example = source.example(bnn)
         sites = latent_sites(bnn, *example)
         point = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
-    posterior = Posterior(
-        bnn,
-        point,
-        example=example,
-        x_scaler=source.x_scaler,
-        y_scaler=source.y_scaler,
-        seed=seed,
-        record=FitRecord(
-            method=to_dict(method),
-            num_data=source.num_data,
-            feature_names=source.feature_names,
-            device=str(example[0].device),
-        ),
+    x_scaler, y_scaler = source.x_scaler, source.y_scaler
+    posterior = Posterior(bnn, point, example=example, x_scaler=x_scaler, y_scaler=y_scaler, seed=seed)
+    gaussian, laplace = None, None
+    if as_guide(guide).curvature is not None:
+        gaussian, laplace = curve(posterior, guide, source, sites, progress=progress)
+    posterior.record = FitRecord(
+        method=with_guide_table(to_dict(method), gaussian),
+        num_data=source.num_data,
+        feature_names=source.feature_names,
+        device=str(example[0].device),
+        laplace=laplace,
     )
-    is_point = as_guide(guide).curvature is None
-    return posterior if is_point else curve(posterior, guide, source, sites, progress=progress)
+    return posterior
 
 
 def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], seed: int) -> BNN:

@@ -11,10 +11,6 @@ USUAL_STEPS, USUAL_STEPS_TO_MODE = 40_000, 12_000
 """Expected steps of a fit of automatic length, and of a fit that seeks a mode: medians on ten problems."""
 TOLERANCE, SMALLEST_TOLERANCE = 5e-3, 0.05
 """Nats an example that a fit which ends by itself may miss, and nats."""
-MATTERS = 0.02
-"""Nats an example: a fit that took all its steps is cut short if its last two cycles are shown to have gained more.
-Less says little of new points: on 60 of a cubic, four times the steps of a dropout guide changed their score by -0.001
-to 0.008 nats, of a low-rank guide by 0.009."""
 QUICK_FIT = 250
 """Examples below which a fit is quick, and may take longer for a smaller tolerance."""
 

@@ -11,13 +11,12 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.built import built
-from pyrobnn.inference.method import Callback, Method, Run, check_offered, checked_method
+from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offered, checked_method
 from pyrobnn.inference.scales.open_scales import Measured, measured
 from pyrobnn.inference.several.automatic import Automatic
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import fields_of
-from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.start import model_of
 from pyrobnn.inference.training.watch import is_cut_short
 from pyrobnn.likelihoods.base import as_likelihood, closed_numbers

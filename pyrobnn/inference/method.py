@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from pyro.nn import PyroModule
 
@@ -15,7 +15,6 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.base import registry as guides
-from pyrobnn.inference.training.engines import Engine, check_engine
 from pyrobnn.posterior.posterior import Posterior
 
 
@@ -42,6 +41,7 @@ class Progress:
 
 
 Callback = Callable[[Progress], object]
+Engine = Literal["auto", "eager", "captured"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,8 @@ class Run:
 
     def __post_init__(self) -> None:
         """Refuse an unknown engine."""
-        check_engine(self.engine)
+        if self.engine not in get_args(Engine):
+            raise InputError(f"`engine` must be one of {', '.join(get_args(Engine))}, got {self.engine!r}.")
 
     @property
     def seconds(self) -> float:

@@ -1,6 +1,7 @@
 """Functions of the weights of a posterior: summarise, prune, draw functions, use as the next prior."""
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from pyrobnn.guides.built import built
 from pyrobnn.guides.pruned import PrunedGuide
 from pyrobnn.posterior.mixture import Mixture, members_of, require_single
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import with_guide_table
 from pyrobnn.priors.from_posterior import FromPosterior
 
 if TYPE_CHECKING:
@@ -109,7 +111,8 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
     with local_parameters():
         pruned.guide = PrunedGuide(copy.deepcopy(posterior.guide), others | masks)
     if posterior.record.guide is not None:
-        pruned.record = posterior.record.with_guide({"type": "pruned", "guide": posterior.record.guide})
+        table = with_guide_table(posterior.record.method, {"type": "pruned", "guide": posterior.record.guide})
+        pruned.record = dataclasses.replace(posterior.record, method=table)
     return pruned
 
 

@@ -8,7 +8,7 @@ from pyrobnn._core.settings import FrozenDict, Options, setting
 from pyrobnn.inference import Ensemble
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.default_parts import PARTS
-from pyrobnn.inference.training.engines import Engine
+from pyrobnn.inference.method import Engine
 
 OF_ANY_FIT = ("seed", "device", "engine")
 """Keys of [fit] that do not belong to the method."""

@@ -143,10 +143,9 @@ def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None
 def _not_converged(posterior: Posterior | Mixture) -> str | None:
     """Say if a fit of open length ended at its last step before its guide, which starts narrow, had widened."""
     record = members_of(posterior)[0].record
-    ends = [member.record.convergence for member in members_of(posterior)]
     guide = (record.method if isinstance(record.method, dict) else {}).get("guide", {})
-    is_over = all(end is None or end.converged or end.settled for end in ends)
-    if is_over or not str(record.stop_reason).startswith("not converged") or guide.get("type") not in registry.names:
+    is_over = not any(member.record.needs_steps for member in members_of(posterior))
+    if is_over or guide.get("type") not in registry.names:
         return None
     if "evidence_framework" in Fitted(posterior).types or narrowed(registry.resolve(guide)) == registry.resolve(guide):
         return None

@@ -1,6 +1,5 @@
 """The second phase of the Laplace approximation: a Gaussian with the curvature at the mode replaces the point."""
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -26,20 +25,20 @@ from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.gaussian import Result, assemble, likelihood_curvature
 from pyrobnn.inference.laplace.sites import checked_setting
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import LaplaceRecord
+from pyrobnn.posterior.record import LaplaceRecord, Table
 
 
-def complete(posterior: Posterior, setting: Any, source: Source, *, progress: bool) -> None:
-    """Do the second phase of a posterior's guide, given by its setting."""
+def complete(posterior: Posterior, setting: Any, source: Source, *, progress: bool) -> tuple[Table, LaplaceRecord]:
+    """Do the second phase of a posterior's guide, given by its setting; return as `curve`."""
     with seeded(posterior.seed, "latent sites"), fast_pyro():
         latents = latent_sites(posterior.bnn, *posterior.example)
-    curve(posterior, setting, source, latents, progress=progress)
+    return curve(posterior, setting, source, latents, progress=progress)
 
 
-def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[Site], *, progress: bool) -> Posterior:
-    """Replace a posterior's guide, the mode, by a Gaussian, and return the same posterior.
-
-    `record.laplace` has the setting, `log_evidence` and its parts, and the repairs.
+def curve(
+    posterior: Posterior, setting: Laplace, source: Source, latents: list[Site], *, progress: bool
+) -> tuple[Table, LaplaceRecord]:
+    """Replace a posterior's guide, the mode, by a Gaussian, and return its setting as a table, and what to record.
 
     Raises:
         InputError: a setting that does not fit the network or its prior, or a loader that skips examples.
@@ -71,8 +70,7 @@ def curve(posterior: Posterior, setting: Laplace, source: Source, latents: list[
         record = laplace_record(to_dict(setting), point, result, guide=guide, others=others, log_likelihood=at_mode)
     _tell(setting, prior, record)
     posterior.guide = guide
-    posterior.record = dataclasses.replace(posterior.record.with_guide(to_dict(gaussian_setting)), laplace=record)
-    return posterior
+    return to_dict(gaussian_setting), record
 
 
 def examples(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> Examples:

@@ -15,8 +15,8 @@ from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.isokinetic import Walk
 from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, is_finite, log_densities
 from pyrobnn.inference.mcmc.warmup import descended, warm_up
-from pyrobnn.inference.method import Run, registry
-from pyrobnn.inference.training.engines import Choice, Engine, capture, choose
+from pyrobnn.inference.method import Engine, Run, registry
+from pyrobnn.inference.training.engines import capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
 _SMALLER_STEPS = (
@@ -94,7 +94,7 @@ class Microcanonical(ChainMethod):
 
         choice = choose(engine, 2 * self.num_steps)
         if not is_batched:
-            choice = Choice(engine, "eager", "torch does not batch the model")
+            choice = EngineRecord(engine, "eager", "torch does not batch the model")
         walk = Walk(slopes, points)
         recorded, record = capture(choice, partial(walk.recorded, log_joint, data), what="chains run", from_step=1)
         return recorded or walk, record

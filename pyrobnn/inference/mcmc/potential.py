@@ -19,7 +19,8 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.empirical import segments
 from pyrobnn.guides.sites import Site
-from pyrobnn.inference.training.engines import Engine, MakeLoop, capture, choose
+from pyrobnn.inference.method import Engine
+from pyrobnn.inference.training.engines import MakeLoop, capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
 ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]

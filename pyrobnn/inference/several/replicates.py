@@ -21,11 +21,10 @@ from pyrobnn.data.batches import TensorBatches
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.method import Callback, Run, checked_method
+from pyrobnn.inference.method import Callback, Engine, Run, checked_method
 from pyrobnn.inference.scales.open_scales import measured
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.checkpoint import open_checkpoint
-from pyrobnn.inference.training.engines import Engine
 from pyrobnn.inference.training.session import Declared, opened
 from pyrobnn.likelihoods.base import closed_numbers
 from pyrobnn.posterior.posterior import Posterior
@@ -168,9 +167,8 @@ def fit_side_by_side(
     with opened(fits, run, replicates=True) as session:
         _share_data([fit.state.batches for fit in session.fits])
         session.train(checkpoint=keeper)
-    for index, posterior in enumerate(session.posteriors):
+    for posterior in session.posteriors:
         own_storage(posterior)
-        posterior.record = dataclasses.replace(posterior.record, replicate=index, replicates=len(session.posteriors))
     return session.complete()
 
 

@@ -23,7 +23,7 @@ from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Run, registry
 from pyrobnn.inference.several.replicates import own_storage, resampled
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.session import Begun, Declared, Session
+from pyrobnn.inference.training.loop import train
 from pyrobnn.inference.training.start import running
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.optimizers import Optimizer
@@ -135,9 +135,8 @@ class SWAG(AroundAnother[Posterior]):
 
         with running(modes[0].bnn, sources[0].batch_size(walk.batch_size), run.seed, "swag", copies=len(modes)):
             fits = [_fit_from(*parts, walk) for parts in zip(modes, sources, strict=True)]
-            session = Session(fits, dataclasses.replace(run, callbacks=[collect]))
             try:
-                session.steps(block=self.every)
+                train(fits, dataclasses.replace(run, callbacks=[collect]), walk.length(1), block=self.every)
             except FloatingPointError as error:
                 raise FloatingPointError(
                     f"SWAG left the mode in its steps of SGD, with lr={lr:g}: the less noise targets have, "
@@ -222,12 +221,11 @@ def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> 
     return min(closest, _STABLE / max(steepest, _TINY))
 
 
-def _fit_from(mode: Posterior, source: Source, walk: SVI) -> Begun:
+def _fit_from(mode: Posterior, source: Source, walk: SVI) -> TrainingState:
     """Return the fit that starts at a mode."""
     batches = source.batches(mode.bnn, walk.batch_size, derive(mode.seed, "swag batches"))
     lengths = {"num_data": source.num_data, "schedule_steps": walk.length(1).cycle}
-    state = TrainingState(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths)
-    return Begun(mode, state, Declared(mode.bnn, walk, source, mode.seed))
+    return TrainingState(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths)
 
 
 def _flat(guide: MapGuide) -> Tensor:

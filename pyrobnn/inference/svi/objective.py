@@ -19,7 +19,6 @@ from pyrobnn.guides.built import built
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.guides.joint import RealPart
 
-
 KL = Literal["auto", "mc", "analytic", "quadrature"]
 
 

@@ -25,7 +25,7 @@ from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import Parts, build_parts, model_of, start_record
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import FitRecord
+from pyrobnn.posterior.record import FitRecord, with_guide_table
 from pyrobnn.priors.scale_mixture import tabulate
 
 _PAGE = "how-to/own-loop"
@@ -242,10 +242,16 @@ class PreparedFit(nn.Module):
             x_scaler=source.x_scaler,
             y_scaler=source.y_scaler,
             seed=self._seed,
-            record=dataclasses.replace(self._record, device=str(example[0].device)),
         )
+        guide_table, laplace = None, None
         if as_guide(self._method.guide).curvature is not None:
-            complete(posterior, self._method.guide, self._all(data, bnn), progress=False)
+            guide_table, laplace = complete(posterior, self._method.guide, self._all(data, bnn), progress=False)
+        posterior.record = dataclasses.replace(
+            self._record,
+            method=with_guide_table(self._record.method, guide_table),
+            device=str(example[0].device),
+            laplace=laplace,
+        )
         return posterior
 
     def _all(self, data: Any, bnn: BNN) -> Source:

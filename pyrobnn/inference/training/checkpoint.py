@@ -26,7 +26,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.state import TrainingState
 
 FILE = "checkpoint.safetensors"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
 _log = logging.getLogger("pyrobnn")
 
@@ -71,7 +71,8 @@ class Checkpoint:
             )
         self.finished = tree["finished"]
         _log.info("goes on from step %d, kept in %s", tree["state"]["done"], self._path)
-        return _with_arrays(tree["state"])
+        state: dict[str, Any] = tree["state"]
+        return state
 
     def write(self, state: dict[str, Any], *, finished: bool) -> None:
         """Replace the file; where that is not possible the fit goes on without, and the last file stays."""
@@ -80,7 +81,7 @@ class Checkpoint:
             "versions": _versions(),
             "request": self._request,
             "finished": finished,
-            "state": _with_tensors(state),
+            "state": state,
         }
         try:
             write_tree(self._path, tree)
@@ -91,20 +92,6 @@ class Checkpoint:
                 self._path,
                 why(error),
             )
-
-
-def _with_tensors(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state with the terms of the ELBO in one tensor."""
-    terms = state["watch"]["terms"]
-    blocks = [torch.from_numpy(block) for block in terms["blocks"]]
-    joined = terms | {"blocks": [torch.cat(blocks)] if blocks else []}
-    return state | {"watch": state["watch"] | {"terms": joined}}
-
-
-def _with_arrays(state: dict[str, Any]) -> dict[str, Any]:
-    terms = state["watch"]["terms"]
-    blocks = terms | {"blocks": [block.numpy() for block in terms["blocks"]]}
-    return state | {"watch": state["watch"] | {"terms": blocks}}
 
 
 def open_checkpoint(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from pyrobnn.data.batches import State
@@ -18,15 +17,6 @@ _FEWEST_MEASURED, _MOST_MEASURED = 10, 20
 """Blocks of steps over which a cycle's objective is measured; at most a tenth of the cycle, if that is more."""
 _LOWER = 0.3
 """Factor on the learning rate once more steps at the old one gain nothing."""
-_ERRORS = 3.0
-"""Standard errors up to which a gain may be noise of the objective."""
-_LEAST_COSINE, _ALIKE = 0.9, (0.8, 1.25)
-"""Cosine between the ways of two cycles, and ratio of their lengths, of parameters that go straight on.
-
-With rates too small for the way they were 0.97 and more, and 0.92 to 1.00. Cycles that came to an optimum had a cosine
-of at most 0.85, or a ratio below 0.5.
-"""
-
 
 Phase = Literal["train", "measure", "ended"]
 
@@ -46,23 +36,6 @@ class Cycle:
     start: int = 0
     rate: float = 1.0
     is_lowered: bool = False
-
-
-@dataclasses.dataclass
-class Way:
-    """The way of the parameters in a cycle.
-
-    Attributes:
-        change: of each parameter, from the start of the cycle to its end.
-        reach: how far the cycle could go: its steps times its rate, and its rate, for schedules that end early.
-        straight: whether it went on where the cycle before it went, as far as it could.
-        always: whether that holds of every cycle so far.
-    """
-
-    change: list[Tensor]
-    reach: Sequence[float]
-    straight: bool = True
-    always: bool = True
 
 
 @dataclasses.dataclass
@@ -93,32 +66,6 @@ def cycle_after(cycle: Cycle, done: int, left: int, *, gained: bool) -> Cycle | 
     return Cycle(steps, done, cycle.rate * _LOWER if is_lower else cycle.rate, is_lowered=not gained)
 
 
-def way_after(last: Way | None, change: list[Tensor], cycle: Cycle) -> Way:
-    """Return the way of a cycle that changed the parameters so, and whether it is straight on from the last one.
-
-    That stays as it was where rounding left nothing of the steps, or `max_steps` left less than the way.
-    """
-    way = Way(change, (cycle.rate * cycle.steps, cycle.rate))
-    if last is None:
-        return way
-    squares = _product(change, change)
-    is_cut = last.straight and way.reach[0] < last.reach[0]
-    if squares == 0 or is_cut:
-        return dataclasses.replace(way, straight=last.straight, always=last.always)
-    squares_before, both = _product(last.change, last.change), _product(change, last.change)
-    ratio = both / squares_before if squares_before else 0.0
-    reaches = zip(last.reach, way.reach, strict=True)
-    is_alike = any(_ALIKE[0] <= ratio * before / now <= _ALIKE[1] for before, now in reaches)
-    has_direction = sum(value.numel() for value in change) > 1
-    straight = has_direction and is_alike and both >= _LEAST_COSINE * math.sqrt(squares * squares_before)
-    return dataclasses.replace(way, straight=straight, always=straight and last.always)
-
-
-def is_measured(blocks: Sequence[float], tolerance: float, most: int) -> bool:
-    """Return whether the objective is known to half the tolerance, or was measured over as many blocks as allowed."""
-    return len(blocks) >= most or (len(blocks) >= _FEWEST_MEASURED and _error(blocks) <= tolerance / 2)
-
-
 @dataclasses.dataclass
 class _Now:
     """All that a rule knows between two looks.
@@ -130,10 +77,7 @@ class _Now:
         blocks: the objective of the blocks that measure; of the latest four blocks before.
         best: the best cycle so far.
         gain: nats that the latest cycle gained over those before it.
-        begun: the parameters at the start of the first cycle, until it ends.
-        way: the way of the latest cycle.
         cycle_ends: steps done at the end of each cycle.
-        results: objective of each cycle, and its standard error.
     """
 
     cycle: Cycle
@@ -142,10 +86,7 @@ class _Now:
     blocks: list[float] = dataclasses.field(default_factory=list)
     best: Best | None = None
     gain: float | None = None
-    begun: list[Tensor] = dataclasses.field(default_factory=list)
-    way: Way | None = None
     cycle_ends: list[int] = dataclasses.field(default_factory=list)
-    results: list[list[float]] = dataclasses.field(default_factory=list)
 
 
 class ConvergenceRule:
@@ -156,9 +97,7 @@ class ConvergenceRule:
     that gained the tolerance or more, the next one has twice as many steps. After one that gained less, the next one
     has half as many at 0.3 times the rate: noise in the gradients can keep a fit at a high rate from a better result,
     however many steps it has. The fit has converged when that gains less than the tolerance too; the best result stays.
-    A small gain says nothing where the parameters still go straight on, as they do at a rate that is too small to come
-    anywhere, or where the KL still warms up: the next cycle then has twice as many steps as well. A loss does, after a
-    turn.
+    A small gain says nothing while the KL still warms up: the next cycle then has twice as many steps as well.
     A cycle that would pass the largest number of steps takes what is left of it at a lower rate, if that is worth it.
     (Welandawe et al. 2024 divide the rate as well, but after the tests for stationarity of Dhaka et al. 2020. On
     networks these take longer to a worse ELBO than more steps first and then lower rates.)
@@ -167,15 +106,10 @@ class ConvergenceRule:
         fit: the fit, with the schedule of the first cycle.
         tolerance: nats.
         max_steps: steps that are not passed.
-        matters: nats below which a gain of the last cycles is no reason to call the fit cut short.
-        warmup: first steps, in which the factor on the KL grows.
     """
 
-    def __init__(
-        self, fit: TrainingState, tolerance: float, max_steps: int, *, matters: float = 0.0, warmup: int = 0
-    ) -> None:
-        self._fit, self._tolerance, self._max_steps, self._warmup = fit, tolerance, max_steps, warmup
-        self._matters = max(matters, tolerance)
+    def __init__(self, fit: TrainingState, tolerance: float, max_steps: int) -> None:
+        self._fit, self._tolerance, self._max_steps = fit, tolerance, max_steps
         self._now = _Now(Cycle(fit.schedule_steps))
 
     @property
@@ -194,43 +128,10 @@ class ConvergenceRule:
         return self._now.phase == "measure"
 
     @property
-    def _straight(self) -> bool:
-        """Whether the parameters go straight on to a gain, which noise may hide if they did from the first cycle on.
-
-        After a turn, a way that lost is a drift along a valley, where more of it gains nothing.
-        """
-        way, gain = self._now.way, self._now.gain
-        return way is None or (way.straight and (way.always or gain is None or gain >= 0))
-
-    @property
     def _gained(self) -> bool:
         """Whether the latest cycle gained the tolerance, or more like it would."""
         now = self._now
-        return now.gain is None or now.gain >= self._tolerance or self._would
-
-    @property
-    def _would(self) -> bool:
-        """Whether more cycles like the latest would gain, whatever that one did."""
-        return self._straight or self._now.cycle.start < self._warmup
-
-    @property
-    def settled(self) -> bool:
-        """Whether all steps were taken, and the last two cycles are not shown to have gained what matters."""
-        gain, error = self._late_gain or (math.inf, 0.0)
-        return not self.converged and gain - _ERRORS * error <= self._matters
-
-    @property
-    def _late_gain(self) -> tuple[float, float] | None:
-        """The gain of the last two cycles over those before, and its standard error, of a fit that has ended.
-
-        None where it says nothing of more steps: where there were no others, or none had a lower rate.
-        """
-        now = self._now
-        early = now.results[:-2]
-        if now.phase != "ended" or self._would or now.cycle.rate == 1.0 or not early:
-            return None
-        (before, error), (after, late_error) = max(early), max(now.results)
-        return after - before, math.hypot(error, late_error)
+        return now.gain is None or now.gain >= self._tolerance or now.cycle.start < self._fit.method.kl_warmup
 
     def judge(self, terms: np.ndarray, done: int) -> Move | None:
         """Return what is to change in the fit after a block of steps; None if it goes on as it does, or has ended.
@@ -242,7 +143,6 @@ class ConvergenceRule:
         now = self._now
         if now.phase == "ended":
             return None
-        now.begun = now.begun or cloned([] if now.best else self._fit.parameters)
         now.latest = float((terms[:, 0] - self._fit.method.temperature * terms[:, 1]).mean())
         now.blocks.append(now.latest)
         if now.phase == "train":
@@ -252,7 +152,7 @@ class ConvergenceRule:
             now.phase, now.blocks = "measure", []
             return Move(rate=0.0)
         block = len(terms)
-        if not is_measured(now.blocks, self._tolerance, max(_MOST_MEASURED, now.cycle.steps // (10 * block))):
+        if not self._is_measured(max(_MOST_MEASURED, now.cycle.steps // (10 * block))):
             return None
         values = self._end_cycle(done)
         left = self._max_steps - done
@@ -264,19 +164,19 @@ class ConvergenceRule:
         now.cycle, now.phase, now.blocks = following, "train", []
         return Move(rate=following.rate, values=values, cycle=following.steps)
 
+    def _is_measured(self, most: int) -> bool:
+        """Return whether the objective is known to half the tolerance, or was measured over that many blocks."""
+        blocks = self._now.blocks
+        return len(blocks) >= most or (len(blocks) >= _FEWEST_MEASURED and _error(blocks) <= self._tolerance / 2)
+
     def _end_cycle(self, done: int) -> list[Tensor]:
-        """Note what the cycle gained and which way it went, and return the best parameters."""
-        now, parameters = self._now, self._fit.parameters
+        """Note what the cycle gained, and return the best parameters."""
+        now = self._now
         elbo, error = float(np.mean(now.blocks)), _error(now.blocks)
         now.gain = elbo - now.best.elbo if now.best else None
-        with torch.no_grad():
-            begun = now.best.values if now.best else now.begun
-            change = [end - start for end, start in zip(parameters, begun, strict=True)]
-        now.way, now.begun = way_after(now.way, change, now.cycle), []
         if now.best is None or elbo > now.best.elbo:
-            now.best = Best(cloned(parameters), elbo, error)
+            now.best = Best(cloned(self._fit.parameters), elbo, error)
         now.cycle_ends.append(done)
-        now.results.append([elbo, error])
         return now.best.values
 
     def finish(self) -> None:
@@ -300,13 +200,7 @@ class ConvergenceRule:
         gain, steps = self._now.gain, self._now.cycle.steps
         if self.converged:
             return f"converged: the last {steps} steps, at a lower rate, gained {gain:.2g} nats"
-        if self.settled:
-            late, error = self._late_gain or (0.0, 0.0)
-            taken = f"all of max_steps={self._max_steps} taken"
-            return f"{taken}: the last two cycles gained {late:.2g} ± {error:.2g} nats"
         gained = "" if gain is None else f": the last {steps} steps gained {gain:.2g} nats"
-        if gain is not None and self._straight:
-            gained += ", straight on from those before: `lr` may be too small"
         return f"not converged within max_steps={self._max_steps}{gained}"
 
     def record(self) -> Convergence:
@@ -324,7 +218,6 @@ class ConvergenceRule:
             gain=now.gain,
             tolerance=self._tolerance,
             cycle_ends=[*now.cycle_ends],
-            settled=self.settled,
         )
 
     def state(self) -> State:
@@ -335,14 +228,9 @@ class ConvergenceRule:
     def restore(self, state: State) -> None:
         """Go back, or on, to a state."""
         table = copy.deepcopy(state)
-        for name, kind in (("cycle", Cycle), ("best", Best), ("way", Way)):
+        for name, kind in (("cycle", Cycle), ("best", Best)):
             table[name] = table[name] and kind(**table[name])
         self._now = _Now(**table)
-
-
-def _product(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    """Return the sum of the products of all entries, in float64."""
-    return sum(float((a.double() * b.double()).sum()) for a, b in zip(one, other, strict=True))
 
 
 def _error(blocks: Sequence[float]) -> float:

@@ -19,7 +19,6 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.by_name import noise_of
-from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, check_validation, make_source
 from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.method import Run
@@ -30,10 +29,9 @@ from pyrobnn.inference.training.descent import descend, why_steps
 from pyrobnn.inference.training.loop import train
 from pyrobnn.inference.training.start import build_parts, running, start, start_record
 from pyrobnn.inference.training.state import TrainingState
-from pyrobnn.inference.training.steps import Stepper
-from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, Watch
+from pyrobnn.inference.training.watch import Ended, Stop
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import EngineRecord, FitRecord
+from pyrobnn.posterior.record import FitRecord, with_guide_table
 
 _DRAWS_TO_VALIDATE = 50
 
@@ -63,7 +61,7 @@ class Begun(NamedTuple):
 
 @dataclasses.dataclass
 class Session:
-    """R fits of one shape.
+    """R fits of one shape: `train`, and then `complete`.
 
     Attributes:
         fits: R of them; the length of the first is that of all.
@@ -71,6 +69,7 @@ class Session:
         threads: threads that a step uses.
         by_lbfgs: whether L-BFGS seeks the modes, in place of steps.
         why_steps: why steps seek the modes of points; None of other fits.
+        are_replicates: whether the records number the fits.
     """
 
     fits: list[Begun]
@@ -78,59 +77,41 @@ class Session:
     threads: int = 1
     by_lbfgs: bool = False
     why_steps: str | None = None
+    are_replicates: bool = False
+    _ended: list[Ended] = dataclasses.field(default_factory=list)
 
     @property
     def posteriors(self) -> list[Posterior]:
         """What is trained."""
         return [fit.posterior for fit in self.fits]
 
-    def steps(
+    def train(
         self,
         *,
         validate: Callable[[], float] | None = None,
         checkpoint: Checkpoint | None = None,
-        block: int = BLOCK,
         stop: Stop | None = None,
-    ) -> tuple[Watch, EngineRecord]:
-        """Do the steps of all fits, and return what watched them and which engine ran them."""
-        first, states = self.fits[0], [fit.state for fit in self.fits]
+    ) -> None:
+        """Do the steps of all fits."""
+        stop = stop or Stop()
+        with stop.put_off():
+            ended = self._descended(stop) if self.by_lbfgs else None
+            self._ended = self._stepped(validate, checkpoint, stop) if ended is None else ended
+
+    def _stepped(self, validate: Callable[[], float] | None, checkpoint: Checkpoint | None, stop: Stop) -> list[Ended]:
+        states, first = [fit.state for fit in self.fits], self.fits[0]
         method = first.state.method
         length = method.length(first.declared.source.batches_per_epoch(method.batch_size))
-        stop = stop or Stop()
-        watch = Watch(
-            first.posterior.bnn,
-            first.posterior.guide,
-            num_steps=length.most,
-            progress=self.run.progress,
-            callbacks=self.run.callbacks,
-            validate=validate,
-            eval_every=method.eval_every,
-            patience=method.patience,
-            block=block,
-            stop=stop,
-            rules=self._rules(length.most) if method.ends_by_itself else [],
-        )
-        stepper = Stepper(states, self.run.engine, length.expected)
-        record = train(stepper, watch, length.most, checkpoint=checkpoint, stop=stop)
-        watch.restore_best()
-        return watch, record
-
-    def _rules(self, max_steps: int) -> list[ConvergenceRule]:
-        """Return what ends each fit by itself."""
-        pairs = zip(self.fits, self._tolerances(), strict=True)
-        return [
-            ConvergenceRule(
-                fit.state,
-                tolerance,
-                max_steps,
-                matters=0.0 if fit.state.method.tolerance else defaults.MATTERS * fit.declared.source.num_data,
-                warmup=fit.state.method.kl_warmup,
-            )
-            for fit, tolerance in pairs
-        ]
+        pairs = zip(states, self._tolerances(), strict=True)
+        rules = [ConvergenceRule(*pair, length.most) for pair in pairs] if method.ends_by_itself else []
+        ended = train(states, self.run, length, rules=rules, validate=validate, checkpoint=checkpoint, stop=stop)
+        for end in ended if self.why_steps is not None else []:
+            engine = end.history.engine
+            end.history.engine = dataclasses.replace(engine, reason=f"{engine.reason}; not L-BFGS: {self.why_steps}")
+        return ended
 
     def _tolerances(self) -> list[float]:
-        """Return the tolerance of each fit, which follows all data, of which a process may have its share alone."""
+        """Return the tolerance of each fit."""
         return [fit.state.method.tolerance_for(fit.declared.source.num_data) for fit in self.fits]
 
     def _descended(self, stop: Stop) -> list[Ended] | None:
@@ -142,49 +123,35 @@ class Session:
                 state.batches = source.batches(state.bnn, method.batch_size, derive(seed, "batches"))
         return ended
 
-    def train(
-        self,
-        *,
-        validate: Callable[[], float] | None = None,
-        checkpoint: Checkpoint | None = None,
-        stop: Stop | None = None,
-    ) -> None:
-        """Do the steps of all fits, and note in each posterior how it was fitted."""
-        stop = stop or Stop()
-        with stop.put_off():
-            ended = self._descended(stop) if self.by_lbfgs else None
-            if ended is None:
-                watch, record = self.steps(validate=validate, checkpoint=checkpoint, stop=stop)
-                if self.why_steps is not None:
-                    record = dataclasses.replace(record, reason=f"{record.reason}; not L-BFGS: {self.why_steps}")
-                ended = watch.ended(record)
-        for (posterior, state, (_, method, source, _)), end in zip(self.fits, ended, strict=True):
+    def complete(self) -> list[Posterior]:
+        """Do the second phase of the guides that have one, and return the posteriors with their records."""
+        until_now = self.run.seconds
+        for index, (fit, end) in enumerate(zip(self.fits, self._ended, strict=True)):
+            started = time.perf_counter()
+            posterior, method, source = fit.posterior, fit.declared.method, fit.declared.source
+            guide, laplace = None, None
+            if as_guide(method.guide).curvature is not None:
+                guide, laplace = complete(posterior, method.guide, source, progress=self.run.progress)
             posterior.history = end.history
             posterior.record = FitRecord(
-                method=described(method),
+                method=with_guide_table(described(method), guide),
                 num_data=source.num_data,
                 feature_names=source.feature_names,
                 num_steps=len(end.history),
                 device=str(posterior.example[0].device),
                 engine=end.history.engine,
-                batch_size=source.batch_size(state.method.batch_size),
-                noise=noise_of(state.method.guide),
-                kl=state.method.kl,
+                batch_size=source.batch_size(fit.state.method.batch_size),
+                noise=noise_of(fit.state.method.guide),
+                kl=fit.state.method.kl,
                 stop_reason=end.stop_reason,
                 convergence=end.convergence,
                 threads=self.threads,
+                replicate=index if self.are_replicates else None,
+                replicates=len(self.fits) if self.are_replicates else None,
+                seconds=until_now + time.perf_counter() - started,
+                laplace=laplace,
                 start=start_record(self.run.start),
             )
-
-    def complete(self) -> list[Posterior]:
-        """Return the posteriors after the second phase of their guides, where these have one."""
-        until_now = self.run.seconds
-        for posterior, _, (_, method, source, _) in self.fits:
-            started = time.perf_counter()
-            if as_guide(method.guide).curvature is not None:
-                complete(posterior, method.guide, source, progress=self.run.progress)
-            seconds = until_now + time.perf_counter() - started
-            posterior.record = dataclasses.replace(posterior.record, seconds=seconds)
         return self.posteriors
 
 
@@ -209,7 +176,7 @@ def opened(fits: Sequence[Declared], run: Run, *, replicates: bool = False) -> I
             method = dataclasses.replace(fit.method, batch_size=size)
             with seeded(fit.seed, "fit") if replicates else nullcontext():
                 begun.append(Begun(*start(fit.bnn, method, fit.source, fit.seed, run.device, earlier=run.start), fit))
-        yield Session(begun, run, threads, by_lbfgs, reason)
+        yield Session(begun, run, threads, by_lbfgs, reason, replicates)
 
 
 def _why_steps(fits: Sequence[Declared], run: Run) -> str | None:

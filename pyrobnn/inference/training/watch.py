@@ -1,49 +1,48 @@
-"""Watching a fit: the history of the ELBO and its two parts, progress bar, callbacks, and what ends its steps early."""
+"""Watching a fit: the history of the ELBO and its two parts, progress bar, callbacks, and the flag that ends it."""
 
 import copy
 import dataclasses
-import itertools
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
-from pyro.nn import PyroModule
-from torch import Tensor, nn
+from torch import nn
 
-from pyrobnn._core.counts import length
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._core.remedies import Remedy, change, reader
 from pyrobnn._core.waiting import progress_bar
-from pyrobnn.bnn import BNN
-from pyrobnn.inference.method import Callback, Progress
+from pyrobnn.inference.method import Callback, Progress, Run
 from pyrobnn.inference.training.convergence import ConvergenceRule
-from pyrobnn.inference.training.state import Move
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.record import Convergence, EngineRecord
 
-_CTRL_C, _CALLBACK = "Ctrl-C", "a callback"
+BLOCK = 50
+"""Steps between two looks at the ELBO from the host."""
+_CTRL_C = "Ctrl-C"
+_FORM = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_OPEN_FORM = "{{desc}}: step {{n_fmt}} of at most {most} [{{elapsed}}{{postfix}}]"
+"""Of bars: both leave room for the ELBO in 80 columns. A fit that ends by itself has no total to show."""
 
 
 class Stop:
-    """Whether a fit is to end after the present step, and who asked for it; a second Ctrl-C ends it at once.
+    """The flag that ends a fit after the present step, and who raised it; a second Ctrl-C ends it at once.
 
     Args:
         puts_off: whether Ctrl-C waits for the end of a step, once a step was done; else it goes through.
 
     Attributes:
         by: who asked; None while the fit goes on.
+        why: in words, where `by` and the number of steps do not say it.
         begun: whether a step was done.
     """
 
     def __init__(self, *, puts_off: bool = False) -> None:
         self._puts_off, self.begun = puts_off, False
         self.by: str | None = None
+        self.why: str | None = None
 
     @property
     def by_ctrl_c(self) -> bool:
@@ -52,16 +51,17 @@ class Stop:
 
     def reason(self, done: int) -> str:
         """Return why a fit has ended after that many steps."""
-        return f"stopped by {self.by} after step {done}"
+        return self.why or f"stopped by {self.by} after step {done}"
 
-    def ask(self) -> None:
-        """Have the fit end, as a callback asked for."""
-        self.by = self.by or _CALLBACK
+    def ask(self, by: str, why: str | None = None) -> None:
+        """Have the fit end; the first to ask counts."""
+        if self.by is None:
+            self.by, self.why = by, why
 
     def _interrupt(self, *_: Any) -> None:
         if self.by_ctrl_c or not (self._puts_off and self.begun):
             raise KeyboardInterrupt
-        self.by = _CTRL_C
+        self.by, self.why = _CTRL_C, None
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
@@ -83,13 +83,23 @@ class Stop:
             self._interrupt()
 
 
+def _set_handler(handler: Any) -> None:
+    signal.signal(signal.SIGINT, handler)
+
+
 def is_cut_short(record: Any) -> bool:
     """Return whether Ctrl-C ended the fit of a record."""
     return (record.stop_reason or "").startswith(f"stopped by {_CTRL_C}")
 
 
-def _set_handler(handler: Any) -> None:
-    signal.signal(signal.SIGINT, handler)
+def ask(callbacks: Sequence[Callback], state: Progress, stop: Stop) -> None:
+    """Show all callbacks the state of a fit, which a plain True or a KeyboardInterrupt of theirs ends."""
+    if not callbacks:
+        return
+    with stop.noted(), ONE_THREAD.others_let_in():
+        answers = [callback(state) for callback in callbacks]
+        if any(isinstance(answer, (bool, np.bool_)) and answer for answer in answers):
+            stop.ask("a callback")
 
 
 @dataclasses.dataclass(eq=False)
@@ -135,261 +145,149 @@ class Ended:
     convergence: Convergence | None = None
 
 
-class Terms:
-    """Collects the terms of each step on the device and fetches them in blocks."""
+class Watch:
+    """Looks at fits after every block of steps: judges them, shows them, validates, and asks the callbacks.
 
-    def __init__(self) -> None:
-        self._waiting: list[Tensor] = []
-        self._fetched: list[np.ndarray] = []
-        self.validation_steps: list[int] = []
-        self.validation_scores: list[float] = []
+    Args:
+        fits: the fits; the first is shown to the callbacks.
+        run: progress and callbacks.
+        num_steps: the fits never take more.
+        rules: the judge of each fit's convergence; none where their number of steps is fixed.
+        validate: returns a validation score, to follow every `eval_every` steps of the method.
+        stop: the flag that ends the fits.
+        block: steps between two looks.
 
-    def add(self, terms: Tensor) -> None:
-        """Note some steps, (steps, [R,] 2)."""
-        self._waiting.append(terms)
+    Attributes:
+        bar: the progress bar.
+        blocks: log-likelihood and KL of the steps, (steps, R, 2) each.
+    """
 
-    def fetch(self) -> np.ndarray:
-        """Bring the waiting steps from the device, (steps, [R,] 2)."""
-        if not self._waiting:
-            return np.empty((0, 2))
-        block = torch.cat(self._waiting).double().cpu().numpy()
-        self._waiting.clear()
-        self._fetched.append(block)
-        return block
+    def __init__(
+        self,
+        fits: Sequence[TrainingState],
+        run: Run,
+        num_steps: int,
+        *,
+        rules: Sequence[ConvergenceRule],
+        validate: Callable[[], float] | None,
+        stop: Stop,
+        block: int,
+    ) -> None:
+        self._fits, self._num_steps, self._rules, self._stop, self._block = fits, num_steps, rules, stop, block
+        self._callbacks, self._validate, self._method = run.callbacks, validate, fits[0].method
+        form = _OPEN_FORM.format(most=num_steps) if rules else _FORM
+        total = None if rules else num_steps
+        self.bar = progress_bar(total=total, shown=run.progress, desc="training", bar_format=form)
+        self.blocks: list[np.ndarray] = []
+        self._scores: list[float] = []
+        self._scored: list[int] = []
+        self._elbo = ""
+        self._trained = nn.ModuleList([fits[0].bnn, fits[0].guide])
+        self._best_state: dict[str, Any] | None = None
 
-    def last(self, count: int) -> np.ndarray:
-        """Return the terms of the last steps that were fetched, at most so many, (steps, [R,] 2)."""
+    def steps_to_next_look(self, done: int, every: int | None) -> int:
+        """Return how many steps to do before the next look, which is to come at multiples of `every` too."""
+        intervals = [self._block, *([] if self._validate is None else [self._method.eval_every]), every or self._block]
+        return min(self._num_steps - done, *(interval - done % interval for interval in intervals))
+
+    def look(self, done: int) -> None:
+        """Judge, show and validate the fits after that many steps, all of which are finite; ask the callbacks."""
+        at_end = done == self._num_steps
+        if done % self._block == 0 or at_end:
+            terms = self._latest(done % self._block or self._block)
+            for index, rule in enumerate(self._rules):
+                move = rule.judge(terms[:, index], done)
+                if move is not None:
+                    self._fits[index].follow(move)
+            self._show_and_ask(terms, done)
+        stands = bool(self._rules) and all(rule.measures for rule in self._rules)
+        is_due = done % self._method.eval_every == 0 and not stands
+        ends = self._stop.by is not None and not self._stop.by_ctrl_c
+        if self._validate is not None and (is_due or at_end or ends):
+            self._score(done, self._validate())
+
+    def _latest(self, count: int) -> np.ndarray:
+        """Return the terms of the latest steps, (steps, R, 2)."""
         blocks: list[np.ndarray] = []
-        for block in reversed(self._fetched):
+        for block in reversed(self.blocks):
             blocks.insert(0, block)
             if sum(map(len, blocks)) >= count:
                 break
         return np.concatenate(blocks)[-count:]
 
-    @property
-    def all(self) -> np.ndarray:
-        """Everything fetched so far, (steps, [R,] 2)."""
-        return np.concatenate(self._fetched) if self._fetched else np.empty((0, 2))
-
-    def state(self) -> dict[str, Any]:
-        """Return everything noted so far."""
-        validation = {"steps": [*self.validation_steps], "scores": [*self.validation_scores]}
-        return {"blocks": [*self._fetched], "validation": validation}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go back, or on, to what was noted then."""
-        self._waiting.clear()
-        self._fetched = [*state["blocks"]]
-        validation = state["validation"]
-        self.validation_steps, self.validation_scores = [*validation["steps"]], [*validation["scores"]]
-
-    def histories(self, engine: EngineRecord, ends: Sequence[int | None]) -> list[History]:
-        """Return what was noted of each replicate, until the step at which it ended by itself, or all."""
-        self.fetch()
-        terms = self.all
-        columns = terms.reshape(len(terms), -1, 2)
-        pairs = zip(columns.transpose(1, 2, 0), itertools.cycle(ends), strict=False)
-        return [
-            History(log_likelihood[:end], kl[:end], [*self.validation_steps], [*self.validation_scores], engine)
-            for (log_likelihood, kl), end in pairs
-        ]
-
-
-ALL_STEPS = "all steps done"
-BLOCK = 50
-"""Steps between two looks at the ELBO from the host."""
-_FORM = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-_OPEN_FORM = "{desc}: step {n_fmt} [{elapsed}{postfix}]"
-"""Of bars: both leave room for the ELBO in 80 columns. A fit that ends by itself has no total to show."""
-_FORECAST_AFTER, _LONG = 2.0, 10.0
-"""Seconds after which a fit that ends by itself tells how long it may take, if it is longer than that."""
-_SHORTER = Remedy("`steps=`, or SVI(max_steps=...),", f"a limit {change('fit.max_steps=20000')}")
-
-
-class Watch:
-    """Told of each step, it reports, validates, and says when to stop; it looks after every `block` steps.
-
-    Attributes:
-        terms: the terms of the ELBO of each step.
-        rules: what ends each fit by itself; none where their number of steps is fixed.
-        stop_reason: why a callback or the validation score ended all fits; None if neither did.
-    """
-
-    def __init__(
-        self,
-        bnn: BNN,
-        guide: PyroModule,
-        *,
-        num_steps: int,
-        progress: bool,
-        callbacks: Sequence[Callback],
-        validate: Callable[[], float] | None,
-        eval_every: int,
-        patience: int | None,
-        block: int,
-        stop: Stop,
-        rules: Sequence[ConvergenceRule] = (),
-    ) -> None:
-        self._block, self.rules, self._stop = block, rules, stop
-        self.terms = Terms()
-        self.stop_reason: str | None = None
-        self._bnn, self._guide = bnn, guide
-        self._num_steps, self._eval_every, self._patience = num_steps, eval_every, patience
-        self._callbacks, self._validate = callbacks, validate
-        form = _OPEN_FORM if rules else _FORM
-        self._bar = progress_bar(total=None if rules else num_steps, shown=progress, desc="training", bar_format=form)
-        self._elbo, self._is_forecast, self._progress = "", False, progress
-        self._first_look: tuple[float, int] | None = None
-        self._trained = nn.ModuleList([bnn, guide])
-        self._best_state: dict[str, Any] | None = None
-
-    def __enter__(self) -> "Watch":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.close()
-
-    def steps_to_next_look(self, done: int, every: int | None = None) -> int:
-        """Return how many steps to do before the next look, which is to come at multiples of `every` too."""
-        intervals = [self._block, *([] if self._validate is None else [self._eval_every]), *([every] if every else [])]
-        return min(self._num_steps - done, *(interval - done % interval for interval in intervals))
-
-    def report(self, done: int) -> bool:
-        """Show, validate and ask the callbacks after that many steps; return whether the fit is to end here."""
-        at_end = done == self._num_steps
-        stop = False
-        if done % self._block == 0 or at_end:
-            stop = self._show_and_ask(done)
-        stands = bool(self.rules) and all(rule.measures for rule in self.rules)
-        if self._validate is not None and ((done % self._eval_every == 0 and not stands) or at_end or stop):
-            stop = self._validate_and_judge(done, self._validate) or stop
-        return stop
-
-    def judge(self, done: int) -> dict[int, Move]:
-        """Return what the rules ask for after that many steps, fetched and finite, by the number of the fit."""
-        if not self.rules or (done % self._block and done != self._num_steps):
-            return {}
-        terms = self._latest(done)
-        asked = {index: rule.judge(terms[:, index], done) for index, rule in enumerate(self.rules)}
-        return {index: move for index, move in asked.items() if move is not None}
-
-    def _latest(self, done: int) -> np.ndarray:
-        """Return the terms since the last look, (steps, R, 2)."""
-        terms = self.terms.last(done % self._block or self._block)
-        return terms.reshape(len(terms), -1, 2)
-
-    def _show_and_ask(self, done: int) -> bool:
-        terms = self._latest(done)
+    def _show_and_ask(self, terms: np.ndarray, done: int) -> None:
         elbo = float((terms[..., 0] - terms[..., 1]).mean())
-        self._elbo = self._words(elbo)
+        self._elbo = self._words() if self._rules else f"elbo={elbo:.1f}"
         self._show(done)
-        self._forecast(done)
-        state = Progress(done, self._num_steps, elbo, self._bnn, self._guide)
-        converged = bool(self.rules) and all(rule.end is not None for rule in self.rules)
-        ask(self._callbacks, state, self._stop)
-        is_asked = self._stop.by is not None and not self._stop.by_ctrl_c
-        if is_asked and not converged:
-            self.stop_reason = self._stop.reason(done)
-        return is_asked or converged
+        ask(self._callbacks, Progress(done, self._num_steps, elbo, self._fits[0].bnn, self._fits[0].guide), self._stop)
+        if self._rules and all(rule.end is not None for rule in self._rules):
+            self._stop.ask("convergence")
 
     def _show(self, done: int) -> None:
-        scores = self.terms.validation_scores
-        best = f", best score={np.nanmax(scores):.3f}" if np.isfinite(scores).any() else ""
-        self._bar.set_postfix_str(f"{self._elbo}{best}", refresh=False)
-        self._bar.update(done - self._bar.n)
+        best = f", best score={np.nanmax(self._scores):.3f}" if np.isfinite(self._scores).any() else ""
+        self.bar.set_postfix_str(f"{self._elbo}{best}", refresh=False)
+        self.bar.update(done - self.bar.n)
 
-    def _forecast(self, done: int) -> None:
-        """Say how long the fit may take at its present speed: beside a bar once, if its end is open and may be far."""
-        now = time.perf_counter()
-        then, before = self._first_look = self._first_look or (now, done)
-        if now - then < _FORECAST_AFTER or done <= before:
-            return
-        seconds = (self._num_steps - done) * (now - then) / (done - before)
-        if self._is_forecast or not self._progress or not self.rules:
-            return
-        self._is_forecast = True
-        if seconds > _LONG:
-            text = f"This fit goes on until it has converged, for about {length(seconds)} at most"
-            self._bar.write(f"{text}; {_SHORTER.said(reader.get())} ends it earlier.", file=sys.stderr)
-
-    def _words(self, elbo: float) -> str:
-        if not self.rules:
-            return f"elbo={elbo:.1f}"
-        first, others = min(self.rules, key=lambda rule: rule.end is not None), len(self.rules) - 1
-        going = f", {sum(rule.end is None for rule in self.rules)} of {others + 1} fits" if others else ""
+    def _words(self) -> str:
+        first, others = min(self._rules, key=lambda rule: rule.end is not None), len(self._rules) - 1
+        going = f", {sum(rule.end is None for rule in self._rules)} of {others + 1} fits" if others else ""
         return f"{first}{going}"
+
+    def _score(self, done: int, score: float) -> None:
+        """Note a validation score, and end the fit if it waited in vain for a better one."""
+        self._scores.append(score)
+        self._scored.append(done)
+        self._show(done)
+        patience = self._method.patience
+        if patience is None:
+            return
+        best = int(np.argmax(np.nan_to_num(self._scores, nan=-np.inf)))
+        if best == len(self._scores) - 1:
+            self._best_state = copy.deepcopy(self._trained.state_dict())
+        if len(self._scores) - 1 - best >= patience:
+            self._stop.ask("patience", f"no better validation score since step {self._scored[best]}")
 
     def state(self) -> dict[str, Any]:
         """Return what was seen so far."""
         return {
-            "terms": self.terms.state(),
+            "terms": torch.from_numpy(np.concatenate(self.blocks)),
+            "scores": [*self._scores],
+            "scored": [*self._scored],
             "best": self._best_state,
-            "stop_reason": self.stop_reason,
-            "rules": [rule.state() for rule in self.rules],
+            "stop": None if self._stop.by_ctrl_c else [self._stop.by, self._stop.why],
+            "rules": [rule.state() for rule in self._rules],
         }
 
     def restore(self, state: dict[str, Any], done: int) -> None:
-        """Go back, or on, to what was seen after that many steps."""
-        self.terms.restore(state["terms"])
-        self._best_state, self.stop_reason = state["best"], state["stop_reason"]
-        for rule, saved in zip(self.rules, state["rules"], strict=True):
+        """Go on from what was seen after that many steps."""
+        self.blocks = [state["terms"].numpy()]
+        self._scores, self._scored, self._best_state = [*state["scores"]], [*state["scored"]], state["best"]
+        for rule, saved in zip(self._rules, state["rules"], strict=True):
             rule.restore(saved)
+        if state["stop"] is not None and state["stop"][0] is not None:
+            self._stop.ask(*state["stop"])
         self._show(done)
 
-    def _validate_and_judge(self, done: int, validate: Callable[[], float]) -> bool:
-        scores, steps = self.terms.validation_scores, self.terms.validation_steps
-        scores.append(validate())
-        steps.append(done)
-        best = int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
-        self._show(done)
-        if self._patience is None:
-            return False
-        if best == len(scores) - 1:
-            self._best_state = copy.deepcopy(self._trained.state_dict())
-        if len(scores) - 1 - best < self._patience:
-            return False
-        self.stop_reason = f"no better validation score since step {steps[best]}"
-        return True
-
-    def _stop_reason_of(self, replicate: int) -> str:
-        """Return why a fit ended."""
-        rule = self.rules[replicate] if self.rules else None
-        if rule is None or (self.stop_reason is not None and rule.end is None):
-            return self.stop_reason or ALL_STEPS
-        return rule.reason()
-
-    def ended(self, engine: EngineRecord) -> list[Ended]:
+    def ended(self, done: int, engine: EngineRecord) -> list[Ended]:
         """Return how each fit ended, with what was noted until then."""
-        ends = [rule.end for rule in self.rules] or [None]
-        return [
-            Ended(
-                history,
-                self._stop_reason_of(index),
-                self.rules[index].record() if self.rules else None,
-            )
-            for index, history in enumerate(self.terms.histories(engine, ends))
-        ]
+        terms = np.concatenate(self.blocks) if self.blocks else np.empty((0, len(self._fits), 2))
+        all_ended = "all steps done" if self._stop.by is None else self._stop.reason(done)
+        ended = []
+        for index in range(len(self._fits)):
+            rule = self._rules[index] if self._rules else None
+            log_likelihood, kl = terms[: None if rule is None else rule.end, index].T
+            history = History(log_likelihood, kl, [*self._scored], [*self._scores], engine)
+            if rule is None:
+                ended.append(Ended(history, all_ended))
+            else:
+                by_rule = rule.end is not None or self._stop.by is None
+                ended.append(Ended(history, rule.reason() if by_rule else all_ended, rule.record()))
+        return ended
 
     def restore_best(self) -> None:
         """Leave the best results in the parameters, and go back to the best validation score where asked for."""
         if self._best_state is not None:
             self._trained.load_state_dict(self._best_state)
             return
-        for rule in self.rules:
+        for rule in self._rules:
             rule.finish()
-
-
-def ask(callbacks: Sequence[Callback], state: Progress, stop: Stop) -> None:
-    """Show all callbacks the state of a fit; note whether one of them ends it, also by KeyboardInterrupt."""
-    if not callbacks:
-        return
-    with stop.noted(), ONE_THREAD.others_let_in():
-        if any([asks_to_stop(callback(state)) for callback in callbacks]):
-            stop.ask()
-
-
-def asks_to_stop(answer: object) -> bool:
-    """Return whether the answer of a callback is a plain True, of Python or NumPy."""
-    return isinstance(answer, (bool, np.bool_)) and bool(answer)
