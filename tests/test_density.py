@@ -16,12 +16,12 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 import pyrobnn as bnn
-from pyrobnn.data import smooth_function
+from pyrobnn.data import gaussian_process
+from pyrobnn.data.gaussian_process import Residuals
 from pyrobnn.inference import density
 from pyrobnn.inference.default_parts import parts_for
 from pyrobnn.inference.density import Gain, compare_densities
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.residuals import Residuals
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.verdict.remedies import Fitted
 
@@ -491,7 +491,7 @@ def test_residuals_are_those_of_a_gaussian_process_that_has_not_seen_the_row():
     squared = pdist(inputs, "sqeuclidean")
     usual = np.sort(np.repeat(squared, 2))[len(squared) - 1]  # of an even count torch takes the lower median
     tried = []
-    for length, noise in itertools.product(smooth_function._LENGTHS, smooth_function._NOISES):
+    for length, noise in itertools.product(gaussian_process._LENGTHS, gaussian_process._NOISES):
         process = GaussianProcessRegressor(RBF(math.sqrt(length * usual)) + WhiteKernel(noise), alpha=0, optimizer=None)
         left = np.array([left_out(process, inputs, targets, row) for row in range(70)])
         tried.append((np.abs(left[:, 0]).mean(), left))
@@ -499,7 +499,7 @@ def test_residuals_are_those_of_a_gaussian_process_that_has_not_seen_the_row():
     found = Residuals.of(bnn.Data(x, y), seed=0).values  # in another order
     assert np.allclose(np.sort(found), np.sort(errors / spreads), rtol=1e-5)
     assert np.allclose(
-        smooth_function.errors_left_out(torch.tensor(inputs), torch.tensor(targets))[0], errors, rtol=1e-5
+        gaussian_process.errors_left_out(torch.tensor(inputs), torch.tensor(targets))[0], errors, rtol=1e-5
     )
 
 

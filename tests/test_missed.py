@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.data.smooth_function import errors_left_out, standardised
+from pyrobnn.data.gaussian_process import errors_left_out, standardised
 from pyrobnn.verdict.missed import behind_mode, missed_function
 from pyrobnn.verdict.remedies import OF_MISSED_FUNCTION, Fitted, open_to
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.directions import Directions
+from pyrobnn.data.gaussian_process import Residuals
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import WEAK, Finding
-from pyrobnn.inference.residuals import Residuals
 from pyrobnn.verdict.remedies import (
     Fitted,
     Try,

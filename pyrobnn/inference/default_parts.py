@@ -38,16 +38,11 @@ Parts = dict[str, Any]
 """The parts net, prior, likelihood and method, by name."""
 _NET = nets.MLP(hidden=(50,), activation="silu", dtype="float64")
 _NET_OF_WIDE = nets.MLP(hidden=(50,), activation="relu", dtype="float64")
-"""For real targets. Its evidence is 3 to 25 nats above the evidence of a smooth network, which bends every line a
-little: on 60 rows of 100 inputs a linear truth has a log score of -1.4 or -1.6, and of -2.1, as a constant, under SiLU.
-From three rows for each input on, the smooth network is better."""
+"""For real targets: a smooth network bends every line a little."""
 _LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classification": likelihoods.Categorical()}
 _OF_SKEWED = likelihoods.LogNormal()
-"""On 150 and 1,000 rows whose noise multiplies the mean, 0.7 and 0.4 nats an example better than a Gaussian. Where the
-noise is added, 0.1 to 0.7 nats worse: such targets were not `is_skewed`."""
 _BEYOND_EVIDENCE = ("inferred", "heteroscedastic")
-"""Noise that the evidence framework does not take, or does not hold: at modes outputs of their own make it far too
-small, unless it is normal. Of 400 rents 76 % lay within intervals of 95 %, and 98 % under a mean-field guide."""
+"""Noise that the evidence framework does not take, or, unless it is normal, makes far too small."""
 _MOST_SKEW, _FEWEST_SKEWED = 2, 20
 """Skewness from which positive targets count as skewed, that of an exponential distribution, and the fewest rows."""
 _GUIDES: dict[Task, Any] = {
@@ -56,26 +51,14 @@ _GUIDES: dict[Task, Any] = {
 }
 """Where classes can be told apart a Laplace approximation is too wide: it has the curvature of a plateau."""
 _OF_ANY_PRIOR = guides.MeanField(init_rho=-3.0)
-"""For priors that are not normal, and noise that is an output. On 100 rows of Friedman 1, seed 1, a linear model scores
--2.5, student_t -1.88, laplace -1.82, regularized_horseshoe -1.80 and ard -1.72. From the mode of the evidence framework
-student_t has -1.78, but spike_and_slab -2.29 in place of -2.12 and scale_mixture -2.04 in place of -1.89."""
+"""For priors that are not normal, and noise that is an output."""
 _STEPS_OF_LABELS = 1000
 _OF_FEW_LABELS = priors.Hierarchical("log_normal")
-"""Chains infer the scales of weights, as a fixed scale suits one kind of problem: 1.5 bends as two moons do, and then
-fits noise. Log loss on 60 and 100 rows (seeds 4 and 5), under this prior, under 1.5, and of a logistic regression: two
-moons of noise 0.2 have 0.14, 0.13 and 0.31, of noise 0.4 0.39, 0.36 and 0.40, a noisy plane 0.55, 0.69 and 0.51, a
-product 0.55, 0.68 and 0.58, a plane in ten columns 0.56, 0.66 and 0.52, labels that no input tells 0.70, 0.83 and 0.69.
-Of 30 rows the moons have 0.27, 0.17 and 0.32, the plane 0.63, 0.87 and 0.53. Scales measured before, in place of drawn,
-fit noise too: 0.77 for a product of 60 rows, seeds 0 to 3, where these have 0.60."""
+"""Chains infer the scales of weights: a fixed or measured scale suits one kind of problem and fits noise in others."""
 _CHAINS = NUTS(num_draws=150, warmup=100, num_chains=2, max_tree_depth=8, target_accept=0.9)
-"""Few labels leave many functions possible, more than a Gaussian at one mode covers: on 60 points of two moons, noise
-0.2, chains have a log loss of 0.13 and a mean-field guide 0.27 (ten seeds). These lengths take 3 to 9 s for 30 to 100
-rows; in 36 fits R-hat of probabilities was at most 1.04, and 300 draws were worth 53 to 247."""
-
+"""Few labels leave many functions possible, more than a Gaussian at one mode covers. These lengths take 3 to 9 s."""
 _TOLERANCE = 2.0
-"""Nats that a fit of few rows of classes may still gain. On 105 rows of iris fits take 10 s and not 16 s, as under the
-usual 0.2 nats, with the same log score, -0.109 and -0.110 (ten splits). On five sets of
-150 rows in three blobs it is -0.489 both times."""
+"""Nats that a fit of few rows of classes may still gain: it ends sooner with the same log score."""
 
 
 def parts_for(
@@ -94,27 +77,22 @@ def parts_for(
     skewed: bool = False,
     learns_on: bool = False,
 ) -> Parts:
-    """Return the parts for a task, given the parts that were chosen.
+    """Return the parts for a task, given the parts that were chosen; docs/explanations/defaults.md has the rules.
 
-    The network has one hidden layer of 50 units, ReLU for real targets of a wide table, else SiLU. Up to 100 rows of
-    classes, 3,000 numbers in all, NUTS draws its weights and their scales, which are measured before if inputs are not
-    standardised or another method is given. Under a prior that is not normal it does so up to 200 rows. Otherwise, and
-    for wide tables, the evidence framework tunes a normal prior and Gaussian noise: up to 500 rows; for
-    labels up to 1,000, times classes less one, but three classes or more only up to 100 rows, or beyond 200, and 20 for
-    each input; and with a single start up to 2,000 under other noise. For real targets, a guide that was
-    named is trained from its best mode.
-
-    Up to as many rows, a mean-field guide, or the one that was named, is trained under a prior that is not normal. For
-    more rows, Laplace of another curvature, or settings of stochastic training, the parts come from
-    `_trained_regression` and `_trained_classification`.
+    Up to 100 rows of classes, 3,000 numbers in all, NUTS draws the weights and their scales; under a prior that is not
+    normal up to 200. Otherwise, and for wide tables, the evidence framework tunes a normal prior and Gaussian noise: up
+    to 500 rows, for labels up to 1,000 times classes less one, and with a single start up to 2,000 under other noise.
+    Up to as many rows, a mean-field guide, or the guide that was named, is trained under other priors. For more rows,
+    Laplace of another curvature, or settings of stochastic training, the parts come from `_trained_regression` and
+    `_trained_classification`.
 
     Args:
         task: "regression" or "classification".
         net: the network that was chosen, or None.
-        prior: the prior that was chosen, or None.
-        guide: likewise.
-        likelihood: likewise.
-        method: likewise; the prior that it gets is one that all methods take.
+        prior: the prior, likewise.
+        guide: the guide, likewise.
+        likelihood: the likelihood, likewise.
+        method: the method, likewise; it gets a prior that all methods take.
         num_data: number of rows, or None where it is not known yet.
         num_inputs: number of columns, likewise.
         num_classes: number of classes, for classification.
@@ -183,9 +161,8 @@ def bounded(method: Any, steps: int) -> Any:
     """Return a default method that trains for a number of steps; priors and noise are measured as without it.
 
     Starts of the evidence framework share the steps among their rounds, of which the end counts as two. A chain takes
-    at most half of them to warm up. A fit that ends by itself takes at most as many steps. Its guide starts wide: one
-    that starts narrow and is cut short has a log loss of 0.11 on three splits of 569 tumours, a wide one 0.08. Members
-    of an ensemble, whose length rows held out chose, take at most as many. In other methods each round has as many.
+    at most half of them to warm up. A fit that ends by itself, and members of an ensemble, take at most as many; the
+    guide of the former starts wide. In other methods each round has as many.
 
     Raises:
         InputError: not a positive number of steps.
@@ -213,12 +190,7 @@ def bounded(method: Any, steps: int) -> Any:
 def make_model(net: Any, prior: Any, likelihood: Any, data: Data, num_outputs: int | None = None) -> BNN:
     """Return the model, with the widths of a declared network filled in where they were left out.
 
-    Args:
-        net: the network.
-        prior: the prior.
-        likelihood: the likelihood.
-        data: data with the inputs and targets.
-        num_outputs: the width of the output; None for what the likelihood needs for the targets.
+    The width of the output is what the likelihood needs for the targets unless it is given.
     """
     outputs = likelihood.num_outputs(data.y) if num_outputs is None else num_outputs
     widths = {"in_features": data.x[0].numel(), "out_features": outputs}
@@ -268,8 +240,7 @@ def evidence_for(task: Task, guide: Any = None) -> EvidenceFramework:
 def suits_evidence(prior: Any, guide: Any, likelihood: Any, settings: Collection[str] = ()) -> bool:
     """Return whether the evidence framework takes these parts and settings.
 
-    Guides other than Laplace suit real targets alone: the evidence of labels prefers a prior that is too wide. On 100
-    points of two moons a mean-field guide under it has a log score of -0.21, and -0.15 as `_trained_classification`.
+    Guides other than Laplace suit real targets alone: the evidence of labels prefers a prior that is too wide.
     """
     is_real = as_likelihood(likelihood).noise is not None
     takes_guide = guide is None or EvidenceFramework.takes(guide) or (is_real and as_guide(guide).curvature is None)

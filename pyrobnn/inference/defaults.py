@@ -32,21 +32,18 @@ LITTLE_GAIN = 0.05
 MOST_DETERMINED = 0.8
 """Weights that the data determine, as a share of the targets, beyond which few are left to tell the noise by."""
 PRIOR_COUNTS = 5.0
-"""Counts towards a prior scale of 1, for likelihoods without noise. The evidence of few labels or counts alone prefers
-a prior that is too wide, and guides without correlations are then overconfident."""
+"""Counts towards a prior scale of 1, for likelihoods without noise: the evidence of few labels or counts alone prefers
+a prior that is too wide."""
 FEW_ROW_COUNTS, ROWS_FOR_EACH_INPUT = 4.0, 6
 """Weights that the prior of a precision counts for few real targets, and rows per input that are no longer few. The
 data alone would leave some inputs out and follow the noise in others."""
 LABEL_COUNTS = 2.0
-"""The same for labels and counts, of which any number of rows is few. Log loss with 0, 1, 2 and 4 on 60 labels of two
-moons, means of three seeds: 0.33, 0.32, 0.31, 0.37; of a plane in eight inputs 0.69, 0.66, 0.63, 0.64. With 0, 2 and 4
-tumours of 30 measurements have 0.14, 0.12, 0.13 on 200 labels (two seeds), and 0.12, 0.10, 0.10 on 400 (one)."""
+"""The same for labels and counts, of which any number of rows is few: 1 and 4 have a higher log loss on two moons, a
+plane and tumours."""
 PRIOR_SHARE, SHARE_OF_LINEAR_LABELS, NOISE_SHARE = 0.02, 1.0, 0.1
 """Mean square of counted weights, as a share of the declared variance, and of counted targets, as a share of theirs.
 Weights that interpolate a few rows leave nothing to tell the noise by, and the noise then falls to its least value.
-A linear model of labels has a log loss of 0.28 on 300 rows with a rare class, 0.58 on 80 rows of a plane in eight
-inputs and 0.63 on 100 rows without a signal with a share of 0.02, and 0.27, 0.49 and 0.64 with 1; a logistic regression
-0.27, 0.46 and 0.66 (means of three or four seeds)."""
+With a share of 0.02 a linear model of labels is up to 0.09 nats an example worse."""
 
 MOST_SAMPLED = 30_000
 """Weights times examples up to which `Automatic` tries chains, which end in time; above it, an ensemble."""
@@ -57,40 +54,28 @@ CANDIDATE_SECONDS, FEWEST_COMPARED_STEPS = 60.0, 10_000
 """Predicted seconds after which a candidate of `Automatic` stops, and steps in that time below which none is compared:
 three candidates and the fit to all data would take minutes."""
 SECONDS_OF_LONG_STEPS, BATCH_OF_LONG_STEPS = 15.0, 32
-"""Predicted seconds of the ensemble that is taken then, and examples in its mini-batches. On 1,000 digits and the same
-work, 800 steps of 32 have a log score of -0.20, and 250 of 128 -0.23."""
+"""Predicted seconds of the ensemble that is taken then, and examples in its mini-batches."""
 FEWEST_LONG_STEPS, MOST_LONG_STEPS, FEWEST_EPOCHS = 800, 2_000, 3
-"""Steps of each of its members, and passes over the data. Longer members come before more of them: on 1,000 digits,
-five of 400 steps have a log score of -0.21, one of 1,600 has -0.18."""
+"""Steps of each of its members, and passes over the data. Longer members come before more of them."""
 TEMPERATURE_OF_MODES = 0.03
-"""Factor on the log prior "he" of its members: modes of 1,000 digits have log scores of -0.38 under 1, -0.24 under 0.1
-and -0.23 under 0.03."""
+"""Factor on the log prior "he" of its members: 1,000 digits have a log score of -0.38 under 1, of -0.23 here."""
 
 MOST_EVIDENCE_ROWS = {"regression": 500, "classification": 100}
 """Rows up to which estimators take the evidence framework if chains are out: its cost grows with the square of rows
 times outputs."""
 MOST_EVIDENCE_LABELS, FEWEST_ROWS_OF_CLASSES, FEWEST_FOR_AN_INPUT = 1_000, 200, 20
 """The same, times classes less one. Three classes or more take it only beyond so many rows, and so many for each
-input. On 300 and 1,000 rows of two moons it has a log loss of 0.172 and 0.169 in 4 and 9 s; a mean-field guide trained
-from the start to its end 0.173 and 0.171 in 20 and 12 s. On 400 tumours (two splits) it has 0.152 and 0.129 in 23 s,
-the guide 0.172 and 0.138 in 51 and 25 s. On 240 to 400 rows of three classes behind bends (five tables) it has 0.82 in
-3 s, the guide 0.84 in 14 s, and logistic regression 0.87. Where classes are told apart the guide is ahead: 300 rows of
-four blobs have 0.031 and 0.018 (two tables), 105 irises 0.23 and 0.18, 250 digits of three kinds, 64 columns, 0.08 and
-0.02."""
+input: where fewer rows tell classes apart, a mean-field guide that is trained from the start is ahead."""
 MOST_ROWS_OF_SHORT_EVIDENCE = 2_000
 """Rows up to which noise that is not Gaussian is measured by one start of the evidence framework, in 3 to 20 s. The
-marginal likelihood tunes no such noise, and networks then memorise the targets: of 560 and 1,000 rents log-normal
-intervals of 95 % held 13 and 23 %, and hold 93 %."""
+marginal likelihood tunes no such noise, and networks then memorise the targets."""
 MOST_SAMPLED_ROWS, MOST_SAMPLED_NUMBERS, MOST_SAMPLED_UNITS = 100, 3_000, 100
 """Rows, numbers of all inputs, and hidden units up to which the chains of an estimator take 3 to 20 s."""
 MOST_SAMPLED_ROWS_OF_ANY_PRIOR = 200
-"""The same rows under a prior that is not normal. On 150 rows of two moons, noise 0.2, chains have log scores of -0.11,
--0.15, -0.12 and -0.10 in 8 to 12 s under hierarchical, scale_mixture, student_t and regularized_horseshoe. A mean-field
-guide has -0.32, -0.30, -0.16 and -0.30: mostly those of a linear model."""
+"""The same rows under a prior that is not normal, where a mean-field guide mostly ends at a linear model."""
 ROWS_OF_WIDE = 2
 """Rows for each input up to which a table counts as wide. If most inputs do not matter, a precision per input leaves
-these out, unlike a chain under one scale: 30 labels of 100 inputs have a log loss of 0.16 by the evidence,
-0.54 by chains."""
+these out, unlike a chain under one scale."""
 
 FEWEST_ROWS_OF_DENSITY, LEAST_GAIN_OF_DENSITY = 300, 0.02
 """Rows from which estimators compare likelihoods, and nats a row that another must gain."""

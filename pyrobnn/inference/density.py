@@ -15,13 +15,13 @@ from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.random import derive
 from pyrobnn._core.tables import LEAST_AMOUNT
 from pyrobnn._core.waiting import waiting
+from pyrobnn.data.gaussian_process import Residuals
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import drawn_together, same_inputs
 from pyrobnn.inference import defaults
 from pyrobnn.inference.default_parts import Parts, bounded, is_skewed, make_model, parts_for, short_evidence, shortened
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.residuals import Residuals
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.ensemble import Ensemble
@@ -41,8 +41,7 @@ the standard errors by which one must be ahead."""
 _TAIL, _FEWEST = 0.5, 60
 """Skewness from which positive targets have such a tail, and the fewest rows, of which a third is held out."""
 _ROBUST = (likelihoods.StudentT(), likelihoods.StudentT(df=2.5))
-"""Rivals of a Gaussian for targets with outliers. Learned degrees of freedom fall to 2 where outliers are large, and
-the variance is infinite there; at 2.5 log scores are at most 0.01 lower."""
+"""Rivals of a Gaussian for targets with outliers. Learned degrees of freedom fall to 2 where outliers are large."""
 _VARYING = (likelihoods.Gaussian("heteroscedastic"),)
 """The rival of a Gaussian where the size of residuals depends on an input, or where this may be why tails are heavy."""
 _COUNTS = (likelihoods.Poisson(), likelihoods.NegativeBinomial(dispersion="learned"))
@@ -55,7 +54,6 @@ _CHANCE = NormalDist().cdf(-2)
 """That a single rival without a gain is ahead by two standard errors; for several, it is shared (Bonferroni)."""
 _MOST_THOROUGH = defaults.MOST_EVIDENCE_ROWS["regression"]
 """Rows up to which the evidence framework has many starts and rounds."""
-_OF_PART = "Of a fit to two thirds of the rows:"
 _BRIEF = {"starts": 2, "rounds": 2, "iterations": 50}
 """Of fits that are compared: from large noise, for a simple function, and from small noise, for a close one."""
 _TELLING = 100.0
@@ -64,21 +62,14 @@ _LEAST_MASS = 1e-9
 """Probability of a whole number below which the difference of distribution functions has lost its digits."""
 _NET, _PRIOR = nets.MLP(hidden=(50,), dtype="float64"), priors.Normal(scale="fan_in")
 _QUICK = SVI(guide="map", steps=3000, batch_size=64, patience=5)
-"""A point estimate of a second or less, which ends at its best validation score. ReLU units bend sooner than smooth
-ones, which stay at lines for a thousand steps."""
+"""A point estimate of a second or less, which ends at its best validation score."""
 _GUIDE = guides.Laplace(structure="kron")
-"""Around five anchored modes: away from the data three times the epistemic deviation of five point estimates (1.0 to
-2.1, where these have 0.3 to 0.5 and the default has 1.6 to 3.4), at a log score 0.02 lower on five made-up tables."""
+"""Around five anchored modes: wider away from the data than five point estimates, at about the same log score."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gain:
-    """How much better rows held out are predicted than by the default parts.
-
-    Attributes:
-        mean: how much higher their mean log score is, in nats a row.
-        error: its standard error over rows.
-    """
+    """How much higher the mean log score of rows held out is than under the default parts, and its standard error."""
 
     mean: float
     error: float
@@ -110,28 +101,23 @@ def compare_densities(
 ) -> Compared:
     """Compare likelihoods, and the ways of fitting a default one, where nobody chose them.
 
-    Fits to two thirds of the rows are scored on the last third. Up to 500 rows the evidence framework has brief ones to
-    each two thirds, so that each row is scored once, and a slip in a single row decides nothing. Those that are two
-    standard errors behind the best on the first third are not fitted again. A log-normal, a
-    Gaussian, and for outliers a Student-t of one scale are fitted by their default parts, as is a Gaussian whose noise
-    varies along an input; from 500 to 2,000 rows the Gaussian also by one start of the evidence framework. The best of
+    Fits to two thirds of the rows are scored on the last third; up to 500 rows brief ones to each two thirds, so that
+    each row is scored once. Those that are two standard errors behind the best on the first third are not fitted again.
+    A log-normal, a Gaussian, a Student-t of one scale, and a Gaussian whose noise varies along an input are fitted by
+    their default parts; from 500 to 2,000 rows the Gaussian also by one start of the evidence framework. The best of
     these becomes the default. A gain between them counts if it is above 0.02 nats a row and one standard error, and
     half an error between a log-normal and a Gaussian; the rows of the largest gain and the largest loss do not count.
 
-    Of the other likelihoods quick point estimates are scored. If the best gains on the default's likelihood, it is
-    fitted as it would be in the end, an ensemble trained for as many steps as did best. Its gain counts if it is above
-    0.02 nats a row and 2.3 or 2.4 standard errors, for the best of two and three rivals (Bonferroni).
+    Of the other likelihoods quick point estimates are scored. If the best gains on the default's likelihood, an
+    ensemble of it, trained for as many steps as did best, is fitted, and must gain 0.02 nats a row and 2.3 or 2.4
+    standard errors (Bonferroni).
 
     Args:
-        data: the rows to train on. Only some are looked at: standardised, and without weights. Other likelihoods are
-            for targets in one column. Positive targets with a tail, from 60 to 2,000 rows, get both a log-normal and a
-            Gaussian. Where targets are mostly distinct, `Residuals` of a Gaussian process may call for others: for a
-            Gaussian whose scale is an output if their size depends on an input, or if they have heavy tails, which
-            also call for Student-t likelihoods of one scale. From `defaults.FEWEST_ROWS_OF_DENSITY` rows on, mostly
-            distinct targets get the likelihoods of real numbers; counts, which are whole numbers from 0 up that repeat,
-            with a median below 100, get those of counts. From 60 to 500 counts the evidence framework fits these, in
-            fewer rounds. All are scored by their probability, which is the mass between y - 1/2 and y + 1/2 under a
-            density.
+        data: the rows to train on; only some are looked at: standardised, and without weights. Other likelihoods are
+            for targets in one column: log-normal and Gaussian for positive targets with a tail, from 60 to 2,000 rows;
+            those that `Residuals` call for where targets are mostly distinct; any shape for these from
+            `defaults.FEWEST_ROWS_OF_DENSITY` rows on; those of counts for whole numbers from 0 up that repeat, with a
+            median below 100. Counts are scored by their probability: under a density, between y - 1/2 and y + 1/2.
         default: the parts to beat.
         run: the seed, the device and the engine.
         is_told: whether the likelihood was chosen, and only ways of fitting it are compared. One whose noise is an
@@ -141,7 +127,10 @@ def compare_densities(
     """
     if is_told and _needs_length(default) and _is_plain(data) and len(data) >= _FEWEST_TOLD:
         with waiting("choosing the length of training on rows held out", shown=run.progress):
-            return _of_suitable_length(data, default, dataclasses.replace(run, progress=False), steps)
+            silent = dataclasses.replace(run, progress=False)
+            judge = _Judge(*_two_thirds(data, silent)[0], silent, by_mass=False, steps=steps)
+            parts = judge.suitable(default)  # by the rows that complain of it, which is slightly mild
+            return judge.compared(parts, functools.partial(judge.fit, parts), None)
     shapes = () if is_told else _rivals(data)
     usual = _usual(data, default, is_told=is_told)
     noises = [] if is_told else _noises(data, default, run)
@@ -149,16 +138,6 @@ def compare_densities(
         return Compared(default)
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
         return _better(data, usual, shapes, noises, dataclasses.replace(run, progress=False), steps=steps)
-
-
-def _of_suitable_length(data: Data, default: Parts, run: Run, steps: int | None) -> Compared:
-    """Return an ensemble for noise that is an output, trained for as many steps as did best on rows held out.
-
-    The complaint is about the same rows as those that chose the steps, and so is slightly mild.
-    """
-    judge = _Judge(*_two_thirds(data, run)[0], run, by_mass=False, steps=steps)
-    parts = judge.suitable(default)
-    return judge.compared(parts, functools.partial(judge.fit, parts), None)
 
 
 def _two_thirds(data: Data, run: Run) -> list[tuple[Data, Data]]:
@@ -279,7 +258,12 @@ class _Judge:
     def compared(self, parts: Parts, fitted: Callable[[], Any], gain: Gain | None) -> Compared:
         """Return what is taken, with the complaint about its fit."""
         rows = self.train, self.rest
-        return Compared(parts, gain, lambda: (text := complaint(fitted(), *rows)) and f"{_OF_PART} {text}")
+
+        def complain() -> str | None:
+            text = complaint(fitted(), *rows)
+            return text and f"Of a fit to two thirds of the rows: {text}"
+
+        return Compared(parts, gain, complain)
 
     def scores(self, posterior: Any) -> Tensor:
         """Return the log score of each row held out."""
@@ -304,11 +288,7 @@ def _rivals(data: Data) -> tuple[Any, ...]:
 
 
 def _usual(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
-    """Return the default parts that compete: a log-normal and a Gaussian for amounts, and two ways to fit a Gaussian.
-
-    From 60 to 500 counts, a Poisson and a negative binomial compete too, with precisions tuned by the evidence. Of two
-    that are as good the first is taken.
-    """
+    """Return the parts that compete, of equals the first: for amounts, few counts, and two ways to fit a Gaussian."""
     y = data.y.double()
     if not _is_plain(data) or y.numel() > defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
         return [default]

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.random import derive
+from pyrobnn.data.gaussian_process import errors_left_out, standardised
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.smooth_function import errors_left_out, standardised
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture

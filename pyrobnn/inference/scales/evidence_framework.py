@@ -28,18 +28,15 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import EngineRecord, EvidenceRecord
+from pyrobnn.posterior.record import EngineRecord
 
 _BATCH = 4096
 _TEMPERATURE, _FAR_BEHIND = 8.0, 0.4
-"""Nats that divide the odds of a start by e, and nats a row behind the best from which on it has no share. On 20 points
-of a cubic, straight lines are 0.49 or more behind, and other starts 0.12 at most (20 fits)."""
+"""Nats that divide the odds of a start by e, and nats a row behind the best from which on it has no share."""
 _SOLVE_STEPS = 3
-"""Operations over N P times the smaller of them: of the product of an N x P matrix with itself, and of solving with
-its triangular root."""
+"""Operations over N P times the smaller of them: of the product of an N x P matrix with itself, and of solving."""
 _UNTIL_CONVERGED: dict[str, Any] = {"max_steps": 40_000, "lr": 0.02, "num_particles": 2}
-"""Of a guide that starts at the mode: on 150 rows of 3 columns, 40,000 steps of one draw at the usual rate leave a
-low-rank guide 24 nats from its optimum, and these leave it 1; 150,000 steps change its log score by 0.003."""
+"""Of a guide that starts at the mode. A single draw at the usual rate leaves it tens of nats from its optimum."""
 _SAME = 0.01
 """Nats within which two starts have come to the same mode."""
 
@@ -53,36 +50,25 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     all data goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2)
     updates the scales. gamma is the number of weights that the data determine. For labels and counts, and for real
     targets in few rows, each precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the
-    declared variance, or all of it for labels and counts in a single layer. The data alone would leave some inputs out
-    and follow the noise in others. The noise has a gamma prior too, which counts one target with a tenth of the
-    variance as its square. Weights without effect on the outputs, such as those of a constant input, keep their
-    declared prior.
+    declared variance, or all of it for labels and counts in a single layer. Without it some inputs would be left out
+    and the noise in others followed. The noise has a gamma prior too, which counts one target with a tenth of the
+    variance as its square. Weights without effect on the outputs keep their declared prior. Gaussian noise that is an
+    output of the network is the same for all rows in the first half of the rounds.
 
     Starts differ in the network's first weights and scales. The first, third and so on begin from the length scales and
-    the noise of a Gaussian process, fitted to up to 250 rows with a length scale for each input. Its evidence is a
-    formula. The precisions are updated at a mode, and an input that the first modes do not use loses its weights for
-    good. The others begin from noise of the spread of the targets, a half, a quarter of it and so on, or, without such
-    noise, from precisions multiplied by these numbers. For labels both kinds of starts have precisions of 1, a tenth
-    and so on. With `per="site"`, for noise that is an output, and for inputs that are not rows of numbers, all starts
-    do so, down to a twentieth.
+    the noise of a Gaussian process, fitted to up to 250 rows with a length scale for each input, the others from noise
+    of the spread of the targets, half of it and so on, or from precisions multiplied by such numbers. With
+    `per="site"`, for noise that is an output, and for inputs that are not rows of numbers, all starts do so.
 
     The start with the largest score is kept: the mean of log evidence and leave-one-out log score, for real targets
-    less gamma / 2. Both are sums of log predictive densities of held-out targets: the evidence over training sets of
-    all sizes, the leave-one-out score over sets of N - 1 (Fong & Holmes 2020, "On the marginal likelihood and
-    cross-validation"). The evidence alone sometimes prefers a constant. The leave-one-out score keeps the network's
-    features, which were learned with the left-out target. That flatters modes that determine many weights. So it loses
-    a nat per weight, as in Akaike's criterion, and the mean half a nat.
-
-    Gaussian noise that is an output of the network is the same for all rows in the first half of the rounds. Then it is
-    fitted to the squares of the residuals plus the posterior variance of the locations, since residuals at a mode are
-    too small.
+    less gamma / 2. Both are sums of log predictive densities of held-out targets (Fong & Holmes 2020, "On the marginal
+    likelihood and cross-validation"). The evidence alone sometimes prefers a constant; the leave-one-out score flatters
+    modes that determine many weights, and so loses a nat per weight, as in Akaike's criterion.
 
     The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
     inference trains from the best mode. With Laplace and real targets, starts with a score close to the best join the
-    posterior. It is then a `Mixture` of as many members as starts, divided among the modes in proportion to exp(score /
-    8). The scores are sums over examples, and uncertain by several nats: the factor 8 keeps a single mode, whose noise
-    may be too small, from taking all members. Before the guide, the network runs in evaluation mode and every step sees
-    all data.
+    posterior: a `Mixture` of as many members as starts, divided among the modes in proportion to exp(score / 8), since
+    scores are uncertain by several nats. Before the guide, the network runs in evaluation mode on all data.
 
     Attributes:
         guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
@@ -139,9 +125,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
         Returns:
             The posterior of the model with the tuned prior and noise, or the mixture of several starts, the best first.
-            `record.evidence` has noise, log evidence, leave-one-out log score and "determined" weights for each of
-            "starts"; the number of the "chosen" start, its "precision" by site, and the number of "members" of each
-            start in a mixture.
+            `record.evidence` describes the starts.
 
         Raises:
             InputError: priors that are not normal, latent sites other than weights, or a Jacobian that does not fit
@@ -157,11 +141,13 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
         likelihood = bnn.settings["likelihood"]
         is_real = not (likelihood.integer_targets or as_likelihood(likelihood).has_labels)
-        num_inputs = source.head[0][0].numel()
-        of_real = Hyperprior.of_real_targets(source.total_weight, num_inputs, self.prior_counts)
-        is_linear = sum(value.ndim > 1 for value in bnn.initial_values.values()) == 1
-        hyperprior = of_real if is_real else Hyperprior.of_labels(self.prior_counts, is_linear=is_linear)
-        which = () if run.earlier is None else _kept(run.earlier.record.evidence)
+        if is_real:
+            hyperprior = Hyperprior.of_real_targets(source.total_weight, source.head[0][0].numel(), self.prior_counts)
+        else:
+            is_linear = sum(value.ndim > 1 for value in bnn.initial_values.values()) == 1
+            hyperprior = Hyperprior.of_labels(self.prior_counts, is_linear=is_linear)
+        kept = None if run.earlier is None else run.earlier.record.evidence
+        which = [] if kept is None else [number for number, count in enumerate(kept.members or ()) if count]
         search = Search(self.starts, self.rounds, self.iterations, self.per, hyperprior, which=which)
         modes, chosen = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
         mixes = isinstance(self.guide, Laplace) and is_real
@@ -203,35 +189,29 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         tuned = best.tuned(bnn, source)
         if not isinstance(self.guide, Laplace):
             tuned.start_at(best.bnn.state_at(best.weights))
-            return self._training().infer(tuned, data, run)
-        setting = self._structured(best)
+            training = until_converged(self.guide)
+            if self.guide_steps is not None:
+                schedule = "cosine_annealing_lr"
+                training = SVI(guide=self.guide, steps=self.guide_steps, schedule=schedule, batch_size="all")
+            return training.infer(tuned, data, run)
+        is_large = self.guide.structure == "full" and len(best.prior.precision) > defaults.MOST_FULL
         posterior = around(
-            tuned, data, setting, weights=best.weights, seed=run.seed, device=run.device, progress=run.progress
+            tuned,
+            data,
+            dataclasses.replace(self.guide, structure="kron") if is_large else self.guide,
+            weights=best.weights,
+            seed=run.seed,
+            device=run.device,
+            progress=run.progress,
         )
         used = EngineRecord(run.engine, best.engine, "L-BFGS seeks the modes, on all data")
         posterior.record = dataclasses.replace(posterior.record, engine=used, threads=best.threads)
         return posterior
 
-    def _training(self) -> SVI:
-        """Return the method that trains a guide other than Laplace from the best mode."""
-        if self.guide_steps is not None:
-            return SVI(guide=self.guide, steps=self.guide_steps, schedule="cosine_annealing_lr", batch_size="all")
-        return until_converged(self.guide)
-
-    def _structured(self, start: TunedMode) -> Laplace:
-        """Return the guide in a structure that can be held."""
-        is_large = self.guide.structure == "full" and len(start.prior.precision) > defaults.MOST_FULL
-        return dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
-
 
 def until_converged(guide: Any) -> SVI:
     """Return the training of a guide on few rows, from a mode to its end."""
     return SVI(guide=guide, **({} if as_guide(guide).seeks_mode else _UNTIL_CONVERGED))
-
-
-def _kept(evidence: EvidenceRecord | None) -> tuple[int, ...]:
-    """Return the numbers of the starts whose modes a posterior has; none where they are not known."""
-    return () if evidence is None else tuple(number for number, count in enumerate(evidence.members or ()) if count)
 
 
 def _members(scores: list[float], total: int, *, mixes: bool, least: float = -np.inf) -> list[int]:

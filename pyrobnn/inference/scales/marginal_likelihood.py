@@ -35,12 +35,9 @@ class MarginalLikelihood(AroundAnother[Posterior]):
     """Laplace approximations, alternating with the tuning of the prior by their evidence (Immer et al. 2021).
 
     "Scalable Marginal Likelihood Estimation for Model Selection in Deep Learning": each round trains on from the last
-    weights, takes the curvature at the mode, and moves the precision of the prior (and the noise) to the
-    maximum of the evidence. No validation data are needed.
-
-    Noise that is learned from the start may explain all of the targets before the network does; zero weights are then a
-    mode. If the first round ends at a constant, it is repeated with the noise held at 0.3 of the targets' spread, and
-    tuned from there.
+    weights, takes the curvature at the mode, and moves the precision of the prior (and the noise) to the maximum of the
+    evidence. If the first round ends at a constant, because learned noise explains the targets before the network does,
+    it is repeated with the noise held at 0.3 of the targets' spread.
 
     Attributes:
         method: the training in each round; its guide is `Laplace`, and `steps` counts the steps of one round. A
@@ -81,13 +78,19 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         """
         posterior: Posterior | None = None
         evidence = []
-        noise: bool | None = None if self.noise == "auto" else self.noise
+        noise = self.noise
         for index in range(self.rounds):
             round_run = dataclasses.replace(run, seed=derive(run.seed, f"round {index}"))
             if run.progress:
                 words = "training, then the scales that make the data most probable"
                 tqdm.write(f"round {index + 1} of {self.rounds}: {words}", file=sys.stderr)
-            noise, posterior = self._tuned(bnn, posterior, data, round_run, noise=noise)
+            trained = self._round(bnn, posterior, data, round_run)
+            learns = _learns_noise(trained.bnn)
+            if noise == "auto":
+                noise = learns and math.prod(trained.example[1].shape[1:]) == 1
+            if posterior is None and noise and learns:
+                trained = self._without_a_constant(bnn, trained, data, round_run)
+            posterior = tune_prior(trained, data, per=self.per, noise=noise)
             laplace = posterior.record.laplace
             assert laplace is not None  # its guide is Laplace
             evidence.append(laplace.log_evidence)
@@ -102,41 +105,25 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         )
         return posterior
 
-    def _tuned(
-        self, bnn: BNN, last: Posterior | None, data: Any, run: Run, *, noise: bool | None
-    ) -> tuple[bool, Posterior]:
-        """Do a round after the last one; return whether the noise is tuned, and the posterior."""
-        trained = self._round(bnn, last, data, run)
-        noise = _has_one_scale_to_learn(trained) if noise is None else noise
-        if last is None and noise and _learns_noise(bnn):
-            spread = _spread(trained.bnn, make_source(data, bnn, self.method.batch_size, seed=run.seed))
-            if 0 < _UNEXPLAINED * spread < float(trained.bnn.likelihood.scale.detach()):
-                known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
-                held = bnn.with_parts(likelihood=Gaussian(scale=known))
-                trained = self._round(held, None, data, run)
-        return noise, tune_prior(trained, data, per=self.per, noise=noise)
-
-    @property
-    def _training(self) -> SVI:
-        """The method of a round, with a structure whose evidence is quick if none was chosen."""
-        guide = self.method.guide
-        chosen = dataclasses.replace(guide, structure="kron") if guide.structure is None else guide
-        return dataclasses.replace(self.method, guide=chosen)
+    def _without_a_constant(self, bnn: BNN, trained: Posterior, data: Any, run: Run) -> Posterior:
+        """Return the first round, repeated with smaller noise that is held if its noise explains the targets."""
+        spread = _spread(trained.bnn, make_source(data, bnn, self.method.batch_size, seed=run.seed))
+        if not 0 < _UNEXPLAINED * spread < float(trained.bnn.likelihood.scale.detach()):
+            return trained
+        known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
+        return self._round(bnn.with_parts(likelihood=Gaussian(scale=known)), None, data, run)
 
     def _round(self, bnn: BNN, last: Posterior | None, data: Any, run: Run) -> Posterior:
         """Train on from the last posterior's mode, under its prior, and take the curvature there."""
-        bnn = bnn if last is None else last.bnn
+        bnn, guide = bnn if last is None else last.bnn, self.method.guide
+        chosen = dataclasses.replace(guide, structure="kron") if guide.structure is None else guide
         source = make_source(data, bnn, self.method.batch_size, seed=run.seed)
-        with opened([Declared(bnn, self._training, source, run.seed)], run) as session:
+        training = dataclasses.replace(self.method, guide=chosen)
+        with opened([Declared(bnn, training, source, run.seed)], run) as session:
             if last is not None:
                 _move(session.posteriors[0], last)
             session.train()
         return session.complete()[0]
-
-
-def _has_one_scale_to_learn(posterior: Posterior) -> bool:
-    """Return whether the noise is Gaussian with one scale, which is learned."""
-    return _learns_noise(posterior.bnn) and math.prod(posterior.example[1].shape[1:]) == 1
 
 
 def _learns_noise(bnn: BNN) -> bool:

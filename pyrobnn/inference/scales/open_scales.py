@@ -46,12 +46,7 @@ _MOST_STARTS, _ROUNDS, _ITERATIONS, _TOLERANCE = 4, 12, 100, 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A model whose open scales are closed.
-
-    Attributes:
-        bnn: the model with numbers for scales, or unchanged.
-        record: record of the measurement; None if nothing was measured.
-    """
+    """A model whose open scales are closed where that was possible, and the record of the measurement."""
 
     bnn: BNN
     record: EvidenceRecord | None = None
@@ -59,7 +54,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What the search for scales has found.
+    """What the search for scales has found, as it is kept beside a checkpoint.
 
     Attributes:
         scales: of the prior, by site.
@@ -79,13 +74,12 @@ class Found:
 def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
     """Return the model with measured prior scales and noise in place of "tuned".
 
-    As in `EvidenceFramework`, modes and the scales with the largest evidence are sought from several starts. It looks
-    at up to 500 examples, fewer if the network is large. The prior scales are kept. The noise is kept too if these were
-    all examples, or no more than the weights: there the ELBO prefers noise to weights, and a mode memorises its
-    targets. Else the guide trains the noise from there. If the weights take up more than four of five targets, the
-    noise is at least the error, on the held-out fifth, of a mode of the other examples: most guides spread less than
-    the exact posterior there. A prior with a number for its scale keeps it. Normals with tuned scales stand in for
-    priors of other families meanwhile.
+    As in `EvidenceFramework`, modes and the scales with the largest evidence are sought from several starts, on up to
+    500 examples, fewer if the network is large. The prior scales are kept. The noise is kept too if these were all
+    examples, or no more than the weights: there the ELBO prefers noise to weights, and a mode memorises its targets.
+    Else the guide trains the noise from there. If the weights take up more than four of five targets, the noise is at
+    least the error, on a held-out fifth, of a mode of the other examples: most guides spread less than the exact
+    posterior there. Normals with tuned scales stand in for priors of other families meanwhile.
 
     Args:
         bnn: the model, which is not changed.
@@ -95,19 +89,23 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
 
     Returns:
         The closed model. It is unchanged if nothing is open, or if the measurement costs too much: data in files and
-        loaders, parameters without a prior, and networks for which a few L-BFGS runs on 100 examples would take far
-        longer than 10 seconds. A layer of 50 units measures the noise for these, and for networks whose modes say
-        little more than a constant, if inputs are rows of up to 1,000 numbers.
+        loaders, parameters without a prior, and networks of long steps. A layer of 50 units measures the noise for
+        these, and for networks whose modes say little more than a constant, if inputs are rows of up to 1,000 numbers.
+
+    Raises:
+        InputError: a folder for checkpoints that cannot be made or written to, or with a damaged file of scales.
     """
     sites = {name: prior for name, prior in prior_by_site(bnn).items() if as_prior(prior).has_open_scale}
-    numbers = open_numbers(bnn.settings["likelihood"], (_TUNED,))
-    if not (sites or numbers) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
+    is_open = bool(open_numbers(bnn.settings["likelihood"], (_TUNED,)))
+    if not (sites or is_open) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
         return Measured(bnn)
     source = make_source(data, bnn, None, seed=run.seed)
     file = _file_for(bnn, source, run, starts_there=starts_there)
-    found = None if file is None else _read(file)
-    if found is None:
-        found = _found(bnn, data, source, run, set(sites), is_open=bool(numbers), starts_there=starts_there)
+    if file is not None and file.exists():
+        tree = read_tree(file)
+        found: Found | None = Found(**(tree | {"record": _RECORD.validate_python(tree["record"])}))
+    else:
+        found = _found(bnn, data, source, run, set(sites), is_open=is_open, starts_there=starts_there)
         if file is not None and found is not None:
             _write(file, found)
     return Measured(bnn) if found is None else Measured(_closed(bnn, found), found.record)
@@ -157,9 +155,12 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
     size = None if mixes_examples(bnn.net) else affordable(bnn, source)
     if size is None:
         return None
-    rows, starts = _rows(size[0], source.num_data, run.seed), size[1]
+    rows = torch.arange(size[0])
+    if size[0] < source.num_data:
+        with seeded(run.seed, "rows"):
+            rows = torch.randperm(source.num_data)[: size[0]].sort().values
     try:
-        modes, chosen = _modes(bnn, source, data, rows, run, starts=starts)
+        modes, chosen = _modes(bnn, source, data, rows, run, starts=size[1])
         best = modes[chosen]
         is_flexible = best.determined > defaults.MOST_DETERMINED * float(best.counts.sum())
         if "scale" in best.tuned_numbers and is_flexible and len(rows) > 1:
@@ -173,18 +174,23 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
 def _modes(
     bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, starts: int, phase: str = "search for scales"
 ) -> tuple[list[TunedMode], int]:
-    """Return a mode for each start, of some rows, and the number of the best."""
-    with_normals, held = _with_normals(bnn)
+    """Return a mode for each start, of some rows, and the number of the best: of the weights, under normal priors."""
+    given, likelihood = prior_by_site(bnn), bnn.settings["likelihood"]
+    held = [name for name, prior in given.items() if as_prior(prior).is_normal and not as_prior(prior).has_open_scale]
+    chosen = {name: prior if as_prior(prior).is_normal else priors.Normal() for name, prior in given.items()}
+    is_real = as_likelihood(likelihood).noise is not None
+    if as_likelihood(likelihood).noise == "inferred":
+        likelihood = dataclasses.replace(likelihood, scale=_TUNED)
+    of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
+    of_real = of_few if of_few.counts else FLAT
+    hyperprior = of_real if is_real else Hyperprior(defaults.PRIOR_COUNTS)
+    search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE, held, phase)
 
     def examples(model: BNN) -> Batch:
         return source.scaled(model, *(values[rows] for values in data.tensors))
 
-    of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
-    of_real = of_few if of_few.counts else FLAT
-    is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
-    hyperprior = of_real if is_real else Hyperprior(defaults.PRIOR_COUNTS)
-    search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE, phase)
-    return tuned_modes(with_normals, source, len(rows), examples, run=run, search=search, held=held)
+    with_normals = bnn.with_parts(prior=chosen, likelihood=likelihood)
+    return tuned_modes(with_normals, source, len(rows), examples, run=run, search=search)
 
 
 def _missed(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run) -> tuple[TunedMode, Batch]:
@@ -211,46 +217,26 @@ def prior_by_site(bnn: BNN) -> dict[str, Any]:
     return by_site(bnn.settings["prior"], bnn.site_names)
 
 
-def _with_normals(bnn: BNN) -> tuple[BNN, list[str]]:
-    """Return the model with weights alone latent, under normal priors, and names of sites that keep their prior."""
-    given = prior_by_site(bnn)
-    held = [name for name, prior in given.items() if as_prior(prior).is_normal and not as_prior(prior).has_open_scale]
-    chosen = {name: prior if as_prior(prior).is_normal else priors.Normal() for name, prior in given.items()}
-    likelihood = bnn.settings["likelihood"]
-    if as_likelihood(likelihood).noise == "inferred":
-        likelihood = dataclasses.replace(likelihood, scale=_TUNED)
-    return bnn.with_parts(prior=chosen, likelihood=likelihood), held
-
-
 def affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
-    """Return the numbers of examples and of starts that take 10 seconds; None if too few do."""
-    most_entries = _MOST_ENTRIES // (source.outputs * bnn.num_weights)
-    most = min(source.num_data, defaults.MOST_MEASURED_ROWS // source.outputs, most_entries)
+    """Return the numbers of examples and of starts that take 10 seconds; None if too few do.
+
+    A start takes gradients, and solutions of the linear model.
+    """
+    size = bnn.num_weights
+    most = min(source.num_data, defaults.MOST_MEASURED_ROWS // source.outputs, _MOST_ENTRIES // (source.outputs * size))
     least = min(source.num_data, defaults.FEWEST_MEASURED_ROWS)
     for num_rows in sorted({max(least, most // divisor) for divisor in (1, 2, 4)}, reverse=True):
-        affordable = int(defaults.MEASURING_SECONDS / _seconds(bnn, source, num_rows)) if num_rows <= most else 0
-        starts = min(_MOST_STARTS, affordable)
+        if num_rows > most:
+            continue
+        columns, solutions = num_rows * source.outputs, Work()
+        smaller = min(columns, size)
+        solutions.products = STEPS * (4 * smaller * columns * size + 10 * smaller**3)
+        gradients = work_of_gradient(bnn, source, num_rows).seconds()
+        seconds = _ROUNDS * _ITERATIONS * gradients + _ROUNDS * solutions.seconds()
+        starts = min(_MOST_STARTS, int(defaults.MEASURING_SECONDS / seconds))
         if starts >= min(_MOST_STARTS, 2) or (starts and num_rows == least):
             return num_rows, starts
     return None
-
-
-def _rows(size: int, num_data: int, seed: int) -> Tensor:
-    """Return the numbers of the examples to look at."""
-    if size == num_data:
-        return torch.arange(num_data)
-    with seeded(seed, "rows"):
-        return torch.randperm(num_data)[:size].sort().values
-
-
-def _seconds(bnn: BNN, source: Source, num_rows: int) -> float:
-    """Return the seconds that a start is predicted to take: gradients, and solutions of the linear model."""
-    work = work_of_gradient(bnn, source, num_rows)
-    columns, size = num_rows * source.outputs, bnn.num_weights
-    smaller = min(columns, size)
-    solutions = Work()
-    solutions.products = STEPS * (4 * smaller * columns * size + 10 * smaller**3)
-    return _ROUNDS * _ITERATIONS * work.seconds() + _ROUNDS * solutions.seconds()
 
 
 def work_of_gradient(bnn: BNN, source: Source, num_rows: int) -> Work:
@@ -292,18 +278,6 @@ def _file_for(bnn: BNN, source: Source, run: Run, *, starts_there: bool) -> Path
     request = (run.seed, run.engine, without_addresses(bnn), start, fingerprint(source), starts_there)
     name = hashlib.sha256(repr(request).encode()).hexdigest()[:16]
     return writable(Path(run.checkpoint)) / f"scales-{name}.safetensors"
-
-
-def _read(file: Path) -> Found | None:
-    """Return what a file has; None if there is none.
-
-    Raises:
-        InputError: a damaged file.
-    """
-    if not file.exists():
-        return None
-    tree = read_tree(file)
-    return Found(**(tree | {"record": _RECORD.validate_python(tree["record"])}))
 
 
 def _write(file: Path, found: Found) -> None:

@@ -12,8 +12,8 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.linear_model import check_entries
 from pyrobnn.curvature.tracker import refuse_mixed_examples
 from pyrobnn.data.batches import Batch
-from pyrobnn.data.length_scales import GaussianProcess
-from pyrobnn.guides.sites import Site, latent_sites
+from pyrobnn.data.gaussian_process import GaussianProcess
+from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.fixed_point import Hyperprior
@@ -25,12 +25,10 @@ from pyrobnn.posterior.record import EvidenceRecord
 _LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
 """Noise that starts begin from, in units of the spread of the targets."""
 _LESS_NOISE, _LESS_OF_LABELS = 0.5, 0.1
-"""Noise of every other start, relative to the one before, where the others begin from a Gaussian process. On 26 made-up
-tables of 80 to 400 rows such starts have a mean log score of -1.50, and five from noise alone -1.54. For labels it is
-the factor of precisions, and the next start from the process is wider too: two moons are told apart from there."""
+"""Noise, or for labels the factor of precisions, of every other start relative to the one before, where the others
+begin from a Gaussian process."""
 _TRIALS, _BEHIND = 3, 16.0
-"""Rounds after which starts that are so many nats behind the best end. In none of 26 searches, on six kinds of tables
-of 60 to 450 rows, would one of these have become the best."""
+"""Rounds after which starts that are so many nats behind the best end: none of 26 would have become the best."""
 _FORM = "{l_bar}{bar}| [{elapsed}<{remaining}]"
 
 
@@ -44,8 +42,8 @@ class Search:
         iterations: iterations of L-BFGS in a round.
         per: groups of weights, "input" or "site".
         hyperprior: prior of the scales.
-        tolerance: relative change of the energy at which L-BFGS stops in a round.
-        last_tolerance: the same at the end.
+        tolerance, last_tolerance: relative change of the energy at which L-BFGS stops, in a round and at the end.
+        held: names of weights with a fixed prior.
         phase: what the bar says.
         which: numbers of the starts to do; all if empty.
     """
@@ -57,48 +55,13 @@ class Search:
     hyperprior: Hyperprior
     tolerance: float = 1e-7
     last_tolerance: float = 1e-12
+    held: Collection[str] = ()
     phase: str = "search for weights and scales"
     which: Sequence[int] = ()
 
 
-@dataclasses.dataclass
-class Beginnings:
-    """Scales that the starts of a search begin from.
-
-    Attributes:
-        search: settings of the search.
-        seed: seed of the fit.
-        process: a Gaussian process of the outputs; None where there is none, or before the first start.
-    """
-
-    search: Search
-    seed: int
-    process: GaussianProcess | None = None
-
-    def begin(self, start: TunedMode, index: int, *, is_first: bool) -> None:
-        """Begin to tune the scales of a start."""
-        starts = self.search.starts
-        if is_first and self.search.per == "input":
-            self.process = start.gaussian_process(self.seed)
-        has_labels = as_likelihood(start.bnn.settings["likelihood"]).has_labels
-        less = (_LESS_OF_LABELS if has_labels else _LESS_NOISE) ** (index // 2)
-        if self.process is None:
-            start.begin(float(np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[index]))
-        elif index % 2:
-            start.begin(_LARGEST_NOISE * less)
-        else:
-            start.begin_at(self.process, less if has_labels else 1.0)
-
-
 def tuned_modes(
-    bnn: BNN,
-    source: Source,
-    num_data: int,
-    examples: Callable[[BNN], Batch],
-    *,
-    run: Run,
-    search: Search,
-    held: Collection[str] = (),
+    bnn: BNN, source: Source, num_data: int, examples: Callable[[BNN], Batch], *, run: Run, search: Search
 ) -> tuple[list[TunedMode], int]:
     """Return a mode for each start, with its tuned scales, and the place of the best.
 
@@ -109,36 +72,35 @@ def tuned_modes(
         examples: returns the examples in the units and on the device of a model.
         run: the arguments of the fit.
         search: settings of the search.
-        held: names of weights with a fixed prior.
 
     Raises:
         InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
         FloatingPointError: no start with finite numbers.
     """
     refuse_mixed_examples(bnn.net)
-    numbers, rounds, beginnings = search.which or range(search.starts), search.rounds, Beginnings(search, run.seed)
-    starts, modes = len(numbers), list[TunedMode]()
+    numbers, rounds = search.which or range(search.starts), search.rounds
+    starts, modes, process = len(numbers), list[TunedMode](), None
     trials = min(rounds, _TRIALS) if starts > 1 else rounds
 
-    def begun(index: int, threads: int) -> TunedMode:
-        """Return a start before its first round."""
+    def begun(threads: int) -> TunedMode:
         model, example = fresh_model(bnn, source, run.device)
         sites = latent_sites(model, *example)
-        _check_sites(model, sites)
+        if strange := [site.name for site in sites if site.name not in model.site_names]:
+            raise InputError(
+                f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
+                f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
+            )
         check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
-        start = TunedMode(
+        return TunedMode(
             model,
             {site.name: site.start.clone() for site in sites},
             examples(model),
             per=search.per,
-            held=held,
+            held=search.held,
             hyperprior=search.hyperprior,
             records=run.engine != "eager",
             threads=threads,
         )
-        if rounds:
-            beginnings.begin(start, index, is_first=not modes)
-        return start
 
     def advance(start: TunedMode, first: int, end: int) -> None:
         """Take rounds of a start, and judge it; it has no finite score if its numbers did not stay finite."""
@@ -158,7 +120,11 @@ def tuned_modes(
         for place, number in enumerate(numbers, 1):
             bar.set_description(f"{search.phase}, start {place} of {starts}")
             with running(bnn, num_data, derive(run.seed, f"start {number}"), "fit") as threads:
-                start = begun(number, threads)
+                start = begun(threads)
+                if rounds and not modes and search.per == "input":
+                    process = start.gaussian_process(run.seed)
+                if rounds:
+                    _begin(start, number, process, starts=search.starts)
                 advance(start, 0, trials)
             modes.append(start)
         least = max(start.score for start in modes) - _BEHIND
@@ -179,14 +145,16 @@ def tuned_modes(
     return modes, int(np.nanargmax(scores))
 
 
-def _check_sites(model: BNN, sites: Sequence[Site]) -> None:
-    """Refuse latent sites other than weights."""
-    strange = [site.name for site in sites if site.name not in model.site_names]
-    if strange:
-        raise InputError(
-            f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
-            f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
-        )
+def _begin(start: TunedMode, index: int, process: GaussianProcess | None, *, starts: int) -> None:
+    """Begin to tune the scales of a start: every other from a Gaussian process of the outputs, if there is one."""
+    has_labels = as_likelihood(start.bnn.settings["likelihood"]).has_labels
+    less = (_LESS_OF_LABELS if has_labels else _LESS_NOISE) ** (index // 2)
+    if process is None:
+        start.begin(float(np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[index]))
+    elif index % 2:
+        start.begin(_LARGEST_NOISE * less)
+    else:
+        start.begin_at(process, less if has_labels else 1.0)
 
 
 def evidence_record(modes: Sequence[TunedMode], chosen: int, source: Source) -> EvidenceRecord:

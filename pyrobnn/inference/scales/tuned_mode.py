@@ -24,7 +24,7 @@ from pyrobnn.curvature.linear_model import (
 from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.curvature.prior import prior_laws
 from pyrobnn.data.batches import Batch
-from pyrobnn.data.length_scales import GaussianProcess, gaussian_process
+from pyrobnn.data.gaussian_process import GaussianProcess, gaussian_process
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
@@ -59,18 +59,17 @@ class TunedMode:
         bnn: the model in the units of the data, in evaluation mode; its parameters are trained too.
         weights: starting values by site.
         data: all examples, in the units of the model.
-        per: groups of weights.
+        per: groups of weights, "input" or "site".
         held: names of weights with a fixed prior.
         hyperprior: prior of the scales.
         records: whether the gradient is recorded and run without Python.
         threads: number of threads of the fit.
 
     Attributes:
-        weights: the mode so far.
         prior: the scales of the prior so far.
         varying: noise that is an output.
         tuned_numbers: names of the likelihood's numbers that are tuned.
-        log_evidence, log_left_out: of the model's targets, summed over examples.
+        log_evidence, log_left_out: of the model's targets, summed over examples; -infinity until `judge`.
         determined: the number of weights that the data determine, gamma.
         ended: whether other starts were ahead after a few rounds, and its scales are not those of most evidence.
     """
@@ -109,10 +108,7 @@ class TunedMode:
         self.ended = False
 
     def begin(self, noise: float) -> None:
-        """Tune the scales from here, beginning from learned noise of that scale, in units of the targets' spread.
-
-        A likelihood without a scale of noise begins with precisions of the prior that are multiplied by it.
-        """
+        """Tune the scales from here: from noise in units of the targets' spread, or from precisions times it."""
         self._first_noise = noise
         self._open()
         if "scale" in self.tuned_numbers:
@@ -133,8 +129,7 @@ class TunedMode:
     def begin_at(self, process: GaussianProcess, factor: float = 1.0) -> None:
         """Tune the scales from here, beginning from those of a Gaussian process of the outputs.
 
-        A weight of an input has a deviation of one over the length scale: a unit then bends within it. All precisions
-        are then multiplied by the factor.
+        A weight of an input has a deviation of one over the length scale: a unit then bends within it.
         """
         self._open()
         if (name := first_layer(self.weights, self.x.shape[1])) is not None:
@@ -143,9 +138,7 @@ class TunedMode:
             self.weights[name] = self.weights[name] * ratio.to(self.weights[name])
         self.prior.multiply(factor)
         if self._tuned:
-            self._tune_numbers(
-                normal_draws(process.mean, process.variance.diag_embed(), _NOISE_DRAWS).to(self.bnn.like)
-            )
+            self._tune_numbers(process.mean, process.variance.diag_embed())
 
     def gaussian_process(self, seed: int) -> GaussianProcess | None:
         """Return a Gaussian process of the outputs; None for noise that varies, constant targets, or no first layer.
@@ -164,11 +157,9 @@ class TunedMode:
     @property
     def score(self) -> float:
         """The mean of log evidence and leave-one-out log score, after the penalty; -infinity if it ended early."""
-        return (
-            float("-inf")
-            if self.ended
-            else (self.log_evidence + self.log_left_out - self.hyperprior.penalty * self.determined) / 2
-        )
+        if self.ended:
+            return float("-inf")
+        return (self.log_evidence + self.log_left_out - self.hyperprior.penalty * self.determined) / 2
 
     def to_mode(self, iterations: int, tolerance: float, *, alike: bool = False, is_last: bool = False) -> None:
         """Move weights and learned parameters towards the mode under the present scales.
@@ -186,11 +177,9 @@ class TunedMode:
             ONE_THREAD.let_waiting_in()
             return self._energy(leaves)
 
-        limits: dict[str, Any] = {"maxiter": iterations, "maxfun": iterations + iterations // 4}
-        limits |= {"maxcor": _MEMORY, "ftol": tolerance, "gtol": _SLOPE}
-        tensors = [self._flat, *self._learned]
+        tensors, most = [self._flat, *self._learned], iterations + iterations // 4
         slope = self.varying.held_in(self._slope or slope_of(energy, [*leaves.values(), *self._learned]))
-        descend_in_place(slope, tensors, **limits)
+        descend_in_place(slope, tensors, maxiter=iterations, maxfun=most, maxcor=_MEMORY, ftol=tolerance, gtol=_SLOPE)
         if is_last and tolerance < torch.finfo(self.bnn.like.dtype).eps:
             polish_in_place(slope, tensors)
         self.weights = {name: value.detach().clone() for name, value in leaves.items()}
@@ -251,37 +240,25 @@ class TunedMode:
             solution = model.solve(self.prior.precision)
             self.prior.update(self.varying.free(solution.determined), deviation)
             if self.tuned_numbers and self._is_normal:
-                ratio = self._tune_noise(f, solution.leverage())
-                model = dataclasses.replace(model, columns=model.columns / ratio)
+                scale, before = self._next_noise(f, solution.leverage()), self.noise()
+                with torch.no_grad():
+                    likelihood = self.bnn.likelihood
+                    likelihood.scale = scale.to(f.device).view(likelihood.scale.shape).to(self.bnn.like.dtype)
+                model = dataclasses.replace(model, columns=model.columns / (scale / before))
             elif self.varying.columns or self.tuned_numbers:
                 if self.varying.columns:
-                    f = self._look_at_locations(f, solution.covariance)
+                    share = self.varying.look(f, solution.covariance)
+                    if self.varying.is_held:  # the noise that all rows share moves on
+                        scale = self._next_noise(f[:, : self.varying.columns], self.counts[:, None] * share)
+                        self.varying.hold(self.weights, scale)
+                        f = self.varying.with_scale(f, scale)
                 else:
-                    self._tune_numbers(normal_draws(f.detach(), solution.covariance, _NOISE_DRAWS).to(self.bnn.like))
+                    self._tune_numbers(f.detach(), solution.covariance)
                 columns = information(point, f.to(self.bnn.like), *self._targets)
                 model = dataclasses.replace(model, columns=columns)
 
-    def _look_at_locations(self, f: Tensor, covariance: Tensor) -> Tensor:
-        """Take in the covariance of the outputs; return the outputs, with noise moved on where all rows share it."""
-        share = self.varying.look(f, covariance)
-        if not self.varying.is_held:
-            return f
-        scale = self._next_noise(f[:, : self.varying.columns], self.counts[:, None] * share)
-        self.varying.hold(self.weights, scale)
-        return self.varying.with_scale(f, scale)
-
-    def _tune_noise(self, f: Tensor, leverage: Tensor) -> Tensor:
-        """Move the noise of each column to the next; return the ratio to the old noise, (K,)."""
-        scale, before = self._next_noise(f, leverage), self.noise()
-        with torch.no_grad():
-            self.bnn.likelihood.scale = scale.to(f.device).view(self.bnn.likelihood.scale.shape).to(self.bnn.like.dtype)
-        return scale / before
-
     def _next_noise(self, f: Tensor, leverage: Tensor) -> Tensor:
-        """Return the root of sum of squares / (targets - gamma) in each column, (K,).
-
-        Targets counted by the noise's prior enter both.
-        """
+        """Return the next deviation of the noise of each column, (K,); its prior counts targets too."""
         count = self.hyperprior.noise_counts
         residual = (self.y - f).square() * self.counts[:, None]
         squares = residual.sum(0) + count * defaults.NOISE_SHARE * self._spread().square()
@@ -291,8 +268,9 @@ class TunedMode:
             raise FloatingPointError(f"The noise became {scale.tolist()}: look for extreme values in the data.")
         return scale
 
-    def _tune_numbers(self, draws: Tensor) -> None:
-        """Move the likelihood's numbers to the largest mean log-likelihood over draws of the outputs, (S, N, C)."""
+    def _tune_numbers(self, f: Tensor, covariance: Tensor) -> None:
+        """Move the likelihood's numbers to the largest mean log-likelihood over draws of normal outputs."""
+        draws = normal_draws(f, covariance, _NOISE_DRAWS).to(self.bnn.like)
 
         def loss() -> Tensor:
             return -(self.counts * self.bnn.likelihood(draws).log_prob(self._targets[0]).double()).sum() / len(draws)
@@ -345,8 +323,7 @@ class TunedMode:
 
     def precision_by_site(self) -> dict[str, Any]:
         """Return the precision of each site, or of each of its columns, as a number or a list."""
-        values = self.prior.by_site()
-        rows = {name: value.flatten(0, -2)[0] if value.ndim > 1 else value for name, value in values.items()}
+        rows = {n: value.flatten(0, -2)[0] if value.ndim > 1 else value for n, value in self.prior.by_site().items()}
         return {name: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for name, row in rows.items()}
 
     def tuned(self, declared: BNN, source: Source) -> BNN:
@@ -380,10 +357,9 @@ class TunedMode:
 class NoiseOutputs:
     """The weights that lead to the noise alone, and how uncertain the locations are under which they are fitted.
 
-    Residuals of a mode are too small to tell the noise by, as the mode was fitted to the targets. So the energy has the
-    mean of log p(y | f) over the posterior of the locations, which is (log p(y | f + d) + log p(y | f - d)) / 2 for
-    normal noise, d the posterior deviation of f. Where noise is the same for all rows, it is least at MacKay's fixed
-    point. First the noise is held the same for all rows, so that it cannot explain what the locations have yet to fit.
+    Residuals of a mode are too small to tell the noise by. So the energy has the mean of log p(y | f) over the
+    posterior of the locations, which is (log p(y | f + d) + log p(y | f - d)) / 2 for normal noise, d the posterior
+    deviation of f. Where noise is the same for all rows, it is least at MacKay's fixed point.
 
     Args:
         weights: values by site.
@@ -391,9 +367,8 @@ class NoiseOutputs:
         num: number of rows.
 
     Attributes:
-        columns: K, or 0.
         belongs: which weights lead to the noise alone, flat over the sites.
-        is_held: whether the noise is the same for all rows.
+        is_held: whether the noise is the same for all rows, so that it cannot explain what locations have yet to fit.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], columns: int, num: int) -> None:
@@ -424,15 +399,7 @@ class NoiseOutputs:
         return torch.cat([f[:, : self.columns], _output_of(scale).to(f).expand(len(f), -1)], 1)
 
     def look(self, f: Tensor, covariance: Tensor) -> Tensor:
-        """Take in the posterior covariance of the outputs, (N, 2 K, 2 K).
-
-        Args:
-            f: the outputs, (N, 2 K).
-            covariance: of the outputs of each row.
-
-        Returns:
-            The share of each location's variance in that of the noise, (N, K).
-        """
+        """Take in outputs (N, 2 K) and their covariance; return the locations' variances over the noise's, (N, K)."""
         variance = covariance.diagonal(dim1=1, dim2=2)[:, : self.columns].clamp_min(0)
         self._deviation[:, : self.columns] = variance.sqrt().to(self._deviation)
         noise = softplus(f[:, self.columns :].double()) + SMALLEST_SCALE
@@ -449,7 +416,7 @@ class NoiseOutputs:
         return values.masked_fill(self.belongs.to(values.device), 0) if self.is_held else values
 
     def held_in(self, slope: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Return a function's value and gradient, first that of the weights, which leaves held noise where it is."""
+        """Return a function's value and gradient, which leaves held noise where it is."""
 
         def masked() -> Tensor:
             found, end = slope(), 1 + len(self.belongs)
