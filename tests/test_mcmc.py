@@ -4,13 +4,11 @@ import dataclasses
 import functools
 import sys
 
-import arviz as az
 import numpy as np
-import pyro.distributions as dist
 import pytest
 import torch
+from exact import linear_posterior, with_ones, z_scores
 from helpers import Branching
-from pyro import poutine
 from pyro.infer import mcmc
 from scipy import stats
 from torch import nn
@@ -23,9 +21,8 @@ from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.inference.capture.run import make_loop
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.chains import Target
-from pyrobnn.inference.mcmc.kernels import RecordedNUTS, turns_back
-from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential, make_potential
-from pyrobnn.posterior.posterior import latent_names
+from pyrobnn.inference.mcmc.mcmc import RecordedNUTS, turns_back
+from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential
 from pyrobnn.testing import GUIDE_CHECKS
 
 NOISE, SCALE, F64 = 0.5, 0.8, torch.float64
@@ -49,24 +46,12 @@ def linear_model(likelihood=None, dtype=F64):
 
 def exact_posterior(noise=NOISE):
     """Mean and covariance of weights and bias."""
-    features = torch.cat([X, torch.ones(len(X), 1)], 1).double().numpy()
-    covariance = np.linalg.inv(features.T @ features / noise**2 + np.eye(3) / SCALE**2)
-    return covariance @ features.T @ Y.numpy() / noise**2, covariance
+    return linear_posterior(with_ones(X), Y, noise, SCALE)
 
 
 def log_evidence(noise):
-    features = torch.cat([X, torch.ones(len(X), 1)], 1).numpy()
-    covariance = SCALE**2 * features @ features.T + noise**2 * np.eye(len(X))
+    covariance = SCALE**2 * with_ones(X) @ with_ones(X).T + noise**2 * np.eye(len(X))
     return stats.multivariate_normal(np.zeros(len(X)), covariance).logpdf(Y.numpy())
-
-
-def z_scores(chains, mean, covariance):
-    """Distances of means and covariances of chains (chain, draw, P) from exact ones, in standard errors by ESS."""
-    centred = chains - mean
-    pairs = [(i, j) for i in range(len(mean)) for j in range(i + 1)]
-    series = [centred[..., i] for i in range(len(mean))]
-    series += [centred[..., i] * centred[..., j] - covariance[i, j] for i, j in pairs]
-    return np.array([values.mean() / float(az.mcse(values, method="mean")) for values in series])
 
 
 def flat_chains(posterior):
@@ -203,7 +188,7 @@ def test_captured_potential_equals_the_eager_one(name, dtype):
     made, data = target(model, y=y)
     tolerance = {"rtol": 1e-9, "atol": 1e-9} if dtype == F64 else {"rtol": 1e-4, "atol": 1e-3}
     with fast_pyro():
-        like = made.start(0, lambda z: True)
+        like = made.starts(1)[0]
         eager = eager_potential(made.log_joint, data)
         captured = Leapfrog(made.log_joint, data, like, make_loop)
         for z in (like, 0.1 * like, -like):
@@ -273,16 +258,16 @@ def test_a_trajectory_turns_back_where_any_subtree_does():
 
 def test_kernels_without_room_for_a_trajectory_are_those_of_pyro():
     made, data = target(linear_model())
-    nuts, hmc = KERNELS["NUTS"], KERNELS["HMC"]
+    nuts, hmc, like = KERNELS["NUTS"], KERNELS["HMC"], torch.zeros(3, dtype=F64)
+    eager = Potential(eager_potential(made.log_joint, data))
     with fast_pyro():
-        like = torch.zeros(3, dtype=F64)
-        roomy, tight, eager = (
-            make_potential(made.log_joint, data, like, engine, 100, num_kept=kept)[0]
-            for engine, kept in (("captured", nuts.num_kept), ("captured", 0), ("eager", 0))
+        roomy, tight = (
+            Potential(eager.evaluate, Leapfrog(made.log_joint, data, like, make_loop, num_kept=kept))
+            for kept in (nuts.num_kept, 0)
         )
-    assert isinstance(nuts.kernel(roomy), RecordedNUTS)
-    assert type(nuts.kernel(tight)) is type(nuts.kernel(eager)) is mcmc.NUTS
-    assert type(hmc.kernel(tight)) is type(hmc.kernel(eager)) is mcmc.HMC
+        assert isinstance(nuts.kernel(roomy), RecordedNUTS)
+        assert type(nuts.kernel(tight)) is type(nuts.kernel(eager)) is mcmc.NUTS
+        assert type(hmc.kernel(tight)) is type(hmc.kernel(eager)) is mcmc.HMC
 
 
 @pytest.mark.slow
@@ -296,23 +281,28 @@ def test_gradient_is_that_of_the_potential():
     assert potential.num_evaluations > 4
 
 
+ENGINES = {
+    bnn.HMC: lambda draws: bnn.HMC(step_size=0.01, trajectory_length=0.02, num_draws=draws, warmup=1, num_chains=1),
+    bnn.MCLMC: lambda draws: bnn.MCLMC(num_draws=draws, warmup=40, num_chains=2, thinning=1),
+}
+
+
 def test_engine_is_chosen_by_the_number_of_steps():
-    made, data = target(linear_model())
-    like = torch.zeros(3, dtype=F64)
-    with fast_pyro():
-        used = [make_potential(made.log_joint, data, like, "auto", count)[1] for count in (10, 10**6)]
-    assert [record.used for record in used] == ["eager", "captured"]
+    used = [run(ENGINES[bnn.MCLMC](draws), engine="auto").record.engine.used for draws in (1, 2000)]
+    assert used == ["eager", "captured"]
 
 
-def test_network_that_branches_runs_eagerly_and_says_why():
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [(bnn.HMC, "chains run eagerly, since the model branches"), (bnn.MCLMC, "vmap does not take the model")],
+)
+def test_network_that_branches_runs_eagerly_and_says_why(kind, match):
     model = bnn.BNN(
         Branching(nn.Linear(2, 1)), likelihood=bnn.likelihoods.Gaussian(NOISE), prior=bnn.priors.Normal(1.0)
     )
-    setting = bnn.HMC(step_size=0.01, trajectory_length=0.02, num_draws=3, warmup=1, num_chains=1)
-    with pytest.warns(UserWarning, match="The chains run eagerly, since the model branches on values"):
-        posterior = run(setting, model, engine="captured")
+    with pytest.warns(UserWarning, match=match):
+        posterior = run(ENGINES[kind](3), model, (X.float(), Y.float()), engine="captured")
     assert posterior.record.engine.used == "eager"
-    assert "not capturable" in posterior.record.engine.reason
 
 
 # Chains
@@ -327,15 +317,43 @@ def posterior():
 SHORT = bnn.NUTS(num_draws=4, warmup=5, num_chains=2)
 
 
-def test_the_same_seed_gives_the_same_bits_and_chains_do_not_depend_on_their_number():
-    model, state = linear_model(), torch.get_rng_state()
-    first, again, other = (flat_chains(run(SHORT, model, seed=seed)) for seed in (1, 1, 2))
-    more = flat_chains(run(dataclasses.replace(SHORT, num_chains=3), model, seed=1))
+SAMPLERS = {
+    "NUTS": SHORT,
+    "HMC": bnn.HMC(step_size=0.05, trajectory_length=0.2, num_draws=4, warmup=2, num_chains=2),
+    "MCLMC": bnn.MCLMC(num_draws=4, warmup=40, num_chains=2),
+    "MILE": bnn.MILE(num_chains=2, num_draws=4, warmup=40, method=bnn.SVI(guide="map", steps=10, batch_size=5)),
+    "SGLD": bnn.SGLD(step_size=1e-4, num_draws=4, burn_in=3, thinning=2, num_chains=2, batch_size=8),
+    "SGHMC": bnn.SGHMC(step_size=1e-3, num_draws=4, burn_in=3, thinning=2, num_chains=2, batch_size=8),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_same_seed_gives_the_same_bits(name):
+    model, state, given = linear_model(), torch.get_rng_state(), {"data": (X, Y)}
+    first, again, other = (flat_chains(run(SAMPLERS[name], model, **given, seed=seed)) for seed in (1, 1, 2))
     assert np.array_equal(first, again)
-    assert np.array_equal(first, more[:2])
     assert not np.array_equal(first, other)
-    assert not np.array_equal(more[0], more[2])
+    assert not np.array_equal(first[0], first[1])
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_chains_do_not_depend_on_their_number():
+    few, more = (flat_chains(run(dataclasses.replace(SHORT, num_chains=count))) for count in (2, 3))
+    assert np.array_equal(few, more[:2])
+    assert not np.array_equal(more[0], more[2])
+
+
+@pytest.mark.parametrize("name", ["NUTS", "MCLMC", "SGHMC"])
+def test_chains_of_a_network_save_and_predict(name, tmp_path):
+    noise = bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0})
+    model = bnn.BNN(bnn.MLP(2, [4], 1), likelihood=noise, prior=bnn.priors.Normal(1.0))
+    data = bnn.Data(10 * X, 5 * Y, standardize=True)
+    posterior = run(dataclasses.replace(SAMPLERS[name], num_draws=4), model, data)
+    again = bnn.load(bnn.save(posterior, tmp_path / "saved"))
+    assert torch.equal(again.predict(data.x).mean, posterior.predict(data.x).mean)
+    assert bnn.to_datatree(again, data).posterior["likelihood.scale"].shape == (2, 4)
+    assert bnn.function_rhat(again, data.x[:3]).rhat.shape == (3,)
+    assert again.record.method["type"] == name.lower()
 
 
 @pytest.mark.slow
@@ -357,11 +375,18 @@ def test_divergences_are_counted_and_said():
     assert bool(posterior.guide.sample_stats()["diverging"].all())
 
 
+def test_the_remedy_of_divergences_has_an_effect():
+    """A step size that is given stays, whatever the target of its acceptance."""
+    for setting, expected in ((bnn.NUTS(), "target_accept"), (bnn.HMC(), "target_accept"), (bnn.HMC(0.1), "step_size")):
+        assert expected in setting.smaller_steps.python
+        assert expected in setting.smaller_steps.command
+
+
 def test_starts_from_the_prior_have_its_spread():
     """400 starts of three weights; standard error of a standard deviation sqrt(1 / 2S), bound 4.5 of them."""
     made, _ = target(linear_model())
     with fast_pyro():
-        starts = torch.stack([made.start(chain, lambda z: True) for chain in range(400)])
+        starts = made.starts(400)
     z = (starts.std(0) / SCALE - 1) * (2 * 400) ** 0.5
     assert float(z.abs().max()) < LARGEST_Z
 
@@ -375,8 +400,7 @@ def test_starts_at_the_network():
         init="net",
     )
     with fast_pyro():
-        near = torch.stack([given.start(chain, lambda z: True) for chain in range(20)])
-        apart = [declared.start(chain, lambda z: True) for chain in range(2)]
+        near, apart = given.starts(20), declared.starts(2)
     own = torch.cat([value.reshape(-1) for value in model.initial_values.values()])
     assert 0 < float((near - own).abs().max()) < 0.6
     assert float((apart[0] - apart[1]).abs().max()) > 0.6
@@ -584,6 +608,8 @@ def test_parameters_without_a_prior_are_refused_by_name():
     }
     for match, model in cases.items():
         refused(lambda model=model: run(SHORT, model), match=match)
+    for name in ("MCLMC", "MILE", "SGLD"):
+        refused(lambda name=name: run(SAMPLERS[name], linear_model(bnn.likelihoods.Gaussian("learned"))), match=name)
 
 
 def test_frozen_parameters_are_no_obstacle(capsys, monkeypatch):
@@ -600,7 +626,8 @@ def test_frozen_parameters_are_no_obstacle(capsys, monkeypatch):
 
 def test_requests_that_do_not_fit_are_refused():
     loader = DataLoader(TensorDataset(X, Y), batch_size=5)
-    refused(lambda: run(SHORT, data=loader), match="NUTS uses all data at every step")
+    for name in ("NUTS", "MCLMC"):
+        refused(lambda name=name: run(SAMPLERS[name], data=loader), match=f"{name} uses all data at every step")
     refused(lambda: run(SHORT, callbacks=[print]), match="`callbacks` see the steps of SVI, and NUTS has none")
     refused(lambda: run(SHORT, validation=(X, Y)), match="`validation` is followed along the steps of SVI, not by NUTS")
     refused(lambda: run(bnn.NUTS), match="Expected a method such as SVI")
@@ -609,7 +636,11 @@ def test_requests_that_do_not_fit_are_refused():
 
 def test_start_without_a_finite_density_is_refused():
     made, _ = target(linear_model())
-    refused(lambda: made.start(0, lambda z: False), match="None of 100 starts with init='prior' has a finite density")
+    infinite = torch.tensor(torch.inf)
+    refused(
+        lambda: made.starts(1, lambda z: (infinite, z)),
+        match="None of 100 starts with init='prior' has a finite density",
+    )
 
 
 def test_what_needs_a_density_is_refused(posterior):
@@ -621,13 +652,6 @@ def test_what_needs_a_density_is_refused(posterior):
     )
     for call in calls:
         refused(call, match="Stored draws of Markov chains have no density")
-
-
-def test_guide_draws_every_site_as_a_point_mass_without_divergence(posterior):
-    trace = poutine.trace(posterior.guide).get_trace()
-    assert latent_names(trace) == ["weight", "bias", "likelihood.scale"]
-    with pytest.raises(NotImplementedError):
-        torch.distributions.kl_divergence(trace.nodes["bias"]["fn"], dist.Normal(0.0, 1.0))
 
 
 def test_comparing_chains_that_are_not_there_is_refused(posterior):

@@ -35,9 +35,6 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
     Returns:
         The fit with its `factor`, whose `predict` gives predictions like any other.
 
-    Warns:
-        UserWarning: rows that the fit was trained on.
-
     Raises:
         InputError: rows that are not in memory, several columns of classes, or numbers whose distribution has no
             location and scale, such as counts.
@@ -50,7 +47,7 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
         >>> calibrated.factor > 1, calibrated.predict([[0.0], [0.25]]).std.shape
         (True, torch.Size([2]))
     """
-    rows = held_out_rows(posterior, data)
+    rows = held_out_rows(data)
     prediction = posterior.predict(rows.x, num_draws=num_draws)
     weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
     return Calibrated(posterior, best_factor(prediction, rows.y, weights), num_draws)
@@ -101,10 +98,6 @@ class Calibrated:
     def predict(self, x: Any) -> Prediction:
         """Predict targets at inputs x (N, *in), as the posterior does, with the spread multiplied by the factor.
 
-        A prediction of classes has one draw, the calibrated mean: it tells nothing of the weights, and its
-        `mutual_information` is 0.
-
-        Args:
-            x: inputs in original units.
+        A prediction of classes has one draw, the calibrated mean, so its `mutual_information` is 0.
         """
         return with_factor(self.posterior.predict(x, num_draws=self._num_draws), self.factor)

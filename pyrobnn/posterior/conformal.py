@@ -33,9 +33,8 @@ def conformal(
 ) -> "Conformal":
     """Calibrate a fit by data that it has not seen: split conformal prediction (Vovk et al. 2005, sec. 4.2).
 
-    An interval of level 0.95 then holds at least 95 % of new targets, and at most 1 / (n + 1) more for n rows of data
-    without ties, if these rows and the new ones are exchangeable. This is so however bad the fit is; a bad one has wide
-    intervals. It holds on average over inputs.
+    An interval of level 0.95 then holds at least 95 % of new targets, on average over inputs, and at most 1 / (n + 1)
+    more for n rows of data without ties, if these rows and the new ones are exchangeable, however bad the fit is.
 
     | method | a target conforms by |
     |---|---|
@@ -54,9 +53,6 @@ def conformal(
     Returns:
         The calibrated fit, whose `predict` gives predictions with intervals or sets of classes of any level.
 
-    Warns:
-        UserWarning: rows that the fit was trained on.
-
     Raises:
         InputError: a method for other targets, or several target columns.
 
@@ -67,7 +63,7 @@ def conformal(
         >>> lower.shape
         torch.Size([2])
     """
-    data = held_out_rows(posterior, data)
+    data = held_out_rows(data)
     prediction = posterior.predict(data.x, num_draws=num_draws)
     likelihood = as_likelihood(members_of(posterior)[0].bnn.settings["likelihood"])
     if method is None and not (prediction.is_classification or likelihood.is_symmetric):
@@ -77,14 +73,7 @@ def conformal(
 
 
 class ConformityScores:
-    """Scores of held-out rows, smaller where a target conforms more, and their quantiles.
-
-    Args:
-        prediction: predictions at the rows.
-        y: their targets, (N,).
-        method: as for `conformal`.
-        seed: likewise.
-    """
+    """Scores of held-out rows, smaller where a target conforms more, and their quantiles."""
 
     def __init__(self, prediction: Prediction, y: Tensor, method: OfNumbers | OfClasses | None, seed: int) -> None:
         if prediction.distribution.event_shape:
@@ -111,12 +100,12 @@ class ConformityScores:
         """Return the score of each held-out row, (N,)."""
         if self.method == "quantiles":
             lower, upper, y = *(bound.double().cpu() for bound in self._prediction.interval(level)), self._y
-            if is_positive(self._prediction):
+            if _is_positive(self._prediction):
                 lower, upper, y = lower.log(), upper.log(), y.log()
             return torch.maximum(lower - y, y - upper)
         if self.method == "scaled":
             return (self._y - self._prediction.mean.double().cpu()).abs() / self._prediction.std.double().cpu()
-        chance = uniform(len(self._y), self._seed, "held out")
+        chance = _uniform(len(self._y), self._seed, "held out")
         return self.of_classes(self._prediction, chance)[torch.arange(len(self._y)), self._y.long()]
 
     def of_classes(self, prediction: Prediction, chance: Tensor) -> Tensor:
@@ -156,18 +145,12 @@ class ConformalPrediction(Prediction):
     """A prediction whose `interval`, or `label_set` of classes, holds its level on rows like the held-out ones.
 
     All else, such as log scores and quantiles, is the posterior's.
-
-    Args:
-        distribution: as for `Prediction`.
-        scaler: likewise.
-        scores: scores of the held-out rows.
-        seed: seed of the random numbers of "aps".
     """
 
     def __init__(self, distribution: Any, scaler: Scaler | None = None, *, scores: ConformityScores, seed: int) -> None:
         super().__init__(distribution, scaler)
         self._conformity, self._seed = scores, seed
-        self._chance = uniform(len(self), seed, "new")
+        self._chance = _uniform(len(self), seed, "new")
 
     def __getitem__(self, rows: Any) -> Any:
         """Return the prediction at some inputs, as `Prediction` does."""
@@ -188,12 +171,14 @@ class ConformalPrediction(Prediction):
         lower, upper = super().interval(level)
         distance = torch.tensor(self._conformity.threshold(level), dtype=torch.float64).to(lower)
         if self._conformity.method == "quantiles":
-            if is_positive(self):
+            if _is_positive(self):
                 return lower * (-distance).exp(), upper * distance.exp()
             lower, upper = lower - distance, upper + distance
         else:
             lower, upper = self.mean - distance * self.std, self.mean + distance * self.std
-        least, most = ends(self)
+        support = base_of(self.distribution).support
+        given = getattr(support, "lower_bound", -torch.inf), getattr(support, "upper_bound", torch.inf)
+        least, most = self.scaler.inverse(torch.tensor(given, dtype=torch.float64)).tolist()
         return lower.clamp_min(least), upper.clamp_max(most)
 
     def label_set(self, level: float = 0.95) -> Tensor:
@@ -216,30 +201,18 @@ class ConformalPrediction(Prediction):
         return self._conformity.of_classes(self, self._chance) <= self._conformity.threshold(level)
 
 
-def held_out_rows(posterior: Posterior | Mixture, data: Any) -> Data:
-    """Return rows that calibrate a fit, in memory.
-
-    Raises:
-        InputError: rows that are not in memory.
-    """
+def held_out_rows(data: Any) -> Data:
+    """Return rows that calibrate a fit, in memory."""
     data = as_data(data)
     return data.in_memory() if isinstance(data, Loader) else data
 
 
-def is_positive(prediction: Prediction) -> bool:
+def _is_positive(prediction: Prediction) -> bool:
     """Return whether targets are positive real numbers."""
     return base_of(prediction.distribution).support is constraints.positive
 
 
-def ends(prediction: Prediction) -> tuple[float, float]:
-    """Return the smallest and the largest number that targets can be, infinite where there is none."""
-    support = base_of(prediction.distribution).support
-    given = getattr(support, "lower_bound", -torch.inf), getattr(support, "upper_bound", torch.inf)
-    least, most = prediction.scaler.inverse(torch.tensor(given, dtype=torch.float64)).tolist()
-    return least, most
-
-
-def uniform(num: int, seed: int, purpose: str) -> Tensor:
+def _uniform(num: int, seed: int, purpose: str) -> Tensor:
     """Return numbers between 0 and 1, (num,)."""
     generator = torch.Generator().manual_seed(derive(seed, f"conformal, {purpose}"))
     return torch.rand(num, generator=generator, dtype=torch.float64)

@@ -13,11 +13,9 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.distributions.latents import concatenate
 from pyrobnn.guides.built import built
-from pyrobnn.posterior.batched import batch_by_batch
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction, batch_by_batch, joined
 from pyrobnn.posterior.predictor import Predictor
 from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord
 
@@ -60,16 +58,21 @@ class Mixture(AbstractPosterior):
         self.members = tuple(members)
         self.seed = members[0].seed if seed is None else seed
         self.record = record or FitRecord()
-        for later in self.members[1:]:
-            self._check_alike(members[0], later)
 
-    @staticmethod
-    def _check_alike(first: Posterior, other: Posterior) -> None:
-        if _shapes(first.bnn) != _shapes(other.bnn):
-            raise InputError(f"Members of a mixture must have the same weights; got {first.bnn!r} and {other.bnn!r}.")
-        for mine, theirs in ((first.x_scaler, other.x_scaler), (first.y_scaler, other.y_scaler)):
-            if not (torch.equal(mine.loc, theirs.loc) and torch.equal(mine.scale, theirs.scale)):
-                raise InputError("Members of a mixture must have seen data in the same units: fit them to one Data.")
+        def shapes(member: Posterior) -> dict[str, torch.Size]:
+            return {name: value.shape for name, value in member.bnn.initial_values.items()}
+
+        first, *others = self.members
+        for other in others:
+            if shapes(first) != shapes(other):
+                raise InputError(
+                    f"Members of a mixture must have the same weights; got {first.bnn!r} and {other.bnn!r}."
+                )
+            for mine, theirs in ((first.x_scaler, other.x_scaler), (first.y_scaler, other.y_scaler)):
+                if not (torch.equal(mine.loc, theirs.loc) and torch.equal(mine.scale, theirs.scale)):
+                    raise InputError(
+                        "Members of a mixture must have seen data in the same units: fit them to one Data."
+                    )
 
     @property
     def _title(self) -> str:
@@ -123,10 +126,8 @@ class Mixture(AbstractPosterior):
             Values (S, *event) by site name.
 
         Examples:
-            >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
-            >>> fits = model.fit(bnn.datasets.sinusoid(), replicates=3, steps=20, seed=0, progress=False)
-            >>> mixture = bnn.Mixture(fits)
-            >>> mixture.draw(30)["0.weight"].shape  # ten draws of each member
+            >>> fits = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), replicates=3, steps=20, progress=False)
+            >>> bnn.Mixture(fits).draw(30)["0.weight"].shape  # ten draws of each member
             torch.Size([30, 10, 1])
         """
         parts = [member.draw(count, seed=part_seed) for member, count, part_seed in self.shares(num_draws, seed=seed)]
@@ -152,24 +153,19 @@ class Mixture(AbstractPosterior):
 
         Args:
             x: inputs with the same columns as in training, or a loader, as in `Posterior.predict`.
-            num_draws: number of draws S in the mixture, at least one per member. If all members are chains that store
-                fewer, each stored draw appears once. If all are points, each appears once.
+            num_draws: number of draws S in the mixture, at least one per member. Points, and stored draws of chains
+                where all members have fewer, appear once.
             seed: seed of the draws; the mixture's if not given.
             draws: draws to use in place of new draws, as `draw` returns them.
             at_mean: predict with the mean of the weights of each member (S = K).
             linearized: as in `Posterior.predict`; each member is linearised around its mean.
 
-        Returns:
-            The mixture of the members' likelihoods over their draws, in original units.
-
         Raises:
             InputError: as `Posterior.predict`, or fewer draws than members.
 
         Examples:
-            >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
-            >>> fits = model.fit(bnn.datasets.sinusoid(), replicates=3, steps=20, seed=0, progress=False)
-            >>> mixture = bnn.Mixture(fits)
-            >>> mixture.predict([[0.0], [2.0]], num_draws=60).epistemic_std.shape
+            >>> fits = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), replicates=3, steps=20, progress=False)
+            >>> bnn.Mixture(fits).predict([[0.0], [2.0]], num_draws=60).epistemic_std.shape
             torch.Size([2])
         """
         shares = self.shares(num_draws, seed=seed)
@@ -177,14 +173,16 @@ class Mixture(AbstractPosterior):
             parts = [member.predict(x, seed=seed, at_mean=True) for member in self.members]
         elif draws is None:
             most = max(member.num_distinct(count) for member, count, _ in shares)
-            parts = [
-                self._predicted(member, x, min(count, most), member_seed, linearized=linearized)
-                for member, count, member_seed in shares
-            ]
+            parts = []
+            for member, share, own_seed in shares:
+                count = min(share, most)  # exactly so many, since the mixture counts its members alike
+                repeated = member.draw(count, seed=own_seed) if member.num_distinct(count) < count else None
+                options: dict[str, Any] = {"draws": repeated, "linearized": linearized}
+                parts.append(member.predict(x, num_draws=count, seed=own_seed, **options))
         else:
             pairs = zip(self.members, self.split(draws), strict=True)
             parts = [member.predict(x, draws=part, linearized=linearized) for member, part in pairs]
-        return Prediction(concatenate([part.distribution for part in parts]), parts[0].scaler)
+        return joined(parts)
 
     def predictor(self, num_draws: int = 100, *, seed: int | None = None) -> Predictor:
         """Return a module that predicts with draws of all members that stay, as `Posterior.predictor` does.
@@ -194,8 +192,7 @@ class Mixture(AbstractPosterior):
             seed: seed of the draws; the mixture's if not given.
 
         Examples:
-            >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
-            >>> fits = model.fit(bnn.datasets.sinusoid(), replicates=3, steps=20, seed=0, progress=False)
+            >>> fits = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), replicates=3, steps=20, progress=False)
             >>> mean, std = bnn.Mixture(fits).predictor(60)(torch.zeros(2, 1))
             >>> std.shape
             torch.Size([2])
@@ -204,14 +201,12 @@ class Mixture(AbstractPosterior):
         return Predictor([member.fixed_draws(count, seed=member_seed) for member, count, member_seed in shares])
 
     def _are_points(self) -> bool:
-        """Return whether a draw of each member tells all, and weights all members alike."""
-        return all(map(_is_point, self.members))
-
-    @staticmethod
-    def _predicted(member: Posterior, x: Any, count: int, seed: int, *, linearized: bool | None) -> Prediction:
-        """Return the prediction of a member over exactly so many draws: the mixture counts its members alike."""
-        repeated = member.draw(count, seed=seed) if member.num_distinct(count) < count else None
-        return member.predict(x, num_draws=count, seed=seed, draws=repeated, linearized=linearized)
+        """Return whether all draws of each member are the same, as those of a `Map` guide."""
+        for member in self.members:
+            guide = built(member.guide)
+            if not guide.fixed_sites().issuperset([*member.bnn.site_names, *(guide.mean() or {})]):
+                return False
+        return True
 
     def split(self, draws: Draws) -> list[dict[str, Tensor]]:
         """Split the result of `draw` into the draws of each member."""
@@ -255,14 +250,3 @@ def require_single(posterior: Posterior | Mixture, name: str) -> None:
         raise InputError(
             f"`{name}` takes one posterior, got a mixture of {len(posterior)}: pass its `members` one by one."
         )
-
-
-def _is_point(member: Posterior) -> bool:
-    """Return whether all draws of a posterior are the same, as those of a `Map` guide."""
-    guide = built(member.guide)
-    fixed = guide.fixed_sites()
-    return fixed.issuperset(member.bnn.site_names) and fixed.issuperset(guide.mean() or {})
-
-
-def _shapes(bnn: BNN) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in bnn.initial_values.items()}

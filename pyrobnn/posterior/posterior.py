@@ -1,7 +1,6 @@
 """The posterior: a trained model and its guide, which draw weights and predict."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,9 +24,8 @@ from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.batched import batch_by_batch
 from pyrobnn.posterior.output_draws import Tangent, output_draws
-from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.prediction import Prediction, batch_by_batch
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
 from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord
 
@@ -46,12 +44,10 @@ class Posterior(AbstractPosterior):
         seed: default seed for draws.
         history: the ELBO along the fit.
         record: how it was fitted: method, device, seconds, number of examples.
-        outputs: stand-in for the outputs of the network at the example, used where only latent sites matter; None to
-            run the network on the example. After loading, the example is zeros, which the network may refuse.
+        outputs: stand-in for the outputs of the network at the example, which is zeros after loading; None to run it.
 
     Attributes:
-        bnn, guide, example, x_scaler, y_scaler, seed, history, outputs: as given.
-        record: how it was fitted.
+        bnn, guide, example, x_scaler, y_scaler, seed, history, record, outputs: as given.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
@@ -109,15 +105,12 @@ class Posterior(AbstractPosterior):
     def map_draws[T](
         self, function: Callable[[dict[str, Tensor], Tensor], T], num_draws: int, *, seed: int | None = None
     ) -> list[T]:
-        """Apply a function to consecutive blocks of the draws and their densities; memory holds a single block.
+        """Apply a function to consecutive blocks of the draws of `draw`, and return its results.
 
         Args:
             function: takes values (B, *event) by site name and log q (B,), the log density of each joint draw.
             num_draws: number of draws S in all blocks together, at least 1.
-            seed: seed of the draws, with the same draws as from `draw`; the fit's if not given.
-
-        Returns:
-            The results, one per block.
+            seed: seed of the draws; the fit's if not given.
 
         Raises:
             InputError: stored draws, which have no density.
@@ -129,7 +122,11 @@ class Posterior(AbstractPosterior):
             torch.Size([1000])
         """
         require_density(self.guide)
-        return self.map_traces(_values_and_log_q, lambda block: function(*block), num_draws, seed=seed)
+
+        def read(trace: Any) -> tuple[dict[str, Tensor], Tensor]:
+            return _values(trace), trace.log_prob_sum()
+
+        return self.map_traces(read, lambda block: function(*block), num_draws, seed=seed)
 
     def map_traces[R, T](
         self, read: Callable[[Any], R], function: Callable[[R], T], num_draws: int, *, seed: int | None = None
@@ -150,32 +147,25 @@ class Posterior(AbstractPosterior):
 
     def _block_sizes(self, num_draws: int) -> list[int]:
         """Return how many draws are made at a time."""
-        size = draws_at_once(self._num_moving(), self.bnn.like.device)
+        fixed = built(self.guide).fixed_sites()
+        num_moving = sum(size for name, size in self.bnn.sizes.items() if name not in fixed)
+        size = draws_at_once(num_moving, self.bnn.like.device)
         return [min(size, num_draws - start) for start in range(0, num_draws, size)]
-
-    def _counts(self, num_draws: int) -> list[int]:
-        return [num_draws]  # of each member: it is its only one
 
     def num_distinct(self, num_draws: int) -> int:
         """Return how many of so many draws differ: of stored draws, no more than there are."""
         stored = next(iter((built(self.guide).chains() or {}).values()), None)
         return num_draws if stored is None else min(num_draws, stored.shape[0] * stored.shape[1])
 
-    def _num_moving(self) -> int:
-        """Return the number of weights that differ from draw to draw."""
-        fixed = built(self.guide).fixed_sites()
-        return sum(size for name, size in self.bnn.sizes.items() if name not in fixed)
-
     def _read_block(self, read: Callable[[Any], Any], block: int | Tensor) -> Any:
         """Return the values read from this many new draws, or from the stored draws of these numbers."""
         if isinstance(block, Tensor):
-            return torch.func.vmap(lambda pick: read(self._trace(pick=pick)))(block)
+            return torch.func.vmap(lambda pick: read(self.trace(self.guide, pick=pick)))(block)
         if built(self.guide).vmappable:
-            return torch.func.vmap(lambda _: read(self._trace()), randomness="different")(torch.empty(block, 0))
-        return tree_map(lambda *values: torch.stack(values), *[read(self._trace()) for _ in range(block)])
-
-    def _trace(self, **picked: Tensor) -> Any:
-        return self.trace(self.guide, **picked)
+            return torch.func.vmap(lambda _: read(self.trace(self.guide)), randomness="different")(
+                torch.empty(block, 0)
+            )
+        return tree_map(lambda *values: torch.stack(values), *[read(self.trace(self.guide)) for _ in range(block)])
 
     def trace(self, function: Callable[..., Any], **picked: Tensor) -> Any:
         """Return the trace of the model under a handler, or of a guide, for its latent sites; the network does not run.
@@ -224,9 +214,8 @@ class Posterior(AbstractPosterior):
         Args:
             x: inputs with the same columns as in training, or a loader of them, whose targets are left aside.
             num_draws: number of posterior draws S in the mixture. Chains that store fewer give each stored draw once.
-                Linearised predictions of a Gaussian of curvature draw the outputs directly where all draws of the
-                weights would be more than 2^25 numbers, and N x outputs is below S: they are joint over these inputs,
-                and independent of those of other calls.
+                Linearised predictions draw the outputs directly where all draws of the weights would be more than 2^25
+                numbers, and N x outputs is below S: joint over these inputs, independent of those of other calls.
             seed: seed of the draws; the fit's if not given.
             draws: draws to use in place of new draws, as `draw` returns them.
             at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
@@ -246,11 +235,7 @@ class Posterior(AbstractPosterior):
             >>> prediction.mean.shape, prediction.epistemic_std.shape
             (torch.Size([3]), torch.Size([3]))
         """
-        draws_seed = self.seed if seed is None else seed
-        with (
-            ONE_THREAD,
-            seeded(draws_seed, "network"),
-        ):  # one thread at a time, and reproducible random numbers in the network
+        with ONE_THREAD, seeded(self.seed if seed is None else seed, "network"):  # of random numbers in the network
             inputs = self.inputs(x)
             if at_mean:
                 draws = {name: value[None] for name, value in self.mean().items()}
@@ -259,10 +244,15 @@ class Posterior(AbstractPosterior):
                 drawn = self._output_draws(inputs, num_draws, seed)
                 if drawn is not None:
                     return drawn
+            is_table = isinstance(inputs, Tensor) and inputs.ndim == 2
+            network = DrawMap(self.bnn.outputs, inputs, self.bnn.net)
+
+            def outputs_of(weights: Mapping[str, Tensor]) -> Tensor:
+                layers = stack_linear(self.bnn.net, weights) if weights and is_table else None
+                return network(weights) if layers is None else run_stacked(layers, single(inputs, "A stack of layers"))
+
             if linear and not at_mean:
                 outputs_of = Tangent(self.bnn, self._split(self.mean())[0], inputs).outputs
-            else:
-                outputs_of = partial(self._outputs, DrawMap(self.bnn.outputs, inputs, self.bnn.net), inputs)
 
             @torch.no_grad()
             def apply(draws: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -276,7 +266,7 @@ class Posterior(AbstractPosterior):
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
 
     def _output_draws(self, inputs: X, num_draws: int, seed: int | None) -> Prediction | None:
-        """Return the prediction of a Gaussian of curvature by draws of the outputs; None where it is another way."""
+        """Return the prediction of a Gaussian of curvature by draws of the outputs; None where draws of weights do."""
         blocks = built(self.guide).gaussian_blocks()
         if not blocks:
             return None
@@ -318,12 +308,6 @@ class Posterior(AbstractPosterior):
         draws = self.draw(self.num_distinct(num_draws), seed=seed)
         mean = self.mean() if built(self.guide).linearized else None
         return FixedDraws(self.bnn, draws, mean, self.example[0], self.outputs, (self.x_scaler, self.y_scaler))
-
-    def _outputs(self, at: DrawMap, inputs: X, weights: Mapping[str, Tensor]) -> Tensor:
-        """Return the outputs of the network for a block of draws, (S, N, outputs)."""
-        is_table = isinstance(inputs, Tensor) and inputs.ndim == 2
-        layers = stack_linear(self.bnn.net, weights) if weights and is_table else None
-        return at(weights) if layers is None else run_stacked(layers, single(inputs, "A stack of layers"))
 
     def _split(self, draws: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the weights among draws of all sites, and the sites of the likelihood."""
@@ -380,7 +364,3 @@ def latent_names(trace: Any) -> list[str]:
 
 def _values(trace: Any) -> dict[str, Tensor]:
     return {name: trace.nodes[name]["value"].detach() for name in latent_names(trace)}
-
-
-def _values_and_log_q(trace: Any) -> tuple[dict[str, Tensor], Tensor]:
-    return _values(trace), trace.log_prob_sum()

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from numpy.typing import ArrayLike
@@ -16,8 +16,11 @@ from pyrobnn._core.errors import FewDrawsWarning, InputError, warn_user
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy, reader
 from pyrobnn._core.table_cells import rows_of
+from pyrobnn.data.given import as_loader
 from pyrobnn.data.in_memory import Scaler, row_index
+from pyrobnn.data.loader import Loader
 from pyrobnn.distributions import support
+from pyrobnn.distributions.latents import concatenate
 from pyrobnn.distributions.parts import converted, in_double, take_apart
 from pyrobnn.distributions.quantiles import count_quantile, real_quantile
 from pyrobnn.distributions.support import Components
@@ -43,10 +46,9 @@ _FEWEST_SAMPLES = 1000
 class Prediction:
     """The predictive distribution of the targets at N inputs: a mixture of S distributions for each input.
 
-    p(y | x) = 1/S sum_s p(y | x, w_s). Everything is in the original units of y. It is in float64 where targets were
-    standardised, so that targets far from zero keep their digits. Shapes are for K target columns; with a single column
-    the axis K is absent. Class labels count as one-hot vectors: C classes give means and variances (N, C). Bernoulli
-    targets count as 0 and 1.
+    p(y | x) = 1/S sum_s p(y | x, w_s), in the original units of y, and in float64 where targets were standardised.
+    Shapes are for K target columns; with a single column the axis K is absent. Class labels count as one-hot vectors: C
+    classes give means and variances (N, C). Bernoulli targets count as 0 and 1.
 
     Args:
         distribution: the likelihood's distribution for each draw and input in the model's units, batch shape (S, N).
@@ -84,8 +86,7 @@ class Prediction:
         """Return the prediction at some inputs: a slice, a boolean mask of length N, or row numbers in one dimension.
 
         Raises:
-            InputError: rows of another kind or beyond N, or a distribution that does not keep the arguments of its
-                constructor as attributes.
+            InputError: rows of another kind or beyond N, or a distribution without its arguments as attributes.
         """
         index = row_index(rows, len(self))
         return type(self)(converted(self.distribution, lambda values: values[:, index]), self.scaler)
@@ -94,11 +95,7 @@ class Prediction:
     def by_target[P: "Prediction"](self: P) -> P:
         """The prediction of labels with each target as an input: of K columns or positions, N x K inputs in order.
 
-        Entropy, mutual information and scores are then those of single targets, not of all jointly. Reshape them, or
-        pick the positions that have a label: `prediction.by_target[y.flatten() != -100]`.
-
-        Raises:
-            InputError: targets that are no labels.
+        Entropy, mutual information and scores are then those of single targets, not of all jointly.
 
         Examples:
             >>> from pyro.distributions import Bernoulli
@@ -116,7 +113,7 @@ class Prediction:
         Args:
             function: takes a prediction at n of the inputs, and as many rows of each tensor, to a tensor.
             rows: tensors (N, ...) that go with the inputs.
-            dim: the axis of its results that counts the inputs, along which they are joined.
+            dim: the axis of its results that counts the inputs.
             width: how many numbers it computes for each number of the distribution.
 
         Examples:
@@ -143,9 +140,8 @@ class Prediction:
     def mean(self) -> Tensor:
         """The mean of the mixture, (N, K).
 
-        For counts and positive targets it may lie far above most draws. If its logarithm is uncertain by more than 1,
-        as is common under a Laplace approximation, a few draws with large means make up the mean. A warning names these
-        inputs. The median, `quantile(0.5)`, does not depend on such draws.
+        For counts and positive targets a few draws may make it up, while the median, `quantile(0.5)`, does not depend
+        on them.
 
         Raises:
             InputError: a distribution whose mean is not known.
@@ -154,7 +150,16 @@ class Prediction:
             FewDrawsWarning: `rests_on_few_draws` at some input.
         """
         self._require("mean")
-        _tell_of_few_draws(self.rests_on_few_draws, self.num_draws, self.first_row)
+        is_few = self.rests_on_few_draws
+        if bool(is_few.any()):
+            first = self.first_row + (reader.get() == "command")  # rows count from 1 at the command line
+            where = f"{int(is_few.sum())} of {len(self)} inputs ({rows_of(is_few.tolist(), first)})"
+            warn_user(
+                f"The mean over {self.num_draws} draws rests on less than a fifth of them at {where}: a few draws "
+                "predict far larger targets than the others. See docs/how-to/likelihoods.md.",
+                FewDrawsWarning,
+                remedies=(MEDIAN,),
+            )
         return self._original(self.by_rows(lambda part: part._component_means.mean(0)))
 
     @property
@@ -172,7 +177,13 @@ class Prediction:
         """
         if not self._is_positive:
             return torch.zeros(len(self), dtype=torch.bool, device="cpu")
-        return self.by_rows(lambda part: _rest_on_few(part._component_means))
+
+        def rest_on_few(part: "Prediction") -> Tensor:
+            values = part._component_means.double().unsqueeze(-1).flatten(2)
+            is_shared: Tensor = variance_over_draws(values).sqrt() <= _WIDEST * values.mean(0)
+            return ~is_shared.all(1)  # means that are not finite count as few
+
+        return self.by_rows(rest_on_few)
 
     @property
     def epistemic_variance(self) -> Tensor:
@@ -186,10 +197,7 @@ class Prediction:
 
     @property
     def aleatoric_variance(self) -> Tensor:
-        """The mean over draws of their variances, (N, K): the part that stays (Kendall & Gal 2017).
-
-        Infinite, and the total variance with it, for Student-t targets with at most 2 degrees of freedom.
-        """
+        """The mean over draws of their variances, (N, K): the part that stays (Kendall & Gal 2017)."""
         return self._original_variance(self._aleatoric)
 
     @property
@@ -228,8 +236,7 @@ class Prediction:
             y: targets in original units, (N,) or (N, K).
 
         Raises:
-            InputError: not numeric, not finite, not one row per input, labels out of range, or counts that are negative
-                or not whole.
+            InputError: targets that are not finite, of another shape, or that the likelihood does not know.
 
         Examples:
             >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
@@ -299,8 +306,7 @@ class Prediction:
     def cdf(self, y: ArrayLike) -> Tensor:
         """Return the distribution function P(Y <= y) of the mixture at targets, (N, K).
 
-        It is 0 below all possible targets and 1 above them, and uniform on (0, 1) for calibrated predictions of targets
-        with a density (`is_continuous`).
+        It is uniform on (0, 1) for calibrated predictions of targets with a density (`is_continuous`).
 
         Args:
             y: targets in original units, (N,) or (N, K).
@@ -373,9 +379,8 @@ class Prediction:
     def to_frame(self, class_names: Sequence[str] | None = None) -> "pd.DataFrame":
         """Return a pandas table with a row for each input, for one target column.
 
-        Of numbers it has the mean, standard deviations and the 95 % interval, and of counts and positive numbers first
-        the median, which does not depend on a few large draws; of classes the most probable class, the probability of
-        each, entropy and mutual information.
+        Of numbers it has the mean, standard deviations and the 95 % interval, and of counts and positive numbers the
+        median; of classes the most probable class, the probability of each, entropy and mutual information.
 
         Args:
             class_names: the names of the classes; their numbers if not given.
@@ -432,16 +437,21 @@ class Prediction:
     def entropy(self) -> Tensor:
         """Entropy of the mixture in nats, (N,): total uncertainty about the class.
 
-        Several target columns have the entropy of all of them jointly, not the sum over columns: draws tie them
-        together. Where they have more than 1024 joint outcomes (more than ten binary columns), it is the entropy given
-        the weights plus `mutual_information`. `by_target` has the entropy of each.
+        Several target columns have the joint entropy; with more than 1024 joint outcomes it is the entropy given the
+        weights plus `mutual_information`. `by_target` has the entropy of each.
         """
         self._require_classes("Entropy")
         if self._num_outcomes > MOST_OUTCOMES:
             return self._entropy_given_weights() + self.mutual_information
         if not self.distribution.event_shape:
             return torch.special.entr(self.class_probs).sum(-1)
-        return self.by_rows(lambda part: _listed_entropy(part._column_probs()), width=self._num_outcomes)
+
+        def listed(part: "Prediction") -> Tensor:
+            columns = part._column_probs().unbind(2)
+            joint = functools.reduce(lambda some, more: (some[..., None] * more[..., None, :]).flatten(2), columns)
+            return torch.special.entr(joint.mean(0)).sum(-1)
+
+        return self.by_rows(listed, width=self._num_outcomes)
 
     @property
     def mutual_information(self) -> Tensor:
@@ -449,8 +459,7 @@ class Prediction:
 
         The entropy of the mixture less the mean entropy of its components: epistemic uncertainty, log S at most.
         Several target columns count jointly. With more than 1024 joint outcomes, it is the mean of log p(y | w_s) - log
-        p(y) over targets y drawn from each draw w_s. These are 1000 targets in all, or S if S is larger, with the same
-        random numbers for every input.
+        p(y) over targets y drawn from each w_s, 1000 in all or S, with the same random numbers for every input.
 
         Examples:
             >>> from pyro.distributions import Categorical
@@ -461,8 +470,9 @@ class Prediction:
         """
         self._require_classes("Mutual information")
         if self._num_outcomes > MOST_OUTCOMES:
-            num = _num_samples(self.num_draws)
-            return self.by_rows(lambda part: _sampled_information(part._column_probs()), width=num)
+            rounds = math.ceil(_FEWEST_SAMPLES / self.num_draws)
+            width = rounds * self.num_draws
+            return self.by_rows(lambda part: _sampled_information(part._column_probs(), rounds), width=width)
         return (self.entropy - self._entropy_given_weights()).clamp_min(0)
 
     def _entropy_given_weights(self) -> Tensor:
@@ -634,60 +644,19 @@ class Prediction:
 
 
 def variance_over_draws(values: Tensor) -> Tensor:
-    """Return the population variance over the first axis, exactly 0 for equal values.
-
-    Two passes over the distances to the first value are many times quicker than `Tensor.var(0)`.
-    """
+    """Return the population variance over the first axis, exactly 0 for equal values, quicker than `Tensor.var(0)`."""
     distances = values - values[0]
     return distances.sub_(distances.mean(0)).square_().mean(0)
 
 
-def _rest_on_few(means: Tensor) -> Tensor:
-    """Return the inputs (N,) where less than a fifth of the draws make up the mean, from non-negative means (S, N, *K).
-
-    Means that are not finite count as such.
-    """
-    values = means.double().flatten(2) if means.ndim > 2 else means.double()[..., None]
-    is_shared: Tensor = variance_over_draws(values).sqrt() <= _WIDEST * values.mean(0)
-    return ~is_shared.all(1)
-
-
-def _tell_of_few_draws(rests_on_few: Tensor, num_draws: int, first_row: int) -> None:
-    """Warn of inputs at which a few draws make up the mean; rows count from 1 at the command line, else from 0."""
-    few = int(rests_on_few.sum())
-    if few:
-        first = first_row + (reader.get() == "command")
-        where = f"{few} of {len(rests_on_few)} inputs ({rows_of(rests_on_few.tolist(), first)})"
-        warn_user(
-            f"The mean over {num_draws} draws rests on less than a fifth of them at {where}: a few draws predict far "
-            "larger targets than the others. See docs/how-to/likelihoods.md.",
-            FewDrawsWarning,
-            remedies=(MEDIAN,),
-        )
-
-
-def _listed_entropy(probs: Tensor) -> Tensor:
-    """Return the entropy of the mixture over draws by a list of all outcomes, (N,).
+def _sampled_information(probs: Tensor, rounds: int) -> Tensor:
+    """Return the mutual information of outcomes and draws, (N,), from so many samples of each draw.
 
     Args:
         probs: probabilities of the classes of each target column under each draw, (S, N, K, C).
+        rounds: number of samples of each draw.
     """
-    joint = functools.reduce(lambda some, more: (some[..., None] * more[..., None, :]).flatten(2), probs.unbind(2))
-    return torch.special.entr(joint.mean(0)).sum(-1)
-
-
-def _num_samples(num_draws: int) -> int:
-    """Return how many outcomes `_sampled_information` draws: equally many from each draw, and 1000 at least."""
-    return num_draws * math.ceil(_FEWEST_SAMPLES / num_draws)
-
-
-def _sampled_information(probs: Tensor) -> Tensor:
-    """Return the mutual information of outcomes and draws, (N,), from samples of each draw; arguments as above.
-
-    It is the mean of log p(y | w_s) - log p(y). All inputs have the same random numbers, so that the result for an
-    input does not depend on the others.
-    """
-    num_draws, rounds = len(probs), _num_samples(len(probs)) // len(probs)
+    num_draws = len(probs)
     generator = torch.Generator().manual_seed(derive(0, "outcomes"))
     uniform = torch.rand((rounds, num_draws, 1, probs.shape[2], 1), generator=generator, dtype=torch.float64)
     chosen = (uniform.to(probs) > probs.cumsum(-1)[..., :-1]).sum(-1).flatten(0, 1)
@@ -697,3 +666,39 @@ def _sampled_information(probs: Tensor) -> Tensor:
     same_draw = each.unflatten(0, (rounds, num_draws)).diagonal(dim1=1, dim2=2).mean((0, 2))
     information = same_draw - each.logsumexp(1).mean(0) + math.log(num_draws)
     return information.clamp(0, math.log(num_draws))
+
+
+def batch_by_batch[F: Callable[..., Prediction]](predict: F) -> F:
+    """Return a method that predicts at inputs as one that takes a loader as well, whose targets it leaves aside.
+
+    Each batch sees the same draws of the weights, so that predictions equal those at all inputs together up to
+    rounding, unless the outputs are drawn. Lengths of inputs may differ from batch to batch, but not those of targets.
+    """
+
+    @functools.wraps(predict)
+    def predict_all(self: Any, x: Any, **options: Any) -> Prediction:
+        loader = as_loader(x)
+        if not isinstance(loader, Loader):
+            return predict(self, x, **options)
+        if loader.shuffles:
+            raise InputError(
+                "The DataLoader takes its examples in random order, so nobody could tell which prediction is whose: "
+                "pass a DataLoader with shuffle=False.",
+                page="how-to/large-data",
+            )
+        parts = [predict(self, inputs, **options) for inputs in loader.one_pass(loader.inputs_of)]
+        shapes = {tuple(part.distribution.event_shape) for part in parts}
+        if len(shapes) > 1:
+            raise InputError(
+                f"Batches have targets of several shapes, {', '.join(map(str, sorted(shapes)))}, which are no table: "
+                "predict batch by batch.",
+                page="how-to/likelihoods",
+            )
+        return joined(parts, 1)
+
+    return cast(F, predict_all)
+
+
+def joined(parts: Sequence[Prediction], dim: int = 0) -> Prediction:
+    """Return one prediction of all draws (dim 0), or at all inputs (dim 1), of several in the same units."""
+    return Prediction(concatenate([part.distribution for part in parts], dim), parts[0].scaler)

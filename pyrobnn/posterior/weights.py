@@ -27,11 +27,7 @@ _NUM_DRAWS, _DRAW_BUDGET = 1000, 2**25
 
 
 def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return mean and standard deviation of every weight by site: exact where the guide knows, else of draws.
-
-    There are 1000 of them, fewer for networks of more than 33,554 weights. Sites that a prior or a likelihood adds are
-    left out.
-    """
+    """Return mean and standard deviation of every weight by site: exact where the guide knows, else of draws."""
     names = posterior.bnn.site_names
     with torch.no_grad():
         moments = built(posterior.guide).moments()
@@ -141,19 +137,15 @@ def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[A
 
 
 def update_prior(posterior: Posterior) -> BNN:
-    """Return the model with this posterior, as independent normals, for its prior: the next task learns on from it.
+    """Return the model with this posterior, as independent normals, for its prior (Nguyen et al. 2018).
 
-    Later fits keep the units of this fit, which are the prior's units: `standardize` of their data has no effect. The
-    network starts at the posterior mean, its parameters without a prior and its buffers (the statistics of batch
-    normalisation) at their trained values. Sites of prior or likelihood and a learned noise are inferred anew. (Nguyen
-    et al. 2018, variational continual learning.)
-
-    Correlations between weights are left out. Two fits in turn give the posterior of all data if there are no
-    correlations, as in a linear model with uncorrelated, centred inputs in the first data.
+    Later fits keep the units of this fit: `standardize` of their data has no effect. The network starts at the
+    posterior mean, its parameters without a prior and its buffers at their trained values. Sites of prior or likelihood
+    and a learned noise are inferred anew. Correlations between weights are left out: two fits in turn give the
+    posterior of all data if there are none.
 
     Raises:
-        InputError: a mixture, or weights without a spread: points, pruned weights, or weights that a Laplace guide left
-            at the mode.
+        InputError: a mixture, or weights without a spread.
 
     Examples:
         >>> first, second = bnn.datasets.sinusoid(60).split(0.5, seed=0)

@@ -75,15 +75,15 @@ def curve(
 
 def examples(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> Examples:
     """Return the training data in parts, in the units of the model."""
-    return Examples(lambda: _one_pass(source, bnn, batch_size, progress=progress), batch_size)
 
+    def one_pass() -> Iterator[Batch]:
+        with progress_bar(total=source.num_data, desc="Laplace", unit="example", shown=progress, leave=False) as bar:
+            for batch in source.one_pass(bnn, batch_size):
+                yield batch
+                bar.update(len(batch[0]))
+                ONE_THREAD.let_waiting_in()
 
-def _one_pass(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> Iterator[Batch]:
-    with progress_bar(total=source.num_data, desc="Laplace", unit="example", shown=progress, leave=False) as bar:
-        for batch in source.one_pass(bnn, batch_size):
-            yield batch
-            bar.update(len(batch[0]))
-            ONE_THREAD.let_waiting_in()
+    return Examples(one_pass, batch_size)
 
 
 def log_likelihood(point: Point, data: Examples, curvature: Curvature) -> float:
@@ -110,9 +110,16 @@ def laplace_record(
     log p(D) = log p(D | w) + log p(w) + D / 2 log 2 pi - 1 / 2 log det (precision), given all sites that are not
     Gaussian: sites that stay at the mode count as known.
     """
+    log_prior, weights = 0.0, point.weights
     with torch.no_grad():
-        laws = prior_laws(point.bnn, point.weights, others)
-        log_prior = sum(_log_prior_of(block, laws, point.weights) for block in guide.gaussian_blocks())
+        laws = prior_laws(point.bnn, weights, others)
+        blocks: list[Any] = guide.gaussian_blocks()
+        for block in blocks:
+            if block.dimension == sum(block.sizes):
+                log_prior += float(sum(laws[name].log_prob(weights[name]).double().sum() for name in block.shapes))
+            else:  # of the entries that the block covers
+                entries = torch.cat([log_entries(laws[name], weights[name]).reshape(-1) for name in block.shapes])
+                log_prior += float(entries[block.index].double().sum())
         log_det = float(guide.log_det())
     dimension = sum(block.dimension for block in guide.gaussian_blocks())
     return LaplaceRecord(
@@ -127,14 +134,6 @@ def laplace_record(
         product_error=result.product_error,
         slow=result.curvature.slow,
     )
-
-
-def _log_prior_of(block: Any, laws: Mapping[str, Any], weights: Mapping[str, Tensor]) -> float:
-    """Return the log prior density of the entries that a block covers."""
-    if block.dimension == sum(block.sizes):
-        return float(sum(laws[name].log_prob(weights[name]).double().sum() for name in block.shapes))
-    entries = torch.cat([log_entries(laws[name], weights[name]).reshape(-1) for name in block.shapes])
-    return float(entries[block.index].double().sum())
 
 
 def _tell(setting: Laplace, prior: PriorCurvature, record: LaplaceRecord) -> None:

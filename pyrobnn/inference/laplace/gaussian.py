@@ -19,15 +19,11 @@ _PRODUCT_TOLERANCE = 1e-3
 
 @dataclasses.dataclass(eq=False)
 class Result:
-    """The blocks of a Gaussian.
+    """The blocks of a Gaussian, with what `LaplaceRecord` says of repairs.
 
     Attributes:
         curvature: curvature of the likelihood, the source of the blocks.
         blocks: the spec of each block, and the arguments of its `fill`.
-        clipped: by site, number of entries where the log prior is not concave; they take its 1 / variance.
-        repaired: number of eigenvalues or entries of the precision that were not positive and were replaced.
-        product_error: by site, the largest factor between the prior's precision and its product form in a Kronecker
-            block.
     """
 
     curvature: Curvature
@@ -80,13 +76,17 @@ def assemble(point: Point, prior: PriorCurvature, curvature: Curvature) -> Resul
         result.blocks.append((spec, (point.flat(prior.precision), *curvature.low_rank)))
     for factor in curvature.factors:
         spec = BlockSpec("kron", factor.sites, transposed=factor.transposed)
-        outer_prior, inner_prior, error = product_of(_prior_matrix(prior, spec))
+        parts = [(prior.precision[name].flatten(), prior.precision[name].shape) for name in spec.sites]
+        matrix = torch.cat([as_matrix(*part, transposed=spec.transposed) for part in parts], 1)  # the bias last
+        outer_prior, inner_prior, error = product_of(matrix)
         if error > 1 + _PRODUCT_TOLERANCE:
             result.product_error[factor.sites[0]] = error
         result.blocks.append((spec, (factor.outer, factor.inner, outer_prior, inner_prior)))
     for name, value in curvature.diagonal.items():
         added = prior.precision[name]
-        result.blocks.append((BlockSpec("diag", (name,)), (_positive(value + added, added, result).flatten(),)))
+        is_bad = ~(value + added > 1e-6 * added)
+        result.repaired += int(is_bad.sum())
+        result.blocks.append((BlockSpec("diag", (name,)), (torch.where(is_bad, added, value + added).flatten(),)))
     return result
 
 
@@ -103,13 +103,6 @@ def _add_full(point: Point, prior: PriorCurvature, total: Tensor, result: Result
     result.blocks.append((spec, (precision,) if index is None else (precision, index)))
 
 
-def _positive(precision: Tensor, prior: Tensor, result: Result) -> Tensor:
-    """Return the precision; entries that are not positive take the prior's precision."""
-    is_bad = ~(precision > 1e-6 * prior)
-    result.repaired += int(is_bad.sum())
-    return torch.where(is_bad, prior, precision)
-
-
 def _positive_definite(matrix: Tensor, floor: Tensor, result: Result) -> Tensor:
     """Return the matrix with eigenvalues below zero, up to rounding, replaced by a floor."""
     if int(torch.linalg.cholesky_ex(matrix).info) == 0:
@@ -120,20 +113,10 @@ def _positive_definite(matrix: Tensor, floor: Tensor, result: Result) -> Tensor:
     return vectors @ (torch.where(is_bad, floor, values)[:, None] * vectors.T)
 
 
-def _prior_matrix(prior: PriorCurvature, spec: BlockSpec) -> Tensor:
-    """Return the prior precision of a Kronecker block's sites as an (outputs, inputs) matrix, the bias last."""
-    parts = [prior.precision[name] for name in spec.sites]
-    return torch.cat([as_matrix(part.flatten(), part.shape, transposed=spec.transposed) for part in parts], 1)
-
-
 def product_of(matrix: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Return the closest product of a positive matrix, and the largest factor between the two.
+    """Return d_O (O,) and d_I (I,) whose product is closest, in logs, to a positive matrix (O, I), and the error.
 
-    Args:
-        matrix: (O, I).
-
-    Returns:
-        d_O (O,) and d_I (I,) with log d_O + log d_I closest to log matrix in squares, and exp of the largest distance.
+    The error is the largest factor between the two.
     """
     logs = matrix.log()
     rows, columns = logs.mean(1), logs.mean(0) - logs.mean()

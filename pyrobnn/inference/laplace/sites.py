@@ -36,8 +36,6 @@ A_MINUTE = 60 * 20e9
 def checked_setting(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site]) -> tuple[Laplace, list[str]]:
     """Return the setting with its structure chosen, and the names of the weights that are to be Gaussian.
 
-    Settings that do not fit are refused before training.
-
     Raises:
         InputError: sites that do not exist, that are bounded, too few for the rank or subnetwork, or too many for
             memory; or a network that the curvature does not take.
@@ -46,29 +44,20 @@ def checked_setting(setting: Laplace, bnn: BNN, example: Batch, latents: list[Si
     weights = {name: value for name, value in bnn.initial_values.items() if name in bnn.site_names}
     names = _choose(bnn, weights, example[0], setting.sites)
     size = sum(weights[name].numel() for name in names)
-    setting = _structured(setting, size, has_labels=as_likelihood(bnn.settings["likelihood"]).has_labels)
+    if setting.structure is None:
+        # labels get Kronecker factors, as the whole curvature leaves them too much in doubt (explanations/defaults)
+        takes_whole = size <= defaults.MOST_FULL and not as_likelihood(bnn.settings["likelihood"]).has_labels
+        takes_whole &= setting.sharing == "expand" and setting.joint_bias
+        wanted: tuple[Structure, ...] = ("full", "kron", "diag")
+        wanted = wanted if takes_whole or setting.subnetwork is not None else wanted[1:]
+        possible = KINDS[setting.curvature].structures
+        setting = dataclasses.replace(setting, structure=next(name for name in wanted if name in possible))
     _check_size(setting, size)
     _check_cost(setting, bnn, weights, names, example[0][:1])
     require_real(latents, names)
     KINDS[setting.curvature].check(bnn, weights)
     _check_derivatives(setting, bnn, weights, names, example[0][:1])
     return setting, names
-
-
-def _structured(setting: Laplace, size: int, *, has_labels: bool) -> Laplace:
-    """Return the setting; a structure that is left open is chosen by the number of Gaussian weights.
-
-    Labels get Kronecker factors, as the whole curvature leaves them too much in doubt. Log loss with factors and with
-    the whole: 300 rows of two moons 0.12 and 0.13 (two seeds), a last layer of 650 weights for digits 0.29 and 0.43. Of
-    real targets the whole scores -1.1 outside the inputs of 80 rows of a sine, factors -4.4.
-    """
-    if setting.structure is not None:
-        return setting
-    takes_whole = size <= defaults.MOST_FULL and not has_labels and setting.sharing == "expand" and setting.joint_bias
-    smaller: tuple[Structure, ...] = ("kron", "diag")
-    wanted = ("full", *smaller) if takes_whole or setting.subnetwork is not None else smaller
-    possible = KINDS[setting.curvature].structures
-    return dataclasses.replace(setting, structure=next(name for name in wanted if name in possible))
 
 
 def _choose(bnn: BNN, weights: Mapping[str, Tensor], example: X, patterns: tuple[str, ...]) -> list[str]:

@@ -1,7 +1,6 @@
 """The common parts of Markov chain methods: the target, overdispersed starts, and a posterior of stored draws."""
 
-import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import BatchSize, Source, make_source
-from pyrobnn.inference.mcmc.potential import LogJoint
+from pyrobnn.inference.mcmc.potential import LogJoint, ValueAndGradient
 from pyrobnn.inference.method import BaseMethod, Offer, Run
 from pyrobnn.inference.network_checks import refuse_checkpoints
 from pyrobnn.inference.training.start import fresh_model, running
@@ -40,15 +39,15 @@ class Chains(NamedTuple):
         draws: unconstrained latents, (chain, draw, P).
         statistics: values per draw, (chain, draw), by name.
         engine: the engine of the gradients.
+        num_steps: number of steps of each chain.
         num_diverging: number of draws with a diverging trajectory, if the method knows.
-        num_steps: number of steps of each chain, if it differs from the method's.
     """
 
     draws: Tensor
     statistics: dict[str, Tensor]
     engine: EngineRecord
+    num_steps: int
     num_diverging: int | None = None
-    num_steps: int | None = None
 
 
 class Target:
@@ -70,16 +69,19 @@ class Target:
         self.sites = latent_sites(self.bnn, *self.example)
         self.log_joint = LogJoint(self.bnn, self.sites, source.num_data)
 
-    def start(self, chain: int, is_usable: Callable[[Tensor], bool]) -> Tensor:
-        """Return unconstrained latents (P,) for a chain, from its random stream, at a usable point.
+    def starts(self, num_chains: int, evaluate: ValueAndGradient | None = None) -> Tensor:
+        """Return latents (C, P), each from its chain's random stream, where U and its gradient are finite.
 
         Raises:
-            InputError: no usable point.
+            InputError: no such point.
         """
+        return torch.stack([self._start(chain, evaluate) for chain in range(num_chains)])
+
+    def _start(self, chain: int, evaluate: ValueAndGradient | None) -> Tensor:
         with seeded(derive(self._seed, f"chain {chain}"), "start"), torch.no_grad():
             for _ in range(_TRIES):
                 point = self._point(chain)
-                if is_usable(point):
+                if evaluate is None or all(bool(values.isfinite().all()) for values in evaluate(point)):
                     return point
         where = f"with init={self._init!r}" if isinstance(self._init, str) else "at the members"
         raise InputError(
@@ -87,6 +89,19 @@ class Target:
             "data, narrow the prior, or use another `init`.",
             page="how-to/mcmc",
         )
+
+    def _point(self, chain: int) -> Tensor:
+        if self._init == "prior":
+            with poutine.block():
+                trace = poutine.trace(self.bnn).get_trace(*self.example)
+            return self.log_joint.unconstrain({site.name: trace.nodes[site.name]["value"] for site in self.sites})
+        if self._init == "net":
+            model, _ = fresh_model(self._declared, self.source, self._device)
+            starts = {site.name: site.start for site in latent_sites(model, *self.example)}
+            point = self.log_joint.unconstrain(starts)
+            return point + _JITTER * torch.randn_like(point)
+        draw = self._init[chain].draw(1)
+        return self.log_joint.unconstrain({name: values[0] for name, values in draw.items()})
 
     def all_data(self, method: str) -> Batch:
         """Return all examples in the units of the model; the method's name is for the message.
@@ -101,25 +116,6 @@ class Target:
                 page="how-to/mcmc",
             )
         return self.source.scaled(self.bnn, *self.source.data.tensors)
-
-    def _point(self, chain: int) -> Tensor:
-        if self._init == "prior":
-            return self._from_prior()
-        if self._init == "net":
-            return self._from_net()
-        draw = self._init[chain].draw(1)
-        return self.log_joint.unconstrain({name: values[0] for name, values in draw.items()})
-
-    def _from_prior(self) -> Tensor:
-        with poutine.block():
-            trace = poutine.trace(self.bnn).get_trace(*self.example)
-        return self.log_joint.unconstrain({site.name: trace.nodes[site.name]["value"] for site in self.sites})
-
-    def _from_net(self) -> Tensor:
-        model, _ = fresh_model(self._declared, self.source, self._device)
-        starts = {site.name: site.start for site in latent_sites(model, *self.example)}
-        point = self.log_joint.unconstrain(starts)
-        return point + _JITTER * torch.randn_like(point)
 
 
 class ChainMethod(BaseMethod[Posterior]):
@@ -140,11 +136,6 @@ class ChainMethod(BaseMethod[Posterior]):
         """The number of examples in a mini-batch, "all", or None to choose by the sizes."""
         return "all"
 
-    @property
-    def num_steps(self) -> int:
-        """The number of steps of each chain, those before the first draw included."""
-        raise NotImplementedError
-
     def sample(self, target: Target, run: Run) -> Chains:
         """Run the chains."""
         raise NotImplementedError
@@ -160,7 +151,7 @@ class ChainMethod(BaseMethod[Posterior]):
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Refuse parameters without a prior; numbers that are "tuned" are none once they are measured."""
         tuned = {f"likelihood.{name}_unconstrained" for name in open_numbers(bnn.settings["likelihood"], ("tuned",))}
-        check_all_inferred(bnn, type(self).__name__, but=tuned)
+        _check_all_inferred(bnn, type(self).__name__, but=tuned)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Infer the posterior.
@@ -169,43 +160,38 @@ class ChainMethod(BaseMethod[Posterior]):
             InputError: parameters without a prior, data that do not fit, or no start with a finite density.
         """
         source = make_source(data, bnn, None if self.batch_size == "all" else self.batch_size, seed=run.seed)
-        check_all_inferred(bnn, type(self).__name__)
+        _check_all_inferred(bnn, type(self).__name__)
         starts = self.starts(bnn, data, run)
         with running(bnn, source.batch_size(self.batch_size), run.seed, "fit") as threads:
             target = Target(bnn, source, run.device, run.seed, starts)
-            posterior = self._posterior(target, self.sample(target, run), run.seed)
-        seconds = run.seconds
-        posterior.record = dataclasses.replace(posterior.record, threads=threads, seconds=seconds)
-        return posterior
-
-    def _posterior(self, target: Target, chains: Chains, seed: int) -> Posterior:
-        source, statistics = target.source, chains.statistics
-        setting = Empirical(self.num_chains, self.num_draws, tuple(statistics))
-        guide = setting.build(target.bnn, *target.example)
-        kept = torch.stack([*statistics.values()], -1) if statistics else guide.statistics
-        guide.hold(target.log_joint.constrain(chains.draws), kept)
-        record = FitRecord(
-            method=to_dict(self) | {"guide": to_dict(setting)},
-            num_data=source.num_data,
-            feature_names=source.feature_names,
-            num_steps=self.num_steps if chains.num_steps is None else chains.num_steps,
-            stop_reason="all steps done",
-            device=str(target.example[0].device),
-            engine=chains.engine,
-            num_diverging=chains.num_diverging,
-        )
-        return Posterior(
-            target.bnn,
-            guide,
-            example=target.example,
-            x_scaler=source.x_scaler,
-            y_scaler=source.y_scaler,
-            seed=seed,
-            record=record,
-        )
+            chains = self.sample(target, run)
+            setting = Empirical(self.num_chains, self.num_draws, tuple(chains.statistics))
+            guide = setting.build(target.bnn, *target.example)
+            kept = torch.stack([*chains.statistics.values()], -1) if chains.statistics else guide.statistics
+            guide.hold(target.log_joint.constrain(chains.draws), kept)
+            return Posterior(
+                target.bnn,
+                guide,
+                example=target.example,
+                x_scaler=source.x_scaler,
+                y_scaler=source.y_scaler,
+                seed=run.seed,
+                record=FitRecord(
+                    method=to_dict(self) | {"guide": to_dict(setting)},
+                    num_data=source.num_data,
+                    feature_names=source.feature_names,
+                    num_steps=chains.num_steps,
+                    stop_reason="all steps done",
+                    device=str(target.example[0].device),
+                    engine=chains.engine,
+                    num_diverging=chains.num_diverging,
+                    threads=threads,
+                    seconds=run.seconds,
+                ),
+            )
 
 
-def check_all_inferred(bnn: BNN, method: str, *, but: Collection[str] = ()) -> None:
+def _check_all_inferred(bnn: BNN, method: str, *, but: Collection[str] = ()) -> None:
     """Refuse a model with parameters to optimise, except those in `but`; the method's name is for the message."""
     names = [
         name.removesuffix("_unconstrained")

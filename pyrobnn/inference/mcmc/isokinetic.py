@@ -1,58 +1,61 @@
-"""Isokinetic Langevin steps of many chains at once: momenta of fixed length, eager or recorded."""
+"""Isokinetic Langevin steps of many chains at once, eager or recorded, and their warm-up."""
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
+from pyro.ops.stats import effective_sample_size
 from torch import Tensor
-from torch.func import functional_call, vmap
 
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._torch.private import private
+from pyrobnn._torch.lbfgs import descend_in_place, joined
 from pyrobnn.data.batches import Batch
-from pyrobnn.inference.mcmc.potential import LogJoint
+from pyrobnn.inference.mcmc.potential import LogJoint, ValueAndGradient, recorded_steps
 from pyrobnn.inference.training.engines import MakeLoop
 
-Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""From latents (C, P) of C chains to U (C,) and its gradient (C, P)."""
 _END = 0.1931833275037836
 """Share of a step in the first and in the last turn of the direction, of the least error (McLachlan 1995)."""
 _LARGEST_ERROR = 1000.0
 """Error of the energy in nats above which a step is not taken, as of trajectories of NUTS."""
 _STEPS_AT_ONCE, _MOST_NUMBERS = 64, 2**24
 """Steps after which other threads get a turn, and random numbers held for them, at most."""
+ERROR = 5e-4
+"""Aim for the mean squared change of the energy in a step, in square nats for each latent (Robnik et al. 2023)."""
+_TOO_LARGE = 0.1
+"""Squared change beyond which it says nothing of other step sizes."""
+_ORDER = 6
+"""The squared change grows with this power of the step size."""
+_LOOK, _PARTS = 10, 4
+"""Steps between two changes of the step size, and parts of a warm-up."""
+_MEMORY = 3
+"""Weight of the latest look, in mean weights of all."""
+_LENGTH = 0.4
+"""The length, in steps for each independent draw (Robnik et al. 2023, sec. 5)."""
+_COORDINATES = 256
+"""Latents of which the autocorrelation is measured, at most."""
+_SHRINKAGE, _SMALLEST = 5, 1e-3
+"""Looks that count for a small variance of each latent, as in Stan's warm-up."""
+_FEW, _MOST = 5, 500
+"""Iterations of a descent that gain less than the latents' share of the energy in the end, and most iterations."""
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """C chains and their settings; all tensors stay in their places.
+    """C chains and their settings; all tensors stay in their places."""
 
-    Attributes:
-        place: latents z (C, P).
-        direction: unit vectors u (C, P).
-        gradient: of U at z, (C, P).
-        potential: U(z), (C,).
-        size: of a step, e (C,).
-        turn: weight of the noise that a step adds to the direction, (C,).
-        root: unit of each latent, s (C, P): a step of size e moves z by e s u.
-        squares: sum of squared changes of the energy for each latent since it was zeroed, each 1 at most, (C,).
-        refused: number of steps not taken since it was zeroed, (C,).
-        noise: normal numbers for steps to come, (steps, C, P).
-        index: number of the next step in `noise`, (1,).
-    """
-
-    place: Tensor
-    direction: Tensor
-    gradient: Tensor
-    potential: Tensor
-    size: Tensor
-    turn: Tensor
-    root: Tensor
-    squares: Tensor
-    refused: Tensor
-    noise: Tensor
-    index: Tensor
+    place: Tensor  # latents z (C, P)
+    direction: Tensor  # unit vectors u (C, P)
+    gradient: Tensor  # of U at z, (C, P)
+    potential: Tensor  # U(z), (C,)
+    size: Tensor  # of a step, e (C,)
+    turn: Tensor  # weight of the noise that a step adds to the direction, (C,)
+    root: Tensor  # unit of each latent, s (C, P): a step of size e moves z by e s u
+    squares: Tensor  # sum of squared changes of the energy for each latent since it was zeroed, each 1 at most, (C,)
+    refused: Tensor  # number of steps not taken since it was zeroed, (C,)
+    noise: Tensor  # normal numbers for steps to come, (steps, C, P)
+    index: Tensor  # number of the next step in `noise`, (1,)
 
     @classmethod
     def at(cls, place: Tensor, potential: Tensor, gradient: Tensor) -> "State":
@@ -100,7 +103,7 @@ def turned(direction: Tensor, gradient: Tensor, size: Tensor) -> tuple[Tensor, T
     return new, freedom * (angle + ((ahead + behind) / 2).log()).squeeze(-1)
 
 
-def stepped(state: State, slopes: Slopes) -> None:
+def stepped(state: State, slopes: ValueAndGradient) -> None:
     """Take a step of each chain, in place.
 
     Turns of the direction alternate with moves along it, B A B A B of minimal norm (McLachlan 1995), with two
@@ -134,11 +137,7 @@ def stepped(state: State, slopes: Slopes) -> None:
 
 
 class Walk:
-    """Steps of C chains side by side.
-
-    Args:
-        slopes: U and its gradient, eager.
-        place: where chains start, (C, P).
+    """Steps of C chains side by side, with U and its gradient, from places (C, P).
 
     Attributes:
         state: the chains.
@@ -146,12 +145,16 @@ class Walk:
         tell: called with the number of steps done since the last call.
     """
 
-    def __init__(self, slopes: Slopes, place: Tensor) -> None:
+    def __init__(self, slopes: ValueAndGradient, place: Tensor) -> None:
         self.state = State.at(place, *slopes(place))
         self.num_steps = 0
         self.tell: Callable[[int], object] = lambda _: None
-        self._slopes = slopes
-        self._loop: Callable[[int], None] = self._eagerly
+
+        def eagerly(num_steps: int) -> None:
+            for _ in range(num_steps):
+                stepped(self.state, slopes)
+
+        self._loop: Callable[[int], None] = eagerly
 
     def recorded(self, log_joint: LogJoint, data: Batch, make_loop: MakeLoop) -> "Walk":
         """Record a step, so that steps run without Python from now on, and return the walk.
@@ -159,35 +162,12 @@ class Walk:
         Raises:
             NotCapturable: with the reason.
         """
-        # eager chains do without
-        from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
 
-        model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
-        examples, spec = private("tree_flatten")(data)
-        own = self.state.tensors
+        def step(held: list[Tensor], slopes: ValueAndGradient) -> None:
+            stepped(State(*held), slopes)
 
-        def step(*tensors: Tensor) -> tuple[()]:
-            state, others = State(*tensors[: len(own)]), tensors[len(own) :]
-            batch = private("tree_unflatten")(others[: len(examples)], spec)
-            numbers = dict(zip(model, others[len(examples) :], strict=True))
-            each = vmap(lambda z: -functional_call(log_joint, numbers, (z, *batch)))
-
-            def slopes(place: Tensor) -> tuple[Tensor, Tensor]:
-                gradients, values = slope(lambda point: (each(point["z"]),) * 2, {"z": place})
-                return values, gradients["z"]
-
-            stepped(state, slopes)
-            return ()
-
-        leaves = [*own, *examples, *model.values()]
-        graph = record(step, leaves)
-        constants = lift_constants(graph)
-        self._loop = make_loop(graph, drop_unused(graph, leaves + constants))
+        self._loop = recorded_steps(log_joint, data, self.state.tensors, step, make_loop)
         return self
-
-    def _eagerly(self, num_steps: int) -> None:
-        for _ in range(num_steps):
-            stepped(self.state, self._slopes)
 
     def set(self, size: Tensor | float, length: float) -> None:
         """Set step sizes, (C,) or one for all, and the length on which noise makes directions forget themselves."""
@@ -212,3 +192,109 @@ class Walk:
             self._loop(rows)
             self.tell(rows)
         self.num_steps += num_steps
+
+
+def descended(start: Tensor, evaluate: ValueAndGradient) -> Tensor:
+    """Return a point (P,) in the bulk of the posterior, by L-BFGS from a start (P,).
+
+    U is about P / 2 above its minimum there, so the descent ends where a few iterations gain less. A chain of constant
+    speed would need a number of steps that grows with the square of the distance, in standard deviations.
+    """
+    point, least = start.clone(), [math.inf]
+
+    def slope() -> Tensor:
+        value, gradient = evaluate(point)
+        least[-1] = min(least[-1], float(value))
+        return joined([value, gradient])
+
+    def is_near() -> bool:
+        least.append(least[-1])
+        return len(least) > _FEW and least[-1 - _FEW] - least[-1] < len(point) / 2
+
+    descend_in_place(slope, [point], after=is_near, maxiter=_MOST)
+    return point
+
+
+class Tuned(NamedTuple):
+    """What a warm-up finds for all chains, beside the units of the latents of each: step size and length."""
+
+    size: float
+    length: float
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of the length, at least 1."""
+        return max(1, round(self.length / self.size))
+
+
+def warm_up(walk: Walk, num_steps: int) -> Tuned:
+    """Run the warm-up of chains at their starts; the number of steps is rounded up to a multiple of 40.
+
+    In four parts of equal length, chains reach the bulk of the posterior, their standard deviations become the units
+    of the latents, those of the third part again, and the autocorrelation in the fourth gives the length. The step size
+    of each chain follows the changes of the energy all along, until all share a size and a length in the end.
+    """
+    place, root, num_looks = walk.state.place, walk.state.root, math.ceil(num_steps / (_PARTS * _LOOK))
+    length = math.sqrt(place.shape[-1])
+    steps = _StepSize(torch.full_like(walk.state.potential, 0.25 * length))
+
+    def looks(every: int = _LOOK) -> Iterator[None]:
+        steps.forget()
+        for _ in range(num_looks):
+            walk.set(steps.size, length)
+            squares = torch.zeros_like(steps.size)
+            for _ in range(_LOOK // every):
+                walk.run(every)
+                squares += walk.state.squares
+                yield
+            steps.follow(squares / _LOOK)
+
+    walk.turn_anew()
+    for _ in looks():
+        pass
+    for _ in range(2):
+        origin = place.double().clone()
+        total, squares = torch.zeros_like(origin), torch.zeros_like(origin)
+        for _ in looks():
+            total += place - origin
+            squares += (place - origin).square()
+        variance = squares / num_looks - (total / num_looks).square()
+        weight = num_looks / (num_looks + _SHRINKAGE)
+        before = root.log().mean(1)
+        root.copy_((weight * variance.clamp(min=0) + (1 - weight) * _SMALLEST).sqrt())
+        steps.size = steps.size * (before - root.log().mean(1)).exp()
+    chosen = torch.linspace(0, place.shape[-1] - 1, min(place.shape[-1], _COORDINATES), dtype=torch.float64).long()
+    chosen = chosen.to(place.device)
+    path = torch.stack([place[:, chosen] for _ in looks(every=1)], 1)
+    late = path[None, :, path.shape[1] // 4 :].double()
+    independent = effective_sample_size(late, chain_dim=0, sample_dim=2).clamp(min=1, max=late.shape[2])
+    lengths = steps.size * (late.shape[2] / independent).mean(-1)
+    return Tuned(steps.shared(), _LENGTH * float(lengths.mean()))
+
+
+class _StepSize:
+    """The step size of each chain, (C,), at which the squared change of the energy has its aim, on average."""
+
+    def __init__(self, size: Tensor) -> None:
+        self.size = size
+        self.forget()
+
+    def forget(self) -> None:
+        """Start the average anew."""
+        self._mean, self._count = torch.zeros_like(self.size), torch.zeros_like(self.size)
+
+    def follow(self, squares: Tensor) -> None:
+        """Take in the mean squared change in some steps of the present size, (C,)."""
+        too_large = squares > _TOO_LARGE
+        self._count = torch.where(too_large, 0, self._count + 1)
+        rate = (_MEMORY / (self._count + _MEMORY - 1)).clamp(max=1)
+        mean = self._mean + rate * (squares / self.size**_ORDER - self._mean)
+        self._mean = torch.where(too_large, 0, mean)
+        aim = torch.minimum((ERROR / self._mean) ** (1 / _ORDER), 2 * self.size)
+        self.size = torch.where(too_large, self.size / 2, aim)
+
+    def shared(self) -> float:
+        """Return the size at which the squared change of all chains together has its aim, the largest one at most."""
+        mean = float((self._mean * self._count).sum() / self._count.sum().clamp(min=1))
+        largest = float(self.size.max())
+        return min(largest, (ERROR / mean) ** (1 / _ORDER)) if mean else largest

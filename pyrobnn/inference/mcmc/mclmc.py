@@ -3,19 +3,16 @@
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import Count, setting
 from pyrobnn._core.waiting import progress_bar
-from pyrobnn.data.batches import Batch
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
-from pyrobnn.inference.mcmc.isokinetic import Walk
-from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, is_finite, log_densities
-from pyrobnn.inference.mcmc.warmup import descended, warm_up
-from pyrobnn.inference.method import Engine, Run, registry
+from pyrobnn.inference.mcmc.isokinetic import Walk, descended, warm_up
+from pyrobnn.inference.mcmc.potential import eager_potential, potential_of_chains
+from pyrobnn.inference.method import Run, registry
 from pyrobnn.inference.training.engines import capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
@@ -35,11 +32,6 @@ class Microcanonical(ChainMethod):
     warmup: int
     thinning: int | None
 
-    @property
-    def num_steps(self) -> int:
-        """The number of steps of each chain, as guessed before the warm-up."""
-        return self.warmup + self.num_draws * (self.thinning or _TYPICAL_STEPS)
-
     def sample(self, target: Target, run: Run) -> Chains:
         """Run the chains side by side.
 
@@ -49,14 +41,20 @@ class Microcanonical(ChainMethod):
         name = type(self).__name__
         data = target.all_data(name)
         evaluate = eager_potential(target.log_joint, data)
-        starts = [target.start(chain, lambda z: is_finite(evaluate, z)) for chain in range(self.num_chains)]
-        points = torch.stack([descended(start, evaluate) for start in starts])
+        points = torch.stack([descended(start, evaluate) for start in target.starts(self.num_chains, evaluate)])
         if points.shape[1] == 1:
             raise InputError(f"{name} turns directions, and a single latent has none: use NUTS.", page="how-to/mcmc")
-        walk, record = self._walk(target.log_joint, data, points, run.engine)
+        guessed = self.warmup + self.num_draws * (self.thinning or _TYPICAL_STEPS)
+        choice = choose(run.engine, 2 * guessed)
+        each, is_batched = potential_of_chains(target.log_joint, points, data)
+        if not is_batched:
+            choice = EngineRecord(run.engine, "eager", "torch does not batch the model")
+        walk = Walk(lambda place: each(place, *data), points)
+        record_step = partial(walk.recorded, target.log_joint, data)
+        _, record = capture(choice, record_step, what="chains run", from_step=1)
         with (
             seeded(run.seed, "transitions"),
-            progress_bar(total=self.num_steps, shown=run.progress, desc=name, unit="step") as bar,
+            progress_bar(total=guessed, shown=run.progress, desc=name, unit="step") as bar,
         ):
             walk.tell = bar.update
             tuned = warm_up(walk, self.warmup)
@@ -79,25 +77,7 @@ class Microcanonical(ChainMethod):
                 "not explored.",
                 remedies=_SMALLER_STEPS,
             )
-        return Chains(draws, numbers, record, diverging, num_steps=walk.num_steps)
-
-    def _walk(self, log_joint: LogJoint, data: Batch, points: Tensor, engine: Engine) -> tuple[Walk, EngineRecord]:
-        """Return chains at points (C, P) under the engine that was asked for or pays, and the record of that choice."""
-        each, is_batched = log_densities(log_joint, points, data)
-
-        def slopes(place: Tensor) -> tuple[Tensor, Tensor]:
-            with torch.enable_grad():
-                point = place.detach().requires_grad_()
-                potential = -each(point, *data)
-                (gradient,) = torch.autograd.grad(potential.sum(), point)
-            return potential.detach(), gradient
-
-        choice = choose(engine, 2 * self.num_steps)
-        if not is_batched:
-            choice = EngineRecord(engine, "eager", "torch does not batch the model")
-        walk = Walk(slopes, points)
-        recorded, record = capture(choice, partial(walk.recorded, log_joint, data), what="chains run", from_step=1)
-        return recorded or walk, record
+        return Chains(draws, numbers, record, walk.num_steps, diverging)
 
 
 @registry.register
@@ -106,13 +86,8 @@ class MCLMC(Microcanonical):
     """Microcanonical Langevin Monte Carlo (Robnik et al. 2023), all chains side by side.
 
     A chain moves at constant speed: the gradient turns its direction, and noise makes it forget the direction along a
-    length L. It takes steps of a size e and has no accept step, so its draws come from the posterior as e goes to 0.
-    The size is such that a step changes the energy, which would be constant, by the square root of 5e-4 nats squared
-    for each latent: a bias below the Monte Carlo error of some thousand draws. `NUTS` is exact in the limit. A chain
-    cannot go from one mode to another more easily than `NUTS`. It needs two latents.
-
-    In the warm-up the step size follows the changes of the energy, latents get their standard deviations as units, and
-    L follows from their autocorrelation.
+    length L. It has no accept step: its steps are so small that the bias is below the Monte Carlo error of some 1000
+    draws. `NUTS` is exact in the limit. The warm-up gives step size, units of the latents, and L. It needs two latents.
 
     Attributes:
         num_draws: draws kept of each chain.

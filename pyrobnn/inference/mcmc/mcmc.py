@@ -1,6 +1,8 @@
-"""Markov chain Monte Carlo with gradients of all data, as methods for `fit`: Pyro's NUTS and HMC."""
+"""Markov chain Monte Carlo with gradients of all data, as methods for `fit`: NUTS and HMC on Pyro's kernels."""
 
 import math
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -15,14 +17,11 @@ from pyrobnn._core.remedies import Remedy, change
 from pyrobnn._core.settings import Count, setting
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
-from pyrobnn.inference.mcmc.kernels import RecordedNUTS
-from pyrobnn.inference.mcmc.potential import Potential, is_finite, make_potential
+from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential
 from pyrobnn.inference.method import Run, registry
+from pyrobnn.inference.training.engines import capture, choose
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-_SMALLER_STEPS = Remedy(
-    "raise `target_accept`, or lower `step_size`", f"take smaller steps {change('fit.target_accept=0.95')}"
-)
 _SMOOTHER_PRIOR = Remedy("choose a smoother prior", f"choose a smoother prior {change('prior.type=normal')}")
 _TYPICAL_STEPS = 50
 """Leapfrog steps of a transition, for the choice of the engine: a linear model needs 5, a small network up to 1000."""
@@ -31,6 +30,8 @@ _MOST_NUMBERS = 2**26
 _STATISTICS = ("diverging", "acceptance_rate", "step_size", "n_steps")
 _ROUNDING = 1e-6
 """Relative length added to a trajectory, so that 0.3 holds three steps of 0.1."""
+_LARGEST_CHANGE = 1000.0
+"""Change of energy in nats above which a trajectory has diverged, as in Pyro."""
 
 
 class Hamiltonian(ChainMethod):
@@ -45,9 +46,9 @@ class Hamiltonian(ChainMethod):
         return 0
 
     @property
-    def num_steps(self) -> int:
-        """The number of transitions of each chain, warm-up included."""
-        return self.warmup + self.num_draws
+    def smaller_steps(self) -> Remedy:
+        """What makes leapfrog steps smaller."""
+        return Remedy("raise `target_accept`", f"take smaller steps {change('fit.target_accept=0.95')}")
 
     def kernel(self, potential: Potential) -> MCMCKernel:
         """Return Pyro's kernel for a chain."""
@@ -60,44 +61,50 @@ class Hamiltonian(ChainMethod):
             InputError: data that are not in memory.
         """
         name, data = type(self).__name__, target.all_data(type(self).__name__)
-        like = target.start(0, lambda point: True)
-        expected = self.num_chains * self.num_steps * _TYPICAL_STEPS
+        (like,) = target.starts(1)
         kept = self.num_kept if self.num_kept * len(like) <= _MOST_NUMBERS else 0
-        potential, record = make_potential(
-            target.log_joint, data, like, run.engine, expected, num_kept=kept, dense=self.full_mass
-        )
-        total = self.num_chains * self.num_steps
+        steps = self.warmup + self.num_draws
+        total = self.num_chains * steps
+        make = partial(Leapfrog, target.log_joint, data, like, num_kept=kept, dense=self.full_mass)
+        choice = choose(run.engine, total * _TYPICAL_STEPS)
+        leapfrog, record = capture(choice, make, what="chains run", from_step=1)
+        evaluate = eager_potential(target.log_joint, data) if leapfrog is None else leapfrog.evaluate
+        potential, starts = Potential(evaluate, leapfrog), target.starts(self.num_chains, evaluate)
         with progress_bar(total=total, shown=run.progress, desc=name, unit="step") as bar:
-            runs = [self._run_chain(chain, target, potential, run.seed, bar) for chain in range(self.num_chains)]
+            runs = [self._run_chain(chain, start, potential, run.seed, bar) for chain, start in enumerate(starts)]
         statistics = torch.stack([numbers for _, numbers in runs])
         diverging = int(statistics[..., 0].sum())
         if diverging:
             warn_user(
                 f"{diverging} of {self.num_chains * self.num_draws} draws diverged: some region of the posterior is "
                 "too narrow for the step size and not explored.",
-                remedies=(_SMALLER_STEPS, _SMOOTHER_PRIOR),
+                remedies=(self.smaller_steps, _SMOOTHER_PRIOR),
             )
         by_name = dict(zip(_STATISTICS, statistics.unbind(-1), strict=True))
-        return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, diverging)
+        return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, steps, diverging)
 
-    def _run_chain(
-        self, chain: int, target: Target, potential: Potential, seed: int, bar: Any
-    ) -> tuple[Tensor, Tensor]:
+    def _run_chain(self, chain: int, start: Tensor, potential: Potential, seed: int, bar: Any) -> tuple[Tensor, Tensor]:
         """Return the draws (draw, P) of a chain and their statistics (draw, statistic)."""
-        kernel = self.kernel(potential)
-        point = {"z": target.start(chain, lambda z: is_finite(potential.evaluate, z))}
-        draws, statistics = [], []
+        kernel: Any = self.kernel(potential)
+        point, draws, statistics = {"z": start}, [], []
+        mean, divergences = 0.0, 0
         with seeded(derive(seed, f"chain {chain}"), "transitions"):
             kernel.initial_params = point
             kernel.setup(self.warmup)
-            watch = _ChainWatch(kernel, potential)
-            for step in range(self.num_steps):
+            evaluations = potential.num_evaluations
+            for step in range(self.warmup + self.num_draws):
                 point = kernel.sample(point)
-                numbers = watch.look(step - self.warmup if step >= self.warmup else step)
+                # Pyro keeps a running mean for each phase alone
+                index = step - self.warmup if step >= self.warmup else step
+                total, mean = mean * index, kernel._mean_accept_prob
                 bar.update()
                 if step >= self.warmup:
+                    acceptance = min(max(mean * (index + 1) - total, 0.0), 1.0)
+                    diverged = len(kernel._divergences) - divergences
+                    steps = potential.num_evaluations - evaluations
                     draws.append(point["z"].detach())
-                    statistics.append(numbers)
+                    statistics.append([float(diverged), acceptance, float(kernel.step_size), float(steps)])
+                evaluations, divergences = potential.num_evaluations, len(kernel._divergences)
             bar.set_postfix({"chain": chain + 1, **kernel.logging()})
         return torch.stack(draws), torch.tensor(statistics, dtype=torch.float64)
 
@@ -107,12 +114,9 @@ class Hamiltonian(ChainMethod):
 class NUTS(Hamiltonian):
     """The No-U-Turn sampler of Pyro (Hoffman & Gelman 2014): exact in the limit, for small networks and data sets.
 
-    If the model can be captured, a trajectory runs without Python. Chains run one after another. Each moves a
-    single vector: the unconstrained latents of weights, priors and likelihood. Step size and masses adapt in the
-    warm-up. The posterior holds all draws in order, and `to_datatree` has them as chains. Weights of a network have
-    symmetries, so chains agree in predictions long before they agree in weights: judge them by `function_rhat`.
-
-    See docs/how-to/mcmc.md.
+    Step size and masses adapt in the warm-up. The posterior holds all draws in order, and `to_datatree` has them as
+    chains. Weights of a network have symmetries, so chains agree in predictions long before they agree in weights:
+    judge them by `function_rhat`. See docs/how-to/mcmc.md.
 
     Attributes:
         num_draws: draws kept of each chain.
@@ -166,12 +170,7 @@ class HMC(Hamiltonian):
     Attributes:
         step_size: size of the leapfrog steps, kept, with unit masses; None to adapt it and the masses in the warm-up.
         trajectory_length: step size times leapfrog steps; the number of steps is rounded down, and at least 1.
-        num_draws: as in `NUTS`.
-        warmup: as in `NUTS`.
-        num_chains: as in `NUTS`.
-        target_accept: as in `NUTS`.
-        full_mass: as in `NUTS`.
-        init: as in `NUTS`.
+        num_draws, warmup, num_chains, target_accept, full_mass, init: as in `NUTS`.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
@@ -190,26 +189,117 @@ class HMC(Hamiltonian):
 
     def kernel(self, potential: Potential) -> MCMCKernel:
         """Return Pyro's kernel for a chain."""
-        shared = {"full_mass": self.full_mass, "target_accept_prob": self.target_accept}
-        length, adapts = self.trajectory_length * (1 + _ROUNDING), self.step_size is None
-        shared |= {"adapt_step_size": adapts, "adapt_mass_matrix": adapts}
-        return mcmc.HMC(potential_fn=potential, step_size=self.step_size or 1.0, trajectory_length=length, **shared)
+        return mcmc.HMC(
+            potential_fn=potential,
+            step_size=self.step_size or 1.0,
+            trajectory_length=self.trajectory_length * (1 + _ROUNDING),
+            adapt_step_size=self.step_size is None,
+            adapt_mass_matrix=self.step_size is None,
+            full_mass=self.full_mass,
+            target_accept_prob=self.target_accept,
+        )
+
+    @property
+    def smaller_steps(self) -> Remedy:
+        """What makes leapfrog steps smaller: a step size that is given does not adapt."""
+        if self.step_size is None:
+            return super().smaller_steps
+        smaller = change(f"fit.step_size={self.step_size / 2:g}")
+        return Remedy("lower `step_size`", f"take smaller steps {smaller}")
 
 
-class _ChainWatch:
-    """Reads the statistics of single transitions off a kernel, which keeps running means of some."""
+class RecordedNUTS(mcmc.NUTS):
+    """Pyro's NUTS with multinomial sampling of the trajectory (Betancourt 2017, appendix A).
 
-    def __init__(self, kernel: Any, potential: Potential) -> None:
-        self._kernel, self._potential = kernel, potential
-        self._evaluations = potential.num_evaluations
-        self._divergences, self._mean = 0, 0.0
+    A doubling runs all its steps before it looks whether a part of it turned back.
+    """
 
-    def look(self, index: int) -> list[float]:
-        """Return the statistics of the latest transition, whose number in its phase is `index`, counted from 0."""
-        kernel, before = self._kernel, self._mean if index else 0.0
-        self._mean = kernel._mean_accept_prob
-        acceptance = min(max(self._mean * (index + 1) - before * index, 0.0), 1.0)
-        steps = self._potential.num_evaluations - self._evaluations
-        diverged = len(kernel._divergences) - self._divergences
-        self._evaluations, self._divergences = self._potential.num_evaluations, len(kernel._divergences)
-        return [float(diverged), acceptance, float(kernel.step_size), float(steps)]
+    potential_fn: Potential
+    step_size: float
+    _adapter: Any
+    _divergences: list[int]
+    _t: int
+    _warmup_steps: int
+    _mean_accept_prob: float
+    _accept_cnt: int
+    _root_of: Tensor | None = None
+
+    def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Do a transition from the latents of the last transition."""
+        latents, potential, gradients = self._fetch_from_cache()
+        place, gradient = latents["z"].detach(), gradients["z"]
+        self._take_masses()
+        moved, acceptance, diverged = self.move(State(place, torch.randn_like(place), gradient), potential)
+        if moved is not None:
+            potential, gradient = self._leapfrog.evaluate(moved)
+            place = moved
+        self._cache({"z": place}, potential, {"z": gradient})
+        self._t += 1
+        index = self._t - self._warmup_steps
+        if index > 0:
+            self._accept_cnt += moved is not None
+            self._divergences += [index - 1] * diverged
+        else:
+            probability = torch.tensor(acceptance, dtype=place.dtype)
+            self._adapter.step(self._t, {"z": place}, probability, {"z": gradient})
+        self._mean_accept_prob += (acceptance - self._mean_accept_prob) / (index if index > 0 else self._t)
+        return {"z": place}
+
+    @property
+    def _leapfrog(self) -> Leapfrog:
+        assert self.potential_fn.leapfrog is not None
+        return self.potential_fn.leapfrog
+
+    def _take_masses(self) -> None:
+        inverse = self._adapter.mass_matrix_adapter.inverse_mass_matrix[("z",)]
+        if inverse is not self._root_of:
+            self._leapfrog.set_root(torch.linalg.cholesky(inverse) if inverse.ndim > 1 else inverse.sqrt())
+            self._root_of = inverse
+
+    def move(self, state: State, potential: Tensor) -> tuple[Tensor | None, float, bool]:
+        """Return new latents (P,) or None if unchanged, the acceptance probability, and whether it diverged."""
+        before = _energy(potential, state.momentum)
+        ends, total = {1: state, -1: state}, state.momentum.double()
+        log_weight, accepted, num_steps = torch.zeros((), dtype=torch.float64), 0.0, 0
+        moved = None
+        for depth in range(self._max_tree_depth):
+            direction = 1 if float(torch.rand(())) < 0.5 else -1
+            ends[direction], _ = self._leapfrog.move(ends[direction], direction * self.step_size, 2**depth)
+            self.potential_fn.num_evaluations += 2**depth
+            places, momenta, potentials = self._leapfrog.path(2**depth)
+            change = (_energy(potentials, momenta) - before).nan_to_num(math.inf, math.inf).cpu()
+            accepted += float((-change).exp().clamp(max=1).sum())
+            num_steps += 2**depth
+            if bool((change > _LARGEST_CHANGE).any()):
+                return moved, accepted / num_steps, True
+            if turns_back(momenta):
+                break
+            log_weight_of_half = (-change).logsumexp(0)
+            if float(torch.rand(())) < math.exp(min(0.0, float(log_weight_of_half - log_weight))):
+                moved = places[torch.multinomial((-change - log_weight_of_half).exp(), 1)[0]].clone()
+            total = total + momenta.double().sum(0)
+            log_weight = torch.logaddexp(log_weight, log_weight_of_half)
+            if bool(_turn(ends[-1].momentum, ends[1].momentum, total)):
+                break
+        return moved, accepted / num_steps, False
+
+
+def turns_back(momenta: Tensor) -> bool:
+    """Say whether any of the balanced subtrees of a trajectory, momenta (2^k, P), turns back on itself."""
+    momenta = momenta.double()
+    sums = torch.cat([torch.zeros_like(momenta[:1]), momenta.cumsum(0)])
+    sizes = [2**power for power in range(1, len(momenta).bit_length())]
+    return any(
+        bool(_turn(momenta[::size], momenta[size - 1 :: size], sums[size::size] - sums[:-1:size]).any())
+        for size in sizes
+    )
+
+
+def _turn(first: Tensor, last: Tensor, total: Tensor) -> Tensor:
+    """Say whether going on at either end would shorten the way, from end momenta and their sum, (..., P) to (...)."""
+    way = total - (first + last) / 2
+    return ((first * way).sum(-1) <= 0) | ((last * way).sum(-1) <= 0)
+
+
+def _energy(potential: Tensor, momentum: Tensor) -> Tensor:
+    return potential.double() + 0.5 * momentum.double().square().sum(-1)

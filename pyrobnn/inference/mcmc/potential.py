@@ -1,7 +1,7 @@
 """The density that chains sample: of unconstrained latents given data, with its gradient, eager or recorded."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +9,7 @@ from pyro import poutine
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import Independent, Normal
+from torch.distributions import Normal
 from torch.func import functional_call, vmap
 
 from pyrobnn._core.lock import ONE_THREAD
@@ -17,13 +17,13 @@ from pyrobnn._torch.batching import vmap_or_loop
 from pyrobnn._torch.private import private
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
+from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.empirical import segments
 from pyrobnn.guides.sites import Site
-from pyrobnn.inference.method import Engine
-from pyrobnn.inference.training.engines import MakeLoop, capture, choose
-from pyrobnn.posterior.record import EngineRecord
+from pyrobnn.inference.training.engines import MakeLoop
 
 ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From latents to U = -log p(z, D) and its gradient: of a chain, (P,), or of several, (C, P), as new tensors."""
 _STEPS_AT_ONCE = 64
 """Leapfrog steps after which other threads get a turn."""
 
@@ -31,11 +31,9 @@ _STEPS_AT_ONCE = 64
 class LogJoint(nn.Module):
     """log p(D | w) + log p(w) + log |dw/dz| as a function of the unconstrained latents z, a flat vector.
 
-    w(z) is Pyro's bijection to the support of each site, the identity for weights on the real line. Where weights are
-    normal given other latents, as under `Hierarchical`, and more than the examples, w = m + s z with their conditional
-    mean m and deviation s: the non-centred form (Papaspiliopoulos, Roberts & Skold 2007). Weights that the data leave
-    open do not hold their common scale then. The model's plate scales the log-likelihood of a batch by N / B, so that
-    it is unbiased for all data.
+    w(z) is Pyro's bijection to the support of each site. Where weights are normal given other latents, as under
+    `Hierarchical`, and more than the examples, w = m + s z with their conditional mean m and deviation s: the
+    non-centred form (Papaspiliopoulos, Roberts & Skold 2007). The log-likelihood of a batch is scaled by N / B.
     """
 
     def __init__(self, bnn: BNN, sites: list[Site], num_data: int) -> None:
@@ -61,11 +59,11 @@ class LogJoint(nn.Module):
     def constrain(self, z: Tensor) -> Tensor:
         """Return the values w(z) of unconstrained latents (..., P) as flat vectors (..., Q)."""
 
-        def one(row: Tensor) -> Tensor:
+        def flat(row: Tensor) -> Tensor:
             values, _ = self._values(row)
             return torch.cat([values[name].reshape(-1) for name in self._transforms])
 
-        return vmap(one)(z.reshape(-1, z.shape[-1])).reshape(*z.shape[:-1], -1)
+        return vmap(flat)(z.reshape(-1, z.shape[-1])).reshape(*z.shape[:-1], -1)
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the unconstrained latents z (P,) of values by site name."""
@@ -98,22 +96,104 @@ class LogJoint(nn.Module):
         """Return whether a weight is normal given latents of its prior."""
         with poutine.block(), poutine.trace() as latents, torch.no_grad():
             prior = self.bnn.prior(name, self._starts[name])
-        return bool(latents.trace.stochastic_nodes) and isinstance(_entries(prior), Normal)
+        return bool(latents.trace.stochastic_nodes) and isinstance(base_of(prior), Normal)
 
 
-def _entries(distribution: Any) -> Any:
-    """Return the distribution of the entries of a site."""
-    return distribution.base_dist if isinstance(distribution, Independent) else distribution
+def eager_potential(log_joint: LogJoint, data: Batch) -> ValueAndGradient:
+    """Return U and its gradient for a chain through Pyro and autograd; data are all examples."""
+
+    def evaluate(z: Tensor) -> tuple[Tensor, Tensor]:
+        return _differentiated(log_joint, z, data)
+
+    return evaluate
+
+
+def potential_of_chains(
+    log_joint: LogJoint, points: Tensor, batch: Batch, *, own_batches: bool = False
+) -> tuple[Callable[..., tuple[Tensor, Tensor]], bool]:
+    """Return the function from latents (C, P) and data to U (C,) and its gradient (C, P), and whether it is batched.
+
+    A network that vmap cannot take runs chain by chain. `own_batches` is for data with a leading axis of chains, like
+    `batch`, on which the function is tried at `points`.
+    """
+    together = vmap(log_joint, in_dims=(0, *[0 if own_batches else None] * len(batch)))
+
+    def mapped(z: Tensor, *data: Any) -> tuple[Tensor, Tensor]:
+        return _differentiated(together, z, data)
+
+    def one_by_one(z: Tensor, *data: Any) -> tuple[Tensor, Tensor]:
+        batches = zip(*data, strict=True) if own_batches else itertools.repeat(data)
+        pairs = [_differentiated(log_joint, *pair) for pair in zip(z, batches, strict=False)]
+        potentials, gradients = map(torch.stack, zip(*pairs, strict=True))
+        return potentials, gradients
+
+    each = vmap_or_loop(mapped, one_by_one, points, *batch)
+    return each, each is mapped
+
+
+def _differentiated(log_density: Callable[..., Tensor], z: Tensor, data: Batch) -> tuple[Tensor, Tensor]:
+    """Return the negative of a log density and its gradient."""
+    with torch.enable_grad():
+        point = z.detach().requires_grad_()
+        potential = -log_density(point, *data)
+        (gradient,) = torch.autograd.grad(potential.sum(), point)
+    return potential.detach(), gradient
+
+
+def recorded_steps(
+    log_joint: LogJoint,
+    data: Batch,
+    state: Sequence[Tensor],
+    step: Callable[[list[Tensor], ValueAndGradient], None],
+    make_loop: MakeLoop,
+) -> Callable[[int], None]:
+    """Return a function that takes a number of steps without Python.
+
+    Args:
+        log_joint: the density.
+        data: all examples.
+        state: tensors that a step changes in place.
+        step: takes stand-ins of the state, and U with its gradient, of a chain (P,) or of several (C, P).
+        make_loop: from a recorded graph and its inputs to a function that runs it a number of times.
+
+    Raises:
+        NotCapturable: with the reason.
+    """
+    # eager chains do without
+    from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
+
+    model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
+    examples, spec = private("tree_flatten")(data)
+
+    def run(*tensors: Tensor) -> tuple[()]:
+        held, others = list(tensors[: len(state)]), tensors[len(state) :]
+        batch = private("tree_unflatten")(others[: len(examples)], spec)
+        numbers = dict(zip(model, others[len(examples) :], strict=True))
+
+        def potential(z: Tensor) -> Tensor:
+            value: Tensor = -functional_call(log_joint, numbers, (z, *batch))
+            return value
+
+        def evaluate(place: Tensor) -> tuple[Tensor, Tensor]:
+            each = potential if place.ndim == 1 else vmap(potential)
+            gradients, values = slope(lambda point: (each(point["z"]),) * 2, {"z": place})
+            return values, gradients["z"]
+
+        step(held, evaluate)
+        return ()
+
+    leaves = [*state, *examples, *model.values()]
+    graph = record(run, leaves)
+    constants = lift_constants(graph)
+    return make_loop(graph, drop_unused(graph, leaves + constants))
 
 
 class Potential:
-    """U(z) = -log p(z, D) as Pyro's kernels call it, on {"z": vector}, with a gradient that comes with the value.
-
-    Args:
-        evaluate: returns the value (), and the gradient (P,), at z (P,), as new tensors.
-        leapfrog: recorded steps, if there are any.
+    """U(z) as Pyro's kernels call it, on {"z": vector}, with a gradient that comes with the value.
 
     Attributes:
+        evaluate: U and its gradient.
+        leapfrog: recorded steps, if there are any.
         num_evaluations: how often it was called, and steps that kernels add.
     """
 
@@ -125,68 +205,22 @@ class Potential:
         """Return U(z), (); its gradient in autograd is the gradient from `evaluate`."""
         ONE_THREAD.let_waiting_in()
         self.num_evaluations += 1
-        return evaluated(parameters["z"], self.evaluate)
-
-
-def evaluated(z: Tensor, evaluate: ValueAndGradient) -> Tensor:
-    """Return the value at z; autograd and `torch.func` take the gradient computed with it."""
-    value: Tensor = _Evaluated.apply(z, evaluate)[0]
-    return value
+        value: Tensor = _Evaluated.apply(parameters["z"], self.evaluate)
+        return value
 
 
 class _Evaluated(torch.autograd.Function):
-    """A value and its gradient, computed together."""
+    """A value whose gradient was computed with it."""
 
     @staticmethod
-    def forward(z: Tensor, evaluate: ValueAndGradient) -> tuple[Tensor, Tensor]:
-        return evaluate(z.detach())
+    def forward(ctx: Any, z: Tensor, evaluate: ValueAndGradient) -> Tensor:
+        value, gradient = evaluate(z.detach())
+        ctx.save_for_backward(gradient)
+        return value
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ValueAndGradient], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(output[1])
-        ctx.mark_non_differentiable(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, outer: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        (gradient,) = ctx.saved_tensors
-        return outer * gradient, None
-
-
-def eager_potential(log_joint: LogJoint, data: Batch) -> ValueAndGradient:
-    """Return U and its gradient through Pyro and autograd; data are all examples."""
-
-    def evaluate(z: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            point = z.detach().requires_grad_()
-            energy = -log_joint(point, *data)
-            (gradient,) = torch.autograd.grad(energy, point)
-        return energy.detach(), gradient
-
-    return evaluate
-
-
-def log_densities(
-    log_joint: LogJoint, points: Tensor, batch: Batch, *, own_batches: bool = False
-) -> tuple[Callable[..., Tensor], bool]:
-    """Return the function from latents of chains (C, P) and data to log densities (C,), and whether it is batched.
-
-    A network that vmap cannot take runs chain by chain.
-
-    Args:
-        log_joint: the density.
-        points: latents of the chains, (C, P).
-        batch: data to try it on.
-        own_batches: whether data have a leading axis of chains.
-    """
-
-    def one_by_one(z: Tensor, *data: Any) -> Tensor:
-        batches = zip(*data, strict=True) if own_batches else itertools.repeat(data)
-        pairs = zip(z, batches, strict=False)
-        return torch.stack([-evaluated(row, eager_potential(log_joint, chain_batch)) for row, chain_batch in pairs])
-
-    mapped = vmap(log_joint, in_dims=(0, *[0 if own_batches else None] * len(batch)))
-    each = vmap_or_loop(mapped, one_by_one, points, *batch)
-    return each, each is mapped
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
+        return outer * ctx.saved_tensors[0], None
 
 
 class State(NamedTuple):
@@ -204,15 +238,12 @@ class Leapfrog:
     size e is r - e/2 A^T dU/dz, then z + e A r, then again r - e/2 A^T dU/dz (Neal 2011, sec. 5.2.3).
 
     Args:
-        log_joint: the density; U is its negative.
+        log_joint: the density.
         data: all examples.
         like: latents, (P,).
-        make_loop: from a recorded graph and its inputs to a function that runs it a number of times.
+        make_loop: as for `recorded_steps`.
         num_kept: steps that `path` can remember, 0 for none.
         dense: whether A is a matrix (P, P), else it is a diagonal (P,).
-
-    Attributes:
-        num_kept: as given.
 
     Raises:
         NotCapturable: with the reason.
@@ -228,34 +259,19 @@ class Leapfrog:
         num_kept: int = 0,
         dense: bool = False,
     ) -> None:
-        # eager chains do without
-        from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
-
-        model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
+        self.num_kept = num_kept
         self._state = State(like.clone(), torch.zeros_like(like), torch.zeros_like(like))
         self._potential, self._size = like.new_zeros(()), like.new_zeros(())
         self._root = torch.eye(len(like)).to(like) if dense else torch.ones_like(like)
         self._index = torch.zeros(1, dtype=torch.long, device=like.device)
         kept = [like.new_zeros(num_kept, len(like)), like.new_zeros(num_kept, len(like)), like.new_zeros(num_kept)]
         self._path = kept if num_kept else []
-        state = [*self._state, self._potential, self._size, self._root, self._index, *self._path]
-        self.num_kept = num_kept
 
-        examples, spec = private("tree_flatten")(data)
-
-        def with_value(point: dict[str, Tensor], numbers: dict[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
-            value = -functional_call(log_joint, numbers, (point["z"], *batch))
-            return value, value
-
-        def step(*tensors: Tensor) -> tuple[()]:
-            place, momentum, gradient, potential, size, root, index, *rest = tensors
-            path, others = rest[: len(self._path)], rest[len(self._path) :]
-            batch = private("tree_unflatten")(others[: len(examples)], spec)
-            numbers = dict(zip(model, others[len(examples) :], strict=True))
+        def step(held: list[Tensor], evaluate: ValueAndGradient) -> None:
+            place, momentum, gradient, potential, size, root, index, *path = held
             half = momentum - 0.5 * size * (root.T @ gradient if dense else root * gradient)
             moved = place + size * (root @ half if dense else root * half)
-            gradients, value = slope(lambda point: with_value(point, numbers, batch), {"z": moved})
-            there = gradients["z"]
+            value, there = evaluate(moved)
             after = half - 0.5 * size * (root.T @ there if dense else root * there)
             for current, new in zip((place, momentum, gradient, potential), (moved, after, there, value), strict=True):
                 current.copy_(new)
@@ -263,13 +279,9 @@ class Leapfrog:
                 for kept, new in zip(path, (moved, after, value), strict=True):
                     kept.index_copy_(0, index, new.unsqueeze(0))
                 index.add_(1)
-            return ()
 
-        leaves = [*state, *examples, *model.values()]
-        graph = record(step, leaves)
-        constants = lift_constants(graph)
-        inputs = drop_unused(graph, leaves + constants)
-        self._loop = make_loop(graph, inputs)
+        state = [*self._state, self._potential, self._size, self._root, self._index, *self._path]
+        self._loop = recorded_steps(log_joint, data, state, step, make_loop)
 
     def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return U and its gradient at z (P,), by a step of size 0."""
@@ -299,32 +311,3 @@ class Leapfrog:
             mine.copy_(given)
         self._size.fill_(size)
         self._index.zero_()
-
-
-def make_potential(
-    log_joint: LogJoint,
-    data: Batch,
-    like: Tensor,
-    engine: Engine,
-    num_evaluations: int,
-    *,
-    num_kept: int = 0,
-    dense: bool = False,
-) -> tuple[Potential, EngineRecord]:
-    """Return the potential under the engine that was asked for or pays, and the record of that choice.
-
-    The latents are as `like`, (P,); the number of evaluations is rough. `num_kept` and `dense` are for `Leapfrog`.
-    """
-    eager = eager_potential(log_joint, data)
-
-    def make(make_loop: MakeLoop) -> Leapfrog:
-        return Leapfrog(log_joint, data, like, make_loop, num_kept=num_kept, dense=dense)
-
-    leapfrog, record = capture(choose(engine, num_evaluations), make, what="chains run", from_step=1)
-    return Potential(eager if leapfrog is None else leapfrog.evaluate, leapfrog), record
-
-
-def is_finite(evaluate: ValueAndGradient, z: Tensor) -> bool:
-    """Say whether U and its gradient are finite at z (P,)."""
-    value, gradient = evaluate(z)
-    return bool(value.isfinite() & gradient.isfinite().all())

@@ -1,17 +1,14 @@
 """Markov chain Monte Carlo with gradients of mini-batches, as methods for `fit`: SGLD and SGHMC of posteriors."""
 
-import functools
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
+from pyrobnn._core.errors import PoorFitWarning, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy, change
@@ -20,7 +17,7 @@ from pyrobnn._core.waiting import progress_bar
 from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
-from pyrobnn.inference.mcmc.potential import LogJoint, eager_potential, is_finite, log_densities
+from pyrobnn.inference.mcmc.potential import eager_potential, potential_of_chains
 from pyrobnn.inference.method import Run, registry
 from pyrobnn.optimizers import resolve_schedule
 from pyrobnn.posterior.record import EngineRecord
@@ -41,8 +38,15 @@ _FEWEST_COMPARED = 100
 """Fewest draws of a chain for a test of their trend."""
 
 
+class State(NamedTuple):
+    """Where chains are: latents (C, P), and momenta (C, P), empty for a method without any."""
+
+    place: Tensor
+    momentum: Tensor
+
+
 class StochasticGradient(ChainMethod):
-    """Base of the methods that follow noisy gradients: write `transform`, the rest is inherited."""
+    """Base of the methods that follow noisy gradients: write `moved`, the rest is inherited."""
 
     step_size: float | None
     schedule: Any
@@ -58,6 +62,14 @@ class StochasticGradient(ChainMethod):
         """Return the friction of the momenta, or None for a method without any."""
         return None
 
+    def usual_step_size(self, smallest_variance: float) -> float:
+        """Return the step size where none is given, for the smallest variance of the posterior in any direction."""
+        return _SHARE * smallest_variance
+
+    def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
+        """Return where a step leads, by the gradient of the log density of each chain, (C, P)."""
+        raise NotImplementedError
+
     def _least_burn_in(self, smallest_variance: float) -> int:
         """Return the number of steps before the first draw; of a burn-in of open length, the fewest."""
         if self.burn_in is not None:
@@ -67,66 +79,68 @@ class StochasticGradient(ChainMethod):
         relaxed = 0 if friction is None else math.ceil(_RELAXATIONS / (friction * size))
         return min(_MOST_BURNT, max(_FEWEST_BURNT, relaxed))
 
-    def transform(
-        self, posteriors: ModuleType, log_posterior: Callable[..., Any], rate: Any, smallest_variance: float
-    ) -> Any:
-        """Return the transform of posteriors, for a log density of all chains, a schedule and the smallest variance."""
-        raise NotImplementedError
-
-    def usual_step_size(self, smallest_variance: float) -> float:
-        """Return the step size where none is given, for the smallest variance of the posterior in any direction."""
-        return _SHARE * smallest_variance
-
     def sample(self, target: Target, run: Run) -> Chains:
         """Run the chains side by side, each on separate mini-batches; all chains share the batches of a DataLoader.
 
         Raises:
-            InputError: posteriors is not installed.
             FloatingPointError: a chain is no longer finite.
         """
-        posteriors, name = _posteriors(type(self).__name__), type(self).__name__
+        name = type(self).__name__
         if run.engine == "captured":
             warn_user(f"The chains run eagerly: {name} has no captured form.")
         streams = self._streams(target, run.seed)
         batches = _joined(streams)
         first, own_batches = next(batches), len(streams) > 1
         evaluate = eager_potential(target.log_joint, tuple(v[0] for v in first) if own_batches else first)
-        points = torch.stack([target.start(c, lambda z: is_finite(evaluate, z)) for c in range(self.num_chains)])
+        points = target.starts(self.num_chains, evaluate)
         is_open = self.burn_in is None and self.schedule is None
         burn_in = _BurnIn(_MOST_BURNT, self._least_burn_in(1.0)) if is_open else _BurnIn(self._least_burn_in(1.0))
         after = self.num_draws * self.thinning
         rates = self._rates(burn_in.end + after).to(points.device)
-        log_posterior = _log_posterior(target.log_joint, points, first, own_batches=own_batches)
-        make = functools.partial(self.transform, posteriors, log_posterior, lambda step: rates[step])
-        transform = make(1.0)
+        potential, _ = potential_of_chains(target.log_joint, points, first, own_batches=own_batches)
         draws, curvatures, relative, largest, step = [], [], rates.clone(), 1.0, 0
         with seeded(run.seed, "transitions"), progress_bar(total=self.num_steps, shown=run.progress, desc=name) as bar:
-            state = transform.init(points)
+            state = State(points, torch.empty(0) if self.friction_of(1.0) is None else torch.randn_like(points))
             while step < burn_in.end + after:
                 step += 1
                 ONE_THREAD.let_waiting_in()
-                if self.step_size is None and _is_measured(step, burn_in.end):
-                    curvatures.append(largest_curvature(lambda z: evaluate(z)[1], state.params))
+                is_measured = step == 1 or (step <= burn_in.end and (step - 1) % _BETWEEN_MEASURES == 0)
+                if self.step_size is None and is_measured:
+                    curvatures.append(largest_curvature(lambda z: evaluate(z)[1], state.place))
                     largest = max(curvatures[len(curvatures) // 2 :])
                     rates[step - 1 :] = relative[step - 1 :] * self.usual_step_size(1 / largest)
-                    transform = make(1 / largest)
-                state, density = transform.update(state, first if step == 1 else next(batches))
+                energies, slopes = potential(state.place, *(first if step == 1 else next(batches)))
+                state = self.moved(state, -slopes, rates[step - 1], 1 / largest)
                 is_draw = step > burn_in.end and (step - burn_in.end) % self.thinning == 0
                 if is_draw:
-                    draws.append(state.params.detach().clone())
+                    draws.append(state.place)
                 if is_draw or step <= burn_in.end:
-                    burn_in.densities.append(density.detach())
+                    burn_in.densities.append(-energies)
                 if step % _BLOCK == 0 or step == burn_in.end + after:
-                    _check_finite(state.params, step, name)
+                    finite = state.place.isfinite().all(1)
+                    if not bool(finite.all()):
+                        raise FloatingPointError(
+                            f"Chain {int((~finite).nonzero()[0]) + 1} of {name} is no longer finite at step {step}: "
+                            "give a smaller `step_size`, or standardise the data."
+                        )
                     bar.update(step - bar.n)
                 if burn_in.look(step, self._least_burn_in(1 / largest)):
                     bar.total = burn_in.expected + after
         if self.num_draws >= _FEWEST_COMPARED and _trends(burn_in.densities[burn_in.end :]):
-            _tell_of_trend(name, burn_in.end)
+            longer = f"fit.burn_in={max(1000, 2 * burn_in.end)}"
+            warn_user(
+                f"The chains of {name} have not forgotten their start after {burn_in.end} steps: the log density of "
+                "their draws still rises or falls. See docs/how-to/mcmc.md.",
+                PoorFitWarning,
+                remedies=(
+                    Remedy("raise `burn_in`", f"drop more of the first steps {change(longer)}"),
+                    Remedy("raise `thinning` for longer chains", "raise fit.thinning for longer chains"),
+                ),
+            )
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
         kept = rates[burn_in.end + self.thinning - 1 : step : self.thinning].expand(self.num_chains, -1)
         statistics = {"step_size": kept} if self.step_size is None else {}
-        return Chains(torch.stack(draws, 1), statistics, record, num_steps=step)
+        return Chains(torch.stack(draws, 1), statistics, record, step)
 
     def _streams(self, target: Target, seed: int) -> list[Any]:
         """Return the batches of each chain, or one stream for all if each batch is the whole set or a loader's."""
@@ -136,9 +150,8 @@ class StochasticGradient(ChainMethod):
             return [first]
         return [first, *(TensorBatches(first.data, first.batch_size, later) for later in seeds[1:])]
 
-    def _rates(self, num_steps: int | None = None) -> Tensor:
+    def _rates(self, num_steps: int) -> Tensor:
         """Return the step size of each step, (steps,), in units of that to be measured where none is given."""
-        num_steps = self.num_steps if num_steps is None else num_steps
         size = 1.0 if self.step_size is None else self.step_size
         if self.schedule is None:
             return torch.full((num_steps,), size, dtype=torch.float64)
@@ -154,12 +167,8 @@ class StochasticGradient(ChainMethod):
 class _BurnIn:
     """A burn-in of given length, or one that ends at the first look at which the log density has no trend.
 
-    Args:
-        end: its length, or the greatest.
-        next_look: the first look; None for a given length.
-
     Attributes:
-        end: the number of its last step.
+        end: the number of its last step, the greatest until it has ended.
         densities: log densities of the chains: of each step of the burn-in, and then of each draw.
     """
 
@@ -185,15 +194,12 @@ class _BurnIn:
 @registry.register
 @setting
 class SGLD(StochasticGradient):
-    """Stochastic gradient Langevin dynamics (Welling & Teh 2011) of the library posteriors, on unconstrained latents z.
+    """Stochastic gradient Langevin dynamics (Welling & Teh 2011), on unconstrained latents z.
 
     z <- z + e grad log p(z, D) + N(0, 2 e T), with the log density of all data estimated from a mini-batch. It has no
     accept step: its draws come from the posterior only as e goes to 0. For a direction of posterior variance v the
-    variance becomes v / (1 - e / (2 v)); e above 2 v diverges. Mini-batches add to it by the variance G of the noise of
-    the log density's gradient. Batches drawn independently would add e v G / 2. The M batches of an epoch, in random
-    order, nearly cancel: they add e^2 G (M + 1) / 6 on average, if the epoch is short beside v / e steps.
-
-    It needs `pip install pyrobnn[sgmcmc]`.
+    variance becomes v / (1 - e / (2 v)); e above 2 v diverges. The M mini-batches of an epoch add e^2 G (M + 1) / 6 on
+    average, with G the variance of the noise of the gradient, if the epoch is short beside v / e steps.
 
     Attributes:
         step_size: e, half the step size of Welling & Teh. None for 0.2 v, with v the smallest posterior variance. v is
@@ -230,37 +236,28 @@ class SGLD(StochasticGradient):
     temperature: Positive = 1.0
     init: Init = "net"
 
-    def transform(
-        self, posteriors: ModuleType, log_posterior: Callable[..., Any], rate: Any, smallest_variance: float
-    ) -> Any:
-        """Return `posteriors.sgmcmc.sgld`."""
-        return posteriors.sgmcmc.sgld.build(log_posterior, lr=rate, temperature=self.temperature)
+    def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
+        """Return where a step leads."""
+        noise = (self.temperature * size * 2) ** 0.5 * torch.randn_like(state.place)
+        return State(state.place + size * gradient + noise, state.momentum)
 
 
 @registry.register
 @setting
 class SGHMC(StochasticGradient):
-    """Stochastic gradient Hamiltonian Monte Carlo (Chen et al. 2014) of the library posteriors, on unconstrained z.
+    """Stochastic gradient Hamiltonian Monte Carlo (Chen et al. 2014), on unconstrained latents z.
 
     With momenta m of unit variance: z <- z + e m and m <- m + e grad log p(z, D) - e a m + N(0, 2 e a T), both from the
     values before the step. It moves further than `SGLD` for the same number of gradients, and likewise has no accept
     step: draws come from the posterior as e goes to 0, and e > a v diverges, with v the smallest posterior variance.
-    With the default e the variance is up to 1.2 times the posterior variance. It needs `pip install pyrobnn[sgmcmc]`.
+    With the default e the variance is up to 1.2 times the posterior variance.
 
     Attributes:
         step_size: e; None for 0.2 a v, v measured as in `SGLD`.
         friction: a; None for 0.1 / sqrt(v), so that momenta are new after 1 / (a e) = 500 steps; or for 1 if a step
             size is given.
-        num_draws: draws kept of each chain.
-        burn_in: steps before them. None for at least 10 / (a e), 5000 if neither is given, and then until the log
-            density has no trend, or 40,000; with `schedule` for the least number.
-        thinning: steps from one draw kept to the next.
-        num_chains: number of chains, run side by side.
-        batch_size: examples in a mini-batch, or "all" for all of them at every step.
-        schedule: a schedule for the step size, as in `SGLD`.
-        temperature: T, as in `SGLD`.
-        init: where each chain starts, as in `NUTS`. "net" is the default: steps are too small for the way from the
-            prior.
+        burn_in: as in `SGLD`, of at least 10 / (a e) steps, 5000 if neither is given.
+        num_draws, thinning, num_chains, batch_size, schedule, temperature, init: as in `SGLD`.
 
     Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
@@ -292,22 +289,11 @@ class SGHMC(StochasticGradient):
             return self.friction
         return 1.0 if self.step_size is not None else _DAMPING / math.sqrt(smallest_variance)
 
-    def transform(
-        self, posteriors: ModuleType, log_posterior: Callable[..., Any], rate: Any, smallest_variance: float
-    ) -> Any:
-        """Return `posteriors.sgmcmc.sghmc`."""
-        settings = {"alpha": self.friction_of(smallest_variance), "temperature": self.temperature}
-        return posteriors.sgmcmc.sghmc.build(log_posterior, lr=rate, **settings)
-
-
-def _posteriors(method: str) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # tensordict's, about classes of posteriors that are not used here
-            import posteriors
-    except ImportError:
-        raise InputError(f"{method} needs the library posteriors: pip install pyrobnn[sgmcmc].") from None
-    return posteriors
+    def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
+        """Return where a step leads."""
+        (place, momentum), friction = state, self.friction_of(smallest_variance)
+        noise = (self.temperature * size * (2 * friction)) ** 0.5 * torch.randn_like(place)
+        return State(place + size * momentum, momentum + size * gradient - size * friction * momentum + noise)
 
 
 def _joined(streams: list[Any]) -> Iterator[Batch]:
@@ -318,26 +304,6 @@ def _joined(streams: list[Any]) -> Iterator[Batch]:
     while True:
         for rows in torch.stack([stream.rows(_BLOCK) for stream in streams], 1):
             yield tuple(values[rows] for values in streams[0].data)
-
-
-def _log_posterior(
-    log_joint: LogJoint, points: Tensor, batch: Batch, *, own_batches: bool
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return the log density summed over chains, as the package posteriors takes it, and for each chain.
-
-    Each term of the sum belongs to one chain, so the gradient of the sum holds the gradient of each chain.
-    """
-    each, _ = log_densities(log_joint, points, batch, own_batches=own_batches)
-
-    def log_posterior(z: Tensor, data: Batch) -> tuple[Tensor, Tensor]:
-        densities = each(z, *data)
-        return densities.sum(), densities
-
-    return log_posterior
-
-
-def _is_measured(step: int, burn_in: int) -> bool:
-    return step == 1 or (step <= burn_in and (step - 1) % _BETWEEN_MEASURES == 0)
 
 
 def _trends(densities: Sequence[Tensor]) -> bool:
@@ -357,26 +323,3 @@ def _trends(densities: Sequence[Tensor]) -> bool:
     freedom = len(means) * (_PARTS - 1) - 1
     scatter = (means - slope.mean() * places).square().sum() / freedom
     return bool(slope.mean().abs() > _DRIFTS * (scatter / len(means)).sqrt())
-
-
-def _tell_of_trend(method: str, burn_in: int) -> None:
-    warn_user(
-        f"The chains of {method} have not forgotten their start after {burn_in} steps: the log density of their draws "
-        "still rises or falls. See docs/how-to/mcmc.md.",
-        PoorFitWarning,
-        remedies=(
-            Remedy(
-                "raise `burn_in`", f"drop more of the first steps {change(f'fit.burn_in={max(1000, 2 * burn_in)}')}"
-            ),
-            Remedy("raise `thinning` for longer chains", "raise fit.thinning for longer chains"),
-        ),
-    )
-
-
-def _check_finite(points: Tensor, step: int, method: str) -> None:
-    finite = points.isfinite().flatten(1).all(1)
-    if not bool(finite.all()):
-        raise FloatingPointError(
-            f"Chain {int((~finite).nonzero()[0]) + 1} of {method} is no longer finite at step {step}: give a "
-            "smaller `step_size`, or standardise the data."
-        )

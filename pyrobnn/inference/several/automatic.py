@@ -45,22 +45,14 @@ _DRAWS = 200
 class Automatic(BaseMethod[Posterior | Mixture]):
     """Try methods suited to the sizes of network and data, and keep the best on held-out examples.
 
-    Small data under open normal priors get the evidence framework at once, as in the estimators, in a tenth of the time
-    of a comparison. Networks that share weights between positions, such as those with convolutions, and networks whose
-    steps are long, get a short ensemble at once, of as many members and steps as take about half a minute or less. Else
-    candidates are a Laplace approximation, a mean-field guide, chains by NUTS for few weights and examples, and an
-    anchored ensemble for many. Each is fitted to a part of the data, under scales measured on that part, and scored on
-    the rest. The best is fitted to all data. ELBOs are not compared, since a collapsed guide may have the highest.
-
-    The step limit of a candidate follows from the operations of a step. So the same call gives the same result, however
-    busy the machine is, unless `max_seconds` is given.
-
-    See docs/explanations/defaults.md.
+    Small data under open normal priors get the evidence framework at once. Networks that share weights between
+    positions, or whose steps are long, get a short ensemble at once. Else candidates are a Laplace approximation, a
+    mean-field guide, chains by NUTS for few weights and examples, and an anchored ensemble for many. Each is fitted to
+    a part of the data and scored on the rest, and the best is fitted to all data. The same call gives the same result,
+    unless `max_seconds` is given. See docs/explanations/defaults.md.
 
     Attributes:
-        max_seconds: limit on the wall-clock time, or None. A candidate starts only if time will remain for the fit to
-            all data; the first always starts. Candidates stop training after half of the time, and are abandoned after
-            three fifths; the last fit stops at the limit.
+        max_seconds: limit on the wall-clock time, or None. The first candidate always starts.
 
     Examples:
         >>> import pyrobnn as bnn
@@ -103,7 +95,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         parts = _splits(data, derive(run.seed, "folds"))
         models = [self._measured(bnn, train, run, 0.25) for train, _ in parts]
         methods = candidates(bnn, _size(data), min(SVI().max_steps, most_steps))
-        if not all(map(_is_closed, models)):
+        if any(_is_open(model) for model in models):
             methods.pop("nuts", None)  # it draws from priors, and optimises nothing
         weights = None if data.weights is None else torch.cat([rest.tensors[2] for _, rest in parts]).cpu()
         tried: list[CandidateRecord] = []
@@ -118,7 +110,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 tried.append(_record(name, scores[-1], weights, time.perf_counter() - started))
         is_over = self.max_seconds is not None and not self._has_time(tried, len(parts), run)
         whole = self._measured(bnn, data, run, 0.75)
-        able = [index for index, one in enumerate(tried) if one.name != "nuts" or _is_closed(whole)]
+        able = [index for index, one in enumerate(tried) if one.name != "nuts" or not _is_open(whole)]
         is_finite = any(math.isfinite(tried[index].log_score) for index in able)
         best = _best([scores[index] for index in able], weights) if is_finite or not is_over else 0
         chosen = tried[able[best]].name
@@ -130,8 +122,12 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         """Return the posterior of all data by the chosen method, after a line that says which it is."""
         if run.progress:
             tqdm.write(str(record), file=sys.stderr)
-        posterior = _run(method, model, data, self._ending_at(self._share(1.0, run), method, run))
-        return _noted(posterior, record, model, run)
+        given = self._ending_at(self._share(1.0, run), method, run)
+        posterior: Posterior | Mixture = method.infer(model.bnn, data, given)
+        posterior.record = dataclasses.replace(
+            posterior.record, automatic=record, evidence=model.record, seconds=run.seconds
+        )
+        return posterior
 
     def _by_evidence(self, bnn: BNN, data: Data, source: Source, run: Run) -> Posterior | Mixture | None:
         """Return the posterior by the evidence framework; None if it does not suit model and data, or has no time."""
@@ -164,10 +160,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     def _held_out_scores(
         self, name: str, method: Any, models: list[Measured], parts: list[tuple[Data, Data]], run: Run
     ) -> Tensor:
-        """Return the log score of each held-out example.
-
-        It is -infinity for a fit that became non-finite or ran out of time.
-        """
+        """Return the log score of each held-out example, -infinity for a fit that failed or ran out of time."""
         scores = []
         for index, (model, (train, rest)) in enumerate(zip(models, parts, strict=True)):
             fold_run = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"), progress=False)
@@ -175,7 +168,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             end = None if half is None else now + max(0.0, half - now) / (len(parts) - index)
             try:
                 with until(self._share(0.6, run)):
-                    posterior = _run(method, model, train, self._ending_at(end, method, fold_run))
+                    posterior = method.infer(model.bnn, train, self._ending_at(end, method, fold_run))
                     scores.append(posterior.predict(rest.x, num_draws=_DRAWS).log_prob(rest.y).double().cpu())
             except (FloatingPointError, OutOfTime):
                 scores.append(torch.full((len(rest),), -math.inf, dtype=torch.float64))
@@ -195,29 +188,13 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         return run.seconds + slowest * (1 + 1.5 / parts) < self.max_seconds
 
 
-def _is_closed(model: Measured) -> bool:
-    """Return whether no number of the noise is left open."""
-    return not open_numbers(model.bnn.settings["likelihood"])
-
-
-def _noted(posterior: Posterior | Mixture, tried: AutomaticRecord, whole: Measured, run: Run) -> Posterior | Mixture:
-    posterior.record = dataclasses.replace(
-        posterior.record, automatic=tried, evidence=whole.record, seconds=run.seconds
-    )
-    return posterior
-
-
-def _run(method: Any, model: Measured, data: Data, run: Run) -> Posterior | Mixture:
-    posterior: Posterior | Mixture = method.infer(model.bnn, data, run)
-    return posterior
+def _is_open(model: Measured) -> bool:
+    """Return whether a number of the noise is left open."""
+    return bool(open_numbers(model.bnn.settings["likelihood"]))
 
 
 def of_small_data(bnn: BNN, data: Data, source: Source) -> EvidenceFramework | None:
-    """Return the method for small data, which is not compared with others; None for larger data, and other models.
-
-    A prior or a noise that was given as a number stays as it is, so those models are for the others too. So are few
-    labels, for which chains are better.
-    """
+    """Return the method for small data, which is not compared with others; None for larger data, and other models."""
     likelihood = as_likelihood(bnn.settings["likelihood"])
     is_sampled = len(data) <= defaults.MOST_SAMPLED_ROWS and bnn.num_weights * len(data) <= defaults.MOST_SAMPLED
     if mixes_examples(bnn.net) or (likelihood.has_labels and is_sampled):
@@ -249,20 +226,17 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
 
 
 def _shares_weights(bnn: BNN, source: Source) -> bool:
-    """Return whether an example meets weights at several positions, and not so few that chains would be compared.
-
-    A weight that meets it once has a product in the outputs, one in its own gradient, and one in that of its inputs.
-    """
+    """Return whether an example meets weights at several positions, and not so few that chains would be compared."""
+    # a weight that it meets once has a product in the outputs, one in its gradient, and one in that of its inputs
     without_prior = sum(weight.numel() for weight in bnn.net.parameters())
     is_shared = work_of_gradient(bnn, source, 1).products > 3 * (bnn.num_weights + without_prior)
     return is_shared and bnn.num_weights * source.num_data > defaults.MOST_SAMPLED
 
 
 def short_ensemble(bnn: BNN, source: Source) -> Ensemble:
-    """Return the method for networks that share weights or whose steps are long, which is not compared with others.
+    """Return the method for networks that share weights or whose steps are long, without measured scales.
 
-    Scales are not measured, which takes long too: an open prior is "he", and the noise is trained. A mode under such a
-    prior is too smooth, so the prior counts less.
+    A mode under an open prior is too smooth, so the prior counts less.
     """
     batch_size = source.batch_size(defaults.BATCH_OF_LONG_STEPS)
     fewest = max(defaults.FEWEST_LONG_STEPS, defaults.FEWEST_EPOCHS * source.num_data // batch_size)
@@ -283,7 +257,7 @@ def short_ensemble(bnn: BNN, source: Source) -> Ensemble:
 def _steps_in(seconds: float, bnn: BNN, source: Source, batch_size: int) -> int:
     """Return the predicted number of captured steps in some seconds, by their gradients."""
     work = work_of_gradient(bnn, source, batch_size)
-    return int(seconds / (work.seconds()))
+    return int(seconds / work.seconds())
 
 
 def _size(data: Data) -> int:
@@ -292,10 +266,7 @@ def _size(data: Data) -> int:
 
 
 def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
-    """Return pairs of a training part and a held-out part.
-
-    They have equal sizes, but rows with equal inputs stay together: a fit that saw such a row knows the rest.
-    """
+    """Return pairs of a training part and a held-out part of equal sizes; rows with equal inputs stay together."""
     folds, used = defaults.FOLDS_OF_FEW if _size(data) <= defaults.FEW_ROWS else defaults.FOLDS
     sizes = [data.total_weight / folds if data.weights is not None else len(data) // folds] * used
     groups, classes = same_inputs(data.x), classes_of(data.y)

@@ -39,20 +39,17 @@ class Ensemble(BaseMethod[Mixture]):
     """K independent fits from random starts, side by side in one graph, and their equal-weight mixture.
 
     With `SVI(guide="map")` it is a deep ensemble (Lakshminarayanan et al. 2017), with other guides a mixture of
-    variational posteriors that may cover several modes, with `SWAG()` multi-SWAG (Wilson & Izmailov 2020). Starting
-    weights differ between members if the network is declared (`MLP(...)`). Members of a `torch.nn.Module` all start
-    from its weights: only the guide, the noise and the mini-batches differ, and a warning tells if nothing does.
-
-    See docs/how-to/ensembles.md.
+    variational posteriors, with `SWAG()` multi-SWAG (Wilson & Izmailov 2020). Members of a declared network
+    (`MLP(...)`) have starting weights of their own, those of a `torch.nn.Module` all start from its weights. See
+    docs/how-to/ensembles.md.
 
     Attributes:
         method: the method of each member.
         members: K.
         bootstrap: train each member on N examples drawn with replacement (Breiman 1996).
         anchored: centre each member's prior at a draw from the prior (Pearce et al. 2020), which keeps members apart
-            where there are no data. The posterior is not exact: in a linear model with Gaussian noise, MAP members have
-            the exact mean, but the covariance C P^-1 C in place of C, with P of the prior and C of the posterior. So
-            the variance is exact in directions that the data leave open, and near zero in those that the data settle.
+            where there are no data. In a linear model MAP members have the exact mean, and the covariance C P^-1 C in
+            place of C, with P of the prior and C of the posterior.
 
     Examples:
         >>> method = bnn.Ensemble(bnn.SVI(guide="map", steps=20), members=3)
@@ -86,14 +83,17 @@ class Ensemble(BaseMethod[Mixture]):
         """Fit the members and return their mixture."""
         model = bnn.with_parts(prior=priors.Anchored(bnn.settings["prior"])) if self.anchored else bnn
         posteriors = self.method.side_by_side(model, data, run, replicates=self.members, bootstrap=self.bootstrap)
-        _tell_if_alike(posteriors)
+        first, *others = [member.guide.state_dict() for member in posteriors]
+        if others and all(torch.equal(first[name], state[name]) for state in others for name in first):
+            warn_user(
+                f"The {len(posteriors)} members of the ensemble are identical: they started from the network's "
+                "weights, and saw the same batches without noise.",
+                remedies=_UNLIKE,
+            )
         return self._mixture(posteriors, run.seed)
 
     def around(self, models: Any, data: Any, *, seed: int = 0, device: str = "auto", progress: bool = True) -> Mixture:
-        """Return the mixture around networks that were trained elsewhere, without training.
-
-        Members are points at the weights of the networks, or Gaussians around them, by the guide of the method: `Map`
-        or `Laplace`.
+        """Return the mixture of points at, or Gaussians around, networks that were trained elsewhere.
 
         Args:
             models: the trained networks, or a `BNN` around each, of the same parameters by name and shape.
@@ -137,11 +137,7 @@ class Ensemble(BaseMethod[Mixture]):
 
 
 def _check_alike(models: Any) -> None:
-    """Refuse trained networks that cannot be members of one mixture.
-
-    Raises:
-        InputError: no list of networks, or networks of different shapes.
-    """
+    """Refuse trained networks that cannot be members of one mixture."""
     if isinstance(models, nn.Module) or not isinstance(models, Sequence) or not models:
         raise InputError(f"Ensemble.around takes a list of trained networks, got {type(models).__name__}.")
     nets = [model.net if isinstance(model, BNN) else model for model in models]
@@ -164,14 +160,3 @@ _UNLIKE = (
         f"let them see other rows {change('fit.bootstrap=true')}",
     ),
 )
-
-
-def _tell_if_alike(posteriors: Sequence[Posterior]) -> None:
-    """Warn of members that are all equal: the same start, the same order of batches, and no noise."""
-    first, *others = [member.guide.state_dict() for member in posteriors]
-    if others and all(torch.equal(first[name], state[name]) for state in others for name in first):
-        warn_user(
-            f"The {len(posteriors)} members of the ensemble are identical: they started from the network's "
-            "weights, and saw the same batches without noise.",
-            remedies=_UNLIKE,
-        )

@@ -50,29 +50,25 @@ def fit_replicates(
     checkpoint: str | Path | None = None,
     every: int = 1000,
 ) -> list[Posterior]:
-    """Infer several independent posteriors at once.
+    """Infer several independent posteriors at once, each with the distribution of a single `fit` under another seed.
 
-    Each has the distribution of a single `fit` under another seed. Captured, they share a vmapped graph, which makes
-    each fit of a small network cheaper; eagerly, they take steps in turn. For the same seed the two engines draw
-    different noise of the same distribution. A warning counts the fits that are no better than a constant.
+    Captured, they share a vmapped graph, which makes each fit of a small network cheaper; eagerly, they take steps in
+    turn. The two engines draw different noise of the same distribution.
 
     Args:
         bnn: the model, or a list of R models, equal except for numbers such as the prior's scale.
         data: `Data` or a tuple (x, y) for all replicates, or a list of R data sets with the same number of examples.
         method: the method, or a list of R methods, which may differ in guide settings, learning
             rate, schedule, temperature, KL warm-up, `eval_every` and `tolerance`.
-        seed: each replicate gets a seed derived from it; 0 if left out.
+        seed: each replicate gets a seed derived from it.
         replicates: number of replicates R; not needed if a list is given.
         bootstrap: train each on N examples, drawn from its data with replacement; units still follow from all data.
         device: as in `fit`.
         engine: as in `fit`.
-        progress: show a progress bar with the mean ELBO.
+        progress: as in `fit`.
         callbacks: as in `fit`; they see the mean ELBO, and model and guide of the first replicate.
         checkpoint: as in `fit`, shared by all.
         every: as in `fit`.
-
-    Returns:
-        The R posteriors.
 
     Raises:
         InputError: lists of different lengths, methods that differ in other settings, data of different shapes.
@@ -92,15 +88,8 @@ def fit_replicates(
     for one in method if isinstance(method, list) else [method]:
         checked_method(one, data)
     data = [as_data(part) for part in data] if isinstance(data, list) else as_data(data)
-    run = Run(
-        seed=seed,
-        device=device,
-        engine=engine,
-        progress=progress,
-        callbacks=callbacks,
-        checkpoint=checkpoint,
-        every=every,
-    )
+    shared: dict[str, Any] = {"callbacks": callbacks, "checkpoint": checkpoint, "every": every}
+    run = Run(seed=seed, device=device, engine=engine, progress=progress, **shared)
     posteriors = replicates_in_silence(bnn, data, method, run, replicates=replicates, bootstrap=bootstrap)
     pairs = [*zip(posteriors, *_aligned(len(posteriors), data), strict=True)]
     with waiting("checking", shown=progress):
@@ -127,20 +116,16 @@ def replicates_in_silence(
     _check_methods(methods)
     given = bnn if isinstance(bnn, list) else [bnn]
     if all(choice.offer().wants_measured_scales for choice in methods):
-        bnn = _measured(bnn, data, run, replicates)
+        if isinstance(bnn, list) or isinstance(data, list):
+            pairs = zip(*_aligned(replicates, bnn, data), strict=True)
+            bnn = [measured(model, rows, run, starts_there=False).bnn for model, rows in pairs]
+        else:
+            bnn = measured(bnn, data, run, starts_there=False).bnn
     posteriors = fit_side_by_side(bnn, method, data, run, replicates=replicates, bootstrap=bootstrap)
     for model, posterior in zip(itertools.cycle(given), posteriors):
         found = closed_numbers(model.settings["likelihood"], posterior.bnn.settings["likelihood"])
         posterior.record = dataclasses.replace(posterior.record, measured=found)
     return posteriors
-
-
-def _measured(bnn: BNN | list[BNN], data: Any, run: Run, replicates: int | None) -> BNN | list[BNN]:
-    """Return the models with the scales that they leave open measured, once for each pair of a model and data."""
-    if not (isinstance(bnn, list) or isinstance(data, list)):
-        return measured(bnn, data, run, starts_there=False).bnn
-    bnns, sets = _aligned(replicates, bnn, data)
-    return [measured(*pair, run, starts_there=False).bnn for pair in zip(bnns, sets, strict=True)]
 
 
 def fit_side_by_side(

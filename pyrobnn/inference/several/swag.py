@@ -18,7 +18,6 @@ from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.low_rank import LowRank, LowRankGuide
-from pyrobnn.guides.map import MapGuide
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Run, registry
 from pyrobnn.inference.several.replicates import own_storage, resampled
@@ -51,10 +50,9 @@ class SWAG(AroundAnother[Posterior]):
     Attributes:
         method: the method for the mode; its guide must be "map".
         lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper. None
-            for the rate with the path closest to the posterior (Mandt, Hoffman & Blei 2017, "Stochastic Gradient
-            Descent as Approximate Bayesian Inference", sec. 4.1), measured at the mode; at most a tenth of the inverse
-            of the largest curvature there. Mini-batches of the path then have a tenth of the examples, unless the
-            method sets `batch_size`.
+            for the rate with the path closest to the posterior (Mandt, Hoffman & Blei 2017, sec. 4.1), measured at the
+            mode, at most a tenth of the inverse of the largest curvature. Mini-batches then have a tenth of the
+            examples, unless the method sets `batch_size`.
         momentum: momentum of SGD.
         steps: steps of SGD.
         every: steps between two collected weights.
@@ -131,10 +129,14 @@ class SWAG(AroundAnother[Posterior]):
         def collect(progress: Any) -> None:
             if progress.step % self.every == 0:
                 for path, guide in zip(paths, guides, strict=True):
-                    path.add(_flat(guide))
+                    path.add(torch.cat([point.detach().reshape(-1) for point in guide.points]))
 
         with running(modes[0].bnn, sources[0].batch_size(walk.batch_size), run.seed, "swag", copies=len(modes)):
-            fits = [_fit_from(*parts, walk) for parts in zip(modes, sources, strict=True)]
+            fits = []
+            for mode, source in zip(modes, sources, strict=True):
+                batches = source.batches(mode.bnn, walk.batch_size, derive(mode.seed, "swag batches"))
+                lengths = {"num_data": source.num_data, "schedule_steps": walk.length(1).cycle}
+                fits.append(TrainingState(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths))
             try:
                 train(fits, dataclasses.replace(run, callbacks=[collect]), walk.length(1), block=self.every)
             except FloatingPointError as error:
@@ -192,8 +194,8 @@ class _Path:
 def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> float:
     """Return the learning rate on the mean loss that keeps SGD closest to the posterior, at most the stable rate.
 
-    The closest rate is 2 (1 - momentum) B / N times the number of weights over a trace. It is the trace of the
-    covariance of single examples' gradients, estimated from the gradients of ten parts of the data.
+    The closest is 2 (1 - momentum) B / N times the number of weights over the trace of the covariance of single
+    examples' gradients, estimated from those of ten parts of the data.
     """
     size = min(source.num_data, _MOST_LOOKED_AT)
     x, *targets = next(source.batches(mode.bnn, size, derive(mode.seed, "swag rate")))
@@ -219,14 +221,3 @@ def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> 
     trace = width * float(parts.var(0).sum()) if len(parts) > 1 else 0.0
     closest = 2 * (1 - momentum) * batch_size / source.num_data * len(place) / max(trace, _TINY)
     return min(closest, _STABLE / max(steepest, _TINY))
-
-
-def _fit_from(mode: Posterior, source: Source, walk: SVI) -> TrainingState:
-    """Return the fit that starts at a mode."""
-    batches = source.batches(mode.bnn, walk.batch_size, derive(mode.seed, "swag batches"))
-    lengths = {"num_data": source.num_data, "schedule_steps": walk.length(1).cycle}
-    return TrainingState(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths)
-
-
-def _flat(guide: MapGuide) -> Tensor:
-    return torch.cat([point.detach().reshape(-1) for point in guide.points])
