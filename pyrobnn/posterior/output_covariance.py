@@ -1,7 +1,6 @@
 """The normal distribution of the outputs of a network linearised around the mode of a Gaussian, and its covariance."""
 
 import math
-from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -11,8 +10,6 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
-from pyrobnn._torch.inputs import X
-from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
 from pyrobnn.guides.blocks import Axes, Block
 from pyrobnn.guides.built import built
@@ -47,10 +44,7 @@ class FunctionalNormal:
     Args:
         mean: outputs at the mode, (N, C).
         covariance: of the outputs of each input, (N, C, C); or of all inputs together, (N, C, N, C); or in axes that
-            the inputs share, where the matrices are made when they are asked for.
-
-    Attributes:
-        mean: as given.
+            the inputs share.
     """
 
     def __init__(self, mean: Tensor, covariance: Tensor | SharedAxes) -> None:
@@ -78,10 +72,9 @@ class FunctionalNormal:
         """Return the mean of softmax(f), (N, C); for a single output, the mean of sigmoid(f), as (N, 2).
 
         Args:
-            link: "probit" divides each output by sqrt(1 + pi / 8 variance) (MacKay 1992, "The Evidence Framework
-                Applied to Classification Networks"; Gibbs 1998), exact to some percent; "laplace_bridge" takes the
-                Dirichlet with the normal's mode and curvature in the outputs (MacKay 1998; Hobbhahn et al. 2022), after
-                removing the direction in which softmax is constant; "mc" is the mean over 1000 draws in mirrored pairs.
+            link: "probit" divides each output by sqrt(1 + pi / 8 variance) (MacKay 1992), exact to some percent;
+                "laplace_bridge" takes the Dirichlet with the normal's mode and curvature in the outputs (MacKay 1998;
+                Hobbhahn et al. 2022); "mc" is the mean over 1000 draws in mirrored pairs.
             seed: seed of the draws.
 
         Raises:
@@ -100,7 +93,14 @@ class FunctionalNormal:
             scaled = self.mean / (1 + _PROBIT * self.variance).sqrt()
             probs = torch.sigmoid(scaled) if is_single else torch.softmax(scaled, -1)
         else:
-            probs = self._over_draws(torch.sigmoid if is_single else lambda f: torch.softmax(f, -1), seed)
+            probs, pairs = torch.zeros_like(self.mean), _DRAWS // 2
+            at_once = max(1, min(pairs, _ENTRIES // max(1, self.mean.numel())))
+            with seeded(seed, "outputs"):
+                for start in range(0, pairs, at_once):
+                    deviations = self._deviations(min(at_once, pairs - start))
+                    for f in (self.mean + deviations, self.mean - deviations):
+                        probs += (torch.sigmoid(f) if is_single else torch.softmax(f, -1)).sum(0)
+            probs = probs / _DRAWS
         return torch.cat([1 - probs, probs], 1) if is_single else probs
 
     def _bridge(self) -> Tensor:
@@ -136,18 +136,6 @@ class FunctionalNormal:
         size = self.mean.numel()
         joint = self.covariance.ndim == 4
         return symmetric_root(self.covariance.reshape(1, size, size) if joint else self.covariance)
-
-    def _over_draws(self, link: Callable[[Tensor], Tensor], seed: int) -> Tensor:
-        """Return the mean of a function of the outputs over pairs of mirrored draws, few of them at a time, (N, C)."""
-        pairs = _DRAWS // 2
-        at_once = max(1, min(pairs, _ENTRIES // max(1, self.mean.numel())))
-        total = torch.zeros_like(self.mean)
-        with seeded(seed, "outputs"):
-            for start in range(0, pairs, at_once):
-                deviations = self._deviations(min(at_once, pairs - start))
-                for f in (self.mean + deviations, self.mean - deviations):
-                    total += link(f).sum(0)
-        return total / _DRAWS
 
     def _row_sums(self) -> Tensor:
         """Return the covariance of each output with the sum of an input's outputs, (N, C)."""
@@ -190,26 +178,15 @@ def functional(posterior: Posterior, x: Any, *, joint: bool = False) -> Function
     values = guide.mean()
     weights = {name: values[name] for name in posterior.bnn.site_names}
     with seeded(posterior.seed, "functional"):
-        return _linear_outputs(posterior.bnn, blocks, weights, inputs, joint=joint)
-
-
-def _linear_outputs(
-    bnn: BNN, blocks: list[Block], point: Mapping[str, Tensor], inputs: X, *, joint: bool
-) -> FunctionalNormal:
-    """Return the distribution at inputs (N, *in), in the units of the model, around a point of all weights by site.
-
-    The Jacobian is never held for layers that pass each example once. A linear layer with inputs a and derivatives g
-    has the covariance g^T diag(V a^2) g, in the eigenbasis of a Kronecker block or directly for a diagonal block.
-    """
-    means, roots, covariances = list[Tensor](), list[Tensor](), list[Tensor | SharedAxes]()
-    tracker = Tracker(bnn, point, [name for block in blocks for name in block.shapes], inputs[:1])
-    for part in inputs.split(_inputs_at_once(tracker, blocks, joint=joint)):
-        pulled = tracker.pull(part)
-        means.append(pulled.f)
-        if joint:
-            roots.append(torch.cat([root for block in blocks for _, root in root_parts(block, pulled)], 2))
-        else:
-            covariances.append(_covariance(blocks, pulled))
+        means, roots, covariances = list[Tensor](), list[Tensor](), list[Tensor | SharedAxes]()
+        tracker = Tracker(posterior.bnn, weights, [name for block in blocks for name in block.shapes], inputs[:1])
+        for part in inputs.split(_inputs_at_once(tracker, blocks, joint=joint)):
+            pulled = tracker.pull(part)
+            means.append(pulled.f)
+            if joint:
+                roots.append(torch.cat([root for block in blocks for _, root in root_parts(block, pulled)], 2))
+            else:
+                covariances.append(_covariance(blocks, pulled))
     mean = torch.cat(means)
     if joint:
         whole = joint_covariance([torch.cat(roots, 1).transpose(0, 1)])
@@ -230,7 +207,11 @@ def _inputs_at_once(tracker: Tracker, blocks: list[Block], *, joint: bool) -> in
 
 
 def _covariance(blocks: list[Block], pulled: Pulled) -> Tensor | SharedAxes:
-    """Return the covariance of the outputs of each input, (B, C, C), or in shared axes."""
+    """Return the covariance of the outputs of each input, (B, C, C), or in shared axes.
+
+    The Jacobian is never held for layers that pass each example once. A linear layer with inputs a and derivatives g
+    has the covariance g^T diag(V a^2) g, in the eigenbasis of a Kronecker block or directly for a diagonal block.
+    """
     found = [use_of(block, pulled) for block in blocks] if pulled.is_last_layer else []
     axes = [pair[1] for pair in found if pair is not None]
     if axes and len(axes) == len(blocks):

@@ -38,16 +38,10 @@ _AT_ONCE = 2**24
 
 
 class Tangent:
-    """f(m) + J (w - m) at some inputs for draws w (Immer et al. 2021).
+    """f(m) + J (w - m) at inputs x (N, *in) for draws w and a point m of all weights (Immer et al. 2021).
 
     Where the last layer alone moves, the network runs once and a draw is a product; else forward-mode differentiation
-    runs it for each draw. Operations without forward mode (`cdist`, `EmbeddingBag`, packed sequences) have J in reverse
-    mode instead.
-
-    Args:
-        bnn: the model.
-        point: m, values by site name, of all weights.
-        inputs: x (N, *in).
+    runs it for each draw, or reverse mode where operations have no forward mode.
     """
 
     def __init__(self, bnn: BNN, point: Mapping[str, Tensor], inputs: X) -> None:
@@ -56,7 +50,8 @@ class Tangent:
 
     def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
         """Return the outputs for draws (S, *event) by site name, (S, N, C)."""
-        moving = tuple(name for name, m in self._point.items() if not _stays(weights[name], m))
+        pairs = {name: (weights[name], m) for name, m in self._point.items()}
+        moving = tuple(name for name, (w, m) in pairs.items() if not (is_alike(w) and w[0].equal(m)))
         return self.function(moving)(weights)
 
     def is_exact(self, moving: tuple[str, ...]) -> bool:
@@ -110,7 +105,11 @@ class Tangent:
         for x in self._inputs.split(at_once):
             pulled = tracker.pull(x)
             layer = pulled.only_matrix(moving)
-            if layer is None or not _is_identity(layer[0]):
+            if layer is None:
+                return None
+            derivatives = layer[0]  # of the outputs by those of the layer, (C, B, O): they are the same
+            num, _, width = derivatives.shape
+            if num != width or not derivatives.equal(torch.eye(num).to(derivatives)[:, None].expand_as(derivatives)):
                 return None
             parts.append((pulled.f, *layer[1:]))
         return torch.cat([f for f, _, _ in parts]), torch.cat([a for _, a, _ in parts]), parts[0][2]
@@ -159,31 +158,14 @@ class Tangent:
         return torch.cat(parts, 1)
 
 
-def _stays(draws: Tensor, point: Tensor) -> bool:
-    return is_alike(draws) and draws[0].equal(point)
-
-
-def _is_identity(derivatives: Tensor) -> bool:
-    """Return whether derivatives of outputs (C, B, O) are the identity."""
-    num, _, width = derivatives.shape
-    return num == width and derivatives.equal(torch.eye(num).to(derivatives)[:, None].expand_as(derivatives))
-
-
 def output_draws(
     bnn: BNN, blocks: Sequence[Block], point: Mapping[str, Tensor], inputs: X, sizes: Sequence[int], *, seed: int
 ) -> Tensor | None:
-    """Return draws of f(m) + J (w - m), (S, N, C); None where draws of w cost less.
+    """Return draws of f(m) + J (w - m), (S, N, C), for blocks of a Gaussian around m; None where draws of w cost less.
 
     If all noise of the weights is at most 2^25 numbers, a draw is that of the same draw of the weights, by the random
-    numbers of the caller. Else draws are joint over these inputs, and independent of those of other inputs.
-
-    Args:
-        bnn: the model.
-        blocks: of the Gaussian.
-        point: m, values of all weights by site name.
-        inputs: x (N, *in).
-        sizes: numbers of draws that the guide makes at a time, which sum to S.
-        seed: seed of draws that are not those of weights; each set of inputs has its own stream.
+    numbers of the caller. Else draws are joint over these inputs, and independent of those of other inputs, by a seed.
+    The guide makes draws in the given sizes, which sum to S.
     """
     num_draws, dimension = sum(sizes), sum(block.dimension for block in blocks)
     tracker = Tracker(bnn, point, [name for block in blocks for name in block.shapes], inputs[:1])
@@ -191,28 +173,21 @@ def output_draws(
     have_axes = all(has_axes(block, tracker) for block in blocks)
     if num_draws * dimension > _MOST_NOISE:
         is_few |= tracker.is_last_layer and have_axes and len(inputs) <= _FEW
-        if not is_few or not _fits(tracker, inputs, blocks):
+        rows = sum(sum(block.sizes) for block in blocks if not has_axes(block, tracker))
+        if not is_few or len(inputs) * (tracker.held + tracker.num_outputs * rows) > _HELD:
             return None
         with seeded(derive(seed, f"outputs {digest([flat_rows(inputs)])}"), "outputs"):
             return _joint(blocks, tracker.pull(inputs), num_draws)
     if not is_few and (not have_axes or tracker.num_outputs >= num_draws):
         return None
-    made = [[_noise(block, size) for block in blocks] for size in sizes]
+    like = next(blocks[0].buffers())
+    made = [
+        [torch.randn(size, block.dimension, dtype=like.dtype, device=like.device) for block in blocks] for size in sizes
+    ]
     noise = [torch.cat(parts) for parts in zip(*made, strict=True)]
     widest = max(num_draws * math.prod(shape[:1]) for block in blocks for shape in block.shapes.values())
     at_once = tracker.inputs_at_once(max(1, _AT_ONCE // widest))
     return torch.cat([_moved(blocks, noise, tracker.pull(part)) for part in inputs.split(at_once)], 1)
-
-
-def _noise(block: Block, num_draws: int) -> Tensor:
-    like = next(block.buffers())
-    return torch.randn(num_draws, block.dimension, dtype=like.dtype, device=like.device)
-
-
-def _fits(tracker: Tracker, inputs: X, blocks: Sequence[Block]) -> bool:
-    """Return whether the inputs can be taken together."""
-    rows = sum(sum(block.sizes) for block in blocks if not has_axes(block, tracker))
-    return len(inputs) * (tracker.held + tracker.num_outputs * rows) <= _HELD
 
 
 def _moved(blocks: Sequence[Block], noise: Sequence[Tensor], pulled: Pulled) -> Tensor:
@@ -243,7 +218,9 @@ def _joint(blocks: Sequence[Block], pulled: Pulled, num_draws: int) -> Tensor:
     for block in blocks:
         found = use_of(block, pulled)
         if found is not None and pulled.is_last_layer:
-            root = symmetric_root(_covariance_of_units(found[1]))
+            a, size = found[1].a[:, 0], max(1, _AT_ONCE // found[1].a.numel())
+            units = [(a * part.square()[:, None]) @ a.T for part in found[1].scale.split(size)]
+            root = symmetric_root(torch.cat(units))  # of each output of the layer over the inputs, (O, B, B)
             noise = torch.randn(*root.shape[:2], num_draws, dtype=f.dtype, device=f.device)
             total += _through(found[1], (root @ noise).permute(2, 0, 1), pulled)
         else:
@@ -253,12 +230,6 @@ def _joint(blocks: Sequence[Block], pulled: Pulled, num_draws: int) -> Tensor:
         noise = torch.randn(num_draws, len(covariance), dtype=f.dtype, device=f.device)
         total += _product(noise, symmetric_root(covariance).view(*f.shape[::-1], -1))
     return total
-
-
-def _covariance_of_units(axes: Axes) -> Tensor:
-    """Return the covariance over examples of each output of a layer that these pass once, in its axes, (O, B, B)."""
-    a, size = axes.a[:, 0], max(1, _AT_ONCE // axes.a.numel())
-    return torch.cat([(a * part.square()[:, None]) @ a.T for part in axes.scale.split(size)])
 
 
 def _through(axes: Axes, z: Tensor, pulled: Pulled) -> Tensor:
@@ -318,15 +289,9 @@ def symmetric_root(covariance: Tensor) -> Tensor:
 
 
 def joint_covariance(roots: Iterable[Tensor]) -> Tensor:
-    """Return the covariance of all outputs of all inputs from parts of columns.
-
-    Args:
-        roots: parts R, (C, B, r), or (B, C, r) for this order of the rows and columns of the result.
-    """
-    total: Tensor | None = None
-    for root in roots:
-        rows = root.flatten(0, 1)
-        total = rows @ rows.T if total is None else total.addmm_(rows, rows.T)
-    if total is None:
-        raise ValueError("there were no parts")
+    """Return the covariance of all outputs of all inputs from parts of columns, each (C, B, r), or (B, C, r)."""
+    first, *others = (root.flatten(0, 1) for root in roots)
+    total = first @ first.T
+    for rows in others:
+        total.addmm_(rows, rows.T)
     return total

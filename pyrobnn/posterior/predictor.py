@@ -24,38 +24,24 @@ from pyrobnn.posterior.prediction import Prediction, variance_over_draws
 
 
 class FixedDraws(NamedTuple):
-    """What a predictor needs of a posterior.
-
-    Attributes:
-        bnn: the model.
-        draws: values (S, *event) of all sites by name.
-        mean: of the sites, where the network is linearised there; else None.
-        example: a row of inputs or two, in the units of the model.
-        outputs: of the network at the example, or a stand-in.
-        units: maps of inputs and targets to the units of the model.
-    """
+    """What a predictor needs of a posterior."""
 
     bnn: BNN
-    draws: dict[str, Tensor]
-    mean: dict[str, Tensor] | None
-    example: X
-    outputs: Tensor
-    units: tuple[Scaler, Scaler]
+    draws: dict[str, Tensor]  # values (S, *event) of all sites
+    mean: dict[str, Tensor] | None  # of the sites, where the network is linearised there
+    example: X  # a row of inputs or two, in the units of the model
+    outputs: Tensor  # of the network at the example, or a stand-in
+    units: tuple[Scaler, Scaler]  # maps of inputs and targets to the units of the model
 
 
 class Predictor(nn.Module):
     """The mean and the standard deviation of targets, or class probabilities, under fixed draws of the weights.
 
-    It takes inputs as the network does, in original units and as tensors: a batch (N, *in), (1, *in) for a single
-    example, or several tensors by keyword or position. Their values are not checked. It returns the mean and the
-    standard deviation of the targets, (N,) or (N, K) each, in original units; for labels the class probabilities (N,
-    C), (N, 2) for Bernoulli targets, and (N, *positions, C) for labels at positions. These are those of `predict` with
-    the same number of draws and seed.
-
-    It is a module like others: `to`, `state_dict`, `inference_mode` and `torch.export` take it.
-
-    Args:
-        parts: of a posterior, or of each member of a mixture.
+    It takes inputs as the network does, in original units and as tensors: a batch (N, *in), or several tensors by
+    keyword or position. Their values are not checked. It returns the mean and the standard deviation of the targets,
+    (N,) or (N, K) each, in original units; for labels the class probabilities (N, C), (N, 2) for Bernoulli targets, and
+    (N, *positions, C) for labels at positions: those of `predict` with the same draws. It is a module like others:
+    `to`, `state_dict`, `inference_mode` and `torch.export` take it.
     """
 
     def __init__(self, parts: Sequence[FixedDraws]) -> None:

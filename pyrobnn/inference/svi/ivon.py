@@ -31,41 +31,27 @@ Rate = Annotated[float, Field(gt=0)]
 class IVON(SVI):
     """Improved variational online Newton (Shen et al. 2024): a mean-field Gaussian, trained by natural gradients.
 
-    It maximises the ELBO as `SVI` does, with the same draws and the same posterior. The mean of each weight moves by
-    its gradient times its variance, as in Newton's method, and the precision to the curvature that the gradients at the
-    draws show. So weights that the data determine take small steps, vague ones large steps, and one learning rate
-    serves data of any size. Parameters without a distribution, such as a learned noise scale, are trained by Adam.
+    It maximises the ELBO as `SVI` does. The mean of each weight moves by its gradient times its variance, as in
+    Newton's method, so one learning rate serves data of any size. Parameters without a distribution, such as a learned
+    noise scale, are trained by Adam.
 
     Of the paper's settings, the effective sample size is N / temperature, delta follows from the prior, and h0 from the
-    guide, since 1 / softplus(init_rho)^2 = N (h0 + delta). Normal priors of any means and scales enter exactly. Any
-    other prior is a part of the loss, with its expectation by quadrature; kl="mc" takes it at the draws instead, which
-    is quicker for a scale mixture on many weights, and needed where the prior adds scales or other constrained sites.
+    guide, since 1 / softplus(init_rho)^2 = N (h0 + delta). Normal priors enter exactly. Any other prior is a part of
+    the loss, by quadrature; kl="mc" takes it at the draws, which is needed where the prior adds constrained sites.
 
     Attributes:
         guide: `MeanField`; `init_rho` is the start of all standard deviations, and so of the size of steps.
-        steps: as in `SVI`.
-        epochs: as in `SVI`.
-        max_steps: as in `SVI`.
-        tolerance: as in `SVI`.
         lr: learning rate of the means: 1 is a whole Newton step. Lower it where the ELBO jumps about.
-        batch_size: as in `SVI`.
-        accumulate: as in `SVI`.
         optimizer: leave it out.
-        schedule: as in `SVI`; by default the rate falls to 0 along half a cosine. 1 - beta2 and the rate of Adam follow
-            in proportion, so that the noise of precisions dies out too. None in a fit of a given length keeps them
-            constant, as in the paper.
-        num_particles: as in `SVI`.
-        kl: as in `SVI`, in closed form or by quadrature by default.
-        temperature: as in `SVI`.
-        clip_norm: as in `SVI`.
-        kl_warmup: as in `SVI`.
-        patience: as in `SVI`.
-        eval_every: as in `SVI`.
+        schedule: as in `SVI`; by default the rate falls to 0 along half a cosine, and 1 - beta2 and the rate of Adam
+            follow in proportion. None in a fit of a given length keeps them constant, as in the paper.
+        steps, epochs, max_steps, tolerance, batch_size, accumulate, num_particles, kl, temperature: as in
+            `SVI`.
+        clip_norm, kl_warmup, patience, eval_every: as in `SVI`.
         adam_lr: learning rate of parameters without a distribution.
         beta1: share of the past in the mean of gradients.
-        beta2: share of the past in the precisions, which remember 1 / (1 - beta2) steps. Nearer to 1 they are less
-            noisy, and settle later, after some 20 / (1 - beta2) steps. In a shorter fit standard deviations stay near
-            their start where the data say little, which suits large networks: start small then, `init_rho=-5`.
+        beta2: share of the past in the precisions, which settle after some 20 / (1 - beta2) steps. In a shorter fit
+            standard deviations stay near their start where the data say little: start small then, `init_rho=-5`.
         clip_radius: bound on the Newton step of each mean: no weight moves by more than lr * clip_radius at once.
 
     Examples:
