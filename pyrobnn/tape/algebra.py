@@ -254,12 +254,7 @@ def broadcast(ref: Ref, size: Size) -> Ref:
         return ref
     missing = len(size) - len(ref.size)
     if missing < 0:  # dimensions of 1 in front
-        return broadcast(
-            Ref(
-                ref.value, ref.offset, ref.size[-len(size) :] if size else (), ref.stride[-len(size) :] if size else ()
-            ),
-            size,
-        )
+        return broadcast(Ref(ref.value, ref.offset, ref.size[-missing:], ref.stride[-missing:]), size)
     pairs = zip(ref.size, ref.stride, size[missing:], strict=True)
     return Ref(ref.value, ref.offset, size, (0,) * missing + tuple(0 if n != m else s for n, s, m in pairs))
 

@@ -93,11 +93,9 @@ def _softplus(fold: Fold, node: fx.Node, a: Ref, beta: Any = 1, threshold: Any =
 
 @rule("softplus_backward.default")
 def _softplus_backward(fold: Fold, node: fx.Node, slope: Ref, a: Ref, beta: Any, threshold: Any) -> Any:
-    return (
-        apply(fold, node, "mul", slope, apply(fold, node, "sigmoid", a))
-        if (beta, threshold) == (1, 20)
-        else NotImplemented
-    )
+    if (beta, threshold) != (1, 20):
+        return NotImplemented
+    return apply(fold, node, "mul", slope, apply(fold, node, "sigmoid", a))
 
 
 @rule("sigmoid_backward.default")
@@ -199,14 +197,8 @@ def _clamp(
     return a if most is None else apply(fold, node, "min", a, most)
 
 
-@rule(
-    "logical_and.default",
-    "bitwise_and.Tensor",
-    "logical_or.default",
-    "bitwise_or.Tensor",
-    "logical_not.default",
-    "bitwise_not.default",
-)
+@rule("logical_and.default", "bitwise_and.Tensor", "logical_or.default", "bitwise_or.Tensor")
+@rule("logical_not.default", "bitwise_not.default")
 def _logic(fold: Fold, node: fx.Node, *operands: Ref) -> Any:
     if any(ref.kind != "b8" for ref in operands):
         return NotImplemented
@@ -228,15 +220,8 @@ def _addcdiv(fold: Fold, node: fx.Node, a: Ref, b: Ref, c: Ref, value: Any = 1) 
     return apply(fold, node, "add", a, apply(fold, node, "mul", apply(fold, node, "div", b, c), value))
 
 
-@rule(
-    "_to_copy.default",
-    "clone.default",
-    "detach.default",
-    "alias.default",
-    "lift_fresh_copy.default",
-    "_unsafe_view.default",
-    "reshape.default",
-)
+@rule("_to_copy.default", "clone.default", "detach.default", "alias.default", "lift_fresh_copy.default")
+@rule("_unsafe_view.default", "reshape.default")
 def _copied(fold: Fold, node: fx.Node, a: Any, *_: Any, **__: Any) -> Ref:
     size, kind = out(fold, node)
     a = fold.cast(a, kind)

@@ -16,12 +16,8 @@ from pyrobnn.tape.values import KINDS, NATIVE, Ref, Size, Storage, Value, numel
 
 _aten = torch.ops.aten
 _IN_PLACE_VIEWS = (
-    _aten.squeeze_.dim,
-    _aten.squeeze_.dims,
-    _aten.squeeze_.default,
-    _aten.unsqueeze_.default,
-    _aten.t_.default,
-    _aten.transpose_.default,
+    *(_aten.squeeze_.dim, _aten.squeeze_.dims, _aten.squeeze_.default),
+    *(_aten.unsqueeze_.default, _aten.t_.default, _aten.transpose_.default),
 )
 """Operations that change how a tensor shows its numbers, and no number."""
 Rule = Callable[..., Any]
@@ -198,10 +194,8 @@ class Fold(Algebra):
         changed = _changed(node)
         keys = [self.memories[source].storage for source in changed]
         for key in keys:
-            if self._bases[key].ref.value.storage.tensor is None and self._bases[key].ref.value.what in (
-                "number",
-                "input",
-            ):
+            value = self._bases[key].ref.value
+            if value.storage.tensor is None and value.what in ("number", "input"):
                 self._materialised(key)
         refs: list[Ref] = []
         fx.map_arg((node.args, node.kwargs), lambda source: refs.append(self.ref(source)))

@@ -8,68 +8,17 @@ import torch
 from torch import Tensor
 
 NATIVE = {torch.float32: "f32", torch.float64: "f64", torch.int64: "i64", torch.bool: "b8"}
-_OTHERS = (
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.float16,
-    torch.bfloat16,
-    torch.complex64,
-    torch.complex128,
-)
-KINDS = NATIVE | {dtype: str(dtype) for dtype in _OTHERS}
+_OTHERS = "int32 int16 int8 uint8 float16 bfloat16 complex64 complex128"
+KINDS = NATIVE | {getattr(torch, name): f"torch.{name}" for name in _OTHERS.split()}
 """Types of numbers; those of the second kind ATen alone works with."""
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 BYTES = {kind: dtype.itemsize for kind, dtype in DTYPES.items()}
-UNARY = [
-    "neg",
-    "abs",
-    "exp",
-    "log",
-    "log1p",
-    "expm1",
-    "tanh",
-    "erf",
-    "sigmoid",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-    "sin",
-    "cos",
-    "floor",
-    "ceil",
-    "round",
-    "relu",
-    "lgamma",
-]
-COMPARED = ["lt", "le", "gt", "ge", "eq", "ne"]
-EACH = {
-    *UNARY,
-    *COMPARED,
-    *[
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "max",
-        "min",
-        "pow",
-        "where",
-        "sign",
-        "square",
-        "cube",
-        "softplus",
-        "lerp",
-        "fma",
-        "and",
-        "or",
-        "xor",
-        "not",
-        "same",
-    ],
-}
-EACH |= {f"to_{kind}" for kind in NATIVE.values()}
+UNARY = (
+    "neg abs exp log log1p expm1 tanh erf sigmoid sqrt rsqrt reciprocal sin cos floor ceil round relu lgamma".split()
+)
+COMPARED = "lt le gt ge eq ne".split()
+_MORE = "add sub mul div max min pow where sign square cube softplus lerp fma and or xor not same".split()
+EACH = {*UNARY, *COMPARED, *_MORE, *(f"to_{kind}" for kind in NATIVE.values())}
 """Operations that work on each element by itself."""
 Size = tuple[int, ...]
 
