@@ -130,11 +130,8 @@ class LoaderBatches:
     """The batches of a loader, without end.
 
     The plate of the model scales each batch by N / B. If the batches of an epoch differ in size, rows have a weight, B
-    over the average B, so that all rows of an epoch count equally. The average is taken over the last whole epoch.
-
-    A position is the random states before the epoch and a number of batches: to go there, this number of batches is
-    loaded again. The random states are those of the process and of the torch generators of loader and samplers; other
-    state of a sampler is not restored.
+    over the average B of the last whole epoch. A position is the random states before the epoch, of the process and of
+    the torch generators of loader and samplers, and a number of batches, which are loaded again to go there.
 
     Args:
         loader: yields pairs (x, y), or what `read` takes for them.

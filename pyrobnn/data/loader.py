@@ -44,12 +44,9 @@ class Loader:
     """The examples of a DataLoader, or of any iterable of batches that can be gone through more than once.
 
     Functions that take a DataLoader take it as it is. Wrap it to say which parts of a batch are inputs and targets, or
-    how many examples N there are: the ELBO needs N, while predictions and scores do not. A DataLoader knows N if each
-    epoch has the same examples once, or draws them by a random sampler of torch. N is unknown for an `IterableDataset`
-    without a length, for ready-made batches (`batch_size=None`), for other samplers whose examples change between
-    epochs or repeat, and for iterables that are no DataLoader.
-
-    See docs/how-to/large-data.md.
+    how many examples N there are: the ELBO needs N, predictions and scores do not. A DataLoader with torch's samplers
+    knows N. It is unknown for an `IterableDataset` without a length, for ready-made batches (`batch_size=None`), for
+    samplers of yours, and for iterables that are no DataLoader. See docs/how-to/large-data.md.
 
     Attributes:
         loader: yields batches. Without `split` the targets of a mapping are its `labels`, `label`, `y` or `target`, and
@@ -225,7 +222,7 @@ class Epoch(NamedTuple):
         num_batches: batches of an epoch, likewise.
         first: rows of the first batch, before `collate_fn`, or None if they are not known.
         is_even: whether all batches have equally many rows.
-        is_pass: False if an epoch is known to repeat or skip examples.
+        is_pass: False if an epoch may repeat or skip examples.
         unknown: the reason why N is not known, in words.
     """
 
@@ -239,75 +236,31 @@ class Epoch(NamedTuple):
 
 
 def _epoch(loader: Iterable[Any]) -> Epoch:
+    """Return what a DataLoader with torch's own samplers tells of its epochs."""
     if not isinstance(loader, DataLoader):
         return Epoch(unknown=f"A loader of the type {type(loader).__name__} does not tell how many examples it has")
     groups: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    sampler, is_pass = getattr(groups, "sampler", None), True
     if loader.batch_sampler is None and type(groups) is not BatchSampler:
         return Epoch(unknown="The DataLoader yields ready-made batches")
-    if isinstance(loader.dataset, IterableDataset):
-        num_data = _length(loader.dataset)
-        return _cut(Epoch(num_data, num_data), groups)
-    if type(groups) is BatchSampler:
-        return _cut(_sampled(groups.sampler), groups)
-    passes = [[[*group] for group in taken] for taken in _twice(groups)]
-    if not passes or not passes[0]:
-        return Epoch()
-    sizes, others = ([len(group) for group in taken] for taken in passes)
-    return _compared(*([*itertools.chain.from_iterable(taken)] for taken in passes))._replace(
-        num_batches=len(sizes),
-        first=sizes[0] if sizes == others else None,
-        is_even=len({*sizes, *others}) == 1,
-    )
-
-
-def _sampled(sampler: Any) -> Epoch:
-    """Return the epoch of a sampler of single examples."""
-    kind = type(sampler)
-    if kind in (SequentialSampler, SubsetRandomSampler):
-        num_data = _length(sampler)
-        return Epoch(num_data, num_data)
-    if kind in (RandomSampler, WeightedRandomSampler):
-        num_data = len(sampler.data_source) if kind is RandomSampler else int(torch.count_nonzero(sampler.weights))
+    if type(groups) is BatchSampler and isinstance(loader.dataset, IterableDataset):
+        num_data = num_rows = _length(loader.dataset)
+    elif type(groups) is BatchSampler and type(sampler) in (SequentialSampler, SubsetRandomSampler, DistributedSampler):
+        num_data = num_rows = _length(sampler)
+    elif type(groups) is BatchSampler and isinstance(sampler, (RandomSampler, WeightedRandomSampler)):
+        is_uniform = isinstance(sampler, RandomSampler)
+        num_data = len(sampler.data_source) if is_uniform else int(torch.count_nonzero(sampler.weights))  # type: ignore[union-attr]
         num_rows = sampler.num_samples
-        return Epoch(num_data, num_rows, is_pass=not sampler.replacement and num_rows == num_data)
-    passes = _twice(sampler)
-    return _compared(*passes) if passes else Epoch()
-
-
-def _cut(epoch: Epoch, groups: BatchSampler) -> Epoch:
-    """Return an epoch with its rows cut into batches by torch's `BatchSampler`."""
-    if not epoch.num_rows:
-        return epoch
-    size, num_rows = groups.batch_size, epoch.num_rows
-    left = num_rows % size
+        is_pass = not sampler.replacement and num_rows == num_data
+    else:
+        return Epoch(is_pass=False, unknown="The DataLoader's sampler does not tell which examples an epoch has")
+    if not num_rows:
+        return Epoch()
+    size, left = groups.batch_size, num_rows % groups.batch_size
     if left and groups.drop_last:
-        epoch, num_rows, left = epoch._replace(is_pass=False), num_rows - left, 0
+        is_pass, num_rows, left = False, num_rows - left, 0
     batches = math.ceil(num_rows / size)
-    return epoch._replace(
-        num_rows=num_rows, num_batches=batches, first=min(size, num_rows), is_even=not left or batches == 1
-    )
-
-
-def _twice(sampler: Iterable[Any]) -> list[list[Any]]:
-    """Return the examples in two epochs of a sampler; empty if it has no length, and may never end."""
-    length = _length(sampler)
-    return [] if length is None else [[*itertools.islice(sampler, length)] for _ in range(2)]
-
-
-def _compared(first: list[Any], second: list[Any]) -> Epoch:
-    """Return the epoch of a sampler, judged by the examples in two epochs."""
-    why = "The DataLoader's sampler takes other examples each epoch, or an example more than once"
-    epoch = Epoch(num_rows=len(first), is_pass=False, unknown=why)
-    try:
-        distinct, others = set(_numbers(first)), set(_numbers(second))
-    except TypeError:  # keys that cannot be compared
-        return epoch
-    is_pass = len(distinct) == len(first) and distinct == others
-    return epoch._replace(num_data=len(first), is_pass=True) if is_pass else epoch
-
-
-def _numbers(keys: Iterable[Any]) -> Iterator[Any]:
-    return (key.item() if isinstance(key, Tensor) else key for key in keys)
+    return Epoch(num_data, num_rows, batches, min(size, num_rows), not left or batches == 1, is_pass)
 
 
 def _length(sized: Any) -> int | None:

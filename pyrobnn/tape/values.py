@@ -13,12 +13,15 @@ KINDS = NATIVE | {getattr(torch, name): f"torch.{name}" for name in _OTHERS.spli
 """Types of numbers; those of the second kind ATen alone works with."""
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 BYTES = {kind: dtype.itemsize for kind, dtype in DTYPES.items()}
-UNARY = (
-    "neg abs exp log log1p expm1 tanh erf sigmoid sqrt rsqrt reciprocal sin cos floor ceil round relu lgamma".split()
-)
-COMPARED = "lt le gt ge eq ne".split()
-_MORE = "add sub mul div max min pow where sign square cube softplus lerp fma and or xor not same".split()
-EACH = {*UNARY, *COMPARED, *_MORE, *(f"to_{kind}" for kind in NATIVE.values())}
+UNARY = [
+    *("neg", "abs", "exp", "log", "log1p", "expm1", "tanh", "erf", "sigmoid", "sqrt", "rsqrt", "reciprocal", "sin"),
+    *("cos", "floor", "ceil", "round", "relu", "lgamma"),
+]
+COMPARED = ["lt", "le", "gt", "ge", "eq", "ne"]
+EACH = {
+    *(*UNARY, *COMPARED, "add", "sub", "mul", "div", "max", "min", "pow", "where", "sign", "square", "cube"),
+    *("softplus", "lerp", "fma", "and", "or", "xor", "not", "same", *(f"to_{kind}" for kind in NATIVE.values())),
+}
 """Operations that work on each element by itself."""
 Size = tuple[int, ...]
 
