@@ -16,7 +16,7 @@ from pyrobnn._core.folders import check_writable
 from pyrobnn._core.table_files import ENDINGS, check_names, ending
 from pyrobnn._core.waiting import waiting
 from pyrobnn.runs import run_folders
-from pyrobnn.runs.endings import PlainErrors, ended_by, escaped, fail, kept_of, stopped_cleanly
+from pyrobnn.runs.endings import PlainErrors, ended_by, escaped, kept_of, stopped_cleanly
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, new_run_folder, run_folder, time_of
 from pyrobnn.runs.spec_files import check_values, command_of, first_line, in_full, not_of_data, sections_of, target_of
 
@@ -179,14 +179,11 @@ def _show(result: Any) -> None:
     from pyrobnn.report.words import concluded, found
     from pyrobnn.runs.demo import score_table
 
-    if result.failed is None:
-        said = found(result.scores, result.baselines, result.train, len(result.test), has_test=True)
-        lines = said, concluded(result.diagnosis, str(result.path)), result.learned
-        typer.echo(printable("\n".join(filter(None, lines))))
+    said = found(result.scores, result.baselines, result.train, len(result.test), has_test=True)
+    lines = said, concluded(result.diagnosis, str(result.path)), result.learned
+    typer.echo(printable("\n".join(filter(None, lines))))
     Console().print(score_table(counted(len(result.test), "test example"), result.scores, result.baselines))
     typer.echo(f"Report: {result.path / 'report.html'}")
-    if result.failed is not None:
-        fail(result.failed, code=1)
 
 
 @app.command(epilog=_such_as("diagnose runs/house"))

@@ -606,17 +606,3 @@ def without_reader(*arguments, **streams):
 def test_a_command_whose_reader_goes_away_ends_quietly():
     done = without_reader("--help", stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
-
-
-@pytest.mark.one_in(0, 2)
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("target", ["y", "city"])
-def test_a_fit_that_learns_nothing_at_a_large_rate_fails_and_names_it(target, here):
-    (here / "my.csv").write_text(TABLE, encoding="utf-8")
-    changes = ("data.id=name", "fit.type=svi", "fit.lr=10", "fit.steps=50", "fit.engine=eager", "fit.device=cpu")
-    done = invoke("fit", "my.csv", "--target", target, *(word for one in changes for word in ("--set", one)))
-    assert done.exit_code == 1, done.output
-    assert "error: The fit failed: it predicts its own training data " in done.stderr
-    assert "The learning rate, 10, is probably too high. To mend it, lower it (--set fit.lr=0.01)." in done.stderr
-    assert "train longer" not in done.stderr
-    assert "The fit failed" in invoke("diagnose", "runs/my").output

@@ -30,18 +30,6 @@ class Directions:
         shown = [names[at] if names else f"column {at}" for at in kept]
         return cls(shown, ranks(np.hstack([values, np.abs(values - np.nanmedian(values, axis=0))])))
 
-    def related(self, away: Tensor) -> np.ndarray:
-        """Return the rank correlations (R, 2, 2 D) of directions with distances from the median, and with their size.
-
-        Args:
-            away: R sets of ranks of targets in their predictions less 1/2, (R, N) or (R, N, K); over K columns there
-                is a mean.
-        """
-        sets, rows = away.shape[:2]
-        columns = away.movedim(1, 0).reshape(rows, -1)
-        found = np.stack([self.ranks.T @ ranks(each) for each in (columns, columns.abs())])
-        return found.reshape(*found.shape[:2], sets, -1).mean(-1).transpose(2, 0, 1)
-
 
 def ranks(values: Tensor | np.ndarray) -> np.ndarray:
     """Return the ranks in each column of values (N,) or (N, K) as vectors of mean 0 and length 1, or 0 if all alike.

@@ -5,7 +5,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from pyrobnn._torch.work import Work
 from pyrobnn.data.batches import Batches
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convergence import FEWEST_DRAWS, Chains
-from pyrobnn.diagnostics.findings import Finding
+from pyrobnn.diagnostics.findings import Finding, Kind
 from pyrobnn.guides.built import built
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import registry
@@ -29,8 +29,7 @@ from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import Convergence
-from pyrobnn.verdict.remedies import Fitted, longer, open_to
+from pyrobnn.verdict.remedies import Fitted, longer, open_to, slower
 
 _STEPS, _FEWEST_STEPS = 400, 20
 """Steps at the learning rate of the method; it took no more to see that 24 of 24 fits cut short had not converged."""
@@ -152,36 +151,40 @@ class _Continuation:
 def continuation_finding(posterior: Posterior | Mixture, train: Data, level: float, seed: int) -> Finding:
     """Continue a fit of fixed length, or the first members of a mixture, and say whether that raises the ELBO.
 
-    Args:
-        posterior: the fit.
-        train: its training data.
-        level: chance of a warning, at most, where the gain is within the tolerance.
-        seed: seed of everything random.
-
-    Returns:
-        The finding: convergence is unknown where a fit cannot be continued, that is after another method than `SVI`, or
-        where the guide is no longer trained.
+    Convergence is unknown where a fit cannot be continued: after another method than `SVI`, or where the guide is no
+    longer trained. `level` is the chance of a warning, at most, where the gain is within the tolerance.
     """
-    members = members_of(posterior)[:_MOST_MEMBERS]
-    methods = [_method_of(member) for member in members]
-    pairs = [(member, method) for member, method in zip(members, methods, strict=True) if method is not None]
+    members, fit = members_of(posterior)[:_MOST_MEMBERS], Fitted(posterior)
+    pairs = [(member, method) for member in members if (method := _method_of(member)) is not None]
     if len(pairs) < len(members):
-        return _unknown(Fitted(posterior))
+        given = tuple(f"{fit.section}.{name}" for name in fit.lengths)
+        open_end = Remedy(
+            f"leave out {', '.join(fit.lengths)}: the fit then ends by itself", f"leave out {', '.join(given)}"
+        )
+        text = "Convergence is unknown: the fit cannot be continued."
+        return Finding("elbo", "note", text, remedies=(open_end,) if given else ())
     gains = [(_Continuation(*pair, train, seed).gain(), pair[1]) for pair in pairs]
     gain, method = min(gains, key=lambda pair: (pair[0].p_value, -pair[0].mean))
-    of = "a member" if len(members) > 1 else "the fit"
-    return _finding(gain, method, level / len(members), of=of, tries=open_to(Fitted(posterior), (longer,)))
+    remedies = open_to(fit, (slower, longer)) or (Remedy("train longer"),)
+    return _judged(gain, level / len(members), remedies, stops_early=method.patience is not None)
 
 
-def _unknown(fit: Fitted) -> Finding:
-    """Note that convergence is unknown, and that a fit without the length that was given ends by itself."""
-    if not fit.lengths:
-        return Finding("elbo", "note", "Convergence is unknown: the fit cannot be continued.")
-    text = "Convergence is unknown: the number of steps was given, and the fit cannot be continued."
-    python = " and ".join(f"`{name}`" for name in fit.lengths)
-    command = " and ".join(f"{fit.section}.{name}" for name in fit.lengths)
-    open_end = Remedy(f"leave out {python}: the fit then ends by itself", f"leave out {command}")
-    return Finding("elbo", "note", text, remedies=(open_end,))
+def _judged(gain: Gain, level: float, remedies: tuple[Remedy, ...], *, stops_early: bool = False) -> Finding:
+    """Return the finding on a gain; early stopping leaves a fit before its end."""
+    where = (
+        f"{gain.steps} further steps at a constant learning rate of {gain.rate:.2g} change the ELBO by "
+        f"{gain.mean:+.3g} ± {gain.stderr:.2g} nats; changes below {gain.tolerance:.2g} do not matter."
+    )
+    if gain.p_value < level:
+        lead, kind = "The fit has not converged", "note" if stops_early else "warning"
+    elif gain.stderr > gain.tolerance:
+        lead, kind = "The ELBO is too noisy to tell whether the fit has converged", "note"
+    else:
+        lead, kind = "Training longer gains nothing that matters", "fine"
+    tries = remedies if kind == "warning" else ()
+    return Finding(
+        "elbo", cast("Kind", kind), f"{lead}: {where}", gain.p_value, tries, value=gain.mean, error=gain.stderr
+    )
 
 
 def _method_of(posterior: Posterior) -> SVI | None:
@@ -204,22 +207,27 @@ def _trainable(posterior: Posterior) -> Iterator[bool]:
     return (p.requires_grad for p in (*posterior.bnn.parameters(), *posterior.guide.parameters()))
 
 
-def _finding(gain: Gain, method: SVI, level: float, *, of: str, tries: tuple[Remedy, ...]) -> Finding:
-    numbers = f"{gain.steps} further steps of {of} at a constant learning rate of {gain.rate:.2g} change the ELBO by "
-    numbers += f"{gain.mean:+.3g} ± {gain.stderr:.2g} nats; changes below {gain.tolerance:.2g} do not matter"
-    if gain.p_value < level:
-        least = gain.mean - 2 * gain.stderr
-        text = f"The fit has not converged, it is {least:.3g} nats away at least: {numbers}."
-        if method.patience is not None:
-            return Finding("elbo", "note", f"{text} Early stopping leaves a fit so.", gain.p_value)
-        return Finding("elbo", "warning", text, gain.p_value, tries or (Remedy("train longer"),))
-    if gain.stderr > gain.tolerance:
-        return Finding("elbo", "note", f"The ELBO is too noisy to tell whether the fit has converged: {numbers}.")
-    return Finding("elbo", "fine", f"Training longer gains nothing that matters: {numbers}.", gain.p_value)
+def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None:
+    """Report the ending of a fit of automatic length; None for other fits. `section` is that of its settings."""
+    record = posterior.record
+    convergence = record.convergence
+    if convergence is None:
+        return None
+    gain = "there was no second cycle" if convergence.gain is None else f"the last cycle gained {convergence.gain:.2g}"
+    elbo = f"ELBO {convergence.elbo:.2f} nats; {gain}, and gains below {convergence.tolerance:.2g} do not matter"
+    if convergence.converged:
+        return Finding(
+            "length", "fine", f"The fit ended by itself: training longer gains nothing that matters ({elbo})."
+        )
+    text = f"The fit did not end by itself: {record.stop_reason} ({elbo})."
+    if not record.needs_steps:
+        return Finding("length", "note", text)
+    steps = max(2 * (record.num_steps or 0), SVI().max_steps)
+    name = "guide_steps" if any(table.get("type") == "evidence_framework" for table in record.methods) else "max_steps"
+    return Finding("length", "warning", text, remedies=(_set("train longer", f"{name}={steps}", section),))
 
 
-_LARGEST_RHAT = 1.01
-_SMALLEST_ESS = 400
+_LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
 _LARGEST_ROUGH_RHAT, _SMALLEST_ROUGH_ESS = 1.1, 50
 """Limits for chains with fewer draws than the effective draws required; their R-hat exceeds 1.01 by chance."""
 _MOST_CHAINS = 4
@@ -228,30 +236,9 @@ _ACCEPTED = (0.95, 0.99)
 _SMOOTHER = Remedy("choose a smoother prior, `bnn.priors.Normal()`", "choose a smoother prior", ("prior.type=normal",))
 
 
-def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None:
-    """Report the ending of a fit of automatic length; None for other fits. `section` is that of its settings."""
-    record = posterior.record
-    convergence = record.convergence
-    if convergence is None:
-        return None
-    if convergence.converged:
-        text = f"The fit ended by itself: training longer gains nothing that matters ({_elbo(convergence)})."
-        return Finding("length", "fine", text)
-    text = f"The fit did not end by itself: {record.stop_reason}. Its {_elbo(convergence)}."
-    if not record.needs_steps:
-        return Finding("length", "note", text)
-    steps = max(2 * (record.num_steps or 0), SVI().max_steps)
-    name = "guide_steps" if any(table.get("type") == "evidence_framework" for table in record.methods) else "max_steps"
-    more = Remedy(f"train longer, `{name}={steps}`", "train longer", (f"{section}.{name}={steps}",))
-    return Finding("length", "warning", text, remedies=(more,))
-
-
-def _elbo(convergence: Convergence) -> str:
-    """Return a clause with the ELBO, its standard error, and the gain of the last cycle."""
-    error = "" if convergence.elbo_error is None else f" ± {convergence.elbo_error:.2g}"
-    gain = "there was no second cycle" if convergence.gain is None else f"the last cycle gained {convergence.gain:.2g}"
-    matters = f"gains below {convergence.tolerance:.2g} do not matter"
-    return f"ELBO is {convergence.elbo:.2f}{error} nats; {gain}, and {matters}"
+def _set(words: str, setting: str, section: str = "fit") -> Remedy:
+    """Return the remedy that a setting of the method gets a further value."""
+    return Remedy(f"{words}, `{setting}`", words, (f"{section}.{setting}",))
 
 
 def chain_findings(chains: Chains, settings: Mapping[str, Any] = MappingProxyType({})) -> list[Finding]:
@@ -259,72 +246,47 @@ def chain_findings(chains: Chains, settings: Mapping[str, Any] = MappingProxyTyp
 
     `settings` are those of the method; remedies go further than they do.
     """
-    more = _raised("draw more", "num_draws", 4 * chains.num_draws)
-    warmer = _raised("warm up longer", "warmup", 2 * int(settings.get("warmup") or 1000))
-    findings = [_agreement(chains, more, warmer, _given_steps(settings, "leave out"))]
+    more = _set("draw more", f"num_draws={4 * chains.num_draws}")
+    warmer = _set("warm up longer", f"warmup={2 * int(settings.get('warmup') or 1000)}")
+    size = settings.get("step_size")
+    step = [] if size is None else [Remedy(f"change or leave out `step_size`, which was given as {size!r}")]
+    findings = [_agreement(chains, more, warmer, (*step, warmer, _SMOOTHER))]
     if chains.num_diverging:
+        rate = settings.get("target_accept", _ACCEPTED[-1])
+        smaller = [_set("take smaller steps", f"target_accept={each!r}") for each in _ACCEPTED if each > rate][:1]
         text = (
             f"{chains.num_diverging} of {chains.num_chains * chains.num_draws} draws diverged: some region of the "
             "posterior is too narrow for the step size and not explored."
         )
-        findings.append(Finding("divergences", "warning", text, remedies=_smaller_steps(settings)))
+        remedies = (*(smaller or [warmer]), *step, _SMOOTHER)
+        findings.append(Finding("divergences", "warning", text, remedies=remedies, value=chains.num_diverging))
     return findings
 
 
-def _raised(words: str, name: str, value: int | float) -> Remedy:
-    """Return the remedy that a setting of the method gets a larger value."""
-    return Remedy(f"{words}, `{name}={value!r}`", words, (f"fit.{name}={value!r}",))
-
-
-def _smaller_steps(settings: Mapping[str, Any]) -> tuple[Remedy, ...]:
-    """Return what to try where draws diverge: higher rates of acceptance one after the other, or more warm-up."""
-    rate = settings.get("target_accept", _ACCEPTED[-1])
-    smaller = [_raised("take smaller steps", "target_accept", value) for value in _ACCEPTED if value > rate][:1]
-    warmer = [] if smaller else [_raised("warm up longer", "warmup", 2 * int(settings.get("warmup") or 1000))]
-    return (*smaller, *warmer, *_given_steps(settings, "lower"), _SMOOTHER)
-
-
-def _given_steps(settings: Mapping[str, Any], verb: str) -> list[Remedy]:
-    """Return the remedy for a size of the steps that was given; none where it was adapted or measured."""
-    size = settings.get("step_size")
-    given = f"{verb} `step_size`, which was given as {size!r}"
-    return [] if size is None else [Remedy(given, f"leave out fit.step_size, which was given as {size!r}")]
-
-
-def _agreement(chains: Chains, more: Remedy, warmer: Remedy, given: Sequence[Remedy]) -> Finding:
+def _agreement(chains: Chains, more: Remedy, warmer: Remedy, if_stuck: tuple[Remedy, ...]) -> Finding:
     fewer = chains.num_chains < _MOST_CHAINS
-    longer = (*([_raised("run more chains", "num_chains", _MOST_CHAINS)] if fewer else []), more, warmer)
-    convergence = chains.convergence
-    if convergence is None:
+    longer = (*([_set("run more chains", f"num_chains={_MOST_CHAINS}")] if fewer else []), more, warmer)
+    if (convergence := chains.convergence) is None:
         text = (
-            f"Nothing tells whether the Markov chains have converged: R-hat needs two or more chains of at least "
-            f"{FEWEST_DRAWS} draws, here there are {chains.num_chains} of {chains.num_draws}."
+            "Nothing tells whether the Markov chains have converged: R-hat needs two or more chains of at least "
+            f"{FEWEST_DRAWS} draws."
         )
         return Finding("chains", "warning", text, remedies=longer)
     rhat, ess = float(np.max(convergence.rhat)), float(min(np.min(convergence.ess_bulk), np.min(convergence.ess_tail)))
+    draws = chains.num_chains * chains.num_draws
+    numbers = (
+        f"the largest R-hat of a prediction is {rhat:.3f}, and {draws} draws are worth {ess:.0f} independent draws"
+    )
     if not math.isfinite(rhat):
         text = "R-hat cannot be computed: at some input the predictions of the chains never change. They are stuck."
-        return Finding("chains", "warning", text, remedies=(*given, warmer, _SMOOTHER))
-    draws = chains.num_chains * chains.num_draws
+        return Finding("chains", "warning", text, remedies=if_stuck)
     if draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT and ess >= _SMALLEST_ROUGH_ESS:
-        text = (
-            f"The Markov chains are short, and agree roughly: the largest R-hat is {rhat:.3f}, and {draws} draws are "
-            f"worth as little as {ess:.0f} independent draws."
-        )
-        return Finding("chains", "note", text, remedies=(more,))
+        text = f"The Markov chains are short, and agree roughly: {numbers}."
+        return Finding("chains", "note", text, remedies=(more,), value=rhat)
     if rhat > _LARGEST_RHAT:
-        text = (
-            f"The Markov chains do not agree yet in their predictions: the largest R-hat is {rhat:.3f}, above "
-            f"{_LARGEST_RHAT}."
-        )
-        return Finding("chains", "warning", text, remedies=longer)
+        text = f"The Markov chains do not agree yet: {numbers}. R-hat should be below {_LARGEST_RHAT}."
+        return Finding("chains", "warning", text, remedies=longer, value=rhat)
     if ess < _SMALLEST_ESS:
-        text = (
-            f"The draws of the Markov chains are worth as little as {ess:.0f} independent draws for some prediction; "
-            f"{_SMALLEST_ESS} or more are enough."
-        )
-        return Finding("chains", "warning", text, remedies=(more,))
-    text = (
-        f"The Markov chains agree in their predictions: R-hat at most {rhat:.3f}, effective draws at least {ess:.0f}."
-    )
-    return Finding("chains", "fine", text)
+        text = f"The Markov chains are too short: {numbers}. {_SMALLEST_ESS} or more are enough."
+        return Finding("chains", "warning", text, remedies=(more,), value=ess)
+    return Finding("chains", "fine", f"The Markov chains agree: {numbers}.", value=rhat)

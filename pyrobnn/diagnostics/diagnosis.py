@@ -8,29 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.inputs import X
-from pyrobnn.data.directions import Directions
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import FOR_CALIBRATION
-from pyrobnn.diagnostics.classes import never_predicted
 from pyrobnn.diagnostics.continuation import chain_findings, continuation_finding, ending_finding
 from pyrobnn.diagnostics.convergence import chains_of
 from pyrobnn.diagnostics.findings import (
     BASELINE,
+    CLASSES,
     HELD_OUT,
     LINEAR,
     NOTHING_HELD_OUT,
     TOO_FEW,
     Diagnosis,
     Finding,
-    more_rows,
-    of_few_rows,
 )
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.monitored import MAX_WHOLE
@@ -42,13 +38,6 @@ from pyrobnn.diagnostics.predictive_checks import (
     ranking_finding,
     statistics_of,
 )
-from pyrobnn.diagnostics.simpler import (
-    linear_is_as_good,
-    of_bad_predictions,
-    of_little_use,
-    of_missed_function,
-    of_one_cause,
-)
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -56,24 +45,34 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.comparison import compare_with_baselines, sites_at_prior
-from pyrobnn.verdict.judgement import Verdict, ranks_better, rarest_class
+from pyrobnn.verdict.judgement import RARE, Verdict, ranks_better, rarest_class
 from pyrobnn.verdict.left_out import memorised_targets
-from pyrobnn.verdict.remedies import Fitted, open_to, smaller
+from pyrobnn.verdict.missed import behind_mode, missed_function
+from pyrobnn.verdict.remedies import (
+    OF_BAD_PREDICTIONS,
+    OF_MISSED_FUNCTION,
+    Fitted,
+    open_to,
+    smaller,
+    without_hidden,
+)
 
 _ORDER = ("warning", "note", "fine")
 _THREE_ERRORS = 0.00135
 """Probability of a normal number beyond three standard errors on one side."""
 _KHAT_DRAWS = 1000
-_MOST_EXAMPLES, _MOST_FOR_RARE = 1000, 10_000
+_MOST_EXAMPLES, _MOST_FOR_RARE, _MOST_FOR_PROCESS = 1000, 10_000, 500
 _DRAWS_OF_STEPS = 100
 """Draws for targets with point masses, whose distribution function is slow."""
 _MOST_FOR_KHAT = 10_000
-_FEWEST_EXAMPLES = FOR_CALIBRATION
 _HOLD_OUT = Remedy("hold rows out, `train, test = data.split(0.25)`")
+_OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: from these it learned too little")
 _USEFUL, _SHARE = 0.1, 0.2
 """Nats an example that a fit of use gains over a constant; of classes this share of the constant's loss if less."""
 _TIMES_MORE = 4
 """Examples for each one there is that halve a standard error."""
+_MOST_HELD_OUT = 0.5
+"""Share of the examples above which holding out more is no remedy."""
 
 
 @under(gradients)
@@ -93,8 +92,7 @@ def diagnose(
 
     - training: does the ELBO rise further, or do Markov chains disagree;
     - calibration: are held-out targets biased, too spread out or too close, outside their intervals, or less likely
-      than the fit expects, and do errors grow with the prediction, or depend on an input, more than it says (see
-      `predictive_checks` and `inputs`);
+      than the fit expects, and do errors grow with the prediction more than it says (see `predictive_checks`);
     - baselines: does a constant predict as well, or a linear model better (`pyrobnn.verdict.judgement`), and has the
       fit memorised its targets, or missed what a Gaussian process finds;
     - uncertainty: does it rank errors worse than chance, does the uncertainty of the weights reach the predictions, and
@@ -105,9 +103,8 @@ def diagnose(
     no reason to worry if predictions are good. See docs/how-to/warnings.md for what to do about each warning.
 
     A fit of automatic length is judged by its ending. A fit of fixed length by `SVI` is copied and continued for up to
-    400 steps at a constant learning rate. A gain in the ELBO above the tolerance of `SVI` is a warning, under any
-    schedule of the fit; the fit is at least that many nats from convergence. For other fits of fixed length (SWAG,
-    Laplace approximations) convergence is unknown, and a note says so.
+    400 steps at a constant learning rate. A gain in the ELBO above the tolerance of `SVI` is a warning. For other fits
+    of fixed length (SWAG, Laplace approximations) convergence is unknown, and a note says so.
 
     Args:
         posterior: the fitted posterior.
@@ -117,8 +114,8 @@ def diagnose(
             are not judged. Without them, training data tell what is bad, and never that a fit is good.
         num_draws: number of draws S for predictions.
         false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit, split evenly between
-            the tests. The comparison with baselines, the order of the errors, their growth and how they depend on
-            inputs need three standard errors.
+            the tests. The comparison with baselines, the order of the errors and their growth need three standard
+            errors.
         seed: seed of draws and simulations; the fit's if not given.
         class_names: names of the classes, for the findings.
 
@@ -129,21 +126,15 @@ def diagnose(
         >>> train, test = bnn.datasets.sinusoid(60).split(0.5, seed=0)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(train, guide="map", steps=20, seed=0, progress=False)
         >>> print(bnn.diagnose(posterior, train, test))  # after 20 steps only
-        Do not trust it yet: its predictions, uncertainty included, are no better than those of a constant...
+        Do not trust it yet: the fit predicts no better than a constant, which ignores the inputs...
     """
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
     train = collected(train, weighted=True)
     baselines = fit_baselines(posterior.bnn, train)
+    rate = false_alarm_rate
     return checked(
-        posterior,
-        train,
-        test,
-        baselines,
-        num_draws=num_draws,
-        rate=false_alarm_rate,
-        seed=seed,
-        class_names=class_names,
+        posterior, train, test, baselines, num_draws=num_draws, rate=rate, seed=seed, class_names=class_names
     )
 
 
@@ -162,7 +153,7 @@ def checked(
     """Return the diagnosis of a fit whose baselines are there already; arguments as of `diagnose`."""
     seed = posterior.seed if seed is None else seed
     case = _case(posterior, train, test, baselines, num_draws=num_draws, seed=seed, class_names=class_names)
-    num_tests = _by_steps(posterior) + (0 if case.held_out is None else len(statistics_of(case.prediction)))
+    num_tests = _by_steps(posterior) + (len(statistics_of(case.prediction)) if case.is_held_out else 0)
     level = rate / max(1, num_tests)
     few, can_judge = _number_held_out(case)
     verdict = _compared(case) if can_judge else None
@@ -173,25 +164,25 @@ def checked(
         *(_of_baselines(case, verdict) if can_judge else ()),
         *_of_layers(case.fit, verdict),
         *few,
-        *(_of_held_out(case, case.held_out, level) if can_judge and case.held_out is not None else ()),
-        *(never_predicted(case.prediction, case.y, case.train.y, class_names) if case.has_classes else ()),
+        *(_of_held_out(case, level) if can_judge and case.is_held_out else ()),
+        *(_never_predicted(case) if case.has_classes else ()),
         *_of_weights(case),
     ]
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name not in (BASELINE, LINEAR)))
-    return Diagnosis(of_one_cause(findings), rate, 0 if case.held_out is None else len(case.y))
+    return Diagnosis(tuple(findings), rate, len(case.y) if case.is_held_out else 0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Case:
-    """What the checks look at.
+    """The evidence that the checks look at.
 
     Attributes:
         fit: the fit.
         train: its training data.
-        held_out: the rows held out that are looked at, or None.
-        y: targets of these rows, or of training rows.
-        every_y: targets of all rows held out, or of all training rows.
-        prediction: predictions for the same rows.
+        judged: the rows that are looked at: rows held out, or else training rows.
+        is_held_out: whether they were held out.
+        num_rows: number of all rows held out, or of all training rows.
+        prediction: predictions for the rows that are looked at.
         baselines: fitted to the training data.
         seed: seed of draws and simulations.
         class_names: names of the classes; empty if they have numbers.
@@ -199,13 +190,18 @@ class _Case:
 
     fit: Fitted
     train: Data
-    held_out: Data | None
-    y: Tensor
-    every_y: Tensor
+    judged: Data
+    is_held_out: bool
+    num_rows: int
     prediction: Prediction
     baselines: dict[str, Baseline]
     seed: int
     class_names: Sequence[str]
+
+    @property
+    def y(self) -> Tensor:
+        """The targets of the rows that are looked at."""
+        return self.judged.y
 
     @property
     def has_classes(self) -> bool:
@@ -214,7 +210,7 @@ class _Case:
 
     def named(self, label: int) -> str:
         """Return the name of a class."""
-        return f"class {repr(self.class_names[label]) if self.class_names else label}"
+        return repr(self.class_names[label]) if self.class_names else str(label)
 
 
 def _case(
@@ -227,16 +223,13 @@ def _case(
     seed: int,
     class_names: Sequence[str],
 ) -> _Case:
-    test = None if test is None else collected(test)
-    has_labels = as_likelihood(posterior.bnn.settings["likelihood"]).has_labels
-    every = train if test is None else test
-    x, y = _some(every, seed, has_labels=has_labels)
+    every = train if test is None else collected(test)
+    x, y = _some(every, seed, has_labels=as_likelihood(posterior.bnn.settings["likelihood"]).has_labels)
     prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
         prediction = posterior.predict(x, num_draws=max(_DRAWS_OF_STEPS, len(members_of(posterior))), seed=seed)
-    held_out = None if test is None else Data(x, y)
     fit = Fitted(posterior, train.y, train.x)
-    return _Case(fit, train, held_out, y, every.y, prediction, baselines, seed, class_names)
+    return _Case(fit, train, Data(x, y), test is not None, len(every), prediction, baselines, seed, class_names)
 
 
 def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
@@ -244,42 +237,26 @@ def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
 
     Of labels they can be if ten or more are not of the most frequent class.
     """
-    y, train = case.y, case.train
-    if case.held_out is None:
-        text = "No data were held out: nothing here tells how good predictions of new rows are."
-        return [Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,), plain=NOTHING_HELD_OUT)], True
-    if len(y) < TOO_FEW:
-        text = f"{_counted(len(y))} held out, too few to judge the predictions."
-        return [_few(text, len(y) + len(train), "examples")], False
-    if not case.has_classes:
-        text = f"Only {counted(len(y), 'example')} were held out: calibration can hardly be judged."
-        few = _few(text, len(y) + len(train), "examples", _FEWEST_EXAMPLES)
-        return [few] if len(y) < _FEWEST_EXAMPLES else of_few_rows(len(y)), True
-    classes = train.y.unique()
-    counts = [int((y == label).sum()) for label in classes]
-    rarest = min(range(len(counts)), key=counts.__getitem__)
-    if counts[rarest] >= TOO_FEW:
-        return [], True
-    label, are_others_enough = int(classes[rarest]), len(y) - max(counts) >= TOO_FEW
-    name, every = case.named(label), int((case.every_y == label).sum())
-    end = f"too few to judge the predictions{' of this class' if are_others_enough else ''}."
-    if every >= TOO_FEW:
-        where = f"among the {len(y)} of {len(case.every_y)} held out that were looked at"
-        plain = f"too few examples of {name} were looked at to judge it"
-        text = f"{_counted(counts[rarest])} of {name} {where}, {end}"
-        return [Finding(HELD_OUT, "note", text, plain=plain)], are_others_enough
-    text = f"{_counted(every)} of {name} among the {len(case.every_y)} held out, {end}"
-    return [_few(text, every + int((train.y == label).sum()), f"examples of {name}")], are_others_enough
+    if not case.is_held_out:
+        text = f"{NOTHING_HELD_OUT.capitalize()}: nothing here tells how good predictions of new rows are."
+        return [Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,))], True
+    num, of, total = len(case.y), "examples", len(case.y) + len(case.train)
+    can_judge, least = num >= TOO_FEW, TOO_FEW if case.has_classes or num < TOO_FEW else FOR_CALIBRATION
+    if case.has_classes and can_judge:
+        counts = {int(label): int((case.y == label).sum()) for label in case.train.y.unique()}
+        label = min(counts, key=counts.__getitem__)
+        can_judge, of = num - max(counts.values()) >= TOO_FEW, f"examples of class {case.named(label)}"
+        num, total = counts[label], counts[label] + int((case.train.y == label).sum())
+    if num >= least:
+        return [], can_judge
+    text = f"Too few {of} are held out to judge {'them' if can_judge else 'the predictions'}: {num}."
+    return [Finding(HELD_OUT, "note", text, remedies=(_more_rows(total, of, least),), value=num)], can_judge
 
 
-def _few(text: str, total: int, of: str, least: int = TOO_FEW) -> Finding:
-    """Note that few of a number of examples were held out, and how to mend it."""
-    plain = f"too few {of} were held out to judge it"
-    return Finding(HELD_OUT, "note", text, remedies=(more_rows(total, of, least),), plain=plain)
-
-
-def _counted(number: int) -> str:
-    return f"{number or 'No'} example{'s are' if number != 1 else ' is'}"
+def _more_rows(total: int, of: str, least: int) -> Remedy:
+    """Return a way to at least so many of a number of examples in the part held out."""
+    share, words = math.ceil(100 * (least + 0.5) / total) / 100, f"hold out {least} or more {of}"
+    return Remedy(words, words, (f"data.test={share:g}",)) if share <= _MOST_HELD_OUT else Remedy(f"collect more {of}")
 
 
 def _some(data: Data, seed: int, *, has_labels: bool) -> tuple[X, Tensor]:
@@ -316,7 +293,7 @@ def _compared(case: _Case) -> Verdict | None:
         case.fit.posterior,
         case.train,
         case.baselines,
-        case.held_out,
+        case.judged if case.is_held_out else None,
         num_draws=case.prediction.num_draws,
         level=_THREE_ERRORS,
         most_rows=max(_MOST_EXAMPLES, len(case.y)),
@@ -324,69 +301,95 @@ def _compared(case: _Case) -> Verdict | None:
 
 
 def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
-    """Say whether the fit has memorised its targets, and how it compares with the baselines."""
-    is_good = verdict is not None and verdict.kind == "fine"
-    memorised = None if is_good else memorised_targets(case.fit.posterior, case.train, case.baselines, case.held_out)
-    bad = of_bad_predictions(case.fit, verdict)
-    findings = [] if memorised is None else [Finding("memorised", "warning", memorised, remedies=bad)]
-    if not findings and (verdict is None or verdict.kind != "warning"):
-        findings += of_missed_function(case.fit, case.train, case.prediction.num_draws)
+    """Say whether the fit has memorised or missed its targets, and how it compares with the baselines."""
+    fit, posterior, bad = case.fit, case.fit.posterior, open_to(case.fit, OF_BAD_PREDICTIONS)
+    linear = open_to(fit, (without_hidden,))
+    findings, text = [], None
+    if verdict is None or verdict.kind != "fine":
+        held_out = case.judged if case.is_held_out else None
+        text = memorised_targets(posterior, case.train, case.baselines, held_out)
+    if text is not None:
+        findings.append(Finding("memorised", "warning", text, remedies=bad))
+    elif verdict is None or verdict.kind != "warning":
+        sizes = {"num_draws": case.prediction.num_draws, "most_rows": _MOST_FOR_PROCESS}
+        if text := behind_mode(posterior, case.train, **sizes) or missed_function(posterior, case.train, **sizes):
+            findings.append(Finding("missed", "warning", text, remedies=open_to(fit, OF_MISSED_FUNCTION)))
     if verdict is None:
         why = "there is one training example" if len(case.train) < 2 else "its likelihood has latent variables"
-        said = f"was not compared with a constant, as {why}"
-        findings.append(Finding(BASELINE, "note", f"The fit {said}.", plain=f"it {said}", is_open=True))
-    elif verdict.kind == "note" and verdict.prefers_linear and verdict.is_better:
-        findings += linear_is_as_good(case.fit, verdict)
-    elif verdict.kind == "note" and not verdict.is_better:
-        found = _not_better(case, verdict)
-        findings += [found, *(linear_is_as_good(case.fit, verdict) if found.is_open else ())]
-    else:
-        tries = bad if verdict.kind == "warning" else ()
-        findings.append(Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, tries, verdict.plain))
-    return findings
+        text = f"The fit was not compared with a constant, as {why}."
+        return [*findings, Finding(BASELINE, "note", text, is_open=True)]
+    if verdict.kind == "note" and verdict.prefers_linear:
+        name = LINEAR if linear else BASELINE
+        return [*findings, Finding(name, "note" if linear else "fine", verdict.text, remedies=linear)]
+    if verdict.kind == "note" and not verdict.is_better:
+        return [*findings, _not_better(case, verdict, linear)]
+    if verdict.kind == "warning" and verdict.linear_finds is False:
+        bad = (*bad, _OTHER_INPUTS)
+    remedies = bad if verdict.kind == "warning" else ()
+    return [*findings, Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, remedies)]
 
 
-def _not_better(case: _Case, verdict: Verdict) -> Finding:
+def _not_better(case: _Case, verdict: Verdict, linear: tuple[Remedy, ...]) -> Finding:
     """Note that nothing shows a gain over a constant: inputs say too little, or examples are too few to tell.
 
     They are too few where a gain of use may be true, by two standard errors, or where the fit ranks better than chance.
     """
-    useful, ranks = _USEFUL, False
+    useful, ranks, of, num = _USEFUL, False, "examples", len(case.y)
+    total = case.num_rows + len(case.train)
     if case.has_classes:
         shares = case.y.unique(return_counts=True)[1].double() / len(case.y)
         useful = min(_USEFUL, _SHARE * float(-(shares * shares.log()).sum()))
-        ranks = case.held_out is not None and ranks_better(case.prediction, case.y, rarest_class(case.y)[0])
-    if verdict.most < useful and not ranks:
-        return Finding(BASELINE, "note", verdict.text, remedies=of_little_use(case.fit, verdict), plain=verdict.plain)
-    if case.held_out is None:
-        return Finding(BASELINE, "note", verdict.text, plain=verdict.plain, is_open=True)
-    text, of, num, total = verdict.text, "examples", len(case.y), len(case.every_y) + len(case.train)
-    though = ""
-    if case.has_classes:
         label, is_rare = rarest_class(case.y)
+        ranks = case.is_held_out and ranks_better(case.prediction, case.y, label)
         if is_rare:
-            of, num = f"examples of {case.named(label)}", int((case.y == label).sum())
-            total = sum(int((y == label).sum()) for y in (case.every_y, case.train.y))
-        though = ", though it ranks better than guessing" if ranks else ""
-        text += f" {num} {of} are too few to tell the fit from a constant{though}."
-    is_all = len(case.y) == len(case.every_y)
-    plain = f"{num} {of} {'held out' if is_all else 'looked at'} are too few to tell it from a constant{though}"
-    tries = (more_rows(total, of, _TIMES_MORE * num),) if is_all else ()
-    return Finding(BASELINE, "note", text, remedies=tries, plain=plain, is_open=True)
+            of, num = f"examples of class {case.named(label)}", int((case.y == label).sum())
+            total = num + int((case.train.y == label).sum())
+    if verdict.most < useful and not ranks:
+        remedies = (*(linear if verdict.linear_finds else ()), _OTHER_INPUTS)
+        return Finding(BASELINE, "note", verdict.text, remedies=remedies)
+    if not case.is_held_out:
+        return Finding(BASELINE, "note", verdict.text, is_open=True)
+    though = ", though it ranks better than guessing" if ranks else ""
+    plain = f"{num} {of} are too few to tell it from a constant{though}"
+    tries = (_more_rows(total, of, _TIMES_MORE * num),) if len(case.y) == case.num_rows else ()
+    return Finding(BASELINE, "note", verdict.text, remedies=tries, plain=plain, is_open=True)
 
 
-def _of_held_out(case: _Case, held_out: Data, level: float) -> list[Finding]:
+def _of_held_out(case: _Case, level: float) -> list[Finding]:
     """Judge predictions by the targets held out, and by targets simulated from the fit."""
     posterior, seed = case.fit.posterior, derive(case.seed, "simulated targets")
     num = num_simulations(level, len(members_of(posterior)))
-    simulated = posterior.predict(held_out.x, num_draws=num, seed=seed).sample(seed=seed)
+    simulated = posterior.predict(case.judged.x, num_draws=num, seed=seed).sample(seed=seed)
     ranking = ranking_finding(case.prediction, case.y, _THREE_ERRORS, seed=case.seed, fit=case.fit)
-    names = case.train.feature_names
-    directions = Directions.of(held_out.x, names)
-    findings = predictive_findings(
-        case.prediction, case.y, simulated, level, seed=case.seed, fit=case.fit, directions=directions
-    )
-    return [*findings, *(() if ranking is None else (ranking,))]
+    findings = predictive_findings(case.prediction, case.y, simulated, level, seed=case.seed, fit=case.fit)
+    return findings if ranking is None else [*findings, ranking]
+
+
+def _never_predicted(case: _Case) -> list[Finding]:
+    """Note the classes among targets that are never the most probable, with a threshold for the rarest if it is rare.
+
+    The threshold is the share of the class in training; none if no example of the class is above it.
+    """
+    predicted = set(case.prediction.label.unique().tolist())
+    missed = {int(label): float((case.train.y == label).double().mean()) for label in case.y.unique()}
+    missed = {label: share for label, share in missed.items() if label not in predicted}
+    if not missed:
+        return []
+    listed = ", ".join(map(case.named, missed))
+    num = sum(int((case.y == label).sum()) for label in missed)
+    text = f"The most probable class is never {listed}: {num} of {len(case.y)} are."
+    rarest = min((label for label in missed if missed[label]), key=missed.__getitem__, default=None)
+    remedies: tuple[Remedy, ...] = ()
+    if rarest is not None and missed[rarest] <= RARE:
+        limit, name, is_one = f"{missed[rarest]:.2g}", case.named(rarest), case.y.cpu() == rarest
+        said = case.prediction.class_probs[:, rarest].cpu() > float(limit)
+        if bool((said & is_one).any()):
+            caught, called = int((said & is_one).sum()), int((said & ~is_one).sum())
+            price = f"to find {caught} of {int(is_one.sum())}, and call {called} of {int((~is_one).sum())} others so"
+            call = f"say {name} where `prediction.class_probs[:, {rarest}] > {limit}`, {price}"
+            column = f"prob_{case.class_names[rarest]}" if case.class_names else "its probability"
+            remedies = (Remedy(call, f"say {name} where {column} is above {limit}, {price}"),)
+    return [Finding(CLASSES, "note", text, remedies=remedies, value=num)]
 
 
 def _of_layers(fit: Fitted, verdict: Verdict | None) -> list[Finding]:
@@ -405,14 +408,8 @@ def _of_layers(fit: Fitted, verdict: Verdict | None) -> list[Finding]:
         return []
     text = f"Collapse to the prior at {', '.join(names)}: the fit tells each of these weights no better than the prior."
     if not is_bad:
-        return [
-            Finding(
-                "prior", "note", f"{text} This says nothing against the predictions; a smaller network may do as well."
-            )
-        ]
-    end = "No layer is left that learns." if is_all else "Their layers only add noise."
-    tries = () if is_all else (smaller,)
-    return [Finding("prior", "warning", f"{text} {end}", remedies=open_to(fit, tries))]
+        return [Finding("prior", "note", f"{text} A smaller network may predict as well.")]
+    return [Finding("prior", "warning", text, remedies=() if is_all else open_to(fit, (smaller,)))]
 
 
 def _of_weights(case: _Case) -> list[Finding]:
@@ -425,10 +422,10 @@ def _of_weights(case: _Case) -> list[Finding]:
     except InputError:  # no density
         return []
     if weights.is_reliable:
-        return [Finding("k-hat", "fine", f"The fitted distribution of weights is close to the posterior: {weights}.")]
-    khat = "inf: a few draws have all the weight" if math.isinf(weights.khat) else f"{weights.khat:.2f}"
+        text = f"The fitted distribution of weights is close to the posterior: {weights}."
+        return [Finding("k-hat", "fine", text, value=weights.khat)]
     text = (
-        "This says nothing against the predictions: the fitted distribution of the weights differs much from the "
-        f"posterior, as is usual for networks (k-hat {khat}, close below {weights.good_khat:.2f})."
+        "The fitted distribution of the weights differs much from the posterior, as is usual for networks: k-hat "
+        f"{weights.khat:.2f}, close below {weights.good_khat:.2f}. This says nothing against the predictions."
     )
-    return [Finding("k-hat", "note", text)]
+    return [Finding("k-hat", "note", text, value=weights.khat)]

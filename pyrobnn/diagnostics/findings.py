@@ -1,54 +1,35 @@
-"""Findings of a diagnosis: each a sentence, and whether it is a reason to worry."""
+"""Findings of a diagnosis: each a sentence with its number, and whether it is a reason to worry."""
 
 import dataclasses
-import math
+import re
 from typing import Literal
 
 from pyrobnn._core.counts import counted
 from pyrobnn._core.remedies import Remedy, Spelling, mended
 from pyrobnn.data.leaks import LEAK
-from pyrobnn.verdict.judgement import NOTHING_FOUND
 
 Kind = Literal["warning", "note", "fine"]
-HELD_OUT = "held-out data"
-"""Name of the finding that few data, or none, were held out."""
-NOTHING_HELD_OUT = "no data were held out"
-FEW_ROWS = "few rows"
-"""Name of the finding that the rows held out are too few to see intervals that are too narrow."""
+HELD_OUT, NOTHING_HELD_OUT = "held-out data", "no data were held out"
+"""Name of the finding that few data, or none, were held out; and its clause if there are none."""
 BASELINE = "baseline"
 """Name of the finding that compares a fit with a constant and a linear model; it comes first."""
 LINEAR = "linear model"
 """Name of the finding that a linear model is as good as the fit, or a little better."""
 CLASSES = "classes"
 """Name of the finding that a class is never predicted."""
-PLAIN = {
-    "failed": "it fails on the data that it was trained on",
-    "memorised": "it has memorised its training targets",
-    "missed": "it has missed what the inputs say",
-    "length": "training was cut short",
-    "elbo": "training has not converged",
-    "chains": "the Markov chains do not agree",
-    "divergences": "draws of the Markov chains diverged",
-    BASELINE: "a simpler model predicts as well or better",
-    "prior": "layers have learned nothing",
-    "spread": "its predictions are too wide or too narrow",
-    "coverage": "its predictive intervals hold too many or too few targets",
-    "confidence": "its confidence is wrong",
-    "bias": "its predictions are biased",
-    "noise": "its errors depend on the prediction more than it says",
-    "inputs": "its errors depend on an input more than it says",
-    "surprise": "targets are not as likely as it says",
-    "epistemic": "its uncertainty about the weights does not reach the predictions",
-    "ranking": "its errors are largest where it is surest",
-    "mean": "a few draws make up its predictive means",
-}
-"""A warning in plain words, by the name of its finding; causes stand before their effects, and are mended first."""
+CAUSES = (
+    "memorised", "missed", "length", "elbo", "chains", "divergences", BASELINE, "prior", "spread", "coverage",
+    "confidence", "bias", "noise", "surprise", "epistemic", "ranking", "mean",
+)  # fmt: skip
+"""Names of findings that warn: causes stand before their effects, and are mended first."""
+TOO_FEW = 10
+"""Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
+WEAK = 0.05
+"""The p-value below which a statistic is not called fine, though it may be no reason to warn."""
 _TRUST = "can be trusted for data like these"
 _DISTRUST = "Do not trust it yet"
 _CLEAR = 1e-3
 """The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
-WEAK = 0.05
-"""The p-value below which a statistic is not called fine, though it may be no reason to warn."""
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
 
 
@@ -59,11 +40,14 @@ class Finding:
     Attributes:
         name: the subject of the check, such as "elbo" or "bias".
         kind: "warning" for a reason not to trust the fit, "note" for information, "fine" otherwise.
-        text: a sentence or more, with the number behind it.
+        text: a sentence or more.
         p_value: chance of a number as extreme if the fit is good, in both tails; None without a test.
         remedies: what to try, for a reader of Python and for one at the command line.
-        plain: the finding as a clause, for the verdict; of a warning that of its name if it is empty.
+        plain: the finding as a clause, for the verdict, if it is not the first clause of the text.
         is_open: of a note on baselines, whether a gain over a constant that would be of use may be there all the same.
+        value: the number behind the text, if there is one.
+        expected: the number of a good fit, likewise.
+        error: the standard error of their difference, likewise.
     """
 
     name: str
@@ -73,6 +57,9 @@ class Finding:
     remedies: tuple[Remedy, ...] = ()
     plain: str = ""
     is_open: bool = False
+    value: float | None = None
+    expected: float | None = None
+    error: float | None = None
 
     @property
     def is_weak(self) -> bool:
@@ -82,14 +69,49 @@ class Finding:
     @property
     def in_plain_words(self) -> str:
         """The finding as a clause without numbers."""
-        return self.plain or PLAIN.get(self.name, f"its check of {self.name} failed")
+        lead = self.plain or re.split(r"[.:](?: |$)|, where | \(", self.text)[0]
+        return lead[:1].lower() + lead[1:]
 
     def said(self, spelling: Spelling = "python") -> str:
-        """Return the text and what to try."""
-        return mended(self.text, self.remedies, spelling)
+        """Return the text with its numbers, and what to try."""
+        numbers = ""
+        if self.value is not None and self.expected is not None:
+            error = "" if self.error is None else f" ± {self.error:.2g}"
+            numbers = f" It is {self.value:.3g}, where {self.expected:.3g}{error} is expected."
+        return mended(f"{self.text}{numbers}", self.remedies, spelling)
 
     def __str__(self) -> str:
         return f"{_MARKS[self.kind]} {self.said()}"
+
+
+def by_test(
+    name: str,
+    lead: str,
+    measure: str,
+    numbers: tuple[float, float, float],
+    p_value: float,
+    *,
+    level: float,
+    remedies: tuple[Remedy, ...] = (),
+) -> Finding:
+    """Return the finding of a test: a warning below a level, a note of a weak sign, or nothing against the fit.
+
+    Args:
+        name: the subject of the test.
+        lead: what a warning says, as a sentence without its period.
+        measure: the number as a noun phrase.
+        numbers: its value, what is expected, and the standard error of their difference.
+        p_value: the chance of a value as far away.
+        level: the p-value below which it warns.
+        remedies: what to try then.
+    """
+    sign = f"A weak sign, which may be chance, that {lead[:1].lower()}{lead[1:]}"
+    kind: Kind = "warning" if p_value < level else "note" if p_value < WEAK else "fine"
+    said = {"warning": f"{lead}, by", "note": f"{sign}, by", "fine": "Nothing against the fit in"}[kind]
+    finding = Finding(name, kind, f"{said} {measure}.", p_value, plain=lead if kind == "warning" else "")
+    value, expected, error = numbers
+    tries = remedies if kind == "warning" else ()
+    return dataclasses.replace(finding, remedies=tries, value=value, expected=expected, error=error)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,22 +131,22 @@ class Diagnosis:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The reasons not to trust the fit."""
-        return tuple(finding.said() for finding in self.findings if finding.kind == "warning")
+        return tuple(finding.said() for finding in self._of_kind("warning"))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Further findings that a reader should know."""
-        return tuple(finding.said() for finding in self.findings if finding.kind == "note")
+        return tuple(finding.said() for finding in self._of_kind("note"))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the findings that are warnings."""
-        return tuple(finding.name for finding in self.findings if finding.kind == "warning")
+        return tuple(finding.name for finding in self._of_kind("warning"))
 
     @property
     def is_trusted(self) -> bool:
         """Whether the verdict is that the fit can be trusted for data like these."""
-        return not self.warnings and f" {_TRUST}" in self._trust()
+        return f" {_TRUST}" in self._trust()
 
     @property
     def mood(self) -> Literal["good", "care", "bad"]:
@@ -132,14 +154,6 @@ class Diagnosis:
         if self.is_trusted:
             return "good"
         return "bad" if self._trust().startswith(_DISTRUST) else "care"
-
-    @property
-    def headlines(self) -> tuple[Finding, ...]:
-        """The findings that no reader should miss: warnings, then notes on baselines and on few or no data held out."""
-        simpler = (BASELINE, LINEAR)
-        names = (*simpler, HELD_OUT)
-        told = [f for f in self.findings if f.kind == "warning" or (f.name in names and f.kind == "note")]
-        return tuple(sorted(told, key=lambda finding: (finding.kind != "warning", finding.name not in simpler)))
 
     @property
     def verdict(self) -> str:
@@ -155,90 +169,51 @@ class Diagnosis:
     @property
     def details(self) -> tuple[str, ...]:
         """What a reader of the verdict should know besides, a sentence each."""
-        names = (BASELINE, FEW_ROWS) if self.is_trusted else ()
-        notes = [f for name in names for f in self._of_kind("note") if f.name == name]
-        told = [f for name in (LINEAR, CLASSES) for f in self.findings if f.name == name]
-        return tuple(_sentence(finding.in_plain_words) for finding in (*notes, *told))
+        notes = [finding for finding in self._of_kind("note") if self.is_trusted and finding.name == BASELINE]
+        clauses = [finding.in_plain_words for finding in (*notes, *self._named(LINEAR, CLASSES))]
+        return tuple(f"{clause[:1].upper()}{clause[1:]}." for clause in clauses)
 
     def _trust(self) -> str:
         total, warnings = len(self.findings), self._of_kind("warning")
         if warnings:
             warn = "1 of {} checks warns" if len(warnings) == 1 else f"{len(warnings)} of {{}} checks warn"
-            reason, said = self.headlines[0].in_plain_words, warn.format(total)
+            first, said = next((one for one in warnings if one.name == BASELINE), warnings[0]), warn.format(total)
             if all(finding.is_weak for finding in warnings):
                 chance = ", though this may be chance" if len(warnings) == 1 else ""
-                begin = "It is of little use yet" if reason.startswith(NOTHING_FOUND) else "Use it with care"
-                return f"{begin}: {reason}{chance} ({said})."
-            return f"{_DISTRUST}: {reason} ({said})."
+                begin = "It is of little use yet" if first.name == BASELINE else "Use it with care"
+                return f"{begin}: {first.in_plain_words}{chance} ({said})."
+            return f"{_DISTRUST}: {first.in_plain_words} ({said})."
         notes = {finding.name: finding for finding in self._of_kind("note")}
-        if HELD_OUT in notes and notes[HELD_OUT].plain == NOTHING_HELD_OUT:
-            return f"Whether it can be trusted is open: {NOTHING_HELD_OUT}."
         if HELD_OUT in notes:
-            return f"Use it with care: {notes[HELD_OUT].in_plain_words}."
+            clause = notes[HELD_OUT].in_plain_words
+            begin = "Whether it can be trusted is open" if clause == NOTHING_HELD_OUT else "Use it with care"
+            return f"{begin}: {clause}."
         compared = notes.get(BASELINE)
         if compared is not None and (compared.is_open or compared.remedies):
             begin = "Whether it is of use is open" if compared.is_open else "It is of little use yet"
             return f"{begin}: {compared.in_plain_words}."
         on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
-        what = "Its probabilities" if CLASSES in notes else "It"
-        return f"{what} {_TRUST}: none of {total} checks{on} gave a reason not to."
+        subject = "Its probabilities" if CLASSES in notes else "It"
+        return f"{subject} {_TRUST}: none of {total} checks{on} gave a reason not to."
 
     @property
     def next_step(self) -> Remedy | None:
         """What to try first: the first remedy of the first cause; None where there is nothing to mend."""
-        order, first = [*PLAIN], (HELD_OUT, BASELINE)
         warnings = sorted(
-            self._of_kind("warning"), key=lambda f: order.index(f.name) if f.name in order else len(order)
+            self._of_kind("warning"), key=lambda one: CAUSES.index(one.name) if one.name in CAUSES else 99
         )
-        notes = [finding for finding in self._of_kind("note") if finding.name in (*first, LINEAR, CLASSES)]
-        # a limit for a class is there before more examples are, and is that of the model that stays
-        notes.sort(key=lambda finding: (finding.is_open, finding.name not in first, finding.name != LINEAR))
-        asked = [finding for finding in self.findings if finding.name == LEAK]  # they change all others
-        open_to = (remedy for finding in (*asked, *warnings, *notes) for remedy in finding.remedies)
-        return next(open_to, None)
+        notes = sorted(self._named(HELD_OUT, BASELINE, LINEAR, CLASSES), key=lambda finding: finding.is_open)
+        # columns that should not be inputs change all others
+        every = (*self._named(LEAK), *warnings, *(finding for finding in notes if finding.kind == "note"))
+        return next((remedy for finding in every for remedy in finding.remedies), None)
 
     def _of_kind(self, kind: Kind) -> list[Finding]:
         return [finding for finding in self.findings if finding.kind == kind]
+
+    def _named(self, *names: str) -> list[Finding]:
+        return [finding for name in names for finding in self.findings if finding.name == name]
 
     def __str__(self) -> str:
         step = [] if self.next_step is None else [f"Next: {self.next_step.said('python')}."]
         rate = f"Tests of ELBO and calibration raise a false alarm in at most {self.false_alarm_rate:.0%} of cases."
         return "\n".join([self.verdict, *step, *map(str, self.findings), rate])
-
-
-def _sentence(clause: str) -> str:
-    return f"{clause[:1].upper()}{clause[1:]}."
-
-
-TOO_FEW = 10
-"""Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
-_SHARE, _LEVEL, _CLOSE = 0.95, 0.05, 0.1
-_MOST_HELD_OUT = 0.5
-"""Share of the examples above which holding out more is no remedy."""
-
-
-def of_few_rows(num: int) -> list[Finding]:
-    """Say how many targets intervals of 95 % may miss without a sign, where that is more than 10 % of them too many.
-
-    This is the lower bound of 95 % confidence for their coverage where as many targets are inside as should be. Source:
-    Clopper and Pearson (1934), The use of confidence or fiducial limits illustrated in the case of the binomial.
-
-    Args:
-        num: number of rows held out.
-    """
-    from scipy.special import betaincinv
-
-    inside = round(_SHARE * num)
-    least = float(betaincinv(inside, num - inside + 1, _LEVEL))
-    if least > _SHARE - _CLOSE:
-        return []
-    rows = counted(num, "example")
-    plain = f"{rows} held out cannot tell whether intervals of 95 % hold 95 or {100 * least:.0f} % of new targets"
-    return [Finding(FEW_ROWS, "note", f"{plain[:1].upper()}{plain[1:]}: more would.", plain=plain)]
-
-
-def more_rows(total: int, of: str, least: int) -> Remedy:
-    """Return what gives at least so many of a number of examples to the part held out."""
-    share = math.ceil(100 * (least + 0.5) / total) / 100
-    words = f"hold out {least} or more {of}"
-    return Remedy(words, words, (f"data.test={share:g}",)) if share <= _MOST_HELD_OUT else Remedy(f"collect more {of}")

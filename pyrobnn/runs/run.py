@@ -79,12 +79,6 @@ class RunResult:
         )
         return f"{said} {self.apart}".rstrip()
 
-    @property
-    def failed(self) -> str | None:
-        """Why the fit is of no use at all, if it is (see `failure_finding`), for the command line."""
-        found = (finding for finding in self.diagnosis.findings if finding.name == "failed")
-        return next((finding.said("command") for finding in found), None)
-
 
 def run(
     spec: RunSpec,
@@ -220,7 +214,6 @@ def _judge(
 ) -> RunResult:
     """Add the files that are made from the fit to the run folder."""
     from pyrobnn.diagnostics.diagnosis import checked
-    from pyrobnn.diagnostics.failure import failure_finding
 
     train, test, num_draws = prepared.train, prepared.test, prepared.spec.predict.num_draws
     try:
@@ -232,17 +225,13 @@ def _judge(
         with waiting("checking the fit", shown=progress):
             names = prepared.dataset.class_names
             diagnosis = checked(posterior, train, test, fitted, num_draws=num_draws, class_names=names)
-            failure = failure_finding(posterior, train, num_draws=num_draws)
-        if failure is not None:  # whether the ELBO is flat says nothing then
-            found = (finding for finding in diagnosis.findings if finding.name != "elbo")
-            diagnosis = dataclasses.replace(diagnosis, findings=(failure, *found))
         found = (
             Finding(LEAK, "note", text, remedies=(_without(name, prepared),)) for name, text in leaks(train).items()
         )
         diagnosis = dataclasses.replace(diagnosis, findings=(*found, *diagnosis.findings))
         write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
         final, num_learned, apart = posterior, len(train), ""
-        if failure is None and (whole := with_all_rows(prepared, posterior)) is not None:
+        if (whole := with_all_rows(prepared, posterior)) is not None:
             words = f"fitting all {counted(len(whole.train), 'row')}, for predictions"
             with waiting(words, shown=progress):
                 final, num_learned, apart = _fit_all(whole, posterior, prepared, path)

@@ -19,12 +19,11 @@ from pyrobnn.guides.base import registry
 from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.judgement import Basis, Verdict, judge, ranks_better, rarest_class
+from pyrobnn.verdict.judgement import Basis, Verdict, judge
 from pyrobnn.verdict.left_out import learned_nothing, left_out_scores, memorised_targets
 from pyrobnn.verdict.missed import behind_mode
 from pyrobnn.verdict.remedies import (
@@ -34,6 +33,7 @@ from pyrobnn.verdict.remedies import (
     longer,
     measured_noise,
     open_to,
+    slower,
     standardised,
 )
 
@@ -51,7 +51,6 @@ _SHARE_OF_FIT = 0.05
 _LEVEL = 0.01
 _NEGLIGIBLE = 0.02
 """Nats a weight, in the mean, below which a site has taken nothing from the data."""
-_LINEAR_OF_LABELS, _LINEAR_OF_NUMBERS = "a linear model", "a linear model with the same kind of noise"
 _LEARNED = 0.25
 """Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
 
@@ -118,7 +117,7 @@ def _brief_complaint(posterior: Posterior | Mixture, data: Data, held_out: Data 
     verdict = _compared(posterior, data, baselines, held_out, _FEW_PRODUCTS)
     if verdict is None:
         return None
-    return mended(verdict.brief, open_to(Fitted(posterior, x=data.x), (standardised, measured_noise, longer)))
+    return mended(verdict.brief, open_to(Fitted(posterior, x=data.x), (slower, standardised, measured_noise, longer)))
 
 
 def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
@@ -174,12 +173,11 @@ def compare_with_baselines(
     level: float,
     most_rows: int,
 ) -> Verdict | None:
-    """Compare predictions with the predictions of baselines: on data held out if there are some, else on training data.
+    """Compare predictions with those of baselines: on data held out if there are some, else on training data.
 
     On training data the baselines are cross-validated, and draws of Markov chains have the scores of `leave_one_out`.
-    Draws of a guide are too far from the leave-one-out posterior (their k-hat is above 0.7 even for good predictions),
-    so their scores are used unchanged. These flatter the fit: a warning holds all the more for new data, and praise
-    does not. Training examples count by their weights; each example held out counts once.
+    Draws of a guide are too far from the leave-one-out posterior, so their scores flatter the fit: a warning holds all
+    the more for new data, and praise does not. Training examples count by their weights; each held out counts once.
 
     Args:
         posterior: the fit.
@@ -193,44 +191,26 @@ def compare_with_baselines(
     Returns:
         The verdict; None without baselines, or with a single example.
     """
-    if not baselines:
+    if not baselines or len(train if held_out is None else held_out) < 2:
         return None
-    if held_out is None:
-        rows = baselines["constant"].rows[:most_rows]
-        part = train[rows]
-        prediction = posterior.predict(part.x, num_draws=num_draws)
-        if part.weights is None and all(built(m.guide).chains() is not None for m in members_of(posterior)):
-            scores = leave_one_out(prediction, part.y)
-            basis: Basis = "left out"
-        else:
-            scores, basis = prediction.log_prob(part.y).double().cpu(), "training"
-        rivals = {
-            name: base.cross_validated.log_prob(train.y[base.rows])[: len(rows)] for name, base in baselines.items()
-        }
-        predictions = {name: base.cross_validated for name, base in baselines.items()}
-        y = train.y[baselines["constant"].rows]
-        if part.weights is not None:  # a difference counts as often as its example
-            share = (part.weights / part.weights.mean()).double().cpu()
-            scores, rivals = share * scores, {name: share * rival for name, rival in rivals.items()}
-    else:
+    if held_out is not None:
         order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))
-        part, basis = held_out[order[:most_rows]], "held out"
-        predictions, y = {name: baseline.predict(part.x) for name, baseline in baselines.items()}, part.y
-        rivals = {name: prediction.log_prob(y) for name, prediction in predictions.items()}
-        predictions["fit"] = posterior.predict(part.x, num_draws=num_draws)
-        scores = predictions["fit"].log_prob(y).double().cpu()
-    if len(part) < 2:
-        return None
-
-    def ranks(name: str) -> bool:
-        prediction = predictions.get(name)
-        if prediction is None or not prediction.is_classification or y.ndim > 1:
-            return False
-        return ranks_better(prediction, y, rarest_class(y)[0])
-
-    has_labels = as_likelihood(posterior.bnn.settings["likelihood"]).has_labels
-    linear = _LINEAR_OF_LABELS if has_labels else _LINEAR_OF_NUMBERS
-    return judge(scores, rivals, level, basis, linear=linear, ranks=ranks)
+        part = held_out[order[:most_rows]]
+        rivals = {name: baseline.predict(part.x).log_prob(part.y) for name, baseline in baselines.items()}
+        scores = posterior.predict(part.x, num_draws=num_draws).log_prob(part.y).double().cpu()
+        return judge(scores, rivals, level, "held out")
+    rows = baselines["constant"].rows[:most_rows]
+    basis: Basis = "training"
+    part = train[rows]
+    prediction = posterior.predict(part.x, num_draws=num_draws)
+    scores = prediction.log_prob(part.y).double().cpu()
+    rivals = {name: base.cross_validated.log_prob(train.y[base.rows])[: len(rows)] for name, base in baselines.items()}
+    if part.weights is not None:  # a difference counts as often as its example
+        share = (part.weights / part.weights.mean()).double().cpu()
+        scores, rivals = share * scores, {name: share * rival for name, rival in rivals.items()}
+    elif all(built(member.guide).chains() is not None for member in members_of(posterior)):
+        scores, basis = leave_one_out(prediction, part.y), "left out"
+    return judge(scores, rivals, level, basis)
 
 
 def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:

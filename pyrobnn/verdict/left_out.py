@@ -45,13 +45,10 @@ def memorised_targets(
 ) -> str | None:
     """Report a fit under which new examples are far less likely than training examples, if a linear model is as good.
 
-    The new examples are those held out. Without them it is each training example left out of the fit, where the network
-    is linearised at the mean of the guide (see `left_out_scores`). Networks that would take seconds are then skipped.
-
-    The loss is at least 2 nats per example; for labels and counts, 80 % of the constant's loss if that is less. So this
-    is for large effects: noise that is set too small, or learned after all targets are met. Real targets that are ten
-    times as many as the weights are skipped. A fit that a comparison on held-out data does not warn of has not
-    memorised. `left_out` are `left_out_scores`, where the caller has them.
+    The new examples are those held out, or each training example left out of the fit (see `left_out_scores`, which
+    `left_out` are where the caller has them). The loss is at least 2 nats per example; for labels and counts, 80 % of
+    the constant's loss if that is less. So this is for large effects: noise that is set too small, or learned after
+    all targets are met. Real targets that are ten times as many as the weights are skipped.
     """
     bnn = posterior.bnn
     is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
@@ -79,16 +76,12 @@ def memorised_targets(
     kind = judge(scores, rivals, _LEVEL, basis).kind
     if lost < threshold or kind == "fine" or (basis == "held out" and kind == "note"):
         return None
+    example = "a held-out example" if held_out is not None else "a training example left out of the fit"
     blame = "It is too sure of its classes" if prediction.is_classification else "Its intervals are too narrow"
-    if basis == "held out":
-        return (
-            f"The fit has memorised its targets: a held-out example is {lost:.1f} nats less likely than one that the "
-            f"fit was trained on. {blame} on new data."
-        )
     return (
-        f"The fit has memorised its targets: a training example is {lost:.1f} nats less likely where it is left out of "
-        f"the fit. {blame} on new data. Log score above a constant's, in nats an example, each left out: fit "
-        f"{float((scores - constant).mean()):+.2f}, linear model {float((rivals['linear'] - constant).mean()):+.2f}."
+        f"The fit has memorised its targets: {example} is {lost:.1f} nats less likely than in training. {blame} on "
+        f"new data. Log score above a constant's, in nats an example: fit {float((scores - constant).mean()):+.2f}, "
+        f"linear model {float((rivals['linear'] - constant).mean()):+.2f}."
     )
 
 
@@ -105,9 +98,8 @@ def learned_nothing(
     rows = baselines["constant"].rows
     rivals = {name: baseline.cross_validated.log_prob(train.y[rows]) for name, baseline in baselines.items()}
     verdict = judge(left_out[rows], rivals, _LEVEL, "left out")
-    if verdict.kind == "warning" and not verdict.is_better:
-        return verdict.text
-    return hardly_better(left_out[rows], rivals["constant"], rivals["linear"], _LEVEL) if "linear" in rivals else None
+    is_bad = verdict.kind == "warning" and not verdict.is_better
+    return verdict.text if is_bad else hardly_better(left_out[rows], rivals, _LEVEL)
 
 
 def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | None:

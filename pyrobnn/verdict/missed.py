@@ -18,25 +18,14 @@ _FEWEST_ROWS = 20
 _FACTOR, _ERRORS = 1.25, 3.0
 """Multiple of the errors of the process, and standard errors of the difference, from which on a fit has missed."""
 _BEHIND, _FEWEST_NATS = 0.05, 5.0
-"""Nats an example, and in all, behind the mode from which on a guide has lost what the data say, if it is more than a
-standard error. On three tables of 150 rows it names the fits by dropout, which are 0.15 nats behind Laplace on new
-rows. Guides on 20 points of a cubic are 1.5 nats behind in all, and 0.04 nats an example on new rows."""
+"""Nats an example, and in all, behind the mode from which on a guide has lost what the data say."""
 
 
 def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> str | None:
     """Report a guide that scores its training rows below what the mode it began at says of rows left out.
 
     The evidence framework judges its modes by this left-out score, in closed form under a Laplace approximation.
-    Training rows flatter the guide, so a good one scores more.
-
-    Args:
-        posterior: the fit.
-        train: its training data.
-        num_draws: draws S of the predictions.
-        most_rows: largest number of rows to use.
-
-    Returns:
-        Two sentences; None for other methods, for the Laplace approximation itself, and for data with weights.
+    Training rows flatter the guide, so a good one scores more. None for other methods, and for data with weights.
     """
     evidence, is_laplace = posterior.record.evidence, posterior.record.laplace is not None
     is_other = is_laplace or "evidence_framework" not in Fitted(posterior).types
@@ -62,18 +51,8 @@ def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: i
     """Report a fit whose errors on its own training rows are larger than a Gaussian process makes without the row.
 
     Training rows flatter the fit, so a good fit has smaller errors, whatever the noise. Rows of equal inputs, which
-    would tell the process the target of each other, count once. Of 12 fits with `guide="dropout"` to 60 or 100 rows it
-    names the three whose mean is worst, with 1.6 to 2.1 times the errors; the other nine have 1.1 times at most.
-
-    Args:
-        posterior: the fit.
-        train: its training data.
-        num_draws: draws S of the predictions.
-        most_rows: largest number of rows to use.
-
-    Returns:
-        Two sentences; None for other targets than one column of real ones, for inputs that are no tensor, for data with
-        weights, and for fewer than 20 rows.
+    would tell the process the target of each other, count once. None for other targets than one column of real ones,
+    for inputs that are no tensor, for data with weights, and for fewer than 20 rows.
     """
     is_real = as_likelihood(posterior.bnn.settings["likelihood"]).noise is not None and train.y.ndim == 1
     if not is_real or not isinstance(train.x, Tensor) or train.weights is not None:

@@ -21,31 +21,14 @@ from pyrobnn.priors.by_name import by_site
 _TIMES_LONGER, _TIMES_NARROWER = 4, 3.0
 _NARROWEST = 0.05
 _FEW_UNITS, _UNITS = 10, 50
-_FEW_WEIGHTS = 1000
-_HEAVY = 2.5
-"""Degrees of freedom of a Student-t with heavy tails; the variance is finite above 2."""
-_OF_MODES = {"evidence_framework", "marginal_likelihood"}
-_OF_DEFAULT = ("fit.type=default",)
-"""Modes, with outputs of their own for the noise, make it far too small. The marginal likelihood tunes only Gaussian
-noise; other noise is trained along, and networks memorise targets. The default for the likelihood does neither."""
-_NUMBERS = {
-    "gaussian": "scale",
-    "laplace": "scale",
-    "student_t": "scale",
-    "log_normal": "log_scale",
-    "gamma": "dispersion",
-}
+_FEW_WEIGHTS, _FEW_ROWS = 1000, 2000
+"""Weights up to which Markov chains are advised, and rows up to which the evidence framework is."""
+_USUAL_RATE, _TIMES_FASTER = 0.01, 10
+_SCALED = ("gaussian", "laplace", "student_t")
+_NUMBERS = dict.fromkeys(_SCALED, "scale") | {"log_normal": "log_scale", "gamma": "dispersion"}
 """The number that may be an output of the network, by likelihood."""
-STANDARDISE = Remedy(
-    "standardise the data, `bnn.Data(x, y, standardize=True)`", "standardise the data", ("data.standardize=true",)
-)
 _FAR_FROM_UNITS = 10.0
 """Root mean square of an input from which on its units are far from those that priors of weights are for."""
-OTHER_ROWS = Remedy(
-    "hold out other examples, `data.split(0.25, seed=1)`, to see whether this was chance",
-    "hold out other examples, to see whether this was chance",
-    ("data.split=1",),
-)
 _SOME_SKEW = 1.0
 """Skewness from which a log-normal is tried for positive targets."""
 
@@ -81,16 +64,23 @@ class Fitted:
 
     @property
     def takes_evidence(self) -> bool:
-        """Whether the marginal likelihood takes the prior, which must be normal, and has not been tried."""
-        bnn = self.posterior.bnn
+        """Whether the evidence framework takes the prior, which must be normal, and has not been tried."""
+        bnn, is_small = self.posterior.bnn, (self.posterior.record.num_data or 0) <= _FEW_ROWS
         priors = by_site(bnn.settings["prior"], bnn.site_names).values()
-        return not self.types & _OF_MODES and all(as_prior(prior).is_normal for prior in priors)
+        is_tuned = any(member.record.evidence is not None for member in members_of(self.posterior))
+        return is_small and not is_tuned and not self.has_chains and all(as_prior(one).is_normal for one in priors)
 
     @property
-    def is_linear(self) -> bool:
-        """Whether the network is a linear layer."""
-        net = self.posterior.bnn.settings["net"]
-        return isinstance(net, nn.Linear) or (isinstance(net, nets.MLP) and len(net.hidden) == 0)
+    def net(self) -> object:
+        """The network as it was declared."""
+        return self.posterior.bnn.settings["net"]
+
+    @property
+    def hidden(self) -> int | None:
+        """The number of hidden units of a network of dense layers; None for another."""
+        if isinstance(self.net, nn.Linear):
+            return 0
+        return sum(self.net.hidden) if isinstance(self.net, nets.MLP) else None
 
     @property
     def section(self) -> str:
@@ -103,16 +93,6 @@ class Fitted:
         return str(self.table("likelihood").get("type", ""))
 
     @property
-    def of_other_noise(self) -> tuple[str, ...]:
-        """The changes to the method that noise other than Gaussian needs; none where it measures such noise."""
-        return _OF_DEFAULT if "marginal_likelihood" in self.types else ()
-
-    def table(self, part: str) -> Table:
-        """Return the settings of a part; an empty table for one that is no setting."""
-        told = described(self.posterior.bnn.settings[part])
-        return told if isinstance(told, dict) else {}
-
-    @property
     def noise(self) -> str | None:
         """How the noise around real targets is given: "known" where somebody gave its number."""
         noise = as_likelihood(self.posterior.bnn.settings["likelihood"]).noise
@@ -120,16 +100,17 @@ class Fitted:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The lengths in steps or epochs that were given for the fit; none of one whose chains only start at it.
-
-        Nor are lengths that defaults or rows held out chose, or those of the rounds of `MarginalLikelihood`, which have
-        a length whether somebody gave it or not.
-        """
+        """The lengths in steps or epochs that somebody gave for the fit; none of one whose chains only start at it."""
         record = self.posterior.record
         is_chosen = record.chose_length or record.automatic is not None
         is_other = is_chosen or self.has_chains or "marginal_likelihood" in self.types
         svi = {} if is_other else next((table for table in self.methods if "max_steps" in table), {})
         return {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
+
+    def table(self, part: str) -> Table:
+        """Return the settings of a part; an empty table for one that is no setting."""
+        told = described(self.posterior.bnn.settings[part])
+        return told if isinstance(told, dict) else {}
 
 
 Try = Callable[[Fitted], Remedy | None]
@@ -141,16 +122,85 @@ def open_to(fit: Fitted, tries: Iterable[Try]) -> tuple[Remedy, ...]:
     return tuple(remedy for remedy in (one(fit) for one in tries) if remedy is not None)
 
 
+def _row(words: str, call: str, setting: str, when: Callable[[Fitted], bool]) -> Try:
+    """Return a remedy that fits may take: words, the call for a reader of Python, and the setting of a spec."""
+    remedy = Remedy(f"{words}, `{call}`", words, (setting,))
+    return lambda fit: remedy if when(fit) else None
+
+
+def _has_other_guide(fit: Fitted) -> bool:
+    return not fit.has_chains and all((table.get("guide") or {}).get("type") != "mean_field" for table in fit.methods)
+
+
+def _is_single(fit: Fitted) -> bool:
+    return not isinstance(fit.posterior, Mixture)
+
+
+def _is_large(fit: Fitted) -> bool:
+    return isinstance(fit.net, nets.MLP) and (len(fit.net.hidden) > 1 or sum(fit.net.hidden) > _FEW_UNITS)
+
+
+def _is_small(fit: Fitted) -> bool:
+    return isinstance(fit.net, nets.MLP) and sum(fit.net.hidden) < _UNITS
+
+
+def _is_unscaled(fit: Fitted) -> bool:
+    if not isinstance(fit.x, Tensor) or not members_of(fit.posterior)[0].x_scaler.is_identity:
+        return False
+    return float(fit.x.double().flatten(1).square().mean(0).max()) > _FAR_FROM_UNITS**2
+
+
+def _left_the_mode(fit: Fitted) -> bool:
+    return "evidence_framework" in fit.types and fit.posterior.record.laplace is None
+
+
+def _is_sampled_soon(fit: Fitted) -> bool:
+    return not fit.has_chains and fit.posterior.bnn.num_weights <= _FEW_WEIGHTS
+
+
+def _has_hidden(fit: Fitted) -> bool:
+    return bool(fit.hidden)
+
+
+def _takes_evidence(fit: Fitted) -> bool:
+    return fit.takes_evidence
+
+
+def _is_poisson(fit: Fitted) -> bool:
+    return fit.likelihood == "poisson"
+
+
+other_guide = _row("take another guide", 'guide="mean_field"', "guide.type=mean_field", _has_other_guide)
+ensemble = _row("average several networks", "bnn.Ensemble()", "fit.type=ensemble", _is_single)
+smaller = _row("take one small hidden layer", "bnn.MLP(..., [10], ...)", "net.hidden=[10]", _is_large)
+larger = _row("take a hidden layer of 50 units", "bnn.MLP(..., [50], ...)", "net.hidden=[50]", _is_small)
+without_hidden = _row("keep the linear model", "bnn.MLP(..., [], ...)", "net.hidden=[]", _has_hidden)
+standardised = _row("standardise the data", "bnn.Data(x, y, standardize=True)", "data.standardize=true", _is_unscaled)
+by_evidence = _row("tune the prior", "bnn.EvidenceFramework()", "fit.type=evidence_framework", _takes_evidence)
+laplace = _row("take the Laplace approximation", 'guide="laplace"', "guide.type=laplace", _left_the_mode)
+sampled = _row("draw by Markov chains", "bnn.NUTS()", "fit.type=nuts", _is_sampled_soon)
+spread_counts = _row(
+    "let counts spread", "bnn.likelihoods.NegativeBinomial()", "likelihood.type=negative_binomial", _is_poisson
+)
+
+
 def longer(fit: Fitted) -> Remedy | None:
     """Return a longer training, of a fit of given length."""
     more = [f"{name}={_TIMES_LONGER * value}" for name, value in fit.lengths.items()]
     if not more:
         return None
-    given = " and ".join(f"`{name}`" for name in fit.lengths)
-    shown = ", ".join(f"`{one}`" for one in more)
-    return Remedy(
-        f"train longer, {shown}, or leave out {given}", "train longer", tuple(f"{fit.section}.{one}" for one in more)
-    )
+    given, shown = (" and ".join(f"`{name}`" for name in fit.lengths), ", ".join(f"`{one}`" for one in more))
+    settings = tuple(f"{fit.section}.{one}" for one in more)
+    return Remedy(f"train longer, {shown}, or leave out {given}", "train longer", settings)
+
+
+def slower(fit: Fitted) -> Remedy | None:
+    """Return the usual learning rate, in place of one that is far above it."""
+    rates = next((table["lr"] for table in fit.methods if table.get("lr") is not None), 0.0)
+    if max(rates.values() if isinstance(rates, dict) else [rates]) < _TIMES_FASTER * _USUAL_RATE:
+        return None
+    setting = f"lr={_USUAL_RATE:g}"
+    return Remedy(f"lower the learning rate, `{setting}`", "lower the learning rate", (f"{fit.section}.{setting}",))
 
 
 def narrower(fit: Fitted) -> Remedy | None:
@@ -160,16 +210,15 @@ def narrower(fit: Fitted) -> Remedy | None:
     scale = float(f"{given / _TIMES_NARROWER:.1g}") if isinstance(given, float) else 0.0
     if scale < _NARROWEST:
         return None
-    return Remedy(
-        f"narrow the prior, `prior=bnn.priors.Normal({scale:g})`", "narrow the prior", (f"prior.scale={scale:g}",)
-    )
+    words = "narrow the prior"
+    return Remedy(f"{words}, `prior=bnn.priors.Normal({scale:g})`", words, (f"prior.scale={scale:g}",))
 
 
 def measured_noise(fit: Fitted) -> Remedy | None:
     """Return noise that is measured, in place of a number or of noise that is trained."""
     if fit.noise == "known":
-        words = "let the noise be measured: leave out its number"
-        return Remedy(words, "let the noise be measured", ("likelihood.scale=tuned",))
+        words = "let the noise be measured"
+        return Remedy(f"{words}: leave out its number", words, ("likelihood.scale=tuned",))
     given = list(fit.lengths) if fit.noise in OPEN else []
     if fit.noise != "learned" and not given:
         return None
@@ -188,17 +237,10 @@ def varying_noise(fit: Fitted) -> Remedy | None:
         return None
     varying = likelihoods.resolve({"type": fit.likelihood, number: "heteroscedastic"})
     words = "let the noise depend on the inputs"
-    num = None if fit.y is None else varying.num_outputs(fit.y)
-    return Remedy(
-        f"{words}, `likelihood=bnn.likelihoods.{type(varying).__name__}('heteroscedastic')` and "
-        f"{num or 'twice as many'} outputs",
-        words,
-        (
-            f"likelihood.type={fit.likelihood}",
-            f"likelihood.{number}=heteroscedastic",
-            *(_OF_DEFAULT if fit.types & _OF_MODES else ()),
-        ),
-    )
+    call = f"likelihood=bnn.likelihoods.{type(varying).__name__}('heteroscedastic')"
+    num = "twice as many" if fit.y is None else varying.num_outputs(fit.y)
+    settings = (f"likelihood.type={fit.likelihood}", f"likelihood.{number}=heteroscedastic")
+    return Remedy(f"{words}, `{call}` and {num} outputs", words, settings)
 
 
 def amounts(fit: Fitted) -> Remedy | None:
@@ -206,9 +248,7 @@ def amounts(fit: Fitted) -> Remedy | None:
     if fit.likelihood != "gaussian" or fit.noise == "heteroscedastic" or fit.y is None or not _is_positive(fit.y):
         return None
     words = "take a log-normal, whose errors are in per cent, as all targets are positive"
-    return Remedy(
-        f"{words}, `likelihood=bnn.likelihoods.LogNormal()`", words, ("likelihood.type=log_normal", *fit.of_other_noise)
-    )
+    return Remedy(f"{words}, `likelihood=bnn.likelihoods.LogNormal()`", words, ("likelihood.type=log_normal",))
 
 
 def other_noise(fit: Fitted) -> Remedy | None:
@@ -217,22 +257,8 @@ def other_noise(fit: Fitted) -> Remedy | None:
         return None
     if fit.y is not None and _is_positive(fit.y) and _skewness(fit.y) > _SOME_SKEW and (remedy := amounts(fit)):
         return remedy
-    return Remedy(
-        "look for outliers, and take noise with heavy tails, `likelihood=bnn.likelihoods.StudentT()`",
-        "look for outliers, and take noise with heavy tails",
-        ("likelihood.type=student_t", *fit.of_other_noise),
-    )
-
-
-def heavier_tails(fit: Fitted) -> Remedy | None:
-    """Return heavier tails, in place of a Student-t of more degrees of freedom."""
-    df = fit.table("likelihood").get("df")
-    if fit.likelihood != "student_t" or (isinstance(df, float) and df <= _HEAVY):
-        return None
-    words = "let the noise have heavier tails"
-    return Remedy(
-        f"{words}, `likelihood=bnn.likelihoods.StudentT(df={_HEAVY:g})`", words, (f"likelihood.df={_HEAVY:g}",)
-    )
+    words = "look for outliers, and take noise with heavy tails"
+    return Remedy(f"{words}, `likelihood=bnn.likelihoods.StudentT()`", words, ("likelihood.type=student_t",))
 
 
 def _is_positive(y: Tensor) -> bool:
@@ -245,111 +271,7 @@ def _skewness(y: Tensor) -> float:
     return float(((y - y.mean()) / y.std()).pow(3).mean())
 
 
-def spread_counts(fit: Fitted) -> Remedy | None:
-    """Return counts that may spread more, in place of Poisson counts."""
-    if fit.likelihood != "poisson":
-        return None
-    return Remedy(
-        "take counts that may spread more, `likelihood=bnn.likelihoods.NegativeBinomial()`",
-        "take counts that may spread more",
-        ("likelihood.type=negative_binomial",),
-    )
-
-
-def other_guide(fit: Fitted) -> Remedy | None:
-    """Return the mean-field guide, in place of another; Markov chains have no guide."""
-    guides = [(table.get("guide") or {}).get("type") for table in fit.methods]
-    if fit.has_chains or "mean_field" in guides:
-        return None
-    return Remedy('take another guide, `guide="mean_field"`', "take another guide", ("guide.type=mean_field",))
-
-
-def ensemble(fit: Fitted) -> Remedy | None:
-    """Return an ensemble, in place of a single fit."""
-    if isinstance(fit.posterior, Mixture):
-        return None
-    return Remedy("average several networks, `bnn.Ensemble()`", "average several networks", ("fit.type=ensemble",))
-
-
-def smaller(fit: Fitted) -> Remedy | None:
-    """Return a small network, in place of a large one of dense layers."""
-    net = fit.posterior.bnn.settings["net"]
-    if not isinstance(net, nets.MLP) or len(net.hidden) == 0 or (len(net.hidden) == 1 and net.hidden[0] <= _FEW_UNITS):
-        return None
-    words = "take one small hidden layer"
-    return Remedy(f"{words}, `bnn.MLP(..., [{_FEW_UNITS}], ...)`", words, (f"net.hidden=[{_FEW_UNITS}]",))
-
-
-def larger(fit: Fitted) -> Remedy | None:
-    """Return a layer of 50 units, in place of a network that is linear or has fewer."""
-    net = fit.posterior.bnn.settings["net"]
-    if not isinstance(net, nets.MLP) or sum(net.hidden) >= _UNITS:
-        return None
-    words = f"take a hidden layer of {_UNITS} units"
-    return Remedy(f"{words}, `bnn.MLP(..., [{_UNITS}], ...)`", words, (f"net.hidden=[{_UNITS}]",))
-
-
-def without_hidden(fit: Fitted) -> Remedy | None:
-    """Return a network without hidden layers, which is a linear model, in place of one with them."""
-    if fit.is_linear or not isinstance(fit.posterior.bnn.settings["net"], nets.MLP):
-        return None
-    words = "keep the linear model, a network without hidden layers"
-    return Remedy(f"{words}, `bnn.MLP(..., [], ...)`", words, ("net.hidden=[]",))
-
-
-def standardised(fit: Fitted) -> Remedy | None:
-    """Return data in standard units, in place of inputs far from them."""
-    if not isinstance(fit.x, Tensor) or not members_of(fit.posterior)[0].x_scaler.is_identity:
-        return None
-    x = fit.x.double().flatten(1)
-    return STANDARDISE if float(x.square().mean(0).max()) > _FAR_FROM_UNITS**2 else None
-
-
-def other_start(fit: Fitted) -> Remedy | None:
-    """Return another seed, from which a network with hidden layers may end elsewhere."""
-    if fit.is_linear:
-        return None
-    seed = fit.posterior.seed + 1
-    return Remedy(f"try another start, `seed={seed}`", "try another start", (f"fit.seed={seed}",))
-
-
-def other_rows(_: Fitted) -> Remedy:
-    """Return other rows held out, to see whether an alarm was chance."""
-    return OTHER_ROWS
-
-
-def tuned_prior(fit: Fitted) -> Remedy | None:
-    """Return a prior that is measured, for a fit that has not measured it."""
-    is_measured = any(member.record.evidence is not None for member in members_of(fit.posterior))
-    if is_measured or not fit.takes_evidence:
-        return None
-    return Remedy("tune the prior, `bnn.MarginalLikelihood()`", "tune the prior", ("fit.type=marginal_likelihood",))
-
-
-def around_modes(fit: Fitted) -> Remedy | None:
-    """Return prior and noise by the marginal likelihood, in place of bounds and dropout, for Gaussian noise."""
-    if not fit.takes_evidence or fit.has_chains or fit.likelihood != "gaussian" or fit.noise == "heteroscedastic":
-        return None
-    words = "fit by the marginal likelihood"
-    return Remedy(f"{words}, `bnn.MarginalLikelihood()`", words, ("fit.type=marginal_likelihood",))
-
-
-def laplace(fit: Fitted) -> Remedy | None:
-    """Return the Laplace approximation around the mode that a guide of the evidence framework was trained from."""
-    if "evidence_framework" not in fit.types or fit.posterior.record.laplace is not None:
-        return None
-    words = "take the Laplace approximation"
-    return Remedy(f'{words}, `guide="laplace"`', words, ("guide.type=laplace",))
-
-
-def sampled(fit: Fitted) -> Remedy | None:
-    """Return Markov chains, for few weights that were not sampled."""
-    if fit.has_chains or fit.posterior.bnn.num_weights > _FEW_WEIGHTS:
-        return None
-    return Remedy("draw from the posterior by Markov chains, `bnn.NUTS()`", "draw by Markov chains", ("fit.type=nuts",))
-
-
-OF_BAD_PREDICTIONS: tuple[Try, ...] = (standardised, measured_noise, smaller, tuned_prior, sampled)
+OF_BAD_PREDICTIONS: tuple[Try, ...] = (slower, standardised, measured_noise, smaller, by_evidence, sampled)
 """What to try where a fit predicts no better than a constant, or worse than a linear model, or has memorised."""
-OF_MISSED_FUNCTION: tuple[Try, ...] = (longer, laplace, around_modes, larger, sampled)
+OF_MISSED_FUNCTION: tuple[Try, ...] = (longer, laplace, by_evidence, larger, sampled)
 """What to try where a fit is too smooth for its targets."""
