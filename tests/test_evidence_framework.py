@@ -593,39 +593,6 @@ def test_a_mixture_of_modes_learns_on():
     assert len(set(model.posterior_.members)) == len(set(before.members))
 
 
-class Begun(Exception):
-    """The search for modes has begun."""
-
-
-@pytest.mark.parametrize(
-    ("num_data", "hidden", "message"),
-    [
-        (3000, 800, r"3,000 x 3,000 matrix up to 100 times \(7 minutes"),
-        (8000, 1200, r"4,801 x 4,801 .* 100 times \(46 minutes"),
-    ],
-)
-def test_the_cost_of_many_weights_and_rows_is_said_before_the_first_mode(num_data, hidden, message, monkeypatch):
-    def begun(*_, **__):
-        raise Begun
-
-    monkeypatch.setattr("pyrobnn.inference.scales.evidence_framework.tuned_modes", begun)
-    x = torch.randn(num_data, 2, generator=torch.Generator().manual_seed(0))
-    model = bnn.BNN(bnn.MLP(2, [hidden], 1), prior=bnn.priors.Normal(1.0))
-    with pytest.warns(UserWarning, match=message), pytest.raises(Begun):
-        fit(model, bnn.EvidenceFramework(), x, x[:, 0])
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_small_table_is_told_of_no_cost(monkeypatch):
-    def begun(*_, **__):
-        raise Begun
-
-    monkeypatch.setattr("pyrobnn.inference.scales.evidence_framework.tuned_modes", begun)
-    x = torch.randn(600, 2, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(Begun):
-        fit(bnn.BNN(bnn.MLP(2, [800], 1), prior=bnn.priors.Normal(1.0)), bnn.EvidenceFramework(), x, x[:, 0])
-
-
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("rounds", [0, 2])
 @pytest.mark.parametrize("scale", [0.5, (0.5, 0.8), "tuned", "learned"])

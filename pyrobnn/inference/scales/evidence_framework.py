@@ -8,8 +8,7 @@ import torch
 from pydantic import BeforeValidator, Field
 
 from pyrobnn import guides
-from pyrobnn._core.errors import InputError, warn_user
-from pyrobnn._core.remedies import Remedy, change
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._torch.private import tree_map
 from pyrobnn.bnn import BNN
@@ -19,11 +18,10 @@ from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference import defaults
 from pyrobnn.inference.around import around
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.laplace.sites import A_MINUTE
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.scales.fixed_point import Hyperprior
 from pyrobnn.inference.scales.search import Search, evidence_record, tuned_modes
-from pyrobnn.inference.scales.tuned_mode import STEPS, TunedMode
+from pyrobnn.inference.scales.tuned_mode import TunedMode
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
@@ -33,8 +31,6 @@ from pyrobnn.posterior.record import EngineRecord
 _BATCH = 4096
 _TEMPERATURE, _FAR_BEHIND = 8.0, 0.4
 """Nats that divide the odds of a start by e, and nats a row behind the best from which on it has no share."""
-_SOLVE_STEPS = 3
-"""Operations over N P times the smaller of them: of the product of an N x P matrix with itself, and of solving."""
 _UNTIL_CONVERGED: dict[str, Any] = {"max_steps": 40_000, "lr": 0.02, "num_particles": 2}
 """Of a guide that starts at the mode. A single draw at the usual rate leaves it tens of nats from its optimum."""
 _SAME = 0.01
@@ -133,7 +129,6 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             FloatingPointError: no start with finite numbers.
         """
         source = make_source(data, bnn, None, seed=run.seed)
-        self._tell_cost(source)
 
         def everything(model: BNN) -> Batch:
             joined: Batch = tree_map(lambda *parts: torch.cat(parts), *source.one_pass(model, _BATCH))
@@ -165,24 +160,6 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             one.record = record
         members = [around[index] for index in order for _ in range(counts[index])]
         return around[chosen] if len(around) == 1 else Mixture(members, seed=run.seed, record=record)
-
-    def _tell_cost(self, source: Source) -> None:
-        """Warn where the matrices that tune the scales take minutes or hours."""
-        side, length = sorted((source.num_data * source.outputs, source.num_weights))
-        times = self.starts * (self.rounds * STEPS + 1)
-        minutes = times * _SOLVE_STEPS * side**2 * length / A_MINUTE
-        if minutes >= 1:
-            time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
-            warn_user(
-                f"EvidenceFramework makes and factorises a {side:,} x {side:,} matrix up to {times} times ({time} at "
-                "20 GFLOPS).",
-                remedies=(
-                    Remedy("take fewer starts or rounds", f"take fewer starts or rounds {change('fit.starts=1')}"),
-                    Remedy(
-                        "take MarginalLikelihood()", f"take another method {change('fit.type=marginal_likelihood')}"
-                    ),
-                ),
-            )
 
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
         """Return the posterior around the mode of a start, under its prior and noise."""

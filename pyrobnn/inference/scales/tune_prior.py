@@ -1,8 +1,7 @@
-"""Prior precision and noise of a Laplace approximation, chosen by its evidence or by a validation score."""
+"""Prior precision and noise of a Laplace approximation, chosen by its evidence."""
 
 import copy
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -31,10 +30,8 @@ from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
 
 Per = Literal["all", "site", "weight"]
-_GRID = torch.logspace(-3, 3, 25, dtype=torch.float64).log()
 _ROUNDS, _HALVINGS, _TOLERANCE = 500, 10, 1e-7
 _LARGEST_LOG = 25.0
-_DRAWS = 200
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,9 +111,7 @@ class Evidence:
 
 
 @under(gradients)
-def tune_prior(
-    posterior: Posterior, data: Any, *, per: str = "all", noise: bool = False, validation: Any = None
-) -> Posterior:
+def tune_prior(posterior: Posterior, data: Any, *, per: str = "all", noise: bool = False) -> Posterior:
     """Return a Laplace posterior with other prior precisions, and noise, around the same mode.
 
     The log evidence is maximised (type-II maximum likelihood) by MacKay's fixed point, alpha = gamma / sum w^2.
@@ -127,8 +122,6 @@ def tune_prior(
         per: "all" for a single precision, "site" for a precision of each site, "weight" for a precision of each weight
             (automatic relevance determination: most go to infinity).
         noise: whether to tune the scale of Gaussian noise too, to beta = (targets - gamma) / SSE.
-        validation: data whose mean log score chooses a single precision, of 25, in place of the evidence. With `noise`
-            it alternates with 25 noise scales around the present scale, until both stay.
 
     Returns:
         A posterior of a model with the priors N(loc, 1 / alpha); `record.laplace` has the new log evidence, and
@@ -136,7 +129,7 @@ def tune_prior(
 
     Raises:
         InputError: a mixture, another guide, a structure or prior without a number per weight as precision, several
-            precisions with a subnetwork or validation data, or noise that is not a single Gaussian scale.
+            precisions with a subnetwork, or noise that is not a single Gaussian scale.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -147,22 +140,18 @@ def tune_prior(
         >>> sorted(tuned.record.laplace.precision)
         ['0.bias', '0.weight', '2.bias', '2.weight']
     """
-    setting, data = _checked(posterior, per, has_validation=validation is not None), as_data(data)
+    setting = _checked(posterior, per)
     source = dataclasses.replace(
-        make_source(data, posterior.bnn, None, seed=posterior.seed),
+        make_source(as_data(data), posterior.bnn, None, seed=posterior.seed),
         x_scaler=posterior.x_scaler,
         y_scaler=posterior.y_scaler,
     )
     with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block():
         evidence, start = _problem(posterior, setting, source, per, noise=noise)
-        if validation is None:
-            logs = _fixed_point(evidence, start)
-        else:
-            logs = _by_validation(posterior, evidence, source, as_data(validation))
-        return _tuned(posterior, evidence, logs, source)
+        return _tuned(posterior, evidence, _fixed_point(evidence, start), source)
 
 
-def _checked(posterior: Posterior, per: str, *, has_validation: bool) -> Laplace:
+def _checked(posterior: Posterior, per: str) -> Laplace:
     """Return the setting of the approximation; refuse settings that cannot be tuned."""
     require_single(posterior, "tune_prior")
     laplace = posterior.record.laplace
@@ -177,8 +166,8 @@ def _checked(posterior: Posterior, per: str, *, has_validation: bool) -> Laplace
         raise InputError(
             "tune_prior: the directions of structure='low_rank' depend on the prior: use 'kron', 'diag' or 'full'."
         )
-    if per != "all" and (has_validation or setting.subnetwork is not None):
-        raise InputError("tune_prior: validation data and a subnetwork go with a single precision: use per='all'.")
+    if per != "all" and setting.subnetwork is not None:
+        raise InputError("tune_prior: several precisions would change which weights a subnetwork has: use per='all'.")
     return setting
 
 
@@ -253,29 +242,6 @@ def _at(evidence: Evidence, logs: Tensor) -> tuple[float, Tensor]:
         return evidence(logs)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return -math.inf, logs
-
-
-def _by_validation(posterior: Posterior, evidence: Evidence, source: Source, validation: Any) -> Tensor:
-    """Return the scales with the best mean log score: on grids around 1 and around the noise."""
-    grids = [_GRID, math.log(evidence.precision) + _GRID][: 2 if evidence.num_targets else 1]
-
-    def logs(place: tuple[int, ...]) -> Tensor:
-        alpha, *beta = (grid[index] for grid, index in zip(grids, place, strict=True))
-        return torch.cat([alpha.expand(len(evidence.group)), *(each[None] for each in beta)]).to(evidence.group.device)
-
-    @functools.cache
-    def score(place: tuple[int, ...]) -> float:
-        tuned = _tuned(posterior, evidence, logs(place), source)
-        mean: float = validation.mean_over(lambda x, y: tuned.predict(x, num_draws=_DRAWS).log_prob(y))
-        return mean
-
-    best, last = (len(_GRID) // 2,) * len(grids), None
-    while best != last:
-        last = best
-        for axis in range(len(grids)):
-            line = [(*best[:axis], index, *best[axis + 1 :]) for index in range(len(_GRID))]
-            best = max(line, key=score)
-    return logs(best)
 
 
 def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Source) -> Posterior:
