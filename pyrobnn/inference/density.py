@@ -131,9 +131,7 @@ def compare_densities(
             judge = _Judge(*_two_thirds(data, silent)[0], silent, by_mass=False, steps=steps)
             parts = judge.suitable(default)  # by the rows that complain of it, which is slightly mild
             return judge.compared(parts, functools.partial(judge.fit, parts), None)
-    shapes = () if is_told else _rivals(data)
-    usual = _usual(data, default, is_told=is_told)
-    noises = [] if is_told else _noises(data, default, run)
+    usual, noises, shapes = _rivals(data, default, run, is_told=is_told)
     if not shapes and not noises and len(usual) == 1:
         return Compared(default)
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
@@ -276,48 +274,41 @@ class _Judge:
         return torch.where(mass > _LEAST_MASS, mass.log(), scores.clamp_max(math.log(_LEAST_MASS)))
 
 
-def _rivals(data: Data) -> tuple[Any, ...]:
-    """Return the likelihoods of any shape or of counts to compare; none for data not suited."""
-    y = data.y.double()
-    are_many, are_distinct = len(y) >= defaults.FEWEST_ROWS_OF_DENSITY, _are_distinct(y)
-    if y.ndim > 1 or not _is_plain(data) or not are_many:
-        return ()
-    if _are_repeated_counts(y):
-        return () if len(y) <= _MOST_THOROUGH else _COUNTS
-    return _SHAPES if are_distinct and data.y.is_floating_point() else ()
+def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[list[Parts], list[Parts], tuple[Any, ...]]:
+    """Return the parts that compete, of equals the first; parts with another noise; and likelihoods of other shapes."""
+    y, rows, most = data.y.double(), len(data), defaults.MOST_ROWS_OF_SHORT_EVIDENCE
+    wanted: tuple[Any, ...] = ()
+    noises: tuple[Any, ...] = ()
+    shapes: tuple[Any, ...] = ()
+    if not _is_plain(data):
+        return [default], [], shapes
+    if y.ndim == 1 and not is_told:
+        are_counts, are_distinct = _are_counts(y), _are_distinct(y)
+        is_real = are_distinct and data.y.is_floating_point()
+        if rows >= defaults.FEWEST_ROWS_OF_DENSITY:
+            of_counts = _COUNTS if rows > _MOST_THOROUGH else ()
+            shapes = of_counts if _are_repeated_counts(y) else _SHAPES if is_real else ()
+        if _FEWEST <= rows <= most:
+            if not are_counts and is_skewed(data.y, _TAIL):
+                wanted = _USUAL
+            elif _are_repeated_counts(y) and rows <= _MOST_THOROUGH:
+                wanted = _COUNTS
+            if is_real and default["likelihood"] == likelihoods.Gaussian():
+                told = Residuals.of(data, run.seed)
+                tails = (*_VARYING, *_ROBUST) if told.have_heavy_tails else ()
+                noises = _VARYING if told.vary_with_inputs else tails
 
+    def parts(likelihood: Any) -> Parts:
+        return parts_for("regression", likelihood=likelihood, num_data=rows, num_inputs=data.x[0].numel())
 
-def _usual(data: Data, default: Parts, *, is_told: bool) -> list[Parts]:
-    """Return the parts that compete, of equals the first: for amounts, few counts, and two ways to fit a Gaussian."""
-    y = data.y.double()
-    if not _is_plain(data) or y.numel() > defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
-        return [default]
-    are_counts = y.ndim == 1 and _are_counts(y)
-    are_amounts = y.ndim == 1 and len(y) >= _FEWEST and not are_counts and is_skewed(data.y, _TAIL)
-    rows, columns = len(data), data.x[0].numel()
-    are_few_counts = y.ndim == 1 and _FEWEST <= len(y) <= _MOST_THOROUGH and _are_repeated_counts(y)
-    rivals = _USUAL if are_amounts else _COUNTS if are_few_counts else ()
-    wanted = [one for one in rivals if not is_told and one != default["likelihood"]]
-    others = [parts_for("regression", likelihood=one, num_data=rows, num_inputs=columns) for one in wanted]
-    if rivals is _COUNTS:
+    others = [parts(one) for one in wanted if one != default["likelihood"]]
+    if wanted is _COUNTS:
         others = [each | {"method": shortened(each["method"])} for each in others]
     usual = []
     for each in (default, *others):
-        is_trained = isinstance(each["method"], MarginalLikelihood)
+        is_trained = y.numel() <= most and isinstance(each["method"], MarginalLikelihood)
         usual += [short_evidence(each["likelihood"]), each] if is_trained else [each]
-    return usual
-
-
-def _noises(data: Data, default: Parts, run: Run) -> list[Parts]:
-    """Return the parts with another noise that compete with a Gaussian; none for data not suited."""
-    is_suited = data.y.ndim == 1 and data.y.is_floating_point() and _are_distinct(data.y.double())
-    is_gaussian, num = default["likelihood"] == likelihoods.Gaussian(), len(data)
-    if not (is_suited and _is_plain(data) and is_gaussian and _FEWEST <= num <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE):
-        return []
-    residuals = Residuals.of(data, run.seed)
-    wanted = _VARYING if residuals.vary_with_inputs else (*_VARYING, *_ROBUST) if residuals.have_heavy_tails else ()
-    columns = data.x[0].numel()
-    return [parts_for("regression", likelihood=one, num_data=num, num_inputs=columns) for one in wanted]
+    return usual, [parts(one) for one in noises], shapes
 
 
 def _is_plain(data: Data) -> bool:
