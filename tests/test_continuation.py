@@ -294,13 +294,6 @@ def test_the_end_of_an_automatic_fit_is_a_finding(changes, kind, settings):
 
 def test_the_report_tells_how_a_fit_ended():
     rows = dict(words.ending_rows(ended(converged=True)))
-    assert rows == {
-        "why it ended": "converged: dividing",
-        "converged": "yes",
-        "ELBO at the end": "-12.34 ± 0.2 nats",
-        "gain of the last cycle": "0.12 nats; gains below 0.5 nats do not matter",
-        "steps at the end of each cycle": "600, 1500",
-    }
+    assert rows == {"why it ended": "converged: dividing", "ELBO at the end": "-12.34 ± 0.2 nats, converged"}
     both = dict(words.ending_rows(bnn.Mixture([ended(converged=True), ended(converged=False, gain=None)])))
-    assert both["converged (member 2)"] == "no"
-    assert both["gain of the last cycle (member 2)"] == "none: one cycle only; gains below 0.5 nats do not matter"
+    assert both["ELBO at the end 2"].endswith("not converged")

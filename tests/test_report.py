@@ -114,14 +114,14 @@ def test_the_page_needs_nothing_but_itself(page):
 def test_figures_are_the_pngs_of_the_page(page):
     inside = [base64.b64decode(image.partition(",")[2]) for image in Page(page).images]
     assert inside == list(page.figures.values())
-    assert list(page.figures) == ["fit.png", "coverage.png", "elbo.png", "weights.png"]
+    assert list(page.figures) == ["fit.png", "coverage.png", "elbo.png"]
     assert all(png.startswith(b"\x89PNG\r\n") and len(png) > 5000 for png in inside)
 
 
 def test_it_says_what_was_fitted_and_shows_settings_and_manifest(page):
     text = flat_text(page)
     assert "network with 10 uncertain weights (MLP(in_features=1, hidden=(3,), out_features=1); normal prior" in text
-    assert f"fitted to 12 examples of y {HOSTILE} with a mean field guide, in 20 steps." in text
+    assert f"fitted to 12 examples of y {HOSTILE} by svi with a mean field guide, in 20 steps." in text
     for fact in ("fit.lr0.01", "fit.tagsa, b", "git.commitabc", "git.changed–", "test examplesnone"):
         assert fact in text
 
@@ -131,7 +131,7 @@ def test_scores_stand_with_standard_error_and_meaning(regression, drawn):
     scores = {"rmse": Score(1.2345, 0.056, higher_is_better=False), "own": Score(3.0, 1.0, higher_is_better=True)}
     rendered = render(posterior, train=train, test=None, scores=scores, diagnosis=GOOD, spec=None, manifest={})
     text = flat_text(rendered)
-    assert f"typical error (RMSE)1.234± 0.056{words.SCORE_MEANINGS['rmse']}" in text
+    assert f"typical error (RMSE)1.234± 0.056{words.SCORES['rmse'][1]}" in text
     assert "own3.0± 1.0Higher is better." in text
     assert "Manifest" not in text
     assert "Gaussian(scale=0.5)" in text
@@ -139,7 +139,7 @@ def test_scores_stand_with_standard_error_and_meaning(regression, drawn):
     without = render(posterior, train=train, test=None, scores={}, diagnosis=GOOD, spec=None, manifest={})
     posterior.history = history
     assert "None were computed." in without.html
-    assert list(without.figures) == ["fit.png", "coverage.png", "weights.png"]
+    assert list(without.figures) == ["fit.png", "coverage.png"]
 
 
 def _score(value):
@@ -160,36 +160,14 @@ def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression,
     assert first < text.index("uncertain weights")
 
 
-def test_the_scores_that_matter_most_stand_first_and_the_others_are_folded(drawn):
-    x = torch.linspace(-1, 1, 24)[:, None]
-    data = bnn.Data(x, x[:, 0])
-    rendered = report(fitted(data, bnn.likelihoods.Gaussian(scale=0.5)), data)
-    first, _, others = rendered.html.partition("<summary>15 more scores</summary>")
-    names = re.findall(r"<tr><th>(.*?)</th><td class=\"number\">", first)
-    told = ["variance explained (R²)", "typical error (RMSE)", "log score", "targets in 95 % intervals"]
-    assert names == [*told, "width of 95 % intervals"]
-    assert "<tr><th>error of the distribution (CRPS)</th>" in others
-    assert '<td class="number"></td><td class="meaning">Mean width of the 95 %' in first  # without an error
-
-
-def test_every_score_has_its_meaning(regression, classification):
-    train, posterior = regression
-    _, test, classifier = classification
-    names = [*score(posterior.predict(train.x), train.y), *score(classifier.predict(test.x), test.y)]
-    assert set(names) | {"energy_score"} == set(words.SCORE_MEANINGS) == set(words.NAMES)
-
-
 def test_classification_has_a_reliability_diagram(classification, drawn):
     train, test, posterior = classification
     rendered = report(posterior, train, test, class_names=("a", "b", "c"))
     assert list(rendered.figures) == [
         "surface.png",
         "epistemic.png",
-        "confusion.png",
-        "confidence.png",
         "reliability.png",
         "elbo.png",
-        "weights.png",
     ]
     assert [axis.get_title(loc="left") for figure in drawn[:2] for axis in figure.axes[:1]] == [
         "Probability of the predicted class",
@@ -202,21 +180,13 @@ def test_classification_has_a_reliability_diagram(classification, drawn):
     assert "Scores on 6 test examples" in flat_text(rendered)
 
 
-def test_two_inputs_have_observed_against_predicted_before_their_maps():
-    x = torch.randn(24, 2, generator=torch.Generator().manual_seed(0))
-    train = bnn.Data(x, x.sum(1))
-    rendered = report(fitted(train, bnn.likelihoods.Gaussian(scale=0.5)), train)
-    shown = [name for name in rendered.figures if name not in ("importance.png", "effects.png")]
-    assert shown[:4] == ["observed_vs_predicted.png", "coverage.png", "surface.png", "epistemic.png"]
-
-
 @pytest.mark.slow
 def test_more_inputs_have_observed_against_predicted_and_standardised_units():
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     train = bnn.Data(x, 100 * x.sum(1), standardize=True)
     rendered = report(fitted(train, "gaussian"), train)
-    shown = ["importance.png", "effects.png", "observed_vs_predicted.png", "coverage.png"]
-    assert list(rendered.figures)[:4] == shown
+    shown = ["observed_vs_predicted.png", "coverage.png", "importance.png", "effects.png", "predictive_check.png"]
+    assert list(rendered.figures) == [*shown, "elbo.png"]
     assert "The model saw standardised targets: subtract" in flat_text(rendered)
 
 
@@ -252,21 +222,9 @@ def scored(**values):
         ),
         (
             scored(log_likelihood=-0.18, accuracy=0.94, auroc=0.84),
-            {
-                "constant": scored(log_likelihood=-0.25, accuracy=0.94),
-                "linear": scored(log_likelihood=-0.2, accuracy=0.94, auroc=0.81),
-            },
-            "Given two examples of different classes, the network tells which is which in 84 % of pairs from 30 test "
-            "examples, a linear model in 81 %, guessing in 50 % (AUROC). Its log loss is 0.180, that of a linear "
-            "model 0.200 and of the shares of the classes alone 0.250; lower is better.",
-        ),
-        (
-            scored(log_likelihood=-0.18)
-            | {"auroc": Score(1.0, math.nan, higher_is_better=True), **scored(accuracy=1.0)},
-            {"constant": scored(log_likelihood=-0.25, accuracy=0.94)},
-            "Given two examples of different classes, the network tells which is which in 100 % of pairs from 30 test "
-            "examples, guessing in 50 % (AUROC); one of the classes has too few of them to tell. Its log loss is "
-            "0.180, that of the shares of the classes alone 0.250; lower is better.",
+            {"constant": scored(accuracy=0.94), "linear": scored(accuracy=0.94, auroc=0.81)},
+            "The network tells apart 84 % of pairs of examples of different classes from 30 test examples, where a "
+            "linear model tells apart 81 %.",
         ),
         (
             scored(r2=-0.2),
@@ -281,27 +239,8 @@ def scored(**values):
             "The network has a mean log score of -1.23 nats on 30 test examples, where a constant has -2.00 nats.",
         ),
         (scored(r2=math.nan, own=1.0), {}, ""),
-        (
-            scored(rmse=72.0, r2=0.012, median_error=0.27),
-            {
-                "constant": scored(rmse=72.0, r2=-0.1, median_error=2.52),
-                "linear": scored(rmse=72.0, r2=0.01, median_error=2.04),
-            },
-            "For half of 30 test examples the network is within 0.27 of y, a linear model within 2 and a constant "
-            "within 2.5. Outliers make up most of the variance, so the share that is explained, 1 %, says little.",
-        ),
-        (  # errors in per cent: the largest targets have the largest errors, and most of them is explained
-            scored(rmse=49.0, r2=0.59, median_error=6.0),
-            {"constant": scored(rmse=76.0, r2=0.0, median_error=40.0)},
-            "The network explains 59 % of the variance of y in 30 test examples, where a constant explains none.",
-        ),
-        (
-            scored(rmse=1.0, r2=0.1, median_error=0.6),
-            {"constant": scored(rmse=1.1, r2=0.0, median_error=0.7)},
-            "The network explains 10 % of the variance of y in 30 test examples, where a constant explains none.",
-        ),
     ],
-    ids=["r2", "accuracy", "rare", "one case", "none", "alone", "counts", "nothing", "outliers", "amounts", "normal"],
+    ids=["r2", "accuracy", "rare", "none", "alone", "counts", "nothing"],
 )
 def test_the_first_sentence_says_what_was_found(scores, baselines, sentence, regression):
     train = bnn.Data(regression[0].x, regression[0].y, target_name="y")
@@ -470,14 +409,6 @@ def titles(html):
     return re.findall(r'<img alt="([^:"]*):', html)
 
 
-def test_two_pictures_are_seen_at_once_and_the_others_are_folded(page):
-    seen, folded = sections(page)
-    assert titles(seen) == ["Predictions", "Calibration"]
-    assert titles(folded) == ["Training", "Weights"]
-    assert "more picture" not in folded
-    assert folded.index("For experts") < folded.index('alt="Training')
-
-
 def test_tables_show_the_importance_of_their_columns(drawn):
     """Columns of one category stand together; no picture for one column, few rows or a wide table."""
     x = torch.linspace(-1, 1, 24)[:, None]
@@ -486,9 +417,9 @@ def test_tables_show_the_importance_of_their_columns(drawn):
     columns = {"size": [0], "kind": [1, 2]}
     seen, folded = sections(report(posterior, table, columns=columns))
     first = ["Which columns matter", "How the prediction changes"]
-    assert titles(seen) == [*first, "Predictions", "Calibration"]
-    assert not set(first) & set(titles(folded))
-    names = [label.get_text() for label in drawn[0].axes[0].get_yticklabels()]
+    assert titles(seen) == ["Predictions", "Calibration", *first, "Simulated data", "Training"]
+    assert not titles(folded)
+    names = [label.get_text() for label in drawn[2].axes[0].get_yticklabels()]
     expected = bnn.metrics.permutation_importance(posterior, table, groups=columns, num_shuffles=3, num_draws=50)
     assert names == list(expected.index)
     assert "importance.png" not in report(posterior, table[:19]).figures
@@ -499,9 +430,9 @@ def test_classes_show_their_confusion_first(drawn):
     generator = torch.Generator().manual_seed(0)
     table = bnn.Data(torch.randn(24, 3, generator=generator), torch.arange(24) % 2, target_name="colour")
     seen, folded = sections(report(fitted(table, "categorical", 2), table, class_names=("red", "blue")))
-    assert titles(seen)[2:] == ["Confusion of classes", "Calibration"]
-    assert "Confidence" in titles(folded)
-    assert {"predicted colour", "observed colour", "red", "blue"} <= set(letters(drawn[2:3]))
+    assert titles(seen)[:2] == ["Confusion of classes", "Calibration"]
+    assert not titles(folded)
+    assert {"predicted colour", "observed colour", "red", "blue"} <= set(letters(drawn[:1]))
 
 
 def test_pictures_are_narrow_and_their_letters_readable_on_a_phone(classification, drawn):
@@ -511,7 +442,7 @@ def test_pictures_are_narrow_and_their_letters_readable_on_a_phone(classificatio
     x = torch.linspace(-1, 1, 24)[:, None]
     table = bnn.Data(x.repeat(1, 3), x[:, 0])
     report(fitted(table, bnn.likelihoods.Gaussian(scale=0.5)), table)
-    assert len(drawn) == 7 + 9
+    assert len(drawn) == 4 + 6
     for figure in drawn:
         assert figure.get_figwidth() == 4.0
         assert min(text.get_fontsize() for text in figure.findobj(Text)) * 348 / 4.0 / 72 >= 9
@@ -558,35 +489,15 @@ def test_a_mixture_has_the_elbo_of_each_member_up_to_a_number(regression, monkey
     rendered = report(mixture, train)
     text = flat_text(rendered)
     assert "was fitted to 12 examples" in text
-    assert "by an ensemble of 2 fits with a mean field guide, in 60 steps." in text
+    assert "by ensemble by svi with a mean field guide, in 60 steps." in text
     for number, member in enumerate(mixture.members, 1):
         audit = bnn.elbo_report(member, train, num_draws=300)
         assert f"{number}{audit.elbo}{audit.log_likelihood}{audit.kl}" in text
     assert "How far the fit has moved from the prior (ELBO)" not in text
     assert "Markov" not in text
     assert list(rendered.figures) == ["fit.png", "coverage.png", "elbo.png"]
-    assert "the mean over the members" in text
     monkeypatch.setattr("pyrobnn.report.page._MOST_ROWS", 1)
     assert "These are 1 of the 2 members." in flat_text(report(mixture, train))
-
-
-def test_members_that_are_the_same_stand_in_one_row(regression):
-    train, posterior = regression
-    other = fitted(train, bnn.likelihoods.Gaussian(scale=0.5), seed=1)
-    mixture = bnn.Mixture([posterior, other, posterior])
-    text = flat_text(report(mixture, train))
-    for numbers, member in (("1, 3", posterior), ("2", other)):
-        audit = bnn.elbo_report(member, train, num_draws=300)
-        assert f"{numbers}{audit.elbo}{audit.log_likelihood}{audit.kl}" in text
-    assert "most likely they found the same mode" in text
-    same = bnn.Mixture([posterior, posterior])
-    assert "The 2 members are alike" in flat_text(report(same, train))
-    (label, reason), *_ = words.ending_rows(same)
-    assert (label, reason) == ("why it ended (all members)", posterior.record.stop_reason)
-    assert [label for label, _ in words.ending_rows(mixture)] in (
-        ["why it ended (all members)"],
-        ["why it ended (members 1, 3)", "why it ended (member 2)"],
-    )
 
 
 @pytest.fixture(scope="module")
@@ -606,7 +517,7 @@ def test_markov_chains_have_their_own_section(sampled):
     text = flat_text(rendered)
     rows = torch.linspace(0, 29, 20).round().long()
     found = bnn.function_rhat(posterior, data.x[rows])
-    assert "by HMC with 2 chains of 60 draws, in 80 steps." in text
+    assert "by hmc, in 80 steps." in text
     assert "means that they predict at 20 training inputs" in text
     for fact in (
         "chains2",
@@ -618,8 +529,7 @@ def test_markov_chains_have_their_own_section(sampled):
     ):
         assert fact in text
     assert "How far the fit has moved from the prior (ELBO)" not in text
-    folded = ["pit.png", "predictive_check.png", "weights.png", "sparsification.png"]
-    assert list(rendered.figures) == ["fit.png", "coverage.png", *folded]
+    assert list(rendered.figures) == ["fit.png", "coverage.png", "predictive_check.png"]
 
 
 def chains(rhat=1.0, ess=500.0, diverging=0):

@@ -23,8 +23,8 @@ from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.guides.built import built
 from pyrobnn.metrics import Score, permutation_importance
 from pyrobnn.metrics.base import digits
-from pyrobnn.plots._style import PANEL, TALL, close, panels
-from pyrobnn.plots.classification import draw_confidence, draw_reliability
+from pyrobnn.plots._style import TALL, close, panels
+from pyrobnn.plots.classification import draw_reliability
 from pyrobnn.plots.regression import draw_coverage, draw_intervals
 from pyrobnn.plots.two_inputs import Plane
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -42,13 +42,8 @@ _SHUFFLES, _SHUFFLE_DRAWS = 3, 50
 _MOST_COLUMNS = 300
 """Columns whose importance is worth its wait."""
 _MOST_EFFECTS = 6
-_IMPORTANCE = "Which columns matter"
 _SHUFFLED_ROWS = 60_000
 """Rows that are predicted for the importance of the columns, in all."""
-_SIZES = {"main": TALL, "more": PANEL}
-"""Sizes of the pictures that stand beside each other."""
-_FIRST = ("accuracy", "auroc", "r2", "rmse", "log_likelihood", "coverage_95", "width_95", "brier", "ece")
-"""The scores that matter most."""
 _WIDTH = 4.0
 """Width of a picture in inches: on a phone 390 points wide a letter of 9 points has 10 of them or more."""
 _DPI = 200
@@ -74,8 +69,6 @@ class _Picture:
     title: str
     caption: str
     png: bytes
-    place: str
-    """Where it stands: "main", "more", or with what is for "experts"."""
 
     @property
     def base64(self) -> str:
@@ -120,19 +113,25 @@ def render(
     """
     scored = train if test is None else test
     prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
-    has_means = prediction.is_classification or "rmse" in scores
-    pictures = _over_the_columns(posterior, scored, columns, first_days, class_names, has_means=has_means)
-    pictures += _pictures(posterior, train, scored, prediction, class_names)
+    pictures = _pictures(
+        posterior,
+        train,
+        scored,
+        prediction,
+        scores=scores,
+        columns=columns,
+        first_days=first_days,
+        class_names=class_names,
+    )
     chains = chains_of(posterior, train)
     spelling: Spelling = "python" if spec is None else "command"
     html = _template().render(
         title=words.title(spec, train.target_name),
         shown=_shown,
-        names=words.NAMES,
+        names=words.SCORES,
         found=words.found(scores, baselines, train, len(scored), has_test=test is not None),
         sentence=words.sentence(posterior, train),
         diagnosis=diagnosis,
-        of_accuracy=words.of_accuracy(baselines),
         score_tables=_score_tables(scores),
         baselines=baselines,
         evidence=_evidence(posterior),
@@ -141,7 +140,7 @@ def render(
         folder=shlex.quote(folder or "RUN_DIR"),
         scored="training" if test is None else "test",
         num_scored=len(scored),
-        pictures={kind: [one for one in pictures if one.place == kind] for kind in ("main", "more", "experts")},
+        pictures=pictures,
         explained=words.EXPLAINED,
         audits=_audits(posterior, train),
         num_members=len(members_of(posterior)),
@@ -160,13 +159,11 @@ def render(
     return Rendered(html, {picture.name: picture.png for picture in pictures})
 
 
-def _score_tables(scores: Mapping[str, Score]) -> list[list[tuple[str, str, Score, str]]]:
-    """Return the rows (words, name, score, meaning) of the scores that matter most, and of the others."""
-    rows = {name: (score, meaning) for table in words.score_rows(scores).values() for name, score, meaning in table}
-    first = [name for name in (*_FIRST, *(own for own in rows if own not in words.SCORE_MEANINGS)) if name in rows]
+def _score_tables(scores: Mapping[str, Score]) -> list[list[tuple[str, str, str, Score]]]:
+    """Return the rows (words, meaning, name, score) of the scores that matter most, and of the others."""
     return [
-        [(words.NAMES.get(name, name), name, *rows[name]) for name in names]
-        for names in (first, [name for name in rows if name not in first])
+        [(*words.SCORES.get(name, (name, "")), name, scores[name]) for name in names]
+        for names in words.score_rows(scores)
     ]
 
 
@@ -181,87 +178,47 @@ def _evidence(posterior: Posterior | Mixture) -> LaplaceRecord | None:
     return None if isinstance(posterior, Mixture) else posterior.record.laplace
 
 
-def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[list[int], ElboReport]]:
-    """Return the ELBO of the members that have a density, with the numbers of all members of which it is the same.
-
-    A posterior is its only member. Fits from different starts often find the same mode.
-    """
+def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, ElboReport]]:
+    """Return the ELBO of the members that have a density, with their numbers; a posterior is its only member."""
     members = [pair for pair in enumerate(members_of(posterior), 1) if built(pair[1].guide).chains() is None]
-    different: dict[str, tuple[list[int], ElboReport]] = {}
-    for number, member in members[:_MOST_ROWS]:
-        audit = elbo_report(member, train, num_draws=_AUDIT_DRAWS)
-        different.setdefault(f"{audit.elbo} {audit.log_likelihood} {audit.kl}", ([], audit))[0].append(number)
-    return [*different.values()]
+    return [(number, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for number, each in members[:_MOST_ROWS]]
 
 
 def _pictures(
-    posterior: Posterior | Mixture, train: Data, scored: Data, prediction: Prediction, class_names: Sequence[str]
+    posterior: Posterior | Mixture,
+    train: Data,
+    scored: Data,
+    prediction: Prediction,
+    *,
+    scores: Mapping[str, Score],
+    columns: Mapping[str, Sequence[int]] | None,
+    first_days: Mapping[str, str],
+    class_names: Sequence[str],
 ) -> list[_Picture]:
-    target = train.target_name
-    maps = _over_the_inputs(posterior, train, class_names, of_classes=prediction.is_classification)
-    examples = _over_the_examples(scored, prediction, target, class_names, maps)
-    are_rows_first = len(maps) > 1 and not prediction.is_classification
-    pictures = [*examples, *maps] if are_rows_first else [*maps, *examples]
-    enough = len(scored) >= _FEWEST_FOR_CURVES
-    if enough and prediction.has_quantiles:
-        figure = plots.pit(prediction, scored.y, layout="column", target=target)
-        pictures.append(_picture("pit.png", "Calibration in detail", words.PIT, figure, "experts"))
-    if enough:
-        caption = (
-            "Data sets that the fit simulates, beside the targets that were seen: the line should stay inside the band."
-        )
-        if prediction.is_classification:
-            caption = "How often each class occurs in data that the fit simulates, and how often it was seen."
-        figure = plots.predictive_check(prediction, scored.y, target=target, class_names=class_names)
-        pictures.append(_picture("predictive_check.png", "Simulated data", caption, figure))
-    if posterior.history is not None and len(posterior.history):
-        mean = ", the mean over the members" if isinstance(posterior, Mixture) else ""
-        caption = (
-            f"What training raises, at each step{mean}: how well the training data are explained, less how far the "
-            "weights are from the prior. It should end flat; that proves little where the learning rate goes to zero."
-        )
-        figure = plots.elbo(posterior.history, layout="column")
-        pictures.append(_picture("elbo.png", "Training", caption, figure, "experts"))
-    if not isinstance(posterior, Mixture):  # members have different modes, whose weights do not correspond
-        caption = "Weights with a ratio well below 1 are hardly told from 0 by the data."
-        figure = plots.weights(posterior, layout="column")
-        pictures.append(_picture("weights.png", "Weights", caption, figure, "experts"))
-    if enough and (prediction.is_classification or prediction.has_quantiles):
-        figure = plots.sparsification(prediction, scored.y)
-        pictures.append(_picture("sparsification.png", "Is the error where the uncertainty is?", words.AUSE, figure))
-    return pictures
-
-
-def _over_the_examples(
-    scored: Data, prediction: Prediction, target: str, class_names: Sequence[str], maps: Sequence[_Picture]
-) -> list[_Picture]:
-    """Return pictures of the predictions, if none over the inputs shows each, and of their calibration."""
-    pictures = []
-    if prediction.is_classification:
-        caption = "Right predictions are blue and lie on the diagonal, wrong ones are orange. Shares are by row."
-        first = "more" if maps else "main"
-        figure, (axis,) = panels(1, panel=_SIZES[first])
+    """Return at most six pictures: predictions, calibration, columns, simulated data and training."""
+    target, enough = train.target_name, len(scored) >= _FEWEST_FOR_CURVES
+    pictures = _over_the_inputs(posterior, train, class_names, of_classes=prediction.is_classification)
+    if not pictures and prediction.is_classification:
+        figure, (axis,) = panels(1, panel=TALL)
         plots.confusion(prediction, scored.y, ax=axis, target=target, class_names=class_names)
-        pictures.append(_picture("confusion.png", "Confusion of classes", caption, figure, first))
-        heading, caption, calibrated = words.CONFIDENCE
-        figure = _alone(_SIZES["more"], draw_confidence, prediction, scored.y, target)
-        pictures.append(_picture("confidence.png", heading, caption, figure, "more"))
-        figure = _alone(TALL, draw_reliability, prediction, scored.y, target)
-        pictures.append(_picture("reliability.png", "Calibration", calibrated, figure, "main"))
+        pictures.append(_picture("confusion.png", "Confusion of classes", words.CONFUSION, figure))
+    elif not pictures and prediction.has_quantiles:
+        figure = _alone(draw_intervals, prediction, scored.y, target)
+        pictures.append(_picture("observed_vs_predicted.png", "Predictions", words.INTERVALS, figure))
+    if prediction.is_classification:
+        figure = _alone(draw_reliability, prediction, scored.y, target)
+        pictures.append(_picture("reliability.png", "Calibration", words.RELIABILITY, figure))
     elif prediction.has_quantiles:
-        if len(maps) != 1:  # a curve shows each prediction
-            caption = (
-                "The closer the dots to the diagonal, the better; the bars are 95 % predictive intervals, and should "
-                "cross it."
-            )
-            figure = _alone(TALL, draw_intervals, prediction, scored.y, target)
-            pictures.append(_picture("observed_vs_predicted.png", "Predictions", caption, figure, "main"))
-        caption = (
-            "Of 80 % predictive intervals four in five should hold the target. Of networks whose intervals are right, "
-            "19 in 20 have their whole line in the grey area."
-        )
-        figure = _alone(TALL, draw_coverage, prediction, scored.y, target)
-        pictures.append(_picture("coverage.png", "Calibration", caption, figure, "main"))
+        figure = _alone(draw_coverage, prediction, scored.y, target)
+        pictures.append(_picture("coverage.png", "Calibration", words.COVERAGE, figure))
+    has_means = prediction.is_classification or "rmse" in scores
+    if len(pictures) <= 2:  # a plane shows what two columns do
+        pictures += _over_the_columns(posterior, scored, columns, first_days, class_names, has_means=has_means)
+    if enough:
+        figure = plots.predictive_check(prediction, scored.y, target=target, class_names=class_names)
+        pictures.append(_picture("predictive_check.png", "Simulated data", words.SIMULATED, figure))
+    if posterior.history is not None and len(posterior.history):
+        pictures.append(_picture("elbo.png", "Training", words.ELBO, plots.elbo(posterior.history, layout="column")))
     return pictures
 
 
@@ -271,27 +228,17 @@ def _over_the_inputs(
     """Return pictures of the predictions over one or two inputs; none for more, or for a curve of classes."""
     num_inputs = train.x[0].numel() if train.x.ndim == 2 else 0
     if num_inputs == 1 and not of_classes:
-        caption = (
-            "The grey lines bound the predictive interval, which should hold 19 of 20 targets. The blue band is its "
-            "epistemic part, which more data would narrow."
-        )
         figure, (axis,) = panels(1, panel=TALL)
         plots.fit_1d(posterior, train, ax=axis)
-        return [_picture("fit.png", "Predictions", caption, figure, "main")]
+        return [_picture("fit.png", "Predictions", words.FIT, figure)]
     if num_inputs != 2:
         return []
     num_draws = max(_PLANE_DRAWS, len(members_of(posterior)))
     plane = Plane.of(posterior, train, num_draws=num_draws, class_names=class_names)
-    first, last = (_alone(TALL, plane.draw, number) for number in (0, len(plane.surfaces) - 1))
+    first, last = (_alone(plane.draw, number) for number in (0, len(plane.surfaces) - 1))
     return [
-        _picture("surface.png", "Predictions over the inputs", "They are shown with the training data.", first, "main"),
-        _picture(
-            "epistemic.png",
-            "Epistemic uncertainty",
-            "High where more data would change the predictions most.",
-            last,
-            "main",
-        ),
+        _picture("surface.png", "Predictions over the inputs", "They are shown with the training data.", first),
+        _picture("epistemic.png", "Epistemic uncertainty", "High where more data would change predictions most.", last),
     ]
 
 
@@ -304,10 +251,7 @@ def _over_the_columns(
     *,
     has_means: bool,
 ) -> list[_Picture]:
-    """Return pictures of the importance and the effects of columns, from as many rows as a second or two allow.
-
-    They are seen at once, but of two inputs: predictions over their plane show it already.
-    """
+    """Return pictures of the importance and the effects of columns, from as many rows as a second or two allow."""
     num_columns = len(columns or scored.feature_names)
     if not 1 < num_columns <= _MOST_COLUMNS or len(scored) < _FEWEST_FOR_CURVES:
         return []
@@ -322,13 +266,9 @@ def _over_the_columns(
     )
     if not np.isfinite(table["importance"]).all():  # a target that cannot be
         return []
-    caption = (
-        "By how much the log score falls if a column is shuffled among the examples: 0 for a column that the network "
-        "does not use. Of columns that say the same, each stands in for the others."
-    )
-    importance, place = plots.importance(table), "more" if scored.x[0].numel() == 2 else "main"
+    importance = plots.importance(table)
     if not has_means:
-        return [_picture("importance.png", _IMPORTANCE, caption, importance, place)]
+        return [_picture("importance.png", "Which columns matter", words.IMPORTANCE, importance)]
     places = columns or with_marks(scored.feature_names)
     shown = {str(name): places[str(name)] for name in table.index[:_MOST_EFFECTS]}
     options: dict[str, Any] = {"num_draws": draws, "class_names": class_names, "first_days": first_days}
@@ -336,25 +276,25 @@ def _over_the_columns(
     width, height = effects.get_size_inches()  # the two stand beside each other
     importance.set_figheight(max(importance.get_figheight(), importance.get_figwidth() * height / width))
     return [
-        _picture("importance.png", _IMPORTANCE, caption, importance, place),
-        _picture("effects.png", "How the prediction changes", words.EFFECTS, effects, place),
+        _picture("importance.png", "Which columns matter", words.IMPORTANCE, importance),
+        _picture("effects.png", "How the prediction changes", words.EFFECTS, effects),
     ]
 
 
-def _alone(size: tuple[float, float], draw: Callable[..., None], *arguments: Any) -> Figure:
-    """Return a figure with a single panel of that size."""
-    figure, (axis,) = panels(1, panel=size)
+def _alone(draw: Callable[..., None], *arguments: Any) -> Figure:
+    """Return a figure with a single panel."""
+    figure, (axis,) = panels(1, panel=TALL)
     draw(axis, *arguments)
     return figure
 
 
-def _picture(name: str, title: str, caption: str, figure: Figure, place: str = "more") -> _Picture:
+def _picture(name: str, title: str, caption: str, figure: Figure) -> _Picture:
     width, height = figure.get_size_inches()
     figure.set_size_inches(_WIDTH, _WIDTH * height / width)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=_DPI)
     close(figure)
-    return _Picture(name, title, caption, stream.getvalue(), place)
+    return _Picture(name, title, caption, stream.getvalue())
 
 
 @functools.cache

@@ -17,115 +17,86 @@ from pyrobnn._core.table_cells import MARK, input_name, with_marks
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Diagnosis
-from pyrobnn.inference.method import registry
 from pyrobnn.metrics import Score, Scores
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
-_INTERVALS = {
-    "coverage": "Share of the targets inside their {level} % predictive interval; it should be 0.{level}.",
-    "width": "Mean width of the {level} % predictive intervals, in units of the target; narrow is good if "
-    "coverage is right.",
-    "interval_score": "Width of the {level} % predictive intervals, and a penalty for misses. Lower is better.",
-}
-SCORE_MEANINGS = {
-    "log_likelihood": "Mean log of the probability, or density, that targets got, in nats. Higher is better.",
-    "crps": "Continuous ranked probability score, in the units of the target: the absolute error of a distribution. "
-    "Lower is better.",
-    "rmse": "Root mean squared error of the predictive mean, in the units of the target. Lower is better.",
-    "mae": "Mean absolute error of the predictive mean, in the units of the target. Lower is better.",
-    "median_error": "Median absolute error of the predictive mean, in the units of the target: half of the targets are "
-    "nearer. Outliers do not change it. Lower is better.",
-    "r2": "Share of the variance of the targets that the predictive mean explains; 1 is perfect.",
-    "pit_error": "PIT error: how unevenly targets fall into their predictive distributions, 0 (calibrated) to 0.5.",
-    "energy_score": "Energy score: the ranked probability score of all target columns together. Lower is better.",
-    "accuracy": "Share of the examples whose most probable class was right. Higher is better.",
-    "brier": "Squared error of the class probabilities, summed over the classes; 0 is perfect.",
-    "ece": "Expected calibration error: mean gap between confidence and accuracy; 0 is calibrated.",
-    "auroc": "How often the fit tells which is which of two examples of different classes; 0.5 is guessing.",
-    "aurc": "AURC: mean error rate among the most confident examples, over all shares of them. Lower is better.",
-    "ause": "AUSE: error that is left when the least sure examples are dropped, above the best order; 0 is perfect.",
+SCORES = {
+    "accuracy": ("share that is right", "Share of the examples whose most probable class was right."),
+    "auroc": (
+        "pairs told apart (AUROC)",
+        "How often the fit tells which is which of two examples of different classes; 0.5 is guessing.",
+    ),
+    "r2": ("variance explained (R²)", "Share of the variance of the targets that the predictive mean explains."),
+    "rmse": ("typical error (RMSE)", "Root mean squared error of the predictive mean, in the units of the target."),
+    "log_likelihood": ("log score", "Mean log of the probability, or density, that targets got, in nats."),
+    "coverage_95": ("targets in 95 % intervals", "Share of the targets inside their interval; it should be 0.95."),
+    "width_95": ("width of 95 % intervals", "Mean width in units of the target; narrow is good if coverage is right."),
+    "brier": ("Brier score", "Squared error of the class probabilities, summed over the classes; 0 is perfect."),
+    "ece": ("calibration error (ECE)", "Mean gap between confidence and accuracy; 0 is calibrated."),
+    "crps": ("error of the distribution (CRPS)", "The absolute error of a distribution, in the units of the target."),
+    "mae": ("mean absolute error (MAE)", "Mean absolute error of the predictive mean, in the units of the target."),
+    "median_error": ("median absolute error", "Half of the targets are nearer to the mean. Outliers do not change it."),
+    "ause": (
+        "sorting of errors (AUSE)",
+        "Error that is left when the least sure examples are dropped, above the best order; 0 is perfect.",
+    ),
+    "pit_error": (
+        "unevenness of ranks (PIT)",
+        "How unevenly targets fall into their predictive distributions, 0 (calibrated) to 0.5.",
+    ),
+    "energy_score": ("energy score", "The ranked probability score of all target columns together."),
+    "aurc": ("error of the surest (AURC)", "Mean error rate among the most confident examples, over all shares."),
 } | {
-    f"{name}_{level}": meaning.format(level=level)
-    for name, meaning in _INTERVALS.items()
-    for level in ("50", "80", "90", "95")
-}
-"""The meaning of each score, at the default levels."""
-NAMES = {
-    "accuracy": "share that is right",
-    "auroc": "pairs told apart (AUROC)",
-    "r2": "variance explained (R²)",
-    "rmse": "typical error (RMSE)",
-    "log_likelihood": "log score",
-    "coverage_95": "targets in 95 % intervals",
-    "width_95": "width of 95 % intervals",
-    "brier": "Brier score",
-    "ece": "calibration error (ECE)",
-    "crps": "error of the distribution (CRPS)",
-    "mae": "mean absolute error (MAE)",
-    "median_error": "median absolute error",
-    "ause": "sorting of errors (AUSE)",
-    "pit_error": "unevenness of ranks (PIT)",
-    "energy_score": "energy score",
-    "aurc": "error of the surest (AURC)",
-} | {
-    f"{name}_{level}": words.format(level=level)
-    for name, words in {
-        "coverage": "targets in {level} % intervals",
-        "width": "width of {level} % intervals",
-        "interval_score": "score of {level} % intervals",
+    f"{kind}_{level}": (f"{name} of {level} % intervals", meaning)
+    for kind, (name, meaning) in {
+        "coverage": ("coverage", "Share of the targets inside their interval; it should be that of its name."),
+        "width": ("width", "Mean width in units of the target; narrow is good if coverage is right."),
+        "interval_score": ("score", "Width of the intervals, and a penalty for misses. Lower is better."),
     }.items()
-    for level in ("50", "80", "90", "95")
+    for level in (50, 80, 90, 95)
+    if (kind, level) not in (("coverage", 95), ("width", 95))
 }
-"""The scores in plain words, those that matter most first."""
-IN_TABLES = {"ause": "sorting of errors"}
-"""Names in the tables of the command line, where they differ from those in files."""
-
-
-PIT = (
-    "PIT is the share of a predictive distribution that lies below its target. If the network is right, all shares are "
-    "equally frequent, and the bars lie between the dashed lines."
+"""The name and the meaning of each score; those that matter most are first."""
+_MAIN = tuple(SCORES)[:9]
+FIT = (
+    "The grey lines bound the predictive interval, which should hold 19 of 20 targets. The blue band is its epistemic "
+    "part, which more data would narrow."
 )
-AUSE = (
-    "Dropping the most uncertain examples should lower the error. AUSE is the area between their order and the best "
-    "order; 0 is perfect."
+CONFUSION = "Right predictions are blue and lie on the diagonal, wrong ones are orange. Shares are by row."
+INTERVALS = "Dots belong near the diagonal; the bars are 95 % predictive intervals, and should cross it."
+RELIABILITY = "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the bars."
+COVERAGE = (
+    "Of 80 % predictive intervals four in five should hold the target. Of networks whose intervals are right, 19 in 20 "
+    "have their whole line in the grey area."
+)
+SIMULATED = "Data that the fit simulates, beside the targets that were seen: what was seen should lie among them."
+ELBO = (
+    "What training raises, at each step: how well the training data are explained, less how far the weights are from "
+    "the prior. It should end flat; that proves little where the learning rate goes to zero."
+)
+IMPORTANCE = (
+    "By how much the log score falls if a column is shuffled among the examples: 0 for a column that the network does "
+    "not use. Of columns that say the same, each stands in for the others."
 )
 EFFECTS = (
     "A column is set to a value in all examples, their other columns stay, and the predictions are averaged. The band "
     "is what more data would narrow. Where columns depend on each other, some of these examples do not occur."
 )
-CONFIDENCE = (
-    "Confidence",
-    "Confidence of the predictions; wrong predictions should be among the less sure, on the left.",
-    "Of predictions with a confidence of 80 %, four in five should be right: dots belong inside the bars.",
-)
-"""A title, its caption, and the caption of calibration."""
 EXPLAINED = {
     "k-hat": "k-hat says how close the fitted distribution of all weights is to the exact distribution. Below "
     "the limit it is close; above, it is not, though predictions may be good all the same."
 }
 """The subject of a check, by the name of its finding, if the finding takes it as known."""
 
-_MAIN = (
-    "log_likelihood", "auroc", "accuracy", "crps", "rmse", "r2", "coverage_95", "width_95", "brier", "ece", "ause",
-)  # fmt: skip
-"""The scores that a reader sees first, in their order."""
-_FEW_ROWS = 4.0
-"""Typical error (RMSE) in median errors above which few rows make it up: normal errors have 1.5, and a Student-t of 2.5
-degrees of freedom has 2.9."""
 _ONE_SIDED = 0.8
 """Share of the most frequent class from which on accuracy says little."""
 
 
-def score_rows(scores: Mapping[str, Score]) -> dict[str, list[tuple[str, Score, str]]]:
-    """Return the rows of the table of scores, name, score and meaning: the main rows, and the others."""
-    order = [*(name for name in _MAIN if name in scores), *(name for name in scores if name not in _MAIN)]
-    rows = [(name, scores[name], SCORE_MEANINGS.get(name, "")) for name in order]
-    is_main = [name in _MAIN or name not in SCORE_MEANINGS for name in order]
-    return {
-        "main": [row for row, main in zip(rows, is_main, strict=True) if main],
-        "other": [row for row, main in zip(rows, is_main, strict=True) if not main],
-    }
+def score_rows(scores: Mapping[str, Score]) -> tuple[list[str], list[str]]:
+    """Return the names of the scores that matter most, or that are a user's, and of the others."""
+    first = [name for name in (*_MAIN, *(name for name in scores if name not in SCORES)) if name in scores]
+    return first, [name for name in scores if name not in first]
 
 
 def column_rows(scores: Mapping[str, Score], target: str) -> list[tuple[str, dict[str, Score]]]:
@@ -139,15 +110,15 @@ def found(
 ) -> str:
     """Return a sentence on how well the network predicts, beside the baselines; empty without a finite score."""
     where = counted(num, "test example") if has_test else f"its own {counted(num, 'training example')}"
-    if "accuracy" in scores and of_accuracy(baselines):
-        return _of_rare(scores, baselines, where)
-    if _beside_outliers(scores, baselines.get("constant", {})):
-        return _of_half(scores, baselines, train.target_name, where)
+    usual = baselines.get("constant", {}).get("accuracy")
     ways = {
+        "auroc": (_share, "tells apart", f"# of pairs of examples of different classes from {where}"),
         "accuracy": (_share, "finds", f"the class of # of {where}"),
         "r2": (_share, "explains", f"# of the variance of {train.target_name} in {where}"),
         "log_likelihood": (_nats, "has", f"a mean log score of # on {where}"),
     }
+    if usual is None or usual.value < _ONE_SIDED:
+        del ways["auroc"]
     for name, (shown, verb, phrase) in ways.items():
         if name not in scores or not math.isfinite(scores[name].value):
             continue
@@ -162,51 +133,6 @@ def found(
             return f"{said}, and simpler models explain none either."
         return f"{said}, where {rest}." if rest else f"{said}."
     return ""
-
-
-def _beside_outliers(scores: Mapping[str, Score], constant: Mapping[str, Score]) -> bool:
-    """Return whether few rows make up the errors, and the variance explained hides what the median error shows."""
-    if not all({"rmse", "median_error", "r2"} <= entries.keys() for entries in (scores, constant)):
-        return False
-    middle, usual = scores["median_error"].value, constant["median_error"].value
-    hides = usual > 0 and scores["r2"].value < (1 - (middle / usual) ** 2) / 2
-    return hides and scores["rmse"].value > _FEW_ROWS * middle
-
-
-def _of_half(scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], target: str, where: str) -> str:
-    """Say how well the nearer half of the targets is predicted."""
-    names = {"linear": "a linear model", "constant": "a constant"}
-    within = [f"{names[kind]} within {entries['median_error'].value:.2g}" for kind, entries in baselines.items()]
-    return (
-        f"For half of {where} the network is within {scores['median_error'].value:.2g} of {target}, "
-        f"{' and '.join(within[::-1])}. Outliers make up most of the variance, so the share that is explained, "
-        f"{_share(scores['r2'].value)}, says little."
-    )
-
-
-def of_accuracy(baselines: Mapping[str, Mapping[str, Score]]) -> str:
-    """Return a sentence on accuracy where one class is far more frequent than all others; else it is empty."""
-    usual = baselines.get("constant", {}).get("accuracy")
-    if usual is None or usual.value < _ONE_SIDED:
-        return ""
-    return f"Accuracy says little: the most frequent class makes {_share(usual.value)}."
-
-
-def _of_rare(scores: Mapping[str, Score], baselines: Mapping[str, Mapping[str, Score]], where: str) -> str:
-    """Say how well classes are told of which one is far more frequent than all others."""
-    names = {"linear": "of a linear model", "constant": "of the shares of the classes alone"}
-    losses = [f"{names[kind]} {-entries['log_likelihood'].value:.3f}" for kind, entries in [*baselines.items()][::-1]]
-    loss = f"log loss{{}} is {-scores['log_likelihood'].value:.3f}, that {' and '.join(losses)}; lower is better."
-    auroc = scores.get("auroc")
-    if auroc is None or not math.isfinite(auroc.value):
-        return f"The {loss.format(f' of the network on {where}')}"
-    linear = baselines.get("linear", {}).get("auroc")
-    beside = "" if linear is None else f"a linear model in {_share(linear.value)}, "
-    few = "; one of the classes has too few of them to tell" if math.isnan(auroc.stderr) else ""
-    return (
-        f"Given two examples of different classes, the network tells which is which in {_share(auroc.value)} of "
-        f"pairs from {where}, {beside}guessing in 50 % (AUROC){few}. Its {loss.format('')}"
-    )
 
 
 def _share(value: float) -> str:
@@ -277,14 +203,9 @@ def _by(method: Any) -> str:
     """Return the method in words, given as a table."""
     if not isinstance(method, Mapping):
         return ""
-    kind = str(method.get("type", "svi"))
-    if isinstance(method.get("method"), Mapping) and "members" in method:
-        return f" by an ensemble of {method['members']} fits{_by(method['method'])}"
-    if kind != "svi":
-        chains = f" with {method['num_chains']} chains of {method['num_draws']} draws" if "num_chains" in method else ""
-        name = registry.get(kind).__name__ if kind in registry.names else kind
-        return f" by {name}{chains}"
-    return f" with a {kind_of(method['guide']).replace('_', ' ')} guide" if method.get("guide") else ""
+    inner = _by(method["method"]) if isinstance(method.get("method"), Mapping) else ""
+    guide = f" with a {kind_of(method['guide']).replace('_', ' ')} guide" if method.get("guide") else ""
+    return f" by {str(method.get('type', 'svi')).replace('_', ' ')}{inner}{guide}"
 
 
 def settings(posterior: Posterior | Mixture) -> dict[str, Any]:
@@ -314,35 +235,19 @@ def data_rows(
 
 
 def ending_rows(posterior: Posterior | Mixture) -> list[tuple[str, str]]:
-    """Return how a fit came to its end as rows; of a mixture, with the members of which it is the same."""
+    """Return how each fit, of a mixture each member, came to its end, as rows."""
     members = members_of(posterior)
-    told: dict[tuple[str, str], list[int]] = {}
-    for number, member in enumerate(members, 1):
-        for row in _ending(member):
-            told.setdefault(row, []).append(number)
-    return [(f"{fact}{_which(numbers, len(members))}", value) for (fact, value), numbers in told.items()]
+    return [row for number, member in enumerate(members, 1) for row in _ending(member, number if members[1:] else None)]
 
 
-def _which(numbers: Sequence[int], num_members: int) -> str:
-    if len(numbers) == num_members:
-        return " (all members)" if num_members > 1 else ""
-    return f" ({'members' if len(numbers) > 1 else 'member'} {', '.join(map(str, numbers))})"
-
-
-def _ending(member: Posterior) -> list[tuple[str, str]]:
-    reason, convergence = member.record.stop_reason, member.record.convergence
-    rows = [] if reason is None else [("why it ended", reason)]
+def _ending(member: Posterior, number: int | None) -> list[tuple[str, str]]:
+    reason, convergence, of = member.record.stop_reason, member.record.convergence, f" {number}" if number else ""
+    rows = [] if reason is None else [(f"why it ended{of}", reason)]
     if convergence is None:
         return rows
     error = "" if convergence.elbo_error is None else f" ± {convergence.elbo_error:.2g}"
-    gain = "none: one cycle only" if convergence.gain is None else f"{convergence.gain:.2g} nats"
-    return [
-        *rows,
-        ("converged", "yes" if convergence.converged else "no"),
-        ("ELBO at the end", f"{convergence.elbo:.2f}{error} nats"),
-        ("gain of the last cycle", f"{gain}; gains below {convergence.tolerance:.2g} nats do not matter"),
-        ("steps at the end of each cycle", ", ".join(map(str, convergence.cycle_ends)) or "–"),
-    ]
+    end = f"{convergence.elbo:.2f}{error} nats, {'converged' if convergence.converged else 'not converged'}"
+    return [*rows, (f"ELBO at the end{of}", end)]
 
 
 def flat(value: Any) -> list[tuple[str, str]]:

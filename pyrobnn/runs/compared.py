@@ -87,8 +87,6 @@ class Comparison:
         from rich.markup import escape
         from rich.table import Table
 
-        from pyrobnn.report.words import IN_TABLES
-
         best = self.scores[self.best]
         for name, paired in self.differences.items():
             title = escape(printable(f"{name} less {self.best}, on {self.num_test} test examples"))
@@ -96,7 +94,7 @@ class Comparison:
             table = Table(*headings, title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
             for key, value in best.items():
                 cells = _cells(paired.loc[key]) if key in paired.index else ("–", "–")
-                table.add_row(IN_TABLES.get(key, key), str(value), str(self.scores[name].get(key, "–")), *cells)
+                table.add_row(key, str(value), str(self.scores[name].get(key, "–")), *cells)
             yield table
 
 
