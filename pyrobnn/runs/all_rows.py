@@ -10,8 +10,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.runs.imputed_rows import write_rows
-from pyrobnn.runs.manifest import make_manifest, write_json
+from pyrobnn.runs.files import make_manifest, write_json, write_rows
 from pyrobnn.runs.spec import Prepared
 from pyrobnn.storage.save import save
 

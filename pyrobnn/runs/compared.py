@@ -17,7 +17,7 @@ from pyrobnn.diagnostics.findings import TOO_FEW
 from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.metrics.base import plus_minus
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.runs.imputed_rows import predict_run
+from pyrobnn.runs.files import predict_run
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
 

@@ -26,8 +26,7 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.all_rows import far_apart, is_sound, with_all_rows, write_all_rows
-from pyrobnn.runs.imputed_rows import write_rows
-from pyrobnn.runs.manifest import make_manifest, write_json
+from pyrobnn.runs.files import make_manifest, write_json, write_rows
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_complete, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load

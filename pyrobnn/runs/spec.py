@@ -20,7 +20,6 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
-from pyrobnn.datasets.base import FOR_CALIBRATION, OF_SMALL, test_share
 from pyrobnn.inference import SVI, default_parts
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import check_validation
@@ -300,7 +299,7 @@ class Prepared:
         skewed = "" if self.is_told or data.task == "classification" else self._skewed
         return (
             f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}{skewed}. Method {method}{guide}. "
-            f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on{self._share}"
+            f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on"
             f"{self._classes}."
         )
 
@@ -312,17 +311,6 @@ class Prepared:
         if not default_parts.is_skewed(y):
             return ""
         return f", since {name!r} is positive and skewed (`--set likelihood.type=gaussian` takes it otherwise)"
-
-    @property
-    def _share(self) -> str:
-        """Say why more than a fifth of a table is held out by default."""
-        data = self.dataset
-        if data.encoder is None or data.test <= OF_SMALL or data.test != test_share(data.data.y):
-            return ""
-        many = "ten" if data.task == "regression" else "ten of each class"
-        if data.task == "regression" and len(self.test) >= FOR_CALIBRATION:
-            many = str(FOR_CALIBRATION)
-        return f" ({data.test:.0%}, to have {many}; `--set data.test={OF_SMALL:g}` holds out fewer)"
 
     @property
     def _classes(self) -> str:

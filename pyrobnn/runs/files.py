@@ -1,4 +1,4 @@
-"""The manifest of a run: versions, commit, data and device."""
+"""Files of a run folder beside the posterior: the manifest, and rows from which missing values are drawn."""
 
 import dataclasses
 import datetime
@@ -11,12 +11,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import load_file, save
+from torch import Tensor
+
 import pyrobnn
 from pyrobnn._core.folders import new_file
+from pyrobnn.data.imputed import Imputer
+from pyrobnn.datasets.table import categories_of
+from pyrobnn.posterior.copies import predict_copies
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import Prepared
+from pyrobnn.storage.load import load
 
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "safetensors")
+_ROWS = "rows.safetensors"
 
 
 def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
@@ -55,6 +65,21 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
         file.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
+def write_rows(imputer: Imputer | None, folder: Path) -> None:
+    """Write the rows, if there are any."""
+    if imputer is not None:
+        (folder / _ROWS).write_bytes(save({"rows": imputer.rows}))
+
+
+def predict_run(folder: Path, x: Tensor, *, num_draws: int) -> Prediction:
+    """Return the predictions of the posterior of a run for rows, with NaN where they lack a value."""
+    imputer = None
+    if (folder / _ROWS).is_file():
+        encoder = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]["encoder"]
+        imputer = Imputer(load_file(folder / _ROWS)["rows"], categories_of(encoder))
+    return predict_copies(load(folder / "posterior"), imputer, x.numpy().astype(np.float64), num_draws=num_draws)
+
+
 def _plain(value: Any) -> Any:
     """Return a value as JSON can hold it, with null for numbers that are not finite."""
     if isinstance(value, Mapping):
@@ -80,15 +105,15 @@ def _version(name: str) -> str | None:
 
 def _git() -> dict[str, Any] | None:
     """Return the commit of the checkout that pyrobnn runs from, and whether it has changes; None if installed."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
+
+    def output(*arguments: str) -> str:
+        git = ["git", *arguments]
+        return subprocess.run(git, cwd=root, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
     try:
-        return {"commit": _git_output(root, "rev-parse", "HEAD"), "changed": bool(_git_output(root, "status", "-s"))}
+        return {"commit": output("rev-parse", "HEAD"), "changed": bool(output("status", "-s"))}
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git_output(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True, timeout=10)
-    return done.stdout.strip()
