@@ -29,11 +29,6 @@ def table(tmp_path):
     return tmp_path / "t.csv"
 
 
-@pytest.fixture
-def no_report(monkeypatch):
-    monkeypatch.setattr(runs, "_write_views", lambda *_: None)
-
-
 def spec_of(table, **changes):
     """A linear model with known noise: its Laplace approximation is the posterior."""
     return RunSpec.from_dict(
@@ -43,7 +38,7 @@ def spec_of(table, **changes):
             "prior": {"type": "normal", "scale": 1.0},
             "likelihood": {"type": "gaussian", "scale": NOISE},
             "guide": {"type": "laplace", "structure": "full"},
-            "fit": {"type": "svi", "steps": 800, "engine": "eager"},
+            "fit": {"type": "svi", "steps": 800},
             "predict": {"num_draws": 400},
         }
         | changes
@@ -103,7 +98,7 @@ def test_a_category_of_held_out_rows_is_known_then(table, tmp_path):
 
 @pytest.mark.usefixtures("no_report")
 def test_large_tables_and_data_by_name_have_one_fit(table, tmp_path, monkeypatch):
-    short = {"fit": {"type": "svi", "steps": 3, "engine": "eager"}}
+    short = {"fit": {"type": "svi", "steps": 3}}
     named = run(spec_of(table, data={"name": "sinusoid"}, **short), tmp_path / "named", progress=False)
     monkeypatch.setattr(all_rows, "_MOST_ROWS", 39)
     large = run(spec_of(table, **short), tmp_path / "large", progress=False)
