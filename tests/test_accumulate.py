@@ -117,32 +117,6 @@ def test_the_mean_gradient_is_exact_and_each_batch_has_its_own_noise(batch_size)
         assert (found.var(0) / alone.var(0)).tolist() == pytest.approx([0.25] * 6, rel=0.25)
 
 
-class Held:
-    """A tensor saved for a backward pass, counted while it is held."""
-
-    now = most = 0
-
-    def __init__(self, tensor):
-        self.tensor, self.size = tensor, tensor.numel()
-        Held.now += self.size
-        Held.most = max(Held.most, Held.now)
-
-    def __del__(self):
-        Held.now -= self.size
-
-
-def test_memory_is_that_of_one_batch():
-    """The numbers that autograd holds for backward passes are as many at most as for a single batch."""
-    peaks = []
-    for accumulate in (1, 8):
-        state, _ = linear_fit(accumulate, 6)
-        Held.now = Held.most = 0
-        with torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.tensor):
-            gradients(state, 1)
-        peaks.append(Held.most)
-    assert peaks[0] == peaks[1] > 0
-
-
 @pytest.mark.parametrize("data", ["memory", "loader"])
 def test_an_epoch_is_a_pass_over_the_data(data):
     """Of 48 rows in batches of 8: 4 passes are 24 batches, or 5 steps of 5 batches, the last into a fifth pass."""

@@ -5,8 +5,6 @@ relative here, against differences above 1e-1 between seeds. Seeds are those in 
 """
 
 import contextlib
-import json
-import os
 import subprocess
 import sys
 
@@ -336,49 +334,8 @@ def test_dropout_of_replicates_keeps_its_share_and_is_new_at_each_step_row_unit_
 
 
 @pytest.mark.slow
-def test_particles_have_masks_of_their_own():
-    """The variance of an average over 4 particles is a quarter of that of one, up to a factor of 1.5 (300 steps)."""
-    options = {"guide": bnn.guides.MeanField(init_rho=-15), "lr": 1e-9, "kl": "mc", "steps": 300, "batch_size": "all"}
-    one, four = (
-        noisy("dropout").fit(*problem(), seed=3, progress=False, engine="captured", num_particles=count, **options)
-        for count in (1, 4)
-    )
-    ratio = np.var(one.history.log_likelihood[1:]) / np.var(four.history.log_likelihood[1:])
-    assert 4 / 1.5 < ratio < 4 * 1.5
-    eager = noisy("dropout").fit(*problem(), seed=3, progress=False, engine="eager", num_particles=4, **options)
-    error = np.std(four.history.log_likelihood) / 300**0.5
-    assert abs(eager.history.log_likelihood.mean() - four.history.log_likelihood.mean()) < 5 * 2**0.5 * error
-
-
-@pytest.mark.slow
 def test_replicates_keep_batch_statistics_of_their_own():
     require_capturable(mixture_model(with_batch_statistics()), bnn.Data(*problem()))
-
-
-@pytest.mark.slow
-def test_several_particles_are_averaged():
-    """At a scale of 3e-7 all particles are the mean, whatever their noise."""
-    eager, captured = both(
-        mixture_model(), *problem(), steps=20, num_particles=5, guide=bnn.guides.MeanField(init_rho=-15)
-    )
-    np.testing.assert_allclose(captured.history.log_likelihood, eager.history.log_likelihood, rtol=1e-3)
-
-
-class Standardizes(nn.Module):
-    """Holds tensors that are neither parameters nor buffers."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(12, 1)
-        self.features, self.shift = torch.linspace(-1, 1, 36).view(3, 12), torch.linspace(0, 1, 12)
-
-    def forward(self, x):
-        return self.layer(torch.tanh(x @ self.features - self.shift))
-
-
-@pytest.mark.slow
-def test_constants_of_a_network_reach_the_captured_step():
-    assert_same(*both(mixture_model(Standardizes()), *problem(), steps=60))
 
 
 def test_loader_batches_are_neither_lost_nor_recorded_at_the_size_of_the_last():
@@ -396,21 +353,6 @@ class Branches(nn.Module):
 
     def forward(self, x):
         return self.layer(x) if x.sum() > 0 else self.layer(-x)
-
-
-POOLING = """
-import torch, pyrobnn as bnn
-from torch import nn
-net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 1))
-data = bnn.Data(torch.randn(8, 1, 8, 8), torch.randn(8))
-posterior = bnn.fit(bnn.BNN(net), data, bnn.SVI(steps=3), seed=0, engine="captured", progress=False)
-assert posterior.history.engine.used == "captured", posterior.history.engine.reason
-"""
-
-
-@pytest.mark.slow
-def test_pooling_is_captured_in_a_new_process():
-    subprocess.run([sys.executable, "-W", "error", "-c", POOLING], check=True)
 
 
 @pytest.mark.parametrize(
@@ -475,31 +417,6 @@ def test_work_is_that_of_forward_and_backward_pass():
     assert work.seconds() == pytest.approx(work.operations * 1e-5 + work.numbers * 1e-9 + work.products * 5e-11)
 
 
-SAME_CALL = """
-import hashlib, json, torch
-import pyrobnn as bnn
-x = torch.linspace(-1, 1, 20)[:, None]
-model = bnn.BNN(bnn.MLP(1, [2], 1), likelihood=bnn.likelihoods.Gaussian(0.2))
-found = []
-for steps in (20, 2_000, 100_000):
-    fit = bnn.fit(model, (x, x[:, 0]), bnn.SVI(guide="map", steps=steps, lr=1e-3), seed=1, progress=False)
-    bits = fit.history.elbo.tobytes() + fit.guide.mean()["0.weight"].numpy().tobytes()
-    found.append([dataclasses.asdict(fit.record.engine) | {"compile_seconds": None}, hashlib.sha256(bits).hexdigest()])
-print(json.dumps(found))
-"""
-
-
-@pytest.mark.nightly
-def test_the_same_call_has_the_same_bits_in_another_process_whatever_was_compiled_before(tmp_path):
-    """The first process compiles, the second finds the library; both make the choices that follow from sizes."""
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-    command = [sys.executable, "-c", SAME_CALL]
-    runs = [subprocess.run(command, env=environment, check=True, capture_output=True, text=True) for _ in range(2)]
-    first, second = (json.loads(run.stdout.splitlines()[-1]) for run in runs)
-    assert [record["used"] for record, _ in first] == ["eager", "captured", "captured"]
-    assert first == second
-
-
 ONE_OF_EACH = {
     "a line": (1, [], {}, {"guide": "mean_field"}),
     "no bias": (1, [], {}, {"guide": "map", "bias": False}),
@@ -553,13 +470,6 @@ def test_short_fits_do_without_the_compiler():
     """It takes two seconds to import, and torch's optimisers import it unless they are kept from that."""
     run = subprocess.run([sys.executable, "-c", OPTIMIZER], check=True, capture_output=True, text=True)
     assert run.stdout.splitlines() == ["captured False", "eager False"]
-
-
-def test_short_fits_stay_eager_and_say_so():
-    posterior = mixture_model().fit(*problem(), seed=0, steps=4, progress=False)
-    assert posterior.history.engine == posterior.record.engine
-    assert posterior.record.engine.used == "eager"
-    assert posterior.record.engine.reason == "fewer than 100 steps"
 
 
 class Fed(TorchFunctionMode):

@@ -17,7 +17,7 @@ import pytest
 import torch
 from pyro.nn import PyroModule
 from torch import nn
-from torch.func import functional_call, grad, vmap
+from torch.func import vmap
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import NotCapturable
@@ -198,23 +198,6 @@ def test_only_the_log_likelihood_of_a_batch_is_scaled(num_data, kl):
     (scaled, same), _ = by_objective(*parts, kl=kl, num_data=num_data)
     assert float(scaled) == pytest.approx(float(whole) * num_data / BATCH, rel=1e-12)
     assert float(same) == float(divergence)
-
-
-def test_objective_takes_its_tensors_from_a_functional_call():
-    """Also under vmap, where each replicate has parameters of its own; points have no noise to tell apart."""
-    model, guide, x, y = problem(PRIORS["learned mixture"], Map(), "learned noise")
-    objective = Objective(model, guide, num_data=NUM_DATA, kl="mc")
-    tensors = {name: value.detach() for name, value in objective.named_parameters()}
-    replicates = [{name: value + shift for name, value in tensors.items()} for shift in (0.0, 0.1, 0.2)]
-    with fast_pyro():
-        separate = [functional_call(objective, replicate, (x, y)) for replicate in replicates]
-        stacked = {name: torch.stack([replicate[name] for replicate in replicates]) for name in tensors}
-        together = vmap(lambda replicate: functional_call(objective, replicate, (x, y)))(stacked)
-    assert separate[0] != separate[1]
-    for index in range(2):
-        torch.testing.assert_close(
-            together[index], torch.stack([terms[index] for terms in separate]), rtol=1e-10, atol=0
-        )
 
 
 class TiltedNormal(dist.Normal):
@@ -458,65 +441,6 @@ def test_a_recorded_constant_keeps_its_type():
     assert_recorded(lambda x: torch.where(flag, x, -x), some(3))
 
 
-PRODUCTS = {
-    "matrix": (torch.matmul, [(3, 4), (4, 5)]),
-    "inner size 1": (torch.matmul, [(3, 1), (1, 5)]),
-    "row by column": (torch.matmul, [(1, 4), (4, 1)]),
-    "column by row of 1": (torch.matmul, [(1, 1), (1, 1)]),
-    "batched": (torch.matmul, [(2, 3, 4), (2, 4, 5)]),
-    "batched, inner size 1": (torch.matmul, [(2, 3, 1), (2, 1, 5)]),
-    "broadcast batch": (torch.matmul, [(2, 3, 4), (4, 5)]),
-    "bias of a column": (torch.addmm, [(5,), (3, 4), (4, 5)]),
-    "bias of one number": (torch.addmm, [(1,), (3, 4), (4, 5)]),
-    "bias matrix": (torch.addmm, [(3, 5), (3, 4), (4, 5)]),
-    "bias column": (torch.addmm, [(3, 1), (3, 1), (1, 5)]),
-    "batched bias": (torch.baddbmm, [(2, 3, 5), (2, 3, 4), (2, 4, 5)]),
-    "batched bias of one row": (torch.baddbmm, [(2, 1, 5), (2, 3, 1), (2, 1, 5)]),
-    "linear layer": (torch.nn.functional.linear, [(7, 3), (4, 3), (4,)]),
-    "at the bound": (torch.matmul, [(32, 32), (32, 32)]),
-    "above the bound": (torch.matmul, [(32, 32), (32, 33)]),
-    "batch above the bound": (torch.matmul, [(9, 16, 16), (9, 16, 16)]),
-    "bias above the bound": (torch.addmm, [(64,), (64, 64), (64, 64)]),
-    "weighted bias": (lambda *args: torch.addmm(*args, beta=0.5, alpha=2.0), [(5,), (3, 4), (4, 5)]),
-}
-
-
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_products_are_those_of_torch(name):
-    function, shapes = PRODUCTS[name]
-    assert_recorded(function, *(some(*shape, seed=index) for index, shape in enumerate(shapes)))
-
-
-def test_gradients_of_a_vmapped_network_are_those_of_eager_ones():
-    def loss(w, x):
-        return (torch.tanh(x @ w[:4].view(2, 2) + w[4:6]) @ w[6:8]).square().sum()
-
-    def gradients(w, x):
-        return slope(lambda values: (vmap(loss, in_dims=(0, None))(values["w"], x), ()), {"w": w})[0]["w"]
-
-    assert_recorded(gradients, some(3, 8), some(5, 2, seed=1))
-    w, x = some(3, 8), some(5, 2, seed=1)
-    torch.testing.assert_close(gradients(w, x), vmap(grad(loss), in_dims=(0, None))(w, x))
-
-
-def test_a_step_advances_its_own_inputs():
-    def step(value, position):
-        value.mul_(2.0)
-        value[1:].add_(1.0)
-        position.add_(1)
-        return ()
-
-    value, position = some(3), torch.zeros((), dtype=torch.int64)
-    expected, counted = value.clone(), position.clone()
-    graph = record(step, [value, position])
-    assert float(position) == 0
-    for _ in range(3):
-        graph(value, position)
-        step(expected, counted)
-    assert torch.equal(value, expected)
-    assert int(position) == 3
-
-
 RANDOM = {
     "normal_": lambda x: x * torch.empty(3).normal_(),
     "normal_ of given moments": lambda x: x * torch.empty(3).normal_(0.5, 2.0),
@@ -538,26 +462,6 @@ def test_random_operations_are_recorded_as_they_draw(name):
     assert any(
         target in (aten.randn_like.default, aten.rand_like.default, aten.rand.default) for target in targets(graph)
     )
-
-
-@pytest.mark.parametrize("name", RANDOM)
-def test_vmapped_random_operations_draw_for_each_replicate(name):
-    def step(out, x):
-        out.copy_(vmap(RANDOM[name], randomness="different")(x))
-        return ()
-
-    out, x = torch.zeros(1000, 3), some(3).abs().expand(1000, 3).clone() + 0.5
-    graph = record(step, [out, x])
-    with seeded(0):
-        graph(out, x)
-    with seeded(1):
-        eager = torch.stack([RANDOM[name](row) for row in x])
-    error = (eager.var(0) / 1000 * 2).sqrt()
-    assert len(out[:, 0].unique()) > 990
-    assert bool(((out.mean(0) - eager.mean(0)).abs() < 5 * error).all())
-    fourth = (eager - eager.mean(0)).pow(4).mean(0)
-    spread_error = ((fourth - eager.var(0).square()) / 1000 * 2).sqrt()
-    assert bool(((out.var(0) - eager.var(0)).abs() < 5 * spread_error).all())
 
 
 def ignores_the_result(x):
@@ -644,32 +548,6 @@ def test_blocks_of_noise_go_on_with_the_stream():
     with seeded(0):
         expected = torch.stack([torch.randn(20) for _ in range(12)])
     assert torch.equal(torch.cat(found), expected)
-
-
-def test_a_short_block_draws_its_own_rows_only():
-    _, noise, _ = noisy(torch.randn_like, (20,), 4)
-    noise.inputs[0].fill_(9.0)
-    noise.draw(1)
-    assert bool((noise.inputs[0][1:] == 9.0).all())
-    assert not bool((noise.inputs[0][0] == 9.0).any())
-
-
-@pytest.mark.parametrize(("size", "rows_drawn"), [(2**14, 256), (2**14 + 1, 1)])
-def test_the_table_holds_at_most_2_to_the_22_numbers(size, rows_drawn):
-    assert noisy(torch.randn_like, (size,), 256)[1].num_rows == rows_drawn
-
-
-@pytest.mark.parametrize("num_rows", [1, 4])
-def test_all_that_noise_adds_to_a_graph_says_what_it_is(num_rows):
-    """The tape reads sizes and strides from these values."""
-    graph, _, _ = noisy(mixed, (3, 5), num_rows)
-    assert [node for node in graph.graph.nodes if node.op != "output" and "val" not in node.meta] == []
-
-
-def test_a_graph_without_random_operations_has_no_noise():
-    graph, noise, inputs = noisy(torch.cos, (3,), 4)
-    assert (noise.inputs, noise.num_rows) == ([], 4)
-    assert torch.equal(run(graph, noise, inputs, 2), torch.ones(2, 3))
 
 
 def test_noise_of_vmapped_functions_has_an_entry_for_each_replicate():
@@ -780,41 +658,6 @@ def test_denormals_are_flushed_inside_and_as_before_outside(flushed_before):
 # The library
 
 
-def test_a_step_that_follows_its_own_gradient_is_run_as_it_is_written():
-    """A network with noise on its weights, for three steps, from a table of noise."""
-    rate = torch.tensor(0.1)
-
-    def loss(weights, x, noise):
-        hidden = torch.tanh(x @ (weights[:6].view(2, 3) + 0.1 * noise))
-        return (hidden @ weights[6:] - 1).square().mean()
-
-    def step(weights, x, losses, position):
-        noise = torch.empty(2, 3).normal_()
-        row = x.index_select(0, position.reshape(1)).squeeze(0)
-        losses.index_copy_(0, position.reshape(1), loss(weights, row, noise).unsqueeze(0))
-        weights.sub_(rate * slope(lambda values: (loss(values["w"], row, noise), ()), {"w": weights})[0]["w"])
-        position.add_(1)
-        return ()
-
-    def inputs():
-        return [some(9), some(4, 5, 2, seed=1), torch.zeros(4), torch.zeros((), dtype=torch.int64)]
-
-    found, expected = inputs(), inputs()
-    graph = record(step, found)
-    constants = lift_constants(graph)
-    noise = Noise(graph, graph.graph.find_nodes(op="placeholder")[3], 4)
-    loop = make_loop(graph, drop_unused(graph, [*found, *constants, *noise.inputs]))
-    with seeded(0):
-        noise.draw(3)
-    loop(3)
-    with seeded(0):
-        for _ in range(3):
-            step(*expected)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-    assert int(found[3]) == 3
-    assert float(found[2][2]) > 0
-
-
 def test_entries_written_into_a_mask_are_seen_by_what_follows():
     def masked(x):
         mask = torch.full((8, 8), -10000.0)
@@ -855,21 +698,3 @@ def test_a_cuda_graph_starts_from_the_values_that_its_inputs_had(monkeypatch):
     assert float(inputs[2]) == 0
     loop(2)
     assert float(inputs[2]) == 6
-
-
-def test_what_a_cuda_graph_cannot_hold_is_not_capturable(monkeypatch):
-    def refuse(_):
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nand more")
-
-    stream = SimpleNamespace(wait_stream=lambda _: None)
-    for name in ("Stream", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda: stream)
-    for name in ("stream", "device"):
-        monkeypatch.setattr(torch.cuda, name, contextlib.nullcontext)
-    monkeypatch.setattr(torch.cuda, "graph", refuse)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    graph = record(lambda x: (x.add_(1), ())[1], [torch.ones(3)])
-    with pytest.raises(
-        NotCapturable, match="cannot hold the step: CUDA error: operation not permitted when .*capturing$"
-    ):
-        _cuda_loop(graph, [torch.ones(3)])

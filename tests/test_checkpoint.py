@@ -7,7 +7,6 @@ import time
 import pytest
 import torch
 from pyro.distributions import Normal
-from pyro.nn import PyroModule
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import pyrobnn as bnn
@@ -365,18 +364,6 @@ def test_batches_that_were_looked_at_ahead_are_part_of_the_place():
     other.restore(state)
     set_random_state(random_now)
     assert all(torch.equal(next(other)[0], batch) for batch in wanted)
-
-
-@pytest.mark.slow
-def test_guides_given_as_functions_are_known_again(tmp_path):
-    def guide(bnn_model):
-        module = PyroModule()
-        module.inner = bnn.guides.MeanField().build(bnn_model, X[:1], Y[:1])
-        return module.inner
-
-    method = bnn.SVI(guide=guide, steps=STEPS)
-    interrupted(tmp_path, method=method)
-    assert same(resumed(tmp_path, method=method), go(method=method))
 
 
 # Measured scales

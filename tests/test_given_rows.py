@@ -10,7 +10,6 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn._core.tree_files import read_tree
 from pyrobnn.guides import Laplace
-from pyrobnn.storage import save
 
 G = torch.Generator().manual_seed(0)
 CODES = torch.randint(1, 5, (24, 1), generator=G)
@@ -187,16 +186,6 @@ def test_every_method_shows_a_network_rows_of_the_data_alone(name, how, tmp_path
     before = posterior.predict(x, num_draws=4).draw_means
     loaded = bnn.load(posterior.save(tmp_path / "p"), net=seeded(make))
     assert torch.equal(loaded.predict(x, num_draws=4).draw_means, before)
-
-
-def test_a_file_of_an_earlier_version_loads(tmp_path, monkeypatch):
-    """It has no row of outputs: its network has taken zeros, and runs on them once more."""
-    outline = save.outline
-    monkeypatch.setattr(save, "outline", lambda one: {k: v for k, v in outline(one).items() if k != "example.f"})
-    x = WORDS.float()
-    posterior = model_of(seeded(lambda: nn.Linear(5, 1))).fit(x, Y, steps=3, seed=0, progress=False)
-    loaded = bnn.load(posterior.save(tmp_path / "p"), net=nn.Linear(5, 1))
-    assert torch.equal(loaded.predict(x).mean, posterior.predict(x).mean)
 
 
 def test_a_posterior_holds_no_more_of_the_data_than_two_rows():

@@ -155,26 +155,11 @@ def test_the_record_is_saved_and_a_loaded_posterior_goes_on(tmp_path):
     assert bnn.load(second.save(tmp_path / "second")).record.start == second.record.start
 
 
-def test_a_network_of_the_callers_goes_on():
-    net = nn.Sequential(nn.Linear(1, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1))
-    first = quick(bnn.BNN(net, prior=priors.Normal(1.0)), svi(), (X, Y))
-    second = quick(first.bnn, svi("mean_field", steps=1, lr=1e-30), (X, Y), start=first)
-    assert torch.equal(first.guide.loc, second.guide.loc)
-    assert not torch.equal(second.bnn.net[1].running_mean, net[1].running_mean)
-
-
 def test_the_posterior_is_not_changed():
     first = quick(model(), svi(), (X, Y))
     before = {name: value.clone() for name, value in state(first).items()}
     quick(model(), svi(lr=0.1), (X, Y), start=first)
     assert all(torch.equal(value, before[name]) for name, value in state(first).items())
-
-
-def test_ivon_goes_on_from_the_spread():
-    guide = guides.MeanField(init_rho=-3.0)
-    first = quick(model(), svi(guide), (X, Y))
-    second = quick(model(), bnn.IVON(guide=guide, steps=1, lr=1e-30), (X, Y), start=first)
-    assert torch.equal(second.guide.loc, first.guide.loc)
 
 
 def test_the_shorthand_goes_on():
@@ -238,20 +223,6 @@ def test_another_guide_is_refused(first, guide):
         quick(model(), svi(guide), (X, Y), start=first)
 
 
-def test_a_guide_that_is_no_setting_is_told_by_its_class():
-    from pyro.infer import autoguide
-
-    def make(model):
-        return autoguide.AutoNormal(model)
-
-    start = quick(model(), svi(make, steps=3), (X, Y))
-    assert torch.equal(
-        quick(model(), svi(make, **STILL), (X, Y), start=start).mean()["0.weight"], start.mean()["0.weight"]
-    )
-    with pytest.raises(InputError, match="it has a AutoNormal, not a MeanFieldGuide"):
-        quick(model(), svi(), (X, Y), start=start)
-
-
 def test_what_has_nothing_to_train_is_refused():
     known = model(likelihood=likelihoods.Gaussian(0.1))
     start = quick(known, svi("laplace"), (X, Y))
@@ -268,13 +239,9 @@ def test_a_mixture_is_refused(first):
     "method",
     [
         None,
-        bnn.Automatic(),
         bnn.Ensemble(svi()),
-        bnn.SWAG(),
         bnn.EvidenceFramework(),
-        bnn.MarginalLikelihood(),
         bnn.NUTS(),
-        bnn.SGLD(),
     ],
     ids=lambda method: type(method).__name__,
 )

@@ -4,10 +4,6 @@ Fits of both have the same seeds. Predictions, scores and curvatures are compare
 engine may order sums in another way.
 """
 
-import itertools
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -159,30 +155,6 @@ def test_a_loader_without_targets_is_told_where_they_are_sought():
         bnn.fit(model("mapping"), loader, bnn.SVI(steps=5), seed=0, progress=False)
 
 
-class Lengths(nn.Module):
-    """A GRU that reads padded sequences of some lengths."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.read, self.last = nn.GRU(3, 6, batch_first=True), nn.Linear(6, 1)
-
-    def forward(self, x, lengths):
-        states, _ = self.read(x)
-        return self.last(states.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, 6))[:, 0])
-
-
-def test_sequences_may_be_longer_in_prediction():
-    lengths = torch.randint(1, 5, (NUM,), generator=torch.Generator().manual_seed(1))
-    x = torch.randn(NUM, 4, 3, generator=torch.Generator().manual_seed(2))
-    network = bnn.BNN(Lengths(), prior=UNIT, likelihood=bnn.likelihoods.Gaussian(0.3))
-    data = bnn.Data({"x": x, "lengths": lengths}, x[:, 0, 0])
-    posterior = bnn.fit(network, data, bnn.SVI(steps=20), seed=0, progress=False)
-    longer = torch.cat([x, torch.randn(NUM, 3, 3)], 1)
-    means = [posterior.predict({"lengths": lengths, "x": inputs}, num_draws=5).mean for inputs in (x, longer)]
-    torch.testing.assert_close(*means, rtol=1e-5, atol=1e-6)
-
-
 def test_whole_numbers_stay_so():
     large = torch.tensor([[2**24], [2**24 + 1], [2**53 + 1]])
     kept = model("mapping").cast_inputs(bnn.Data({"ids": large, "x": NUMBERS[:3].double()}, Y[:3]).x)
@@ -252,39 +224,3 @@ def test_replicates_and_folds_take_them():
     for one, other in zip(fits, others, strict=True):
         expected = other.predict(joined.x, num_draws=5).class_probs
         torch.testing.assert_close(one.predict(data.x, num_draws=5).class_probs, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_a_fit_goes_on_where_it_was_interrupted(tmp_path):
-    """With a loader of mappings, at its second epoch, to the same bits."""
-
-    def run(steps, **arguments):
-        loader = DataLoader(Rows("mapping"), batch_size=7, shuffle=True, generator=torch.Generator().manual_seed(3))
-        return bnn.fit(model("mapping"), loader, bnn.SVI(steps=steps), seed=0, progress=False, **arguments)
-
-    calls = itertools.count()
-    with pytest.raises(KeyboardInterrupt):
-        run(150, checkpoint=tmp_path / "kept", every=50, callbacks=[lambda _: stop() if next(calls) == 1 else None])
-    resumed, whole = run(150, checkpoint=tmp_path / "kept", every=50), run(150)
-    x = FORMS["mapping"][1]
-    assert torch.equal(resumed.predict(x).class_probs, whole.predict(x).class_probs)
-
-
-def stop():
-    raise KeyboardInterrupt
-
-
-def test_without_the_private_name_of_torch_one_tensor_still_works():
-    code = """
-import torch
-from pyrobnn._torch import private
-private.PLACES["register_pytree_node"] = "torch.utils._pytree:gone"
-import pyrobnn as bnn
-x = torch.ones(4, 1)
-bnn.Data(x, x[:, 0])
-try:
-    bnn.Data({"a": x}, x[:, 0])
-except private.MissingFromTorch as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "has no torch.utils._pytree.gone" in done.stdout

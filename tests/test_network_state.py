@@ -145,10 +145,3 @@ def test_weights_that_no_row_reaches_keep_their_prior_beside_the_exact_posterior
     std = {name: spread.flatten() for name, (_, spread) in posterior.guide.moments().items()}
     torch.testing.assert_close(torch.cat([std["line.weight"], std["line.bias"]]), exact)
     assert all(torch.allclose(std[name], torch.ones_like(std[name])) for name in ("other.weight", "other.bias"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("by_value", [False, True])
-def test_scales_are_measured_where_a_layer_is_not_reached(by_value):
-    posterior = bnn.BNN(Branching(by_value=by_value)).fit(X, Y, max_steps=50, seed=0, progress=False)
-    assert posterior.predict(X, num_draws=4).mean.isfinite().all()

@@ -4,9 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from helpers import outcome
 from typer.testing import CliRunner
@@ -34,10 +32,7 @@ class Killed(BaseException):
     """An end without warning."""
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(request):
-    if "with_pictures" not in request.keywords:
-        request.getfixturevalue("no_report")
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def interrupt_fit(monkeypatch, *, after_checkpoints=1):
@@ -150,32 +145,11 @@ def test_a_method_without_checkpoints_leaves_no_unfinished_run(tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_other_runs_beside_it_are_left_alone(tmp_path):
-    (tmp_path / ".run-2-abcdefgh").mkdir()
-    (tmp_path / ".run-backup").mkdir()
-    runs.run(spec(), tmp_path / "run", progress=False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".run-2-abcdefgh", ".run-backup", "run"]
-
-
-@pytest.mark.slow
 def test_a_fit_that_cannot_go_on_leaves_nothing(tmp_path):
     bad = spec(fit=TABLES["fit"] | {"lr": 1e30, "optimizer": "sgd"})
     with pytest.raises(FloatingPointError, match="became nan at step"):
         runs.run(bad, tmp_path / "run", progress=False)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-@pytest.mark.with_pictures
-def test_pictures_are_made_again(tmp_path, monkeypatch):
-    pages = SimpleNamespace(html="page", figures={"a.png": b"a"})
-    monkeypatch.setattr("pyrobnn.report.render", lambda *_, **__: pages)
-    path = runs.run(spec(), tmp_path / "run", progress=False).path
-    (path / "report.html").unlink()
-    (path / "figures" / "a.png").write_bytes(b"old")
-    runs.resume(path, progress=False)
-    assert (path / "report.html").read_text() == "page"
-    assert (path / "figures" / "a.png").read_bytes() == b"a"
 
 
 @pytest.fixture
@@ -219,47 +193,6 @@ def test_a_stop_names_the_folder_that_is_there(stopped, tmp_path):
     assert stopped("fit", "--resume", "runs/spec", place="_judge") == FIT
     done = invoke("fit", "--resume", "runs/spec")
     assert done.exit_code == 0, done.output
-
-
-PHASES = {
-    "comparison of likelihoods": "from pyrobnn.inference import density; density._Judge.scores = stop",
-    "fit": "from pyrobnn.runs import run; run.fit_in_silence = stop",
-    "fit to all rows": "from pyrobnn.runs import run; run._fit_all = stop",
-    "report": "from pyrobnn.runs import run; run._write_views = stop",
-}
-"""What makes a command send itself Ctrl-C, by the phase."""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize("phase", PHASES)
-def test_ctrl_c_in_each_phase_of_a_fit_of_a_table(phase, tmp_path):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(90, 2))
-    amounts = np.exp(x.sum(1) + 0.3 * rng.normal(size=90))  # of which two likelihoods are compared
-    np.savetxt(tmp_path / "t.csv", np.column_stack([x, amounts]), delimiter=",", header="a,b,y", comments="")
-    script = (
-        "import os, signal, sys; from types import SimpleNamespace; from pyrobnn.cli import main\n"
-        f"stop = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n{PHASES[phase]}\nmain()"
-    )
-    command = [sys.executable, "-c", script, "fit", "t.csv", "y", "--set", "fit.steps=20", "--out", "runs/spec"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    is_kept = phase in ("fit to all rows", "report")
-    said = FIT if is_kept else NOTHING
-    assert done.returncode == 128 + signal.SIGINT, done.stderr
-    assert done.stderr.splitlines()[-1] == f"error: stopped by SIGINT: {said}"
-    assert "Traceback" not in done.stderr
-    assert (tmp_path / "runs" / "spec" / "metrics.json").exists() == is_kept
-
-
-@pytest.mark.slow
-def test_a_stop_promises_only_what_is_kept(stopped, tmp_path):
-    runs.run(spec(), tmp_path / "runs" / "spec", progress=False)
-    assert stopped("fit", "spec.toml", "--overwrite", place="fit_in_silence") == NOTHING
-    assert stopped("fit", "spec.toml", "--overwrite", place="checkpoint") == CHECKPOINT
-    absolute = stopped("fit", "spec.toml", "--out", tmp_path / "far", place="checkpoint")
-    assert absolute.startswith(f"the last checkpoint is kept in {tmp_path}/far.unfinished, go on with ")
-    assert (tmp_path / "runs" / "spec" / "metrics.json").exists()
 
 
 def invoke(*arguments):

@@ -18,7 +18,6 @@ from pyro.poutine.runtime import _PYRO_STACK
 
 import pyrobnn as bnn
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._core.random import seeded
 
 X = torch.linspace(-1, 1, 20)[:, None]
 MODEL = bnn.BNN(bnn.MLP(1, [4], 1), prior=bnn.priors.Normal(1.0))
@@ -285,49 +284,4 @@ def test_an_interrupt_in_a_callback_leaves_the_process_as_it_was(engine):
     assert process_state() == before
 
 
-def test_an_interrupt_while_others_are_in_comes_after_the_lock(monkeypatch):
-    """A block in which others were let in ends with the lock and its states, whatever comes while it waits."""
-    take, interrupts = ONE_THREAD._take, [KeyboardInterrupt()]
-
-    def interrupted():
-        if interrupts:
-            raise interrupts.pop()
-        take()
-
-    before = process_state()
-    with pytest.raises(KeyboardInterrupt), seeded(0), ONE_THREAD.others_let_in():
-        monkeypatch.setattr(ONE_THREAD, "_take", interrupted)
-    assert process_state() == before
-
-
 # Waits
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("engine", "steps"), [("eager", 3000), ("captured", 200_000)])
-def test_a_prediction_waits_for_a_turn_and_not_for_a_fit(engine, steps, tmp_path, monkeypatch):
-    """Also while the step is recorded and the library compiled.
-
-    How long a turn is depends on what else the machine does, so waits are set beside the fit's own time.
-    """
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    posterior, waits = fit(0), []
-
-    def run():
-        model = bnn.BNN(bnn.MLP(1, [17], 1), likelihood=NOISE, prior=bnn.priors.Normal(1.0))
-        bnn.fit(model, (X, X[:, 0]), bnn.SVI(steps=steps), seed=0, engine=engine, progress=False)
-
-    thread = threading.Thread(target=run)
-    began = time.perf_counter()
-    thread.start()
-    while thread.is_alive():
-        time.sleep(0.05)
-        started = time.perf_counter()
-        predictions(posterior, 1)
-        waits.append(time.perf_counter() - started)
-    thread.join()
-    took = time.perf_counter() - began
-    assert len(waits) >= 10
-    assert np.median(waits) < took / 20
-    assert max(waits) < took / 5
-    assert max(waits) < 0.5

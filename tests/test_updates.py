@@ -9,7 +9,6 @@ import math
 
 import pytest
 import torch
-from torch.func import vmap
 
 from pyrobnn.inference.capture.updates import UPDATES, clip
 from pyrobnn.inference.svi.ivon import VariationalNewton
@@ -118,31 +117,6 @@ def test_updates_are_those_of_torch(cls, options, dtype):
         assert_same(states, reference.states(), dtype)
 
 
-@pytest.mark.parametrize("cls", OF_TORCH, ids=lambda cls: cls.__name__)
-def test_an_update_changes_none_of_its_arguments(cls):
-    reference = Reference(cls, {}, torch.float64)
-    values, states, gradients = reference.values(), reference.states(), reference.gradients[1]
-    given = [values["matrix"], gradients["matrix"], *states["matrix"].values(), rates := reference.rates(1)]
-    before = [tensor.clone() for tensor in given]
-    reference.update.apply(values["matrix"], gradients["matrix"], states["matrix"], rates, reference.group)
-    assert all(map(torch.equal, given, before))
-
-
-@pytest.mark.parametrize(("cls", "options"), CASES[::8], ids=map(name_of, CASES[::8]))
-def test_vmapped_updates_are_those_of_each_replicate(cls, options):
-    """Three replicates, each with its own parameters, gradients, state and learning rate."""
-    references = [Reference(cls, options, torch.float64, seed=seed) for seed in range(3)]
-    group, update = references[0].group, references[0].update
-    stacked = vmap(lambda *arguments: update.apply(*arguments, group))
-    arguments = [(r.values()["matrix"], r.gradients[1]["matrix"], r.states()["matrix"], r.rates(1)) for r in references]
-    state = {key: torch.stack([a[2][key] for a in arguments]) for key in arguments[0][2]}
-    values, grads, rates = (torch.stack([a[i] for a in arguments]) for i in (0, 1, 3))
-    value, new = stacked(values, grads, state, rates)
-    for index, one in enumerate(arguments):
-        expected = update.apply(*one, group)
-        assert_same((value[index], {key: tensor[index] for key, tensor in new.items()}), expected, torch.float64)
-
-
 def clipped_by_torch(gradients, max_norm):
     parameters = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients.values()]
     for parameter, gradient in zip(parameters, gradients.values(), strict=True):
@@ -172,16 +146,3 @@ def test_clipping_gradients_that_are_not_finite_does_as_torch_does(strange):
     gradients = some_gradients(torch.float64, 1.0)
     gradients["vector"][1] = strange
     torch.testing.assert_close(clip(gradients, 1.0), clipped_by_torch(gradients, 1.0), equal_nan=True)
-
-
-def test_vmapped_clipping_bounds_the_norm_of_each_replicate():
-    separate = [some_gradients(torch.float64, scale, seed) for seed, scale in enumerate((0.01, 1.0, 30.0))]
-    stacked = {name: torch.stack([gradients[name] for gradients in separate]) for name in SHAPES}
-    clipped = vmap(lambda gradients: clip(gradients, 1.0))(stacked)
-    for index, gradients in enumerate(separate):
-        one = {name: value[index] for name, value in clipped.items()}
-        assert_same(one, clipped_by_torch(gradients, 1.0), torch.float64)
-
-
-def test_every_update_is_compared():
-    assert {cls for cls, _ in CASES} == set(OF_TORCH)

@@ -381,34 +381,6 @@ def test_the_low_rank_guide_has_the_same_mean_and_varies_less(noise, name):
     assert own.var(0).sum() < 0.9 * one.var(0).sum()
 
 
-def wide_gradients(setting, draws=12):
-    """Gradients of -ELBO, KL in closed form, on 784-400-400-10 and 128 inputs, (draws, parameters), loc first."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(128, 784, generator=generator) * (torch.rand(128, 784, generator=generator) < 0.2)
-    y = torch.randint(10, (128,), generator=generator)
-    torch.manual_seed(0)
-    model = bnn.BNN(bnn.MLP(784, [400, 400], 10), likelihood="categorical", prior=bnn.priors.Normal(1.0))
-    with fast_pyro():
-        guide = setting.build(model.eval(), x[:1], y[:1])
-        model.train()
-        elbo, found = make_elbo("analytic", 1), []
-        for _ in range(draws):
-            loss = elbo.differentiable_loss(model, guide, x, y, num_data=60_000)
-            found.append(torch.cat(torch.autograd.grad(loss, [guide.loc, guide.rho])))
-    return torch.stack(found)
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True,
-    reason="1.3 times less here, 1.2 to 3.6 on MNIST, and no more with 128 independent draws, one for each example: "
-    "benchmarks/results/gradient-variance.md",
-)
-def test_flipout_varies_ten_times_less_on_a_wide_network():
-    own, one = (wide_gradients(setting) for setting in (FLIPOUT, guides.MeanField()))
-    assert total_variance(own, 0) < total_variance(one, 0) / 10
-
-
 # The path derivative
 
 

@@ -25,7 +25,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.real import Gaussian
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import FitRecord, with_guide_table
+from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.normal import Normal
 
 _AT_ONCE = 1024
@@ -70,11 +70,12 @@ def around(
         point = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
     x_scaler, y_scaler = source.x_scaler, source.y_scaler
     posterior = Posterior(bnn, point, example=example, x_scaler=x_scaler, y_scaler=y_scaler, seed=seed)
-    gaussian, laplace = None, None
+    table, laplace = to_dict(method), None
     if as_guide(guide).curvature is not None:
         gaussian, laplace = curve(posterior, guide, source, sites, progress=progress)
+        table |= {"guide": gaussian}
     posterior.record = FitRecord(
-        method=with_guide_table(to_dict(method), gaussian),
+        method=table,
         num_data=source.num_data,
         feature_names=source.feature_names,
         device=str(example[0].device),

@@ -74,9 +74,7 @@ def fit(
 
     The model is not changed: its parts are built anew, under the seed, and trained as a copy. The same arguments give
     the same bits on the same machine, and every global random state is left as it was. Modes of torch around the call
-    (`no_grad`, `inference_mode`, `autocast`, a default device) change nothing. During the fit, numbers below float32's
-    normal range count as zero. When the ELBO or a parameter is no longer finite, a
-    FloatingPointError names the site.
+    (`no_grad`, `inference_mode`, `autocast`, a default device) change nothing.
 
     A `PoorFitWarning` tells at the end of a fit that predicts no better than a constant, or worse than a linear model.
     A fit of open length is also told if it has memorised its targets, or was cut short.
@@ -85,7 +83,7 @@ def fit(
     `checkpoint` the state is kept, and a KeyboardInterrupt tells so. Before the first step, in other methods, and the
     second time, Ctrl-C stops at once.
 
-    See docs/how-to/convergence.md for how long a fit should go on, and docs/how-to/warnings.md for warnings at its end.
+    See docs/how-to/convergence.md and docs/how-to/warnings.md.
 
     Args:
         bnn: the model.
@@ -117,7 +115,7 @@ def fit(
 
     Raises:
         InputError: arguments that do not fit together, before training starts.
-        FloatingPointError: the ELBO is no longer finite, also after going back with smaller steps.
+        FloatingPointError: the ELBO or a parameter is no longer finite; it names the site.
         KeyboardInterrupt: Ctrl-C, where it does not return the posterior so far.
 
     Examples:
@@ -161,7 +159,9 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     likelihood = bnn.settings["likelihood"]
     bnn = bnn if run.start is None else model_of(run.start, bnn)
     method.check(bnn, data, run)
-    closed = _with_measured_scales(bnn, data, method, run)
+    offer = method.offer()
+    opens = run.start is None and offer.wants_measured_scales
+    closed = measured(bnn, data, run, starts_there=offer.starts_at_mode) if opens else Measured(bnn)
     posterior = method.infer(closed.bnn, data, run)
     _note(closed, posterior, run, likelihood)
     return posterior
@@ -182,25 +182,16 @@ def _checked(method: Any, data: Any) -> Any:
 
 
 def _note(closed: Measured, posterior: Any, run: Run, likelihood: Any) -> None:
-    """Note in the record of a posterior which scales of the given model were measured, and how."""
+    """Note in the records of a posterior and its members which scales of the given model were measured, and how."""
     if closed.record is not None:
-        seconds = run.seconds
-        posterior.record = dataclasses.replace(posterior.record, evidence=closed.record, seconds=seconds)
-    if isinstance(posterior, (Posterior, Mixture)):
-        found = closed_numbers(likelihood, posterior.bnn.settings["likelihood"]) or posterior.record.measured
-        before = None if run.start is None else run.start.record.measured
-        for one in (posterior, *members_of(posterior)):
-            one.record = dataclasses.replace(
-                one.record, measured=found or before, chose_length=run.chose_length or None
-            )
-
-
-def _with_measured_scales(bnn: BNN, data: Any, method: Any, run: Run) -> Measured:
-    """Return the model with its open scales measured, if the method wants them, and the record of the measurement."""
-    offer = method.offer()
-    if run.start is not None or not offer.wants_measured_scales:
-        return Measured(bnn)
-    return measured(bnn, data, run, starts_there=offer.starts_at_mode)
+        posterior.record = dataclasses.replace(posterior.record, evidence=closed.record)
+    if not isinstance(posterior, (Posterior, Mixture)):
+        return
+    found = closed_numbers(likelihood, posterior.bnn.settings["likelihood"]) or posterior.record.measured
+    if found is None and run.start is not None:
+        found = run.start.record.measured
+    for one in (posterior, *members_of(posterior)) if found or run.chose_length else ():
+        one.record = dataclasses.replace(one.record, measured=found, chose_length=run.chose_length or None)
 
 
 def tell_of_constants(data: Any) -> None:

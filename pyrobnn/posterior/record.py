@@ -283,9 +283,9 @@ class FitRecord:
         return self.method.get("guide") if isinstance(self.method, dict) else None
 
 
-def with_guide_table(method: Table | str | None, guide: Table | None) -> Table | str | None:
-    """Return the table of a method with that of another guide, if there is one; a method without a table as it is."""
-    return method | {"guide": guide} if isinstance(method, dict) and guide is not None else method
+def with_guide_table(method: Table | str | None, guide: Table) -> Table | str | None:
+    """Return the table of a method with that of another guide; a method without a table as it is."""
+    return method | {"guide": guide} if isinstance(method, dict) else method
 
 
 _READER = pydantic.TypeAdapter(FitRecord)

@@ -106,11 +106,6 @@ def _has_table(prior: Any) -> bool:
     return isinstance(law, ScaleMixtureNormal) and law.table is not None
 
 
-def with_shared_noise(guide: Any) -> Any:
-    """Return the guide with "shared" noise where it is "auto"."""
-    return with_noise_chosen(guide, [], lambda _: "shared") if leaves_noise_open(guide) else guide
-
-
 def with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed: int) -> Any:
     """Return the guide with the noise that suits layers and batches where it is "auto"."""
     if not leaves_noise_open(guide):

@@ -243,14 +243,12 @@ class PreparedFit(nn.Module):
             y_scaler=source.y_scaler,
             seed=self._seed,
         )
-        guide_table, laplace = None, None
+        table, laplace = self._record.method, None
         if as_guide(self._method.guide).curvature is not None:
-            guide_table, laplace = complete(posterior, self._method.guide, self._all(data, bnn), progress=False)
+            gaussian, laplace = complete(posterior, self._method.guide, self._all(data, bnn), progress=False)
+            table = with_guide_table(table, gaussian)
         posterior.record = dataclasses.replace(
-            self._record,
-            method=with_guide_table(self._record.method, guide_table),
-            device=str(example[0].device),
-            laplace=laplace,
+            self._record, method=table, device=str(example[0].device), laplace=laplace
         )
         return posterior
 

@@ -74,18 +74,18 @@ def train(
                 stepper.restore(kept[1])
                 raise FloatingPointError(_in_words(fits, *fault, since=kept[0]))
             watch.look(done)
-            interrupted = stop.by_ctrl_c and done < length.most
-            finished = done == length.most or (stop.by is not None and not interrupted)
             if done % _KEEP_EVERY == 0:
                 kept = done, _copied(stepper)
-            if checkpoint is not None and (finished or interrupted or done % checkpoint.every == 0):
-                state = {"done": done, "training": _copied(stepper), "watch": watch.state()}
-                checkpoint.write(state, finished=finished)
-                if interrupted:
-                    raise KeyboardInterrupt(
-                        f"The fit was {stop.reason(done)}. Its state is kept in {checkpoint.folder}: the "
-                        "same call goes on from there."
-                    )
+            if checkpoint is not None and done % checkpoint.every == 0 and done < length.most and stop.by is None:
+                checkpoint.write(_place(done, stepper, watch), finished=False)
+        if checkpoint is not None and not checkpoint.finished:
+            interrupted = stop.by_ctrl_c and done < length.most
+            checkpoint.write(_place(done, stepper, watch), finished=not interrupted)
+            if interrupted:
+                raise KeyboardInterrupt(
+                    f"The fit was {stop.reason(done)}. Its state is kept in {checkpoint.folder}: the same call goes on "
+                    "from there."
+                )
     for fit in fits:
         fit.bnn.eval()
     watch.restore_best()
@@ -122,6 +122,10 @@ def _resume(stepper: Stepper, watch: Watch, checkpoint: Checkpoint) -> int:
     stepper.resume(state["training"], finished=checkpoint.finished)
     watch.restore(state["watch"], state["done"])
     return int(state["done"])
+
+
+def _place(done: int, stepper: Stepper, watch: Watch) -> dict[str, Any]:
+    return {"done": done, "training": _copied(stepper), "watch": watch.state()}
 
 
 def _copied(stepper: Stepper) -> Any:

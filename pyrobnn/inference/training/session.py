@@ -129,12 +129,13 @@ class Session:
         for index, (fit, end) in enumerate(zip(self.fits, self._ended, strict=True)):
             started = time.perf_counter()
             posterior, method, source = fit.posterior, fit.declared.method, fit.declared.source
-            guide, laplace = None, None
+            table, laplace = described(method), None
             if as_guide(method.guide).curvature is not None:
                 guide, laplace = complete(posterior, method.guide, source, progress=self.run.progress)
+                table = with_guide_table(table, guide)
             posterior.history = end.history
             posterior.record = FitRecord(
-                method=with_guide_table(described(method), guide),
+                method=table,
                 num_data=source.num_data,
                 feature_names=source.feature_names,
                 num_steps=len(end.history),

@@ -23,13 +23,12 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.built import built
-from pyrobnn.guides.by_name import narrowed
-from pyrobnn.guides.empirical import require_density
+from pyrobnn.guides.by_name import leaves_noise_open, narrowed, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.sites import checked_setting
 from pyrobnn.inference.network_checks import refuse_checkpoints
-from pyrobnn.inference.svi.estimator import choose_kl, with_least_noise, with_shared_noise
+from pyrobnn.inference.svi.estimator import choose_kl, with_least_noise
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.state import TrainingState, check_trainable
 from pyrobnn.nets import is_custom
@@ -87,7 +86,6 @@ def build_parts(
     shown = source.shown.to(model.like.device)
     with model.without_network(shown):
         guide = resolved.guide.build(model, *example).to(example[0].device)
-    require_density(guide)
     if not built(guide).trainable:
         raise InputError(
             f"{type(method.guide).__name__} holds what another method computed and has nothing to train: use a guide "
@@ -116,7 +114,9 @@ def _resolved(method: SVI, model: BNN, source: Source, seed: int) -> SVI:
     | KL               | without draws where there is one | "mc"                     |
     """
     if not method.ends_by_itself:
-        return dataclasses.replace(method, guide=with_shared_noise(method.guide))
+        is_open = leaves_noise_open(method.guide)
+        guide = with_noise_chosen(method.guide, [], lambda _: "shared") if is_open else method.guide
+        return dataclasses.replace(method, guide=guide)
     batch_size = source.batch_size(method.batch_size)
     guide = with_least_noise(narrowed(method.guide), model, source, batch_size, seed)
     schedule = Schedule("cosine_annealing_lr") if method.schedule is None else method.schedule

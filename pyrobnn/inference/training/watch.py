@@ -61,7 +61,7 @@ class Stop:
     def _interrupt(self, *_: Any) -> None:
         if self.by_ctrl_c or not (self._puts_off and self.begun):
             raise KeyboardInterrupt
-        self.by, self.why = _CTRL_C, None
+        self.ask(_CTRL_C)
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
