@@ -333,7 +333,7 @@ def test_rows_without_a_target_are_left_out_of_a_table_and_a_column_of_theirs_al
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert "column 'late': no value in any row: left out" in lines
-    assert "3 rows (rows 38, 39, 40) have no target: left out" in lines
+    assert "3 rows (rows 38, 39, 40) without a target: left out" in lines
     table.assign(y=table["y"].where(table.index < 9)).to_csv("t.csv", index=False)
     refused = invoke("fit", "t.csv", "y", "--overwrite")
     assert refused.exit_code == 2

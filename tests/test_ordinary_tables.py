@@ -299,7 +299,7 @@ REFUSED = {
     "names of rows": (
         table(a=lambda i: f"name{max(i, 1)}"),
         "y",
-        "no categories: turn it into numbers, drop it (--drop a), or",
+        "without a unit) or dates, leave it out (--drop a), or",
     ),
     "words in few numbers": (
         table(a=lambda i: ["k.A.", "?", "unbekannt", "", "1"][i] if i < 5 else str(i % 2)),

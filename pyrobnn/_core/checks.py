@@ -1,6 +1,5 @@
 """Checks of users' arguments; each message names the value, the expectation and a remedy."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,40 +19,7 @@ _MOST_LOST = 0.01
 _EXACT = 2**53
 """The largest whole number up to which float64 is exact."""
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-_BYTES_OF_A_WEIGHT = 48
-"""Of a fit: the network, twice, its starting values, two parameters a weight, their gradients and Adam's moments."""
-_ENCODE = "encode text and dates as numbers first"
-_AS_NUMBERS = {
-    "x": f"{_ENCODE}, or pass a data frame to bnn.BNNRegressor or BNNClassifier, which read them",
-    "y": "make numbers of labels, `classes, y = numpy.unique(y, return_inverse=True)`, or fit bnn.BNNClassifier, which "
-    "takes them as they are",
-}
-"""What to do about text, for inputs and for targets."""
-
-
-def check_size(net: Any) -> None:
-    """Refuse a declared network that a fit could not hold in this machine, before any of it is made."""
-    if not hasattr(net, "build"):  # a `torch.nn.Module` is made already
-        return
-    room = _memory()
-    try:
-        with torch.device("meta"):
-            size = sum(parameter.numel() for parameter in net.build().parameters())
-    except RuntimeError:  # torch cannot even count them
-        size = room
-    if size * _BYTES_OF_A_WEIGHT > room:
-        raise InputError(
-            f"{net!r} has {size:,} weights or more, for which a fit needs {size * _BYTES_OF_A_WEIGHT / 2**30:,.0f} GiB "
-            f"of memory, and there are {room / 2**30:,.0f}: choose smaller layers."
-        )
-
-
-def _memory() -> int:
-    """Return the bytes of memory of this machine, or 64 GiB where it does not tell."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 64 * 2**30
+_ENCODE = "encode text and dates as numbers first, or fit bnn.BNNRegressor or BNNClassifier, which read them"
 
 
 def check_flag(value: Any, name: str) -> bool:
@@ -85,7 +51,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
     else:
         array = _as_array(value, name)
         if array.dtype.kind not in "biuf":
-            raise InputError(f"`{name}` must be numeric, got dtype {array.dtype}: {_AS_NUMBERS.get(name, _ENCODE)}.")
+            raise InputError(f"`{name}` must be numeric, got dtype {array.dtype}: {_ENCODE}.")
         tensor = torch.from_numpy(np.array(array, dtype=_torch_dtype(array.dtype), order="C"))
         _check_unsigned(tensor, name, is_wide=array.dtype.kind == "u" and array.dtype.itemsize == 8)
     if tensor.is_complex():
@@ -95,17 +61,9 @@ def as_tensor(value: Any, name: str) -> Tensor:
 
 def _plain(value: Tensor, name: str) -> Tensor:
     """Return a dense tensor of a dtype that torch computes with."""
-    kinds = {
-        "masked": isinstance(value, MaskedTensor),
-        "nested": value.is_nested,
-        "quantized": value.is_quantized,
-        "meta": value.is_meta,
-    }
-    kind = next((kind for kind, is_so in kinds.items() if is_so), None)
-    if kind is None and value.layout != torch.strided:
-        kind = str(value.layout).removeprefix("torch.")
-    if kind is not None:
-        raise _not_dense(name, f"a tensor of the kind {kind!r}", "pass a dense tensor, as from `to_dense()`")
+    is_odd = isinstance(value, MaskedTensor) or value.is_nested or value.is_quantized or value.is_meta
+    if is_odd or value.layout != torch.strided:
+        raise InputError(f"`{name}` must hold a number in each place: pass a dense tensor, as from `to_dense()`.")
     tensor = value.detach().resolve_neg()
     if tensor.dtype in _UNSIGNED:
         is_wide, tensor = tensor.dtype == torch.uint64, tensor.to(torch.int64)
@@ -113,16 +71,13 @@ def _plain(value: Tensor, name: str) -> Tensor:
     return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
 
 
-def _not_dense(name: str, given: str, remedy: str) -> InputError:
-    return InputError(f"`{name}` must hold a number in each place, got {given}: {remedy}.")
-
-
 def check_unmasked(value: Any, name: str) -> None:
     """Refuse NumPy arrays, or lists of these, with masked values."""
     if isinstance(value, (list, tuple)) and any(isinstance(part, np.ma.MaskedArray) for part in value):
         value = np.ma.array(value)
     if np.ma.is_masked(value):
-        raise _not_dense(name, counted(int(np.ma.count_masked(value)), "masked value"), "drop or impute those rows")
+        count = counted(int(np.ma.count_masked(value)), "masked value")
+        raise InputError(f"`{name}` must hold a number in each place, got {count}: drop or impute those rows.")
 
 
 def _check_unsigned(values: Tensor, name: str, *, is_wide: bool) -> None:
@@ -144,7 +99,7 @@ def is_several(value: Any) -> bool:
 def _as_array(value: Any, name: str) -> np.ndarray:
     """Return an array, of numbers where its values were objects."""
     if hasattr(value, "toarray"):
-        raise _not_dense(name, f"a sparse {type(value).__name__}", "pass `toarray()`")
+        raise InputError(f"`{name}` must hold a number in each place, got a {type(value).__name__}: pass `toarray()`.")
     check_unmasked(value, name)
     try:
         array: np.ndarray = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
@@ -162,8 +117,8 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
         numbers = array.astype(float)
     except (TypeError, ValueError, OverflowError):
         raise InputError(
-            f"`{name}` must be numeric, got dtype object (text or mixed values): {_AS_NUMBERS.get(name, _ENCODE)}, and "
-            "drop or impute missing values."
+            f"`{name}` must be numeric, got dtype object (text or mixed values): {_ENCODE}, and drop or impute missing "
+            "values."
         ) from None
     large = np.isfinite(numbers) & (np.abs(numbers) > _EXACT)
     rounded = [n for n in array[large] if isinstance(n, (int, np.integer)) and int(float(n)) != int(n)]
@@ -209,16 +164,13 @@ def check_inputs(x: Tensor, name: str = "x", row: tuple[int, ...] | None = None)
 
 def wrong_shape(got: tuple[int, ...] | str, row: tuple[int, ...] | None, name: str = "x") -> str:
     """Say that inputs of this shape are no rows, and what to do; `row` is the shape of one, where it is known."""
-    one_row, one_feature = f"for one row pass {name}[None]", f"for one feature pass {name}[:, None]"
-    hint = ""
-    if row is None:
-        hint = f": {one_feature}, {one_row}"
-    elif got == row:
-        hint = f": {one_row}"
-    elif row == (1,) and len(got) == 1:
-        hint = f": {one_feature}"
+    hints = {
+        f"for one feature pass {name}[:, None]": row is None or (row == (1,) and got != row and len(got) == 1),
+        f"for one row pass {name}[None]": row is None or got == row,
+    }
+    hint = ", ".join(words for words, is_so in hints.items() if is_so)
     expected = "features" if row is None else ", ".join(map(str, row))
-    return f"`{name}` must have shape (N, {expected}), got {got}{hint}."
+    return f"`{name}` must have shape (N, {expected}), got {got}{hint and ': '}{hint}."
 
 
 def as_targets(value: Any, num_rows: int) -> Tensor:

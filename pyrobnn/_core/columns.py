@@ -10,7 +10,17 @@ import pandas as pd
 from pyrobnn._core.counts import counted
 from pyrobnn._core.dates import date_names
 from pyrobnn._core.errors import InputError, warn_user
-from pyrobnn._core.table_cells import DATES, MARK, MOST_CATEGORIES, NUMBERS, TEXTS, How, expanded, read_cells, rows_of
+from pyrobnn._core.table_cells import (
+    DATES,
+    MARK,
+    NUMBERS,
+    TEXTS,
+    How,
+    expanded,
+    read_cells,
+    require_repeated,
+    rows_of,
+)
 from pyrobnn._core.table_files import Sheet, has_decimal_commas
 
 _NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
@@ -31,11 +41,7 @@ def is_frame(X: Any) -> bool:
 
 
 def require_distinct_names(frame: Any) -> None:
-    """Refuse a frame with two columns of the same name.
-
-    Raises:
-        InputError: such a frame.
-    """
+    """Refuse a frame with two columns of the same name."""
     names = [str(name) for name in frame.columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -81,7 +87,7 @@ def _read(sheet: Sheet, name: str, fitted: How | None, *, words: bool) -> tuple[
     if values.dtype == np.float64:
         return values, how
     if fitted is None:
-        _require_repeated(values, name)
+        require_repeated(values, name, "drop it, or say that they are categories, X[...].astype('category')")
     return values, {"kind": TEXTS}
 
 
@@ -119,18 +125,6 @@ def as_column(column: pd.Series, name: str, fitted: str | None = None) -> pd.Ser
     if (fitted or kind) == NUMBERS:
         return pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan))
     return _as_categories(column, name, is_fitted=fitted is not None)
-
-
-def _require_repeated(column: pd.Series, name: str) -> None:
-    """Refuse text that is nearly different in each row, such as names of rows."""
-    present = column.dropna()
-    count = present.nunique()
-    if count > MOST_CATEGORIES and count > len(present) / 2:
-        raise InputError(
-            f"Column {name!r} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which "
-            "are no categories: drop it, turn it into numbers (such as 12.5 or 1,234.50) or dates, "
-            "or say that they are categories, X[...].astype('category')."
-        )
 
 
 def _kind(column: pd.Series, name: str) -> str:

@@ -29,7 +29,9 @@ def new_folder(path: Path, *, replaces: Callable[[Path], bool] | None = None) ->
         made = work / path.name
         made.mkdir()
         yield made
-        _sync_tree(made)
+        for inner in (*made.rglob("*"), made):
+            if not inner.is_symlink():
+                _sync(inner)
         _take_name(made, path, work / "replaced")
         _sync(path.parent)
 
@@ -68,7 +70,9 @@ def _beside(path: Path, what: str = "folder") -> Iterator[Path]:
         finally:
             shutil.rmtree(work, ignore_errors=True)
     finally:
-        _remove_empty(missing)
+        for folder in missing:
+            with suppress(OSError):  # it was not made, or is not empty: the new folder is in it
+                folder.rmdir()
 
 
 def why_not(path: Path, error: OSError | ValueError) -> str:
@@ -110,12 +114,6 @@ def new_file(path: Path, *, replaces: bool = True) -> Iterator[Path]:
         _sync(path.parent)
 
 
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        with suppress(OSError):  # it was not made, or is not empty: the new folder is in it
-            folder.rmdir()
-
-
 def _take_name(made: Path, path: Path, aside: Path) -> None:
     try:
         if path.exists():
@@ -125,13 +123,6 @@ def _take_name(made: Path, path: Path, aside: Path) -> None:
         if aside.exists() and not path.exists():
             aside.rename(path)
         raise
-
-
-def _sync_tree(folder: Path) -> None:
-    for inner in folder.rglob("*"):
-        if not inner.is_symlink():
-            _sync(inner)
-    _sync(folder)
 
 
 def _sync(path: Path) -> None:

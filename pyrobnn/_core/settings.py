@@ -75,17 +75,11 @@ def _check_range(value: Any, where: str) -> None:
 
 
 _EXPECTED = {
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "dict_type": "a table",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "list_type": "a list",
-    "string_type": "a text",
-    "tuple_type": "a list",
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
+    **dict.fromkeys(("float_parsing", "float_type"), "a number"),
+    **dict.fromkeys(("int_from_float", "int_parsing", "int_type"), "a whole number"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **{"dict_type": "a table", "string_type": "a text"},
 }
 """What is expected where pydantic says it in words of programmers, by its type of error."""
 _FAULTS = {"missing": "is missing", "missing_argument": "is missing", "multiple_argument_values": "is given twice"}

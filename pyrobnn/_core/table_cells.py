@@ -200,6 +200,17 @@ def names_rows(sheet: Sheet, name: str) -> bool:
         return False
 
 
+def require_repeated(column: "pd.Series", name: str, others: str) -> None:
+    """Refuse text that is no category: nearly different in each row, such as names; `others` are more remedies."""
+    present = column.dropna()
+    count = present.nunique()
+    if count > MOST_CATEGORIES and count > len(present) / 2:
+        raise InputError(
+            f"Column {name!r} holds {count} different texts in {len(column)} rows, such as {present.iloc[0]!r}, which "
+            f"are no categories: turn it into numbers (such as 12.5 or 1,234.50, without a unit) or dates, {others}."
+        )
+
+
 def are_amounts(texts: "pd.Series") -> bool:
     """Return whether most texts begin with a digit, as numbers in an unknown form do."""
     return bool(texts.str.match(r"\W?\d").mean() > 1 / 2)

@@ -13,15 +13,14 @@ from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.table_cells import (
     DATES,
-    MOST_CATEGORIES,
     NAMELESS,
     TEXTS,
     How,
-    are_amounts,
     names_rows,
     read_cells,
     refuse_missing,
     refuse_words,
+    require_repeated,
     rows_of,
 )
 from pyrobnn._core.table_files import Sheet, check_names, read_sheet, require
@@ -133,7 +132,9 @@ def read_table(
         raise InputError(f"{path} has no feature columns, only the target {target!r}: add at least one column.")
     faults: list[str] = []
     notes, is_known = list(sheet.notes), sheet.frame[target].notna()
-    notes += [_without_target(~is_known)] if missing == "impute" and not is_known.all() else []
+    if missing == "impute" and not is_known.all():
+        gone = counted(int((~is_known).sum()), "row")
+        notes.append(f"{gone} ({rows_of(~is_known)}) without a target: left out")
     target_column = _collected(faults, lambda: _target(sheet, target, task, missing, notes))
     inputs = _inputs(sheet, dict.fromkeys(features), missing, faults, notes)
     _refuse(faults, path)
@@ -212,7 +213,8 @@ def _input(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["
     text = _as_text(values)
     if before is not None:
         refuse_words(text, text.notna(), label, "numbers, but text", _WORDS[False])
-    _check_categories(text, name)
+    options = f"(--drop {shlex.quote(name)}), or say it names the rows (--set {shlex.quote(f'data.id={name}')})"
+    require_repeated(text, name, f"leave it out {options}")
     return text, how | {"kind": TEXTS}, line
 
 
@@ -228,29 +230,11 @@ def _as_text(values: "pd.Series") -> "pd.Series":
     return pd.Series(named, dtype=object)
 
 
-def _check_categories(text: "pd.Series", name: str) -> None:
-    """Refuse text that is no category: names of rows."""
-    present = text.dropna()
-    count = present.nunique()
-    if count > MOST_CATEGORIES and count > len(present) / 2:
-        forms = " (such as 12.5 or 1,234.50, without a unit)" if are_amounts(present) else ""
-        raise InputError(
-            f"Column {name!r} holds {count} different texts in {len(text)} rows, such as {present.iloc[0]!r}, which "
-            f"are no categories: turn it into numbers{forms}, drop it (--drop {shlex.quote(name)}), or say it names "
-            f"the rows (--set {shlex.quote(f'data.id={name}')})."
-        )
-
-
 # The target
 
 
 LEAST_AMOUNT = 100
 """Median from which whole numbers that are not negative are amounts, such as prices, and not counts or classes."""
-
-
-def _without_target(is_gap: "pd.Series") -> str:
-    verb = "has" if is_gap.sum() == 1 else "have"
-    return f"{counted(int(is_gap.sum()), 'row')} ({rows_of(is_gap)}) {verb} no target: left out"
 
 
 def _target(sheet: Sheet, name: str, task: str | None, missing: str, notes: list[str]) -> Target:
@@ -267,7 +251,10 @@ def _target(sheet: Sheet, name: str, task: str | None, missing: str, notes: list
         raise InputError(f"{label} holds dates: turn them into numbers, such as days since some date, or into classes.")
     column = _known(column) if column.hasnans else column
     numeric = types.is_numeric_dtype(column.dtype)
-    _check_kind(column, label, is_numeric=numeric)
+    odd = next((value for value in column if not isinstance(value, (str, bool, float, int))), None)
+    if not numeric and odd is not None:
+        given = f"{odd!r} of the kind {type(odd).__name__}"
+        raise InputError(f"{label} holds neither text nor numbers but {given}: turn it into text or numbers.")
     is_whole = numeric and bool((column % 1 == 0).all()) if not types.is_bool_dtype(column.dtype) else False
     is_amount = is_whole and bool(column.min() >= 0) and column.median() >= LEAST_AMOUNT
     if task is None and types.is_integer_dtype(column.dtype) and column.nunique() > _MOST_CLASSES and not is_amount:
@@ -294,13 +281,6 @@ def _known(column: "pd.Series") -> "pd.Series":
 def _rows(chosen: "pd.Series") -> str:
     """Return which rows of the file a mask has, some of whose rows may have been left out."""
     return rows_of(chosen.reindex(range(int(chosen.index[-1]) + 1), fill_value=False))
-
-
-def _check_kind(column: "pd.Series", label: str, *, is_numeric: bool) -> None:
-    strange = [] if is_numeric else [value for value in column if not isinstance(value, (str, bool, float, int))]
-    if strange:
-        description = f"{strange[0]!r} of the kind {type(strange[0]).__name__}"
-        raise InputError(f"{label} holds neither text nor numbers but {description}: turn it into text or numbers.")
 
 
 def _numbers(column: "pd.Series", label: str, *, is_whole: bool, may_count: bool) -> Target:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobnn._core.random import is_random_state, random_state, seeded
+from pyrobnn._core.random import mark, seeded
 from pyrobnn._torch.private import tree_leaves
 
 _ANSWERS: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
@@ -21,7 +21,7 @@ def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example
     Some operations of torch have no batching rule, and a few have a wrong rule. Errors that the loop raises too belong
     to the function; they are raised, and so is running out of memory. Functions with noise are not compared.
     """
-    before = random_state()
+    has_drawn = mark()
     try:
         batched = mapped(*example)
     except torch.OutOfMemoryError:
@@ -34,7 +34,7 @@ def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example
             f"torch.func.vmap does not take the model, which therefore runs in a slower loop: {first_sentence(error)}"
         )
     else:
-        if not is_random_state(before) or _agree(batched, looped(*example)):
+        if has_drawn() or _agree(batched, looped(*example)):
             return mapped
         reason = "torch.func.vmap gives other numbers for the model than a loop, which therefore runs, slower"
     warnings.warn(reason, stacklevel=2)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import derive, is_random_state, random_state, seeded
+from pyrobnn._core.random import derive, mark, seeded
 from pyrobnn._core.tree_files import digest
 from pyrobnn._torch.batching import once
 from pyrobnn._torch.forward_mode import missing_forward_mode
@@ -130,13 +130,13 @@ class Tangent:
 
     def _fault_of_forward_mode(self, tracker: Tracker, moving: tuple[str, ...]) -> str:
         """Return why the derivative of an input fails in forward mode or differs from reverse mode; "" if neither."""
-        x, before = self._inputs[:1], random_state()
+        x, has_drawn = self._inputs[:1], mark()
 
         def outputs(*values: Tensor) -> Tensor:
             return self._bnn.outputs(self._point | dict(zip(moving, values, strict=True)), x)
 
         fault = missing_forward_mode(outputs, *(self._point[name] for name in moving))
-        if fault or not is_random_state(before):
+        if fault or has_drawn():
             return fault
         like = {name: self._point[name] for name in moving}
         change = {n: torch.arange(m.numel(), device=m.device).view(m.shape).cos().to(m) for n, m in like.items()}

@@ -9,7 +9,6 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyrobnn._core.checks import check_size
 from pyrobnn._core.counts import counted
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
@@ -171,7 +170,6 @@ class RunSpec:
         compared = self._compared(dataset, train)
         spec = self._resolved(dataset, compared.parts)
         spec.to_toml()
-        check_size(spec.net)
         validation = None
         if self.data.validation is not None:
             train, validation = train.split(self.data.validation, seed=self.fit.seed)

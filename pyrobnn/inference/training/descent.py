@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._core.random import is_random_state, random_state, seeded
+from pyrobnn._core.random import mark, seeded
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
 from pyrobnn.bnn import BNN
@@ -80,10 +80,10 @@ def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:
         if len(x) < 2:
             return False
         model.train()
-        before, numbers = [value.clone() for value in model.buffers()], random_state()
+        before, has_drawn = [value.clone() for value in model.buffers()], mark()
         first, second = model.outputs(weights, x), model.outputs(weights, x)
         stays = all(torch.equal(*pair) for pair in zip(before, model.buffers(), strict=True))
-        return stays and torch.equal(first, second) and is_random_state(numbers)
+        return stays and torch.equal(first, second) and not has_drawn()
 
 
 def descend(fits: Sequence[TrainingState], tolerances: Sequence[float], run: Run, stop: Stop) -> list[Ended] | None:
