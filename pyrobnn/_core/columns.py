@@ -165,16 +165,13 @@ def _as_categories(column: pd.Series, name: str, *, is_fitted: bool) -> pd.Serie
 class Encoder:
     """From a table of numbers and categories to a matrix of numbers, as learned from the rows of a fit.
 
-    Categories become columns of 0 and 1, or numbers; an unknown category later becomes zeros, or -1.
-    A number that is missing becomes NaN; if some were missing in the fit, a column of 0 and 1 marks them. A missing
-    category is a category if some were missing in the fit, and else an unknown one. The
-    matrix has the numbers, then the marks, then the categories.
+    The matrix has the numbers, NaN where they are missing, then marks of 0 and 1 for numbers of which some were missing
+    in the fit, then the categories; an unknown category becomes zeros, or -1.
 
     Attributes:
         categories: an entry of `CATEGORIES`.
         missing: an entry of `MISSING`.
-        columns: what was learned of each column, dates as numbers, in JSON's types where categories are texts: of
-            categories their `values`, sorted, None last; of numbers of which one was missing `has_missing`.
+        columns: of categories their `values`, sorted, None last; of numbers of which one was missing `has_missing`.
         read: how each column of the table was read, with what `learned_reading` adds for dates.
     """
 
@@ -192,14 +189,7 @@ class Encoder:
         *,
         read: Mapping[str, How] | None = None,
     ) -> "Encoder":
-        """Return the encoder that these rows teach.
-
-        Args:
-            table: as `as_table` and then `expanded` return it.
-            categories: an entry of `CATEGORIES`.
-            missing: an entry of `MISSING`.
-            read: how each column was read.
-        """
+        """Return the encoder that rows teach, as `as_table` and then `expanded` return them."""
         for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):
             if value not in known:
                 raise InputError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}.")
@@ -218,11 +208,7 @@ class Encoder:
         return "values" not in self.columns[name]
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the matrix of a frame with the columns of the fit, or of an array with as many.
-
-        Raises:
-            InputError: a column is not there, or of another kind than in the fit, or an array of another width.
-        """
+        """Return the matrix of a frame with the columns of the fit, or of an array with as many."""
         if is_frame(X):
             names, given = [*self.made_from()], {str(name): name for name in X.columns}
             if lost := [name for name in names if name not in given]:
@@ -231,10 +217,7 @@ class Encoder:
         return self.matrix(expanded(as_table(X, self)[0], self.read))
 
     def matrix(self, table: pd.DataFrame) -> np.ndarray:
-        """Return the matrix, float64, of a table that `as_table`, and then `expanded`, returned.
-
-        It has NaN in gaps.
-        """
+        """Return the matrix, float64 with NaN in gaps, of a table that `as_table` and then `expanded` returned."""
         numbers, gaps, texts = self._kinds()
         parts = [table[numbers].to_numpy(dtype=np.float64), table[gaps].isna().to_numpy(dtype=np.float64)]
         for name, values in texts.items():

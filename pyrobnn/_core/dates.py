@@ -27,12 +27,8 @@ _PHASES = {"year": "the day of the year", "week": "the weekday", "hour": "the ti
 def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series", str]:
     """Return texts as dates, missing where they are none, and the format that reads the most of them.
 
-    Args:
-        texts: texts, some of them missing.
-        known: the format of the texts in training, or None; the international format always goes.
-
-    Raises:
-        InputError: dates that read both as day and month and as month and day.
+    `known` is the format in training; the international one always goes. Dates that read both as day and month and as
+    month and day are refused.
     """
     import pandas as pd
 

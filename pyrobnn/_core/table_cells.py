@@ -80,8 +80,7 @@ def read_cells(
         name: name of the column.
         label: the column in messages.
         before: how it was read in training, or None.
-        words: whether words among numbers or dates count as missing; after training only those without a digit, as
-            others may be numbers in another form, and those that counted so in training.
+        words: whether words among numbers or dates count as missing; after training only those without a digit.
         advice: an alternative to mending such words, for messages.
     """
     import pandas as pd

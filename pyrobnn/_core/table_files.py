@@ -34,14 +34,7 @@ _DATA_CELL = re.compile(r"[-+(]?\W?[\d.,/:-]*\d[\d.,/:-]*\W{0,2}")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sheet:
-    """The cells of a file.
-
-    Attributes:
-        frame: its rows, as pandas reads them.
-        decimal_comma: whether commas in its texts mark decimals, where that is open.
-        notes: what was assumed about the file, a line for each.
-        first_row: the number of the first row, for messages.
-    """
+    """The cells of a file, as pandas reads them, and what was assumed; `first_row` is its number in messages."""
 
     frame: "pd.DataFrame"
     decimal_comma: bool

@@ -48,14 +48,7 @@ _WORDS = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Target:
-    """A target column as numbers.
-
-    Attributes:
-        task: the task that it implies.
-        values: real values, float64, or classes 0..C-1, int64; (N,).
-        classes: the name of each class, sorted; empty for a regression.
-        reason: the reason for this task, in words.
-    """
+    """A target column: real values (N,), or classes 0..C-1 with their sorted names, and the reason for this task."""
 
     task: Task
     values: np.ndarray
@@ -65,14 +58,7 @@ class Target:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Inputs:
-    """The columns to predict from.
-
-    Attributes:
-        columns: float64, text and None, or dates.
-        how: how each was read.
-        notes: what was assumed, a line for each.
-        frame: the whole table.
-    """
+    """The columns to predict from, float64, text and None, or dates; how each was read; and the whole table."""
 
     columns: "pd.DataFrame"
     how: dict[str, How]
@@ -82,13 +68,9 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """A checked table: the columns to predict from, and the column to predict.
+    """A checked table: inputs of all rows, and the target of those that have one, at positions `rows`.
 
-    Attributes:
-        inputs: the columns to predict from, of all rows of the file.
-        target: the column to predict, of the rows that have one.
-        rows: the positions of these, counted from 0.
-        compared: the columns that tell whether rows are copies: all but the target and names of rows.
+    `compared` are the columns that tell whether rows are copies: all but the target and names of rows.
     """
 
     inputs: Inputs
@@ -107,16 +89,7 @@ def read_table(
     drop: Sequence[str] = (),
     missing: str = "raise",
 ) -> Table:
-    """Return a file as inputs and a target.
-
-    Args:
-        path: the file.
-        target: name of the target column.
-        sheet: the cells of the file, if they were read.
-        task: "regression" or "classification", or None to infer it from the target.
-        id_column: a column that names the rows and is not an input, or None.
-        drop: other columns that are not inputs.
-        missing: "raise" or "impute": whether inputs may be missing, and rows without a target are left out.
+    """Return a file as inputs and a target; `sheet` has its cells if they were read.
 
     Raises:
         InputError: no such file or column, not a table, or values that cannot be used: all of them in one message.

@@ -21,11 +21,7 @@ def has_gpu() -> bool:
 
 
 def resolve_device(device: str, products: float = math.inf) -> torch.device:
-    """Return the device of a name; "auto" is a GPU if there is one and the network is not small, else the CPU.
-
-    Args:
-        device: the name.
-        products: multiplications of the network's forward pass for one example.
+    """Return the device of a name; "auto" is a GPU if there is one and a forward pass has many products, else the CPU.
 
     Raises:
         InputError: the device cannot be used here.
@@ -43,8 +39,7 @@ def resolve_device(device: str, products: float = math.inf) -> torch.device:
 def threads_for(net: nn.Module, batch_size: int) -> Iterator[int]:
     """Run the block with one thread if passes through the network are small, and yield the number of threads.
 
-    The number of threads is restored afterwards. Convolutions use a weight many times: networks with weights of rank
-    above 2 always count as large.
+    Networks with weights of rank above 2, such as convolutions, always count as large.
     """
     before = torch.get_num_threads()
     values = list(net.state_dict().values())

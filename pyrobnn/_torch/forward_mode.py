@@ -33,14 +33,7 @@ def missing_forward_mode(function: Callable[..., Any], *at: Tensor) -> str:
 
 
 def rows_of(row: Callable[[Tensor], Tensor], num: int, at: Tensor, chunk_size: int | None = None) -> Tensor:
-    """Return the results of a function of 0, 1, ..., batched if torch can, else one by one, (num, ...).
-
-    Args:
-        row: maps a number, (), to a tensor.
-        num: the count of numbers.
-        at: a tensor on the device.
-        chunk_size: numbers in a batch; None for all.
-    """
+    """Return the results of a function of 0, 1, ..., batched if torch can, else one by one, (num, ...)."""
     indices = torch.arange(num, device=at.device)
 
     def one_by_one(some: Tensor) -> Tensor:
@@ -50,13 +43,7 @@ def rows_of(row: Callable[[Tensor], Tensor], num: int, at: Tensor, chunk_size: i
 
 
 def own_derivatives(gradient: Callable[[Tensor], Tensor], at: Tensor, chunk_size: int | None = None) -> Tensor:
-    """Return d gradient(at)[b, i] / d at[b, i] for a function that does not mix rows, (B, D).
-
-    Args:
-        gradient: maps (B, D) to (B, D).
-        at: the point, (B, D).
-        chunk_size: how many columns to take at once; None for all.
-    """
+    """Return d gradient(at)[b, i] / d at[b, i], (B, D), for a function of (B, D) that does not mix rows."""
     load_forward_mode()
 
     def column(index: Tensor) -> Tensor:

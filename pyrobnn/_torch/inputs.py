@@ -13,13 +13,10 @@ from pyrobnn._torch.private import private
 
 
 class Inputs:
-    """Tensors (N, ...) that a network takes together, by keyword or by position, as one value.
+    """Tensors (N, ...) that a network takes together, by keyword, or by "0", "1", ... for positions, as one value.
 
-    It stands where a tensor of inputs (N, *in) stands: it has rows, a length and a device, and goes through `vmap`,
-    autograd and recorded steps as its tensors do.
-
-    Args:
-        parts: tensors by keyword; by "0", "1", ... for positions. Within `vmap` torch has other leaves in their place.
+    It stands where a tensor of inputs stands: it has rows, a length and a device, and goes through `vmap`, autograd and
+    recorded steps as its tensors do.
     """
 
     ndim = 0
@@ -110,10 +107,7 @@ def _register() -> None:
 def as_inputs(value: Any, name: str = "x", *, row: tuple[int, ...] | None = None) -> X:
     """Return inputs as a tensor (N, *in); a mapping, or a tuple of arrays, of tensors (N, ...) as `Inputs`.
 
-    Args:
-        value: what was given.
-        name: its name, for messages.
-        row: the shape of a row, if it is known, for messages.
+    `name` and the shape of a `row` are for messages.
 
     Raises:
         InputError: not numeric, not finite, empty, of the wrong rank, or of unequal lengths.
@@ -137,11 +131,7 @@ def as_inputs(value: Any, name: str = "x", *, row: tuple[int, ...] | None = None
 
 
 def join_rows(parts: Sequence[X]) -> X:
-    """Return the rows of several inputs as one.
-
-    Raises:
-        InputError: rows that differ in shape.
-    """
+    """Return the rows of several inputs as one; rows that differ in shape are refused."""
     shapes = list(dict.fromkeys(shape_of(part[0]) for part in parts))
     if len(shapes) > 1:
         raise InputError(
@@ -159,11 +149,7 @@ def tensors_of(x: X) -> list[Tensor]:
 
 
 def single(x: X, what: str) -> Tensor:
-    """Return inputs of a single tensor; `what` needs them, in words.
-
-    Raises:
-        InputError: several tensors.
-    """
+    """Return inputs of a single tensor, which `what` needs, in words; several are refused."""
     if isinstance(x, Inputs):
         raise InputError(f"{what} takes inputs of a single tensor, got several: {shape_of(x)}.")
     return x

@@ -23,9 +23,7 @@ _RECURRENT: dict[Any, Any] = {
 def plain_kernels() -> Iterator[None]:
     """Run recurrent layers, attention and weight norms by plain operations inside a transformation of `torch.func`.
 
-    vmap has no rule for the fused kernels of LSTM, GRU, scaled dot-product attention and encoder layers of transformers
-    in evaluation, and forward mode has none for weight normalisation; they have rules for the operations that these
-    kernels join. Outside of vmap and grad the fused kernels are faster and stay.
+    vmap and forward mode have no rules for the fused kernels; outside of transformations these are faster and stay.
     """
     if not inside_transformation():
         yield

@@ -11,14 +11,10 @@ from torch.nn import functional
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerKind:
-    """A kind of layer.
+    """A kind of layer: its classes, and the functions behind them with their parameters in order and defaults.
 
-    Attributes:
-        modules: the classes of the kind.
-        functions: the functions behind the layer; they take the examples on the first axis.
-        arguments: the parameters of these functions in order, with their defaults.
-        inputs: axis of the weight for the input units; None if the weight mixes no units.
-        channel: axis of the functions' inputs and outputs for these units, if each unit has an entry there.
+    `inputs` is the axis of the weight for the input units, `channel` that of the functions' inputs and outputs; None if
+    the weight mixes no units, or units have no entries there.
     """
 
     modules: tuple[type[nn.Module], ...]

@@ -16,13 +16,7 @@ _POLISH = {"maxiter": 50, "maxfun": 100, "maxcor": 20, "ftol": 0.0, "gtol": 1e-9
 
 
 def minimize_in_place(loss: Callable[[], Tensor], tensors: Sequence[Tensor], **options: Any) -> None:
-    """Move tensors to the minimum of a function of them.
-
-    Args:
-        loss: returns the function at the present tensors, ().
-        tensors: leaves that require gradients; SciPy gets their entries as a single vector in double precision.
-        **options: as in `descend_in_place`.
-    """
+    """Move leaves to the minimum of a loss of them, (); options are those of `descend_in_place`."""
     descend_in_place(slope_of(loss, tensors), tensors, **options)
 
 
@@ -83,13 +77,8 @@ def descend_in_place(
 def polish_in_place(slope: Callable[[], Tensor], tensors: Sequence[Tensor]) -> None:
     """Move tensors in single precision from the end of a descent to a zero of the gradient, up to its rounding.
 
-    A descent ends where rounding hides its gain. Gradients carry more information there. From the end w0, the function
-    is taken as (g(w) + g(w0)) (w - w0) / 2, which is exact up to third order. The tensors stay unchanged if their
-    gradient does not shrink, or if the function grows by more than its rounding.
-
-    Args:
-        slope: as for `descend_in_place`.
-        tensors: likewise.
+    There rounding hides the gain, and gradients carry more information: from the end w0 the function is taken as
+    (g(w) + g(w0)) (w - w0) / 2, exact up to third order. Tensors stay if their gradient does not shrink.
     """
     from scipy.optimize import minimize
 

@@ -12,13 +12,9 @@ _ROUNDING, _TINY = 10, 1e-13
 
 
 def as_matrix(values: Tensor, shape: torch.Size, *, transposed: bool = False) -> Tensor:
-    """Return entries of a weight, or of a bias as a column, as matrices, (*, O, I).
+    """Return entries (*, size) of a weight, or of a bias as a column, as matrices (*, O, I).
 
-    Args:
-        values: flat entries, (*, size).
-        shape: of the weight or bias.
-        transposed: whether the first two axes of the weight are (inputs, outputs), as in embeddings and transposed
-            convolutions, instead of (outputs, inputs).
+    `transposed` weights have the axes (inputs, outputs), as embeddings and transposed convolutions.
     """
     if len(shape) == 1 or not transposed:
         return values.reshape(*values.shape[:-1], shape[0], -1)
@@ -33,16 +29,10 @@ def from_matrix(matrix: Tensor, shape: torch.Size, *, transposed: bool = False) 
 
 
 def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues, ascending, and eigenvectors of a symmetric matrix, in its precision.
+    """Return eigenvalues, ascending, and eigenvectors of a symmetric matrix (D, D), in its precision.
 
-    In float32 the divide and conquer of LAPACK may fail to converge, or silently give NaN, if many eigenvalues are
-    nearly equal. Curvature has such eigenvalues for inputs or units that are always zero. It then runs in float64.
-
-    A matrix of 4,000 rows or more is first tried for a rank of at most an eighth of its rows, as in sums over few
-    examples: 10,000 rows then take seconds instead of ten minutes.
-
-    Args:
-        matrix: (D, D); only the lower triangle is read.
+    The divide and conquer of LAPACK may fail in float32, or give NaN, if many eigenvalues are nearly equal, as those of
+    curvature are; it then runs in float64. 4,000 rows or more are first tried for a rank of at most an eighth of them.
     """
     low_rank = _of_low_rank(matrix) if len(matrix) >= LARGE else None
     if low_rank is not None:

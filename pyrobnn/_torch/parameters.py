@@ -81,11 +81,7 @@ def _take_in_own_precision(module: nn.Module, args: Any, kwargs: Any) -> tuple[A
 
 
 def refuse_max_norm(net: nn.Module, names: tuple[str, ...]) -> None:
-    """Refuse embeddings that change their weights in place.
-
-    Raises:
-        InputError: naming the layer.
-    """
+    """Refuse embeddings that change their weights in place, naming the layer."""
     weights = {id(net.get_parameter(name)) for name in names}
     for prefix, module in net.named_modules():
         if isinstance(module, _LOOKS_UP) and module.max_norm is not None and id(module.weight) in weights:

@@ -1,13 +1,9 @@
 """Separate noise for each example of a mini-batch, if a guide draws a weight once for all of them.
 
-A guide attaches a perturbation to the tensor object that is a site's value. `BNN.outputs` then runs the network in
-training so that linear and convolutional layers with this tensor as their weight perturb each example separately. In
-expectation nothing changes: for every example the weights have the distribution of the guide. But the examples no
-longer share an error, so the gradient of a mini-batch varies less.
-
-The shared draw, unbiased as well, stays where a perturbation would not have the guide's distribution or is not known:
-in other layers (embeddings, normalisation, recurrent layers), for weights that several layers share, and in layers
-whose inputs do not have the examples on their first axis.
+A guide attaches a perturbation to the tensor that is a site's value. `BNN.outputs` then runs the network in training so
+that linear and convolutional layers with this weight perturb each example separately: every example has the guide's
+distribution, and the gradient varies less. The shared draw stays in other layers, for weights that several layers
+share, and where the inputs of a layer do not have the examples on their first axis.
 """
 
 import functools
@@ -60,22 +56,13 @@ class Perturbation(Protocol):
 class NormalNoise:
     """The perturbation of a weight drawn as loc + scale * noise, with standard normal noise for each entry.
 
-    Flipout (Wen et al. 2018, "Flipout: Efficient Pseudo-Independent Weight Perturbations on Mini-Batches", eq. 3 and 4)
-    multiplies the shared deviation from the mean by random signs s for each example and input, and r for each example
-    and output: f(x, loc) + f(x s, drawn - loc) r. In convolutions each channel has a sign, so that an example has the
-    same weights at every position. The bias takes the signs r.
+    Flipout (Wen et al. 2018, eq. 3 and 4) multiplies the shared deviation from the mean by random signs s for each
+    example and input, and r for each example and output: f(x, loc) + f(x s, drawn - loc) r; in convolutions a sign is
+    per channel.
 
-    Local reparameterisation (Kingma, Salimans & Welling 2015, "Variational Dropout and the Local Reparameterization
-    Trick", eq. 6) draws the outputs instead: normal, with mean f(x, loc) and variance f(x^2, scale^2), bias alike.
-    Outputs are independent only if each example passes the layer once. At the positions of a convolution or a
-    sequence they share their weights; drawing them independently, as is often done, would be another objective, and
-    flipout is used instead.
-
-    Args:
-        loc: means.
-        scale: standard deviations, of the same shape.
-        drawn: the shared draw, likewise.
-        local: whether to draw outputs where that is exact.
+    Local reparameterisation (Kingma, Salimans & Welling 2015, eq. 6) draws outputs: normal, with mean f(x, loc) and
+    variance f(x^2, scale^2). It is exact where each example passes the layer once; at the positions of a convolution or
+    a sequence, which share weights, flipout is used instead.
     """
 
     def __init__(self, loc: Tensor, scale: Tensor, drawn: Tensor, *, local: bool) -> None:
@@ -115,13 +102,9 @@ class NormalNoise:
 
 
 class InputNoise:
-    """The perturbation of a fixed weight by noise that multiplies its input units, as in dropout.
+    """The perturbation of a fixed weight by noise that multiplies its input units, as in dropout: f(x * noise, weight).
 
-    Each example gets f(x * noise, weight) with separate noise; later calls with the same weight repeat it.
-
-    Args:
-        weight: the weight without noise, of the shape of the shared draw.
-        draw: maps the inputs with an entry for each example and unit, (B, units), to their noise, likewise.
+    `draw` maps the inputs with an entry for each example and unit, (B, units), to their noise; later calls repeat it.
     """
 
     def __init__(self, weight: Tensor, draw: Callable[[Tensor], Tensor]) -> None:
@@ -138,8 +121,7 @@ class InputNoise:
 def attach(value: Tensor, perturbation: Perturbation) -> Tensor:
     """Attach a perturbation to the value of a weight site, and return the value.
 
-    The network must get this tensor object: attach to the result of `pyro.sample`, or to the draw of the site's
-    distribution if it is the same object. Copies and views, as in `Posterior.draw`, carry no perturbation.
+    The network must get this tensor object: copies and views carry no perturbation.
     """
     setattr(value, _NOISE, perturbation)
     return value
@@ -163,10 +145,7 @@ def carries_noise(values: Iterable[Tensor]) -> bool:
 class PerExample(TorchFunctionMode):
     """Runs linear and convolutional functions with noise for each example if their weight carries a perturbation.
 
-    Args:
-        weights: the values given to the network, by parameter name.
-        num_examples: B, the length of the first axis of inputs to which perturbations apply.
-        time_first: whether the network has sequences (T, B, units); if T = B, examples seem to be on the first axis.
+    With `time_first` the network has sequences (T, B, units): if T = B, examples seem to be on the first axis.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], num_examples: int, *, time_first: bool = False) -> None:

@@ -1,11 +1,7 @@
 """Private names of torch, which may change: no other file uses them. Tested with torch 2.15.
 
-Importing the package needs none of them. If a name is gone:
-
-- no step is captured: fits run eagerly, with a warning if "captured" was requested;
-- `inside_transformation` returns True, so that recurrent layers and attention always run as plain operations;
-- operations of torch are not counted, so that "auto" stays eager, and `load` refuses, since it cannot check its bound;
-- other uses raise `MissingFromTorch`.
+Importing the package needs none of them. If a name is gone, steps run eagerly, recurrent layers and attention as plain
+operations, and `load` refuses, since it cannot check its bound; other uses raise `MissingFromTorch`.
 """
 
 import functools

@@ -42,10 +42,7 @@ def is_alike(draws: Tensor) -> bool:
 def widest_activation(net: nn.Module, call: Callable[[], object], names: Collection[str]) -> int:
     """Return the largest number of values that any layer outputs while `call` runs the network.
 
-    Args:
-        net: the network.
-        call: runs it.
-        names: parameters that differ from draw to draw; layers before the first of them count as no draw's.
+    Layers before the first parameter of these names, which differ from draw to draw, do not count.
     """
     held = dict(net.named_parameters()) | dict(net.named_buffers())
     differ = {id(held[name]) for name in names}
@@ -81,13 +78,7 @@ def draws_at_once(num_weights: int, device: torch.device) -> int:
 
 
 def pairs_at_once(per_pair: int, device: torch.device, num_weights: int = 0) -> int:
-    """Return the number of pairs of a draw and an input to run at once.
-
-    Args:
-        per_pair: number of values per pair.
-        device: device of the values.
-        num_weights: weights of a draw.
-    """
+    """Return the number of pairs of a draw and an input, with so many values each, to run at once."""
     on_cpu = max(_CACHE, min(num_weights, _CACHE_OF_LARGE))
     return max(1, (on_cpu if device.type == "cpu" else _BUDGET) // per_pair)
 
@@ -108,14 +99,9 @@ def chunks(num_draws: int, x: X, pairs: int, *, inputs_first: bool = True) -> It
 
 
 class StackedLinear(NamedTuple):
-    """A linear layer under many draws, and the entrywise modules that follow it.
+    """A linear layer under many draws, weight (S, out, in) and bias (S, out), and the entrywise modules that follow it.
 
     Activations are (B, features, inputs): a draw is a single matrix product, and so is the first layer for all draws.
-
-    Attributes:
-        weight: (S, out, in).
-        bias: (S, out), or None.
-        after: entrywise modules.
     """
 
     weight: Tensor
@@ -159,9 +145,7 @@ class StackedLinear(NamedTuple):
 def stack_linear(net: nn.Module, draws: Mapping[str, Tensor]) -> list[StackedLinear] | None:
     """Return a network as linear layers with stacked weights, or None if it is not a plain sequence of such layers.
 
-    Args:
-        net: any network.
-        draws: values (S, *event) by parameter name; the parameters not named are the same for all draws.
+    Parameters that draws (S, *event) do not name are the same for all.
     """
     with ONE_THREAD:
         return _stack_linear(net, draws)
@@ -213,13 +197,9 @@ def _stacked(module: nn.Module, name: str, prefix: str, draws: Mapping[str, Tens
 
 
 def run_stacked(layers: list[StackedLinear], x: Tensor) -> Tensor:
-    """Return the outputs of stacked linear layers for every draw, (S, N, outputs).
+    """Return the outputs (S, N, outputs) of stacked linear layers for every draw at inputs (N, in).
 
     Two buffers of the size of a chunk take the activations of all layers in turn, at any depth.
-
-    Args:
-        layers: the layers, with S draws.
-        x: inputs (N, in).
     """
     num_draws = len(layers[0].weight)
     while len(layers) > 1 and layers[0].is_alike:
@@ -261,17 +241,11 @@ class _Question(NamedTuple):
 
 
 class DrawMap:
-    """A network at fixed inputs, as a function of draws, through `torch.func.vmap`, in chunks of bounded memory.
+    """A function of a draw and inputs (B, *in) through a network, mapped over draws in chunks of bounded memory.
 
-    Layers before the first parameter that differs from draw to draw run once. A function that vmap cannot take
-    (branches on values), or gets wrong, runs draw by draw instead. So does, on a CPU, a function of so many inputs that
-    a chunk holds few draws: outside vmap, torch's fused kernels run it.
-
-    Args:
-        function: function of a draw and a batch of inputs (B, *in), with results (B, ...).
-        x: inputs (N, *in).
-        net: the network that the function runs.
-        copies: number of activations per layer that the function holds at the same time.
+    Layers before the first parameter that differs from draw to draw run once. A function that vmap cannot take, or gets
+    wrong, runs draw by draw; so does, on a CPU, a function of so many inputs that a chunk holds few draws. The function
+    holds `copies` activations per layer at the same time.
     """
 
     def __init__(
@@ -287,11 +261,7 @@ class DrawMap:
         self._few = x[:1]
 
     def __call__(self, draws: Mapping[str, Tensor]) -> Tensor:
-        """Return function(draw, x) for every draw, (S, N, ...).
-
-        Args:
-            draws: values with the draws on the leading axis, (S, *event) by parameter name.
-        """
+        """Return function(draw, x), (S, N, ...), for draws (S, *event) by parameter name."""
         num_draws = len(next(iter(draws.values())))
         moving = {name: value for name, value in draws.items() if not is_alike(value)}
         if not moving:

@@ -134,11 +134,10 @@ class LoaderBatches:
     the torch generators of loader and samplers, and a number of batches, which are loaded again to go there.
 
     Args:
-        loader: yields pairs (x, y), or what `read` takes for them.
-        prepare: checks a batch and brings it into the units and onto the device of the model.
-        mean_rows: rows of an average batch of the first epoch; None if all batches are expected to be of equal size.
+        loader: yields what `read` maps to a validated pair (x, y); `checked_batch` if not given.
+        prepare: brings a pair into the units and onto the device of the model.
+        mean_rows: rows of an average batch of the first epoch; None if all are expected to be of equal size.
         like: a tensor with the precision and device of the model, for weights.
-        read: maps what the loader yields to a validated pair (x, y); `checked_batch` if not given.
     """
 
     def __init__(

@@ -113,14 +113,8 @@ def stacked(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Return inputs (M, features), targets and weights to fit: copies of rows that lack values share the row's weight.
 
-    Targets help to draw the values, as they must for unbiased slopes (Little 1992).
-
-    Args:
-        x: inputs (N, features), with NaN.
-        targets: targets, (N,) or (N, K).
-        weights: positive weights, or None.
-        categories: as `Imputer` takes them.
-        labels: whether targets are labels 0, 1, ...
+    Targets, `labels` 0, 1, ... or numbers (N,) or (N, K), help to draw the values, as they must for unbiased slopes
+    (Little 1992).
     """
     y = np.eye(int(targets.max()) + 1)[targets.astype(int)] if labels else targets.reshape(len(targets), -1)
     both = np.concatenate([x, y], 1)

@@ -209,13 +209,9 @@ def column_names(given: Sequence[str] | None, frame: Any, x: X) -> tuple[str, ..
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaler:
-    """An affine map to zero mean and unit standard deviation, column by column; constant columns are only centred.
+    """An affine map to zero mean and unit standard deviation, column by column, in float64.
 
-    All is computed in float64, so that numbers in original units keep their digits, however far from zero.
-
-    Attributes:
-        loc: mean of each column, of the shape of a row.
-        scale: standard deviation of each column (1 for a constant column), the same shape.
+    `loc` and `scale` have the shape of a row; the scale of a constant column is 1.
     """
 
     loc: Tensor
@@ -266,11 +262,7 @@ class Scaler:
 
 
 class Moments:
-    """Mean and standard deviation of values in parts, merged in float64 without cancellation.
-
-    Chan, Golub & LeVeque (1983), "Algorithms for Computing the Sample Variance": the sum of squares of the whole is
-    the sum over both parts plus the squared difference of their means, weighted by their sizes.
-    """
+    """Mean and standard deviation of values in parts, merged without cancellation (Chan, Golub & LeVeque 1983)."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -214,16 +214,10 @@ class Loader:
 
 
 class Epoch(NamedTuple):
-    """The examples and batches in an epoch of a loader.
+    """The examples and batches in an epoch: N, its rows and batches before `collate_fn`, rows of the first batch.
 
-    Attributes:
-        num_data: N, or None if the loader does not tell.
-        num_rows: rows of an epoch, before `collate_fn`, or None if they are not known.
-        num_batches: batches of an epoch, likewise.
-        first: rows of the first batch, before `collate_fn`, or None if they are not known.
-        is_even: whether all batches have equally many rows.
-        is_pass: False if an epoch may repeat or skip examples.
-        unknown: the reason why N is not known, in words.
+    None is unknown, for the reason `unknown`; `is_even` tells whether batches have equally many rows, `is_pass` whether
+    each example comes once.
     """
 
     num_data: int | None = None

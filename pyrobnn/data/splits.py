@@ -56,13 +56,9 @@ def classes_of(y: Tensor) -> Tensor | None:
 
 
 def split_rows(groups: Tensor, y: Tensor, fraction: float, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the row numbers (rest, part) of a random split; groups stay whole, and each class has its share.
+    """Return the row numbers (rest, part) of a random split; groups (N,) stay whole, and each class has its share.
 
-    Args:
-        groups: the group of each row, (N,).
-        y: targets, (N,) or (N, K).
-        fraction: share of the rows in the part, rounded, and at least one.
-        seed: seed of the choice.
+    The part has the rounded fraction of the rows, and at least one.
     """
     if not 0 < fraction < 1:
         raise InputError(f"`fraction` must lie between 0 and 1, got {fraction}.")
@@ -81,15 +77,10 @@ def drawn_together(
     weights: Tensor | None = None,
     classes: Tensor | None = None,
 ) -> tuple[list[Tensor], Tensor]:
-    """Return the rows of parts drawn at random, of at most these sizes, and the other rows; groups stay whole.
+    """Return the rows of parts drawn at random, of at most these sizes, and the other rows; groups (N,) stay whole.
 
-    Args:
-        groups: the group of each row, (N,).
-        sizes: sizes of the parts; each has at least one group.
-        seed: seed of the choice.
-        weights: weight of each row, or None for 1.
-        classes: class of each row, or None; a group has that of its last row. Parts have their share of each class, up
-            to a group.
+    Each part has at least one group, and its share of each of the `classes` (N,), if they are given; rows count by
+    their `weights`.
     """
     count, generator = int(groups.max()) + 1, torch.Generator().manual_seed(seed)
     order = torch.randperm(count, generator=generator)

@@ -28,12 +28,8 @@ FOR_CALIBRATION, _MOST_FOR_CALIBRATION = 20, 1 / 3
 def test_share(y: Tensor) -> float:
     """Return the share of a table's rows that are held out by default, so that they can tell how good a fit is.
 
-    It is a fifth up to 1,000 rows, 200 rows up to 2,000, and a tenth of more. Of 60 rows and more with real targets at
-    least 20 are held out. If fewer than ten rows in all, or of a class, would be held out then, it is the share that
-    gives ten, up to half of the rows and 500 of them.
-
-    Args:
-        y: targets, (N,) or (N, K).
+    It is a fifth up to 1,000 rows, 200 rows up to 2,000, and a tenth of more; of 60 rows and more with real targets at
+    least 20, and at least ten in all, or of each class, up to half of the rows and 500 of them.
     """
     share = max(TEST_FRACTION, min(OF_SMALL, _ROWS / len(y)))
     classes = classes_of(y)

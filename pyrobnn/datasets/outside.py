@@ -48,11 +48,7 @@ class Outside(NamedTuple):
 def outside_of(name: str, columns: "pd.DataFrame", how: Mapping[str, Any], encoder: "Encoder") -> Outside:
     """Return unknown categories, numbers beyond the range of training, and those missing where none was in training.
 
-    Args:
-        name: the column.
-        columns: all columns as numbers, categories and days.
-        how: how the column was read in training, with the range of its numbers.
-        encoder: of training.
+    `columns` are all columns as numbers, categories and days; `how` says how the column was read, with its range.
     """
     key = f"{name} (days)" if how["kind"] == DATES else name
     values = columns[key]

@@ -167,14 +167,10 @@ def first_days_of(encoder: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NewRows:
-    """The rows of a file for prediction.
+    """The rows of a file for prediction: inputs (N, features) in float64, the whole table, and what was assumed.
 
-    Attributes:
-        x: inputs, (N, features), float64.
-        frame: the whole table.
-        outside: for each row the columns whose value lies outside of what was learned, joined by ", "; None if the
-            range of the training data is not known.
-        notes: what was assumed, and what lies outside, a line for each.
+    `outside` has for each row the columns whose value lies outside of what was learned, joined by ", "; None if the
+    range of the training data is not known.
     """
 
     x: Tensor

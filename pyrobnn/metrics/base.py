@@ -104,13 +104,9 @@ def _direction(name: str, score: Score) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistic:
-    """A score without its standard error.
+    """A score without its standard error: its value as a function of the examples' counts, and its direction.
 
-    Attributes:
-        of: the value as a function of the examples' counts.
-        higher_is_better: the direction.
-        by_example: the values (N,) of the examples, if the score is their mean.
-        is_open: whether the examples are too few for a standard error.
+    `by_example` has the values (N,) if the score is their mean; `is_open` tells that they are too few for an error.
     """
 
     of: Weighted

@@ -75,14 +75,9 @@ def decision_surface(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plane:
-    """Predictions over the plane of two inputs, to be drawn surface by surface.
+    """Predictions over the plane of two inputs, to be drawn surface by surface, the last that of epistemic uncertainty.
 
-    Attributes:
-        data: the data to show.
-        mesh: the two coordinates of the points, each (side, side).
-        surfaces: first the predictions, last their epistemic uncertainty.
-        probs: probabilities of the classes at the points, (side^2, C); None for other targets.
-        class_names: names of the classes, if not their numbers.
+    `mesh` has the coordinates of the points, each (side, side), `probs` the probabilities there, (side^2, C), or None.
     """
 
     data: Data

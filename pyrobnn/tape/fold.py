@@ -41,17 +41,11 @@ class _Base(NamedTuple):
 
 
 class Fold(Algebra):
-    """Reads a graph, node by node.
+    """Reads a graph, as `record` makes it, node by node; `inputs` are the tensors that stand for its placeholders.
 
-    Args:
-        graph: as `record` makes it.
-        inputs: the tensors that stand for its placeholders.
-        rules: from the names of operations to functions of this, a node and its arguments, which return what the node
-            is: numbers; a list for a node with several results; None where it changed something in place; or
-            `NotImplemented`.
-
-    Attributes:
-        memories: the sizes and strides of the tensors of nodes, as they were recorded.
+    `rules` map names of operations to functions of this, a node and its arguments, which return what the node is:
+    numbers, a list of these, None where it changed something in place, or `NotImplemented`. `memories` are the sizes
+    and strides of the tensors of nodes, as they were recorded.
     """
 
     def __init__(self, graph: fx.GraphModule, inputs: list[Tensor], rules: Mapping[str, Rule]) -> None:

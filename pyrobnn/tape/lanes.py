@@ -18,16 +18,7 @@ Operand = tuple[str, int, int]
 
 
 class Lanes:
-    """Writes a group as lanes.
-
-    Args:
-        memory: where numbers lie.
-        group: its values.
-        threads: how many may share the work.
-
-    Attributes:
-        scratch: the bytes that each thread needs for what lanes hand on.
-    """
+    """Writes a group of values as lanes; `scratch` are the bytes that each thread needs for what lanes hand on."""
 
     def __init__(self, memory: Memory, group: Group, threads: int) -> None:
         self._memory, self._threads, self.scratch = memory, threads, 0

@@ -15,14 +15,9 @@ ALIGNED = 64
 
 
 class Memory:
-    """Gives storages their places.
+    """Gives storages their places: of groups computed once at each call, whose results stay, and of those of a step.
 
-    Args:
-        once: groups that are computed at each call, whose results stay.
-        steps: groups of a step, in their order.
-
-    Attributes:
-        readers: of values, those that read them.
+    `readers` has those that read each value.
     """
 
     def __init__(self, once: list[Group], steps: list[Group]) -> None:

@@ -33,11 +33,7 @@ class Instruction(NamedTuple):
 
 
 class Tape:
-    """A recorded step as tables of instructions.
-
-    Args:
-        graph: as `record` makes it.
-        inputs: the tensors that it reads and changes.
+    """A recorded step as tables of instructions, for the tensors that it reads and changes.
 
     Raises:
         NotCapturable: there is no compiler on this machine, or a tensor has more than eight dimensions.

@@ -27,14 +27,9 @@ Size = tuple[int, ...]
 
 
 class Storage:
-    """Memory that values share: of a tensor that is there, or still to be placed.
+    """Memory with room for numbers of a kind that values share: of a tensor, or still to be placed.
 
-    Attributes:
-        numbers: how many it has room for.
-        kind: their type.
-        tensor: the one that is there, if so.
-        parent: a larger storage of which it is a part, and from which number on.
-        changes: whether it is written to more than once.
+    `parent` is a larger storage with the number where this begins; `changes` tells whether it is written to repeatedly.
     """
 
     def __init__(self, kind: str, numbers: int, tensor: Tensor | None = None) -> None:
@@ -44,15 +39,10 @@ class Storage:
 
 
 class Value:
-    """What an operation writes to a storage, or the state of a storage before the step.
+    """What an operation writes to a place in a storage; "input" and "number" are there before the step.
 
-    Attributes:
-        what: the operation; "input" and "number" for what is there before.
-        inputs: what it reads.
-        place: where it writes.
-        more: what else the operation needs.
-        before: values that must be computed before it, beside those that it reads.
-        next: the value that overwrites it.
+    `more` is what else the operation needs, `before` are other values to compute first, `next` is the one that
+    overwrites it.
     """
 
     __slots__ = ("before", "inputs", "kind", "more", "next", "order", "place", "storage", "what")
