@@ -11,7 +11,6 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
-from pyrobnn.distributions.latents import concatenate
 
 NOISE, SCALE = 0.5, 0.8
 
@@ -71,26 +70,6 @@ def test_anchored_members_reach_the_mode_under_priors_centred_at_their_anchors()
         torch.testing.assert_close(member.mean()["weight"][0], posterior_mode(x, y, anchor), rtol=0, atol=1e-4)
 
 
-@pytest.mark.slow
-def test_anchored_members_are_closer_together_than_draws_from_the_posterior():
-    """Around the exact mean they stand at C P^-1 times their anchors, with the covariance C P^-1 C in place of C.
-
-    The data settle one weight and leave the other open: the share of the exact variance, C P^-1, is 0.04 and 1.
-    """
-    x = torch.stack([torch.linspace(-1, 1, 30, dtype=torch.float64), torch.zeros(30, dtype=torch.float64)], 1)
-    y = x[:, 0] + NOISE * torch.randn(30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    method = bnn.SVI(guide="map", steps=300, lr=0.1, schedule={"type": "exponential_lr", "gamma": 0.98})
-    ensemble = bnn.Ensemble(method, members=2, anchored=True)
-    mixture = bnn.fit(linear_model(), (x, y), ensemble, seed=0, engine="eager", progress=False)
-    posterior = torch.linalg.inv(torch.eye(2) / SCALE**2 + x.T @ x / NOISE**2)
-    shares = posterior.diagonal() / SCALE**2
-    assert 0 < shares[0] < 0.05
-    assert shares[1] == pytest.approx(1.0)
-    for member in mixture.members:
-        apart = member.mean()["weight"][0] - posterior_mode(x, y)
-        torch.testing.assert_close(apart, shares * member.bnn.prior.shift_0[0], rtol=0, atol=2e-3)
-
-
 def test_anchors_are_draws_from_the_prior():
     values = {"weight": torch.zeros(4000, dtype=torch.float64)}
     prior = bnn.priors.ScaleMixture(pi=0.3, sigma1=2.0, sigma2=0.1)
@@ -103,16 +82,6 @@ def test_anchors_are_draws_from_the_prior():
     own = prior.build(values)("weight", values["weight"])
     shifted = module("weight", values["weight"]).log_prob(values["weight"] + module.shift_0)
     torch.testing.assert_close(shifted, own.log_prob(values["weight"]))
-
-
-@pytest.mark.slow
-def test_bootstrapped_members_reach_the_mode_of_their_own_sample():
-    x, y = problem()
-    mixture = fit_members(bootstrap=True)
-    for index, member in enumerate(mixture.members):
-        with seeded(derive(0, f"replicate {index}"), "bootstrap"):
-            rows = torch.randint(len(x), (len(x),))
-        torch.testing.assert_close(member.mean()["weight"][0], posterior_mode(x[rows], y[rows]), rtol=0, atol=1e-4)
 
 
 def test_bootstrapped_members_take_the_curvature_of_their_own_sample():
@@ -154,15 +123,6 @@ def test_members_keep_their_own_noise_and_draws_are_shared_out(mixture):
     means = torch.stack([member.mean()["0.weight"] for member in mixture.members])
     torch.testing.assert_close(mixture.mean()["0.weight"], means.mean(0))
     assert "3 members" in repr(mixture)
-
-
-@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli", "categorical"])
-def test_concatenation_keeps_every_density(likelihood):
-    module = bnn.likelihoods.resolve(likelihood).build(torch.zeros(()), torch.tensor(1.0))
-    outputs = torch.randn(5, 4, 3 if likelihood == "categorical" else 1)
-    y = torch.tensor([0.0, 1.0, 1.0, 0.0])
-    joined = concatenate([module(outputs[:2]), module(outputs[2:])])
-    torch.testing.assert_close(joined.log_prob(y), module(outputs).log_prob(y))
 
 
 def test_a_mixture_at_its_means_has_one_draw_of_each_member(mixture):
@@ -216,11 +176,6 @@ def test_what_has_neither_mean_nor_mode_is_no_anchor():
 
     with pytest.raises(InputError, match="has neither a mean nor a mode to be moved from"):
         bnn.BNN(nn.Linear(2, 1), prior=bnn.priors.Anchored(Strange(0.0, 1.0)))
-
-
-def test_members_are_posteriors():
-    with pytest.raises(InputError, match=r"A mixture needs posteriors, at least one, got \[1\]"):
-        bnn.Mixture([1], seed=0)
 
 
 class Side(bnn.inference.BaseMethod):

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
+from exact import linear_posterior, with_ones
 from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import gammaln, logsumexp
@@ -214,28 +213,6 @@ def test_the_left_out_score_of_weighted_targets_is_in_their_units():
     assert weighted == pytest.approx(plain, abs=1e-3)
 
 
-@pytest.mark.slow
-def test_partial_fits_to_orthogonal_designs_are_one_fit():
-    design = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]], float)
-    y = np.random.default_rng(4).normal(size=8)
-    settings = {
-        "net": bnn.MLP(hidden=(), dtype="float64"),
-        "prior": bnn.priors.Normal(1.0),
-        "likelihood": bnn.likelihoods.Gaussian(50.0),
-        "method": MODE,
-        "random_state": 0,
-    }
-    found = bnn.BNNRegressor(**settings).partial_fit(design, 100 * y[:4]).partial_fit(2 * design, 100 * y[4:])
-    centre, unit = 100 * y[:4].mean(), 100 * y[:4].std()
-    both = np.hstack([np.vstack([design, 2 * design]), np.ones((8, 1))])
-    covariance = np.linalg.inv(both.T @ both / (50 / unit) ** 2 + np.eye(4))
-    rows = np.hstack([NEW, np.ones((5, 1))])
-    mean = rows @ covariance @ both.T @ ((100 * y - centre) / unit) / (50 / unit) ** 2
-    law = bnn.functional(found.posterior_, NEW)
-    np.testing.assert_allclose(law.mean[:, 0] * unit + centre, mean * unit + centre, atol=1e-3)
-    np.testing.assert_allclose(law.variance[:, 0], (rows @ covariance * rows).sum(1), rtol=1e-5)
-
-
 # Predictions
 
 
@@ -307,29 +284,6 @@ def test_replicates_follow_their_own_schedules_and_warm_ups_as_torch_does():
         torch.testing.assert_close(posterior.mean()["0.weight"], w.detach(), atol=1e-12, rtol=0)
 
 
-class ParquetBatches:
-    """Pairs (x, y) of row groups; the target comes last."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __iter__(self):
-        for batch in pq.ParquetFile(self.path).iter_batches(7):
-            values = torch.from_numpy(batch.to_pandas().to_numpy(dtype="float64"))
-            yield values[:, :-1], values[:, -1]
-
-
-def test_parquet_with_flags_gives_the_laplace_approximation_of_the_data_in_memory(tmp_path):
-    table = pd.DataFrame({"b": 1e3 * X[:, 0] + 1e6, "a": X[:, 1], "flag": X[:, 2] > 0, "y": Y + 1e4})
-    pq.write_table(pa.Table.from_pandas(table), tmp_path / "table.parquet", row_group_size=7)
-    stored = bnn.Loader(ParquetBatches(tmp_path / "table.parquet"), num_data=len(table), standardize=True)
-    data = bnn.Data(table.drop(columns="y").astype(float), table["y"], standardize=True)
-    model = linear(bnn.likelihoods.Gaussian(0.5))
-    ours, theirs = (bnn.fit(model, one, MODE, seed=0, **KIND) for one in (stored, data))
-    np.testing.assert_allclose(ours.predict(data.x, at_mean=True).mean, theirs.predict(data.x, at_mean=True).mean)
-    assert ours.record.laplace.log_evidence == pytest.approx(theirs.record.laplace.log_evidence)
-
-
 def test_swag_has_the_moments_of_its_path():
     path = np.random.default_rng(5).normal(size=(12, 4))
     posterior = bnn.fit(
@@ -353,9 +307,8 @@ def test_swag_has_the_moments_of_its_path():
 
 def predicted(x, y, new):
     """Return the exact predictive distribution of a linear model with noise 0.3 under N(0, 1) weights."""
-    design, rows = (np.hstack([part, np.ones((len(part), 1))]) for part in (x, new))
-    covariance = np.linalg.inv(design.T @ design / 0.09 + np.eye(4))
-    return stats.norm(rows @ covariance @ design.T @ y / 0.09, np.sqrt((rows @ covariance * rows).sum(1) + 0.09))
+    mean, covariance = linear_posterior(with_ones(x), y, 0.3)
+    return stats.norm(with_ones(new) @ mean, np.sqrt((with_ones(new) @ covariance * with_ones(new)).sum(1) + 0.09))
 
 
 @pytest.mark.slow
@@ -373,20 +326,6 @@ def test_kfold_and_loo_of_a_linear_model():
 
 
 # Diagnostics
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.25, 0.5, 0.99])
-def test_pruning_takes_the_smallest_ratios_of_the_exact_posterior(fraction):
-    posterior = exact(linear(bnn.likelihoods.Gaussian(0.3)), Y)
-    covariance = np.linalg.inv(DESIGN.T @ DESIGN / 0.09 + np.eye(4))
-    ratio = np.abs(covariance @ DESIGN.T @ Y / 0.09) / np.sqrt(covariance.diagonal())
-    np.testing.assert_allclose(bnn.weight_table(posterior)["snr"], ratio, rtol=1e-3)
-    kept = np.ones(4)
-    kept[np.argsort(ratio)[: round(4 * fraction)]] = 0
-    draws = posterior.draw(3)
-    weights = np.hstack([draws["0.weight"][:, 0], draws["0.bias"]]) * kept
-    pruned = bnn.prune(posterior, fraction).predict(X, num_draws=3).draw_means
-    np.testing.assert_allclose(pruned, weights @ DESIGN.T, atol=1e-9)
 
 
 def test_a_sampled_function_is_one_draw_at_every_call():

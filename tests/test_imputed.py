@@ -148,16 +148,6 @@ def test_an_unknown_category_is_a_mixture_of_the_known_ones():
     np.testing.assert_array_equal(found, ordinal.posterior_.predict([[-1.0], [0.0]]).mean)
 
 
-def test_the_only_number_of_a_table_may_be_missing():
-    """Of a line y = 10 size: the values' mean and their variance beside that of the noise."""
-    train, target = frame()[["size"]].assign(size=lambda rows: rows["size"].mask(GAPS)), 10 * frame()["size"]
-    model = linear(missing="impute").fit(train, target)
-    new = model.predict_dist(pd.DataFrame({"size": [0.3, None]}))
-    assert list(model.encoder_.get_feature_names_out()) == ["size", "missingindicator_size"]
-    assert float(new.std[0]) == pytest.approx(NOISE, rel=1e-6)
-    assert float(new.epistemic_std[1]) == pytest.approx(target.std(), rel=0.35)
-
-
 def test_missing_values_that_tell_of_the_target_get_an_indicator():
     """Targets 20 lower where the number is missing: as much as 40 standard deviations of the noise."""
     train = frame()[["size"]].mask(np.stack([GAPS], 1))

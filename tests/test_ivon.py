@@ -6,6 +6,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from exact import linear_posterior
 from helpers import quick
 from scipy.optimize import minimize
 from torch import nn
@@ -22,8 +23,8 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)) @ (np.eye(3) + 0.3 * RNG.normal(size=(3, 3)))
 Y = X @ [1.0, -0.5, 0.2] + 0.5 * RNG.normal(size=40)
 NOISE = 0.5
-PRECISION = np.eye(3) + X.T @ X / NOISE**2
-MEAN = np.linalg.solve(PRECISION, X.T @ Y / NOISE**2)
+MEAN, COVARIANCE = linear_posterior(X, Y, NOISE)
+PRECISION = np.linalg.inv(COVARIANCE)
 SMALL = {"steps": 12, "batch_size": 10}
 
 
@@ -179,12 +180,6 @@ def test_replicates_of_other_rates_are_not_trained_under_the_settings_of_the_fir
         bnn.fit_replicates(linear(), (X, Y), methods, seed=0, engine="captured", progress=False)
     with pytest.raises(InputError, match=r"Replicates run SVI\(...\), or IVON\(...\), side by side"):
         bnn.fit_replicates(linear(), (X, Y), [bnn.IVON(steps=3), bnn.SVI(steps=3)], seed=0, progress=False)
-
-
-def test_it_runs_in_an_ensemble_with_its_parts():
-    mixture = quick(network(), bnn.Ensemble(bnn.IVON(**SMALL), members=2), (X, Y))
-    assert mixture.record.method["method"]["type"] == "ivon"
-    assert mixture.predict(X, num_draws=4).mean.shape == (40,)
 
 
 class Stop(Exception):

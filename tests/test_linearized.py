@@ -112,6 +112,8 @@ def test_block_is_the_dense_normal(name):
     block, covariance = BLOCKS[name]()
     size = len(covariance)
     torch.testing.assert_close(block.spread(), covariance.diagonal().sqrt(), **EXACT)
+    matrix = torch.stack([block.transform(unit) for unit in torch.eye(block.dimension, dtype=F64)], 1)  # it is linear
+    torch.testing.assert_close(matrix @ matrix.T, covariance, **EXACT)
     rows = torch.randn(4, size, dtype=F64)
     root = block.root(rows)
     torch.testing.assert_close(root @ root.T, rows @ covariance @ rows.T, **EXACT)
@@ -124,21 +126,6 @@ def test_block_is_the_dense_normal(name):
         deviation = block.transform(noise)
         assert bool((deviation[~varies] == 0).all())
         torch.testing.assert_close(block.log_density(noise), normal.log_prob(deviation[varies]), **EXACT)
-
-
-def test_a_root_of_all_entries_is_that_of_the_block_with_all_correlations():
-    roots = {name: block.whole_root for name, (block, _) in ((name, make()) for name, make in BLOCKS.items())}
-    assert [name for name, root in roots.items() if root is not None] == ["full"]
-    torch.testing.assert_close(roots["full"] @ roots["full"].T, full_block()[1], **EXACT)
-
-
-@pytest.mark.parametrize("name", BLOCKS)
-def test_draws_of_a_block_have_its_covariance(name):
-    """The transform is linear: its matrix M has M M^T = covariance, to rounding."""
-    block, covariance = BLOCKS[name]()
-    columns = [block.transform(unit) for unit in torch.eye(block.dimension, dtype=F64)]
-    matrix = torch.stack(columns, 1)
-    torch.testing.assert_close(matrix @ matrix.T, covariance, **EXACT)
 
 
 def test_a_block_of_an_unknown_site_is_refused():
@@ -424,22 +411,6 @@ def test_a_layer_whose_outputs_are_not_the_networks_is_no_last_layer(monkeypatch
     torch.testing.assert_close(found, expected.log_softmax(-1).detach(), **EXACT)
 
 
-def test_a_layer_that_is_added_after_a_prediction_counts_in_the_next_one():
-    posterior, net, x = posterior_of("mlp", sites="last_layer")
-    assert functional(posterior, x).covariance.isfinite().all()
-    posterior.predict(x, num_draws=6, seed=1)
-    for network in (net, posterior.bnn.net):
-        network.append(nn.Softplus())
-    jac = explicit_jacobian(posterior, net, x).detach()
-    covariance = jac @ block_covariance(posterior.guide) @ jac.mT
-    torch.testing.assert_close(functional(posterior, x).covariance, covariance, **EXACT)
-    draws, points = posterior.draw(6, seed=1), posterior.guide.points()
-    change = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
-    expected = net(x).detach() + torch.einsum("ncd,sd->snc", jac, change)
-    logits = posterior.predict(x, num_draws=6, seed=1).distribution.logits
-    torch.testing.assert_close(logits, expected.log_softmax(-1), **EXACT)
-
-
 def test_draws_that_stay_share_their_memory(monkeypatch):
     """In several blocks too, of which the last holds one draw."""
     monkeypatch.setattr("pyrobnn.posterior.posterior.draws_at_once", lambda *_: 3)
@@ -565,19 +536,6 @@ def test_a_single_output_has_two_classes(link):
     assert found.shape == (2, 2)
     assert float((found[:, 1] - exact).abs().max()) < {"probit": 0.02, "mc": 4 * 0.5 / math.sqrt(1000)}[link]
     torch.testing.assert_close(found.sum(1), torch.ones(2, dtype=F64), **EXACT)
-
-
-def test_bernoulli_network_gives_the_law_of_its_log_odds():
-    with seeded(6):
-        net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-        x, y = torch.randn(10, 2, dtype=F64), torch.randint(0, 2, (10,))
-    model = bnn.BNN(net, likelihood="bernoulli", prior=bnn.priors.Normal(1.0))
-    posterior = Laplace().around(model, bnn.Data(x, y, standardize=False), progress=False, device="cpu")
-    normal = functional(posterior, x)
-    probs = torch.sigmoid(normal.mean[:, 0] / (1 + math.pi / 8 * normal.variance[:, 0]).sqrt())
-    torch.testing.assert_close(normal.class_probs()[:, 1], probs, **EXACT)
-    predicted = posterior.predict(x, num_draws=2000, seed=1).mean.flatten().to(F64)
-    assert float((predicted - normal.class_probs("mc")[:, 1]).abs().max()) < 4 * 0.5 * math.sqrt(1 / 1000 + 1 / 2000)
 
 
 def test_links_refuse():

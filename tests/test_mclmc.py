@@ -14,13 +14,20 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
+from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc import isokinetic, mclmc
+from pyrobnn.inference.mcmc.chains import Target
 from pyrobnn.inference.mcmc.isokinetic import State, Walk, stepped, turned, unit, warm_up
 
 F64 = torch.float64
 LARGEST_Z = 5.0
 """Largest z-score that is let pass; the seeds are fixed, so that a test passes always or never."""
 NOISE, SCALE = 0.5, 0.8
+SMALL = bnn.BNN(
+    bnn.MLP(1, [5], 1, activation="tanh"), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3)
+)
+DATA = bnn.Data((X := torch.linspace(-1, 1, 24)[:, None]), torch.sin(3 * X[:, 0]))
+POINTS = bnn.SVI(guide="map", steps=50, lr=0.05)
 
 
 def numbers(*shape, seed=0):
@@ -170,19 +177,13 @@ def rotated(ratio, size=10):
     return basis @ torch.logspace(0, -math.log10(ratio), size, dtype=F64).diag() @ basis.T
 
 
-def run(setting, model, data, **arguments):
+def run(setting, model=None, data=None, **arguments):
     given = {"seed": 0, "progress": False, "device": "cpu", "engine": "captured"} | arguments
-    return bnn.fit(model, data, setting, **given)
+    return bnn.fit(model or SMALL, data or DATA, setting, **given)
 
 
 def flat(posterior):
     return posterior.guide.draws.double().numpy()
-
-
-def exact(covariance, data):
-    """Mean and covariance of the posterior of a Gaussian model."""
-    covariance = covariance.numpy()
-    return covariance @ (data.x.T @ data.y).double().numpy(), covariance
 
 
 TARGETS = {
@@ -198,7 +199,7 @@ def test_chains_recover_a_gaussian(name):
     """All means and covariances within 5 standard errors by effective sample sizes; ratios of variances, seed 0."""
     model, data = gaussian_model(TARGETS[name])
     posterior = run(bnn.MCLMC(num_draws=500, warmup=4000), model, data)
-    z = z_scores(flat(posterior), *exact(TARGETS[name], data))
+    z = z_scores(flat(posterior), *linear_posterior(data.x, data.y, 1.0, 1000.0))
     assert np.abs(z).max() < LARGEST_Z, z
     assert posterior.record.engine.used == "captured"
     assert posterior.record.num_diverging == 0
@@ -223,7 +224,7 @@ def test_the_bias_of_chains_is_small_and_grows_with_the_step(monkeypatch):
     assert bias() < -0.05
 
 
-def regression(dtype=F64, likelihood=None):
+def regression(dtype=F64):
     """A linear regression, and the exact posterior of its weights and bias."""
     mix = torch.tensor([[1.0, 0.6], [0.0, 0.8]], dtype=F64)
     x = (numbers(20, 2) @ mix).to(dtype)
@@ -231,15 +232,15 @@ def regression(dtype=F64, likelihood=None):
     model = bnn.BNN(
         nn.Linear(2, 1).to(dtype),
         prior=bnn.priors.Normal(SCALE),
-        likelihood=likelihood or bnn.likelihoods.Gaussian(NOISE),
+        likelihood=bnn.likelihoods.Gaussian(NOISE),
     )
     return model, bnn.Data(x, y), *linear_posterior(with_ones(x), y, NOISE, SCALE)
 
 
 @functools.cache
-def fitted(*, init="prior"):
+def fitted():
     model, data, _, _ = regression()
-    return run(bnn.MCLMC(num_draws=400, warmup=2000, init=init), model, data)
+    return run(bnn.MCLMC(num_draws=400, warmup=2000), model, data)
 
 
 def test_chains_recover_a_linear_regression():
@@ -249,32 +250,13 @@ def test_chains_recover_a_linear_regression():
 
 
 @pytest.mark.slow
-def test_chains_recover_an_inferred_noise_scale():
-    """Against NUTS, means and deviations of noise and weights within 5 standard errors of both; seed 0."""
-    model, data, _, _ = regression(likelihood=bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0}))
-    nuts = run(bnn.NUTS(num_draws=1000, warmup=300), model, data)
-    chains = run(bnn.MCLMC(), model, data)
-    for change in (lambda values: values, np.square):
-        a, b = change(flat(nuts)), change(flat(chains))
-        errors = [[float(az.mcse(v[..., i], method="mean")) for i in range(4)] for v in (a, b)]
-        z = (a.mean((0, 1)) - b.mean((0, 1))) / np.hypot(*errors)
-        assert np.abs(z).max() < LARGEST_Z, z
-
-
-SMALL = bnn.BNN(
-    bnn.MLP(1, [5], 1, activation="tanh"), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3)
-)
-
-
-@pytest.mark.slow
 def test_chains_agree_with_nuts_in_the_functions_of_a_network():
     """Mean and second moment of the curve at 9 inputs, 5 standard errors by effective sample sizes of both, seed 0."""
-    x = torch.linspace(-1, 1, 24)[:, None]
-    data, probes = bnn.Data(x, torch.sin(3 * x[:, 0])), torch.linspace(-1.5, 1.5, 9)[:, None]
+    probes = torch.linspace(-1.5, 1.5, 9)[:, None]
     methods = bnn.NUTS(num_draws=1000, warmup=500, num_chains=4), bnn.MCLMC()
     curves = []
     for method in methods:
-        posterior = run(method, SMALL, data)
+        posterior = run(method)
         found = bnn.function_rhat(posterior, probes)
         assert found.rhat.max() < 1.02
         chains = posterior.guide.chains()
@@ -377,14 +359,58 @@ def test_divergences_are_counted_and_said(monkeypatch):
     assert posterior.record.num_diverging == 8
 
 
-def test_starts_at_the_network_are_taken_and_functions_agree():
-    posterior = fitted(init="net")
-    found = bnn.function_rhat(posterior, torch.tensor([[-2.0, 0.0], [0.0, 0.0], [1.0, 3.0]], dtype=F64))
-    assert found.rhat.max() < 1.03
-    assert found.ess_bulk.min() > 200
-
-
 def test_a_single_latent_is_refused():
     model = bnn.BNN(nn.Linear(1, 1, bias=False), likelihood=bnn.likelihoods.Gaussian(1.0), prior=bnn.priors.Normal(1.0))
     with pytest.raises(InputError, match="MCLMC turns directions, and a single latent has none: use NUTS"):
         run(SHORT, model, bnn.Data(numbers(5, 1).float(), numbers(5).float()))
+
+
+# Chains from the members of an ensemble
+
+
+def test_chains_start_at_the_members():
+    """The start of each chain is the point of the member of that number, in the unconstrained latents of the model."""
+    members = run(bnn.Ensemble(POINTS, members=3)).members
+    target = Target(SMALL, make_source(DATA, SMALL, None, seed=0), "cpu", 0, members)
+    starts = target.starts(3)
+    for start, member in zip(starts, members, strict=True):
+        values = member.draw(1)
+        assert torch.equal(start, torch.cat([values[site.name].flatten() for site in target.sites]))
+    assert not torch.equal(starts[0], starts[1])
+
+
+def test_members_are_those_of_an_ensemble_of_the_same_method(monkeypatch):
+    seen = []
+    infer = bnn.Ensemble.infer
+    monkeypatch.setattr(bnn.Ensemble, "infer", lambda self, *given: seen.append(self) or infer(self, *given))
+    run(bnn.MILE(num_chains=3, num_draws=4, warmup=40, method=POINTS))
+    assert seen == [bnn.Ensemble(POINTS, members=3)]
+
+
+def test_chains_from_members_recover_a_linear_regression():
+    """Means and deviations of two weights and the bias; 1600 draws, at least 400 independent: 5 standard errors."""
+    model, data, mean, covariance = regression(torch.float32)
+    # members of a network that is given start together; the noise of their batches is what tells them apart
+    method = bnn.MILE(num_chains=4, num_draws=400, method=bnn.SVI(guide="map", steps=50, batch_size=10))
+    posterior = run(method, model, data)
+    draws = posterior.guide.draws.double().numpy().reshape(-1, 3)
+    scales = np.sqrt(np.diag(covariance))
+    assert np.abs((draws.mean(0) - mean) / scales).max() < 5 / 400**0.5
+    assert np.abs(draws.std(0) / scales - 1).max() < 5 / 800**0.5
+    assert bnn.function_rhat(posterior, data.x[:5]).rhat.max() < 1.02
+
+
+def test_the_record_has_the_method_of_members():
+    posterior = run(bnn.MILE(num_chains=2, num_draws=4, warmup=40, thinning=2, method=POINTS))
+    assert posterior.record.method["type"] == "mile"
+    assert posterior.record.method["method"]["steps"] == 50
+    assert posterior.record.num_steps == 48
+    assert posterior.guide.draws.shape[:2] == (2, 4)
+    assert list(posterior.guide.sample_stats()) == ["diverging", "energy_error", "step_size", "n_steps"]
+
+
+def test_methods_that_cannot_run_side_by_side_are_refused():
+    with pytest.raises(InputError, match="MILE: `method` must fit several posteriors at once"):
+        bnn.MILE(method=bnn.NUTS())
+    with pytest.raises(InputError, match="leave `patience` out"):
+        bnn.MILE(method=bnn.SVI(guide="map", steps=10, patience=2))

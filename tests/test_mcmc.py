@@ -418,18 +418,6 @@ def test_inputs_are_standardised_as_in_other_fits():
 # The guide
 
 
-@pytest.mark.slow
-def test_draws_are_stored_draws(posterior):
-    stored, repeats = np.unique(flat_chains(posterior).reshape(-1, 4), axis=0, return_counts=True)
-    drawn = torch.cat([value.reshape(1000, -1) for value in posterior.draw(1000).values()], 1).double().numpy()
-    rows = [np.flatnonzero((stored == row).all(1)) for row in drawn]
-    assert all(len(row) for row in rows)
-    counts = np.bincount([row[0] for row in rows], minlength=len(stored))
-    assert stats.chisquare(counts, 1000 * repeats / repeats.sum()).pvalue > 1e-4
-    means = posterior.mean()
-    np.testing.assert_allclose(means["likelihood.scale"], np.average(stored[:, 3], weights=repeats), rtol=1e-12)
-
-
 def stored_draws(num_chains, num_draws, seed=0):
     """A posterior of chains whose draws are given numbers, without running a chain."""
     x, y = X.float(), Y.float()
@@ -530,15 +518,6 @@ def test_tree_has_the_chains_in_order(posterior):
     np.testing.assert_array_equal(fewer.sample_stats["acceptance_rate"].values, numbers)
 
 
-def test_log_density_in_the_tree_is_the_joint_density(posterior):
-    tree = bnn.to_datatree(posterior, bnn.Data(X, Y))
-    values = [posterior.guide.chains()[name][1, 7].reshape(-1).numpy() for name in ("weight", "bias")]
-    noise = float(posterior.guide.chains()["likelihood.scale"][1, 7])
-    expected = stats.norm(0, SCALE).logpdf(np.concatenate(values)).sum() + stats.halfnorm.logpdf(noise)
-    expected += stats.norm(X.numpy() @ values[0] + values[1], noise).logpdf(Y.numpy()).sum()
-    assert float(tree.sample_stats["lp"][1, 7]) == pytest.approx(expected, rel=1e-6)
-
-
 # Convergence of the function
 
 
@@ -574,13 +553,6 @@ def test_function_rhat_does_not_see_symmetries_of_the_weights():
     mirrored = shifted(made, lambda draws: draws * flips)
     before, after = (bnn.function_rhat(one, X).rhat for one in (made, mirrored))
     np.testing.assert_allclose(after, before, rtol=1e-5)
-
-
-def test_function_rhat_of_classes():
-    model = bnn.BNN(bnn.MLP(2, [2], 3), likelihood="categorical", prior=bnn.priors.Normal(1.0))
-    setting = bnn.HMC(step_size=0.05, trajectory_length=0.1, num_draws=10, warmup=1, num_chains=2)
-    convergence = bnn.function_rhat(run(setting, model, (X, torch.arange(20) % 3)), X[:4])
-    assert convergence.rhat.shape == (4, 3)
 
 
 # Settings and refusals

@@ -229,19 +229,3 @@ def test_mode_is_put_back_where_a_fit_fails():
     with torch.inference_mode(), pytest.raises(bnn.InputError):
         fit(SHORT, data=(X, torch.full_like(Y, torch.nan)))
     assert torch.is_grad_enabled()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["inference", "meta"])
-def test_estimators_are_the_same_in_every_mode(mode):
-    def predicted(kind, y, width):
-        return (
-            kind(net=bnn.MLP(1, [3], width), guide="mean_field", steps=12, random_state=0)
-            .fit(X.numpy(), y)
-            .predict(X.numpy())
-        )
-
-    for problem in ((bnn.BNNRegressor, Y.numpy(), 1), (bnn.BNNClassifier, Y.numpy() > 0, 2)):
-        expected = predicted(*problem)
-        with MODES[mode]():
-            assert (predicted(*problem) == expected).all()

@@ -15,9 +15,7 @@ from scipy import stats
 import pyrobnn as bnn
 from pyrobnn import Prediction
 from pyrobnn._core.remedies import reader
-from pyrobnn._torch.kernels import plain_kernels
-from pyrobnn._torch.vectorize import DrawMap, chunks, pairs_at_once, run_stacked, stack_linear
-from pyrobnn.curvature.tracker import Tracker
+from pyrobnn._torch.vectorize import DrawMap, run_stacked, stack_linear
 
 
 def two_components(scale=0.1):
@@ -281,14 +279,6 @@ def test_draws_together_give_the_outputs_of_single_draws(name, budget, moving, m
     assert torch.equal(x, before)
 
 
-def test_dropout_that_is_on_is_left_to_the_network():
-    net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Dropout(), torch.nn.Linear(5, 2))
-    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
-    draws = {site: value[None] for site, value in model.initial_values.items()}
-    assert stack_linear(model.eval().net, draws) is not None
-    assert stack_linear(model.train().net, draws) is None
-
-
 @pytest.mark.filterwarnings("error")
 def test_a_block_of_draws_is_compared_with_draws_of_its_own(monkeypatch):
     """A last block of one draw is asked for by itself."""
@@ -328,34 +318,6 @@ def test_a_body_at_its_point_runs_once_for_all_draws(linearized):
     torch.testing.assert_close(outputs, single, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("inputs_first", [True, False])
-@pytest.mark.parametrize("pairs", [1, 2, 14, 100])
-def test_chunks_cover_each_pair_once_and_stay_within_the_budget(pairs, inputs_first):
-    covered = torch.zeros(11, 13, dtype=torch.int64)
-    for draws, rows in chunks(11, torch.zeros(13, 3), pairs, inputs_first=inputs_first):
-        covered[draws, rows] += 1
-        assert covered[draws, rows].numel() <= pairs
-    assert (covered == 1).all()
-
-
-@pytest.mark.parametrize(
-    ("num_weights", "values"), [(0, 2**20), (2**20 + 10, 2**20 + 10), (2**21, 2**21), (10**8, 2**21)]
-)
-def test_a_chunk_holds_more_values_under_more_weights_but_stays_near_the_cache(num_weights, values):
-    assert pairs_at_once(10, torch.device("cpu"), num_weights) == values // 10
-    assert pairs_at_once(2**30, torch.device("cpu"), num_weights) == 1
-
-
-def test_each_chunk_of_curvature_stays_in_the_cache(monkeypatch):
-    """The widest layer of 1-50-1 holds 50 values an example."""
-    posterior = bnn.BNN(bnn.MLP(1, [50], 1)).fit(torch.zeros(30, 1), torch.zeros(30), guide="map", steps=1, seed=0)
-    weights = posterior.bnn.initial_values
-    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", 400)
-    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE_OF_LARGE", 400)
-    tracker = Tracker(posterior.bnn, weights, list(weights), torch.zeros(1, 1))
-    assert (tracker.inputs_at_once(30), tracker.inputs_at_once(5), tracker.examples_at_once(1, 1)) == (8, 5, 8)
-
-
 @pytest.mark.parametrize("spread", [1.0, 30.0, 1e4])
 def test_class_probabilities_of_logits_are_their_softmax(spread):
     logits = spread * torch.randn(20, 3, 4, generator=torch.Generator().manual_seed(0))
@@ -380,30 +342,6 @@ def test_columns_of_a_frame_that_are_missing_are_refused():
     posterior = model.fit(frame, frame["a"], steps=2, seed=0, engine="eager", progress=False)
     with pytest.raises(bnn.InputError, match="must have the columns of the training inputs; 'a' is missing"):
         posterior.predict(frame.rename(columns={"a": "z"}))
-
-
-@pytest.mark.parametrize("kind", ["lstm", "transformer"])
-def test_draws_of_many_inputs_run_one_after_the_other(kind, monkeypatch):
-    """In float64 the same as under vmap, which runs plain operations in place of the fused kernels."""
-    torch.manual_seed(0)
-    layer = (
-        torch.nn.TransformerEncoderLayer(4, 2, 5, batch_first=True)
-        if kind == "transformer"
-        else torch.nn.LSTM(4, 4, batch_first=True)
-    )
-    net = layer.double().eval()
-    x = torch.randn(6, 3, 4, dtype=torch.float64)
-    draws = {name: torch.randn(5, *value.shape, dtype=torch.float64) for name, value in net.named_parameters()}
-
-    def outputs(values, part):
-        with plain_kernels():
-            found = torch.func.functional_call(net, values, (part,))
-        return found[0] if kind == "lstm" else found
-
-    together = DrawMap(outputs, x, net)(draws)
-    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", 100)
-    monkeypatch.setattr(torch.func, "vmap", None)  # not called
-    torch.testing.assert_close(DrawMap(outputs, x, net)(draws), together, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("spread", "is_few"), [(1.0, False), (1.6, True)])

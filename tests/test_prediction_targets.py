@@ -11,8 +11,7 @@ from scipy import integrate, special, stats
 from pyrobnn import InputError, Prediction
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.distributions import counts, targets
-from pyrobnn.distributions.quantiles import real_quantile
-from pyrobnn.likelihoods import CensoredGaussian, Gaussian, NegativeBinomial, Ordinal, Poisson, StudentT
+from pyrobnn.likelihoods import CensoredGaussian, NegativeBinomial, Ordinal, Poisson, StudentT
 from pyrobnn.metrics import score
 
 LEVELS = [0.001, 0.025, 0.3, 0.5, 0.9, 0.975, 0.9999]
@@ -41,35 +40,6 @@ FROZEN = {
 COUNTS = ["poisson", "negative_binomial"]
 WITHOUT_DENSITY = ["log_likelihood", "crps", "rmse", "mae", "median_error", "r2", "pit_error", "ause"]
 """Scores of targets of which some values have a probability of their own."""
-
-
-@pytest.mark.parametrize(
-    ("scale", "levels", "steps"), [(1.0, [0.1, 0.5, 0.9], 25), (1.0, LEVELS, 56), (1e-6, LEVELS, 56)]
-)
-def test_quantiles_take_few_steps_and_never_many_more_than_bisection(scale, levels, steps):
-    """Bisection takes 53 steps, a staircase of spikes or a tail that one component makes asks for most of them."""
-    base = predict(Gaussian(scale), outputs(50, 20)).distribution
-    calls = []
-
-    class Counted:
-        mean, icdf = base.mean, staticmethod(base.icdf)
-
-        @staticmethod
-        def cdf(value):
-            calls.append(value)
-            return base.cdf(value)
-
-        @staticmethod
-        def take(_rows):
-            return None
-
-    for level in levels:
-        calls.clear()
-        found = real_quantile(Counted, level)
-        assert len(calls) <= steps + 2
-        next_to = torch.stack([found * (1 - 1e-14), found * (1 + 1e-14)]).sort(0).values
-        below, above = (base.cdf(value.expand(50, 20)).mean(0) for value in next_to)
-        assert ((below <= level + 1e-15) & (above >= level - 1e-15)).all()
 
 
 def many_mixtures():

@@ -292,20 +292,3 @@ def test_chains_that_have_not_forgotten_their_start_are_told_of():
     hamiltonian = bnn.SGHMC(step_size=1e-3, friction=16.0, burn_in=10, num_draws=200, thinning=1, num_chains=4)
     with pytest.warns(bnn.PoorFitWarning, match="chains of SGHMC have not forgotten their start after 10 steps"):
         run(hamiltonian)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("setting", [bnn.SGHMC, bnn.SGLD])
-def test_with_nothing_set_the_first_tenth_of_the_draws_is_from_the_posterior(setting):
-    """A start 20 standard deviations off; 20 chains, seed 0, against the distribution of a chain with such steps."""
-    model = linear_model()
-    with torch.no_grad():
-        model.net.weight.fill_(-3.0)
-    method = setting(num_draws=20, thinning=100, num_chains=20)
-    posterior, largest = run(method, model), np.linalg.eigvalsh(PRECISION).max()
-    friction = 0.1 * largest**0.5 if setting is bnn.SGHMC else 1.0
-    given = {"step_size": 0.2 / largest * friction} | ({"friction": friction} if setting is bnn.SGHMC else {})
-    exact = stationary_covariance(dataclasses.replace(method, **given))
-    posterior.guide.draws = posterior.guide.draws[:, :2]
-    z = z_scores(posterior, MEAN, exact)
-    assert np.abs(z).max() < LARGEST_Z, z

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn import InputError, plots
+from pyrobnn import InputError
 from pyrobnn import likelihoods as lik
 from pyrobnn.data.in_memory import Moments, Scaler
 from pyrobnn.metrics import pit, score
@@ -129,20 +129,6 @@ def test_draws_of_targets_in_a_datatree_keep_their_digits():
         np.testing.assert_allclose(there - shift, here, atol=rounding(unit, shift))
     there, here = (tree["log_likelihood"]["y"].values for tree in trees)
     np.testing.assert_allclose(there, here, rtol=1e-12)
-
-
-def test_pictures_show_targets_far_from_zero():
-    unit, shift = UNITS["far"]
-    for there, here in zip(_shown(unit, shift), _shown(1.0, 0.0), strict=True):
-        np.testing.assert_allclose(there, here, atol=rounding(unit, shift))
-
-
-def _shown(unit, shift):
-    """Ends of the intervals and means in the picture, less c, and the coverage."""
-    prediction = fitted("gaussian", unit, shift).predict(X, num_draws=40)
-    intervals, coverage = plots.observed_vs_predicted(prediction, unit * Y + shift).axes
-    ends = np.array([path.vertices[:, 1] for path in intervals.collections[0].get_paths()])
-    return ends - shift, intervals.lines[1].get_ydata() - shift, coverage.lines[1].get_ydata()
 
 
 @pytest.mark.parametrize("weights", [None, np.linspace(0.5, 2.0, NUM)], ids=["once", "weighted"])

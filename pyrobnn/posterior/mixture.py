@@ -23,17 +23,13 @@ from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord
 class Mixture(AbstractPosterior):
     """The equal-weight mixture of K posteriors of one model: q(w) = 1/K sum_k q_k(w).
 
-    With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017). Members may sit at different
-    modes, and may differ in parameters beside the weights, such as a learned noise.
+    With point masses for members it is a deep ensemble (Lakshminarayanan et al. 2017). Members may differ in parameters
+    beside the weights, such as a learned noise.
 
     Args:
         members: K posteriors of the same model, in the same units.
         seed: default seed for draws; the first member's if not given.
         record: how they were fitted, as for `Posterior`.
-
-    Attributes:
-        members, seed: as given.
-        record: how they were fitted.
 
     Raises:
         InputError: no members, or members of different models or units.
@@ -116,14 +112,11 @@ class Mixture(AbstractPosterior):
         return dataclasses.replace(records[0], **means, validation_steps=[], validation_scores=[])
 
     def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
-        """Draw all latent sites jointly, an equal share from each member, in the order of the members.
+        """Draw all latent sites jointly, an equal share from each member in order, as values (S, *event) by site name.
 
         Args:
             num_draws: number of draws S, at least one per member; a remainder is spread over the first members.
             seed: seed of the draws; the mixture's if not given.
-
-        Returns:
-            Values (S, *event) by site name.
 
         Examples:
             >>> fits = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), replicates=3, steps=20, progress=False)
@@ -215,15 +208,7 @@ class Mixture(AbstractPosterior):
         return [{name: value[k] for name, value in pieces.items()} for k in range(len(self))]
 
     def shares(self, num_draws: int, *, seed: int | None = None) -> list[tuple[Posterior, int, int]]:
-        """Return each member with its number of draws and the seed of these, which together make `draw(num_draws)`.
-
-        Args:
-            num_draws: number of draws S of all members together.
-            seed: seed of the draws; the mixture's if not given.
-
-        Raises:
-            InputError: fewer draws than members.
-        """
+        """Return each member with its number of draws and the seed of these, which together make `draw(num_draws)`."""
         whole = self.seed if seed is None else seed
         seeds = [derive(whole, f"member {index}") for index in range(len(self))]
         return list(zip(self.members, self._counts(num_draws), seeds, strict=True))

@@ -222,12 +222,8 @@ class Posterior(AbstractPosterior):
             linearized: linearise the network around the posterior mean m: the outputs of a draw w are f(m) + J (w - m)
                 (Immer et al. 2021). If not given, the guide decides: Laplace guides linearise.
 
-        Returns:
-            The mixture of the likelihood over the draws, in original units.
-
         Raises:
-            InputError: not numeric, not finite, or not the columns of the training inputs; draws that lack a site; a
-                loader that shuffles.
+            InputError: other columns than in training, draws that lack a site, or a loader that shuffles.
 
         Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
@@ -326,8 +322,7 @@ class Posterior(AbstractPosterior):
     def inputs(self, x: Any) -> X:
         """Return checked inputs in the units, precision and place of the model; columns of a frame go by name.
 
-        Of several tensors, and where targets are labels (N, T), lengths may differ from those of training, as where
-        sequences are padded batch by batch.
+        Of several tensors, and where targets are labels (N, T), lengths may differ from those of training.
         """
         example = self.example[0]
         row = None if isinstance(example, Inputs) else tuple(example.shape[1:])

@@ -166,8 +166,7 @@ class Prediction:
     def rests_on_few_draws(self) -> Tensor:
         """The inputs (N,) where less than a fifth of the draws make up the mean; nowhere for targets with negatives.
 
-        The effective number of draws, (sum m)^2 / sum m^2 of the means m under each draw (Kish 1965), is below S / 5
-        where the deviation of m is above twice its mean.
+        The effective number of draws (Kish 1965) is below S / 5 where their means deviate by twice their mean.
 
         Examples:
             >>> from pyro.distributions import Poisson
@@ -229,8 +228,6 @@ class Prediction:
 
     def log_prob(self, y: ArrayLike) -> Tensor:
         """Return the log score of targets under the mixture, log 1/S sum_s p(y_n | x_n, w_s), per example (N,).
-
-        It is -inf for targets without density under any draw, such as negative targets under a log-normal likelihood.
 
         Args:
             y: targets in original units, (N,) or (N, K).
@@ -329,10 +326,7 @@ class Prediction:
         """Return quantiles of the mixture by its distribution function: for counts, the smallest y with P(Y <= y) >= q.
 
         Args:
-            q: a level in (0, 1), or several, at least 1e-15 from 0 and 1.
-
-        Returns:
-            (N, K) for a single level, (len(q), N, K) for several.
+            q: a level in (0, 1), for (N, K), or several, for (len(q), N, K), at least 1e-15 from 0 and 1.
 
         Raises:
             InputError: a level outside that range, or a likelihood without a distribution function.
@@ -363,7 +357,7 @@ class Prediction:
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return the bounds (lower, upper) of the equal-tailed interval that holds `level` of the mixture, (N, K).
 
-        For counts, and for censored targets at a limit, it holds at least `level`. It includes both bounds.
+        It includes both bounds, and holds at least `level` of counts.
 
         Examples:
             >>> from pyro.distributions import Normal
@@ -384,9 +378,6 @@ class Prediction:
 
         Args:
             class_names: the names of the classes; their numbers if not given.
-
-        Raises:
-            InputError: several target columns, numbers without quantiles, or names that are too few or too many.
 
         Examples:
             >>> from pyro.distributions import Normal

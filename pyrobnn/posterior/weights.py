@@ -115,13 +115,11 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
 def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[Any], Tensor]:
     """Return a function drawn from the posterior, for Thompson sampling (Thompson 1933).
 
+    It maps inputs (N, *in) to the mean of the targets under the draw, (N, K), in original units.
+
     Args:
         posterior: the posterior to draw from; in a mixture, the seed picks a member.
         seed: seed of the draw; the same seed gives the same function.
-
-    Returns:
-        A function from inputs (N, *in) to the mean of the targets under the draw, (N, K), in original units, with the
-        same weights at every call.
 
     Examples:
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)

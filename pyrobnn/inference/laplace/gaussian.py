@@ -98,19 +98,15 @@ def _add_full(point: Point, prior: PriorCurvature, total: Tensor, result: Result
         place = places[name].flatten()
         prior_matrix[place[:, None], place] = joint
     prior_matrix = prior_matrix if index is None else prior_matrix[index][:, index]
-    precision = _positive_definite((total + prior_matrix).double(), prior_matrix.diagonal().min().double(), result)
+    precision = (total + prior_matrix).double()
+    if int(torch.linalg.cholesky_ex(precision).info):  # eigenvalues below zero, up to rounding, take the prior's least
+        floor = prior_matrix.diagonal().min().double()
+        values, vectors = eigh(precision)
+        is_bad = values <= 1e-6 * floor
+        result.repaired = int(is_bad.sum())
+        precision = vectors @ (torch.where(is_bad, floor, values)[:, None] * vectors.T)
     spec = BlockSpec("full", tuple(point.sites), None if index is None else len(index))
     result.blocks.append((spec, (precision,) if index is None else (precision, index)))
-
-
-def _positive_definite(matrix: Tensor, floor: Tensor, result: Result) -> Tensor:
-    """Return the matrix with eigenvalues below zero, up to rounding, replaced by a floor."""
-    if int(torch.linalg.cholesky_ex(matrix).info) == 0:
-        return matrix
-    values, vectors = eigh(matrix)
-    is_bad = values <= 1e-6 * floor
-    result.repaired = int(is_bad.sum())
-    return vectors @ (torch.where(is_bad, floor, values)[:, None] * vectors.T)
 
 
 def product_of(matrix: Tensor) -> tuple[Tensor, Tensor, float]:

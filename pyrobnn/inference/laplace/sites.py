@@ -52,7 +52,17 @@ def checked_setting(setting: Laplace, bnn: BNN, example: Batch, latents: list[Si
         wanted = wanted if takes_whole or setting.subnetwork is not None else wanted[1:]
         possible = KINDS[setting.curvature].structures
         setting = dataclasses.replace(setting, structure=next(name for name in wanted if name in possible))
-    _check_size(setting, size)
+    if setting.structure == "low_rank" and setting.rank >= size:
+        raise InputError(f"Laplace: a rank of {setting.rank} was asked for of {size} weights: use structure='full'.")
+    if setting.subnetwork is not None and setting.subnetwork > size:
+        raise InputError(f"Laplace: a subnetwork of {setting.subnetwork} weights was asked for of {size}.")
+    dimension = setting.subnetwork or size
+    needed = 3 * 8 * dimension**2
+    if setting.structure == "full" and needed > _LARGEST:
+        raise InputError(
+            f"Laplace(structure='full') over {dimension:,} weights needs {needed / 2**30:,.0f} GiB: use "
+            "structure='kron' or 'diag', the last layer alone (sites='last_layer'), or a subnetwork."
+        )
     _check_cost(setting, bnn, weights, names, example[0][:1])
     require_real(latents, names)
     KINDS[setting.curvature].check(bnn, weights)
@@ -74,21 +84,6 @@ def _choose(bnn: BNN, weights: Mapping[str, Tensor], example: X, patterns: tuple
     covers_all = all(any(fnmatchcase(name, pattern) for pattern in patterns) for name in names)
     by_pattern = assign(patterns if covers_all else [*patterns, "*"], names, "Laplace")
     return [name for name in names if any(name in by_pattern[pattern] for pattern in patterns)]
-
-
-def _check_size(setting: Laplace, size: int) -> None:
-    """Refuse a rank, a subnetwork or a whole matrix that is too large for that many weights."""
-    if setting.structure == "low_rank" and setting.rank >= size:
-        raise InputError(f"Laplace: a rank of {setting.rank} was asked for of {size} weights: use structure='full'.")
-    if setting.subnetwork is not None and setting.subnetwork > size:
-        raise InputError(f"Laplace: a subnetwork of {setting.subnetwork} weights was asked for of {size}.")
-    dimension = setting.subnetwork or size
-    needed = 3 * 8 * dimension**2
-    if setting.structure == "full" and needed > _LARGEST:
-        raise InputError(
-            f"Laplace(structure='full') over {dimension:,} weights needs {needed / 2**30:,.0f} GiB: use "
-            "structure='kron' or 'diag', the last layer alone (sites='last_layer'), or a subnetwork."
-        )
 
 
 def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> None:
@@ -129,7 +124,12 @@ def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names
         if _FACTOR_STEPS * side**3 >= A_MINUTE:
             operations, task = _FACTOR_STEPS * side**3, f"the inverse root of a {side:,} x {side:,} matrix"
     elif setting.structure == "kron":
-        sides = _wide_sides(bnn, weights, names, x)
+        sides: list[tuple[int, str]] = []  # of the layers that are matrices; a large table of embeddings is none
+        if any(max(len(w), w[0].numel()) >= LARGE for w in (weights[name] for name in names) if w.ndim):
+            for use in Tracker(bnn, weights, names, x).alone.uses:
+                if use.kind == "matrix":
+                    widths = use.inputs.shape[2], use.positions(use.output).shape[2]
+                    sides += [(width, use.sites[0]) for width in widths if width >= LARGE]
         side, name = max(sides, default=(0, ""))
         if 3 * 8 * side**2 > _LARGEST:
             raise InputError(
@@ -156,12 +156,3 @@ def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names
                 ),
             ),
         )
-
-
-def _wide_sides(bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> list[tuple[int, str]]:
-    """Return the large widths, with a site, of the layers that are matrices; a large table of embeddings is none."""
-    if not any(max(len(w), w[0].numel()) >= LARGE for w in (weights[name] for name in names) if w.ndim):
-        return []
-    uses = [use for use in Tracker(bnn, weights, names, x).alone.uses if use.kind == "matrix"]
-    sides = [(side, use) for use in uses for side in (use.inputs.shape[2], use.positions(use.output).shape[2])]
-    return [(side, use.sites[0]) for side, use in sides if side >= LARGE]

@@ -45,13 +45,19 @@ class State(NamedTuple):
     momentum: Tensor
 
 
+@setting
 class StochasticGradient(ChainMethod):
     """Base of the methods that follow noisy gradients: write `moved`, the rest is inherited."""
 
-    step_size: float | None
-    schedule: Any
-    burn_in: int | None
-    thinning: int
+    step_size: Positive | None = None
+    num_draws: Count = 1000
+    burn_in: Annotated[int, Field(ge=0)] | None = None
+    thinning: Count = 10
+    num_chains: Count = 4
+    batch_size: Count | Literal["all"] = "all"
+    schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
+    temperature: Positive = 1.0
+    init: Init = "net"
 
     @property
     def num_steps(self) -> int:
@@ -226,16 +232,6 @@ class SGLD(StochasticGradient):
         torch.Size([5, 5, 1])
     """
 
-    step_size: Positive | None = None
-    num_draws: Count = 1000
-    burn_in: Annotated[int, Field(ge=0)] | None = None
-    thinning: Count = 10
-    num_chains: Count = 4
-    batch_size: Count | Literal["all"] = "all"
-    schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
-    temperature: Positive = 1.0
-    init: Init = "net"
-
     def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
         """Return where a step leads."""
         noise = (self.temperature * size * 2) ** 0.5 * torch.randn_like(state.place)
@@ -268,16 +264,7 @@ class SGHMC(StochasticGradient):
         Prediction(Normal, num_draws=20, num_inputs=2)
     """
 
-    step_size: Positive | None = None
     friction: Positive | None = None
-    num_draws: Count = 1000
-    burn_in: Annotated[int, Field(ge=0)] | None = None
-    thinning: Count = 10
-    num_chains: Count = 4
-    batch_size: Count | Literal["all"] = "all"
-    schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
-    temperature: Positive = 1.0
-    init: Init = "net"
 
     def usual_step_size(self, smallest_variance: float) -> float:
         """Return 0.2 a v."""
