@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError
@@ -83,7 +82,6 @@ def kfold(
     method: Any,
     *,
     folds: Any = 5,
-    groups: Any = None,
     seed: int = 0,
     num_draws: int = 500,
     device: str = "auto",
@@ -94,16 +92,14 @@ def kfold(
 
     This scores the procedure, model and method together, and needs no draws from the exact posterior. It takes K + 1
     fits; the fit to all data serves only the effective number of parameters `p`. If the method is `SVI`, fits to
-    equally many examples run side by side. Data with `standardize` are standardised by the
-    training part of each fit, and scores are in original units.
+    equally many examples run side by side. Scores are in original units.
 
     Args:
         model: the model.
         data: `Data` or a pair (x, y) of N examples.
         method: the method of the fits.
-        folds: number of folds K; or the fold of each example, (N,), labels of any kind. K folds are drawn at random,
-            with the classes spread evenly over them.
-        groups: labels (N,) of examples that belong together and must be held out together.
+        folds: number of folds K, drawn at random, with the classes spread evenly over them and examples of equal inputs
+            in one fold; or the fold of each example, (N,), labels of any kind, as from a splitter of scikit-learn.
         seed: seed of the folds and the fits.
         num_draws: draws for each density.
         device: as in `fit`.
@@ -114,7 +110,7 @@ def kfold(
         ArviZ's `ELPDDataLOOKFold`, pointwise.
 
     Raises:
-        InputError: folds or groups that do not fit the data, or arguments that `fit` refuses.
+        InputError: folds that do not fit the data, or arguments that `fit` refuses.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
@@ -123,94 +119,66 @@ def kfold(
         (32, (32,))
     """
     import arviz as az
-
-    from pyrobnn.diagnostics.arviz_classes import Refits, log_likelihood
+    import xarray as xr
 
     data = in_memory(data)
-    folds, together = as_folds(folds, groups, len(data))
-    classes, folds_seed = _classes(model, data), derive(seed, "folds")
-    if isinstance(folds, int) and together is None:
-        labels = folds_of_inputs(folds, data.x, classes, folds_seed)
-    else:
-        labels = assign_folds(folds, together, classes, folds_seed, len(data))
+    labels = _folds(folds, model, data, derive(seed, "folds"))
     sets = [data[labels != fold] for fold in range(labels.max() + 1)]
     *fits, whole = fit_each(model, method, [*sets, data], seed=seed, device=device, engine=engine, progress=progress)
-    tree = az.from_dict(
-        {"log_likelihood": {"y": log_likelihood(whole, data, num_draws).values}}, dims={"y": ["obs_id"]}
+
+    def scores(posterior: Posterior | Mixture, rows: Data) -> np.ndarray:
+        return posterior.predict(rows.x, num_draws=num_draws).log_prob(rows.y).double().cpu().numpy()
+
+    elpd, seen = np.empty(len(data)), scores(whole, data)
+    for fold, posterior in enumerate(fits):
+        elpd[labels == fold] = scores(posterior, data[labels == fold])
+    coords = {"dims": ["obs_id"], "coords": {"obs_id": range(len(data))}}
+    result = az.ELPDDataLOOKFold(
+        elpd=float(elpd.sum()),
+        se=math.sqrt(len(data) * elpd.var()),
+        p=float((seen - elpd).sum()),
+        n_samples=num_draws,
+        n_data_points=len(data),
+        scale="log",
+        warning=False,
+        good_k=math.nan,
+        elpd_i=xr.DataArray(elpd, **coords),
+        n_folds=len(fits),
+        p_kfold_i=xr.DataArray(seen - elpd, **coords),
     )
-    wrapper = Refits(data, labels, fits, num_draws)
-    return mark(az.loo_kfold(tree, wrapper, var_name="y", folds=labels, pointwise=True), data)
+    return mark(result, data)
 
 
-def _classes(model: BNN, data: Data) -> np.ndarray | None:
-    """Return the class of each example, or None if the targets are not single labels."""
-    has_classes = as_likelihood(model.settings["likelihood"]).has_labels
-    return data.y.cpu().numpy().astype(np.int64) if has_classes and data.y.ndim == 1 else None
+def _folds(folds: Any, model: BNN, data: Data, seed: int) -> np.ndarray:
+    """Return the fold of each example, (N,), numbered from 0: as given, or drawn by scikit-learn.
 
-
-def as_folds(folds: Any, groups: Any, num_rows: int) -> tuple[int | np.ndarray, np.ndarray | None]:
-    """Return the number of folds or the fold of each example, and the group of each example, checked."""
-    if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
-        together = None if groups is None else _labels(groups, "groups", num_rows)
-        units, noun = (num_rows, "examples") if together is None else (int(together.max()) + 1, "groups")
-        if not 2 <= folds <= units:
-            raise InputError(f"`folds` must lie between 2 and the number of {noun}, {units}; got {folds}.")
-        return int(folds), together
-    if groups is not None:
-        raise InputError("`groups` go with a number of folds; got the fold of each example too: leave one of them out.")
-    labels = _labels(folds, "folds", num_rows)
-    if labels.max() < 1:
-        raise InputError("`folds` must name at least two folds, got the same label for every example.")
-    return labels, None
-
-
-def _labels(values: Any, name: str, num_rows: int) -> np.ndarray:
-    """Return labels of any kind as numbers from 0 up."""
-    check_unmasked(values, name)
-    array = np.asarray(values)
-    if array.shape != (num_rows,):
-        raise InputError(
-            f"`{name}` must have one label for each of the {num_rows} examples, got values of shape {array.shape}."
-        )
-    return np.unique(array, return_inverse=True)[1]
-
-
-def assign_folds(
-    folds: int | np.ndarray, groups: np.ndarray | None, classes: np.ndarray | None, seed: int, num_rows: int
-) -> np.ndarray:
-    """Return the fold of each example, (N,), numbered from 0.
-
-    Folds are drawn at random. Groups stay together, and classes are spread evenly if a class has at least as many
-    members as there are folds.
+    Examples with equal inputs share a fold, else a fit would have seen examples that it is judged by, unless there are
+    fewer distinct inputs than folds. Classes are spread evenly if one has at least as many members as there are folds.
     """
-    if not isinstance(folds, int):
-        return folds
-    from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
+    from sklearn.model_selection import KFold, StratifiedKFold
 
-    options = {"n_splits": folds, "shuffle": True, "random_state": seed}
-    if groups is not None:
-        splitter = GroupKFold(**options)
-    elif classes is not None and np.bincount(classes).max() >= folds:
-        splitter = StratifiedKFold(**options)
-    else:
-        splitter = KFold(**options)
-    labels = np.empty(num_rows, dtype=np.int64)
-    for index, (_, held_out) in enumerate(splitter.split(np.empty((num_rows, 1)), classes, groups)):
-        labels[held_out] = index
-    return labels
-
-
-def folds_of_inputs(folds: int, x: Tensor, classes: np.ndarray | None, seed: int) -> np.ndarray:
-    """Return the fold of each example, (N,), likewise; examples with equal inputs share a fold.
-
-    Otherwise a fit would have seen examples that it is judged by. They are split if there are fewer distinct inputs
-    than folds.
-    """
-    _, first, group = np.unique(same_inputs(x).numpy(), return_index=True, return_inverse=True)
+    if not isinstance(folds, (int, np.integer)) or isinstance(folds, bool):
+        check_unmasked(folds, "folds")
+        given = np.asarray(folds)
+        if given.shape != (len(data),) or len(np.unique(given)) < 2:
+            raise InputError(
+                f"`folds` must be a number, or have one label for each of the {len(data)} examples and name at least "
+                f"two folds, got values of shape {given.shape}."
+            )
+        return np.unique(given, return_inverse=True)[1]
+    if not 2 <= folds <= len(data):
+        raise InputError(f"`folds` must lie between 2 and the number of examples, {len(data)}; got {folds}.")
+    _, first, group = np.unique(same_inputs(data.x).numpy(), return_index=True, return_inverse=True)
     if len(first) < folds:
-        return assign_folds(folds, None, classes, seed, len(x))
-    first_classes = None if classes is None else classes[first]
-    return assign_folds(folds, None, first_classes, seed, len(first))[group]
+        first = group = np.arange(len(data))
+    has_classes = as_likelihood(model.settings["likelihood"]).has_labels and data.y.ndim == 1
+    classes = data.y.cpu().numpy().astype(np.int64)[first] if has_classes else None
+    is_even = classes is not None and np.bincount(classes).max() >= folds
+    splitter = (StratifiedKFold if is_even else KFold)(n_splits=int(folds), shuffle=True, random_state=seed)
+    labels = np.empty(len(first), dtype=np.int64)
+    for index, (_, held_out) in enumerate(splitter.split(np.empty((len(first), 1)), classes)):
+        labels[held_out] = index
+    return labels[group]
 
 
 _WEIGHTS_AT_ONCE = 2**20
