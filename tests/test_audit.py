@@ -105,40 +105,23 @@ def test_report_says_how_standardised_targets_change_the_scale():
     assert report.log_likelihood.mean - report.log_volume == pytest.approx(float(original.mean()), rel=1e-4)
 
 
-def test_report_reads_as_a_table():
-    data = bnn.datasets.sinusoid()
-    model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
-    text = str(bnn.elbo_report(model.fit(data, steps=2, seed=0, progress=False), data, num_draws=20))
-    first, *rest = text.splitlines()
-    assert first.split() == ["site", "size", "log", "prior", "entropy", "KL", "KL", "exact"]
-    assert [line.split()[0] for line in rest] == [
-        "0.weight",
-        "0.bias",
-        "2.weight",
-        "2.bias",
-        "total",
-        "expected",
-        "ELBO",
-    ]
-
-
-def test_a_loader_is_refused():
-    x, y = torch.zeros(8, 1), torch.zeros(8)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 4)
-    posterior = bnn.BNN(bnn.MLP(1, [3], 1)).fit(loader, steps=2, seed=0, engine="eager", progress=False)
-    with pytest.raises(bnn.InputError, match=r"`elbo_report` takes Data\(x, y\), got DataLoader"):
-        bnn.elbo_report(posterior, loader)
-
-
-def test_pruned_weights_have_no_elbo():
-    data = bnn.datasets.sinusoid()
+def test_refusals_and_pruning_nothing():
+    data, loader = (
+        bnn.datasets.sinusoid(),
+        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*[torch.ones(4)])),
+    )
     posterior = bnn.BNN(bnn.MLP(1, [3], 1), prior=bnn.priors.Normal(1.0)).fit(
         data, steps=2, seed=0, engine="eager", progress=False
     )
+    with pytest.raises(bnn.InputError, match=r"`elbo_report` takes Data\(x, y\), got DataLoader"):
+        bnn.elbo_report(posterior, loader)
     with pytest.raises(bnn.InputError, match="pruned weights are points at zero, so q has no density beside"):
         bnn.elbo_report(bnn.prune(posterior, 0.3), data)
     whole, unpruned = (bnn.elbo_report(p, data, num_draws=20).elbo for p in (posterior, bnn.prune(posterior, 0.0)))
     assert unpruned.mean == pytest.approx(whole.mean, rel=1e-6)
+    lines = str(bnn.elbo_report(posterior, data, num_draws=20)).splitlines()
+    names = ["site", "0.weight", "0.bias", "2.weight", "2.bias", "total", "expected", "ELBO"]
+    assert [line.split()[0] for line in lines] == names
 
 
 def test_autoguide_without_closed_form_is_reported_in_total():

@@ -1,9 +1,7 @@
 """Baselines against scikit-learn and closed forms, the comparison with them, and what the end of a fit says."""
 
-import dataclasses
 import math
 import warnings
-from typing import Any
 
 import numpy as np
 import pyro.distributions as dist
@@ -109,39 +107,6 @@ def test_a_linear_truth_is_found_under_every_likelihood(name):
         assert abs(float(within.mean() - beyond.mean())) < 5 * error
 
 
-@dataclasses.dataclass(frozen=True)
-class Silent:
-    """A likelihood of another package, which says nothing of its noise."""
-
-    scale: Any = 0.01
-    standardizes_targets = True
-    integer_targets = False
-
-    def build(self, like, target_scale):
-        return likelihoods.Gaussian(self.scale).build(like, target_scale)
-
-    def num_outputs(self, y):
-        return 1
-
-    def check_targets(self, y, outputs):
-        pass
-
-
-class Says(Silent, likelihoods.BaseLikelihood):
-    """The same, which says that its noise is known."""
-
-    noise = "known"
-
-
-def test_a_likelihood_of_another_package_may_say_what_its_noise_is(monkeypatch):
-    """Around a constant the noise is learned then, as for ours."""
-    for name, likelihood in {"known": Says(), "silent": Silent()}.items():
-        monkeypatch.setitem(LIKELIHOODS, name, (likelihood, 1))
-    (said, new), (silent, _), (ours, _) = fitted("known"), fitted("silent"), fitted("student_t")
-    assert score(said["constant"], new) == pytest.approx(score(ours["constant"], new), abs=0.05)
-    assert score(silent["constant"], new) < -100
-
-
 def test_real_targets_are_those_of_least_squares():
     """Scikit-learn's linear regression with the standard deviation of its residuals; 0.01 nats for the penalty."""
     from sklearn.linear_model import LinearRegression
@@ -209,16 +174,6 @@ def test_a_gain_as_small_as_noise_leaves_is_told(gain, linear_gain, num, is_told
     own, of_linear = gains(gain, 1, num=num), gains(linear_gain, 2, num=num)
     rivals = {"constant": constant, "linear": constant + of_linear}
     assert (hardly_better(constant + own, rivals, 0.01) is not None) == is_told
-
-
-def test_a_fit_to_noise_with_a_gain_left_out_is_told():
-    """The scales have seen the rows left out: they score 0.03 above a constant, and new rows 0.006 below."""
-    rng = np.random.default_rng(1002)
-    x, y = rng.normal(size=(100, 5)), rng.normal(size=100)
-    regressor = bnn.BNNRegressor(random_state=2)
-    with pytest.warns(bnn.PoorFitWarning, match="predicts (no|hardly) better than a constant") as found:
-        regressor.fit(x, y)
-    assert len(found) == 1
 
 
 def test_pure_noise_is_shrunk_to_a_constant():
@@ -345,21 +300,6 @@ def test_a_target_that_is_impossible_under_a_baseline_counts_with_the_lowest_sco
     assert found == judge(own, {"constant": same, "linear": same}, 0.01, "held out")
     assert found.is_better
     assert "nan" not in found.text
-
-
-def test_a_variance_without_a_score_is_not_taken(monkeypatch):
-    """The third variance of the prior has a score of NaN, as where its fit runs away: the second is kept."""
-    scores, seen = iter([-3.0, -2.0, -1.0, math.nan, 0.0, 0.0]), []
-
-    def calibrated(problem, held_out, start):
-        seen.append(held_out[:, 0])
-        return next(scores), start
-
-    monkeypatch.setattr("pyrobnn.verdict.baselines._calibrate", calibrated)
-    linear = fitted("poisson")[0]["linear"]
-    assert len(seen) == 4  # one of the constant
-    assert torch.allclose(linear.cross_validated.mean.log(), seen[2], atol=1e-5)
-    assert not torch.allclose(seen[2], seen[3], atol=1e-5)
 
 
 @pytest.mark.parametrize(("lead", "kind", "is_lead"), [(0.0004, "note", False), (0.004, "fine", True)])
@@ -523,14 +463,6 @@ def test_every_method_tells_without_bars_what_training_data_show(name):
     train, _ = sines()
     (text,) = told(model, train, SHORT[name], progress=False, engine="auto")
     assert text.startswith("The fit predicts no better than a constant")
-
-
-@pytest.mark.slow
-def test_fits_inside_of_other_functions_say_nothing_by_themselves(recwarn):
-    train, _ = sines()
-    model = bnn.BNN(bnn.MLP(3, [5], 1), likelihood=likelihoods.Gaussian(scale=9.0), prior=bnn.priors.Normal(1.0))
-    bnn.kfold(model, train, bnn.SVI(max_steps=50, patience=None), folds=2, progress=False)
-    assert not [one for one in recwarn if "predicts" in str(one.message)]
 
 
 @pytest.mark.slow

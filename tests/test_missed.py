@@ -30,7 +30,6 @@ def test_a_line_through_waves_is_named_and_through_a_line_is_not():
     data = bnn.Data(x, y, standardize=True)
     text = missed_function(fit_of(0.9, x, y), data, num_draws=2, most_rows=500)
     assert text is not None
-    assert text.startswith("The fit has missed what the inputs say")
     own = (y - fit_of(0.9, x, y).predict(x).mean.double()).abs().mean()
     assert f"are {float(own):.2g} and " in text
     line = x[:, 1] + 0.1 * torch.randn(60, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -129,8 +129,7 @@ def elbo_report(
         seed: seed of the draws; the fit's if not given.
 
     Raises:
-        InputError: a mixture, pruned weights, stored draws of Markov chains, fewer than 2 draws, or data that do not
-            fit the model.
+        InputError: a mixture, pruned weights, stored draws of Markov chains, or data that do not fit the model.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -143,9 +142,7 @@ def elbo_report(
     """
     if isinstance(posterior, Mixture):
         raise InputError(
-            f"`elbo_report` takes one posterior, got a mixture of {len(posterior)}: pass its `members` one by one. If "
-            "they share one model and no parameters are learned, the ELBO of the mixture is at least the mean of "
-            f"theirs, and at most log {len(posterior)} = {math.log(len(posterior)):.2f} nats above it."
+            f"`elbo_report` takes one posterior, got a mixture of {len(posterior)}: pass its `members` one by one."
         )
     if num_draws < 2:
         raise InputError(f"`num_draws` must be at least 2 for a standard error, got {num_draws}.")
@@ -157,8 +154,8 @@ def elbo_report(
     require_density(posterior.guide)
     if built(posterior.guide).pruned_sites():
         raise InputError(
-            "`elbo_report`: pruned weights are points at zero, so q has no density beside the prior's, and no ELBO: "
-            "take the posterior before pruning."
+            "`elbo_report`: pruned weights are points at zero, so q has no density beside the prior's: take the "
+            "posterior before pruning."
         )
     log_volume = posterior.y_scaler.log_volume() * data.total_weight
     sizes: dict[str, int] = {}
@@ -219,21 +216,16 @@ def _summarize(terms: Terms, sizes: dict[str, int], log_volume: float) -> ElboRe
     log_p, log_q, log_likelihood = terms["log_p"], terms["log_q"], terms["log_likelihood"]["y"].double()
     exact = {name: float(kl[0]) for name, kl in terms["kl"].items() if torch.equal(kl, kl[:1].expand_as(kl))}
     zero = torch.zeros_like(log_likelihood)
+    rows = {name: (log_p.get(name, zero).double(), values.double()) for name, values in log_q.items()}
     sites = tuple(
         SiteTerms(
-            name=name,
-            size=sizes.get(name, 0),
-            log_prior=Estimate.of(log_p.get(name, zero)),
-            entropy=Estimate.of(-log_q[name]),
-            kl=Estimate.of(log_q[name].double() - log_p.get(name, zero)),
-            kl_exact=exact.get(name),
+            name, sizes.get(name, 0), Estimate.of(p), Estimate.of(-q), Estimate.of(q - p), kl_exact=exact.get(name)
         )
-        for name in log_q
+        for name, (p, q) in rows.items()
     )
-    total_p = torch.stack([values.double() for values in log_p.values()]).sum(0)
-    total_q = torch.stack([values.double() for values in log_q.values()]).sum(0)
+    total_p, total_q = (torch.stack([pair[at] for pair in rows.values()]).sum(0) for at in (0, 1))
     return ElboReport(
-        sites=sites,
+        sites,
         log_likelihood=Estimate.of(log_likelihood),
         log_prior=Estimate.of(total_p),
         entropy=Estimate.of(-total_q),

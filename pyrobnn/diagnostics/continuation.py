@@ -32,14 +32,12 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.remedies import Fitted, longer, open_to, slower
 
 _STEPS, _FEWEST_STEPS = 400, 20
-"""Steps at the learning rate of the method; it took no more to see that 24 of 24 fits cut short had not converged."""
 _SECONDS = 5.0
-"""Limit on the predicted seconds of the steps: predictions are two to five times the true seconds."""
+"""Limit on the predicted seconds of the steps."""
 _NEGLIGIBLE = 0.5
 """Nats that matter to nobody who has not asked for less."""
-_BLOCK = 20
-"""Estimates of the objective between two looks at the error of their mean."""
-_FEWEST_BLOCKS, _MOST_BLOCKS = 4, 20
+_BLOCK, _FEWEST_BLOCKS, _MOST_BLOCKS = 20, 4, 20
+"""Estimates of the objective between two looks at the error of their mean, and numbers of such blocks."""
 _MOST_MEMBERS = 3
 _OF_THE_OPTIMIZER = ("guide", "lr", "optimizer", "schedule")
 """Settings of a method that mean nothing to Adam."""

@@ -43,9 +43,8 @@ class FunctionConvergence:
 def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence:
     """Compare chains by their predicted means of the targets at some inputs.
 
-    Comparing weights would mislead. Permuting hidden units, or flipping the signs of units with an odd activation,
-    keeps the function and the posterior density. So chains may sit in mirror images of a mode: their weights never
-    agree, but their predictions do. A chain that is stuck at another function shows here.
+    Comparing weights would mislead: permuting hidden units, or flipping their signs, keeps the function and the
+    posterior density, so chains may sit in mirror images of a mode. A chain that is stuck at another function shows.
 
     Args:
         posterior: the result of Markov chains, as of `NUTS` or `MCLMC`: two or more of at least 4 draws.
@@ -68,16 +67,10 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
     import arviz as az
 
     if isinstance(posterior, Mixture):
-        raise InputError(
-            f"R-hat compares the Markov chains of one fit, got a mixture of {len(posterior)}: pass its `members` one "
-            "by one."
-        )
+        raise InputError(f"R-hat compares the Markov chains of one fit, got a mixture of {len(posterior)}.")
     chains = built(posterior.guide).chains()
     if chains is None:
-        raise InputError(
-            f"R-hat compares Markov chains, and the guide {type(posterior.guide).__name__} has none: its draws are "
-            "independent. Fit with NUTS, MCLMC, HMC, SGLD or SGHMC."
-        )
+        raise InputError(f"R-hat compares Markov chains, and the guide {type(posterior.guide).__name__} has none.")
     num_chains, num_draws = next(iter(chains.values())).shape[:2]
     if num_chains < 2 or num_draws < FEWEST_DRAWS:
         raise InputError(

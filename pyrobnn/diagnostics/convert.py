@@ -39,11 +39,9 @@ def to_datatree(
 ) -> "xarray.DataTree":
     """Return draws of a posterior, and their predictions and densities at some data, as an ArviZ DataTree.
 
-    All groups come from the same joint draws, `posterior.draw(num_draws, seed=seed)`, with dimensions (chain, draw,
-    ...); a large network draws in parts of 2^23 numbers, each with a separate seed. A guide is a single chain. A
-    mixture has a chain of equal length for each member; Markov chains of equal number and length in all members follow
-    each other. Draws of a guide are independent: their R-hat says nothing about the quality of the approximation, and
-    in a mixture it shows how far members differ. Targets and their densities are in original units. The groups are
+    All groups come from the same joint draws, with dimensions (chain, draw, ...). A guide is a single chain. A mixture
+    has a chain of equal length for each member; Markov chains of equal number and length in all members follow each
+    other. Targets and their densities are in original units. The groups are
 
     - posterior: the latent sites that `monitor` selects;
     - posterior_predictive: `y`, a draw of the targets for each draw of the weights (labels, for classes), and their
@@ -51,18 +49,14 @@ def to_datatree(
     - predictions and predictions_constant_data, with `x_pred` only: the same at `x_pred`, and `x`;
     - log_likelihood: `y`, the log density of each example;
     - log_prior: `lprior`, the log prior density of all latents;
-    - sample_stats: `lp`, the log joint density of data and latents; `log_q`, the log density of the guide that made the
-      draw, as in `elbo_report`; and the statistics of Markov chains, such as `diverging`. For `Dropout`, `log_q` is the
-      log probability of the masks; for pruned draws, the density before pruning; in a mixture, the density of the
-      member. It is NaN for members without a density, and absent for point masses and stored draws;
-    - prior and prior_predictive: as posterior and posterior_predictive for draws from the prior, with the learned
-      parameters of the fit; at least 50 draws for more than 268,435 weights. They are left out if the prior cannot be
-      drawn from or predictions overflow; the attribute `prior_left_out` of the tree says why;
+    - sample_stats: `lp`, the log joint density of data and latents; `log_q`, the log density of the guide (of the
+      member, in a mixture; NaN or absent without one); and the statistics of Markov chains, such as `diverging`;
+    - prior and prior_predictive: the same for draws from the prior, with the learned parameters of the fit. If they
+      cannot be drawn, the attribute `prior_left_out` of the tree says why;
     - observed_data: `y`; constant_data: `x`;
     - guide_params: `<site>.loc` and `<site>.scale`, mean and standard deviation of every entry under the guide, (chain,
-      *event), in unconstrained space for constrained sites, if every guide knows them;
-    - svi: `elbo`, `log_likelihood` and `kl` at each step, in the units of the model's targets, with a chain for each
-      member if their records have equal lengths.
+      *event), if every guide knows them;
+    - svi: `elbo`, `log_likelihood` and `kl` at each step, if all members have as many.
 
     See docs/how-to/arviz.md.
 
@@ -73,10 +67,9 @@ def to_datatree(
         x_pred: further inputs (M, *in) in original units at which to predict.
         num_draws: number of draws S, 500 if not given (fewer, at least 100, for more than a million weights); S // K
             from each of K members; the last S // C from each of C Markov chains, all if not given.
-        monitor: "auto" for all entries, if they are at most 1000 in total. A larger model gives 20 entries of each
-            larger site (fewer if there are more than 50 sites), chosen with a fixed seed and labelled with their
-            indices, and `site_norm`, the Euclidean norm of every weight site. "all" for all entries. A list of patterns
-            of site names, such as ["4.*", "likelihood.*"], for whole sites, and only norms of the other weights.
+        monitor: "auto" for all entries, if they are at most 1000 in total, else 20 entries of each larger site, labelled
+            with their indices, and `site_norm`, the Euclidean norm of every weight site. "all" for all entries. A list
+            of patterns of site names, such as ["4.*", "likelihood.*"], for whole sites and norms of other weights.
         prior: have the groups prior and prior_predictive.
         seed: seed of the draws; the fit's if not given.
 
@@ -120,19 +113,8 @@ def eval_datatree(
     """Return draws of a posterior beside held-out data, as an ArviZ DataTree.
 
     ArviZ pairs posterior_predictive with observed_data, and takes weights of examples from log_likelihood. So its plots
-    of calibration, intervals and scores, made from this tree, are about the test data. The groups are posterior,
-    posterior_predictive, log_likelihood, observed_data and constant_data, as `to_datatree` has them; there is no joint
-    density, since the data had no part in the fit.
-
-    Args:
-        posterior: as in `to_datatree`.
-        data: inputs and targets in original units that the fit has not seen.
-        num_draws: as in `to_datatree`.
-        monitor: as in `to_datatree`.
-        seed: seed of the draws; the fit's if not given.
-
-    Raises:
-        InputError: as `to_datatree`.
+    and scores of this tree are about the test data. The groups are posterior, posterior_predictive, log_likelihood,
+    observed_data and constant_data of `to_datatree`, whose arguments and errors these are too.
 
     Examples:
         >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)

@@ -190,9 +190,8 @@ def fit_each(
 ) -> list[Any]:
     """Fit a method to several data sets: sets of equal size side by side if the method is SVI, the others in turn.
 
-    A fit in turn is `fit` with the seed `derive(seed, f"fit {index}")`. A group side by side is `fit_replicates` with
-    that seed of its first set. Posteriors come in the order of the sets; further arguments are those of `Run`. No fit
-    warns, and an interrupt ends all.
+    The seed is `derive(seed, f"fit {index}")`, of a group side by side that of its first set. Further arguments are
+    those of `Run`. No fit warns, and an interrupt ends all.
     """
     posteriors: list[Any] = [None] * len(sets)
     alone = []

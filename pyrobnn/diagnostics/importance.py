@@ -100,16 +100,8 @@ class ImportanceWeights:
     def resample(self, num_draws: int, *, seed: int) -> dict[str, Tensor]:
         """Draw from the posterior: draws of q, picked without replacement in proportion to their weights.
 
-        Sampling importance resampling (Rubin 1988; Gelman et al. 2013, sec. 10.4). It is exact in the limit of few
-        picked from many: keep `num_draws` well below `ess`.
-
-        Args:
-            num_draws: number of draws, at most `ess`.
-            seed: seed of the choice.
-
-        Returns:
-            Values (num_draws, *event) by site, for `predict(x, draws=...)` of the posterior, or of any member of a
-            mixture, with `linearized=False` if the weights were made so.
+        Sampling importance resampling (Rubin 1988) is exact in the limit of few picked from many: keep `num_draws`,
+        at most `ess`, well below it. Values (num_draws, *event) by site go to `predict(x, draws=...)`.
 
         Raises:
             InputError: weights that are not reliable, or more draws than they are worth.
@@ -117,22 +109,17 @@ class ImportanceWeights:
         self._require_reliable()
         if not 1 <= num_draws <= self.ess:
             raise InputError(
-                f"`num_draws` must lie between 1 and {int(self.ess)}, the effective number of draws, got {num_draws}: "
-                "weigh more draws (`num_draws` of `importance_weights`)."
+                f"`num_draws` must lie between 1 and {int(self.ess)}, the effective number of draws, got {num_draws}."
             )
-        weights = np.exp(self.log_weights)
-        chosen = np.random.default_rng(derive(seed, "resample")).choice(
-            self.num_draws, num_draws, replace=False, p=weights / weights.sum()
-        )
-        rows = torch.from_numpy(chosen)
+        weights, generator = np.exp(self.log_weights), np.random.default_rng(derive(seed, "resample"))
+        rows = torch.from_numpy(generator.choice(self.num_draws, num_draws, replace=False, p=weights / weights.sum()))
         return {name: values[rows.to(values.device)] for name, values in self.draws().items()}
 
     def _require_reliable(self) -> None:
         if not self.is_reliable:
             raise InputError(
                 f"k-hat is {self.khat:.2f}, not below {self.good_khat:.2f}: the guide misses too much of the posterior "
-                "for weights to mend, which is usual for all the weights of a network. Judge it by predictions, infer "
-                "fewer weights, or fit a richer guide (full_rank, low_rank) or NUTS."
+                "for weights to mend. Judge it by predictions, infer fewer weights, or take a richer guide or NUTS."
             )
 
 
@@ -161,13 +148,9 @@ def importance_weights(
         seed: seed of the draws; the fit's if not given.
         linearized: as in `Posterior.predict`.
 
-    Returns:
-        Weights, k-hat, effective sample size and evidence.
-
     Raises:
         InputError: a guide without a density (points, dropout, pruned weights, stored draws), members without a
-            posterior in common or without a known mixture density, too few draws, data that do not fit the model,
-            or a density that is not a number.
+            posterior in common or without a known mixture density, too few draws, or data that do not fit the model.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -211,13 +194,10 @@ def importance_weights(
 
 
 def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return Pareto-smoothed log weights (S,), normalised, and k-hat.
+    """Return Pareto-smoothed log weights (S,), normalised, and k-hat, from log p - log q of each draw (S,).
 
     k-hat is -inf if the largest weights are all equal, and inf if the smaller ones of the tail are 0 beside the largest
-    in floating point, hundreds of nats below it, where ArviZ returns NaN.
-
-    `log_ratios` are log p - log q of each draw (S,), up to a constant; -inf for a weight of 0. Only here does the sign
-    matter: ArviZ takes log-likelihoods, whose inverses are the weights, and so minus the log ratios.
+    in floating point. ArviZ takes log-likelihoods, whose inverses are the weights, and so minus the log ratios.
 
     Raises:
         InputError: a ratio that is NaN or infinite, or no weight above 0.
@@ -256,22 +236,19 @@ def _require_continuous(posterior: Posterior) -> None:
         carries = isinstance(q, dist.Delta) and not auxiliary and bool((q.log_density != 0).any())
         if isinstance(q, MaskedPoint) or carries:
             raise InputError(
-                f"The guide puts {name!r} on finitely many or pruned values, so q has no density to set against the "
-                "prior's, and no importance weights: train another guide, or take the posterior before pruning."
+                f"The guide puts {name!r} on finitely many or pruned values, so q has no density: train another guide, "
+                "or take the posterior before pruning."
             )
     if not auxiliary and all(isinstance(q, dist.Delta) for q in drawn.values()):
-        raise InputError(
-            f"{type(posterior.guide).__name__} is a point, which has no density and no importance weights: train "
-            "another guide, or put guides.Laplace() around the point."
-        )
+        raise InputError(f"{type(posterior.guide).__name__} is a point, which has no density: train another guide.")
 
 
 def _require_one_target(members: tuple[Posterior, ...], *, linearized: bool) -> None:
     """Refuse members that approximate different posteriors."""
     if linearized:
         raise InputError(
-            "Networks linearised around different points are different models, without a posterior in common: pass "
-            "linearized=False, or the members one by one."
+            "Networks linearised around different points are different models: pass linearized=False, or the members "
+            "one by one."
         )
     first = members[0].bnn
     for later in (member.bnn for member in members[1:]):
@@ -279,8 +256,8 @@ def _require_one_target(members: tuple[Posterior, ...], *, linearized: bool) -> 
         odd += [name for name, value in _learned(later).items() if not torch.equal(value, _learned(first)[name])]
         if odd:
             raise InputError(
-                f"The members differ in {odd[0]!r} (parameters beside the weights are learned by each for itself), so "
-                "they have no posterior in common: pass them one by one, or fix it or give it a prior."
+                f"The members differ in {odd[0]!r}, so they have no posterior in common: pass them one by one, or fix "
+                "it or give it a prior."
             )
 
 
@@ -322,8 +299,8 @@ def _log_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
         log_q = built(member.guide).log_density(draws)
     if log_q is None:
         raise InputError(
-            f"{type(member.guide).__name__} knows its density only at its own draws, or holds sites at points, so "
-            "that the density of a mixture of such guides is not known: pass the members one by one."
+            f"{type(member.guide).__name__} knows its density only at its own draws, or holds sites at points: pass "
+            "the members one by one."
         )
     return log_q
 

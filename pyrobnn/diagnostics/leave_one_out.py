@@ -37,16 +37,12 @@ def loo(
 ) -> "az.ELPDDataLOO":
     """Return Pareto-smoothed importance sampling leave-one-out cross-validation (Vehtari et al. 2017).
 
-    It reweights draws as if an example had been left out. For NUTS or HMC this estimates the exact
-    leave-one-out score, of kind "loo", with the relative efficiency of the chains from the likelihoods of the examples.
-    Draws of a guide are treated as draws from the posterior: the result, of kind "LOO under q", is the score of q, and
-    too certain if q is too narrow.
+    It reweights draws as if an example had been left out. For NUTS or HMC this estimates the exact score, of kind
+    "loo". Draws of a guide are treated as draws from the posterior: the result, of kind "LOO under q", is too certain
+    if q is too narrow. ArviZ warns if the k-hat of an example is too large: take `kfold`, or held-out data.
 
-    `correct=True` corrects for the guide, with importance weights p(w, D) / q(w) (Magnusson et al. 2019), and estimates
-    the exact score, of kind "loo". It is refused if the k-hat of these weights is above min(1 - 1 / log10 S, 0.7), as
-    for nearly all networks, since the result would be noise. `p` is not corrected.
-
-    ArviZ warns if the k-hat of an example is too large, and `pareto_k` names it: take `kfold`, or held-out data.
+    `correct=True` corrects for the guide, with importance weights p(w, D) / q(w) (Magnusson et al. 2019). It is refused
+    if the k-hat of these weights is above min(1 - 1 / log10 S, 0.7), as for nearly all networks.
 
     Args:
         posterior: the posterior.
@@ -60,7 +56,7 @@ def loo(
 
     Raises:
         InputError: a posterior of point masses, too few draws, data that do not fit the model, or a correction that
-            does not exist (mixtures, stored draws, `Dropout`) or is too large.
+            does not exist or is too large.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(100)
@@ -103,8 +99,7 @@ def _require_spread(tree: "xr.DataTree", *, is_stored: bool) -> None:
     stats = tree["sample_stats"]
     if not is_stored and ("log_q" not in stats or bool(stats["log_q"].isnull().any())):
         raise InputError(
-            "Leaving one out reweights the draws of a posterior, and the draws of a point mass such as Map are all "
-            "equal: use `kfold`, or `heldout_elpd`."
+            "Leaving one out reweights draws, and the draws of a point mass such as Map are all equal: use `kfold`."
         )
     if stats["lp"].size < _FEWEST_DRAWS:
         raise InputError(
@@ -116,25 +111,20 @@ def _require_near(posterior: Posterior | Mixture, data: Data, num_draws: int, se
     """Return k-hat of the joint weights of the draws; refuse a guide too far from the posterior to correct for."""
     if isinstance(posterior, Mixture):
         raise InputError(
-            f"`correct=True` corrects for one guide, got a mixture of {len(posterior)}: pass its `members` one by one, "
-            "or leave it out."
+            f"`correct=True` corrects for one guide, got a mixture of {len(posterior)}: pass its `members`."
         )
     weights = importance_weights(posterior, data, num_draws=num_draws, seed=seed)
     are_equal = weights.ess > _SHARE_OF_EQUAL * num_draws  # then the tail is rounding, and its k-hat may be NaN
     if not (weights.is_reliable or are_equal):
         raise InputError(
             f"The guide is too far from the posterior to correct for: k-hat of its {num_draws} joint weights is "
-            f"{weights.khat:.2f}, and must be below {weights.good_khat:.2f}. Leave `correct` out, or use `kfold` or "
-            "`heldout_elpd`."
+            f"{weights.khat:.2f}, and must be below {weights.good_khat:.2f}. Leave `correct` out, or use `kfold`."
         )
     return weights.khat
 
 
 def _is_exact(posterior: Posterior) -> bool:
-    if not posterior.record.methods:
-        return False
-    method = posterior.record.methods[0]
-    return method["type"] in _EXACT
+    return bool(posterior.record.methods) and posterior.record.methods[0]["type"] in _EXACT
 
 
 def _efficiency(log_likelihood: "xr.DataArray") -> float:

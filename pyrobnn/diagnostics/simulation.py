@@ -103,18 +103,13 @@ def vsbc(
 
     Each simulation draws the latents from the prior and targets at x from the likelihood, and fits the method to them;
     p is the share of the fit's draws below the truth, uniform if fits are exact. Values of p that are not symmetric
-    around 1/2 show a bias. Values that crowd at 0 and 1 show a posterior that is too narrow; values that crowd in the
-    middle show a posterior that is too wide. Weights have mirror images, so functions are compared: at the probes, the
-    mean of the targets or the probabilities of the classes. So are the latents of the likelihood, such as the scale of
-    the noise.
+    around 1/2 show a bias; values that crowd at 0 and 1 a posterior that is too narrow, and in the middle one that is
+    too wide. Weights have mirror images, so functions are compared: at the probes, the mean of the targets or the
+    probabilities of the classes. So are the latents of the likelihood, such as the scale of the noise.
 
-    Everything is in the units of the model and its prior: data are not standardised. p is the rank of the truth over S
-    + 1, with ties and the place between two draws broken at random. So it is exactly uniform for an exact method, for
-    any S. Symmetry is tested by Wilcoxon's signed ranks (the paper's Kolmogorov-Smirnov test assumes independent
-    samples, which p and 1 - p are not), uniformity by ArviZ's test of the ECDF.
-
-    Fits run side by side if the method is `SVI`. Heavy-tailed priors sometimes simulate extreme data, on which a fit
-    may fail.
+    Everything is in the units of the model and its prior. p is the rank of the truth over S + 1, with ties broken at
+    random, so it is exactly uniform for an exact method. Symmetry is tested by Wilcoxon's signed ranks, uniformity by
+    ArviZ's test of the ECDF. Fits run side by side if the method is `SVI`.
 
     Args:
         model: the model; every unknown must have a prior.
@@ -128,9 +123,6 @@ def vsbc(
         engine: as in `fit`.
         progress: show progress bars.
 
-    Returns:
-        The report on the calibration of the method.
-
     Raises:
         InputError: too few simulations or draws, inputs that do not fit the model, parameters without a prior, or
             arguments that `fit` refuses.
@@ -143,9 +135,13 @@ def vsbc(
         >>> list(report.table.columns)
         ['mean', 'spread', 'symmetric', 'uniform']
     """
-    _check_counts(num_simulations, num_draws)
+    if num_simulations < _FEWEST_SIMULATIONS:
+        raise InputError(f"`num_simulations` must be at least {_FEWEST_SIMULATIONS}, got {num_simulations}.")
+    check_count(num_draws, "num_draws")
     _require_priors(model)
-    inputs, places = _inputs(x, probes)
+    inputs, places = as_inputs(x), as_inputs(probes, "probes")
+    if shape_of(places[0]) != shape_of(inputs[0]):
+        raise InputError(f"`probes` must have the columns of `x`, {shape_of(inputs[0])}, got {shape_of(places[0])}.")
     model = copy.deepcopy(model, leftovers(model))
     model.units = None  # the data are simulated in its units
     prior = _prior(model, inputs)
@@ -161,19 +157,6 @@ def vsbc(
         for name, values in known.items()
     }
     return _report(shares, num_draws)
-
-
-def _check_counts(num_simulations: int, num_draws: int) -> None:
-    if num_simulations < _FEWEST_SIMULATIONS:
-        raise InputError(f"`num_simulations` must be at least {_FEWEST_SIMULATIONS}, got {num_simulations}.")
-    check_count(num_draws, "num_draws")
-
-
-def _inputs(x: Any, probes: Any) -> tuple[X, X]:
-    inputs, places = as_inputs(x), as_inputs(probes, "probes")
-    if shape_of(places[0]) != shape_of(inputs[0]):
-        raise InputError(f"`probes` must have the columns of `x`, {shape_of(inputs[0])}, got {shape_of(places[0])}.")
-    return inputs, places
 
 
 def _require_priors(model: BNN) -> None:
