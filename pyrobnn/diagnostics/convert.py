@@ -68,8 +68,8 @@ def to_datatree(
         num_draws: number of draws S, 500 if not given (fewer, at least 100, for more than a million weights); S // K
             from each of K members; the last S // C from each of C Markov chains, all if not given.
         monitor: "auto" for all entries, if they are at most 1000 in total, else 20 entries of each larger site, with
-            their indices as labels, and `site_norm`, the Euclidean norm of every weight site. "all" for all entries. A list
-            of patterns of site names, such as ["4.*", "likelihood.*"], for whole sites and norms of other weights.
+            their indices as labels, and `site_norm`, the Euclidean norm of every weight site. "all" for all entries. A
+            list of patterns of site names, such as ["4.*", "likelihood.*"], for whole sites and norms of other weights.
         prior: have the groups prior and prior_predictive.
         seed: seed of the draws; the fit's if not given.
 
