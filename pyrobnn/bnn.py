@@ -44,16 +44,12 @@ class BNN(PyroModule):
     The trainable parameters that the prior covers are `PyroSample` sites named as in the network ("0.weight"); frozen
     parameters (requires_grad=False) and the padding row of an embedding keep their values. The targets are the
     observed site "y" in a plate "data" over the examples. It works unchanged with `pyro.infer.SVI`, `Predictive`,
-    `NUTS` and every autoguide. Call it with a batch x (and y). If the batch is a part of the data set, pass the size N
-    of the data set too: the plate then scales the log-likelihood by N / B. `fit` keeps all parameters
-    in the modules; with Pyro's own tools they follow Pyro's setting `module_local_params`.
+    `NUTS` and every autoguide. Call it with a batch x (and y), and with the size N of the data set if the batch is a
+    part of it: the plate then scales the log-likelihood by N / B.
 
-    Weights in half precision are inferred in float32: squares of their gradients, and their scales, vanish in float16.
-    A module whose parameters are all frozen stays as it is, in its precision and in evaluation mode: its dropout is off
-    and its batch normalisation keeps its statistics. Outputs are a tensor (N, outputs) or (N,), or an object or
-    mapping with one as `logits`, as networks of Hugging Face return.
-
-    See docs/start.md for a first fit, and docs/how-to/own-network.md for custom networks.
+    Weights in half precision are inferred in float32. A module whose parameters are all frozen stays in its precision
+    and in evaluation mode. Outputs are a tensor (N, outputs) or (N,), or an object or mapping with one as `logits`, as
+    networks of Hugging Face return. See docs/how-to/own-network.md for custom networks.
 
     Args:
         net: a declared network such as `MLP`, its name, or any `torch.nn.Module`, which is copied and never changed. A
@@ -126,11 +122,7 @@ class BNN(PyroModule):
             )
 
     def scale_targets(self, target_scale: Tensor) -> None:
-        """Rebuild the likelihood for targets seen in other units.
-
-        Args:
-            target_scale: original units per model unit, () or (K,) for K target columns.
-        """
+        """Rebuild the likelihood for targets of so many original units per unit of the model, () or (K,)."""
         with local_parameters():
             self.likelihood = self.settings["likelihood"].build(self.like, target_scale)
         if self._likelihood_start:
@@ -224,11 +216,8 @@ class BNN(PyroModule):
             return self._call(weights, x)
 
     def _call(self, weights: Mapping[str, Tensor], x: X) -> Tensor:
-        every_name = {
-            alias: self._with_padding(alias, weights[name])
-            for name, aliases in self._aliases.items()
-            for alias in aliases
-        }
+        by_alias = ((alias, weights[name]) for name, aliases in self._aliases.items() for alias in aliases)
+        every_name = {alias: self._with_padding(alias, value) for alias, value in by_alias}
         try:
             with callers_modes():
                 args, kwargs = x.arguments if isinstance(x, Inputs) else ((x,), {})
@@ -236,12 +225,10 @@ class BNN(PyroModule):
         except IndexError as error:
             if "out of range in self" not in str(error):
                 raise
-            tables: dict[str, Any] = {
-                name: part for name, part in self.net.named_modules() if isinstance(part, _LOOKS_UP)
-            }
+            tables: Any = [(name, part) for name, part in self.net.named_modules() if isinstance(part, _LOOKS_UP)]
             if not tables:
                 raise
-            rows = ", ".join(f"{name!r} has rows 0 to {table.num_embeddings - 1}" for name, table in tables.items())
+            rows = ", ".join(f"{name!r} has rows 0 to {table.num_embeddings - 1}" for name, table in tables)
             raise InputError(
                 f"The inputs hold a number that is no row of an embedding: {rows}.", page="how-to/own-network"
             ) from error
@@ -268,10 +255,9 @@ class BNN(PyroModule):
         return y.to(like.device, torch.int64 if self.settings["likelihood"].integer_targets else like.dtype)
 
     def cast_inputs(self, x: X) -> X:
-        """Return inputs on the network's device, and in its precision unless it looks integers up in an embedding.
+        """Return inputs on the network's device, and in the precision of its first numbers.
 
-        The precision is that of its first numbers, as those of a frozen body. Of several tensors, those of whole
-        numbers stay so.
+        Whole numbers stay so among several tensors, and for a network that looks them up in an embedding.
         """
         with ONE_THREAD:
             first = next(value for value in self.net.state_dict().values() if value.is_floating_point())
@@ -319,17 +305,13 @@ class BNN(PyroModule):
     def sample_prior_predictive(self, x: Any, *, num_draws: int = 500, seed: int = 0) -> "Prediction":
         """Predict targets with draws from the prior in place of the posterior, before the model has seen data.
 
-        Weights and the sites of prior and likelihood are drawn from their priors. Parameters that are optimised
-        instead (a learned noise scale, weights without a prior) keep their starting values.
+        Parameters that are optimised (a learned noise scale, weights without a prior) keep their starting values.
 
         Args:
             x: inputs (N, *in) in the units that the model sees, or a loader of them; or `Data`, which is scaled as in
                 `fit`, with predictions in original units.
             num_draws: number of draws S.
             seed: seed of the draws; 0 if left out.
-
-        Returns:
-            The mixture of the likelihood over the draws.
 
         Raises:
             InputError: inputs that are not numeric, not finite, or that the network does not take.

@@ -103,11 +103,7 @@ class MLP:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """A network that a function makes, so that each fit draws new starting weights.
-
-    Attributes:
-        make: takes nothing and returns a module.
-    """
+    """A network that a function `make` without arguments makes, so that each fit draws new starting weights."""
 
     make: Callable[[], nn.Module]
 
@@ -126,9 +122,7 @@ def is_custom(net: Any) -> bool:
 
 
 def owned(net: Any) -> Any:
-    """Return a setting, or a copy of a module without wrappers that change only its device or speed.
-
-    A function that returns a module becomes a setting.
+    """Return a setting, also of a function, or a copy of a module without wrappers that change only device or speed.
 
     Raises:
         InputError: an unknown name, or a module whose weights cannot be replaced.
@@ -162,7 +156,6 @@ def owned(net: Any) -> Any:
 
 
 def _require_no_arguments(make: Callable[..., Any]) -> None:
-    """Refuse a class or function that cannot make a network by itself."""
     try:
         inspect.signature(make).bind()
     except TypeError as error:
@@ -176,10 +169,7 @@ def _require_no_arguments(make: Callable[..., Any]) -> None:
 
 
 def leftovers(net: nn.Module) -> dict[int, Any]:
-    """Return replacements for `copy.deepcopy(net, ...)` of tensors that calls of a network left as attributes.
-
-    Such an activation may belong to a graph, or to a vmap that has ended, and cannot be copied.
-    """
+    """Return replacements for `copy.deepcopy(net, ...)` of activations that calls left as attributes."""
     copies: dict[int, Any] = {}
     for value in (value for module in net.modules() for value in vars(module).values() if isinstance(value, Tensor)):
         plain = torch.func.debug_unwrap(value)

@@ -14,7 +14,6 @@ from pyrobnn._core.settings import FrozenDict, Options, setting
 from pyrobnn._torch.light_optimizers import light
 
 _LENGTHS = ("T_max", "total_steps", "total_iters")
-"""Options of schedules that are the number of steps where they are not given."""
 
 
 @setting

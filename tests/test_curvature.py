@@ -20,11 +20,11 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn._torch.vectorize import DrawMap
-from pyrobnn.curvature import accumulate
 from pyrobnn.curvature.base import Examples, Point
 from pyrobnn.curvature.hessian import Hessian
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.metric import fisher_columns, score_columns
+from pyrobnn.curvature.outer_products import add_diagonal, add_full, add_kronecker
 from pyrobnn.curvature.prior import log_entries, prior_curvature, prior_laws
 from pyrobnn.curvature.recursion import Recursion
 from pyrobnn.curvature.tracker import Tracker
@@ -416,13 +416,13 @@ def test_ggn_is_that_of_the_explicit_jacobian(name):
         assert set(tracker.run(x).others) == set(others)
     expected = explicit_ggn(net, model, x)
     sites, sizes = list(model.site_names), [B] if name == "time first" else [3, 1]
-    found = accumulate.full(pulled(model, x, sizes=sizes), sites)
+    found = add_full(pulled(model, x, sizes=sizes), sites)
     torch.testing.assert_close(found, expected, **EXACT)
-    diagonal = accumulate.diagonal(pulled(model, x, sizes=sizes), sites)
+    diagonal = add_diagonal(pulled(model, x, sizes=sizes), sites)
     flat = torch.cat([diagonal[site].reshape(-1) for site in sites])
     torch.testing.assert_close(flat, expected.diagonal(), **EXACT)
     index = torch.tensor([0, 2, len(flat) - 1])
-    some = accumulate.full(pulled(model, x, sizes=sizes), sites, index)
+    some = add_full(pulled(model, x, sizes=sizes), sites, index)
     torch.testing.assert_close(some, expected[index][:, index], **EXACT)
 
 
@@ -541,14 +541,14 @@ def gaussian_ggn(net, model, x):
 def test_kfac_is_exact_for_deep_linear_networks(sharing, pool):
     """Expand where positions are outputs, reduce where they are averaged (Eschenhagen et al. 2023, prop. 1 and 2)."""
     net, model, x = sequence_case(pool)
-    factors, rest = accumulate.kronecker(pulled(model, x, sizes=(3, 2)), sharing, joint_bias=True)
+    factors, rest = add_kronecker(pulled(model, x, sizes=(3, 2)), sharing, joint_bias=True)
     assert not rest
     expected = gaussian_ggn(net, model, x)
     for one in factors:
         layer = one.sites[0].split(".")[0]
         torch.testing.assert_close(kron(one), in_block_order(net, layer, expected), **EXACT)
     other = "reduce" if sharing == "expand" else "expand"
-    wrong, _ = accumulate.kronecker(pulled(model, x, sizes=(3, 2)), other, joint_bias=True)
+    wrong, _ = add_kronecker(pulled(model, x, sizes=(3, 2)), other, joint_bias=True)
     assert not torch.allclose(kron(wrong[0]), in_block_order(net, "first", expected), rtol=1e-2)
 
 
@@ -557,7 +557,7 @@ def test_kfac_is_exact_for_deep_linear_networks(sharing, pool):
 def test_kfac_factors_are_those_of_their_definition(sharing, joint_bias):
     """The first layer's factors in loops over examples, positions and outputs."""
     net, model, x = sequence_case("mean", nn.Tanh())
-    factors, _ = accumulate.kronecker(pulled(model, x, sizes=(3, 2)), sharing, joint_bias=joint_bias)
+    factors, _ = add_kronecker(pulled(model, x, sizes=(3, 2)), sharing, joint_bias=joint_bias)
     num, times = x.shape[:2]
     h = net.first(x).detach().requires_grad_()
     f = net.second(torch.tanh(h)).mean(1)
@@ -602,7 +602,7 @@ def test_kfac_of_a_transposed_convolution_is_that_of_the_convolution_of_inputs_w
     for first, inputs in ((layer, x), (twin, spread)):
         net = nn.Sequential(first, nn.Tanh(), nn.Flatten(2), Mean(2), head)
         model = bnn.BNN(net, prior=UNIT, likelihood="categorical").eval()
-        found.append(accumulate.kronecker(pulled(model, inputs, sizes=(3, 2)), sharing, joint_bias=joint_bias)[0])
+        found.append(add_kronecker(pulled(model, inputs, sizes=(3, 2)), sharing, joint_bias=joint_bias)[0])
     for own, expected in zip(*found, strict=True):
         assert own.sites == expected.sites
         assert own.transposed == (own.sites[0].startswith("0"))
@@ -615,7 +615,7 @@ def test_kfac_of_a_transposed_convolution_is_that_of_the_convolution_of_inputs_w
 
 def test_kfac_keeps_the_diagonal_of_layers_that_are_no_matrices_in_the_order_of_the_network():
     net, model, x, *_ = case("layer norm")
-    factors, rest = accumulate.kronecker(pulled(model, x), "expand", joint_bias=True)
+    factors, rest = add_kronecker(pulled(model, x), "expand", joint_bias=True)
     assert [one.sites for one in factors] == [("0.weight", "0.bias"), ("3.weight", "3.bias")]
     assert list(rest) == ["1.weight", "1.bias"]
     expected = explicit_ggn(net, model, x).diagonal()
@@ -703,7 +703,7 @@ def test_curvature_of_some_sites_alone():
         likelihood="categorical",
     ).eval()
     assert model.site_names == ("0.weight", "2.bias")
-    found = accumulate.full(pulled(model, x), list(model.site_names))
+    found = add_full(pulled(model, x), list(model.site_names))
     torch.testing.assert_close(found, explicit_ggn(net, model, x), **EXACT)
 
 

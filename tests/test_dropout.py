@@ -26,7 +26,6 @@ from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.guides import Dropout, Map
 from pyrobnn.guides.dropout import fed_weights
 from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.testing.captured import require_capturable
 
 F64 = torch.float64
 INPUTS, HIDDEN, SCALE, NOISE = 2, 2, 0.8, 0.3
@@ -236,17 +235,6 @@ def test_rescaling_is_the_exact_average_of_a_linear_network():
     torch.testing.assert_close(posterior.predict(X, at_mean=True).mean, average, rtol=1e-12, atol=1e-12)
     prediction = posterior.predict(X, num_draws=4000, seed=1)
     assert ((prediction.mean - average).abs() < 4 * prediction.epistemic_std / math.sqrt(4000)).all()
-
-
-def test_a_draw_is_one_function():
-    """The same mask serves all inputs: of a dropped unit nothing is left in any row."""
-    model = make(nn.Sequential(nn.Linear(1, 1, bias=False)))
-    x = torch.ones(50, 1, dtype=F64)
-    posterior = model.fit(x, x[:, 0], guide=Dropout(input_rate=0.5), steps=1, seed=0, progress=False)
-    prediction = posterior.predict(x, num_draws=20)
-    means = posterior.bnn.outputs({"0.weight": posterior.draw(20)["0.weight"][:, 0]}, x)
-    assert torch.equal(means, means[:1].expand_as(means))
-    assert prediction.epistemic_std.min() > 0
 
 
 # Learned rates
@@ -478,23 +466,6 @@ def test_a_tied_weight_is_masked_where_it_comes_first():
     assert 0.2 < rows.double().mean() < 0.8
 
 
-class Convolutional(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.head = nn.Conv1d(2, 4, 2, groups=2), nn.Linear(8, 1)
-
-    def forward(self, x):
-        return self.head(torch.relu(self.conv(x)).flatten(1))
-
-
-@pytest.mark.slow
-def test_convolutional_network_with_masks_for_each_example_captures():
-    x = torch.randn(12, 2, 3, generator=torch.Generator().manual_seed(0))
-    model = make(Convolutional(), dtype=torch.float32)
-    guide = Dropout(0.2, input_rate=0.1, learned=True, per_example=True)
-    require_capturable(model, bnn.Data(x, x[:, 0, 0]), guide=guide, batch_size=5)
-
-
 # Together with the other parts
 
 
@@ -520,35 +491,12 @@ def test_kl_without_draws_is_refused_by_name(kl, rate):
         make().fit(X, Y, guide=Dropout(rate), kl=kl, steps=2, seed=0, progress=False)
 
 
-def test_rates_by_name():
-    setting = {"0.*": Dropout(0.2, input_rate=0.4), "*.weight": Dropout(0.3, learned=True), "*": "map"}
-    posterior = make().fit(X, Y, guide=setting, steps=2, seed=0, progress=False)
-    first, second, _ = posterior.guide.children()
-    assert {name: rate.item() for name, rate in first.rates().items()} == pytest.approx({"0.weight": 0.4})
-    assert set(second.rates()) == {"2.weight"}
-    assert set(posterior.mean()) == set(posterior.bnn.site_names)
-
-
 def test_replicates_have_rates_of_their_own():
     methods = [bnn.SVI(guide=Dropout(rate, input_rate=rate), steps=30) for rate in (0.0, 0.5)]
     none, half = bnn.fit_replicates(make(), (X, Y), methods, seed=0, engine="captured", progress=False)
     assert none.record.engine.used == "captured"
     assert none.draw(100)["2.weight"].std(0).max() == 0
     assert 0.3 < (half.draw(100)["2.weight"] == 0).double().mean() < 0.7
-
-
-@pytest.mark.parametrize("setting", [{"input_rate": 0.3}, {"learned": True}, {"per_example": True}], ids=str)
-def test_saved_and_loaded_it_draws_the_same(setting, tmp_path):
-    with seeded(0):
-        model = bnn.BNN(bnn.MLP(INPUTS, [HIDDEN], 1), prior=bnn.priors.Normal(1.0))
-    posterior = model.fit(X, Y, guide=Dropout(0.3, **setting), steps=3, seed=0, progress=False)
-    bnn.save(posterior, tmp_path / "saved")
-    again = bnn.load(tmp_path / "saved")
-    for name, value in posterior.draw(20).items():
-        assert torch.equal(again.draw(20)[name], value)
-    assert {name: float(rate) for name, rate in again.guide.rates().items()} == {
-        name: float(rate) for name, rate in posterior.guide.rates().items()
-    }
 
 
 # Refusals
@@ -559,19 +507,17 @@ class NoNetwork:
         return make()(x, y)
 
 
+def of_layers(*layers):
+    return lambda: built("dropout", make(nn.Sequential(*layers)))
+
+
 REFUSALS = {
     "rate of 1": (lambda: Dropout(1.0), "`rate` must be less than 1"),
     "negative rate": (lambda: Dropout(input_rate=-0.1), "`input_rate` must be greater than or equal to 0"),
     "temperature of 0": (lambda: Dropout(temperature=0.0), "`temperature` must be greater than 0"),
     "no network": (lambda: Dropout().build(NoNetwork(), X, Y), "NoNetwork has no network there"),
-    "a dropout layer": (
-        lambda: built("dropout", make(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.Linear(2, 1)))),
-        "The network has a dropout layer, '1' with p=0.5",
-    ),
-    "a single layer": (
-        lambda: built("dropout", make(nn.Sequential(nn.Linear(2, 1)))),
-        "has nothing to drop: it masks the inputs of .*, here 0.weight, and `input_rate` is",
-    ),
+    "a dropout layer": (of_layers(nn.Linear(2, 2), nn.Dropout(0.5), nn.Linear(2, 1)), "layer, '1' with p=0.5"),
+    "a single layer": (of_layers(nn.Linear(2, 1)), "has nothing to drop: .*, here 0.weight"),
     "no rate to learn": (lambda: built(Dropout(0.0, learned=True)), "has nothing to drop"),
     "biases alone": (lambda: built({"*.bias": "dropout", "*": "map"}), "embedding layers, here none"),
 }

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from torch.optim import lr_scheduler
 
 import pyrobnn as bnn
-from pyrobnn.guides.low_rank import LowRank
+from pyrobnn.guides.correlated import LowRank
 from pyrobnn.inference.several.swag import _Path
 
 RNG = np.random.default_rng(0)

@@ -15,9 +15,6 @@ from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.kernels import plain_kernels
-from pyrobnn.inference.data import make_source
-from pyrobnn.inference.network_checks import refuse_checkpoints
-from pyrobnn.testing.captured import require_capturable
 
 N, STEPS, F64 = 12, 8, torch.float64
 
@@ -172,18 +169,6 @@ def test_every_guide_takes_every_layer(guide, name, tmp_path):
     assert equal(statistics(loaded), trained)
 
 
-def test_every_registered_guide_is_tried():
-    missing = {guides.registry.get(name).__name__ for name in guides.registry.names}
-    missing -= {type(guide).__name__ for guide in all_guides()} | FILLED_BY_METHODS
-    assert not missing, f"add a variant of {missing}, which has settings without defaults"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["lstm", "transformer"])
-def test_layers_can_be_recorded(name):
-    require_capturable(make_model(make_net(name)), make_data(name))
-
-
 @pytest.mark.parametrize(
     ("layer", "named"),
     [
@@ -252,17 +237,6 @@ def test_replicates_have_running_statistics_of_their_own(engine):
     for posterior, data in zip(posteriors, sets, strict=True):
         assert posterior.history.engine.used == engine
         assert_exact_statistics(posterior, data)
-
-
-def test_members_of_an_ensemble_have_running_statistics_of_their_own(tmp_path):
-    method = bnn.Ensemble(bnn.SVI(guide="map", steps=5, batch_size=4), members=2)
-    data = linear_data()
-    mixture = bnn.fit(make_model(normalised()), data, method, seed=0, engine="eager", device="cpu", progress=False)
-    first, second = (statistics(member) for member in mixture.members)
-    assert not torch.equal(first["0.running_mean"], second["0.running_mean"])
-    loaded = bnn.load(bnn.save(mixture, tmp_path / "p"), net=normalised())
-    assert equal(statistics(loaded.members[1]), second)
-    assert torch.equal(loaded.predict(data.x, num_draws=2).mean, mixture.predict(data.x, num_draws=2).mean)
 
 
 def test_particles_with_statistics_of_their_own_cannot_be_captured():
@@ -461,19 +435,6 @@ def test_checkpointing_is_refused(use_reentrant):
     model = bnn.BNN(Checkpointed(use_reentrant=use_reentrant, always=False), prior=bnn.priors.Normal(1.0))
     with pytest.raises(InputError, match=message):
         bnn.fit(model, (x, x[:, 0]), bnn.SVI(steps=3), seed=0, progress=False)
-
-
-def test_the_look_for_checkpointing_leaves_no_trace():
-    x = torch.randn(32, 2, generator=torch.Generator().manual_seed(0))
-    model = bnn.BNN(
-        nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)),
-        prior=bnn.priors.Normal(1.0),
-    )
-    source = make_source(bnn.Data(x, x[:, 0]), model, None, seed=0)
-    before, random_state = {k: v.clone() for k, v in model.net.state_dict().items()}, torch.get_rng_state()
-    refuse_checkpoints(model, source.example(model), training=True)
-    assert all(torch.equal(v, before[k]) for k, v in model.net.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), random_state)
 
 
 def test_numbers_that_are_no_row_of_an_embedding_are_refused():

@@ -7,12 +7,14 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.nn import PyroModule
 from scipy import integrate, special, stats
 from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import InputError, Prediction, likelihoods
 from pyrobnn._torch.pyro import local_parameters
+from pyrobnn.curvature.metric import fisher_columns
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.likelihoods import (
     Beta,
@@ -611,3 +613,24 @@ def test_baselines_learn_a_number_that_was_known_but_leave_poisson_counts():
     assert likelihoods.ZeroInflated(0.3).opened() == likelihoods.ZeroInflated("learned")
     for setting in (likelihoods.ZeroInflated(0), likelihoods.Gamma("heteroscedastic"), likelihoods.Poisson()):
         assert setting.opened() == setting
+
+
+class Known(PyroModule):
+    """A built likelihood that knows its information, of a base that is not asked for it."""
+
+    def forward(self, f):
+        return dist.Normal(f[..., 0], 1.0)
+
+    def fisher_columns(self, f):
+        return torch.ones(1, *f.shape)
+
+
+class Inherits(Known, likelihoods.LikelihoodModule):
+    pass
+
+
+def test_a_module_that_knows_its_information_has_to_inherit():
+    f = torch.zeros(4, 1)
+    assert torch.equal(fisher_columns(Inherits(), f), torch.ones(1, 4, 1))
+    with pytest.raises(InputError, match="Known.fisher_columns is used only of a module that inherits"):
+        fisher_columns(Known(), f)

@@ -53,12 +53,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Examples:
-    """All examples, in parts, each time they are iterated over.
-
-    Attributes:
-        passes: gives the parts.
-        at_once: the most examples that a network may take at once.
-    """
+    """All examples, in parts of at most `at_once`, each time they are iterated over; `passes` gives the parts."""
 
     passes: Callable[[], Iterable[Batch]]
     at_once: int = 1024
@@ -120,13 +115,10 @@ class Curvature:
 
     def require_finite(self, sites: list[str]) -> None:
         """Refuse values that are not finite; `sites` are the sites of the whole matrix."""
-        for name, value in self.diagonal.items():
+        parts = [(layer.sites[0], value) for layer in self.factors for value in (layer.outer, layer.inner)]
+        parts += [(", ".join(sites), self.full)] if self.full is not None else []
+        for name, value in (*self.diagonal.items(), *parts):
             require_finite(value, name)
-        for layer in self.factors:
-            require_finite(layer.outer, layer.sites[0])
-            require_finite(layer.inner, layer.sites[0])
-        if self.full is not None:
-            require_finite(self.full, ", ".join(sites))
 
 
 class Kind(ABC):
@@ -160,14 +152,7 @@ class Kind(ABC):
         raise self.lacks("full")
 
     def kronecker(self, point: Point, data: Examples, *, sharing: str, joint_bias: bool) -> Curvature:
-        """Return factors of the layers that are matrices, and the diagonal of all other sites.
-
-        Args:
-            point: the point of the curvature.
-            data: all examples.
-            sharing: "expand" or "reduce".
-            joint_bias: whether a bias is a further input of its weight.
-        """
+        """Return factors of the layers that are matrices, and the diagonal of all other sites, as `Laplace` says."""
         raise self.lacks("kron")
 
     def low_rank(self, point: Point, data: Examples, prior: Tensor, rank: int) -> Curvature:

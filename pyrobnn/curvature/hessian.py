@@ -30,11 +30,9 @@ class Hessian(Kind):
     structures: ClassVar[tuple[str, ...]] = ("full", "diag")
 
     def diagonal(self, point: Point, data: Examples) -> Curvature:
-        """Return the diagonal.
+        """Return the diagonal, by a product with the Hessian per unit where each example passes a linear layer once.
 
-        An output of a linear layer depends linearly on the weights of its row. If each example passes the layer once,
-        second derivatives in the weights are those in the output times squared inputs: a product with the Hessian per
-        unit in place of a product per weight.
+        Second derivatives in its weights are those in its outputs times squared inputs.
         """
         total = {name: torch.zeros_like(point.weights[name]) for name in point.sites}
         tracked = {**point.weights, **{name: point.weights[name].detach().clone() for name in point.sites}}
@@ -43,8 +41,9 @@ class Hessian(Kind):
             uses = Tracker(point.bnn, point.weights, point.sites, x[:1]).run(x).uses
             by_unit = [use for use in uses if use.kind == "matrix" and use.inputs.shape[1] == 1]
             for use in by_unit:
-                for name, value in _in_weights(use, _in_units(energy, tracked, use)).items():
-                    shape = total[name].shape
+                second = _in_units(energy, tracked, use)
+                for name in use.sites:
+                    value, shape = second.T @ use.inputs_of([name], use.inputs[:, 0]).square(), total[name].shape
                     total[name] += from_matrix(value, shape, transposed=use.transposed).view(shape)
             done = {name for use in by_unit for name in use.sites}
             for name in [name for name in point.sites if name not in done]:
@@ -117,18 +116,8 @@ class _Shifted(TorchFunctionMode):
         return result + self._shift if is_marked and isinstance(result, Tensor) else result
 
 
-def _in_weights(use: Use, second: Tensor) -> dict[str, Tensor]:
-    """Return the diagonal in weight and bias, as matrices, from that in the outputs, (B, O)."""
-    return {name: second.T @ use.inputs_of([name], use.inputs[:, 0]).square() for name in use.sites}
-
-
 def largest_curvature(gradient: Callable[[Tensor], Tensor], points: Tensor) -> float:
-    """Return the largest curvature at any of some points (C, P), by power iteration on differences of gradients.
-
-    Args:
-        gradient: returns the gradient at a point (P,).
-        points: where to look.
-    """
+    """Return the largest curvature at any of some points (C, P), by power iteration on differences of gradients."""
     sizes = []
     for z in points.detach():
         direction = torch.randn_like(z)

@@ -31,8 +31,7 @@ class LinearModel:
 
     Attributes:
         jacobian: derivatives of the outputs in the weights, (N, C, P), double precision.
-        columns: R with R R^T the Fisher information of a target in the outputs, weights of examples included,
-            (N, C, K), K at most C.
+        columns: R (N, C, K), K at most C: R R^T is the Fisher information of a target in the outputs, times its weight.
     """
 
     jacobian: Tensor
@@ -43,9 +42,6 @@ class LinearModel:
 
         With G = R^T J precision^(-1/2), a row per column of each example, all results follow from a triangular root of
         I + G G^T, or of I + G^T G if G has more rows than columns.
-
-        Raises:
-            FloatingPointError: squares of derivatives that overflow.
         """
         scaled = self.jacobian * precision.rsqrt()
         rows = torch.einsum("nck,ncp->nkp", self.columns, scaled).flatten(0, 1)
@@ -89,10 +85,7 @@ class Solution:
 
     @property
     def determined(self) -> Tensor:
-        """For each weight 1 - prior precision x posterior variance, (P,).
-
-        They add up to the number of well-determined weights (MacKay 1992, "Bayesian Interpolation", eq. 4.9).
-        """
+        """1 - prior precision x posterior variance, (P,), which add up to the well-determined weights (MacKay 1992)."""
         if self.is_wide:
             return self._over_root(self.rows).square().sum(0)
         return 1 - self._over_root(torch.eye(len(self.root)).to(self.root)).square().sum(0)
@@ -125,8 +118,7 @@ class Solution:
     def at_mode(self, deviation: Tensor, f: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
         """Return outputs and scores at the mode of the linear model, a Gauss-Newton step away.
 
-        If weights nearly interpolate their targets, an optimiser's last residual says nothing about the residual at the
-        mode, and left-out examples move by a large multiple of it.
+        Left-out examples move by a multiple of an optimiser's last residual if weights nearly interpolate the targets.
 
         Args:
             deviation: deviation of the weights from their prior mean, in units of the prior's deviation, (P,).
@@ -152,13 +144,8 @@ class Solution:
         """Return mean (N, C) and covariance (N, C, C) of each example's outputs given all other examples.
 
         The example's term is removed from the posterior, exactly if the model is linear and the likelihood Gaussian
-        (Vehtari et al. 2016, "Bayesian leave-one-out cross-validation approximations for Gaussian latent variable
-        models", sec. 3.3, LA-LOO).
-
-        Args:
-            f: outputs at the mode, (N, C).
-            score: derivative of the log-likelihood in the outputs, weights of examples included, (N, C).
-            share: the share of the example's term to remove, (N,); all of it if None.
+        (Vehtari et al. 2016, sec. 3.3, LA-LOO). `f` and `score` are as in `at_mode`; `share` (N,) is the share of the
+        term to remove, all of it if None.
         """
         share = (torch.ones_like(f[:, 0]) if share is None else share)[:, None, None]
         eye = torch.eye(self.open.shape[1]).to(self.open)
@@ -170,11 +157,7 @@ class Solution:
 
 
 def linear_model(point: Point, x: X, *targets: Tensor) -> tuple[LinearModel, Tensor]:
-    """Return the linear model of the weights of interest at a point, for all data, and the outputs there, (N, C).
-
-    Raises:
-        FloatingPointError: derivatives, or information about the outputs, that are not finite.
-    """
+    """Return the linear model of the weights of interest at a point, for all data, and the outputs there, (N, C)."""
     tracker = Tracker(point.bnn, point.weights, point.sites, x[:1])
     size = tracker.examples_at_once(tracker.alone.f.shape[1], point.size)
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -213,15 +196,9 @@ def check_entries(num_data: int, num_outputs: int, size: int) -> None:
 
 
 def log_scores(point: Point, y: Tensor, mean: Tensor, covariance: Tensor, noise: Tensor | None) -> Tensor:
-    """Return log E p(y | f) of each example under normal outputs, (N,).
+    """Return log E p(y | f) of each example, (N,), under normal outputs of mean (N, C) and covariance (N, C, C).
 
-    Args:
-        point: has the likelihood.
-        y: targets.
-        mean: of the outputs, (N, C).
-        covariance: of the outputs, (N, C, C).
-        noise: standard deviation of Gaussian noise on each output, (C,), for the closed form; None for the mean over
-            512 draws in mirrored pairs.
+    `noise` (C,) is the deviation of Gaussian noise on each output, for the closed form; None for the mean over draws.
     """
     if noise is not None:
         law = torch.distributions.MultivariateNormal(mean, covariance + noise.square().diag())
@@ -249,10 +226,7 @@ def first_layer(weights: dict[str, Tensor], num_inputs: int) -> str | None:
 def groups_of_inputs(weights: dict[str, Tensor], sites: Iterable[str], num_inputs: int | None) -> Tensor:
     """Return the group of each entry of some sites, flat: a site each, and in the first layer a column each.
 
-    Args:
-        weights: values by name.
-        sites: their names, in order.
-        num_inputs: the number of columns of the inputs, or None for no groups by column.
+    `num_inputs` is the number of columns of the inputs, or None for no groups by column.
     """
     chosen = {name: weights[name] for name in sites}
     first = None if num_inputs is None else first_layer(chosen, num_inputs)

@@ -22,11 +22,7 @@ from pyrobnn.likelihoods.base import as_module
 
 
 class Columns(NamedTuple):
-    """sum_k g_k g_k^T.
-
-    Attributes:
-        g: (K, B, O).
-    """
+    """sum_k g_k g_k^T for g (K, B, O)."""
 
     g: Tensor
 
@@ -45,12 +41,7 @@ class Columns(NamedTuple):
 
 
 class DiagonalLess(NamedTuple):
-    """diag(d) - v v^T, as the information of a label in C logits, where d = v = p: C columns as two vectors.
-
-    Attributes:
-        d: (B, O).
-        v: (B, O).
-    """
+    """diag(d) - v v^T for d and v (B, O), as the information of a label in its logits, where d = v = p."""
 
     d: Tensor
     v: Tensor
@@ -90,11 +81,7 @@ def fisher_columns(likelihood: Likelihood, f: Tensor) -> Tensor:
     """Return columns v with sum_k v[k, b] v[k, b]^T the Fisher information of a target in f[b], (K, B, C).
 
     It is exact for the likelihoods of this library, up to quadrature. For another distribution it is the mean over 256
-    draws of the outer products of its scores. A `LikelihoodModule` may know it.
-
-    Args:
-        likelihood: maps outputs (B, C) to the distribution of targets, of batch shape (B,).
-        f: outputs (B, C).
+    draws of the outer products of its scores, unless it is a `LikelihoodModule` that knows it.
     """
     known = as_module(likelihood).fisher_columns(f.detach())
     return columns_by_autograd(likelihood, f) if known is None else known

@@ -46,11 +46,7 @@ def prior_laws(bnn: BNN, weights: Mapping[str, Tensor], others: Mapping[str, Ten
 def prior_curvature(
     bnn: BNN, weights: Mapping[str, Tensor], others: Mapping[str, Tensor], sites: list[str]
 ) -> PriorCurvature:
-    """Return the curvature of the negative log prior of some weight sites, by automatic differentiation.
-
-    Raises:
-        InputError: a prior so wide that its precision is zero in the precision of the network.
-    """
+    """Return the curvature of the negative log prior of some weight sites, by automatic differentiation."""
     laws = prior_laws(bnn, weights, others)
     precision, clipped, joint = {}, {}, {}
     for name in sites:

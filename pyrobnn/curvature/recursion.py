@@ -35,11 +35,6 @@ class Recursion(Kind):
         _layers_of(bnn.net, weights)
 
     def diagonal(self, point: Point, data: Examples) -> Curvature:
-        """Return the diagonal.
-
-        Raises:
-            InputError: a network that `check` refuses, or inputs that are not flat vectors.
-        """
         steps = _layers_of(point.bnn.net, point.weights)
         total = {name: torch.zeros_like(point.weights[name]) for name in point.sites}
         for batch in data:

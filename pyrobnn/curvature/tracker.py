@@ -51,12 +51,7 @@ _COPIES |= {"ToCopyBackward0", "UnsafeViewBackward0", "UnsqueezeBackward0", "Vie
 
 
 class Way(NamedTuple):
-    """How derivatives of a network are taken.
-
-    Attributes:
-        takes_columns: whether torch batches columns, with the same results as a loop.
-        takes_examples: whether torch batches examples, likewise.
-    """
+    """Whether torch batches the columns, and the examples, of a network with the same results as a loop."""
 
     takes_columns: bool = False
     takes_examples: bool = False
@@ -148,10 +143,10 @@ class Pulled:
         return Columns(self.gradients[place][:, :, 0]) if self.information is None else self.information
 
     def only_matrix(self, sites: list[str]) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return derivatives (K, B, O), inputs (B, I) and the order of entries if the sites are a linear layer's.
+        """Return derivatives (K, B, O), inputs (B, I), 1 for the bias, and places if the sites are a linear layer's.
 
-        The bias counts as a further, last input. The order gives the place of each entry of the sites, weight first, in
-        the (O, I) matrix. None if the sites are not a single layer that each example passes once.
+        The places are those of each entry of the sites, weight first, in the (O, I) matrix. None if the sites are not a
+        single layer that each example passes once.
         """
         if len(self.uses) != 1 or self.dense or self.uses[0].sites != sites:
             return None
@@ -187,11 +182,8 @@ class Pulled:
         use, g = self.uses[place], self.gradients[place]
         if sites and use.kind == "matrix" and g.shape[2] == 1:
             squares = self.outer(place).squares()
-            by_site = {name: squares.T @ use.inputs_of([name], use.inputs[:, 0]).square() for name in sites}
-            return {
-                name: from_matrix(total, self.shapes[name], transposed=use.transposed)
-                for name, total in by_site.items()
-            }
+            totals = ((name, squares.T @ use.inputs_of([name], use.inputs[:, 0]).square()) for name in sites)
+            return {name: from_matrix(total, self.shapes[name], transposed=use.transposed) for name, total in totals}
         return {name: self._squares_in_parts(use, g, name) for name in sites}
 
     def _squares_in_parts(self, use: Use, g: Tensor, name: str) -> Tensor:
@@ -301,9 +293,7 @@ class Tracker:
     def pull(self, x: X, columns_at: Callable[[Tensor], Tensor] | None = None) -> Pulled:
         """Return columns pulled back through a pass with inputs (B, *in).
 
-        Args:
-            x: the inputs.
-            columns_at: gives columns (K, B, C) for outputs (B, C); by default a column per output, for the Jacobian.
+        `columns_at` gives columns (K, B, C) for outputs (B, C); by default a column per output, for the Jacobian.
         """
         return self._pulled(x, self.run(x), columns_at)
 

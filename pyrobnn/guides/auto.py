@@ -68,7 +68,8 @@ class Auto:
         cls = getattr(autoguide, self.name)
         options = dict(self.options)
         if "init_loc_fn" in inspect.signature(cls).parameters and not issubclass(cls, AutoNormalizingFlow):
-            options.setdefault("init_loc_fn", _start_at_net(model))
+            values = {name: value.clone() for name, value in getattr(model, "initial_values", {}).items()}
+            options.setdefault("init_loc_fn", init_to_value(values=values, fallback=init_to_sample))
         return _with_parameters(model, functools.partial(cls, **options), *args)
 
 
@@ -83,11 +84,7 @@ class FromCallable:
 
 
 def _with_parameters(model: Model, make: Callable[[Model], PyroModule], *args: Any) -> PyroModule:
-    """Return a guide after a call, with the precision of the network where Pyro takes torch's default.
-
-    Raises:
-        InputError: a guide that takes the default in every call.
-    """
+    """Return a guide after a call, with the precision of the network where Pyro takes torch's default."""
     starts = iter(getattr(model, "initial_values", {}).values())
     given = torch.get_default_dtype()
     dtype = next((value.dtype for value in starts), given)
@@ -124,17 +121,8 @@ def autoguide_names() -> list[str]:
     )
 
 
-def _start_at_net(model: Model) -> Any:
-    values = {name: value.clone() for name, value in getattr(model, "initial_values", {}).items()}
-    return init_to_value(values=values, fallback=init_to_sample)
-
-
 def resolve_one(value: Any) -> Guide:
-    """Return the guide that a name, a table, or an object stands for.
-
-    The names of Pyro's autoguides and the classes themselves, alone or in a `functools.partial`, are understood too,
-    and so is any function from the model to a Pyro guide.
-    """
+    """Return the guide of a name, a table, a setting, an autoguide (in a `functools.partial`, too), or a function."""
     if isinstance(value, str) and value in autoguide_names():
         return Auto(value)
     if isinstance(value, functools.partial) and _is_autoguide(value.func) and not value.args:

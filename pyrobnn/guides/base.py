@@ -24,9 +24,7 @@ WIDE, NARROW = -3.0, -10.0
 
 @runtime_checkable
 class Guide(Protocol):
-    """A guide setting. Any object with this method qualifies.
-
-    See docs/how-to/guides.md for which guide to choose, and docs/how-to/own-part.md for how to write a guide.
+    """A guide setting: any object with this method. docs/how-to/own-part.md shows how to write a guide.
 
     Examples:
         >>> from pyro.infer.autoguide import AutoDiagonalNormal
@@ -44,14 +42,12 @@ class Guide(Protocol):
         """Return a Pyro guide for the model.
 
         Args:
-            model: a Pyro model. Optional attributes: `initial_values`, starting values by site name, and `net`, its
-                network.
+            model: a Pyro model. It may have `initial_values`, starting values by site name, and `net`, its network.
             *args: a batch of its inputs and observed targets, to run the model once.
 
         Returns:
             A `PyroModule` that draws every latent site when called, with or without the model's arguments, and whose
-            parameters all exist. `BuiltGuide` lists optional features: inherit from it, or define attributes of these
-            names.
+            parameters all exist. `BuiltGuide` lists optional features.
         """
         ...
 
@@ -81,8 +77,7 @@ def as_guide(guide: Any) -> BaseGuide:
 class StartsNarrow:
     """Base of the settings of guides whose scales start at softplus of their field `init_rho`.
 
-    A fit of automatic length starts them narrow: its first steps lead to the mode, and the scales widen from there.
-    Noise as wide as the posterior, before the means are near a mode, can keep a fit from the better modes.
+    A fit of automatic length starts them narrow: wide noise far from a mode can keep a fit from the better modes.
     """
 
     init_rho: float | None
@@ -96,12 +91,11 @@ class StartsNarrow:
 class NoisePerExample:
     """Base of the settings of guides with separate noise for the examples of a mini-batch, by a field `noise`.
 
-    The objective is the same. "shared": all examples see the same draw. "flipout": each sees it with random signs (Wen
-    et al. 2018). "local": the outputs of linear layers are drawn for each example (Kingma, Salimans & Welling 2015); it
-    is flipout where that would not be exact, in convolutions and along sequences. Linear and convolutional layers
-    support both; other layers, tied weights, and sites with a constrained support see the shared draw. They cost a
-    second product per layer. "auto": "shared" if `SVI` has `steps` or `epochs`, or if the guide is used without `SVI`;
-    else "local" for linear layers on rows, "flipout" if each step sees all data, and otherwise "shared".
+    "shared": all examples see the same draw. "flipout": each sees it with random signs (Wen et al. 2018). "local": the
+    outputs of linear layers are drawn for each example (Kingma, Salimans & Welling 2015), and it is flipout in
+    convolutions and along sequences. Other layers, tied weights, and constrained sites see the shared draw. "auto":
+    "shared" in fits of given length and without `SVI`; else "local" for linear layers on rows, "flipout" if each step
+    sees all data, and otherwise "shared".
     """
 
     noise: Noise

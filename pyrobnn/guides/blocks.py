@@ -52,15 +52,7 @@ class Axes(NamedTuple):
 
 
 class Block(nn.Module, ABC):
-    """A centred Gaussian over the entries of some sites.
-
-    Args:
-        spec: the sites of the block, and its kind.
-        shapes: shapes of its sites.
-
-    Attributes:
-        has_axes: whether entries are independent in some axes of a matrix.
-    """
+    """A centred Gaussian over the entries of some sites, of these shapes, independent in some axes if `has_axes`."""
 
     has_axes: ClassVar[bool] = False
 
@@ -106,10 +98,7 @@ class Block(nn.Module, ABC):
     def axes(self, g: Tensor, a: Tensor, *, transposed: bool) -> Axes | None:
         """Return the matrix that the block describes in the axes of its independent entries; None if there are none.
 
-        Args:
-            g: derivatives of the network's outputs in the layer's, (C, B, T, O).
-            a: inputs of the layer, (B, T, I), with 1 for the bias.
-            transposed: whether the first axes of the weight are its inputs and outputs.
+        `g` and `a` are as in `Axes`, with an input of 1 for the bias.
         """
         return None
 
@@ -185,15 +174,14 @@ class KroneckerBlock(Block):
 
     def __init__(self, spec: BlockSpec, shapes: dict[str, torch.Size], like: Tensor) -> None:
         super().__init__(spec, shapes)
-        outputs, inputs = matrix_shape(spec, shapes)
-        for name, shape in {
-            "left": (outputs, outputs),
-            "right": (inputs, inputs),
-            "left_values": (outputs,),
-            "right_values": (inputs,),
-            "log_prior": (),
-        }.items():
-            self.register_buffer(name, like.new_zeros(shape))
+        first, *rest = shapes.values()
+        outputs = first[1 if spec.transposed and len(first) > 1 else 0]
+        inputs = first.numel() // outputs + len(rest)  # with 1 for the bias
+        self.register_buffer("left", like.new_zeros(outputs, outputs))
+        self.register_buffer("right", like.new_zeros(inputs, inputs))
+        self.register_buffer("left_values", like.new_zeros(outputs))
+        self.register_buffer("right_values", like.new_zeros(inputs))
+        self.register_buffer("log_prior", like.new_zeros(()))
 
     def fill(self, outer: Tensor, inner: Tensor, outer_prior: Tensor, inner_prior: Tensor) -> None:
         """Take the factors B (O, O) and A (I, I) of the curvature, and d_B (O,) and d_A (I,) of the prior precision."""
@@ -321,32 +309,11 @@ class LowRankBlock(Block):
         return scaled + (scaled @ self.vectors * self._shrinkage) @ self.vectors.T
 
 
-def matrix_shape(spec: BlockSpec, shapes: dict[str, torch.Size]) -> tuple[int, int]:
-    """Return the numbers of outputs and inputs, with 1 for the bias, of the matrix that a Kronecker block covers."""
-    first, *rest = shapes.values()
-    outputs = first[1 if spec.transposed and len(first) > 1 else 0]
-    return outputs, first.numel() // outputs + len(rest)
-
-
-_CLASSES: dict[str, Any] = {
-    "diag": DiagonalBlock,
-    "kron": KroneckerBlock,
-    "full": FullBlock,
-    "low_rank": LowRankBlock,
-}
+_CLASSES: dict[str, Any] = {"diag": DiagonalBlock, "kron": KroneckerBlock, "full": FullBlock, "low_rank": LowRankBlock}
 
 
 def make_block(spec: BlockSpec, shapes: dict[str, torch.Size], like: Tensor) -> Any:
-    """Return an empty block.
-
-    Args:
-        spec: the sites of the block, and its kind.
-        shapes: shapes of the sites of the model by name.
-        like: a tensor with the dtype and device of the network.
-
-    Raises:
-        InputError: a site that the model does not have.
-    """
+    """Return an empty block of a model with sites of these shapes, in the precision and on the device of a tensor."""
     missing = [name for name in spec.sites if name not in shapes]
     if missing:
         raise InputError(f"{spec!r} covers {missing[0]!r}, which is no latent site of the model.")

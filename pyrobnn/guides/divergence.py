@@ -16,19 +16,11 @@ _QUADRATURE_POINTS = 32
 
 
 def quadrature_kl(q: Any, p: Any) -> Tensor:
-    """Return KL(q || p) without a draw: in closed form if possible, else by quadrature for a normal q.
+    """Return KL(q || p), the batch shape of q, without a draw: in closed form, else by quadrature for a normal q.
 
-    The quadrature is one-dimensional, KL = -entropy(q) - E_q[log p] for each entry; normal entries that depend on each
-    other count their joint entropy. A `ScaleMixtureNormal`
-    computes its expectation itself. For any other p the quadrature is Gauss-Hermite with 32 nodes, exact for
-    polynomials of degree 63: good if log p is smooth over the width of q, blind to features of p between two nodes.
-
-    Args:
-        q: a distribution of the guide, of any batch and event shape.
-        p: its prior, of the same event shape.
-
-    Returns:
-        The divergence, the batch shape of q.
+    It is -entropy(q) - E_q[log p] for each entry; entries that depend on each other count their joint entropy. A
+    `ScaleMixtureNormal` computes its expectation itself. For any other p it is Gauss-Hermite with 32 nodes: good if
+    log p is smooth over the width of q, blind to features of p between two nodes.
 
     Raises:
         NotImplementedError: no closed form, and q is not an elementwise normal or p not elementwise on all reals.

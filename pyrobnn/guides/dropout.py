@@ -1,8 +1,8 @@
 """The dropout guide: a network that loses input units of its layers at random, as variational inference."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, NoReturn
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import pyro
 import pyro.distributions as dist
@@ -10,7 +10,6 @@ import torch
 from pydantic import Field
 from pyro.nn import PyroModule
 from torch import Tensor, nn
-from torch.distributions import register_kl
 from torch.nn.functional import logsigmoid
 
 from pyrobnn._core.errors import InputError
@@ -18,7 +17,7 @@ from pyrobnn._core.settings import setting
 from pyrobnn._torch.layers import dropout_rate, kind_of
 from pyrobnn._torch.per_example import InputNoise, attach
 from pyrobnn.guides.base import BuiltGuide, Model, registry
-from pyrobnn.guides.map import MapGuide
+from pyrobnn.guides.map import DrawnPoint, MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -26,14 +25,9 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclasses.dataclass(frozen=True)
 class FedWeight:
-    """A weight that multiplies the input units of a layer.
+    """A weight that multiplies the input units of a layer, which may be the first of the network.
 
-    Attributes:
-        name: the parameter's name in the network.
-        shape: its shape.
-        inputs_first: whether the input units lie on its first axis instead of the second.
-        groups: groups of channels of a convolution, each with separate input units.
-        is_first: whether the layer is the first of the network, whose units are the inputs.
+    Input units lie on its first or its second axis; each group of channels of a convolution has separate units.
     """
 
     name: str
@@ -59,11 +53,7 @@ class FedWeight:
 def fed_weights(model: Callable[..., Any]) -> list[FedWeight]:
     """Return the weights of a model's network whose input units are known, in the order of the modules.
 
-    These are weights of linear, convolutional, recurrent, attention and embedding layers; biases and the parameters of
-    other modules are not included. A tied weight counts where it occurs first.
-
-    Raises:
-        InputError: the model has no network, or the network has dropout layers.
+    A tied weight counts where it occurs first.
     """
     net = getattr(model, "net", None)
     if not isinstance(net, nn.Module):
@@ -71,31 +61,21 @@ def fed_weights(model: Callable[..., Any]) -> list[FedWeight]:
             f"Dropout masks the inputs of the layers of `model.net`, and {type(model).__name__} has no network there: "
             "pass a BNN."
         )
-    _refuse_own_dropout(net)
     weights: list[FedWeight] = []
     for prefix, module in net.named_modules():
-        kind = kind_of(module)
-        if kind is not None and kind.inputs is not None:
-            groups = module.groups if kind.channel == 1 else 1
-            for name, value in _weights(module):
-                full = f"{prefix}.{name}".lstrip(".")
-                weights.append(FedWeight(full, value.shape, kind.inputs == 0, groups, is_first=not weights))
-    return weights
-
-
-def _refuse_own_dropout(net: nn.Module) -> None:
-    for name, module in net.named_modules():
-        p = dropout_rate(module)
+        p, kind = dropout_rate(module), kind_of(module)
         if p > 0:
             raise InputError(
-                f"The network has a dropout layer, {name!r} with p={p} ({type(module).__name__}), which "
+                f"The network has a dropout layer, {prefix!r} with p={p} ({type(module).__name__}), which "
                 "would act beside the masks of the guide Dropout, and in training only: leave it out, or set it to 0."
             )
-
-
-def _weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    named = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-    return ((name, value) for name, value in named if "weight" in name and value.ndim > 1)
+        if kind is not None and kind.inputs is not None:
+            groups = module.groups if kind.channel == 1 else 1
+            for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                if "weight" in name and value.ndim > 1:
+                    full = f"{prefix}.{name}".lstrip(".")
+                    weights.append(FedWeight(full, value.shape, kind.inputs == 0, groups, is_first=not weights))
+    return weights
 
 
 @registry.register
@@ -103,31 +83,25 @@ def _weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 class Dropout:
     """q(w): each layer's weight is M diag(eps), eps_i ~ Bernoulli(1 - p) for its input units, other sites are points.
 
-    Gal & Ghahramani 2016, "Dropout as a Bayesian Approximation". A mask defines a function: it serves the whole
-    mini-batch in training, and all inputs of a posterior draw. The posterior mean, M (1 - p), is the
-    usual rescaled network: `posterior.predict(x, at_mean=True)`.
+    Gal & Ghahramani 2016, "Dropout as a Bayesian Approximation". A mask serves a whole mini-batch in training, and all
+    inputs of a posterior draw. The posterior mean, M (1 - p), is the usual rescaled network: `predict(at_mean=True)`.
 
-    log q(w) is the log probability of the masks, so -E_q[log q] is their entropy, and the ELBO holds for any prior.
-    Under N(0, s^2) its prior term is -(1 - p) |M|^2 / (2 s^2), the L2 penalty of dropout training. q puts all its mass
-    on finitely many networks, so this ELBO is not a bound on the log evidence; compare it only with the ELBO of other
-    point masses. Rate 0 gives `Map`, with the same restriction.
+    log q(w) is the log probability of the masks. Under N(0, s^2) the prior term of the ELBO is -(1 - p) |M|^2 / (2
+    s^2), the L2 penalty of dropout training. q puts all its mass on finitely many networks, so this ELBO is no bound on
+    the log evidence: compare it only with that of other point masses.
 
     Masks apply to weights of linear, convolutional (whole channels), recurrent (the same units at every time step) and
-    attention layers, and of embeddings (whole words, Gal & Ghahramani 2016, "A Theoretically Grounded Application of
-    Dropout in Recurrent Neural Networks"). Biases, other parameters, weights with a constrained support, and latents of
-    prior and likelihood are points. `{"2.*": Dropout(0.5), "*": Dropout(0.1)}` gives layers different rates.
+    attention layers, and of embeddings (whole words). Biases, other parameters and latents of prior and likelihood are
+    points. `{"2.*": Dropout(0.5), "*": Dropout(0.1)}` gives layers different rates.
 
     Attributes:
         rate: p, the probability that a unit is dropped.
         input_rate: the same for the network's inputs, the input units of its first layer.
-        learned: learn a rate for each layer, from these starts; a rate that starts at 0 stays there. While gradients
-            are recorded, as in training, the masks are relaxed (Gal, Hron & Kendall 2017, "Concrete Dropout"): eps lies
-            between 0 and 1, and the log probability is the Bernoulli formula, linear in eps. All other draws have masks
-            of 0 and 1.
+        learned: learn a rate for each layer, from these starts; a rate that starts at 0 stays there. In training the
+            masks are relaxed to lie between 0 and 1 (Gal, Hron & Kendall 2017, "Concrete Dropout").
         temperature: temperature of the relaxation; lower is less biased, with noisier gradients.
         per_example: in training, draw separate masks for the examples of a mini-batch, as dropout layers do, in linear
-            and convolutional layers (other layers share a mask). The ELBO has the same mean and less noisy gradients.
-            Draws of the posterior stay one function each.
+            and convolutional layers. The ELBO has the same mean and less noisy gradients.
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior=bnn.priors.Normal(1.0))
@@ -144,11 +118,6 @@ class Dropout:
     per_example: bool = False
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, with its starting values.
-
-        Raises:
-            InputError: there is nothing to drop or no rate to learn, or the network has dropout layers.
-        """
         sites = latent_sites(model, *args)
         real = {site.name for site in sites if site.transform is None}
         weights = [weight for weight in fed_weights(model) if weight.name in real]
@@ -169,14 +138,7 @@ class Dropout:
 
 
 class DropoutGuide(BuiltGuide, PyroModule):
-    """A point for every site; masked weights are multiplied by a mask on the input units of their layer.
-
-    Args:
-        sites: the latent sites of the model.
-        weights: the masked weights.
-        masks: the module that draws the masks, in the order of the weights.
-        per_example: give the examples of a mini-batch separate masks of each masked weight.
-    """
+    """A point for every site; masked weights are multiplied by masks on the input units of their layers."""
 
     vmappable = True
 
@@ -284,11 +246,5 @@ class ConcreteMasks(PyroModule):
         return num_kept * logsigmoid(-logit) + (len(mask) - num_kept) * logsigmoid(logit)
 
 
-class MaskedPoint(dist.Delta):
-    """A point that a mask made, with the log probability of the mask as its density; no KL has a closed form."""
-
-
-@register_kl(MaskedPoint, dist.Distribution)
-def _no_closed_form(q: MaskedPoint, p: Any) -> NoReturn:
-    """Refuse Pyro's KL of a point mass, which would leave the masks out."""
-    raise NotImplementedError
+class MaskedPoint(DrawnPoint):
+    """A point that a mask made, with the log probability of the mask as its density."""

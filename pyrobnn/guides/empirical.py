@@ -3,16 +3,15 @@
 from typing import Any, NoReturn
 
 import pyro
-import pyro.distributions as dist
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
-from torch.distributions import register_kl
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Count, setting
 from pyrobnn.guides.base import BuiltGuide, Model, registry
 from pyrobnn.guides.built import built
+from pyrobnn.guides.map import DrawnPoint
 from pyrobnn.guides.sites import Site, latent_sites
 
 _NO_DENSITY = (
@@ -26,11 +25,8 @@ _NO_DENSITY = (
 class Empirical:
     """q(w) is uniform over stored joint draws, such as the chains of `NUTS`, `MCLMC` or `SGLD`.
 
-    S draws of T stored draws are spread evenly over the chains. No draw repeats before all have appeared; if S is above
-    T, each appears S / T times, rounded up or down.
-
-    These methods fill it; there is nothing to train. It has no density, so an ELBO, a KL or importance weights do not
-    exist, and functions that need them refuse it.
+    S draws of T stored draws are spread evenly over the chains; each appears S / T times, rounded up or down. These
+    methods fill it. It has no density, so functions that need an ELBO, a KL or importance weights refuse it.
 
     Attributes:
         num_chains: number of chains.
@@ -106,18 +102,12 @@ class EmpiricalGuide(BuiltGuide, PyroModule):
         return dict(zip(self._shapes, values, strict=True))
 
 
-class StoredDraw(dist.Delta):
+class StoredDraw(DrawnPoint):
     """A stored draw: a point with an unknown density under the guide."""
 
     def log_prob(self, value: Tensor) -> NoReturn:
         """Refuse: an ELBO or an importance weight with the density of a point mass would be wrong."""
         raise InputError(_NO_DENSITY)
-
-
-@register_kl(StoredDraw, dist.Distribution)
-def _no_closed_form(q: StoredDraw, p: Any) -> NoReturn:
-    """Refuse Pyro's KL of a point mass."""
-    raise NotImplementedError
 
 
 def require_density(guide: PyroModule) -> None:

@@ -25,10 +25,9 @@ class Flow(StartsNarrow):
     """An inverse autoregressive flow over all weights jointly (Kingma et al. 2016, sec. 4).
 
     A draw is mu + softplus(rho) x, where x starts as standard normal noise. Every transformation scales and shifts each
-    entry by the outputs of a masked network of the previous entries. Every second transformation reverses the
-    order. The log density is exact. D weights have 3 D^2 parameters per transformation, so this suits small networks,
-    and a few weights of large networks. Sites with a constrained support take part in the unconstrained space of Pyro's
-    bijection. It starts near a mean-field normal at the network's weights.
+    entry by the outputs of a masked network of the previous entries, every second in reversed order. D weights have
+    3 D^2 parameters per transformation, so this suits small networks, and a few weights of large networks. Sites with a
+    constrained support take part in unconstrained space. It starts near a mean-field normal at the network's weights.
 
     Attributes:
         num_transforms: number of transformations.
@@ -46,11 +45,6 @@ class Flow(StartsNarrow):
     init_rho: float | None = None
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, with its starting values.
-
-        Raises:
-            InputError: the networks would not fit into memory.
-        """
         sites = latent_sites(model, *args)
         size = sum(site.unconstrained.numel() for site in sites)
         instead = "LowRank(), or Flow for some of the weights, such as guide={'4.*': Flow(), '*': MeanField()}"
@@ -75,10 +69,9 @@ class FlowGuide(FlatGuide):
             shift, raw = network(x)
             log_scale = _LARGEST_LOG_SCALE * (raw / _LARGEST_LOG_SCALE).tanh()
             x, log_density = x * log_scale.exp() + shift, log_density - log_scale
-        segments = zip(self._named(), self._split(self.loc + scale * x), self._split(log_density), strict=True)
         return {
             name: pyro.sample(name, JointPart(value, share.sum()).through(transform))
-            for (name, transform), value, share in segments
+            for name, transform, value, share in self._segments(self.loc + scale * x, log_density)
         }
 
 

@@ -15,7 +15,7 @@ from torch.distributions import Independent, Normal, constraints, kl_divergence,
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.guides.base import BuiltGuide
-from pyrobnn.guides.density import Part, correlated, log_density
+from pyrobnn.guides.built import Part, log_density
 from pyrobnn.guides.sites import Site
 
 _ONE_DRAW = torch.Size()
@@ -28,10 +28,7 @@ _LARGEST = 2**35
 
 
 class JointPart(TorchDistribution):
-    """The part of a joint draw for a single site, `value`, with its log density () given the previous parts.
-
-    The log densities of all parts add up to the log density of the joint draw.
-    """
+    """The part of a joint draw for a single site, `value`, with its log density () given the previous parts."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.real
@@ -74,8 +71,8 @@ class RealPart(JointPart):
     Args:
         value: the draw, of the shape of the site.
         log_density: log density of the draw given the previous parts, ().
-        loc: mean of each entry, the shape of the value.
-        scale: standard deviation of each entry, likewise.
+        loc: mean of each entry.
+        scale: standard deviation of each entry.
         entropy: minus the expected log density, ().
         normal: whether each entry by itself is normal.
     """
@@ -101,16 +98,9 @@ class RealPart(JointPart):
 
 
 @register_kl(RealPart, Independent)
-def _kl_of_part(q: RealPart, p: Independent) -> Tensor:
-    return _kl_of_entries(q, p.base_dist)
-
-
 @register_kl(RealPart, Normal)
-def _kl_of_scalar(q: RealPart, p: Normal) -> Tensor:
-    return _kl_of_entries(q, p)
-
-
-def _kl_of_entries(q: RealPart, p: Any) -> Tensor:
+def _kl_of_part(q: RealPart, p: Any) -> Tensor:
+    p = p.base_dist if isinstance(p, Independent) else p
     if p.batch_shape != q.event_shape or not (q.normal or isinstance(p, Normal)):
         raise NotImplementedError
     return kl_divergence(q.entries, p).sum() + q.excess
@@ -119,9 +109,7 @@ def _kl_of_entries(q: RealPart, p: Any) -> Tensor:
 class FlatGuide(BuiltGuide, PyroModule):
     """A guide with a flat vector `loc` of the centres of its draws, with a segment per site.
 
-    Args:
-        sites: the latent sites.
-        start: starting means by site, in unconstrained space, of the site's shape; if not given, the sites' starts.
+    They start at `start`, unconstrained values by site, or at the starts of the sites.
     """
 
     vmappable = True
@@ -139,6 +127,11 @@ class FlatGuide(BuiltGuide, PyroModule):
     def _split(self, flat: Tensor) -> list[Tensor]:
         pieces = flat.split(self._sizes)
         return [piece.view(shape) for piece, (_, shape, _) in zip(pieces, self._sites, strict=True)]
+
+    def _segments(self, *flat: Tensor) -> Iterator[tuple[Any, ...]]:
+        """Yield the name and the transform of each site, and its segment of each flat vector."""
+        for (name, transform), *parts in zip(self._named(), *map(self._split, flat), strict=True):
+            yield name, transform, *parts
 
 
 class GuideWithMoments(FlatGuide):
@@ -160,7 +153,7 @@ class GuideWithMoments(FlatGuide):
         """Return the mean of each site; for a constrained site by Gauss-Hermite quadrature, entry by entry."""
         named = dict(self._named())
         if all(transform is None for transform in named.values()):  # spreads of millions of weights take long
-            return dict(zip(named, self._split(self.loc.detach().clone()), strict=True))
+            return {name: loc for name, _, loc in self._segments(self.loc.detach().clone())}
         return {
             name: loc if named[name] is None else _mean_of_image(named[name], loc, scale)
             for name, (loc, scale) in self.moments().items()
@@ -168,8 +161,8 @@ class GuideWithMoments(FlatGuide):
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return mean and standard deviation of each site by name, on the unconstrained side for constrained sites."""
-        pairs = zip(self._split(self.loc.detach().clone()), self._split(self.spread().detach()), strict=True)
-        return {name: pair for (name, _), pair in zip(self._named(), pairs, strict=True)}
+        segments = self._segments(self.loc.detach().clone(), self.spread().detach())
+        return {name: (loc, scale) for name, _, loc, scale in segments}
 
 
 class JointGuide(GuideWithMoments):
@@ -187,23 +180,10 @@ class JointGuide(GuideWithMoments):
         raise NotImplementedError
 
 
-class CorrelatedGuide(JointGuide):
-    """A normal over all sites at once."""
-
-    def covariance(self) -> Tensor:
-        """Return the covariance of all entries in the order of the sites, (D, D), on the unconstrained side."""
-        raise NotImplementedError
-
-    def parts(self) -> list[Part]:
-        """Return the single part."""
-        return [correlated([name for name, _ in self._named()], self.loc, self.covariance)]
-
-
 def normal_part(value: Tensor, noise: Tensor, log_volume: Tensor, *, loc: Tensor, scale: Tensor) -> RealPart:
-    """Return a part that, given the parts before it, is an affine image of standard normal noise of the same shape.
+    """Return a part that, given the parts before it, is an affine image of noise, of log determinant `log_volume`.
 
-    `log_volume` is the logarithm of the determinant of the map, (); `loc` and `scale` are mean and standard deviation
-    of each entry with the parts before it unknown.
+    `loc` and `scale` are mean and standard deviation of each entry with the parts before it unknown.
     """
     log_density = -0.5 * noise.square().sum() - noise.numel() * HALF_LOG_2PI - log_volume
     entropy = log_volume + noise.numel() * (HALF_LOG_2PI + 0.5)

@@ -16,7 +16,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.blocks import Block, BlockSpec, make_block
-from pyrobnn.guides.density import Part, affine
+from pyrobnn.guides.built import Part, affine
 from pyrobnn.guides.joint import GuideWithMoments, JointPart, RealPart
 from pyrobnn.guides.map import MapGuide, SeeksMode
 from pyrobnn.guides.sites import Site, latent_sites
@@ -34,12 +34,9 @@ def _as_patterns(value: Any) -> Any:
 class Laplace(SeeksMode):
     """The Laplace approximation: `fit` finds a mode of the log joint density, then puts a Gaussian around it.
 
-    Its precision is the curvature of the negative log-likelihood at the mode, over all data, plus the curvature of the
-    negative log prior (MacKay 1992, "A Practical Bayesian Framework for Backpropagation Networks"; Ritter et al. 2018;
-    Daxberger et al. 2021, "Laplace Redux"). Only weights are Gaussian: scales that a prior or a likelihood adds stay at
-    the mode.
-
-    See docs/how-to/laplace.md.
+    Its precision is the curvature of the negative log-likelihood at the mode, over all data, plus that of the negative
+    log prior (MacKay 1992; Ritter et al. 2018; Daxberger et al. 2021, "Laplace Redux"). Only weights are Gaussian:
+    scales that a prior or a likelihood adds stay at the mode. See docs/how-to/laplace.md.
 
     Attributes:
         curvature: "ggn", J^T F J with F the Fisher information of the likelihood in the outputs, never negative;
@@ -56,8 +53,8 @@ class Laplace(SeeksMode):
         subnetwork: number of Gaussian weights to keep, those of the largest marginal variances (Daxberger et al. 2021,
             "Bayesian Deep Learning via Subnetwork Inference"), with all their correlations.
         rank: number of directions of "low_rank".
-        sharing: for weights used at many positions (convolutions, sequences), "expand" takes positions as examples,
-            "reduce" adds derivatives and averages inputs over them first (Eschenhagen et al. 2023); for "kron".
+        sharing: for "kron" of weights used at many positions, "expand" takes positions as examples, "reduce" adds
+            derivatives and averages inputs over them first (Eschenhagen et al. 2023).
         joint_bias: whether "kron" takes a layer's bias as a further column of its weight, or as a separate block.
         batch_size: examples taken at once while curvature is added up.
         linearized: predict with the network linearised around the mode, the model behind the "ggn" (Immer et al. 2021),
@@ -100,9 +97,7 @@ class Laplace(SeeksMode):
 @registry.register
 @setting
 class BlockGaussian:
-    """A Gaussian made of independent blocks, around a point: the form of `Laplace` once its curvature is known.
-
-    `fit` fills it; there is nothing to train.
+    """A Gaussian made of independent blocks, around a point: what `fit` makes of `Laplace`.
 
     Attributes:
         blocks: the spec of each block; other sites stay at the point.
@@ -127,21 +122,11 @@ class BlockGaussian:
                 raise InputError(f"BlockGaussian: {name!r} is in {count} blocks: keep it in one block.")
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, with its point at the starting values and its blocks still empty.
-
-        Raises:
-            InputError: a block names no latent site, or a site with a constrained support.
-        """
         return BlockGuide(latent_sites(model, *args), self)
 
 
 class BlockGuide(GuideWithMoments):
-    """A point `loc`, and Gaussian blocks around it, which are buffers.
-
-    Attributes:
-        linearized: whether predictions linearise the network.
-        blocks: the blocks.
-    """
+    """A point `loc`, and Gaussian `blocks` around it, which are buffers."""
 
     trainable = False
 
@@ -156,20 +141,21 @@ class BlockGuide(GuideWithMoments):
         return [block for block in self.blocks if isinstance(block, Block)]
 
     def gaussian_points(self) -> dict[str, Tensor]:
-        points = zip(self._named(), self._split(self.loc.detach()), strict=True)
-        return {name: point if transform is None else transform(point) for (name, transform), point in points}
+        return {name: value.detach() for name, value in self._values().items()}
+
+    def _values(self) -> dict[str, Tensor]:
+        segments = self._segments(self.loc)
+        return {name: point if transform is None else transform(point) for name, transform, point in segments}
 
     def fixed_sites(self) -> frozenset[str]:
         return frozenset(self.points()).difference(*(block.shapes for block in self.gaussian_blocks()))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         drawn = {name: part for block in self.gaussian_blocks() for name, part in self._draw(block)}
-        points = zip(self._named(), self._split(self.loc), strict=True)
-        values = {}
-        for (name, transform), point in points:
-            value = point if transform is None else transform(point)
-            values[name] = pyro.sample(name, drawn.get(name) or dist.Delta(value, event_dim=value.ndim))
-        return values
+        return {
+            name: pyro.sample(name, drawn.get(name) or dist.Delta(value, event_dim=value.ndim))
+            for name, value in self._values().items()
+        }
 
     def _draw(self, block: Block) -> Iterator[tuple[str, Any]]:
         """Return the parts of a draw; the first site has the density of the whole block, the others have none."""
@@ -185,7 +171,7 @@ class BlockGuide(GuideWithMoments):
 
     def points(self) -> dict[str, Tensor]:
         """Return the point of each site by name, on the unconstrained side for constrained sites."""
-        return {name: part for (name, _), part in zip(self._named(), self._split(self.loc), strict=True)}
+        return {name: point for name, _, point in self._segments(self.loc)}
 
     def spread(self) -> Tensor:
         """Return the standard deviation of every entry, flat; 0 for entries that stay at the point."""

@@ -1,13 +1,14 @@
 """The delta guide: maximum a posteriori as variational inference with a point mass."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import pyro
 import pyro.distributions as dist
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
+from torch.distributions import register_kl
 
 from pyrobnn._core.settings import setting
 from pyrobnn.guides.base import BaseGuide, BuiltGuide, Model, registry
@@ -36,19 +37,16 @@ class SeeksMode(BaseGuide):
 
         Args:
             model: a `BNN` around the trained network; or the network itself (any `torch.nn.Module`), which then gets
-                the prior N(0, 1) and the likelihood "categorical" for integer targets. For other targets it is
-                Gaussian, with the deviation of the network's residuals in each target column as its noise.
-            data: the training data, as for `fit`. Give `Data(..., standardize=True)` only if the network was trained on
-                standardised data.
-            weights: the mode by site name, as `Posterior.mean` returns it. Missing weights are the network's, and
-                missing sites of prior or likelihood start as in guides. Learned parameters of a likelihood stay.
+                the prior N(0, 1) and the likelihood "categorical" for integer targets, else "gaussian" with the
+                deviation of the network's residuals in each target column as its noise.
+            data: the training data, as for `fit`; standardised only if the network was trained on such data.
+            weights: the mode by site name, as `Posterior.mean` returns it. Missing weights are the network's.
             seed: seed of starting values of sites that a likelihood adds, and default seed of draws.
             device: as in `fit`.
             progress: show a progress bar.
 
         Raises:
-            InputError: weights that do not belong to the network, data that do not fit the model, or a setting that
-                does not fit the network or its prior.
+            InputError: weights or data that do not fit the model, or a setting that does not fit the network.
             FloatingPointError: curvature that is not finite.
 
         Examples:
@@ -90,6 +88,15 @@ class Point(dist.Delta):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return 0 at the point and minus infinity elsewhere, of the batch shape."""
         return value.new_zeros(self.batch_shape) if value is self.v else super().log_prob(value)
+
+
+class DrawnPoint(dist.Delta):
+    """A point that a draw made; no KL has a closed form: Pyro's of a point mass would leave the draw out."""
+
+
+@register_kl(DrawnPoint, dist.Distribution)
+def _no_closed_form(q: DrawnPoint, p: Any) -> NoReturn:
+    raise NotImplementedError
 
 
 class MapGuide(BuiltGuide, PyroModule):

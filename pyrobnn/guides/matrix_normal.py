@@ -9,7 +9,7 @@ from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import setting
 from pyrobnn.guides.base import Model, StartsNarrow, registry
-from pyrobnn.guides.density import Part, affine
+from pyrobnn.guides.built import Part, affine
 from pyrobnn.guides.joint import JointGuide, RealPart, check_size, normal_part
 from pyrobnn.guides.sites import Site, latent_sites
 
@@ -41,11 +41,6 @@ class MatrixNormal(StartsNarrow):
     init_rho: float | None = None
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, with its starting values.
-
-        Raises:
-            InputError: the factors would not fit into memory.
-        """
         sites = latent_sites(model, *args)
         numbers = sum(_num_factors(site, self) + site.start.numel() for site in sites)
         instead = "MatrixNormal(factors='diagonal'), or MeanField()"
@@ -58,12 +53,20 @@ class MatrixNormalGuide(JointGuide):
 
     def __init__(self, sites: list[Site], setting: MatrixNormal) -> None:
         super().__init__(sites)
-        self.factors = nn.ModuleList(_factors(site, setting) for site in sites)
+        full, rho = setting.factors == "full", setting.start_rho
+        self.factors = nn.ModuleList(
+            Sides(site.start, rho, full=full) if _is_matrix(site) else Entrywise(site.unconstrained, rho)
+            for site in sites
+        )
 
     def draw(self) -> list[RealPart]:
         noises = self._split(torch.randn_like(self.loc))
-        triples = zip(self.factors, self._split(self.loc), noises, strict=True)
-        return [_part(factor, loc, noise) for factor, loc, noise in triples]
+        spreads = self._split(self.spread())
+        each: Any = zip(self.factors, self._split(self.loc), spreads, noises, strict=True)
+        return [
+            normal_part(loc + factor(noise), noise, factor.log_volume(), loc=loc, scale=spread)
+            for factor, loc, spread, noise in each
+        ]
 
     def spread(self) -> Tensor:
         return torch.cat([factor.spread().reshape(-1) for factor in self.factors])  # type: ignore[operator]
@@ -141,14 +144,3 @@ def _num_factors(site: Site, setting: MatrixNormal) -> int:
         return site.start.numel()
     lengths = (len(site.start), site.start[0].numel())
     return sum(lengths) + (sum(length**2 for length in lengths) if setting.factors == "full" else 0)
-
-
-def _factors(site: Site, setting: MatrixNormal) -> Entrywise | Sides:
-    if _is_matrix(site):
-        return Sides(site.start, setting.start_rho, full=setting.factors == "full")
-    return Entrywise(site.unconstrained, setting.start_rho)
-
-
-def _part(factor: Any, loc: Tensor, noise: Tensor) -> RealPart:
-    spread = factor.spread().view(loc.shape)
-    return normal_part(loc + factor(noise), noise, factor.log_volume(), loc=loc, scale=spread)

@@ -14,7 +14,7 @@ from pyrobnn._core.settings import setting
 from pyrobnn._torch.per_example import NormalNoise, attach
 from pyrobnn.distributions.latents import ReparameterizedNormal
 from pyrobnn.guides.base import Model, Noise, NoisePerExample, StartsNarrow, registry
-from pyrobnn.guides.density import Part, independent
+from pyrobnn.guides.built import Part, independent
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.guides.sites import Site, latent_sites
 
@@ -31,11 +31,9 @@ class MeanField(StartsNarrow, NoisePerExample):
         init_loc: the initial mu: "net" at the network's weights (random for a declared network, trained if it
             was trained), "prior" at a normal draw with the prior's mean and variance (Krasser 2019).
         init_rho: initial rho; None for -10 in a fit of automatic length, else -3. softplus(-3) = 0.049.
-        noise: how the examples of a mini-batch share a draw while training: "auto", "shared", "flipout" or "local", as
-            in `NoisePerExample`.
-        path_derivative: leave the score of log q, with expectation zero, out of the gradient: it then has no variance
-            if q is the exact posterior ("sticking the landing", Roeder, Wu & Duvenaud 2017). It needs
-            kl="mc".
+        noise: how the examples of a mini-batch share a draw while training, as in `NoisePerExample`.
+        path_derivative: leave the score of log q, with expectation zero, out of the gradient ("sticking the landing",
+            Roeder, Wu & Duvenaud 2017). It needs kl="mc".
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
@@ -67,10 +65,9 @@ class MeanFieldGuide(GuideWithMoments):
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         loc, scale = self.loc, self.spread()
         drawn = loc + scale * torch.randn_like(loc)
-        segments = zip(self._split(loc), self._split(scale), self._split(drawn), strict=True)
         return {
-            name: pyro.sample(name, self._distribution(*segment, transform))
-            for (name, transform), segment in zip(self._named(), segments, strict=True)
+            name: pyro.sample(name, self._distribution(mean, deviation, value, transform))
+            for name, transform, mean, deviation, value in self._segments(loc, scale, drawn)
         }
 
     def _distribution(self, loc: Tensor, scale: Tensor, drawn: Tensor, transform: Any) -> Any:
@@ -89,9 +86,7 @@ class MeanFieldGuide(GuideWithMoments):
 
 
 def _start(site: Site, where: str) -> Tensor:
-    if where == "net":
-        return site.unconstrained
-    if site.transform is not None:
+    if where == "net" or site.transform is not None:
         return site.unconstrained
     if site.mean is None or site.variance is None or not bool((site.mean + site.variance).isfinite().all()):
         raise InputError(

@@ -50,22 +50,18 @@ class RadialGuide(JointGuide):
         self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
 
     def draw(self) -> list[RealPart]:
-        noises = self._split(torch.randn_like(self.loc))
-        lengths = torch.randn_like(self.loc[: len(noises)])
-        segments = zip(
-            self._named(), self._split(self.loc), self._split(softplus(self.rho)), noises, lengths, strict=True
-        )
+        noise = torch.randn_like(self.loc)
+        lengths = torch.randn_like(self.loc[: len(self._sizes)])
+        segments = self._segments(self.loc, softplus(self.rho), noise)
         return [
-            _radial(loc, scale, noise, length) if transform is None else _normal(loc, scale, noise)
-            for (_, transform), loc, scale, noise, length in segments
+            _radial(loc, scale, eps, length) if transform is None else _normal(loc, scale, eps)
+            for (_, transform, loc, scale, eps), length in zip(segments, lengths, strict=True)
         ]
 
     def spread(self) -> Tensor:
         """Return the standard deviation of every entry, flat: sigma / sqrt(D) for the D entries of a radial site."""
-        scales = zip(self._named(), self._split(softplus(self.rho)), strict=True)
-        return torch.cat(
-            [(scale / (scale.numel() ** 0.5 if t is None else 1.0)).reshape(-1) for (_, t), scale in scales]
-        )
+        scales = self._segments(softplus(self.rho))
+        return torch.cat([(s / (s.numel() ** 0.5 if t is None else 1.0)).reshape(-1) for _, t, s in scales])
 
 
 def _radial(loc: Tensor, scale: Tensor, noise: Tensor, length: Tensor) -> RealPart:

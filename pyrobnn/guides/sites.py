@@ -47,8 +47,7 @@ class Site:
 def latent_sites(model: Callable[..., Any], *args: Any) -> list[Site]:
     """Return the latent sites of a model, in the order of its draws.
 
-    A weight starts at the network's value from when the model was made. If that lies outside the prior's support, and
-    at any other site, the start is a draw from the prior.
+    A weight starts at the network's value, and at a draw from the prior outside of its support, as all other sites.
 
     Args:
         model: a Pyro model; an optional `initial_values` has starting values by site name.
@@ -81,18 +80,13 @@ def _site(name: str, node: Any, start: Tensor | None) -> Site:
         raise InputError(f"Site {name!r} stands inside a plate; this guide covers global latents only.")
     if support.is_discrete:
         raise InputError(f"Site {name!r} is discrete; this guide covers continuous latents only.")
-    transform = biject_to(support)
-    is_real = _innermost(transform) == identity_transform
+    transform = innermost = biject_to(support)
+    while hasattr(innermost, "base_transform"):
+        innermost = innermost.base_transform
     draw = node["value"].detach().clone()
     value = draw if start is None else torch.where(_inside(support, start, transform), start.detach(), draw)
     mean, variance = (_moment(node["fn"], name) for name in ("mean", "variance"))
-    return Site(name, value, mean, variance, None if is_real else transform)
-
-
-def _innermost(transform: Any) -> Any:
-    while hasattr(transform, "base_transform"):
-        transform = transform.base_transform
-    return transform
+    return Site(name, value, mean, variance, None if innermost == identity_transform else transform)
 
 
 def _inside(support: Any, value: Tensor, transform: Any) -> Tensor:

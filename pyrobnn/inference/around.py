@@ -26,7 +26,7 @@ from pyrobnn.likelihoods.real import Gaussian
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
-from pyrobnn.priors.normal import Normal
+from pyrobnn.priors.factorized import Normal
 
 _AT_ONCE = 1024
 _LEAST_NOISE = 1e-6

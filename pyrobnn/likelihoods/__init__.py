@@ -1,6 +1,6 @@
 """Likelihoods: how targets arise from the outputs of a network."""
 
-from pyrobnn.likelihoods.base import BaseLikelihood, Likelihood, registry
+from pyrobnn.likelihoods.base import BaseLikelihood, Likelihood, LikelihoodModule, registry
 from pyrobnn.likelihoods.bounded import Beta, Gamma, LogNormal
 from pyrobnn.likelihoods.counts import NegativeBinomial, Poisson, ZeroInflated
 from pyrobnn.likelihoods.dense_categorical import DenseCategorical
@@ -20,6 +20,7 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "Likelihood",
+    "LikelihoodModule",
     "LogNormal",
     "MixtureDensity",
     "NegativeBinomial",

@@ -116,7 +116,13 @@ class BaseLikelihood:
 
 
 class LikelihoodModule(PyroModule):
-    """The interface of a built likelihood beside `forward`; a module that does not inherit has these defaults."""
+    """The interface of a built likelihood beside `forward`; only a module that inherits can have these methods.
+
+    Examples:
+        >>> module = bnn.likelihoods.Categorical().build(torch.zeros(()), torch.tensor(1.0))
+        >>> isinstance(module, bnn.likelihoods.LikelihoodModule), module.fisher_columns(torch.zeros(5, 3)).shape
+        (True, torch.Size([2, 5, 3]))
+    """
 
     def fisher_columns(self, f: Tensor) -> Tensor | None:
         """Return columns v (K, B, outputs) whose outer products over K sum to the Fisher information in outputs f.
@@ -134,6 +140,9 @@ class LikelihoodModule(PyroModule):
         return None
 
 
+_BEYOND_FORWARD = ("fisher_columns", "fisher_diagonal", "present")
+
+
 def as_likelihood(likelihood: Any) -> BaseLikelihood:
     """Return the interface of a setting: itself, or the defaults if it does not inherit from the base."""
     return likelihood if isinstance(likelihood, BaseLikelihood) else BaseLikelihood()
@@ -145,8 +154,21 @@ def opened(likelihood: Any) -> Any:
 
 
 def as_module(module: Any) -> LikelihoodModule:
-    """Return the interface of a built likelihood: itself, or the defaults if it does not inherit from the base."""
-    return module if isinstance(module, LikelihoodModule) else LikelihoodModule()
+    """Return the interface of a built likelihood: itself, or the defaults if it does not inherit from the base.
+
+    Raises:
+        InputError: a module with methods of the interface that does not inherit, so that they would not be used.
+    """
+    if isinstance(module, LikelihoodModule):
+        return module
+    unused = [name for name in _BEYOND_FORWARD if name in dir(module)]
+    if unused:
+        raise InputError(
+            f"{type(module).__name__}.{unused[0]} is used only of a module that inherits from "
+            "pyrobnn.likelihoods.LikelihoodModule: inherit from it in place of PyroModule.",
+            page="how-to/own-part",
+        )
+    return LikelihoodModule()
 
 
 def target_units(likelihood: Any, standard: Scaler) -> Scaler:

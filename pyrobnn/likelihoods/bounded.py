@@ -6,7 +6,6 @@ import pyro.distributions as dist
 import torch
 from pydantic import Field
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
@@ -14,12 +13,10 @@ from pyrobnn._core.settings import setting
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions import targets
 from pyrobnn.likelihoods.base import PAGE, check_width, limited, registry
-from pyrobnn.likelihoods.noise import Estimated, Spread, WithNumber
+from pyrobnn.likelihoods.noise import Estimated, WithNumber
 
 _SMALLEST_LOG_SCALE = 1e-3
-_FIRST_LOG_SCALE = 0.5
 _SMALLEST_DISPERSION = 1e-6
-_FIRST_DISPERSION = 0.25
 _LARGEST_LOG = 20.0
 
 
@@ -70,10 +67,12 @@ class LogNormal(PositiveLikelihood):
 
     log_scale: Annotated[float, Field(ge=_SMALLEST_LOG_SCALE)] | Estimated = "tuned"
     number: ClassVar[str] = "log_scale"
+    first: ClassVar[float] = 0.5
+    least: ClassVar[float | None] = _SMALLEST_LOG_SCALE
 
-    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        start, least = _FIRST_LOG_SCALE, _SMALLEST_LOG_SCALE
-        return Spread(self.log_scale, like, target_scale, _log_normal, name=self.number, start=start, least=least)
+    @staticmethod
+    def family(loc: Tensor, number: Tensor) -> TorchDistributionMixin:
+        return dist.LogNormal(limited(loc, -_LARGEST_LOG, _LARGEST_LOG), number)
 
 
 @registry.register
@@ -98,23 +97,16 @@ class Gamma(PositiveLikelihood):
 
     dispersion: Annotated[float, Field(ge=_SMALLEST_DISPERSION)] | Estimated = "tuned"
     number: ClassVar[str] = "dispersion"
+    first: ClassVar[float] = 0.25
+    least: ClassVar[float | None] = _SMALLEST_DISPERSION
 
-    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        start, least = _FIRST_DISPERSION, _SMALLEST_DISPERSION
-        return Spread(self.dispersion, like, target_scale, _gamma, name=self.number, start=start, least=least)
-
-
-def _log_normal(loc: Tensor, scale: Tensor) -> TorchDistributionMixin:
-    return dist.LogNormal(limited(loc, -_LARGEST_LOG, _LARGEST_LOG), scale)
-
-
-def _gamma(log_mean: Tensor, dispersion: Tensor) -> TorchDistributionMixin:
-    return targets.Gamma(limited(log_mean, -_LARGEST_LOG, _LARGEST_LOG), dispersion)
+    @staticmethod
+    def family(loc: Tensor, number: Tensor) -> TorchDistributionMixin:
+        return targets.Gamma(limited(loc, -_LARGEST_LOG, _LARGEST_LOG), number)
 
 
 _LARGEST_LOGIT = 12.0
 _SMALLEST_CONCENTRATION = 1e-3
-_FIRST_CONCENTRATION = 5.0
 
 
 @registry.register
@@ -138,14 +130,16 @@ class Beta(WithNumber):
 
     concentration: Annotated[float, Field(ge=_SMALLEST_CONCENTRATION)] | Estimated = "tuned"
     number: ClassVar[str] = "concentration"
+    first: ClassVar[float] = 5.0
+    least: ClassVar[float | None] = _SMALLEST_CONCENTRATION
     is_symmetric: ClassVar[bool] = False
     link: ClassVar[Literal["log odds"]] = "log odds"
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = False
 
-    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        start, least = _FIRST_CONCENTRATION, _SMALLEST_CONCENTRATION
-        return Spread(self.concentration, like, target_scale, _beta, name=self.number, start=start, least=least)
+    @staticmethod
+    def family(loc: Tensor, number: Tensor) -> TorchDistributionMixin:
+        return targets.Beta(limited(loc, -_LARGEST_LOGIT, _LARGEST_LOGIT), number)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
         least, largest = float(y.min()), float(y.max())
@@ -160,7 +154,3 @@ class Beta(WithNumber):
                 page=PAGE,
             )
         check_width(self, y, outputs)
-
-
-def _beta(logit: Tensor, concentration: Tensor) -> TorchDistributionMixin:
-    return targets.Beta(limited(logit, -_LARGEST_LOGIT, _LARGEST_LOGIT), concentration)

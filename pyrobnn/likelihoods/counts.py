@@ -1,6 +1,6 @@
 """Likelihoods of counts with a log link: Poisson, negative binomial, and either with more zeros."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -21,7 +21,7 @@ from pyrobnn.likelihoods.base import (
 )
 from pyrobnn.likelihoods.noise import Estimated, Spread, WithNumber
 
-SMALLEST_DISPERSION, FIRST_DISPERSION = 1e-6, 1.0
+SMALLEST_DISPERSION = 1e-6
 LARGEST_LOG = 20.0
 
 
@@ -96,21 +96,11 @@ class NegativeBinomial(WithNumber, CountLikelihood):
 
     dispersion: Annotated[float, Field(ge=SMALLEST_DISPERSION)] | Estimated = "tuned"
     number: ClassVar[str] = "dispersion"
+    least: ClassVar[float | None] = SMALLEST_DISPERSION
 
-    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        return Spread(
-            self.dispersion,
-            like,
-            target_scale,
-            _negative_binomial,
-            name=self.number,
-            start=FIRST_DISPERSION,
-            least=SMALLEST_DISPERSION,
-        )
-
-
-def _negative_binomial(log_mean: Tensor, dispersion: Tensor) -> TorchDistributionMixin:
-    return counts.NegativeBinomial(limited(log_mean, None, LARGEST_LOG), dispersion)
+    @staticmethod
+    def family(loc: Tensor, number: Tensor) -> TorchDistributionMixin:
+        return counts.NegativeBinomial(limited(loc, None, LARGEST_LOG), number)
 
 
 def _as_dispersion(value: float) -> float:
@@ -139,6 +129,7 @@ class ZeroInflated(WithNumber, CountLikelihood):
 
     dispersion: Annotated[float, AfterValidator(_as_dispersion)] | Estimated = "tuned"
     number: ClassVar[str] = "dispersion"
+    least: ClassVar[float | None] = SMALLEST_DISPERSION
 
     def opened(self) -> WithNumber:
         return self if self.dispersion == 0 else super().opened()
@@ -147,7 +138,7 @@ class ZeroInflated(WithNumber, CountLikelihood):
         return super().num_outputs(y) + num_columns(y)
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        return ZeroInflatedCounts(self.dispersion, like, target_scale)
+        return ZeroInflatedCounts(self, like, target_scale)
 
 
 class ZeroInflatedCounts(Spread):
@@ -155,10 +146,9 @@ class ZeroInflatedCounts(Spread):
 
     num_others = 1
 
-    def __init__(self, dispersion: Any, like: Tensor, target_scale: Tensor) -> None:
-        start, least = FIRST_DISPERSION, SMALLEST_DISPERSION
-        super().__init__(dispersion, like, target_scale, name="dispersion", start=start, least=least)
-        self.is_poisson = dispersion == 0
+    def __init__(self, setting: ZeroInflated, like: Tensor, target_scale: Tensor) -> None:
+        super().__init__(setting, like, target_scale)
+        self.is_poisson = setting.dispersion == 0
 
     def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:
         log_mean = limited(loc, None, LARGEST_LOG)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from numbers import Real
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -122,9 +122,22 @@ units, so that densities and gradients stay finite for extreme outputs.
 
 
 class WithNumber(BaseLikelihood):
-    """Base of settings with a location and a positive number for each target column, in the field `number`."""
+    """Base of settings with a location and a positive number for each target column, in the field `number`.
+
+    A learned number starts at `first`, and stays above `least`; None for a scale in the units of y, as in `Scale`.
+    """
 
     number: ClassVar[str]
+    first: ClassVar[float] = 1.0
+    least: ClassVar[float | None] = None
+
+    @staticmethod
+    def family(loc: Tensor, number: Tensor) -> TorchDistributionMixin:
+        """Return the distribution of single targets by location and number."""
+        raise NotImplementedError
+
+    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
+        return Spread(self, like, target_scale)
 
     def opened(self) -> "WithNumber":
         return self if self.is_heteroscedastic else dataclasses.replace(self, **{self.number: "learned"})  # type: ignore[type-var]
@@ -165,34 +178,18 @@ class NoisyLikelihood(WithNumber):
 class Spread(PyroModule):
     """The module of a likelihood with a location and a positive number for each target column.
 
-    The number is a buffer if known, a parameter if learned, and a latent site if it has a prior.
-
-    Args:
-        value: the number as set.
-        like: a tensor with the dtype and device of the network.
-        target_scale: original units per unit of the model, () or (K,).
-        family: the distribution of single targets by location and number; other modules write `entries`.
-        name: the attribute that holds the number.
-        start: where a learned number starts, and its value at an output of 0.
-        least: the limit that it stays above; None for a scale in the units of y, as in `Scale`.
+    The number is a buffer if known, a parameter if learned, and a latent site if it has a prior. It is kept in the
+    units of the model; `target_scale` () or (K,) has the original units per unit of the model.
     """
 
     num_others = 0
     """Outputs for a target column beside its location and the number."""
 
-    def __init__(
-        self,
-        value: Any,
-        like: Tensor,
-        target_scale: Tensor,
-        family: Callable[[Tensor, Tensor], Any] | None = None,
-        *,
-        name: str = "scale",
-        start: float = 1.0,
-        least: float | None = None,
-    ) -> None:
+    def __init__(self, setting: WithNumber, like: Tensor, target_scale: Tensor) -> None:
         super().__init__()
-        self._family, self._name, self._least = family, name, least
+        name, start, least = setting.number, setting.first, setting.least
+        value: Any = getattr(setting, name)
+        self._family, self._name, self._least = setting.family, name, least
         self._shift = 0.0 if least is None else math.log(math.expm1(start - least))
         self.is_heteroscedastic = value == "heteroscedastic"
         number: Any = None
@@ -220,9 +217,7 @@ class Spread(PyroModule):
 
     def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:
         """Return the distribution of single targets."""
-        assert self._family is not None  # or another module writes this
-        distribution: TorchDistributionMixin = self._family(loc, number)
-        return distribution
+        return self._family(loc, number)
 
     def _of_output(self, output: Tensor) -> Tensor:
         if self._least is None:

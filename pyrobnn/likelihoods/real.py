@@ -50,8 +50,7 @@ class Gaussian(NoisyLikelihood):
     def varies_normally(self) -> bool:
         return self.noise == "heteroscedastic"
 
-    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        return Spread(self.scale, like, target_scale, dist.Normal)
+    family: ClassVar[Any] = dist.Normal
 
 
 @registry.register
@@ -73,8 +72,7 @@ class Laplace(NoisyLikelihood):
 
     scale: Scale = "tuned"
 
-    def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        return Spread(self.scale, like, target_scale, dist.Laplace)
+    family: ClassVar[Any] = dist.Laplace
 
 
 @registry.register
@@ -104,18 +102,18 @@ class StudentT(NoisyLikelihood):
     df: Annotated[float, Field(gt=1)] | Literal["learned"] = _FIRST_DF
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        return StudentTNoise(self.scale, self.df, like, target_scale)
+        return StudentTNoise(self, like, target_scale)
 
 
 class StudentTNoise(Spread):
     """Real targets with Student-t noise around the network's outputs."""
 
-    def __init__(self, scale: Any, df: float | Literal["learned"], like: Tensor, target_scale: Tensor) -> None:
-        super().__init__(scale, like, target_scale)
-        if df == "learned":
+    def __init__(self, setting: StudentT, like: Tensor, target_scale: Tensor) -> None:
+        super().__init__(setting, like, target_scale)
+        if setting.df == "learned":
             self.df = PyroParam(like.new_full(target_scale.shape, _FIRST_DF), constraints.greater_than(2.0))
         else:
-            self.register_buffer("df", like.new_full((), df))
+            self.register_buffer("df", like.new_full((), setting.df))
 
     def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:
         return targets.StudentT(self.df, loc, number)
@@ -160,17 +158,15 @@ class CensoredGaussian(NoisyLikelihood):
             raise InputError(f"CensoredGaussian: `lower` must lie below `upper`, got {self.lower} and {self.upper}.")
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
-        return CensoredGaussianNoise(self.scale, (self.lower, self.upper), like, target_scale)
+        return CensoredGaussianNoise(self, like, target_scale)
 
 
 class CensoredGaussianNoise(Spread):
     """Real targets with normal noise around the network's outputs, seen through limits."""
 
-    def __init__(
-        self, scale: Any, limits: tuple[float | None, float | None], like: Tensor, target_scale: Tensor
-    ) -> None:
-        super().__init__(scale, like, target_scale)
-        for name, limit in zip(("lower", "upper"), limits, strict=True):
+    def __init__(self, setting: CensoredGaussian, like: Tensor, target_scale: Tensor) -> None:
+        super().__init__(setting, like, target_scale)
+        for name, limit in {"lower": setting.lower, "upper": setting.upper}.items():
             self.register_buffer(name, None if limit is None else like.new_full((), limit))
 
     def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:

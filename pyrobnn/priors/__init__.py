@@ -3,14 +3,10 @@
 from pyrobnn.priors.anchored import Anchored
 from pyrobnn.priors.base import BasePrior, Latent, LatentSitePrior, Prior, SitePrior, registry
 from pyrobnn.priors.by_name import ByName, resolve
+from pyrobnn.priors.factorized import Laplace, Moped, Normal, StudentT
 from pyrobnn.priors.from_posterior import FromPosterior
-from pyrobnn.priors.heavy_tails import Laplace, StudentT
-from pyrobnn.priors.hierarchical import ARD, Hierarchical
-from pyrobnn.priors.horseshoe import Horseshoe, RegularizedHorseshoe
-from pyrobnn.priors.moped import Moped
-from pyrobnn.priors.normal import Normal
-from pyrobnn.priors.scale_mixture import ScaleMixture
-from pyrobnn.priors.spike_and_slab import SpikeAndSlab
+from pyrobnn.priors.hierarchical import ARD, Hierarchical, Horseshoe, RegularizedHorseshoe
+from pyrobnn.priors.scale_mixture import ScaleMixture, SpikeAndSlab
 
 __all__ = [
     "ARD",

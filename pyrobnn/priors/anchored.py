@@ -1,5 +1,6 @@
 """Priors centred at a draw from themselves, for ensembles whose members must disagree where there are no data."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -71,12 +72,9 @@ class AnchoredPrior(PyroModule):
 
 def _centre(distribution: TorchDistributionMixin, name: str) -> Tensor:
     """Return the mean, or the mode if there is no mean, as of Student's t with one degree of freedom."""
-    if bool(distribution.mean.isfinite().all()):
-        return distribution.mean
-    try:
-        mode = distribution.mode
-    except NotImplementedError:
-        mode = distribution.mean
-    if bool(mode.isfinite().all()):
-        return mode
+    for centre in ("mean", "mode"):
+        with contextlib.suppress(NotImplementedError):
+            value = getattr(distribution, centre)
+            if bool(value.isfinite().all()):
+                return value
     raise InputError(f"Anchored: the prior of {name!r} has neither a mean nor a mode to be moved from.")

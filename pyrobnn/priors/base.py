@@ -21,9 +21,7 @@ Scale = Positive | Literal["tuned", "he", "fan_in"]
 
 @runtime_checkable
 class Prior(Protocol):
-    """A prior setting. Any object with this method qualifies.
-
-    See docs/how-to/priors.md for which prior to choose, and docs/how-to/own-part.md for how to write a prior.
+    """A prior setting: any object with this method. docs/how-to/own-part.md shows how to write a prior.
 
     Examples:
         >>> import pyro.distributions as dist
@@ -261,11 +259,9 @@ def constant(number: float | Tensor, like: Tensor) -> Tensor:
 
 
 def scale_of(scale: float | str | Tensor, value: Tensor) -> Tensor:
-    """Return a scale as a scalar tensor: the number, or the meaning of a name at this parameter.
+    """Return a scale as a scalar tensor: the number, or the meaning of a name at this parameter, as in `Normal`.
 
-    "fan_in" is 1 / sqrt(fan-in), which keeps the prior over functions the same at every width (Neal 1996); "he" is
-    sqrt(2 / fan-in), which keeps normal weights from changing the variance of ReLU activations (He et al. 2015). Under
-    both, biases have scale 1. "tuned" is "he" until a fit has measured the scale (`inference.scales.open_scales`).
+    "tuned" is "he" until a fit has measured the scale.
     """
     if isinstance(scale, str):
         gain = 1.0 if scale == "fan_in" or value.ndim < 2 else 2.0

@@ -44,10 +44,7 @@ class ByName:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the mapping from pattern to prior, with {"type": "none"} for deterministic parameters.
-
-        All entries are tables, since TOML puts the other keys of a table before tables, and the order matters.
-        """
+        """Return the mapping from pattern to prior: all are tables, which TOML keeps in their order."""
         return {pattern: _NONE if prior is None else to_dict(prior) for pattern, prior in self.choices}
 
     def covers(self, names: list[str]) -> list[str]:
@@ -88,8 +85,7 @@ class PriorByName(PyroModule):
 def resolve(value: object) -> Prior:
     """Return the prior given by a name, a table, a mapping from name patterns, or an object.
 
-    A distribution of `pyro.distributions` is understood too, and so is any function from a parameter's name and initial
-    value to a distribution.
+    A distribution of `pyro.distributions` is understood too, and a function from a parameter's name and value to one.
 
     Examples:
         >>> import pyro.distributions as dist

@@ -43,7 +43,6 @@ class FromPosterior:
                 "FromPosterior: `moments` must be pairs of tensors, mean and standard deviation, by parameter name: "
                 "let pyrobnn.update_prior make it. A spec file cannot hold it."
             )
-
         for name, (mean, std) in moments.items() if isinstance(moments, Mapping) else ():
             if not bool(mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
                 raise InputError(
@@ -66,11 +65,7 @@ class FromPosterior:
         return {"type": "from_posterior"}
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
-        """Return the module that holds the moments; without any, N(0, 1), to be filled by loading.
-
-        Raises:
-            InputError: a parameter that the posterior does not have, or of another shape.
-        """
+        """Return the module that holds the moments; without any, N(0, 1), to be filled by loading."""
         moments = self.moments or {name: (value * 0, value * 0 + 1) for name, value in values.items()}
         for name, value in values.items():
             shape = tuple(moments[name][0].shape) if name in moments else "nothing"

@@ -1,4 +1,4 @@
-"""The scale mixture of two normals: a spike for weights that are not needed, a slab for the others."""
+"""Mixtures of two normals, a spike for weights that are not needed, a slab for others: of a known or inferred share."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -12,8 +12,8 @@ from torch.distributions import constraints
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn.distributions.latents import ScaleMixtureNormal
-from pyrobnn.priors.base import constant, registry
+from pyrobnn.distributions.latents import Beta, ScaleMixtureNormal
+from pyrobnn.priors.base import Latent, LatentSitePrior, Positive, constant, registry
 
 _MARGIN = 1e-6
 _RANGES = {
@@ -108,3 +108,39 @@ def tabulate(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, ScaleMixturePrior):
             module.tabulate()
+
+
+@registry.register
+@setting
+class SpikeAndSlab(LatentSitePrior):
+    """Each weight is N(0, slab_scale^2) if included, else N(0, spike_scale^2); the inclusion probability is inferred.
+
+    The indicators of George & McCulloch 1993 are summed out, which leaves the density of a `ScaleMixture` given the
+    probability: a latent of each parameter with a beta prior, the site "prior.<parameter>.inclusion".
+
+    Attributes:
+        inclusion: prior mean of the inclusion probability.
+        concentration: weight of that mean: Beta(inclusion concentration, (1 - inclusion) concentration); 2 with the
+            mean 0.5 is the uniform distribution.
+        slab_scale: standard deviation of included weights.
+        spike_scale: standard deviation of the other weights.
+
+    Examples:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.SpikeAndSlab(inclusion=0.2))
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
+        >>> 0 < float(posterior.mean()["prior.0.weight.inclusion"]) < 1
+        True
+    """
+
+    inclusion: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    concentration: Positive = 2.0
+    slab_scale: Positive = 1.0
+    spike_scale: Positive = 0.01
+
+    def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
+        mean, weight = constant(self.inclusion, value), constant(self.concentration, value)
+        return {"inclusion": Latent(Beta(mean * weight, (1 - mean) * weight), mean)}
+
+    def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> ScaleMixtureNormal:
+        slab, spike = constant(self.slab_scale, value), constant(self.spike_scale, value)
+        return ScaleMixtureNormal(latents["inclusion"], slab, spike)

@@ -17,7 +17,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.data.loader import Loader
-from pyrobnn.guides.low_rank import LowRank, LowRankGuide
+from pyrobnn.guides.correlated import LowRank, LowRankGuide
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Run, registry
 from pyrobnn.inference.several.replicates import own_storage, resampled

@@ -1,4 +1,4 @@
-"""The low-rank Gaussian guide: a normal over all weights, with the correlations of a few directions."""
+"""Normals over all weights at once: with every correlation, and with those of a few directions."""
 
 from typing import Annotated, Any
 
@@ -11,8 +11,82 @@ from torch.nn.functional import softplus
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.per_example import NormalNoise, attach
 from pyrobnn.guides.base import Model, Noise, NoisePerExample, StartsNarrow, registry
-from pyrobnn.guides.joint import HALF_LOG_2PI, CorrelatedGuide, RealPart, check_size
+from pyrobnn.guides.built import Part, correlated
+from pyrobnn.guides.joint import HALF_LOG_2PI, JointGuide, RealPart, check_size, normal_part
 from pyrobnn.guides.sites import Site, latent_sites
+
+
+class CorrelatedGuide(JointGuide):
+    """A normal over all sites at once."""
+
+    def covariance(self) -> Tensor:
+        """Return the covariance of all entries in the order of the sites, (D, D), on the unconstrained side."""
+        raise NotImplementedError
+
+    def parts(self) -> list[Part]:
+        """Return the single part."""
+        return [correlated([name for name, _ in self._named()], self.loc, self.covariance)]
+
+
+@registry.register
+@setting
+class FullRank(StartsNarrow):
+    """q(w) = N(mu, S L L^T S) over all weights jointly, drawn as mu + S L eps.
+
+    S = diag(softplus(rho)), and L is lower triangular with ones on its diagonal. Sites with a constrained support take
+    part in the unconstrained space of Pyro's bijection. D weights have D^2 parameters.
+
+    Attributes:
+        init_rho: initial rho, with L the identity; None as for `MeanField`. mu starts at the network's weights.
+
+    Examples:
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
+        >>> guide = bnn.guides.FullRank(init_rho=-4.0)
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> draws = posterior.draw(1000)
+        >>> torch.corrcoef(torch.cat([draws["0.weight"][..., 0], draws["0.bias"]], 1).T).shape  # no longer the identity
+        torch.Size([10, 10])
+    """
+
+    init_rho: float | None = None
+
+    def build(self, model: Model, *args: Any) -> PyroModule:
+        sites = latent_sites(model, *args)
+        size = sum(site.unconstrained.numel() for site in sites)
+        instead = "LowRank(), or FullRank for some of the weights, such as guide={'4.*': FullRank(), '*': MeanField()}"
+        check_size(f"{self!r}", size * (size + 2), sites[0].start, instead)
+        return FullRankGuide(sites, self)
+
+
+class FullRankGuide(CorrelatedGuide):
+    """A normal with the flat parameters `loc` and `rho` (D,) and `factor` (D, D), L below its diagonal."""
+
+    def __init__(self, sites: list[Site], setting: FullRank) -> None:
+        super().__init__(sites)
+        self.rho = nn.Parameter(torch.full_like(self.loc, setting.start_rho))
+        self.factor = nn.Parameter(self.loc.new_zeros(len(self.loc), len(self.loc)))
+
+    def draw(self) -> list[RealPart]:
+        """Return a draw; given the entries before it, an entry is normal with standard deviation softplus(rho)."""
+        scale, noise = softplus(self.rho), torch.randn_like(self.loc)
+        drawn = self.loc + scale * (noise + self.factor.tril(-1) @ noise)
+        parts = zip(*map(self._split, (drawn, noise, scale.log(), self.loc, self.spread())), strict=True)
+        return [
+            normal_part(value, eps, log_scale.sum(), loc=loc, scale=spread)
+            for value, eps, log_scale, loc, spread in parts
+        ]
+
+    def rate_factors(self) -> dict[str, float]:
+        """Return the factor for L, whose rows have an entry per weight."""
+        return {"factor": len(self.loc) ** -0.5}
+
+    def spread(self) -> Tensor:
+        return softplus(self.rho) * (1 + self.factor.tril(-1).square().sum(1)).sqrt()
+
+    def covariance(self) -> Tensor:
+        below = self.factor.detach().tril(-1)
+        root = softplus(self.rho.detach())[:, None] * (below + torch.eye(len(below)).to(below))
+        return root @ root.T
 
 
 @registry.register
@@ -43,11 +117,6 @@ class LowRank(StartsNarrow, NoisePerExample):
     noise: Noise = "auto"
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return the guide, with its starting values.
-
-        Raises:
-            InputError: the factor would not fit into memory.
-        """
         sites = latent_sites(model, *args)
         size = sum(site.unconstrained.numel() for site in sites)
         check_size(f"{self!r}", size * (self.rank + 2), sites[0].start, "a lower rank, or MeanField()")
@@ -91,19 +160,15 @@ class LowRankGuide(CorrelatedGuide):
 
     def _values(self, drawn: Tensor, loc: Tensor, scale: Tensor) -> list[Tensor]:
         """Return the draw of each site; given z its entries are independent, with these means and deviations."""
-        values = self._split(drawn)
-        if self.noise != "shared":
-            parts = zip(values, self._split(loc), self._split(scale), self._named(), strict=True)
-            for value, mean, deviation, (_, transform) in parts:
-                if transform is None:
-                    attach(value, NormalNoise(mean, deviation, value, local=self.noise == "local"))
+        values = []
+        for _, transform, value, mean, deviation in self._segments(drawn, loc, scale):
+            if self.noise != "shared" and transform is None:
+                attach(value, NormalNoise(mean, deviation, value, local=self.noise == "local"))
+            values.append(value)
         return values
 
     def _first_sites(self, standard: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x^T C^-1 x and log det C for the covariance C = I + F F^T of the first 1, 2, ... sites, (sites,).
-
-        By the lemmas of Woodbury and of the determinant they need I + F^T F (R, R) and F^T x (R,), sums over sites.
-        """
+        """Return x^T C^-1 x and log det C for C = I + F F^T of the first 1, 2, ... sites, by the lemma of Woodbury."""
         factors, values = self.factor.split(self._sizes), standard.split(self._sizes)
         inner = torch.stack([factor.T @ factor for factor in factors]).cumsum(0)
         products = torch.stack([factor.T @ value for factor, value in zip(factors, values, strict=True)]).cumsum(0)
