@@ -80,8 +80,7 @@ def fit(
     A fit of open length is also told if it has memorised its targets, or was cut short.
 
     Ctrl-C ends a fit by `SVI` after a step, and a warning says which one. The posterior so far is returned; with
-    `checkpoint` the state is kept, and a KeyboardInterrupt tells so. Before the first step, in other methods, and the
-    second time, Ctrl-C stops at once.
+    `checkpoint` the state is kept, and a KeyboardInterrupt tells so. A second one stops at once, as in other methods.
 
     See docs/how-to/convergence.md and docs/how-to/warnings.md.
 
@@ -94,18 +93,15 @@ def fit(
         device: "cpu", "cuda", ..., or "auto": a GPU if there is one, but the CPU for a small network, which
             it runs faster: below 10,000 multiplications an example.
         engine: "captured" records the step once and runs it without Python, "eager" runs Pyro at each step. With a
-            single particle, both give the same numbers for the same seed, up to rounding.
-            Otherwise they draw different noise of the same distribution. "auto" captures from 100 steps on, and fits
-            of open length. `Posterior.record.engine` names it, and why.
+            single particle both give the same numbers for the same seed, up to rounding. "auto" captures from 100
+            steps on, and fits of open length. `Posterior.record.engine` names it, and why.
         progress: show a progress bar with the ELBO.
         validation: `Data`, a pair (x, y) or a loader whose log score is followed, and decides if `method.patience` is
             set; for `SVI` only.
-        callbacks: functions called with a `Progress` after every 50 steps, and again where the fit went back; a
-            callback that returns True ends the fit.
-        checkpoint: a folder for measured scales and the state of the fit. After an interruption the same call resumes
-            there, with the same bits on the same machine as without the interruption; after the end it returns the same
-            posterior at once. It works for `SVI` and an `Ensemble` of it. Callbacks are not called again for steps done
-            before.
+        callbacks: functions called with a `Progress` after every 50 steps; one that returns True ends the fit.
+        checkpoint: a folder for measured scales and the state of the fit, by `SVI` or an `Ensemble` of it. After an
+            interruption the same call resumes there, with the same bits on the same machine as without it; after the
+            end it returns the same posterior at once.
         every: steps between two checkpoints.
         start: a posterior of this model and guide, also of other data: the fit goes on from its parameters, with its
             scales and in its units, and measures none; for `SVI` and `IVON`. See docs/how-to/own-loop.md.

@@ -22,8 +22,7 @@ from pyrobnn.posterior.posterior import Posterior
 class Progress:
     """The state of a fit for callbacks, after each block of 50 steps; a callback that returns True ends the fit.
 
-    A callback runs between two steps, under the random states and Pyro's settings from outside the fit. Other threads
-    may predict and fit meanwhile: a callback may draw random numbers, and wait for these threads.
+    A callback runs between two steps, under the random states and Pyro's settings from outside the fit.
 
     Attributes:
         step: number of steps done.

@@ -33,17 +33,11 @@ _TARGETS = 1000
 SHOWN = 2
 """Examples for a trial run of a network; statistics of a batch, as in batch normalisation, need two."""
 _RANGES: dict[type[nn.Module], tuple[float, float]] = {
-    nn.Softmax: (0, 1),
-    nn.Softmax2d: (0, 1),
-    nn.Sigmoid: (0, 1),
-    nn.Hardsigmoid: (0, 1),
-    nn.Tanh: (-1, 1),
-    nn.Hardtanh: (-1, 1),
-    nn.Softsign: (-1, 1),
+    **dict.fromkeys((nn.Softmax, nn.Softmax2d, nn.Sigmoid, nn.Hardsigmoid), (0, 1)),
+    **dict.fromkeys((nn.Tanh, nn.Hardtanh, nn.Softsign), (-1, 1)),
+    **dict.fromkeys((nn.ReLU, nn.Softplus), (0, math.inf)),
     nn.LogSigmoid: (-math.inf, 0),
-    nn.ReLU: (0, math.inf),
     nn.ReLU6: (0, 6),
-    nn.Softplus: (0, math.inf),
 }
 _UNCHANGING = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
 _MOST_BEYOND = 0.05
@@ -172,22 +166,19 @@ def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[X, Tensor, flo
     if changed is not None:
         raise InputError(
             f"The network changes its parameter {changed!r} when it is called, so that it is no longer the "
-            "guide's draw: take that out of `forward` and hooks. torch.nn.utils.parametrize computes weights from "
-            "other parameters, and a prior bounds them.",
+            "guide's draw: take that out of `forward` and hooks.",
             page=_PAGE,
         )
     if has_drawn():
         raise InputError(
-            "The network draws random numbers in evaluation mode: all draws of the weights would share them, and "
-            "predictions would not settle. Have it draw in training only, as "
-            "F.dropout(x, training=self.training) does, or not at all.",
+            "The network draws random numbers in evaluation mode, which all draws of the weights would share: have it "
+            "draw in training only, as F.dropout(x, training=self.training) does.",
             page=_PAGE,
         )
     if leaves and not _is_used(leaves, f):
         raise InputError(
             "The outputs of the network do not follow from its parameters: `forward` uses others, such as those of "
-            "the network it was copied from, by a closure or a compiled function that is an attribute, "
-            "or it cuts gradients off, by torch.no_grad or detach. Take that out.",
+            "the network it was copied from, or cuts gradients off, by torch.no_grad or detach. Take that out.",
             page=_PAGE,
         )
     return inputs, f.detach(), math.inf if work is None else _products(bnn, weights, work, len(inputs))

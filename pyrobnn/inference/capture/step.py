@@ -30,9 +30,9 @@ Estimate = Callable[[Tree, Batch], tuple[Tensor, Tensor]]
 class CapturedStep:
     """Runs blocks of optimiser steps as one recorded graph, on the tensors that model, guide and optimiser hold.
 
-    Everything that changes between steps is an input that stays in its place: the rows of the mini-batch, the learning
-    rate and the weight of the KL are read from tables at a position that the graph itself moves on, and the terms of
-    the ELBO are written to one. Nothing is recorded again when they change, and nothing is read back within a block.
+    Everything that changes between steps is an input that stays in its place: rows of the mini-batch, learning rate and
+    weight of the KL are read from tables at a position that the graph itself moves on, and the terms of the ELBO are
+    written to one.
 
     Several objectives train side by side in one graph, R replicates on a leading axis of every tensor.
 

@@ -73,9 +73,8 @@ def layer_calls(bnn: BNN, x: X) -> dict[str, list[Call]]:
 def choose_noise(calls: list[Call], *, sees_all: bool) -> Noise:
     """Return how the examples of a mini-batch best share the draws of the weights that these calls use.
 
-    "local" wherever it is exact: at worst the time of a step doubles, and the gradient of the scales varies many times
-    less. Else "flipout" if each step sees all data, where it divides the variance by 4 to 12, and "shared" in
-    mini-batches, of which the choice of examples is most of the variance. See benchmarks/results/least-noise.md.
+    "local" wherever it is exact, else "flipout" if each step sees all data, and "shared" in mini-batches, of which the
+    choice of examples is most of the variance. See benchmarks/results/least-noise.md.
     """
     if any(call.plain for call in calls) and not any(call.again for call in calls):
         return "local"
@@ -86,8 +85,7 @@ def choose_kl(bnn: BNN, guide: PyroModule, example: Batch) -> KL:
     """Return how the KL of guide and prior is best estimated.
 
     "analytic" where every site has a closed form; "quadrature" where the others have a table, as a fixed `ScaleMixture`
-    has. Nodes at each step, for learned mixtures and Student's t, cost more than they gain: 1.2 times less variance for
-    1.1 to 5 times the time on tables of 32 and 308 rows, less on larger ones.
+    has. Nodes at each step, for learned mixtures and Student's t, cost more than they gain.
     """
     try:
         check_reparameterized(guide, *example)

@@ -37,9 +37,8 @@ _OBJECTIVE = ("guide", "num_particles", "kl", "temperature")
 def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, start: Any = None) -> "PreparedFit":
     """Build model and guide for a training loop of your own: a `torch.nn.Module` whose loss is minus the ELBO.
 
-    The loop, its optimiser, rates, batches and length are yours; `fit` does all of that for you. The module goes where
-    modules go: optimisers, schedulers, Lightning, accelerate, DistributedDataParallel, averages of weights, autocast.
-    See docs/how-to/own-loop.md.
+    The loop, its optimiser, rates, batches and length are yours; the module goes where modules go: Lightning,
+    accelerate, DistributedDataParallel, autocast. See docs/how-to/own-loop.md.
 
     What the method leaves open is chosen as in a fit of given `steps`: "tuned" priors are "he", "tuned" noise is
     trained with the guide, the noise of a guide is shared, and kl="auto" is "mc". So the same seed, batches and
@@ -129,9 +128,8 @@ def _described(method: SVI) -> Any:
 class PreparedFit(nn.Module):
     """A model and its guide in the training loop of a caller, as `prepare` returns it.
 
-    Its parameters are those of the guide and the learned ones of likelihood, prior and network; frozen parameters of
-    the network have `requires_grad=False`, as everywhere in torch. Its state has all that a loop needs to resume,
-    beside that of the optimiser. It begins in training mode.
+    Its parameters are those of the guide and the learned ones of likelihood, prior and network. Its state has all that
+    a loop needs to resume, beside that of the optimiser. It begins in training mode.
 
     Args:
         parts: model, guide and method, built for the data.
@@ -171,11 +169,8 @@ class PreparedFit(nn.Module):
 
         -(N / B sum_b log p(y_b | x_b, w) - temperature KL(q || p)) / N, for draws w of the guide. The division by N
         makes learning rates and bounds on gradients independent of the number of examples: `SVI` has N times this
-        gradient, with which Adam takes the same steps. The mean over batches of equal size is the loss of all their
-        examples, so accumulate as usual: `(fit.loss(part) / num_parts).backward()`.
-
-        Under autocast the network computes in half precision; draws, densities and the sum are computed in the
-        precision of the parameters. After `eval()` the network runs in evaluation mode.
+        gradient. The mean over batches of equal size is the loss of all their examples. Under autocast the network
+        alone computes in half precision.
 
         Args:
             batch: as `like` in `prepare`, on any device.
@@ -196,8 +191,7 @@ class PreparedFit(nn.Module):
     def param_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return the trained parameters in groups for an optimiser, with the rates that `SVI` gives them.
 
-        The factor of a `full_rank` or `low_rank` guide takes smaller steps, since its entries move a weight together.
-        For other guides there is a single group.
+        The factor of a `full_rank` or `low_rank` guide takes smaller steps; other guides have a single group.
 
         Args:
             lr: learning rate of the other parameters.

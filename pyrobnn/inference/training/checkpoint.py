@@ -166,14 +166,13 @@ def _of_start(fits: Sequence[TrainingState]) -> str:
 
 
 def _log_joint(fit: TrainingState) -> str:
-    """Return log densities of the starting weights and an example: functions as priors are known by them."""
+    """Return the log density of starting weights and an example: functions as priors are known by it."""
     was_training = fit.bnn.training
     with seeded(0), torch.no_grad(), fast_pyro(), poutine.block():
         model = poutine.condition(fit.bnn.eval(), data=fit.bnn.initial_values)
-        trace = poutine.trace(model).get_trace(*fit.example)
-        log_joint = float(trace.log_prob_sum())
+        log_joint = poutine.trace(model).get_trace(*fit.example).log_prob_sum()
     fit.bnn.train(was_training)
-    return f"{log_joint:.6g}"
+    return f"{float(log_joint):.6g}"
 
 
 def _versions() -> dict[str, str]:

@@ -16,16 +16,12 @@ def explain(fit: TrainingState, num_steps: int) -> str:
     """Do the steps again, eagerly, after which a fit had failed, and say in words what is not finite first."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pyro warns of NaN, which is looked for here
-        return _redo(fit, num_steps)
-
-
-def _redo(fit: TrainingState, num_steps: int) -> str:
-    for _ in range(num_steps):
-        seen: list[tuple[Any, Batch]] = []
-        terms = fit.differentiate(_noted(fit, seen))
-        if not _is_finite(fit, terms):
-            return next(_findings_in(fit, seen), "no single site is to blame")
-        fit.update()
+        for _ in range(num_steps):
+            seen: list[tuple[Any, Batch]] = []
+            terms = fit.differentiate(_noted(fit, seen))
+            if not _is_finite(fit, terms):
+                return next(_findings_in(fit, seen), "no single site is to blame")
+            fit.update()
     if not fit.is_finite():
         return "the update of the optimiser is not finite, though the gradient is"
     return "with other rounding the same steps are finite: the fit is at the edge of what its precision can hold"
@@ -60,29 +56,27 @@ def _findings(fit: TrainingState, batch: Batch) -> Iterator[str]:
     """Yield what is not finite in a step: the guide's sites, the model's, and then gradients."""
     guide_trace = poutine.trace(fit.guide).get_trace(*batch, num_data=fit.num_data)
     for name, node in _sites(guide_trace):
-        if not node["value"].isfinite().all():
-            yield f"the guide draws {_first_bad(node['value'])} at site {name!r}"
+        yield from _bad(f"the guide's draw at site {name!r}", node["value"])
         if node["value"].requires_grad:
             node["value"].retain_grad()
-        density = node["fn"].log_prob(node["value"])
-        if not density.isfinite().all():
-            yield f"the guide's log density at site {name!r} is {_first_bad(density)}"
-    model = poutine.replay(fit.bnn, trace=guide_trace)
-    model_trace = poutine.trace(model).get_trace(*batch, num_data=fit.num_data)
+        yield from _bad(f"the guide's log density at site {name!r}", node["fn"].log_prob(node["value"]))
+    model_trace = poutine.trace(poutine.replay(fit.bnn, trace=guide_trace)).get_trace(*batch, num_data=fit.num_data)
     for name, node in _sites(model_trace):
         density = node["fn"].log_prob(node["value"])
-        if not density.isfinite().all():
-            count = f" for {int((~density.isfinite()).sum())} of {density.numel()} examples" if name == "y" else ""
-            kind = "log-likelihood" if node["is_observed"] else "log prior density"
-            yield f"the {kind} at site {name!r} is {_first_bad(density)}{count}"
+        count = f" for {int((~density.isfinite()).sum())} of {density.numel()} examples" if name == "y" else ""
+        kind = "log-likelihood" if node["is_observed"] else "log prior density"
+        yield from (f"{text}{count}" for text in _bad(f"the {kind} at site {name!r}", density))
     (model_trace.log_prob_sum() - guide_trace.log_prob_sum()).backward()
     for name, node in _sites(guide_trace):
-        gradient = node["value"].grad if node["value"].requires_grad else None
-        if gradient is not None and not gradient.isfinite().all():
-            yield f"the gradient at site {name!r} is {_first_bad(gradient)}"
+        yield from _bad(f"the gradient at site {name!r}", node["value"].grad if node["value"].requires_grad else None)
     for name, parameter in fit.trained.named_parameters():
-        if parameter.grad is not None and not parameter.grad.isfinite().all():
-            yield f"the gradient of the parameter {name.partition('.')[2]!r} is {_first_bad(parameter.grad)}"
+        yield from _bad(f"the gradient of the parameter {name.partition('.')[2]!r}", parameter.grad)
+
+
+def _bad(name: str, values: Tensor | None) -> Iterator[str]:
+    """Yield a clause with the first of some values that is not finite, if there is one."""
+    if values is not None and not values.isfinite().all():
+        yield f"{name} is {float(values.detach()[~values.detach().isfinite()].reshape(-1)[0])}"
 
 
 def _sites(trace: Any) -> list[tuple[str, Any]]:
@@ -91,7 +85,3 @@ def _sites(trace: Any) -> list[tuple[str, Any]]:
         for name, node in trace.nodes.items()
         if node["type"] == "sample" and isinstance(node["value"], Tensor) and name != "data"
     ]
-
-
-def _first_bad(values: Tensor) -> float:
-    return float(values.detach()[~values.detach().isfinite()].reshape(-1)[0])

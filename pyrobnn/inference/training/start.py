@@ -1,7 +1,7 @@
 """The start of a fit: model and guide that fit the data, new or from an earlier posterior; settings of the process."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -186,7 +186,7 @@ def model_of(start: Any, bnn: BNN) -> BNN:
             f"`start` must be a Posterior, got {type(start).__name__}; of a Mixture, pass one of its `members`.",
             page=_PAGE,
         )
-    difference = next((words for words in _differences(bnn, start.bnn) if words is not None), None)
+    difference = next(_differences(bnn, start.bnn), None)
     if difference is not None:
         raise InputError(
             f"`start` is a posterior of another model: {difference}. Pass its model, `posterior.bnn`, or leave out "
@@ -198,20 +198,19 @@ def model_of(start: Any, bnn: BNN) -> BNN:
     return model
 
 
-def _differences(here: BNN, there: BNN) -> list[str | None]:
-    """Return what differs between the parts of two models, in words; None for parts that agree."""
-    nets, likelihoods = ([model.settings[part] for model in (here, there)] for part in ("net", "likelihood"))
-    sites = [by_site(model.settings["prior"], model.site_names) for model in (here, there)]
-    return [
-        _difference(here.net, there.net) if is_custom(nets[0]) else _words("network", *nets),
-        None if sites[0].keys() == sites[1].keys() else f"it infers {', '.join(there.site_names)}",
-        *(_words(f"prior of {name!r}", sites[0][name], there) for name, there in sites[1].items() if name in sites[0]),
-        _words("likelihood", *likelihoods),
-    ]
-
-
-def _words(part: str, here: Any, there: Any) -> str | None:
-    return None if _agrees(here, there) else f"its {part} is {there!r}, not {here!r}"
+def _differences(here: BNN, there: BNN) -> Iterator[str]:
+    """Yield what differs between the parts of two models, in words."""
+    net = here.settings["net"]
+    if is_custom(net):
+        yield from _of_modules(here.net, there.net)
+    elif not _agrees(net, there.settings["net"]):
+        yield f"its network is {there.settings['net']!r}, not {net!r}"
+    ours, theirs = (by_site(model.settings["prior"], model.site_names) for model in (here, there))
+    if ours.keys() != theirs.keys():
+        yield f"it infers {', '.join(there.site_names)}"
+    pairs = {f"prior of {name!r}": (ours[name], theirs[name]) for name in theirs if name in ours}
+    pairs["likelihood"] = here.settings["likelihood"], there.settings["likelihood"]
+    yield from (f"its {part} is {b!r}, not {a!r}" for part, (a, b) in pairs.items() if not _agrees(a, b))
 
 
 def _agrees(here: Any, there: Any) -> bool:
@@ -225,17 +224,18 @@ def _agrees(here: Any, there: Any) -> bool:
     return bool(dataclasses.replace(here, **measured) == there)  # type: ignore[type-var]
 
 
-def _difference(here: nn.Module, there: nn.Module) -> str | None:
-    """Return what differs between the classes and tensors of two modules, in words."""
+def _of_modules(here: nn.Module, there: nn.Module) -> Iterator[str]:
+    """Yield what differs between the classes, tensors and layers of two modules, in words."""
     if type(here).__name__ != type(there).__name__:
-        return f"it has a {type(there).__name__}, not a {type(here).__name__}"
-    shapes = [{name: tuple(value.shape) for name, value in part.state_dict().items()} for part in (here, there)]
-    name = next((name for name in shapes[0] | shapes[1] if shapes[0].get(name) != shapes[1].get(name)), None)
-    if name is not None:
-        return f"{name!r} has shape {shapes[1].get(name)} there, and {shapes[0].get(name)} here"
-    modules = [{name: str(module) for name, module in part.named_modules() if name} for part in (here, there)]
-    name = next((name for name in modules[0] | modules[1] if modules[0].get(name) != modules[1].get(name)), None)
-    return None if name is None else f"{name!r} is {modules[1].get(name)} there, and {modules[0].get(name)} here"
+        yield f"it has a {type(there).__name__}, not a {type(here).__name__}"
+    parts: list[tuple[str, Callable[[nn.Module], dict[str, Any]]]] = [
+        ("has shape", lambda part: {name: tuple(value.shape) for name, value in part.state_dict().items()}),
+        ("is", lambda part: {name: str(module) for name, module in part.named_modules() if name}),
+    ]
+    for verb, look in parts:
+        ours, theirs = look(here), look(there)
+        names = (name for name in ours | theirs if ours.get(name) != theirs.get(name))
+        yield from (f"{name!r} {verb} {theirs.get(name)} there, and {ours.get(name)} here" for name in names)
 
 
 def go_on(start: Posterior, bnn: BNN, guide: PyroModule, setting: Any) -> None:
@@ -257,10 +257,8 @@ def go_on(start: Posterior, bnn: BNN, guide: PyroModule, setting: Any) -> None:
             page=_PAGE,
         )
     asked, started = described(setting), start.record.guide
-    if started is not None and asked != started:
-        difference: str | None = f"it is {started}, not {asked}"
-    else:
-        difference = _difference(guide, start.guide)
+    is_other = started is not None and asked != started
+    difference = f"it is {started}, not {asked}" if is_other else next(_of_modules(guide, start.guide), None)
     if difference is not None:
         raise InputError(
             f"`start` has another guide: {difference}. Give the method the guide of the posterior, or leave out "
