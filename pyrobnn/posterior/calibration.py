@@ -9,8 +9,8 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
+from pyrobnn.data.given import collected
 from pyrobnn.distributions.spread import centre, spread
-from pyrobnn.posterior.conformal import held_out_rows
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -47,7 +47,7 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
         >>> calibrated.factor > 1, calibrated.predict([[0.0], [0.25]]).std.shape
         (True, torch.Size([2]))
     """
-    rows = held_out_rows(data)
+    rows = collected(data, weighted=True)
     prediction = posterior.predict(rows.x, num_draws=num_draws)
     weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
     return Calibrated(posterior, best_factor(prediction, rows.y, weights), num_draws)

@@ -10,9 +10,8 @@ from torch.distributions import constraints
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
-from pyrobnn.data.given import as_data
-from pyrobnn.data.in_memory import Data, Scaler, row_index
-from pyrobnn.data.loader import Loader
+from pyrobnn.data.given import collected
+from pyrobnn.data.in_memory import Scaler, row_index
 from pyrobnn.distributions.support import base_of
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
@@ -63,7 +62,7 @@ def conformal(
         >>> lower.shape
         torch.Size([2])
     """
-    data = held_out_rows(data)
+    data = collected(data, weighted=True)
     prediction = posterior.predict(data.x, num_draws=num_draws)
     likelihood = as_likelihood(members_of(posterior)[0].bnn.settings["likelihood"])
     if method is None and not (prediction.is_classification or likelihood.is_symmetric):
@@ -199,12 +198,6 @@ class ConformalPrediction(Prediction):
         if not 0 < level < 1:
             raise InputError(f"`level` must lie between 0 and 1, got {level}.")
         return self._conformity.of_classes(self, self._chance) <= self._conformity.threshold(level)
-
-
-def held_out_rows(data: Any) -> Data:
-    """Return rows that calibrate a fit, in memory."""
-    data = as_data(data)
-    return data.in_memory() if isinstance(data, Loader) else data
 
 
 def _is_positive(prediction: Prediction) -> bool:

@@ -85,14 +85,11 @@ class Posterior(AbstractPosterior):
         self.outputs = outputs
 
     def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
-        """Draw all latent sites jointly.
+        """Draw all latent sites jointly, as values (S, *event) by site name.
 
         Args:
             num_draws: number of draws S, at least 1. Of T stored draws of chains each comes S / T times, rounded.
             seed: seed of the draws; the fit's if not given, so that the same call gives the same draws.
-
-        Returns:
-            Values (S, *event) by site name.
 
         Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
@@ -282,10 +279,6 @@ class Posterior(AbstractPosterior):
         Args:
             num_draws: number of posterior draws S.
             seed: seed of the draws; the fit's if not given.
-
-        Returns:
-            A module from inputs (N, *in) in original units to the mean and the standard deviation of targets, (N,) or
-            (N, K) each, or to class probabilities (N, C): those of `predict` with the same draws.
 
         Raises:
             InputError: a likelihood without a known mean and variance.

@@ -96,12 +96,6 @@ class Prediction:
         """The prediction of labels with each target as an input: of K columns or positions, N x K inputs in order.
 
         Entropy, mutual information and scores are then those of single targets, not of all jointly.
-
-        Examples:
-            >>> from pyro.distributions import Bernoulli
-            >>> prediction = bnn.Prediction(Bernoulli(torch.full((2, 3, 4), 0.5)).to_event(1))  # four columns
-            >>> len(prediction.by_target), prediction.by_target.entropy.view(3, 4).shape
-            (12, torch.Size([3, 4]))
         """
         self._require_classes("Predictions by target")
         last = 1 + len(self.distribution.event_shape)
@@ -167,12 +161,6 @@ class Prediction:
         """The inputs (N,) where less than a fifth of the draws make up the mean; nowhere for targets with negatives.
 
         The effective number of draws (Kish 1965) is below S / 5 where their means deviate by twice their mean.
-
-        Examples:
-            >>> from pyro.distributions import Poisson
-            >>> rates = torch.tensor([[1.0, 1.0]] * 9 + [[1.0, 99.0]])  # ten draws at two inputs, the tenth far off
-            >>> bnn.Prediction(Poisson(rates)).rests_on_few_draws
-            tensor([False,  True])
         """
         if not self._is_positive:
             return torch.zeros(len(self), dtype=torch.bool, device="cpu")
@@ -411,8 +399,7 @@ class Prediction:
 
         Examples:
             >>> from pyro.distributions import Categorical
-            >>> prediction = bnn.Prediction(Categorical(probs=torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]])))  # two draws
-            >>> prediction.class_probs
+            >>> bnn.Prediction(Categorical(probs=torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]]))).class_probs  # two draws
             tensor([[0.7000, 0.3000]])
         """
         self._require_classes("Class probabilities")

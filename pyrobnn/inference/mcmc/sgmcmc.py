@@ -99,30 +99,33 @@ class StochasticGradient(ChainMethod):
         first, own_batches = next(batches), len(streams) > 1
         evaluate = eager_potential(target.log_joint, tuple(v[0] for v in first) if own_batches else first)
         points = target.starts(self.num_chains, evaluate)
+        # the burn-in ends there; of open length, at the first look at which the log density has no trend
+        next_look = self._least_burn_in(1.0)
         is_open = self.burn_in is None and self.schedule is None
-        burn_in = _BurnIn(_MOST_BURNT, self._least_burn_in(1.0)) if is_open else _BurnIn(self._least_burn_in(1.0))
+        end = _MOST_BURNT if is_open else next_look
         after = self.num_draws * self.thinning
-        rates = self._rates(burn_in.end + after).to(points.device)
+        rates = self._rates(end + after).to(points.device)
+        densities: list[Tensor] = []  # of each step of the burn-in, and then of each draw
         potential, _ = potential_of_chains(target.log_joint, points, first, own_batches=own_batches)
         draws, curvatures, relative, largest, step = [], [], rates.clone(), 1.0, 0
         with seeded(run.seed, "transitions"), progress_bar(total=self.num_steps, shown=run.progress, desc=name) as bar:
             state = State(points, torch.empty(0) if self.friction_of(1.0) is None else torch.randn_like(points))
-            while step < burn_in.end + after:
+            while step < end + after:
                 step += 1
                 ONE_THREAD.let_waiting_in()
-                is_measured = step == 1 or (step <= burn_in.end and (step - 1) % _BETWEEN_MEASURES == 0)
+                is_measured = step == 1 or (step <= end and (step - 1) % _BETWEEN_MEASURES == 0)
                 if self.step_size is None and is_measured:
                     curvatures.append(largest_curvature(lambda z: evaluate(z)[1], state.place))
                     largest = max(curvatures[len(curvatures) // 2 :])
                     rates[step - 1 :] = relative[step - 1 :] * self.usual_step_size(1 / largest)
                 energies, slopes = potential(state.place, *(first if step == 1 else next(batches)))
                 state = self.moved(state, -slopes, rates[step - 1], 1 / largest)
-                is_draw = step > burn_in.end and (step - burn_in.end) % self.thinning == 0
+                is_draw = step > end and (step - end) % self.thinning == 0
                 if is_draw:
                     draws.append(state.place)
-                if is_draw or step <= burn_in.end:
-                    burn_in.densities.append(-energies)
-                if step % _BLOCK == 0 or step == burn_in.end + after:
+                if is_draw or step <= end:
+                    densities.append(-energies)
+                if step % _BLOCK == 0 or step == end + after:
                     finite = state.place.isfinite().all(1)
                     if not bool(finite.all()):
                         raise FloatingPointError(
@@ -130,12 +133,14 @@ class StochasticGradient(ChainMethod):
                             "give a smaller `step_size`, or standardise the data."
                         )
                     bar.update(step - bar.n)
-                if burn_in.look(step, self._least_burn_in(1 / largest)):
-                    bar.total = burn_in.expected + after
-        if self.num_draws >= _FEWEST_COMPARED and _trends(burn_in.densities[burn_in.end :]):
-            longer = f"fit.burn_in={max(1000, 2 * burn_in.end)}"
+                if is_open and max(next_look, self._least_burn_in(1 / largest)) <= step < end:
+                    next_look = math.ceil(_LONGER * step)
+                    end = end if _trends(densities[step // 2 :]) else step
+                    bar.total = end + after
+        if self.num_draws >= _FEWEST_COMPARED and _trends(densities[end:]):
+            longer = f"fit.burn_in={max(1000, 2 * end)}"
             warn_user(
-                f"The chains of {name} have not forgotten their start after {burn_in.end} steps: the log density of "
+                f"The chains of {name} have not forgotten their start after {end} steps: the log density of "
                 "their draws still rises or falls. See docs/how-to/mcmc.md.",
                 PoorFitWarning,
                 remedies=(
@@ -144,7 +149,7 @@ class StochasticGradient(ChainMethod):
                 ),
             )
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
-        kept = rates[burn_in.end + self.thinning - 1 : step : self.thinning].expand(self.num_chains, -1)
+        kept = rates[end + self.thinning - 1 : step : self.thinning].expand(self.num_chains, -1)
         statistics = {"step_size": kept} if self.step_size is None else {}
         return Chains(torch.stack(draws, 1), statistics, record, step)
 
@@ -168,33 +173,6 @@ class StochasticGradient(ChainMethod):
             rates.append(float(optimizer.param_groups[0]["lr"]))
             schedule.step()
         return torch.tensor(rates, dtype=torch.float64)
-
-
-class _BurnIn:
-    """A burn-in of given length, or one that ends at the first look at which the log density has no trend.
-
-    Attributes:
-        end: the number of its last step, the greatest until it has ended.
-        densities: log densities of the chains: of each step of the burn-in, and then of each draw.
-    """
-
-    def __init__(self, end: int, next_look: int | None = None) -> None:
-        self.end, self._next_look = end, next_look
-        self.densities: list[Tensor] = []
-
-    @property
-    def expected(self) -> int:
-        """The step at which it has ended or is looked at again."""
-        return self.end if self._next_look is None else max(self.end, self._next_look)
-
-    def look(self, step: int, least: int) -> bool:
-        """End it here if it is open, has at least so many steps and no trend; return whether it was looked at."""
-        if self._next_look is None or step >= self.end or step < max(self._next_look, least):
-            return False
-        self._next_look = math.ceil(_LONGER * step)
-        if not _trends(self.densities[step // 2 :]):
-            self.end = step
-        return True
 
 
 @registry.register

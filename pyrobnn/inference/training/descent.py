@@ -143,10 +143,15 @@ class _Descent:
         converged = gain is not None and gain < self._tolerance and self._left > 0
         if converged:
             polish_in_place(self._slope, list(self._tensors.values()))
+        reason = f"not converged within max_steps={self._fit.method.max_steps}"
+        if converged:
+            reason = f"converged: L-BFGS gained {gain:.2g} nats when it was run again, and Adam after it"
+        elif self._stop.by is not None:
+            reason = self._stop.reason(len(self._seen))
         terms = torch.stack(self._seen or [self._terms]).numpy()
         return Ended(
             History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine),
-            self._reason(gain if converged else None),
+            reason,
             Convergence(
                 converged=converged,
                 elbo=elbos[-1],
@@ -156,13 +161,6 @@ class _Descent:
                 cycle_ends=ends,
             ),
         )
-
-    def _reason(self, gain: float | None) -> str:
-        if gain is not None:
-            return f"converged: L-BFGS gained {gain:.2g} nats when it was run again, and Adam after it"
-        if self._stop.by is not None:
-            return self._stop.reason(len(self._seen))
-        return f"not converged within max_steps={self._fit.method.max_steps}"
 
     @property
     def _left(self) -> int:
