@@ -77,13 +77,6 @@ def test_a_column_that_does_not_matter_is_zero_within_its_errors(table):
     assert found.equals(again)
 
 
-def test_importance_needs_a_table(linear, table):
-    with pytest.raises(bnn.InputError, match="table with two rows or more"):
-        permutation_importance(linear, table[:1])
-    with pytest.raises(bnn.InputError, match="`num_shuffles`"):
-        permutation_importance(linear, table, num_shuffles=0)
-
-
 def test_importance_is_drawn_with_its_errors_for_at_most_15_columns():
     rows = {"importance": np.linspace(2, -1, 20), "stderr": np.full(20, 0.25)}
     import pandas as pd
@@ -129,18 +122,3 @@ def test_confusion_of_binary_targets_pools_their_columns():
     y = torch.randint(2, (40, 2), generator=generator)
     expected = confusion_matrix(y.flatten(), prediction.label.flatten())
     np.testing.assert_array_equal(confusion(prediction, y), expected)
-
-
-def test_the_picture_of_many_classes_has_no_counts():
-    prediction, y = predicted(30)
-    (axis,) = plots.confusion(prediction, y).axes
-    assert not axis.texts
-    assert [label.get_text() for label in axis.get_xticklabels()] == [str(label) for label in range(0, 30, 2)]
-
-
-def test_confusion_refuses():
-    prediction, y = predicted(3)
-    with pytest.raises(bnn.InputError, match="`class_names` must name 3 classes, got 2"):
-        confusion(prediction, y, class_names=["a", "b"])
-    with pytest.raises(bnn.InputError, match="`confusion` needs classes"):
-        confusion(bnn.Prediction(dist.Normal(torch.zeros(2, 3), 1.0)), torch.zeros(3))

@@ -1,12 +1,10 @@
 """Nothing that a user reads is executed, leaves its folder, or speaks to the terminal or the browser for itself."""
 
 import ast
-import io
 import json
 from html.parser import HTMLParser
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -15,7 +13,6 @@ from typer.testing import CliRunner
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.cli import app
-from pyrobnn.datasets import _files
 from pyrobnn.posterior.record import FitRecord
 
 PACKAGE = Path(bnn.__file__).parent
@@ -105,17 +102,6 @@ def test_nothing_is_downloaded_without_a_checksum():
     assert all("sha256" in options["known_hash"] for _, options in calls)
 
 
-def test_a_file_with_another_checksum_is_refused(monkeypatch, tmp_path):
-    def write_other_bytes(self, url, output_file, pooch, **options):
-        Path(output_file).write_bytes(b"other")
-
-    monkeypatch.setattr("pooch.downloaders.HTTPDownloader.__call__", write_other_bytes)
-    monkeypatch.setattr("pooch.os_cache", lambda project: tmp_path)
-    with pytest.raises(InputError, match="came with a wrong checksum"):
-        _files.download("yacht", "yacht.txt", "https://example.org/yacht.txt", "0" * 64)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"other"]
-
-
 # The page of a run
 
 HOSTILE = [
@@ -171,23 +157,6 @@ def test_no_element_or_attribute_of_the_page_comes_from_data_and_names_are_shown
     text = "\n".join(hostile.texts)
     assert all(name in text for name in HOSTILE)
     assert "nan" in text
-
-
-def test_names_with_dollar_signs_are_drawn_as_they_are():
-    x = torch.linspace(-1, 1, 24)[:, None]
-    data = bnn.Data(x, x[:, 0], feature_names=["$x_$"], target_name="$y^$")
-    posterior = bnn.BNN(bnn.MLP(1, [2], 1), prior=bnn.priors.Normal(1.0)).fit(
-        data, steps=2, seed=0, engine="eager", progress=False
-    )
-    figure = bnn.plots.fit_1d(posterior, data)
-    figure.savefig(io.BytesIO())
-    assert figure.axes[0].get_xlabel() == r"\$x_\$"
-    plane = bnn.Data(x.repeat(1, 2), x[:, 0], feature_names=["$x_$", "$\\frac$"])
-    posterior = bnn.BNN(bnn.MLP(2, [2], 1), prior=bnn.priors.Normal(1.0)).fit(
-        plane, steps=2, seed=0, engine="eager", progress=False
-    )
-    bnn.plots.decision_surface(posterior, plane).savefig(io.BytesIO())
-    plt.close("all")
 
 
 # The terminal and the file system

@@ -133,20 +133,6 @@ def test_every_precision_comes_back(dtype, tmp_path):
     assert all(value.dtype == inferred for value in loaded.draw(1).values())
 
 
-def test_whole_numbers_as_inputs_come_back(tmp_path):
-    def net():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 1))
-
-    words = torch.arange(12).view(6, 2) % 5
-    posterior = bnn.BNN(net(), prior=bnn.priors.Normal(1.0)).fit(
-        words, torch.arange(6.0), steps=2, seed=0, engine="eager", progress=False
-    )
-    loaded = bnn.load(posterior.save(tmp_path / "p"), net=net())
-    assert loaded.example[0].dtype == torch.int64
-    assert torch.equal(loaded.predict(words, num_draws=3).mean, posterior.predict(words, num_draws=3).mean)
-
-
 def test_numbers_that_are_not_finite_and_the_order_of_keys_come_back(tmp_path):
     posterior = fitted()
     posterior.record.extra.update(
@@ -216,17 +202,3 @@ def test_a_posterior_with_a_tuned_prior_comes_back(per, tmp_path):
     loaded = bnn.load(tuned.save(tmp_path / "p"))
     assert loaded.record == tuned.record
     assert torch.equal(loaded.predict(X, num_draws=3).draw_means, tuned.predict(X, num_draws=3).draw_means)
-
-
-def test_a_device_that_is_not_here_is_refused_before_anything_is_read(tmp_path):
-    with pytest.raises(InputError, match="Device 'abacus' cannot be used here"):
-        bnn.load(tmp_path / "nothing", device="abacus")
-
-
-def test_auto_is_the_place_that_fit_takes(tmp_path, monkeypatch):
-    fitted().save(tmp_path / "p")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert bnn.load(tmp_path / "p", device="auto").example[0].device.type == "cpu"
-    monkeypatch.setattr(load, "resolve_device", {"auto": torch.device("meta")}.__getitem__)
-    with pytest.warns(UserWarning, match="non-meta parameter"):
-        assert bnn.load(tmp_path / "p", device="auto").example[0].device.type == "meta"

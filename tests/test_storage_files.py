@@ -1,7 +1,6 @@
 """A file that was damaged or forged is refused before it costs memory or time; files appear whole or not at all."""
 
 import copy
-import errno
 import json
 import os
 import random
@@ -14,7 +13,7 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn import InputError, guides
-from pyrobnn._core import folders, tree_files
+from pyrobnn._core import tree_files
 from pyrobnn._core.folders import new_folder
 from pyrobnn._core.tree_files import read_tree, write_tree
 from pyrobnn.storage import bounds
@@ -244,28 +243,6 @@ def test_a_network_of_ones_own_may_have_activations_larger_than_its_weights(tmp_
     assert torch.equal(bnn.load(tmp_path / "p", net=own).guide.loc, posterior.guide.loc)
 
 
-WIDE, TALL = torch.zeros(1, 300, dtype=torch.complex128), torch.zeros(200, 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    {
-        "mul.Tensor": (WIDE, TALL),
-        "clone.default": (TALL.expand(200, 50),),
-        "where.self": (TALL > 0, WIDE, TALL),
-        "cat.default": ([TALL, TALL],),
-        "cumsum.default": (TALL.to(torch.uint8), 0),
-        "logsumexp.default": (TALL.expand(200, 9), [1], True),
-    }.items(),
-)
-def test_the_quick_bound_on_memory_is_never_below_the_need(name, arguments):
-    packet, overload = name.split(".")
-    func = getattr(getattr(torch.ops.aten, packet), overload)
-    need = func(*arguments).nbytes
-    assert bounds.planned(func, arguments, {}) == need
-    assert need <= bounds.at_most(func, arguments, {}) < float("inf")
-
-
 # Stored files
 
 STORED = sorted(path for path in (Path(__file__).parent / "fixtures/posterior_v3").iterdir() if not path.suffix)
@@ -332,16 +309,6 @@ def test_a_folder_that_cannot_be_made_is_refused(name, reason, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_read_only_folder_is_refused(tmp_path, posterior, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(folders.tempfile, "mkdtemp", refuse)  # permissions do not bind the root user
-    with pytest.raises(InputError, match=r"p cannot be made \(Permission denied\): choose another place"):
-        posterior.save(tmp_path / "new" / "p")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs limits of the system")
 def test_a_full_disk_gives_one_line_and_leaves_nothing(tmp_path, posterior):
     """The system refuses files of more than 1500 bytes, in this process alone."""
@@ -356,23 +323,6 @@ def test_a_full_disk_gives_one_line_and_leaves_nothing(tmp_path, posterior):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("call", ["fsync", "write_bytes"])
-def test_a_disk_that_fills_up_leaves_what_was_there(call, tmp_path, monkeypatch):
-    def fail(*args):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "old").write_text("kept")
-    monkeypatch.setattr(*{"fsync": (os, "fsync", fail), "write_bytes": (Path, "write_bytes", fail)}[call])
-    with (
-        pytest.raises(OSError, match=r"could not be written \(No space left on device\)"),
-        new_folder(tmp_path / "p", replaces=lambda path: True) as folder,
-    ):
-        (folder / "file").write_bytes(b"")
-    monkeypatch.undo()
-    assert [path.name for path in tmp_path.rglob("*")] == ["p", "old"]
 
 
 def test_everything_is_on_the_disk_before_it_takes_its_name_and_the_name_after(tmp_path, posterior, monkeypatch):
@@ -393,37 +343,19 @@ def test_everything_is_on_the_disk_before_it_takes_its_name_and_the_name_after(t
     assert events == [("sync", "p"), ("replace", "p"), ("sync", tmp_path.name)]
 
 
-@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
-def test_a_file_system_that_cannot_sync_is_no_error(code, tmp_path, monkeypatch):
-    def fail(handle):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with new_folder(tmp_path / "p"):
-        pass
-    assert (tmp_path / "p").is_dir()
-
-
 def test_a_replaced_folder_survives_an_error(tmp_path):
     old = tmp_path / "p"
     old.mkdir()
     (old / "old").write_text("")
-    with (
-        pytest.raises(InputError, match="is not a run folder, so it is not overwritten"),
-        new_folder(old, replaces=lambda path: False),
-    ):
-        pass
-    with pytest.raises(FileNotFoundError, match="nothing"), new_folder(tmp_path / "q"):
-        (tmp_path / "nothing").read_text()
-    with new_folder(old, replaces=lambda path: True) as folder:
-        (folder / "new").write_text("")
-    assert [path.name for path in old.iterdir()] == ["new"]
 
-    def replace_by_nothing():
+    def replace_by(write):
         with new_folder(old, replaces=lambda path: True) as folder:
-            folder.rmdir()
+            write(folder)
 
-    with pytest.raises(OSError, match="No such file"):
-        replace_by_nothing()
+    with pytest.raises(InputError, match="is not a run folder"), new_folder(old, replaces=lambda path: False):
+        pass
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        replace_by(lambda folder: (folder / "nothing").read_text())
+    assert [path.name for path in old.iterdir()] == ["old"]
+    replace_by(lambda folder: (folder / "new").write_text(""))
     assert [path.name for path in old.iterdir()] == ["new"]
-    assert [path.name for path in tmp_path.iterdir()] == ["p"]
