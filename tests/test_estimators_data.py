@@ -165,7 +165,7 @@ def with_gaps():
 
 
 def test_missing_values_are_refused_by_column():
-    with pytest.raises(InputError, match="1 of 6 values of column 'size' are missing, in row 1, and others in 1 "):
+    with pytest.raises(InputError, match="1 of 6 values of column 'size' are missing, in row 1. Drop or impute"):
         regressor().fit(with_gaps(), Y)
     x = np.column_stack([SIZES, SIZES])
     model = regressor().fit(x, Y)
@@ -179,7 +179,7 @@ def test_infinite_numbers_are_refused_by_column(missing):
     x = np.column_stack([SIZES, SIZES])
     model = regressor(missing=missing).fit(x, Y)
     x[[1, 4], 1] = np.inf, -np.inf
-    words = "Input X contains infinity: 2 of 6 values of column '{}' are infinite, in rows 1, 4. Drop those rows, or"
+    words = "Input X contains infinity: 2 of 6 values of column '{}' are infinite, in rows 1, 4. Drop or impute"
     for call in (model.predict, lambda x: regressor(missing=missing).fit(x, Y)):
         with pytest.raises(InputError, match=words.format("x1")):
             call(x)

@@ -417,18 +417,15 @@ def test_how_often_values_of_an_exponential_tail_are_marked():
     assert error < 3e-4
 
 
-def test_only_the_columns_furthest_outside_are_named(tmp_path):
-    """Three of each kind; those of numbers by the distance and not by the rows, with the others counted."""
-    names = [*"abcde"]
-    made = {name: str for name in names} | {f"k{name}": lambda i: "uv"[i % 2] for name in names}
-    rows = {name: [value, 2.5] for name, value in zip(names, (1e3, 200, 1e5, 200, 1e4), strict=True)}
-    rows |= {"b": [200, 200]} | {f"k{name}": ["w", "u"] for name in names}
-    encoder = load_table(write(tmp_path, table(**made)), "y").encoder
+def test_only_the_columns_with_the_most_rows_outside_are_named(tmp_path):
+    names = [*"abcdefgh"]
+    rows = {name: [200.0 if i < count else 2.5 for i in range(9)] for count, name in enumerate(names, 1)}
+    encoder = load_table(write(tmp_path, table(**{name: str for name in names})), "y").encoder
     pd.DataFrame(rows).to_csv(tmp_path / "new.csv", index=False)
     told = load_rows(tmp_path / "new.csv", (), encoder)
-    assert [note.partition(":")[0] for note in told.notes[:6]] == ["a", "c", "e", "ka", "kb", "kc"]
-    assert told.notes[6:] == ("4 more columns have rows outside: see the column `outside`",)
-    assert told.outside[1] == "b"
+    assert [note.partition(":")[0] for note in told.notes[:6]] == [*"cdefgh"]
+    assert told.notes[6:] == ("2 more columns with rows outside: see the column `outside`",)
+    assert told.outside[6] == "g, h"
 
 
 @pytest.mark.slow

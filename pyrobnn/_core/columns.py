@@ -297,22 +297,15 @@ def _distinct(given: Iterable[str]) -> list[str]:
 
 def require_finite(table: pd.DataFrame, *, gaps: bool) -> None:
     """Refuse infinite numbers, and missing values unless `gaps`, naming the first column with any and its rows."""
-    advice = "impute them in a pipeline, or pass missing='impute'"
     infinite = table.select_dtypes(np.number).isin([np.inf, -np.inf])
-    for bad, noun, adjective, end in (
-        (infinite, "infinity", "infinite", "or mend them"),
-        (table.isna(), "NaN", "missing", advice),
-    ):
+    for bad, noun, adjective in ((infinite, "infinity", "infinite"), (table.isna() & (not gaps), "NaN", "missing")):
         counts = bad.sum()
-        if not counts.any() or (gaps and noun == "NaN"):
-            continue
-        name = counts.index[counts > 0][0]
-        others = int((counts > 0).sum()) - 1
-        also = f", and others in {counted(others, 'more column')}" if others else ""
-        raise InputError(
-            f"Input X contains {noun}: {counts[name]} of {len(table)} values of column {name!r} are {adjective}, in "
-            f"{rows_of(bad[name], 0)}{also}. Drop those rows, {end}."
-        )
+        if counts.any():
+            name = counts.index[counts > 0][0]
+            raise InputError(
+                f"Input X contains {noun}: {counts[name]} of {len(table)} values of column {name!r} are {adjective}, "
+                f"in {rows_of(bad[name], 0)}. Drop or impute them, or pass missing='impute'."
+            )
 
 
 def require_known(y: Any) -> None:

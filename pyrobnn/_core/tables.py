@@ -262,10 +262,7 @@ def _numbers(column: "pd.Series", label: str, *, is_whole: bool, may_count: bool
     if not pd.api.types.is_numeric_dtype(column.dtype):
         strange = pd.to_numeric(column, errors="coerce").isna()
         where = f", with text such as {column[strange].iloc[0]!r} in {_rows(strange)}" if strange.any() else ""
-        raise InputError(
-            f"{label} must be numeric for a regression, got {column.dtype}{where}: mend it, or ask for a "
-            "classification (task='classification', a likelihood of classes)."
-        )
+        raise InputError(f"{label} must be numeric for a regression, got {column.dtype}{where}: mend it.")
     values = column.to_numpy(dtype=np.float64)
     if (infinite := column.astype(np.float64).abs() == np.inf).any():
         raise InputError(f"{label} must be finite, and is not in {_rows(infinite)}: drop those rows.")
@@ -292,8 +289,7 @@ def _classes(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) 
     if not (numeric or is_told) and len(names) > max(_MOST_TEXTS, len(values) / 10):
         raise InputError(
             f"{label} holds {len(names)} different texts in {len(values)} rows, such as {names[0]!r}, too many for "
-            "classes: turn it into numbers, choose another target, or say that they are classes "
-            "(--set data.task=classification)."
+            "classes: turn it into numbers, or say that they are classes (--set data.task=classification)."
         )
     odd = next((name for name in names if "\0" in name), None)
     if odd is not None:

@@ -34,15 +34,13 @@ class Data:
         y: targets, real values or integer labels.
         weights: positive weights (N,) of the examples, or None for 1: an example of weight 2 counts as two copies, in
             every fit and for `standardize`.
-        standardize: have `fit` centre and scale the inputs by the mean and standard deviation of these data, and the
-            targets too if the likelihood is for real values, such as `Gaussian`. Predictions and scores come back in
-            original units. Inputs must be a single tensor.
+        standardize: have `fit` centre and scale the inputs, and real targets, by the mean and standard deviation of
+            these data. Predictions and scores come back in original units.
         feature_names: a name per column of x; taken from a data frame if not given.
         target_name: name of the target.
 
     Raises:
-        InputError: not numeric, not finite, empty, of the wrong rank, x and y of unequal length, weights that are
-            not positive, or a `standardize` other than True or False.
+        InputError: not numeric, not finite, empty, of the wrong rank, x and y of unequal length, weights not positive.
 
     Examples:
         >>> import pyrobnn as bnn

@@ -56,8 +56,7 @@ class Loader:
         standardize: as in `Data`; means and standard deviations are those of all examples, from a pass of their own.
 
     Raises:
-        InputError: an object that cannot be gone through, or only once; a `split` that is no function; a number below
-            1; a `standardize` other than True or False.
+        InputError: an object that cannot be gone through, or only once; another argument of the wrong kind.
 
     Examples:
         >>> batches = [(torch.zeros(10, 1), torch.zeros(10), torch.ones(10))] * 2  # inputs, targets, weights

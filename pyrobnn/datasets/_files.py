@@ -43,16 +43,6 @@ def download(name: str, place: str, url: str, checksum: str) -> Path:
     return Path(path)
 
 
-def verify(path: Path, url: str, checksum: str) -> None:
-    """Refuse a file whose SHA-256 differs from the published value."""
-    digest = sha256(path)
-    if digest != checksum:
-        raise InputError(
-            f"{path} has the wrong checksum: expected SHA-256 {checksum[:12]}..., got {digest[:12]}...: replace it by "
-            f"an unchanged copy of {url}, or remove it."
-        )
-
-
 def sha256(*paths: Path) -> str:
     """Return the SHA-256 of a file, or of several files in order, hexadecimal."""
     digest = hashlib.sha256()

@@ -53,16 +53,13 @@ class Dataset:
         licence: terms of use.
         checksum: SHA-256 (hexadecimal) of the bytes of its files in order, or of the arrays for the sets of
             scikit-learn.
-        reason: for a user's table, the reason for this task, in words.
-        encoder: for a user's table, how its columns were read and encoded, in JSON's types;
-            `pyrobnn.datasets.load_features` takes it.
-        notes: for a user's table, what was assumed in reading it, a line for each.
-        doubts: for a user's table, columns to look at again, and why, a line for each.
-        groups: for a user's table, the group of each row, (N,): copies of a row share it, and a split keeps them in one
-            part. Else rows of the same inputs are copies.
+        reason: of a user's table, as all that follows: the reason for this task, in words.
+        encoder: how its columns were read and encoded; `pyrobnn.datasets.load_features` takes it.
+        notes: what was assumed in reading it, a line for each.
+        doubts: columns to look at again, and why, a line for each.
+        groups: the group of each row, (N,): copies of a row share it, and a split keeps them in one part.
         test: share of the rows in the test part of a random split.
-        given: for a user's table in which rows lack values or have an unknown category, its inputs with NaN and zeros
-            there; `data` has a value that was drawn.
+        given: inputs with NaN and zeros where rows lack values; `data` has a value that was drawn.
         imputer: draws these values, from the rows to train on.
 
     Examples:
@@ -96,9 +93,8 @@ class Dataset:
     def split(self, i: int) -> tuple[Data, Data]:
         """Return the data of a split as (train, test).
 
-        If no splits are published, split i has a random share `test` of the rows (rounded, at least one) as its test
-        part, drawn as by `Data.split` with the seed i, with its share of each class. Rows of a table that lack values
-        are there five times in the training part, with values drawn anew and a fifth of the weight.
+        If no splits are published, the test part of split i is drawn as by `Data.split` with the seed i. Rows of
+        a table that lack values are there five times in the training part, with values drawn anew.
 
         Args:
             i: number of the split, 0 to `num_splits` - 1.

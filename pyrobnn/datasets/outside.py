@@ -15,34 +15,15 @@ if TYPE_CHECKING:
 
     from pyrobnn._core.columns import Encoder
 
-_MOST_LINES = 3
-"""Columns with a line of their own: for numbers, for unknown categories and for gaps."""
-
-
-class Line(NamedTuple):
-    """What is said of a column.
-
-    Attributes:
-        kind: "far", "category" or "gap".
-        weight: how much it matters beside other lines of its kind.
-        words: the line.
-    """
-
-    kind: str
-    weight: float
-    words: str
+_MOST_LINES = 6
+"""Columns with a line, those with the most rows outside."""
 
 
 class Outside(NamedTuple):
-    """The values of a column that are outside of what was learned.
-
-    Attributes:
-        marks: the name of the column for each of these values, nothing for others.
-        lines: a line on each kind.
-    """
+    """The name of a column for each value outside of what was learned, nothing for others; and lines about them."""
 
     marks: np.ndarray
-    lines: list[Line]
+    lines: list[str]
 
 
 def outside_of(name: str, columns: "pd.DataFrame", how: Mapping[str, Any], encoder: "Encoder") -> Outside:
@@ -53,39 +34,31 @@ def outside_of(name: str, columns: "pd.DataFrame", how: Mapping[str, Any], encod
     key = f"{name} (days)" if how["kind"] == DATES else name
     values = columns[key]
     is_new, is_gap = encoder.new_values(columns, key)
-    filled = "predicted as a mixture over those of similar rows"
-    words = f"{name}: {_count(is_gap)} without a value, as none was in training, {filled}"
-    lines = [Line("gap", float(is_gap.sum()), words)] if is_gap.any() else []
-    if how["kind"] == TEXTS:
-        words = f"{name}: {_count(is_new)} of a category unknown in training, such as"
-        lines += [Line("category", float(is_new.sum()), f"{words} {one!r}") for one in values[is_new][:1]]
-        return Outside(np.where(is_new | is_gap, name, ""), lines)
-    low, high = how.get("range", (-np.inf, np.inf))
-    below, above = how.get("margins", (0.0, 0.0))
-    is_far = (values < low - below) | (values > high + above)
-
-    def said(value: float) -> str:
-        return dates.day(how, value) if how["kind"] == DATES else f"{value:g}"
-
+    lines = []
+    if is_gap.any():
+        lines.append(f"{name}: {_count(is_gap)} without a value, as none was in training, predicted as a mixture")
+    if is_new.any():
+        words = f"{_count(is_new)} of a category unknown in training, such as {values[is_new].iloc[0]!r}"
+        lines.append(f"{name}: {words}")
+    is_far = np.zeros(len(values), dtype=bool)
+    if how["kind"] != TEXTS and "range" in how:
+        (low, high), (below, above) = how["range"], how["margins"]
+        is_far = ((values < low - below) | (values > high + above)).to_numpy()
     if is_far.any():
-        ends = f"{said(low)} to {said(high)}"
-        first = f"such as {said(values[is_far].iloc[0])} in row {values.index[is_far][0] + 1}"
-        with np.errstate(divide="ignore", invalid="ignore"):  # margins may be 0, and ranges infinite
-            weights = np.fmax((values - high) / np.float64(above), (low - values) / np.float64(below))[is_far]
-        words = f"{name}: {_count(is_far)} well outside of the range in training, {ends}, {first}"
-        lines.append(Line("far", float(weights.max()), words))
-    return Outside(np.where(is_far | is_gap, name, ""), lines)
+        first = int(is_far.argmax())
+        ends = [dates.day(how, v) if how["kind"] == DATES else f"{v:g}" for v in (low, high, values.iloc[first])]
+        where = f"{ends[0]} to {ends[1]}, such as {ends[2]} in row {first + 1}"
+        lines.append(f"{name}: {counted(int(is_far.sum()), 'row')} well outside of the range in training, {where}")
+    return Outside(np.where(is_far | is_gap | is_new, name, ""), lines)
 
 
-def outside_most(found: Mapping[str, Outside]) -> tuple[list[str], str]:
-    """Return lines on the columns that are furthest outside, and how many others have rows outside, with a verb."""
-    lines = [(name, line) for name, one in found.items() for line in one.lines]
-    order = sorted(range(len(lines)), key=lambda place: lines[place][1].weight, reverse=True)
-    of_kinds = [[place for place in order if lines[place][1].kind == kind] for kind in ("far", "category", "gap")]
-    shown = [lines[place] for place in sorted(place for places in of_kinds for place in places[:_MOST_LINES])]
-    others = len({name for name, _ in lines} - {name for name, _ in shown})
-    verb = "has" if others == 1 else "have"
-    return [line.words for _, line in shown], f"{counted(others, 'more column')} {verb}" if others else ""
+def outside_most(found: Mapping[str, Outside]) -> list[str]:
+    """Return lines on the columns with the most rows outside, and how many others have some."""
+    counts = {name: int((one.marks != "").sum()) for name, one in found.items() if one.lines}
+    shown = sorted(counts, key=counts.__getitem__, reverse=True)[:_MOST_LINES]
+    lines = [line for name, one in found.items() if name in shown for line in one.lines]
+    others = counted(len(counts) - len(shown), "more column")
+    return [*lines, f"{others} with rows outside: see the column `outside`"] if len(counts) > len(shown) else lines
 
 
 def range_of(ordered: np.ndarray) -> dict[str, list[float]]:

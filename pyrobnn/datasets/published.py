@@ -51,8 +51,11 @@ class PublishedFile:
                 "to that folder."
             )
         path = path or _files.download(name, self.place, self.url, self.sha256)
-        if self.sha256 and path.suffix == Path(self.place).suffix:
-            _files.verify(path, self.url, self.sha256)
+        if self.sha256 and path.suffix == Path(self.place).suffix and (found := _files.sha256(path)) != self.sha256:
+            raise InputError(
+                f"{path} has the wrong checksum: expected SHA-256 {self.sha256[:12]}..., got {found[:12]}...: replace "
+                f"it by an unchanged copy of {self.url}, or remove it."
+            )
         return path
 
 

@@ -63,10 +63,9 @@ def names() -> list[str]:
 def load(name: str) -> Dataset:
     """Return a data set by its name, with all its rows, its published splits, and its licence.
 
-    The files of a set that does not come with scikit-learn are looked for in the folder of the environment variable
-    PYROBNN_DATA, then in a folder shared/data beside or above the working directory, then in the download cache. Files
-    in none of these places are downloaded if a checksum is published: the UCI regression sets, MNIST and Fashion-MNIST.
-    For the others the error says which file goes where.
+    Files are looked for in the folder of the environment variable PYROBNN_DATA, then in a folder shared/data beside or
+    above the working directory, then in the download cache. The UCI regression sets, MNIST and Fashion-MNIST are
+    downloaded; for the others the error says which file goes where.
 
     Raises:
         InputError: unknown name, a file that differs from the published file, or no file and no download.

@@ -45,29 +45,24 @@ def load_table(
 ) -> Dataset:
     """Return a file as a data set without published splits: CSV, Excel (.xlsx, if openpyxl is installed) or Parquet.
 
-    All columns but the target are features: numbers and booleans unchanged, texts such as "1,234.50" as the numbers
-    that they are, dates as days since the first one and as sine and cosine of the time of year, week and day, other
-    text as categories. `notes` of the result say what was assumed. A target of text or
-    booleans makes a classification: its distinct values, sorted, become the classes 0..C-1. So does one of at most 10
-    different integers. More of them are amounts, such as prices, if their median is at least 100; below, they could be
-    counts, amounts or classes, so `task` is required. Any other target makes a regression.
+    All columns but the target are features: numbers and booleans, texts such as "1,234.50" as numbers, dates as days
+    since the first one and as sine and cosine of the time of year, week and day, other text as categories. `notes` of
+    the result say what was assumed. A target of text, booleans or at most 10 different integers makes a classification
+    with the sorted values as classes. More integers are amounts if their median is at least 100; below, `task` is
+    required. Any other target makes a regression.
 
     Args:
-        path: the file, .csv, .csv.gz, .tsv, .txt, .xlsx or .parquet, with column names in its first line. Text may be
-            UTF-8, UTF-16 with a byte-order mark or Windows-1252, separated by commas, semicolons, tabs or bars.
+        path: the file, .csv, .csv.gz, .tsv, .txt, .xlsx or .parquet, with column names in its first line.
         target: name of the target column.
         task: "regression" or "classification" to override the rule above, as for counts.
         id: a column that names the rows and is not a feature.
         drop: other columns that are not features.
         categories: how text becomes numbers, "onehot" (a column of 0 and 1 for each category) or "ordinal".
-        missing: "raise" refuses missing values, "impute" leaves rows without a target out. It draws numbers that are
-            missing given the other columns, several times (`Dataset.split`); a column of 0 and 1 marks them, and
-            missing text is a category.
-        split: the split whose training part gives means and categories. Copies of a row stay in one part: rows that
-            differ in no column of the file but the target and names of rows, whichever columns are features.
-        test: share of the rows in the test part of a split. If not given, a fifth up to 1,000 rows, 200 rows up to
-            2,000, and a tenth of more; 20 rows of 60 to 100 with real targets. If half of the rows, and 500, are enough
-            for ten of each class, that many.
+        missing: "raise" refuses missing values, "impute" leaves rows without a target out and draws missing numbers
+            given the other columns, several times (`Dataset.split`); a column of 0 and 1 marks them, and missing text
+            is a category.
+        split: the split whose training part gives means and categories. Copies of a row stay in one part.
+        test: share of the rows in the test part of a split; if not given, as `pyrobnn.datasets.base.test_share` has it.
         all_rows: take means and categories from all rows, and not only from those of the training part.
 
     Raises:
@@ -136,8 +131,7 @@ def load_features(
         Inputs of shape (N, features), float64; NaN where a number is missing.
 
     Raises:
-        InputError: the file cannot be read or is empty, or a column is missing, is of another kind than before, or has
-            missing values where the training data were to have none.
+        InputError: the file cannot be read, or a column is missing, of another kind than before, or has missing values.
 
     Examples:
         >>> import pandas as pd
@@ -194,10 +188,7 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
         return NewRows(x, inputs.frame, None, inputs.notes)
     found = {name: outside_of(name, columns, how, _encoder(encoder)) for name, how in read.items()}
     outside = [", ".join(filter(None, row)) for row in zip(*(one.marks for one in found.values()), strict=True)]
-    lines, others = outside_most(found)
-    more = [f"{others} rows outside: see the column `outside`"] if others else []
-    notes = (*inputs.notes, *lines, *more)
-    return NewRows(x, inputs.frame, outside, notes)
+    return NewRows(x, inputs.frame, outside, (*inputs.notes, *outside_most(found)))
 
 
 def _constants(columns: "pd.DataFrame") -> list[str]:

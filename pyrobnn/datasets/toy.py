@@ -17,14 +17,11 @@ def sinusoid(num: int = 32, noise: float = 1.0, *, seed: int = 0) -> Data:
 
     Args:
         num: number of points N, at least 2.
-        noise: standard deviation of the noise, at least 0.
-        seed: seed of the noise; the global random state is not changed.
+        noise: standard deviation of the noise.
+        seed: seed of the noise.
 
     Returns:
         Data with x of shape (N, 1) and y of shape (N,), both float32.
-
-    Raises:
-        InputError: `num` or `noise` out of range.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(5, noise=0.5)
@@ -47,16 +44,7 @@ def sinusoid_curve(x: Tensor) -> Tensor:
 def quartic(num: int = 64, noise: float = 0.5, *, seed: int = 0) -> Data:
     """Return y = -x^4 + 3 x^2 + 1 + e, e ~ N(0, noise^2), at even points of [-2, 2].
 
-    Args:
-        num: number of points N, at least 2.
-        noise: standard deviation of the noise, at least 0.
-        seed: seed of the noise; the global random state is not changed.
-
-    Returns:
-        Data with x of shape (N, 1) and y of shape (N,), both float32.
-
-    Raises:
-        InputError: `num` or `noise` out of range.
+    Arguments are those of `sinusoid`.
 
     Examples:
         >>> data = bnn.datasets.quartic(10, noise=0.1)

@@ -52,8 +52,8 @@ def sparsification(prediction: Prediction, y: ArrayLike) -> RiskCurves:
     """Return the relative error that remains when the most uncertain examples are left out (Ilg et al. 2018).
 
     Real targets and counts: the root mean squared error by the predictive standard deviation; classes: the Brier score
-    by the entropy (Gustafsson et al. 2020); both over the error of all examples, so that the curves end at 1. With
-    several target columns the curves of the columns are averaged. `excess` is the "ause" of `score`.
+    by the entropy (Gustafsson et al. 2020); over the error of all examples. Columns are averaged; `excess` is the
+    "ause" of `score`.
 
     Args:
         prediction: predictions at N inputs.
@@ -75,9 +75,8 @@ def sparsification(prediction: Prediction, y: ArrayLike) -> RiskCurves:
 def selective_risk(prediction: Prediction, y: ArrayLike) -> RiskCurves:
     """Return the risk among the examples that a selective predictor answers, by coverage (Geifman & El-Yaniv 2017).
 
-    Classes: the share of wrong labels by the probability of the label; the mean of `error` is the "aurc" of
-    `score`. Real targets and counts: the mean squared error by the predictive standard deviation. With
-    several target columns the curves of the columns are averaged.
+    Classes: the share of wrong labels by the probability of the label; the mean of `error` is the "aurc" of `score`.
+    Real targets and counts: the mean squared error by the predictive standard deviation. Columns are averaged.
 
     Args:
         prediction: predictions at N inputs.

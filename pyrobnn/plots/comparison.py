@@ -34,8 +34,7 @@ def compare_guides(posteriors: Mapping[str, Posterior | Mixture], data: Any, *, 
     """Draw posteriors of the same problem beside each other.
 
     Over one input and real targets: mean and bands of each, on the same axes. Otherwise: their scores on the data, with
-    the standard error over the examples; give held-out data. The dark bar is the standard error of the difference to
-    the posterior with the best log score; it is shorter, since hard examples are hard for all.
+    the standard error over the examples, and, dark, that of the difference to the best; give held-out data.
 
     Args:
         posteriors: posteriors or mixtures by name.

@@ -41,8 +41,7 @@ def fit_1d(
 ) -> Figure:
     """Draw the predictive mean over one input with bands of ±2 standard deviations, and the training data.
 
-    The light band between two lines is the predictive interval, the dark band its epistemic part. The picture cuts off
-    bands that are farther from the targets than one and a half times their range. Of several targets, the first.
+    The light band is the predictive interval, the dark one its epistemic part. Of several targets, the first.
 
     Args:
         posterior: a posterior, or a mixture such as an ensemble, over a network with one input and real targets.

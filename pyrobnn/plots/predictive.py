@@ -28,7 +28,7 @@ _INSIDE = 0.95
 _MOST_LETTERS = 28
 """Letters that fit beside each other under a panel."""
 _FLOOR = 0.1
-"""Share of the largest spread of curves that counts where they hardly differ, as in the tails of a density."""
+"""Share of the largest spread of curves that counts where they hardly differ."""
 
 
 def predictive_check(
@@ -42,12 +42,10 @@ def predictive_check(
 ) -> Figure:
     """Draw data sets that the fit simulates beside the observed data: these should not stand out.
 
-    Real targets: the density, smoothed alike for all sets. Counts, and targets with probability at limits: the
-    distribution function. The band holds 95 % of the simulated sets (at most 500), each from end to end; it should also
-    hold the observed set. Classes: the frequencies, with the interval that holds 95 % of the simulated frequencies. All
-    targets of a set share a draw of the weights. Of several targets, the first.
-
-    A prediction of `BNN.sample_prior_predictive` at the inputs of y makes it a check of the prior.
+    Real targets: the density. Counts, and targets with probability at limits: the distribution function. The band holds
+    95 % of the simulated sets (at most 500), each from end to end. Classes: the frequencies, with the interval that
+    holds 95 % of the simulated ones. All targets of a set share a draw of the weights. Of several targets, the first.
+    A prediction of `BNN.sample_prior_predictive` makes it a check of the prior.
 
     Args:
         prediction: a prediction at N inputs.
@@ -100,8 +98,7 @@ def _envelope(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _densities(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return points y (G,) and kernel density estimates (S, G) of sets of targets (S, N), the first set observed.
 
-    All have the bandwidth of the first set (Silverman's rule), so that they differ only by their targets. The points
-    reach the end of its density, and of nearly all simulated targets.
+    All have the bandwidth of the first set (Silverman's rule), so that they differ only by their targets.
     """
     from scipy.ndimage import gaussian_filter1d
 
@@ -177,15 +174,10 @@ def _frequencies(
 def calibration(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Figure:
     """Draw observed frequencies against predicted ones: of each class, or of targets inside predictive intervals.
 
-    Real targets and counts: the share of targets inside the interval of each level, as on the right of
-    `observed_vs_predicted`. On the diagonal the levels are right, below it intervals are too narrow.
-
-    Classes: how often each occurred against its predicted probability, without bins.
-    The frequencies are the isotonic regression of the labels on the probabilities; the band holds 95 % of the
-    frequencies of labels simulated from the fit, with all labels of a set from the same draw of the weights
-    (`arviz.plot_ppc_pava`; Dimitriadis et al. 2021). While `reliability` shows the confidence in the predicted class,
-    this shows every class separately. Probabilities are shares of simulated labels, one per draw: predict with 500
-    draws or more. Of several binary targets, the first.
+    Real targets and counts: the share of targets inside the interval of each level; below the diagonal intervals are
+    too narrow. Classes: how often each occurred against its predicted probability, by isotonic regression, with a band
+    for 95 % of the labels simulated from the fit (`arviz.plot_ppc_pava`; Dimitriadis et al. 2021). Probabilities are
+    shares of simulated labels: predict with 500 draws or more. Of several binary targets, the first.
 
     Args:
         prediction: a prediction at N inputs.
@@ -239,8 +231,8 @@ def calibration(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Figur
 def vsbc(report: VsbcReport) -> Figure:
     """Draw the distribution of the ranks of the truth for each quantity of `pyrobnn.vsbc`: flat if calibrated.
 
-    A curve is the share of ranks up to p, less p. Above zero: draws are too high; below: too low; first above, then
-    below: too narrow; first below, then above: too wide. At most 12 quantities, those with the smallest p-values.
+    A curve is the share of ranks up to p, less p. Above zero draws are too high, first above and then below too narrow,
+    and so on. At most 12 quantities, those with the smallest p-values.
 
     Args:
         report: the result of `pyrobnn.vsbc`.

@@ -39,13 +39,10 @@ def prior_predictive(
 ) -> Figure:
     """Draw the predictions of a model with weights from its prior.
 
-    Over one input and real targets: functions of 12 draws, the band that holds 90 % of all functions, and the
-    predictive interval, which holds 90 % of all targets. Over more inputs: values of the function, and the variation
-    of each function from input to input. Of several targets, the first.
-
-    Classes: the probability of the most probable class under single draws, and the share of inputs that a draw puts
-    in the same class. If both crowd at 1, the prior is sure that all inputs belong to the same class
-    (Wenzel et al. 2020, "How good is the Bayes posterior in deep neural networks really?").
+    Over one input and real targets: functions of 12 draws, and the bands that hold 90 % of all functions and targets.
+    Over more inputs: values of the function, and the variation of each from input to input. Of several targets, the
+    first. Classes: the probability of the most probable class under single draws, and the share of inputs that a draw
+    puts in the same class; if both crowd at 1, the prior is sure of one class (Wenzel et al. 2020).
 
     Args:
         model: the model.
@@ -132,10 +129,9 @@ def _histogram(axis: Axes, values: np.ndarray, label: str, heading: str) -> None
 def prior_posterior(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500) -> Figure:
     """Draw densities under the prior and the posterior: of scales, and of the function at a few examples.
 
-    Scales are all latent numbers that are not weights, such as the scale of the noise or of the prior. The function
-    is its value at four of the examples, evenly spaced in their order or along a single input; for classes, the
-    probability of the observed class; of several targets, the first. The central 95 % of the prior are shown, and the
-    whole range of the posterior (`arviz.plot_prior_posterior`).
+    Scales are all latent numbers that are not weights. The function is its value at four examples, evenly spaced; for
+    classes, the probability of the observed class; of several targets, the first. The central 95 % of the prior are
+    shown, and the whole range of the posterior (`arviz.plot_prior_posterior`).
 
     Args:
         posterior: a posterior, a mixture, or a list or dict of posteriors, as `pyrobnn.to_datatree` takes it.

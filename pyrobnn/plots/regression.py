@@ -35,9 +35,8 @@ LEVELS = np.arange(1, 20) / 20
 def observed_vs_predicted(prediction: Prediction, y: ArrayLike, *, layout: Layout = "row", target: str = "y") -> Figure:
     """Draw 95 % predictive intervals against the observed targets, and the coverage of intervals at each level.
 
-    Both axes on the left have the same scale, so that predictions without error lie on the diagonal; longer intervals
-    leave the picture. Of several targets, the first. At most 200 examples, evenly spaced in the order of y, are drawn;
-    the coverage on the right uses all examples.
+    Predictions without error lie on the diagonal. At most 200 examples, evenly spaced in the order of y, are drawn; the
+    coverage on the right uses all. Of several targets, the first.
 
     Args:
         prediction: a prediction of real targets.

@@ -19,8 +19,7 @@ _WARM_UP = 0.2
 def elbo(history: History | Posterior | Mixture, *, layout: Layout = "row") -> Figure:
     """Draw the ELBO beside its two parts, and the validation score if any.
 
-    Single steps are noisy estimates; the strong lines are their running means over a fiftieth of the fit. The limits
-    of the y axis follow the steps after the first fifth, so that a bad start does not flatten the rest.
+    The strong lines are running means over a fiftieth of the fit; the limits follow the steps after the first fifth.
 
     Args:
         history: the posterior of a fit by steps, or its record, `posterior.history`.

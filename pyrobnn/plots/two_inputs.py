@@ -39,9 +39,8 @@ def decision_surface(
     """Draw predictions over two inputs beside their uncertainty, with the data.
 
     Classes: the probability of class 1 (of the most probable class if there are more than two), with lines where the
-    predicted class changes; the entropy, which is large at these lines for any data; and its epistemic part, the mutual
-    information of class and weights, which is large where data are missing. Other targets: the mean, the
-    standard deviation, and its epistemic part; of several targets, the first. At most 400 examples are shown.
+    predicted class changes; the entropy; and its epistemic part, the mutual information of class and weights. Other
+    targets: the mean, the standard deviation, and its epistemic part; of several, the first. At most 400 examples.
 
     Args:
         posterior: a posterior, or a mixture, over a network with two inputs.

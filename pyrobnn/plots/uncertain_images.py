@@ -46,9 +46,8 @@ def images(
         x: images (N, H, W), (N, 1, H, W), (N, 3, H, W), or rows of the pixels of square grey images, (N, H * H); or
             `Data`, so that the labels are known.
         prediction: the prediction of their classes.
-        by: "entropy" of the prediction; "mutual_information", its epistemic part, both in nats; "confidence", the
-            probability of the predicted class, least first; "std", the standard deviation of this probability over
-            the draws.
+        by: "entropy"; "mutual_information", its epistemic part; "confidence", the probability of the predicted class,
+            least first; "std", the standard deviation of this probability over the draws.
         num: number of images.
         class_names: names of the classes; their numbers if not given.
 

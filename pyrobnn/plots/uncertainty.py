@@ -99,8 +99,7 @@ def _curves(axis: Axes, x: np.ndarray, curves: RiskCurves, label: str) -> None:
 def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0, layout: Layout = "row", target: str = "y") -> Figure:
     """Draw the probability integral transforms: flat and on the diagonal if predictions are calibrated.
 
-    A histogram like a U says that predictions are too narrow, a hill that they are too wide, a slope that they are too
-    low or too high. Of several target columns, all together.
+    A U says that predictions are too narrow, a hill too wide, a slope too low or too high. Columns count together.
 
     Args:
         prediction: predictions of real targets or counts at N inputs.

@@ -47,11 +47,7 @@ class SavedHistory:
 
 @setting
 class SavedPosterior:
-    """A posterior.
-
-    `example` has a row of zeros like inputs, targets and outputs, and `scalers` their units. `body_sha256` is the
-    digest of a frozen body that was not saved with it.
-    """
+    """A posterior; `example` has a row of zeros like inputs, targets and outputs, and `scalers` their units."""
 
     seed: StrictInt
     info: Table
@@ -82,10 +78,9 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
 
     Args:
         path: the file.
-        net: the network, with the same parameters by name and shape, if it was given as a `torch.nn.Module`, or a
-            function that makes it; with the same frozen parameters, if it was saved without them.
-        device: the device for it, independent of the device of the fit: "cpu", "cuda", ..., or "auto" for a GPU where
-            there is one.
+        net: the network, if it was given as a `torch.nn.Module`, or a function that makes it; with the same frozen
+            parameters, if it was saved without them.
+        device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
 
     Raises:
         InputError: not such a file, a damaged file, another format version, tensors that do not fit, or a device that
@@ -111,12 +106,7 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
 
 
 def read(path: Path) -> tuple[SavedMixture | None, list[SavedPosterior]]:
-    """Return the tables of a file: of the mixture, if it has one, and of the posterior or the members.
-
-    Raises:
-        InputError: no such file, a damaged file, another format version, a key too many or too few, or a value of
-            another kind.
-    """
+    """Return the tables of a file: of the mixture, if it has one, and of the posterior or the members."""
     if not path.is_file():
         older = ", but a folder, as earlier versions wrote them" if path.is_dir() else ""
         raise InputError(f"{path} is not a saved posterior{older}: pass a file that bnn.save wrote.")
@@ -242,18 +232,14 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
 
 
 def _with_body(saved: SavedPosterior, bnn: BNN, path: Path) -> Mapping[str, Tensor]:
-    """Return the state of the model, with the frozen tensors of its network if these were not saved.
-
-    Raises:
-        InputError: they are not those of the posterior that was saved.
-    """
+    """Return the state of the model, with the frozen tensors of its network if these were not saved."""
     if saved.body_sha256 is None:
         return saved.model_state
     frozen = frozen_tensors(bnn)
     if digest_of(frozen) != saved.body_sha256:
         raise InputError(
-            f"{path} was saved without its frozen body, and this `net` has another, of {len(frozen)} tensors: pass "
-            "the network as it was before the fit, with the same weights and the same part of them frozen.",
+            f"{path} was saved without its frozen body, and this `net` has another: pass the network as it was before "
+            "the fit, with the same weights and the same part of them frozen.",
             page="how-to/hugging-face",
         )
     return saved.model_state | frozen

@@ -32,10 +32,9 @@ Tensors = dict[str, Tensor]
 def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True) -> Path:
     """Write a posterior to a new file, complete and on disk, or not at all.
 
-    The file has the trained tensors of model and guide, the scalers, the record of the fit, and the settings for
-    `load` to rebuild it: safetensors with JSON in the header. A network given as a `torch.nn.Module` cannot be written
-    as a setting: its weights are saved, and `load` then needs `net=`. No row of data is written, only the shapes and
-    kinds of inputs and targets. See docs/how-to/save-and-load.md.
+    The file has the tensors of model and guide, the scalers, the record of the fit, and the settings for `load` to
+    rebuild it; no row of data. Of a network given as a `torch.nn.Module` the weights are saved, and `load` needs
+    `net=`. See docs/how-to/save-and-load.md.
 
     Args:
         posterior: the result of `fit`.
