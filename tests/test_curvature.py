@@ -828,18 +828,19 @@ class Doubled(nn.Sequential):
         super().__init__(layer, nn.Tanh(), layer)
 
 
+def around(*layers):
+    return lambda: nn.Sequential(nn.Linear(2, 2), *layers, nn.Linear(2, 1))
+
+
 REFUSED_NETS = {
-    "conv": (lambda: nn.Sequential(nn.Conv1d(1, 2, 1), nn.Flatten(), nn.Linear(4, 1)), "the network has Conv1d"),
-    "softmax": (lambda: nn.Sequential(nn.Linear(2, 2), nn.Softmax(1), nn.Linear(2, 1)), "the network has Softmax"),
-    "layer norm": (
-        lambda: nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2, elementwise_affine=False), nn.Linear(2, 1)),
-        "the network has LayerNorm",
-    ),
-    "pooling": (lambda: nn.Sequential(nn.Linear(2, 4), nn.AvgPool1d(2), nn.Linear(2, 1)), "the network has AvgPool1d"),
-    "prelu": (lambda: nn.Sequential(nn.Linear(2, 2), nn.PReLU(), nn.Linear(2, 1)), "the network has PReLU"),
+    "conv": (lambda: nn.Sequential(nn.Conv1d(1, 2, 1), nn.Flatten(), nn.Linear(4, 1)), "Conv1d"),
+    "softmax": (around(nn.Softmax(1)), "Softmax"),
+    "layer norm": (around(nn.LayerNorm(2, elementwise_affine=False)), "LayerNorm"),
+    "pooling": (lambda: nn.Sequential(nn.Linear(2, 4), nn.AvgPool1d(2), nn.Linear(2, 1)), "AvgPool1d"),
+    "prelu": (around(nn.PReLU()), "PReLU"),
     "no sequence": (lambda: nn.Linear(2, 1), "the network has Linear"),
-    "tied": (Doubled, "has no terms for weights that layers share"),
-    "sequence": (lambda: nn.Sequential(nn.Linear(2, 1), nn.Tanh(), nn.Flatten()), "not on sequences such as"),
+    "tied": (Doubled, "weights that layers share"),
+    "sequence": (lambda: nn.Sequential(nn.Linear(2, 1), nn.Tanh(), nn.Flatten()), "not on sequences"),
 }
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from helpers import block_covariance
 from torch import nn
-from torch.utils.data import DataLoader
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
@@ -196,14 +195,6 @@ def test_other_methods_predict_labels_at_positions(method):
     assert posterior.predict(X[:3]).label.shape == (3, T)
 
 
-@pytest.mark.slow
-def test_a_fit_is_diagnosed():
-    data = plain(X, Y)
-    posterior = bnn.fit(model(Last), data, bnn.SVI(steps=3000), seed=0, progress=False)
-    assert "constant" in str(bnn.diagnose(posterior, data))
-    assert bnn.to_datatree(posterior, data)["observed_data"]["y"].shape == (N, T)
-
-
 CASES = {
     "one label": (Last, X, Y[:, 0], DENSE, r"needs labels \(N, \*positions\), got \(14,\): .* take Categorical"),
     "positions": (Last, X, Y[:, :3], DENSE, r"Labels \(N, 3\) of 3 classes need 9 logits .* returns 15"),
@@ -221,13 +212,6 @@ def test_what_does_not_fit_is_refused(net, x, y, likelihood, message):
         bnn.fit(model(net, likelihood), plain(x, y), bnn.SVI(steps=2), seed=0, progress=False)
 
 
-def test_targets_of_many_axes_are_for_labels():
-    with pytest.raises(InputError, match=r"Gaussian.* needs targets \(N,\) or \(N, K\), got \(14, 5, 2\)"):
-        bnn.fit(bnn.BNN(nn.Sequential(nn.Flatten(), nn.Linear(10, 1)).double()), plain(X, X), bnn.SVI(), seed=0)
-    with pytest.raises(InputError, match="must not be the label of one of the 3 classes, got 2"):
-        DenseCategorical(classes=3, ignore_index=2)
-
-
 def test_the_axis_of_classes_may_be_said():
     x, y = X[:, :3], Y[:, :3]
     said = {axis: DenseCategorical(classes=3, class_axis=axis) for axis in ("first", "last")}
@@ -239,24 +223,12 @@ def test_the_axis_of_classes_may_be_said():
     torch.testing.assert_close(first, last)
 
 
-def test_batches_of_a_dataloader_are_taken():
-    loader = DataLoader([(x, y) for x, y in zip(X, Y, strict=True)], batch_size=7)
-    posterior = bnn.fit(model(Last), loader, bnn.SVI(epochs=3), seed=0, progress=False)
-    assert posterior.predict(loader).label.shape == (N, T)
-
-
 def test_batches_of_several_lengths_are_predicted_one_by_one():
     posterior = bnn.fit(model(Last), plain(X, Y), bnn.SVI(steps=2), seed=0, progress=False)
     with pytest.raises(
         InputError, match=r"targets of several shapes, \(2,\), \(4,\), \(5,\).*: predict batch by batch"
     ):
         posterior.predict(bnn.Loader(batches(), num_data=12))
-
-
-def test_a_loop_of_ones_own_takes_batches_of_several_lengths():
-    fit = bnn.prepare(model(Last), bnn.SVI(), num_data=12, like=batches()[0], seed=0)
-    for batch in batches():
-        assert fit.loss(batch).isfinite()
 
 
 def test_images_of_another_shape_are_refused_since_their_labels_would_have_that_of_training():
