@@ -17,13 +17,9 @@ from pyrobnn.data.batches import Batch
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
-    """The point at which curvature is taken.
+    """The point at which curvature is taken: a model in evaluation mode, and values of all its weights by name.
 
-    Attributes:
-        bnn: the model, in evaluation mode.
-        weights: values of all its weights by name.
-        likelihood: maps outputs to the distribution of targets, other latent sites at their values.
-        sites: names of the weights of interest.
+    `likelihood` maps outputs to the distribution of targets, other latents at their values; `sites` are of interest.
     """
 
     bnn: BNN
@@ -68,8 +64,6 @@ class Factors:
     """The Kronecker factors of a layer: the curvature is approximately outer (x) inner.
 
     Attributes:
-        sites: weight, bias, or both.
-        transposed: whether the first axes of the weight are (inputs, outputs).
         outer: (O, O), the sum of outer products of derivatives in outputs.
         inner: (I, I), the sum of outer products of inputs, where the bias's input is 1, later divided by `count`.
         count: number of examples, with their weights, times positions.
@@ -125,9 +119,7 @@ class Kind(ABC):
     """A kind of curvature of the negative log-likelihood of all data in some weights of a network, at a point.
 
     Attributes:
-        name: name in settings.
-        structures: the structures it supports, of "kron", "full", "diag" and "low_rank"; methods of the others raise
-            `InputError`.
+        structures: of "kron", "full", "diag" and "low_rank"; methods of the others raise `InputError`.
         noise_power: the curvature grows with this power of the precision of Gaussian noise.
     """
 

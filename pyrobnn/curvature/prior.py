@@ -23,13 +23,10 @@ _SMALLEST = 1e-6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PriorCurvature:
-    """Second derivatives of the negative log prior at a point.
+    """Second derivatives of the negative log prior at a point, the diagonal `precision` by site name, positive.
 
-    Attributes:
-        precision: the diagonal by site name, in the shape of the site, positive.
-        clipped: number of entries of each site without positive curvature at the point. They have 1 / variance of the
-            prior instead, so that no weight is less certain than before it saw data.
-        joint: the whole matrix, by name, of sites whose entries the prior correlates; `precision` has its diagonal.
+    Entries without positive curvature, `clipped` of each site, have 1 / variance of the prior instead. `joint` has the
+    whole matrix of sites whose entries the prior correlates.
     """
 
     precision: dict[str, Tensor]

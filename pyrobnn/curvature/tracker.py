@@ -61,10 +61,8 @@ class Look(NamedTuple):
     """What a pass of a single example tells of a network.
 
     Attributes:
-        known: names of the sites whose layers are known.
-        matrices: names of those whose layers are matrices.
+        known: names of the sites whose layers are known; of those, `matrices` are linear maps.
         width: the largest number of values that a layer outputs.
-        num_outputs: C.
         held: numbers that the Jacobian of an example needs, in parts.
         is_last_layer: whether the sites are a linear layer whose outputs are the network's.
     """
@@ -79,13 +77,9 @@ class Look(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recording:
-    """A pass through a network.
+    """A pass through a network: outputs (B, C), and the uses of weights whose layers are known.
 
-    Attributes:
-        f: outputs (B, C), with the graph that made them.
-        uses: the uses of weights whose layers are known.
-        others: names of the sites that are used differently, or more than once.
-        last: name of the site that is used last; None if no site is used.
+    `others` are the sites that are used differently, or more than once, `last` the site that is used last, if any.
     """
 
     f: Tensor
@@ -222,14 +216,8 @@ def refuse_mixed_examples(net: nn.Module) -> None:
 class Tracker:
     """Runs a network in evaluation mode at fixed weights, and takes derivatives in the weights of some sites.
 
-    A layer counts as known if its inputs have one row per example. A run of a single example confirms this, since the
-    length of a sequence on the first axis may equal the batch size.
-
-    Args:
-        bnn: the model.
-        weights: values of all its weights by name.
-        sites: the names of these sites.
-        example: inputs of a single example, (1, *in).
+    A layer counts as known if its inputs have one row per example. A run of a single example (1, *in) confirms this,
+    since the length of a sequence on the first axis may equal the batch size.
     """
 
     def __init__(self, bnn: BNN, weights: Mapping[str, Tensor], sites: list[str], example: X) -> None:

@@ -80,22 +80,12 @@ class ScaleMixtureNormal(TorchDistribution):
     def expected_log_prob(self, loc: Tensor, scale: Tensor) -> Tensor:
         """Return E[log p(w)] for w ~ N(loc, scale^2), entry by entry, differentiable in loc, scale and the parameters.
 
-        Let the slab be the wider component and d(w) = a - b w^2 the log odds of the other, the spike, against the slab.
-        Then log p(w) = log slab(w) + log(1 + exp(d(w))). The first term has a closed form. The second is a bump about
-        0, integrated over the intersection of its support and the mass of w: [-c, c], for d(c) = -22, and 6.5 standard
-        deviations about loc. So the nodes reach the spike from far outside it, and resolve a w far inside it, where
-        Gauss-Hermite nodes miss it. The integrand vanishes at the ends of the interval, so the trapezoidal rule with
-        equal steps is the best choice (Trefethen & Weideman 2014, SIAM Review 56, sec. 5).
-
-        With a table the bump is interpolated, a tenth of the work; the parameters then have no gradient through it.
-
-        Args:
-            loc: means, to which the batch shape expands.
-            scale: standard deviations, positive, likewise.
-
-        Returns:
-            The expectations, the shape of loc. They are within 1e-6 of the exact values in double precision for
-            sigma1 / sigma2 up to e^10, and within 2e-6 of their size in single precision.
+        With d(w) = a - b w^2 the log odds of the narrower component, the spike, against the slab, log p(w) = log slab(w)
+        + log(1 + exp(d(w))). The first term has a closed form. The second is a bump about 0, integrated by the
+        trapezoidal rule over [-c, c], d(c) = -22, and 6.5 standard deviations about loc: the nodes reach the spike from
+        far outside it, and resolve a w far inside it (Trefethen & Weideman 2014, SIAM Review 56, sec. 5). Expectations
+        are within 1e-6 in double precision for sigma1 / sigma2 up to e^10, and within 2e-6 of their size in single
+        precision. With a table the bump is interpolated, without a gradient in the parameters.
         """
         log_slab, slab, a, b = self._slab_and_odds()
         if self.table is None:
@@ -210,10 +200,7 @@ class ReparameterizedNormal(dist.Normal):
 def stack_likelihood(likelihood: Callable[[Tensor], Any], outputs: Tensor, latents: Mapping[str, Tensor]) -> Any:
     """Return the distribution, of batch shape (S, N), of a likelihood that has latents, under every draw.
 
-    Args:
-        likelihood: a Pyro program from outputs (N, outputs) to a distribution of batch shape (N,).
-        outputs: the outputs under each draw, (S, N, outputs).
-        latents: the likelihood's latent sites under each draw, (S, *event) by name.
+    `outputs` are those under each draw, (S, N, outputs), `latents` the latent sites, (S, *event) by name.
     """
     builds: list[Callable[[Sequence[Tensor]], Any]] = []
 

@@ -23,12 +23,8 @@ _ABSENT = object()
 def take_apart(distribution: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
     """Return the tensors in a distribution, and a function that builds the same form from others, without checks.
 
-    Each tensor is expanded to the batch shape of its distribution, such as the components of a mixture, and so has the
-    batch axes of the whole first. Distributions are built by their constructors, whose
-    arguments are read from attributes of the same name.
-
-    Raises:
-        InputError: a distribution, or a part of it, that does not keep an argument of its constructor.
+    Each tensor is expanded to the batch shape of its distribution. Distributions are built by their constructors, whose
+    arguments are read from attributes of the same name: `InputError` where an argument is not kept.
     """
     tensors: list[Tensor] = []
     build = _take(distribution, tensors, (), 0)

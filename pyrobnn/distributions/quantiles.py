@@ -25,20 +25,12 @@ def component_bounds(components: Any, level: float) -> tuple[Tensor, Tensor]:
 
 
 def real_quantile(components: Any, level: float, eps: float | None = None) -> Tensor:
-    """Return the quantile of a mixture of distributions of real numbers, between the quantiles of its components.
+    """Return the quantile (N, ...) of a mixture of distributions of real numbers, between those of its components.
 
     Values are tried by secant steps on the normal quantile of the distribution function, which is nearly straight for
     most mixtures, and for positive numbers on their logarithms. Each closes a bracket. What is open after a dozen
-    values, as at a jump or on a staircase of spikes, is halved. Rows that are done are not computed again.
-
-    Args:
-        components: distributions of batch shape (S, N, ...) with `cdf`, and with `icdf`, or None in its place and a
-            mean and a variance; the mixture is over the first axis. `take` returns those of some rows, or None.
-        level: in (0, 1).
-        eps: the relative error to reach; the precision of the numbers if not given.
-
-    Returns:
-        The smallest value whose distribution function reaches the level, (N, ...), up to rounding.
+    values, as at a jump, is halved, down to the relative error `eps`, by default the precision of the numbers.
+    `components`, of batch shape (S, N, ...), have `cdf`, and `icdf` or a mean and a variance.
     """
     lower, upper = component_bounds(components, level)
     low, high, start = lower.amin(0), upper.amax(0), (lower + upper).mean(0) / 2
@@ -53,9 +45,7 @@ def real_quantile(components: Any, level: float, eps: float | None = None) -> Te
 def count_quantile(components: Any, level: float) -> Tensor:
     """Return the quantile of a mixture of distributions of counts: the smallest count with P(Y <= count) >= level.
 
-    The search starts in the bounds of Cantelli's inequality, mean - std sqrt((1 - level) / level) and mean + std
-    sqrt(level / (1 - level)). Components need `cdf`, a mean and a variance; else all is as for `real_quantile`, with
-    counts as floats.
+    The search starts in the bounds of Cantelli's inequality; all else is as for `real_quantile`, with counts as floats.
     """
     means = components.mean.double()
     mean, variance = means.mean(0), components.variance.double().mean(0) + means.var(0, correction=0)

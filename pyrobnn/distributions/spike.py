@@ -109,17 +109,11 @@ def _derivatives(a: float, x: Tensor, t: Tensor, k: Tensor) -> Tensor:
 
 
 def interpolate(values: Tensor, a: Tensor, b: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """Return the expectation by a table, entry by entry, with the gradient of the interpolant in loc and scale.
+    """Return the expectation by a table (x, t, 4) for a, entry by entry, with the gradient of the interpolant.
 
-    Value and gradient come from the same sixteen numbers for each entry. For a up to 10 the values are within 1e-6 of
-    the exact values, and the derivatives, in units of the spike, within 2e-5 (double precision).
-
-    Args:
-        values: the table for a, (x, t, 4).
-        a: log odds of the spike against the slab at 0, ().
-        b: half the difference of their precisions, not negative, ().
-        loc: means.
-        scale: standard deviations, positive, of the same shape.
+    Value and gradient in loc and scale come from the same sixteen numbers for each entry. For a up to 10 the values are
+    within 1e-6 of the exact values, and the derivatives, in units of the spike, within 2e-5 (double precision). a () is
+    the log odds of the spike against the slab at 0, b () half the difference of their precisions.
     """
     length, k = _length(a), _rate(a)
     mean, sd = loc.detach(), scale.detach()

@@ -12,11 +12,7 @@ from pyrobnn.distributions.parts import with_arguments
 def centre(distribution: Any) -> Tensor:
     """Return the mean location over draws and components, for a distribution of batch shape (S, N): (N, *event).
 
-    It is the mean of normal, Student-t and Laplace targets and of mixtures of them; of log-normal ones that of the
-    logarithms.
-
-    Raises:
-        InputError: a distribution without location and scale.
+    It is the mean of normal, Student-t and Laplace targets and of mixtures of them; of log-normal ones that of logs.
     """
     if isinstance(distribution, Independent):
         return centre(distribution.base_dist)

@@ -23,12 +23,7 @@ from pyrobnn.distributions.parts import converted
 class Components:
     """The distributions of single numbers in a mixture, of batch shape (S, ...), with a `cdf` at every number.
 
-    Args:
-        distribution: the distributions.
-
-    Attributes:
-        distribution: as given.
-        icdf: the inverse of the distribution function, or None where it is not known.
+    `icdf` is the inverse of the distribution function, or None where it is not known.
     """
 
     def __init__(self, distribution: Any) -> None:

@@ -38,12 +38,9 @@ class BlockSpec:
 
 
 class Axes(NamedTuple):
-    """A matrix of weights, in axes in which its entries are independent.
+    """A matrix of weights, in axes in which its entries are independent, of standard deviations `scale` (O, I).
 
-    Attributes:
-        g: derivatives of the network's outputs in the layer's, (C, B, T, O); T positions of each of B examples.
-        a: inputs of the layer, (B, T, I).
-        scale: standard deviations of the entries, (O, I).
+    `g` (C, B, T, O) are derivatives of the network's outputs in the layer's at T positions, `a` (B, T, I) its inputs.
     """
 
     g: Tensor

@@ -52,12 +52,7 @@ class Empirical:
 
 
 class EmpiricalGuide(BuiltGuide, PyroModule):
-    """Chains of joint draws, each a flat vector with a segment per site, in the constrained space of the sites.
-
-    Attributes:
-        draws: (chain, draw, P).
-        statistics: (chain, draw, number of statistics) in float64.
-    """
+    """Chains of joint draws (chain, draw, P), a segment per site in its constrained space, and their statistics."""
 
     vmappable, trainable = True, False
 

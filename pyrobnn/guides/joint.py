@@ -65,16 +65,9 @@ class JointPart(TorchDistribution):
 class RealPart(JointPart):
     """A part on the whole real line, whose KL to independent normals is known.
 
-    The KLs of all parts add up to the KL of the joint distribution: each counts -entropy of the part given the previous
-    parts, and -E[log p] of its entries. For a normal p, the latter needs only their means and variances.
-
-    Args:
-        value: the draw, of the shape of the site.
-        log_density: log density of the draw given the previous parts, ().
-        loc: mean of each entry.
-        scale: standard deviation of each entry.
-        entropy: minus the expected log density, ().
-        normal: whether each entry by itself is normal.
+    The KLs of all parts add up to the KL of the joint distribution: each counts -entropy () of the part given the
+    previous parts, and -E[log p] of its entries, of mean `loc` and deviation `scale`. For a normal p, or `normal`
+    entries, these suffice.
     """
 
     def __init__(

@@ -44,12 +44,7 @@ class Pruned:
 
 
 class PrunedGuide(BuiltGuide, PyroModule):
-    """A guide whose draws are multiplied by masks of zeros and ones, buffers in the order of the sites' names.
-
-    Args:
-        guide: the guide that draws.
-        masks: zeros for pruned entries, ones for the rest, for every site by name.
-    """
+    """A guide whose draws are multiplied by masks of zeros and ones, buffers in the order of the sites' names."""
 
     def __init__(self, guide: PyroModule, masks: Mapping[str, Tensor]) -> None:
         super().__init__()

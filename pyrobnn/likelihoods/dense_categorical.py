@@ -122,13 +122,7 @@ class DenseCategorical(BaseLikelihood):
 
 
 class DenseCategoricalFromLogits(LikelihoodModule):
-    """Labels at positions, whose logits are the network's outputs.
-
-    Args:
-        classes: C.
-        positions: the shape of the targets of an example in training.
-        ignore_index: the label of positions that do not count.
-    """
+    """Labels at positions, of this shape in training, whose logits are the network's outputs."""
 
     def __init__(self, classes: int, positions: torch.Size, ignore_index: int) -> None:
         super().__init__()
@@ -149,13 +143,10 @@ class DenseCategoricalFromLogits(LikelihoodModule):
         return (y != self._ignore_index).flatten(1).repeat_interleave(self._classes, 1)
 
     def fisher_columns(self, f: Tensor) -> Tensor:
-        """Return columns (K, B, outputs) whose outer products sum to the Fisher information, which they are drawn for.
+        """Return columns (K, B, outputs) whose outer products sum to the Fisher information of logits (B, outputs).
 
         Up to 64 outputs it is exact. With more, labels of all positions are drawn 16 times, and a column is their score
         over 4: the information is its expectation (Martens & Grosse 2015, sec. 5), other numbers for other logits.
-
-        Args:
-            f: logits (B, positions x C).
         """
         probs = f.reshape(len(f), -1, self._classes).softmax(-1)
         if f.shape[1] <= _EXACT:

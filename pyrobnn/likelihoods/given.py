@@ -60,11 +60,7 @@ class FromFunction(BaseLikelihood):
         return first is not None and bool(base_of(first).support.is_discrete)
 
     def num_outputs(self, y: Tensor) -> int:
-        """Return the number that was given, or the least with which the function runs and fits the targets.
-
-        Raises:
-            InputError: no number up to 100 does.
-        """
+        """Return the number that was given, or the least, up to 100, with which the function fits the targets."""
         if self.outputs is not None:
             return self.outputs
         expected = ((_ROWS,), tuple(y.shape[1:]))

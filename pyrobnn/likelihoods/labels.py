@@ -80,9 +80,6 @@ class CategoricalFromLogits(LikelihoodModule):
 
         A label is drawn by asking for each class in turn, so its information is that of each answer, e_k - q with q the
         probabilities of the later classes given that it is one of them, times the chance that it is asked for.
-
-        Args:
-            f: logits (B, C).
         """
         last = f.flip(-1).logcumsumexp(-1).flip(-1) - f.logsumexp(-1, keepdim=True)  # log p of this class or a later
         here, later = last[:, :-1], last[:, 1:]
@@ -92,11 +89,7 @@ class CategoricalFromLogits(LikelihoodModule):
         return sizes * (torch.eye(f.shape[-1]).to(f)[:-1, None] - others)
 
     def fisher_diagonal(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Return p, twice: the information is diag(p) - p p^T.
-
-        Args:
-            f: logits (B, C).
-        """
+        """Return p, twice: the information is diag(p) - p p^T."""
         probs = f.softmax(-1)
         return probs, probs
 

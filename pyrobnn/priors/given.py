@@ -26,11 +26,7 @@ class _Unwritable:
 
 @dataclasses.dataclass(frozen=True)
 class FromDistribution(_Unwritable):
-    """The same distribution for every entry, or a joint distribution of a whole parameter.
-
-    Attributes:
-        distribution: a distribution of `pyro.distributions`, such as `dist.Cauchy(0.0, 1.0)`.
-    """
+    """The same distribution of Pyro for every entry, or a joint distribution of a whole parameter."""
 
     distribution: Any
 
@@ -49,12 +45,7 @@ class FromDistribution(_Unwritable):
 
 @dataclasses.dataclass(frozen=True)
 class FromFunction(_Unwritable):
-    """A prior made by a function, such as `lambda name, value: dist.Normal(0.0, value.abs().mean())`.
-
-    Attributes:
-        function: takes a parameter's name and initial value, and returns the distribution of each entry, or of the
-            parameter as a whole.
-    """
+    """A prior made by a function, such as `lambda name, value: dist.Normal(0.0, value.abs().mean())`."""
 
     function: Callable[[str, Tensor], Any]
 

@@ -65,12 +65,7 @@ class ScaleMixture:
 
 
 class ScaleMixturePrior(PyroModule):
-    """The module of a `ScaleMixture`: parameters if it is learnable, buffers if it is fixed.
-
-    Attributes:
-        setting: the setting of this module.
-        table: table of the spike, once `tabulate` was called.
-    """
+    """The module of a `ScaleMixture`: parameters if it is learnable, buffers if it is fixed, a table of the spike."""
 
     table: Tensor | None
 
