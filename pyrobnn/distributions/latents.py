@@ -80,7 +80,7 @@ class ScaleMixtureNormal(TorchDistribution):
     def expected_log_prob(self, loc: Tensor, scale: Tensor) -> Tensor:
         """Return E[log p(w)] for w ~ N(loc, scale^2), entry by entry, differentiable in loc, scale and the parameters.
 
-        With d(w) = a - b w^2 the log odds of the narrower component, the spike, against the slab, log p(w) = log slab(w)
+        With d(w) = a - b w^2 the log odds of the narrower component, the spike, against the slab, log p(w) is log slab
         + log(1 + exp(d(w))). The first term has a closed form. The second is a bump about 0, integrated by the
         trapezoidal rule over [-c, c], d(c) = -22, and 6.5 standard deviations about loc: the nodes reach the spike from
         far outside it, and resolve a w far inside it (Trefethen & Weideman 2014, SIAM Review 56, sec. 5). Expectations
