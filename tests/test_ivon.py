@@ -222,35 +222,3 @@ def test_it_refuses_what_it_does_not_have():
         bnn.IVON(optimizer="sgd")
     with pytest.raises(InputError, match="IVON: give `steps` or `epochs`, not both"):
         bnn.IVON(steps=1, epochs=1)
-
-
-def table():
-    """100 rows of sin(2 x0) + x1 x2 with noise of 0.3, and 500 to test on."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(600, 3))
-    y = np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=600)
-    return (x[:100], y[:100]), (x[100:], y[100:])
-
-
-def cubic():
-    """20 points of x^3 with noise of 9, and the curve between them."""
-    rng = np.random.default_rng(0)
-    x, new = rng.uniform(-4, 4, (20, 1)), np.linspace(-3.5, 3.5, 100)[:, None]
-    return (x, x[:, 0] ** 3 + 9 * rng.normal(size=20)), (new, new[:, 0] ** 3)
-
-
-@pytest.mark.one_in(0, 2)
-@pytest.mark.parametrize(("make", "noise"), [(cubic, 9.0), (table, 0.3)])
-def test_by_its_name_alone_it_fits_small_tables(make, noise):
-    """It converges, explains nine tenths of what Adam explains, and its ELBO is no more than 2 % worse."""
-    train, (x, y) = make()
-    model = bnn.BNN(
-        bnn.MLP(x.shape[1], [50], 1), likelihood=bnn.likelihoods.Gaussian(noise), prior=bnn.priors.Normal("fan_in")
-    )
-    data = bnn.Data(*train, standardize=True)
-    ivon, svi = (quick(model, method, data, engine="captured") for method in (bnn.IVON(), bnn.SVI(kl="analytic")))
-    explained = [1 - np.mean((p.predict(x).mean.numpy() - y) ** 2) / y.var() for p in (ivon, svi)]
-    assert explained[0] > 0.6
-    assert explained[0] > 0.9 * explained[1]
-    assert ivon.record.convergence.converged
-    assert ivon.record.convergence.elbo > 1.02 * svi.record.convergence.elbo

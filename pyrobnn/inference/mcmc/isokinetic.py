@@ -197,8 +197,7 @@ class Walk:
 def descended(start: Tensor, evaluate: ValueAndGradient) -> Tensor:
     """Return a point (P,) in the bulk of the posterior, by L-BFGS from a start (P,).
 
-    U is about P / 2 above its minimum there, so the descent ends where a few iterations gain less. A chain of constant
-    speed would need a number of steps that grows with the square of the distance, in standard deviations.
+    U is about P / 2 above its minimum there, so the descent ends where a few iterations gain less.
     """
     point, least = start.clone(), [math.inf]
 
@@ -216,7 +215,7 @@ def descended(start: Tensor, evaluate: ValueAndGradient) -> Tensor:
 
 
 class Tuned(NamedTuple):
-    """What a warm-up finds for all chains, beside the units of the latents of each: step size and length."""
+    """Step size and length for all chains."""
 
     size: float
     length: float

@@ -99,10 +99,9 @@ class StochasticGradient(ChainMethod):
         first, own_batches = next(batches), len(streams) > 1
         evaluate = eager_potential(target.log_joint, tuple(v[0] for v in first) if own_batches else first)
         points = target.starts(self.num_chains, evaluate)
-        # the burn-in ends there; of open length, at the first look at which the log density has no trend
         next_look = self._least_burn_in(1.0)
         is_open = self.burn_in is None and self.schedule is None
-        end = _MOST_BURNT if is_open else next_look
+        end = _MOST_BURNT if is_open else next_look  # of the burn-in, if it is not ended by a look at the log density
         after = self.num_draws * self.thinning
         rates = self._rates(end + after).to(points.device)
         densities: list[Tensor] = []  # of each step of the burn-in, and then of each draw
@@ -186,9 +185,8 @@ class SGLD(StochasticGradient):
     average, with G the variance of the noise of the gradient, if the epoch is short beside v / e steps.
 
     Attributes:
-        step_size: e, half the step size of Welling & Teh. None for 0.2 v, with v the smallest posterior variance. v is
-            the inverse of the largest curvature of the log density, measured at the chains every 100 steps of the
-            burn-in and kept after it.
+        step_size: e, half the step size of Welling & Teh. None for 0.2 v, with v the smallest posterior variance, the
+            inverse of the largest curvature of the log density at the chains along the burn-in.
         num_draws: draws kept of each chain.
         burn_in: steps before them. None for at least 1000, and then until the log density has no trend, or 40,000;
             with `schedule` for the least number.

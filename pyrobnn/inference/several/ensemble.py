@@ -98,13 +98,12 @@ class Ensemble(BaseMethod[Mixture]):
         Args:
             models: the trained networks, or a `BNN` around each, of the same parameters by name and shape.
             data: the training data, as for `guides.Laplace.around`.
-            seed: default seed of draws, and seed of starting values of sites that a likelihood adds.
+            seed: as for `guides.Laplace.around`.
             device: as in `fit`.
             progress: show a progress bar.
 
         Raises:
-            InputError: networks of different shapes, a guide that seeks no mode, `bootstrap` or `anchored`, or as
-                `guides.Laplace.around` does.
+            InputError: networks of different shapes, a guide that seeks no mode, or as `guides.Laplace.around` does.
 
         Examples:
             >>> nets = [torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))] * 3

@@ -17,9 +17,8 @@ from pyrobnn.inference.svi.svi import SVI
 class MILE(Microcanonical):
     """Microcanonical Langevin ensemble (Sommer et al. 2025): a deep ensemble, and a chain of `MCLMC` from each member.
 
-    Chains start where the posterior is high and need no way from the prior. The posterior holds the draws of all
-    chains, which count equally. A chain that cannot leave the mode of its member keeps its share, whatever the mass of
-    this mode: only chains that agree, by `function_rhat`, come from the posterior. Gradients are of all data.
+    The draws of all chains count equally. A chain that cannot leave the mode of its member keeps its share, whatever
+    the mass of this mode: only chains that agree, by `function_rhat`, come from the posterior.
 
     Attributes:
         num_chains: number of members, and of chains.
