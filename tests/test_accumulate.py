@@ -161,9 +161,3 @@ def test_a_fit_that_fails_names_the_site_of_the_batch_at_fault(row):
     y[row] = 1e200
     with pytest.raises(FloatingPointError, match="site 'y' is -inf for 1 of 12 examples"):
         fit(data=(X, y), batch_size=12, accumulate=4, guide="map", engine="eager")
-
-
-def test_modes_with_accumulation_are_sought_by_steps():
-    model = bnn.BNN(bnn.MLP(3, [4], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.5))
-    found = model.fit((X, Y), guide="map", accumulate=2, max_steps=60, seed=0, progress=False)
-    assert "accumulate asks for steps" in found.record.engine.reason

@@ -13,7 +13,6 @@ import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._core.tree_files import read_tree, write_tree
-from pyrobnn.data.batches import LoaderBatches, ShuffledRows, TensorBatches
 from pyrobnn.inference.scales import open_scales
 from pyrobnn.inference.training import checkpoint as checkpoints
 from pyrobnn.posterior.mixture import members_of
@@ -335,35 +334,6 @@ def test_random_states_come_back():
     first = draw()
     set_random_state(state)
     assert draw() == first
-
-
-def test_places_in_streams():
-    for place in (0, 1, 5):
-        one, other = (TensorBatches((X, Y), 16, seed=3) for _ in range(2))
-        for _ in range(place):
-            next(one)
-        other.restore(one.state())
-        for _ in range(5):
-            assert torch.equal(next(one)[0], next(other)[0])
-    rows = ShuffledRows(10, 3, seed=0)
-    assert sorted(torch.cat([next(rows) for _ in range(3)]).tolist())[0] >= 0
-
-
-def test_batches_that_were_looked_at_ahead_are_part_of_the_place():
-    def batches():
-        return LoaderBatches(DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True), lambda x, y: (x, y))
-
-    torch.manual_seed(1)
-    one = batches()
-    next(one), next(one)
-    one.peek()
-    state = one.state()
-    random_now = random_state()
-    wanted = [next(one)[0] for _ in range(4)]
-    other = batches()
-    other.restore(state)
-    set_random_state(random_now)
-    assert all(torch.equal(next(other)[0], batch) for batch in wanted)
 
 
 # Measured scales

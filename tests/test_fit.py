@@ -493,8 +493,3 @@ class Around(bnn.inference.BaseMethod):
 def test_a_method_of_ones_own_is_asked_whether_it_takes_model_and_data(method):
     with pytest.raises(bnn.InputError, match=r"Picky: not this"):
         bnn.fit(bnn.BNN(bnn.MLP(1, [5], 1)), bnn.datasets.sinusoid(), method, seed=0, progress=False)
-
-
-def test_the_start_of_a_run_is_no_argument_of_a_fit():
-    with pytest.raises(bnn.InputError, match="started"):
-        bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), seed=0, started=1.0)

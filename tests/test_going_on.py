@@ -67,13 +67,6 @@ def test_learned_noise_goes_on():
     assert not torch.isclose(start, first.bnn.likelihood.scale, rtol=0.1)
 
 
-def test_both_engines_go_on():
-    first = quick(model(), svi(), (X, Y))
-    fits = [quick(model(), svi(), (X, Y), start=first, engine=engine) for engine in ("eager", "captured")]
-    torch.testing.assert_close(fits[0].guide.loc, fits[1].guide.loc, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(fits[0].guide.loc, first.guide.loc)
-
-
 def test_twice_thirty_steps_of_sgd_are_sixty():
     """A point has no noise, SGD has no memory, and all data are at each step."""
     settings = {"optimizer": "sgd", "lr": 1e-4}

@@ -109,14 +109,6 @@ def test_an_interrupt_of_l_bfgs_leaves_the_point_so_far(guide):
     assert stopped.history.elbo[-1] > stopped.history.elbo[0]
 
 
-def test_only_what_can_go_on_is_told_to():
-    with pytest.warns(bnn.PoorFitWarning, match="Fit again, or go on from here by `start=` of fit"):
-        stopped = fit(bnn.SVI(steps=500), callbacks=[stop_at(50)])
-    fit(bnn.SVI(steps=5), start=stopped)
-    with pytest.warns(bnn.PoorFitWarning, match=r"Fit again\.$"):
-        fit(bnn.SVI(guide="laplace", steps=500), callbacks=[stop_at(50)])
-
-
 def test_a_checkpoint_of_an_interrupt_goes_on_to_the_same_bits(tmp_path):
     def same_call(callbacks=()):
         return fit(bnn.SVI(steps=300, batch_size=10), engine="captured", checkpoint=tmp_path, callbacks=callbacks)

@@ -91,17 +91,6 @@ def test_an_interrupted_replacement_keeps_the_earlier_run_until_it_is_done(tmp_p
     assert json.loads((runs.resume(path, progress=False).path / "manifest.json").read_text())["seed"] == 1
 
 
-@pytest.mark.slow
-def test_a_run_that_was_made_meanwhile_is_not_replaced(tmp_path, monkeypatch):
-    path = tmp_path / "run"
-    interrupted(monkeypatch, path)
-    runs.unfinished_folder(path).rename(tmp_path / "aside")
-    runs.run(spec(), path, progress=False)
-    (tmp_path / "aside").rename(runs.unfinished_folder(path))
-    with pytest.raises(InputError, match="exists already"):
-        runs.resume(path, progress=False)
-
-
 def test_data_that_changed_are_refused_and_nothing_is_lost(tmp_path, monkeypatch):
     table = tmp_path / "t.csv"
     table.write_text("a,y\n" + "\n".join(f"{i},{i * 0.5}" for i in range(40)))

@@ -111,17 +111,6 @@ def test_a_process_forked_while_another_thread_works_is_free():
     assert status == 0
 
 
-def test_threads_fit_while_others_predict():
-    posterior = fit(0)
-    wanted = [predictions(posterior, 1), fit(7).history.elbo]
-
-    def work(index):
-        return predictions(posterior, 1) if index % 2 else fit(7).history.elbo
-
-    for index, found in enumerate(side_by_side(work, range(4))):
-        assert torch.equal(torch.as_tensor(found), torch.as_tensor(wanted[1 - index % 2]))
-
-
 # Inside a fit
 
 
@@ -152,14 +141,6 @@ def test_a_callback_waits_for_predictions_and_fits_of_another_thread():
     assert torch.equal(seen[0][0], before[0])
     assert seen[0][1:] == before[1:]
     assert pyro.settings.get() == before[2]
-
-
-def test_an_error_in_a_callback_gives_the_lock_back():
-    posterior = fit(0)
-    wanted = predictions(posterior, 1)
-    with pytest.raises(KeyError):
-        fit(3, callbacks=[lambda progress: {}["nothing"]])
-    assert torch.equal(side_by_side(lambda seed: predictions(posterior, seed), [1])[0], wanted)
 
 
 class Asks(torch.nn.Sequential):

@@ -53,20 +53,18 @@ class _CallNotes:
 def layer_calls(bnn: BNN, x: X) -> dict[str, list[Call]]:
     """Return the calls of layers that can give each example separate noise, by the name of the weight.
 
-    Args:
-        bnn: the model, in evaluation mode.
-        x: a row of inputs.
-
-    Raises:
-        InputError: a weight is used in two ways.
+    None where a weight is used in two ways, for which such noise would be refused.
     """
     calls: dict[str, list[Call]] = {name: [] for name in bnn.initial_values}
     weights = {}
     for name, value in bnn.initial_values.items():
         copy = value.detach().clone()
         weights[name] = attach(copy, _CallNotes(copy, calls[name]))
-    with torch.no_grad():
-        bnn.perturbed_outputs(weights, x)
+    try:
+        with torch.no_grad():
+            bnn.perturbed_outputs(weights, x)
+    except InputError:
+        return {}
     return {name: noted for name, noted in calls.items() if noted}
 
 
@@ -110,7 +108,7 @@ def with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed
         return guide
     with seeded(seed, "noise"):
         example = source.example(bnn)
-        calls = _calls(bnn, example[0])
+        calls = layer_calls(bnn, example[0])
         names = [site.name for site in latent_sites(bnn, *example)]
     sees_all = batch_size >= source.num_data
 
@@ -118,11 +116,3 @@ def with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed
         return choose_noise([call for name in covered for call in calls.get(name, [])], sees_all=sees_all)
 
     return with_noise_chosen(guide, names, choose)
-
-
-def _calls(bnn: BNN, x: X) -> dict[str, list[Call]]:
-    """Return the calls of layers by name, none where noise for each example would be refused."""
-    try:
-        return layer_calls(bnn, x)
-    except InputError:
-        return {}
