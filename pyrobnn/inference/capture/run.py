@@ -14,6 +14,7 @@ from pyrobnn.inference.capture.record import drop_unused, lift_constants, record
 from pyrobnn.tape.plan import Tape
 
 Loop = Callable[[int], None]
+MakeLoop = Callable[[fx.GraphModule, list[Tensor]], Loop]
 _WARM_UP = 3
 """Runs before a CUDA graph is recorded, in which libraries set themselves up."""
 _log = logging.getLogger("pyrobnn")

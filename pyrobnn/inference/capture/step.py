@@ -16,9 +16,8 @@ from pyrobnn.guides.built import rate_factors
 from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
-from pyrobnn.inference.capture.run import make_loop
+from pyrobnn.inference.capture.run import MakeLoop, make_loop
 from pyrobnn.inference.capture.updates import UPDATES, clip
-from pyrobnn.inference.training.engines import MakeLoop
 
 MAX_BLOCK = 256
 """Steps for which the tables of a captured step have room."""
