@@ -13,7 +13,7 @@ from pyrobnn import likelihoods
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import seeded
 from pyrobnn.verdict.baselines import fit_baselines
-from pyrobnn.verdict.comparison import _affordable, compare_with_baselines, leave_one_out, sites_at_prior
+from pyrobnn.verdict.comparison import compare_with_baselines, leave_one_out, sites_at_prior
 from pyrobnn.verdict.judgement import hardly_better, judge
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, open_to
 
@@ -221,6 +221,7 @@ def test_examples_count_by_their_weights():
     assert torch.allclose(plain["linear"].predict(x).mean, ones["linear"].predict(x).mean)
 
 
+@pytest.mark.slow
 def test_a_gain_on_training_examples_counts_by_their_weights():
     """A line that is right where weights are 9, and upside down where they are 1."""
     x = torch.linspace(-1, 1, 100)[:, None]
@@ -319,13 +320,6 @@ def test_training_examples_never_show_that_a_fit_is_good():
         assert training.kind == ("note" if held_out.kind == "fine" else held_out.kind)
 
 
-@pytest.mark.parametrize(("gain", "spread", "num"), [(0.02, 1.0, 20), (0.5, 1.5, 10)])
-def test_gains_that_chance_may_explain_are_no_warning(gain, spread, num):
-    found = verdict(gains(gain, 1, spread, num), gains(0.0, 2, 1.0, num))
-    assert (found.kind, found.is_better) == ("note", False)
-    assert found.most == pytest.approx(gain + 2 * gains(gain, 1, spread, num).std() / num**0.5)
-
-
 def test_a_fit_as_good_as_the_linear_model_gives_alarm_at_its_rate_at_most():
     """400 comparisons at 5 % of two fits whose expected scores are equal: at most 5 % + 3 standard errors of 1.1 %."""
     pairs = [[0.2 + noise(100, 0.5, 2 * seed + k) for k in (0, 1)] for seed in range(400)]
@@ -370,6 +364,7 @@ def collapsed():
     return posterior, train, test
 
 
+@pytest.mark.slow
 def test_a_regression_that_explains_nothing_says_so_first(collapsed):
     posterior, train, test = collapsed
     assert sites_at_prior(posterior) == ("2.weight",)
@@ -380,32 +375,6 @@ def test_a_regression_that_explains_nothing_says_so_first(collapsed):
         (lost,) = (finding for finding in found.findings if finding.name == "prior")
         assert lost.kind == "warning"
         assert "Collapse to the prior at 2.weight:" in lost.text
-
-
-@pytest.mark.one_in(3, 2)
-@pytest.mark.parametrize(("name", "slope"), [("gaussian", 0.5), ("bernoulli", 0.2), ("negative_binomial", 0.3)])
-def test_a_fit_that_misses_what_is_linear_is_told(name, slope):
-    """A linear model whose slopes are too small, and with the slopes that they should have."""
-    likelihood, _ = LIKELIHOODS[name]
-    x, y = problem()[0], all_targets(name)
-    train, test = (
-        bnn.Data(x[part], y[part], standardize=name == "gaussian") for part in (slice(NUM), slice(NUM, 2 * NUM))
-    )
-    model = bnn.BNN(torch.nn.Linear(FEATURES, 1), likelihood=likelihood, prior=bnn.priors.Normal(1.0))
-    right = {"negative_binomial": 1.0, "bernoulli": 2.0, "gaussian": 0.85}[name]
-    for factor, kinds in ((slope, {"warning"}), (1.0, {"note", "fine"})):
-        weight = factor * right * torch.tensor([[1.0, -0.5, 0.0, 0.0]])
-        posterior = bnn.guides.Laplace(structure="diag").around(
-            model, train, weights={"weight": weight, "bias": torch.zeros(1)}, progress=False
-        )
-        with torch.no_grad():
-            for parameter in posterior.bnn.likelihood.parameters():
-                parameter.fill_(-1.0)
-        for data in (test, None):
-            found = bnn.diagnose(posterior, train, data, num_draws=20)
-            (own,) = (finding for finding in found.findings if finding.name in ("baseline", "linear model"))
-            assert own.kind in kinds
-            assert own.kind != "warning" or "predicts worse than a linear model" in own.text
 
 
 def told(model, data, method, **options):
@@ -504,15 +473,6 @@ def test_the_evidence_framework_is_advised_for_the_priors_that_it_takes(prior, i
     for tries in (OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION):
         settings = [remedy.settings for remedy in open_to(Fitted(posterior), tries)]
         assert (("fit.type=evidence_framework",) in settings) == is_advised
-
-
-def test_each_member_of_a_large_ensemble_has_a_draw():
-    model = bnn.BNN(bnn.MLP(3, [2], 1), prior=bnn.priors.Normal(1.0))
-    fit = bnn.fit(model, sines()[0], bnn.SVI("map", steps=1), seed=0, progress=False)
-    for products in (1, 500_000_000):
-        rows, draws = _affordable(bnn.Mixture([fit] * 101), products)
-        assert draws == 101
-        assert rows >= 20
 
 
 @pytest.mark.parametrize(

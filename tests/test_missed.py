@@ -90,18 +90,3 @@ def test_a_guide_behind_the_mode_that_it_began_at_is_named_and_told_to_take_lapl
         own_guide = bnn.fit(model, data, dataclasses.replace(method, guide="laplace"), seed=0, progress=False)
         own_guide.record = dataclasses.replace(own_guide.record, evidence=fit.record.evidence)
         assert behind_mode(own_guide, data, num_draws=2, most_rows=500) is None
-
-
-@pytest.mark.slow
-def test_a_fit_by_dropout_that_is_too_smooth_is_named_and_what_it_is_told_mends_it():
-    """60 rows of three inputs, seed 0: an error of 0.5 for 0.17."""
-    g = torch.Generator().manual_seed(0)
-    x = torch.rand(60, 3, generator=g) * 4 - 2
-    y = torch.sin(2 * x[:, 0]) + x[:, 1] + 0.1 * torch.randn(60, generator=g)
-    data, model = bnn.Data(x, y, standardize=True), bnn.BNN(bnn.MLP(3, [50], 1))
-    fits = [bnn.fit(model, data, bnn.SVI(guide="dropout"), seed=0, progress=False)]
-    assert "missed" in bnn.diagnose(fits[0], data).names
-    fits.append(bnn.fit(model, data, bnn.MarginalLikelihood(), seed=0, progress=False))
-    truth = torch.sin(2 * (new := torch.rand(500, 3, generator=g) * 4 - 2)[:, 0]) + new[:, 1]
-    errors = [math.sqrt(float((fit.predict(new).mean - truth).square().mean())) for fit in fits]
-    assert errors[1] < 0.5 * errors[0]

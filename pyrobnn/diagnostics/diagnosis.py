@@ -152,24 +152,30 @@ def checked(
 ) -> Diagnosis:
     """Return the diagnosis of a fit whose baselines are there already; arguments as of `diagnose`."""
     seed = posterior.seed if seed is None else seed
-    case = _case(posterior, train, test, baselines, num_draws=num_draws, seed=seed, class_names=class_names)
-    num_tests = _by_steps(posterior) + (len(statistics_of(case.prediction)) if case.is_held_out else 0)
+    every = train if test is None else collected(test)
+    x, y = _some(every, seed, has_labels=as_likelihood(posterior.bnn.settings["likelihood"]).has_labels)
+    prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
+    if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
+        prediction = posterior.predict(x, num_draws=max(_DRAWS_OF_STEPS, len(members_of(posterior))), seed=seed)
+    fit = Fitted(posterior, train.y, train.x)
+    case = _Case(fit, train, Data(x, y), test is not None, len(every), prediction, baselines, seed, class_names)
+    num_tests = _by_steps(posterior) + (len(statistics_of(prediction)) if case.is_held_out else 0)
     level = rate / max(1, num_tests)
     few, can_judge = _number_held_out(case)
     verdict = _compared(case) if can_judge else None
     findings = [
         *_of_training(case, level),
-        epistemic_finding(case.prediction, case.fit),
-        *mean_findings(case.prediction, case.fit),
+        epistemic_finding(prediction, fit),
+        *mean_findings(prediction, fit),
         *(_of_baselines(case, verdict) if can_judge else ()),
-        *_of_layers(case.fit, verdict),
+        *_of_layers(fit, verdict),
         *few,
         *(_of_held_out(case, level) if can_judge and case.is_held_out else ()),
         *(_never_predicted(case) if case.has_classes else ()),
         *_of_weights(case),
     ]
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name not in (BASELINE, LINEAR)))
-    return Diagnosis(tuple(findings), rate, len(case.y) if case.is_held_out else 0)
+    return Diagnosis(tuple(findings), rate, len(y) if case.is_held_out else 0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -211,25 +217,6 @@ class _Case:
     def named(self, label: int) -> str:
         """Return the name of a class."""
         return repr(self.class_names[label]) if self.class_names else str(label)
-
-
-def _case(
-    posterior: Posterior | Mixture,
-    train: Data,
-    test: Any,
-    baselines: dict[str, Baseline],
-    *,
-    num_draws: int,
-    seed: int,
-    class_names: Sequence[str],
-) -> _Case:
-    every = train if test is None else collected(test)
-    x, y = _some(every, seed, has_labels=as_likelihood(posterior.bnn.settings["likelihood"]).has_labels)
-    prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
-    if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
-        prediction = posterior.predict(x, num_draws=max(_DRAWS_OF_STEPS, len(members_of(posterior))), seed=seed)
-    fit = Fitted(posterior, train.y, train.x)
-    return _Case(fit, train, Data(x, y), test is not None, len(every), prediction, baselines, seed, class_names)
 
 
 def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
@@ -289,14 +276,10 @@ def _of_training(case: _Case, level: float) -> list[Finding]:
 
 
 def _compared(case: _Case) -> Verdict | None:
+    held_out, num, most = case.judged if case.is_held_out else None, case.prediction.num_draws, len(case.y)
+    options = {"num_draws": num, "most_rows": max(_MOST_EXAMPLES, most)}
     return compare_with_baselines(
-        case.fit.posterior,
-        case.train,
-        case.baselines,
-        case.judged if case.is_held_out else None,
-        num_draws=case.prediction.num_draws,
-        level=_THREE_ERRORS,
-        most_rows=max(_MOST_EXAMPLES, len(case.y)),
+        case.fit.posterior, case.train, case.baselines, held_out, level=_THREE_ERRORS, **options
     )
 
 
@@ -371,24 +354,21 @@ def _never_predicted(case: _Case) -> list[Finding]:
     The threshold is the share of the class in training; none if no example of the class is above it.
     """
     predicted = set(case.prediction.label.unique().tolist())
-    missed = {int(label): float((case.train.y == label).double().mean()) for label in case.y.unique()}
-    missed = {label: share for label, share in missed.items() if label not in predicted}
+    shares = {int(label): float((case.train.y == label).double().mean()) for label in case.y.unique()}
+    missed = {label: share for label, share in shares.items() if label not in predicted}
     if not missed:
         return []
-    listed = ", ".join(map(case.named, missed))
     num = sum(int((case.y == label).sum()) for label in missed)
-    text = f"The most probable class is never {listed}: {num} of {len(case.y)} are."
-    rarest = min((label for label in missed if missed[label]), key=missed.__getitem__, default=None)
+    text = f"The most probable class is never {', '.join(map(case.named, missed))}: {num} of {len(case.y)} are."
     remedies: tuple[Remedy, ...] = ()
-    if rarest is not None and missed[rarest] <= RARE:
-        limit, name, is_one = f"{missed[rarest]:.2g}", case.named(rarest), case.y.cpu() == rarest
-        said = case.prediction.class_probs[:, rarest].cpu() > float(limit)
-        if bool((said & is_one).any()):
-            caught, called = int((said & is_one).sum()), int((said & ~is_one).sum())
-            price = f"to find {caught} of {int(is_one.sum())}, and call {called} of {int((~is_one).sum())} others so"
-            call = f"say {name} where `prediction.class_probs[:, {rarest}] > {limit}`, {price}"
-            column = f"prob_{case.class_names[rarest]}" if case.class_names else "its probability"
-            remedies = (Remedy(call, f"say {name} where {column} is above {limit}, {price}"),)
+    rarest = min(missed, key=missed.__getitem__)
+    limit, is_one = f"{missed[rarest]:.2g}", case.y.cpu() == rarest
+    said = case.prediction.class_probs[:, rarest].cpu() > float(limit)
+    if 0 < missed[rarest] <= RARE and bool((said & is_one).any()):
+        price = f"which finds {int((said & is_one).sum())} of {int(is_one.sum())} among {int(said.sum())}"
+        column = f"prob_{case.class_names[rarest]}" if case.class_names else "its probability"
+        say, call = f"say {case.named(rarest)} where", f"`prediction.class_probs[:, {rarest}] > {limit}`"
+        remedies = (Remedy(f"{say} {call}, {price}", f"{say} {column} is above {limit}, {price}"),)
     return [Finding(CLASSES, "note", text, remedies=remedies, value=num)]
 
 
