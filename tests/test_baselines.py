@@ -455,7 +455,6 @@ def test_chains_and_good_fits_are_told_apart():
             "likelihood.scale",
         ),
         ("tuned", {"epochs": 9}, "measure the noise first: no `epochs`", "fit.epochs=36"),
-        ("tuned", {"max_steps": 50}, "take one small hidden layer", "net.hidden=[10]"),
         (0.123456789, {"steps": 9}, "let the noise be measured: leave out its number", "likelihood.scale=tuned"),
     ],
 )

@@ -370,7 +370,7 @@ def test_comparison_ranks_and_keeps_every_digit(results):
         (["loo", "corrected"], "measure different things"),
         (["held-out", "loo"], "Results of different kinds"),
         (["2 folds", "3 folds"], "loo_kfold with 3 folds"),
-        (["held-out", "held-out, fewer"], "on the same examples in the same order only; got .* 10 examples"),
+        (["held-out", "held-out, fewer"], "on the same examples in the same order only"),
         (["held-out", "held-out, others"], "on the same examples in the same order only"),
     ],
 )

@@ -97,22 +97,22 @@ class ElboReport:
         return any(site.size == 0 for site in self.sites)
 
     def __str__(self) -> str:
-        header = f"{'site':<24}{'size':>9}{'log prior':>20}{'entropy':>20}{'KL':>20}{'KL exact':>14}"
-        rows = [_row(site.name, site.size, site, of_all=self.is_joint) for site in self.sites if site.size]
-        total = _row("total", sum(site.size for site in self.sites), self)
-        lines = [header, *rows, total, f"expected log-likelihood {self.log_likelihood}", f"ELBO {self.elbo}"]
+        rows: list[tuple[str, ...]] = [("site", "size", "log prior", "entropy", "KL", "KL exact")]
+        rows += [_row(site.name, site.size, site, of_all=self.is_joint) for site in self.sites if site.size]
+        rows.append(_row("total", sum(site.size for site in self.sites), self))
+        lines = [f"{name:<24}{size:>9}{p:>20}{q:>20}{kl:>20}{exact:>14}" for name, size, p, q, kl, exact in rows]
+        lines += [f"expected log-likelihood {self.log_likelihood}", f"ELBO {self.elbo}"]
         if self.log_volume:
             lines.append(f"(targets standardised: subtract {self.log_volume:.2f} for their original units)")
         return "\n".join(lines)
 
 
-def _row(name: str, size: int, terms: SiteTerms | ElboReport, *, of_all: bool = False) -> str:
-    """Return a line of the table; without entropy and KL where the guide has one density of all sites."""
+def _row(name: str, size: int, terms: SiteTerms | ElboReport, *, of_all: bool = False) -> tuple[str, ...]:
+    """Return a row of the table; without entropy and KL where the guide has one density of all sites."""
     if of_all:
-        return f"{name:<24}{size:>9}{terms.log_prior!s:>20}{'-':>20}{'-':>20}{'-':>14}"
+        return name, str(size), str(terms.log_prior), "-", "-", "-"
     exact = "-" if terms.kl_exact is None else f"{terms.kl_exact:.2f}"
-    columns = f"{terms.log_prior!s:>20}{terms.entropy!s:>20}{terms.kl!s:>20}"
-    return f"{name:<24}{size:>9}{columns}{exact:>14}"
+    return name, str(size), str(terms.log_prior), str(terms.entropy), str(terms.kl), exact
 
 
 def elbo_report(

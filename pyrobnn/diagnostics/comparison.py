@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -48,29 +48,23 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
             )
     if len(elpds) < 2:
         raise InputError(f"`compare` needs two or more results, got {len(elpds)}.")
-    _require_one(elpds, _kind, "Results of different kinds measure different things and cannot be compared")
-    known = {name: result for name, result in elpds.items() if "targets" in result.elpd_i.attrs}
-    _require_one(known, _examples, "Results can be compared on the same examples in the same order only")
-    _require_one(
-        elpds, lambda result: f"{result.n_data_points} examples", "Results rest on different numbers of examples"
-    )
+    described = {
+        "Results of different kinds measure different things": _kind,
+        "Results can be compared on the same examples in the same order only": lambda one: one.elpd_i.attrs.get(
+            "targets"
+        ),
+        "Results rest on different numbers of examples": lambda one: one.n_data_points,
+    }
+    for problem, describe in described.items():
+        values = {name: describe(result) for name, result in elpds.items() if describe(result) is not None}
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{name}: {value}" for name, value in values.items())
+            raise InputError(f"{problem}; got {listed}. Use one function on one data set for all.")
     return az.compare(dict(elpds), method="stacking", round_to="none")
-
-
-def _require_one(elpds: "Mapping[str, az.ELPDData]", describe: Any, problem: str) -> None:
-    described = {name: describe(result) for name, result in elpds.items()}
-    if len(set(described.values())) > 1:
-        listed = ", ".join(f"{name}: {text}" for name, text in described.items())
-        raise InputError(f"{problem}; got {listed}. Use one function on one data set for all.")
 
 
 def _kind(result: "az.ELPDData") -> str:
     return f"{result.kind} with {result.n_folds} folds" if hasattr(result, "n_folds") else str(result.kind)
-
-
-def _examples(result: "az.ELPDData") -> str:
-    targets = result.elpd_i.attrs.get("targets")
-    return f"{result.n_data_points} examples" + (f" with targets {targets}" if targets else "")
 
 
 def mark(found: "az.ELPDData", data: Data) -> "az.ELPDData":

@@ -16,15 +16,11 @@ def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:
     """
     if isinstance(posterior, (Posterior, Mixture)):
         return posterior, None
-    if isinstance(posterior, (list, tuple)) and posterior and _are_posteriors(posterior):
-        return Mixture(posterior), None
-    if isinstance(posterior, Mapping) and posterior and _are_posteriors(posterior.values()):
-        return Mixture(list(posterior.values())), [str(name) for name in posterior]
+    names = [str(name) for name in posterior] if isinstance(posterior, Mapping) else None
+    values = list(posterior.values()) if isinstance(posterior, Mapping) else posterior
+    if isinstance(values, (list, tuple)) and values and all(isinstance(value, Posterior) for value in values):
+        return Mixture(values), names
     raise InputError(
         f"`posterior` must be a posterior, a mixture, or a list or dict of posteriors, got {type(posterior).__name__}: "
         "pass the result of `fit`, of an estimator its `posterior_`; pass several mixtures one at a time."
     )
-
-
-def _are_posteriors(values: Any) -> bool:
-    return all(isinstance(value, Posterior) for value in values)

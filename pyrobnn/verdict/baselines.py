@@ -60,10 +60,9 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, folds: b
     """Fit a constant and a linear model of the likelihood of a BNN to training data.
 
     Constants replace the outputs of the network, or linear functions of the standardised inputs with a ridge penalty,
-    which 5-fold cross-validation chooses. The parameters of the likelihood (noise, degrees of freedom, dispersion, cut
-    points) maximise the likelihood given cross-validated outputs, so that they allow for the error of the weights.
-    Noise that is fixed in the model is learned here. The fits of all folds run at the
-    same time, by L-BFGS in float64.
+    which 5-fold cross-validation chooses. The parameters of the likelihood (noise, dispersion, cut points) maximise the
+    likelihood given cross-validated outputs, so that they allow for the error of the weights. Noise that is fixed in
+    the model is learned here. The fits of all folds run at the same time, by L-BFGS in float64.
 
     Args:
         bnn: the model; its likelihood is used.
