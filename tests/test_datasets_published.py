@@ -46,14 +46,6 @@ def test_mnist_numbers():
     assert data.feature_names[28] == "pixel_1_0"
 
 
-@pytest.mark.needs_data("fashion-mnist-test")
-def test_fashion_mnist_test_part():
-    dataset = datasets.load("fashion-mnist-test")
-    assert torch.bincount(dataset.data.y).tolist() == [1000] * 10
-    assert dataset.class_names[int(dataset.data.y[0])] == "ankle boot"
-    assert dataset.data.x.mean().item() == pytest.approx(0.2868, abs=5e-5)
-
-
 def small_images(folder: Path, sizes: tuple[int, ...]) -> list[Path]:
     generator = np.random.default_rng(0)
     return [
@@ -82,12 +74,6 @@ def test_images_must_be_unchanged(isolated, folder):
     with pytest.raises(InputError, match="images-idx3-ubyte.gz has the wrong checksum: expected SHA-256") as caught:
         datasets.load(name)
     assert registry.SETS[name].files[0].url in str(caught.value)
-
-
-def test_images_that_cannot_be_downloaded(isolated):
-    with pytest.raises(InputError, match="'mnist' is not on this machine and could not be downloaded") as caught:
-        datasets.load("mnist")
-    assert f"as mnist/train-images-idx3-ubyte.gz into the folder {isolated}, or set" in str(caught.value)
 
 
 def test_download_of_several_files(monkeypatch, isolated):

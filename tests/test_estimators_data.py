@@ -170,7 +170,7 @@ def test_missing_values_are_refused_by_column():
     x = np.column_stack([SIZES, SIZES])
     model = regressor().fit(x, Y)
     x[0, 1] = np.nan
-    with pytest.raises(InputError, match="column 'x1' are missing, in row 0. Drop those rows, impute them in "):
+    with pytest.raises(InputError, match="column 'x1' are missing, in row 0. Drop or impute them, or pass "):
         model.predict(x)
 
 

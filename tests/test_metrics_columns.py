@@ -4,7 +4,6 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from helpers import labelled
 from matplotlib import colors as colours
 from sklearn.metrics import confusion_matrix
 
@@ -75,20 +74,6 @@ def test_a_column_that_does_not_matter_is_zero_within_its_errors(table):
     assert found.loc["big", "importance"] > 5 * found.loc["big", "stderr"]
     again = permutation_importance(posterior, table[100:])
     assert found.equals(again)
-
-
-def test_importance_is_drawn_with_its_errors_for_at_most_15_columns():
-    rows = {"importance": np.linspace(2, -1, 20), "stderr": np.full(20, 0.25)}
-    import pandas as pd
-
-    (axis,) = plots.importance(pd.DataFrame(rows, index=[f"column {i}" for i in range(20)])).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == [f"column {i}" for i in range(15)]
-    np.testing.assert_allclose(axis.lines[1].get_xdata(), rows["importance"][:15])
-    ends = np.array([segment[:, 0] for segment in labelled(axis, "±2 se").get_segments()])
-    np.testing.assert_allclose(ends, rows["importance"][:15, None] + [[-0.5, 0.5]])
-    assert axis.get_title(loc="left") == "Importance, 15 of 20 columns"
-    with pytest.raises(bnn.InputError, match="what `permutation_importance` returns"):
-        plots.importance(pd.DataFrame({"importance": [1.0]}))
 
 
 def predicted(num_classes, num=60):

@@ -146,13 +146,6 @@ def test_rare_classes_counts_and_few_rows(tmp_path):
     )
 
 
-def test_rows_of_a_frame_with_names_of_rows_count_from_one(tmp_path):
-    frame = pd.DataFrame({"a": np.arange(30.0), "d": pd.date_range("2020-01-01", periods=30), "y": np.arange(30.0)})
-    frame.index = [f"k{i}" for i in range(30)]
-    frame.to_parquet(tmp_path / "t.parquet")
-    assert torch.equal(load_table(tmp_path / "t.parquet", "y").data.x[:, 0].sort().values, torch.arange(30.0).double())
-
-
 @pytest.mark.parametrize(
     ("num", "rare", "share"),
     [

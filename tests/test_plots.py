@@ -128,13 +128,6 @@ def test_a_rare_class_is_drawn_like_the_others():
     np.testing.assert_allclose(labelled(diagram, "observed").get_xydata(), [[0.9, 0.9]], rtol=1e-6)
 
 
-def test_fit_1d_of_a_point_estimate_has_no_epistemic_band(data):
-    posterior = fitted(data, guide="map")
-    axis = plots.fit_1d(posterior, data, data.x, num_draws=20).axes[0]
-    low, high = edges(labelled(axis, "epistemic, ±2 sd"), data.x[:, 0].numpy())
-    np.testing.assert_allclose(low, high, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "draw",
     [
@@ -151,18 +144,6 @@ def test_a_pair_is_drawn_as_the_same_data(draw, posterior, data):
         assert one.lines
         for line, same in zip(one.lines, other.lines, strict=True):
             np.testing.assert_array_equal(line.get_xydata(), same.get_xydata())
-
-
-def test_a_pair_with_two_inputs_is_drawn_and_shuffled_as_the_same_data():
-    x = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
-    data = bnn.Data(x, x[:, 0])
-    posterior = fitted(data)
-    figure = plots.decision_surface(posterior, (x, x[:, 0]), num_draws=10)
-    assert len(figure.axes) == len(plots.decision_surface(posterior, data, num_draws=10).axes)
-    of_data, of_pair = (bnn.metrics.permutation_importance(posterior, given) for given in (data, (x, x[:, 0])))
-    assert of_data.equals(of_pair)
-    with pytest.raises(bnn.InputError, match=r"Expected Data\(x, y\), a pair \(x, y\)"):
-        plots.effects(posterior, x)
 
 
 def test_coverage_panel_is_the_share_inside_the_interval_of_each_level():

@@ -312,13 +312,6 @@ def test_prior_predictive_of_one_input_shows_functions_and_bands(line):
     np.testing.assert_allclose(labelled(shown, "data").get_ydata(), line[1].y)
 
 
-def test_prior_predictive_of_more_inputs_shows_values_and_their_spread():
-    model = bnn.BNN(bnn.MLP(2, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
-    values, spread = plots.prior_predictive(model, torch.eye(2).repeat(8, 1), num_draws=300).axes
-    assert values.patches[0].get_x() == pytest.approx(-1.96 * np.sqrt(2), abs=0.6)
-    assert spread.patches[0].get_x() >= 0
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("num_outputs", [1, 3])
 def test_prior_predictive_of_classes_shows_confidence_and_agreement(num_outputs, two, three):
@@ -462,17 +455,6 @@ def test_boundaries_and_levels_are_where_the_prediction_says(two, three):
         names = [line.get_label() for line in surface.lines]
         assert names == [f"class {k}" for k in range(len(data.y.unique()))]
         assert sum(len(line.get_xdata()) for line in surface.lines) == len(data)
-
-
-def test_planes_of_real_targets_show_mean_and_standard_deviations():
-    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
-    data = bnn.Data(x, 100 + x.sum(1))
-    model = bnn.BNN(bnn.MLP(2, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0))
-    posterior = model.fit(data, steps=5, **FIT)
-    axes = plots.decision_surface(posterior, data, num_draws=20).axes
-    names = ["Mean of y", "Standard deviation of y", "Epistemic standard deviation of y"]
-    assert [heading(axis) for axis in axes[:3]] == names
-    assert axes[1].collections[0].levels[0] == 0
 
 
 # several posteriors

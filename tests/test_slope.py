@@ -45,28 +45,6 @@ def test_recorded_slope_is_that_of_autograd(likelihood):
     torch.testing.assert_close(found._slope(), expected, rtol=bound, atol=bound)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "hidden", "likelihood", "rows"),
-    [(1, [], "categorical", 40), (1, [1], "gaussian", 40), (2, [1, 1], "student_t", 2), (1, [], "categorical", 1)],
-)
-def test_recorded_slopes_of_the_smallest_networks_are_those_of_autograd(inputs, hidden, likelihood, rows):
-    """At the starting weights, and after their vector has changed."""
-    outputs = 2 if likelihood == "categorical" else 1
-    net = bnn.MLP(inputs, hidden, outputs, activation="silu", dtype="float64")
-    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood).fresh().eval()
-    y = model.cast_targets(TARGETS[likelihood][:rows], model.like)
-    found = TunedMode(model, dict(model.initial_values), (X[:rows, :inputs], y), per="input")
-    found.begin(0.3)
-    found.to_mode(0, 0.0)
-    for _ in range(2):
-        leaves = found._leaves
-        value = found._energy(leaves)
-        gradients = torch.autograd.grad(value, list(leaves.values()))
-        expected = torch.cat([value.detach().reshape(1), *(gradient.reshape(-1) for gradient in gradients)])
-        torch.testing.assert_close(found._slope(), expected)
-        found._flat.data.mul_(1.3)
-
-
 def test_modes_are_the_same_without_a_record(monkeypatch):
     recorded, plain = mode("gaussian"), mode("gaussian")
     plain.weights = {name: value.clone() for name, value in recorded.weights.items()}

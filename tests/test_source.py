@@ -293,17 +293,6 @@ def test_a_short_last_batch_moves_no_posterior_mean(engine):
     assert float(posterior.mean()["weight"]) == pytest.approx(10 / 101, abs=0.01)
 
 
-@pytest.mark.slow
-def test_a_subset_in_batches_has_the_deviation_of_its_examples():
-    x = torch.ones(1000, 1)
-    rows = BatchSampler(SequentialSampler(range(50)), 20, drop_last=False)
-    loader = DataLoader(TensorDataset(x, x[:, 0]), batch_sampler=rows)
-    method = bnn.SVI(guide="full_rank", steps=6000, lr=0.02, schedule="cosine_annealing_lr")
-    posterior = bnn.fit(mean_model(), loader, method, seed=0, device="cpu", progress=False)
-    assert float(posterior.draw(20_000)["weight"].std()) == pytest.approx(51**-0.5, rel=0.05)
-    assert float(posterior.mean()["weight"]) == pytest.approx(50 / 51, abs=0.02)
-
-
 def test_a_laplace_mode_of_a_loader_is_that_of_the_data_in_memory():
     """A last batch of one row, which counted for all rows before."""
     x = torch.linspace(-1, 1, 31)[:, None]
@@ -314,17 +303,6 @@ def test_a_laplace_mode_of_a_loader_is_that_of_the_data_in_memory():
     precision = float(1 + x.square().sum())
     assert float(posterior.mean()["weight"]) == pytest.approx(float(x[:, 0] @ y) / precision, abs=0.1 * precision**-0.5)
     assert float(posterior.draw(20_000)["weight"].std()) == pytest.approx(precision**-0.5, rel=0.03)
-
-
-def test_swag_takes_a_loader():
-    x = torch.linspace(-1, 1, 60)[:, None]
-    y = x[:, 0] + torch.randn(60, generator=torch.Generator().manual_seed(0))
-    loader = DataLoader(TensorDataset(x, y), 7, shuffle=True)
-    method = bnn.SWAG(bnn.SVI(guide="map", steps=200, lr=0.02), steps=200, every=5)
-    posterior = bnn.fit(mean_model(), loader, method, seed=0, device="cpu", progress=False)
-    precision = float(1 + x.square().sum())
-    assert float(posterior.mean()["weight"]) == pytest.approx(float(x[:, 0] @ y) / precision, abs=0.5 * precision**-0.5)
-    assert 0.3 < float(posterior.draw(5000)["weight"].std()) * precision**0.5 < 3
 
 
 def test_the_sizes_of_an_epoch_are_part_of_a_place():

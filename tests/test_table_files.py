@@ -19,7 +19,6 @@ from pyrobnn._core.table_cells import input_name, read_cells
 from pyrobnn._core.table_files import Sheet
 from pyrobnn.datasets import load_features, load_table
 from pyrobnn.datasets.table import columns_of, load_rows
-from pyrobnn.runs.spec import RunSpec
 
 
 @pytest.mark.parametrize(
@@ -41,55 +40,12 @@ def test_names_with_a_null_character_are_refused(text, tmp_path):
     assert "\0" not in str(caught.value)
 
 
-def test_two_columns_with_one_name_are_refused(tmp_path, monkeypatch):
-    import pyarrow
-    import pyarrow.parquet
-
-    columns = [pyarrow.array([0.0, 1.0])] * 3
-    pyarrow.parquet.write_table(pyarrow.table(columns, names=["a", "a", "y"]), tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="has two columns with the name 'a'|cannot be read as a table"):
-        load_table(tmp_path / "t.parquet", "y")
-    frame = pd.DataFrame([[0.0, 1.0, 2.0]], columns=["1", "y", "z"]).rename(columns={"z": 1})  # one name as text
-    monkeypatch.setattr(pd, "read_parquet", lambda path: frame)
-    with pytest.raises(InputError, match="has two columns with the name '1'"):
-        load_table(tmp_path / "t.parquet", "y")
-
-
 @pytest.mark.parametrize("text", ["a,a,y\n1,2,3\n4,5,6\n", "a,y,y\n1,2,3\n4,5,6\n"])
 def test_two_columns_of_a_text_file_with_one_name_are_refused(text, tmp_path):
     """pandas would call the second a.1."""
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(InputError, match=r"has two columns with the name '[ay]': rename one of them"):
         load_table(tmp_path / "t.csv", "y")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"scale": 1.0}, "The prior 'from_posterior' does not take these settings: .*'scale'"),
-        ({"moments": 3}, "`moments` must be pairs of tensors, mean and standard deviation, by"),
-        ({"moments": {"0.weight": [1.0, 2.0]}}, "`moments` must be pairs of tensors"),
-    ],
-    ids=["unknown", "number", "lists"],
-)
-def test_a_prior_that_only_a_posterior_can_make_is_refused_in_a_spec(options, message):
-    with pytest.raises(InputError, match=message):
-        RunSpec.from_dict({"data": {"name": "sinusoid"}, "prior": {"type": "from_posterior"} | options})
-
-
-@pytest.mark.parametrize(
-    ("section", "table", "message"),
-    [
-        ("prior", {"type": "normal", "scale": 1e308}, r"Normal: `scale` must lie within ±3.4e\+38"),
-        ("likelihood", {"type": "gaussian", "scale": [0.5, 1e39]}, "Gaussian: `scale` must lie within"),
-        ("guide", {"type": "mean_field", "init_rho": -1e200}, "MeanField: `init_rho` must lie within"),
-        ("likelihood", {"type": "ordinal", "num_classes": 10**18}, "less than or equal to 10000"),
-        ("fit", {"steps": 10**40}, r"SVI: `steps` must be a whole number of 64 bits, got 1000"),
-    ],
-)
-def test_numbers_beyond_the_machine_are_refused(section, table, message):
-    with pytest.raises(InputError, match=message):
-        RunSpec.from_dict({"data": {"name": "sinusoid"}, section: table})
 
 
 # Categories and missing values
@@ -332,19 +288,3 @@ def test_rows_without_a_target_are_left_out_where_gaps_may_be(tmp_path, kind):
     np.testing.assert_array_equal(found.data.y, fewer.data.y)
     for given, expected in zip(found.split(0), fewer.split(0), strict=True):
         np.testing.assert_array_equal(given.x, expected.x)
-
-
-def test_messages_on_targets_name_the_rows_of_the_file_where_some_have_none(tmp_path):
-    frame = MIXED.assign(y=MIXED["y"].where(MIXED.index != 3))
-    path = write(tmp_path / "t.csv", frame.assign(y=frame["y"].where(MIXED.index != 9, np.inf)))
-    with pytest.raises(InputError, match=r"'y' must be finite, and is not in row 10: drop"):
-        load_table(path, "y", id="id", missing="impute")
-    path = write(tmp_path / "w.csv", frame.assign(y=frame["y"].astype(object).where(MIXED.index != 9, "soon")))
-    with pytest.raises(InputError, match=r"in row 10, such as 'soon' \(1 more is empty\)"):
-        load_table(path, "y", id="id", missing="impute")
-    with pytest.raises(InputError, match="Target column 'y' has no value in any row: choose another target"):
-        load_table(write(tmp_path / "n.csv", frame.assign(y=np.nan)), "y", id="id", missing="impute")
-    one = load_table(write(tmp_path / "o.csv", frame), "y", id="id", missing="impute")
-    assert one.notes[0] == "1 row (row 4) without a target: left out"
-    with pytest.raises(InputError, match="Target column 'y' has 1 missing value, in row 4: drop those rows"):
-        load_table(tmp_path / "o.csv", "y", id="id")
