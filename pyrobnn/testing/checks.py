@@ -46,6 +46,7 @@ _DRAWS = 20
 _NOISE = 0.3
 _ERRORS, _CHANCE = 5.0, 1e-6
 _SAMPLE = 400
+_SAME = Scaler.identity()
 _PRIORS = {"normal weights": Normal(), "positive latent scales": Hierarchical("log_normal")}
 
 Case = tuple[str, BNN, PyroModule, tuple[Tensor, Tensor]]
@@ -187,10 +188,7 @@ def accepted_targets(setting: Any) -> Iterator[tuple[Tensor, int]]:
 
 
 def _outputs(setting: Any, *leading: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    """Yield modules, outputs of shape (*leading, N, outputs) and targets, in every precision, on every device.
-
-    Latents of a likelihood keep the values of their first draw.
-    """
+    """Yield modules with latents at a draw, outputs (*leading, N, outputs) and targets, in every precision."""
     with seeded(4), local_parameters():
         for y, outputs in accepted_targets(setting):
             for dtype, device in ((dtype, device) for dtype in DTYPES for device in DEVICES):
@@ -344,10 +342,6 @@ def _train(bnn: BNN, guide: PyroModule, args: tuple[Tensor, Tensor], *, steps: i
         optimizer.step()
 
 
-def _posterior(bnn: BNN, guide: PyroModule, args: tuple[Tensor, Tensor]) -> Posterior:
-    return Posterior(bnn, guide, example=args, x_scaler=Scaler.identity(), y_scaler=Scaler.identity(), seed=0)
-
-
 def check_guide_draws(setting: Any) -> None:
     """Draws cover the latent sites, in their shapes, precision and support, with finite densities."""
     for name, bnn, guide, args in _guides(setting):
@@ -402,7 +396,7 @@ def check_guide_vmaps(setting: Any) -> None:
         if not built(guide).vmappable:
             continue
         _train(bnn, guide, args, steps=5, lr=0.1)
-        posterior = _posterior(bnn, guide, args)
+        posterior = Posterior(bnn, guide, example=args, x_scaler=_SAME, y_scaler=_SAME, seed=0)
         mapped = _flat(posterior.draw(5 * _SAMPLE, seed=1))
         guide.vmappable = False
         looped = _flat(posterior.draw(_SAMPLE, seed=2))
@@ -428,7 +422,7 @@ def check_guide_mean(setting: Any) -> None:
         with torch.no_grad():
             for parameter in guide.parameters():
                 parameter.add_(2.0)  # wide enough for the mean to differ from other centres
-        posterior = _posterior(bnn, guide, args)
+        posterior = Posterior(bnn, guide, example=args, x_scaler=_SAME, y_scaler=_SAME, seed=0)
         draws, means = posterior.draw(4 * _SAMPLE, seed=3), posterior.mean()
         require_equal("The sites of mean()", set(means), set(draws))
         for site, values in draws.items():

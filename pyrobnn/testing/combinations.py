@@ -40,11 +40,7 @@ def pairwise(*families: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def parametrize_with_checks(parts: Iterable[Any], checks: Sequence[Check]) -> "pytest.MarkDecorator":
-    """Return a pytest decorator for a test that takes `part` and `check`, called for every pair of them.
-
-    Args:
-        parts: settings of the same kind: priors, likelihoods or guides.
-        checks: the checks of that kind, such as `PRIOR_CHECKS`.
+    """Return a pytest decorator for a test that takes `part` and `check`, for every part and check of its kind.
 
     Examples:
         >>> from pyrobnn import priors
@@ -101,10 +97,10 @@ def check_combination(prior: Any, likelihood: Any, guide: Any) -> None:
 
 def _require_draws(posterior: Posterior) -> None:
     """Require draws of the latent sites of the model, the same for the same seed."""
-    draws = posterior.draw(_DRAWS)
     with fast_pyro():
         latents = {site.name: site.start.shape for site in latent_sites(posterior.bnn, *posterior.example)}
-    require_equal("The sites of draws", {name: value.shape[1:] for name, value in draws.items()}, latents)
+    shapes = {name: value.shape[1:] for name, value in posterior.draw(_DRAWS).items()}
+    require_equal("The sites of draws", shapes, latents)
     _require_same_draws(posterior, posterior, "of a posterior for the same seed")
 
 
