@@ -42,8 +42,7 @@ def heldout_elpd(
         seed: seed of the draws; the fit's if not given.
 
     Returns:
-        ArviZ's `ELPDData` of kind "held-out" with `elpd`, its standard error over examples `se`, and `elpd_i` (N,);
-        `p` is NaN. `compare` and the plots of ArviZ take it.
+        ArviZ's `ELPDData` of kind "held-out"; `p` is NaN. `compare` and the plots of ArviZ take it.
 
     Raises:
         InputError: data that do not fit the model.

@@ -96,14 +96,8 @@ def by_test(
 ) -> Finding:
     """Return the finding of a test: a warning below a level, a note of a weak sign, or nothing against the fit.
 
-    Args:
-        name: the subject of the test.
-        lead: what a warning says, as a sentence without its period.
-        measure: the number as a noun phrase.
-        numbers: its value, what is expected, and the standard error of their difference.
-        p_value: the chance of a value as far away.
-        level: the p-value below which it warns.
-        remedies: what to try then.
+    A warning says `lead`; `measure` is a noun phrase for the number; `numbers` are its value, the expected value, and
+    the standard error of their difference.
     """
     sign = f"A weak sign, which may be chance, that {lead[:1].lower()}{lead[1:]}"
     kind: Kind = "warning" if p_value < level else "note" if p_value < WEAK else "fine"

@@ -80,13 +80,9 @@ class ImportanceWeights:
         return self.posterior.draw(self.num_draws, seed=self.seed)
 
     def expectation(self, values: Tensor | np.ndarray) -> np.ndarray:
-        """Return the mean of function values under the posterior, summed in float64.
+        """Return the mean under the posterior of values (S, ...), one for each draw of `draws()`, summed in float64.
 
-        Args:
-            values: (S, ...), a value per draw of `draws()`, such as `posterior.predict(x, draws=draws).draw_means`.
-
-        Returns:
-            (...).
+        They may be `posterior.predict(x, draws=draws).draw_means`.
 
         Raises:
             InputError: weights that are not reliable, or not one value per draw.

@@ -134,7 +134,6 @@ class _Problem:
         y: targets in these units, (N,) or (N, K).
         weights: how often each row counts, (N,).
         scaler: the map of the targets to these units.
-        outputs: number of outputs.
         centre, unit: location and spread of the targets, where outputs are locations; else 0 and 1, each (outputs,).
         folds: the fold of each row, (N,); None for one fit to all rows.
     """

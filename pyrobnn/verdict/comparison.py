@@ -67,20 +67,12 @@ def tell(
 
 @under(gradients)
 def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool | None = None) -> str | None:
-    """Report a fit that predicts no better than a constant, worse than a linear model, or was cut short.
+    """Report a fit that predicts no better than a constant, worse than a linear model, or was cut short; else None.
 
     A fit that measured its scales, or chose its length, is also compared on rows left out of it. It uses up to 500
-    examples of the validation data, or of the training data. Data in loaders are skipped.
-
-    Args:
-        posterior: the result of a method.
-        data: the training data: `Data` or `Loader`.
-        validation: `Data` held out, or None.
-        briefly: whether to compare with a constant and one linear fit alone, in a text without numbers, so that Python
-            can show it once for the line of a loop. By default where the length was given.
-
-    Returns:
-        A sentence or two; None for a fit without these faults.
+    examples of the validation data, or of the training data. Data in loaders are skipped. `briefly` is to compare with
+    a constant and one linear fit alone, in a text without numbers, which Python can show once for the line of a loop;
+    by default where the length was given.
     """
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data)):
         return None
@@ -178,18 +170,7 @@ def compare_with_baselines(
     On training data the baselines are cross-validated, and draws of Markov chains have the scores of `leave_one_out`.
     Draws of a guide are too far from the leave-one-out posterior, so their scores flatter the fit: a warning holds all
     the more for new data, and praise does not. Training examples count by their weights; each held out counts once.
-
-    Args:
-        posterior: the fit.
-        train: its training data.
-        baselines: the result of `fit_baselines` for the training data.
-        held_out: data unseen by fit and baselines, or None.
-        num_draws: draws S of the predictions.
-        level: the p-value below which a difference counts.
-        most_rows: largest number of rows to use.
-
-    Returns:
-        The verdict; None without baselines, or with a single example.
+    `level` is the p-value below which a difference counts. None without baselines, or with a single example.
     """
     if not baselines or len(train if held_out is None else held_out) < 2:
         return None
@@ -218,10 +199,6 @@ def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
 
     Draws are weighted by 1 / p(y_n | w), each weight truncated at sqrt(S) times their mean (Ionides 2008, "Truncated
     Importance Sampling"), which moves the score towards the training score: too good rather than too bad.
-
-    Args:
-        prediction: predictions at the N training inputs.
-        y: the targets in original units.
     """
     log_prob = prediction.draw_log_prob(y).double().cpu()
     log_weights = -log_prob

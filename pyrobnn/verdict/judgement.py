@@ -98,19 +98,13 @@ class _Gain:
 
 
 def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> Verdict:
-    """Compare the log scores of a fit and of the baselines, example by example.
+    """Compare the log scores (N,) of a fit and of the baselines, "constant" and perhaps "linear", on N >= 2 examples.
 
     It warns if a score is not finite, if the fit is worse than the constant, or if it is not shown to be better and
-    gains at most 0.05 nats per example with that confidence. It also warns if the fit attains less than 80 % of the
-    linear model's gain over the constant. To be called better than a baseline, a p-value below 0.05 is enough. The
+    gains at most 0.05 nats per example, at a p-value below `level`. It also warns if the fit attains less than 80 % of
+    the linear model's gain over the constant. To be called better than a baseline, a p-value below 0.05 is enough. The
     examples that a fit was trained on never show that it is good. Where a baseline takes a target for impossible, it
     counts with the lowest score that occurs.
-
-    Args:
-        scores: log density or probability of each target, (N,), N at least 2.
-        baselines: the scores of baselines by name, "constant" and perhaps "linear".
-        level: the p-value below which a difference counts.
-        basis: the examples.
     """
     if lost := int((~scores.isfinite()).sum()):
         where = _where(len(scores), basis)

@@ -106,11 +106,8 @@ def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | Non
     """Return the log score of each training example by a fit without it, (N,), from the network linearised at the mean.
 
     The example's term is taken out of the Laplace approximation at the guide's mean (Vehtari et al. 2016,
-    sec. 3.3). This is exact at a mode of a linear network with Gaussian noise.
-
-    Returns:
-        In the original units of the targets. None for guides without a mean, Markov chains, data with weights, and if
-        it would cost too much.
+    sec. 3.3). This is exact at a mode of a linear network with Gaussian noise. The scores are in original units; None
+    for guides without a mean, Markov chains, data with weights, and if it would cost too much.
     """
     member_scores = []
     for member in members_of(posterior):

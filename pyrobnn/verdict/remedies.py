@@ -132,10 +132,6 @@ def _has_other_guide(fit: Fitted) -> bool:
     return not fit.has_chains and all((table.get("guide") or {}).get("type") != "mean_field" for table in fit.methods)
 
 
-def _is_single(fit: Fitted) -> bool:
-    return not isinstance(fit.posterior, Mixture)
-
-
 def _is_large(fit: Fitted) -> bool:
     return isinstance(fit.net, nets.MLP) and (len(fit.net.hidden) > 1 or sum(fit.net.hidden) > _FEW_UNITS)
 
@@ -158,29 +154,27 @@ def _is_sampled_soon(fit: Fitted) -> bool:
     return not fit.has_chains and fit.posterior.bnn.num_weights <= _FEW_WEIGHTS
 
 
-def _has_hidden(fit: Fitted) -> bool:
-    return bool(fit.hidden)
-
-
-def _takes_evidence(fit: Fitted) -> bool:
-    return fit.takes_evidence
-
-
-def _is_poisson(fit: Fitted) -> bool:
-    return fit.likelihood == "poisson"
-
-
 other_guide = _row("take another guide", 'guide="mean_field"', "guide.type=mean_field", _has_other_guide)
-ensemble = _row("average several networks", "bnn.Ensemble()", "fit.type=ensemble", _is_single)
+ensemble = _row(
+    "average several networks",
+    "bnn.Ensemble()",
+    "fit.type=ensemble",
+    lambda fit: not isinstance(fit.posterior, Mixture),
+)
 smaller = _row("take one small hidden layer", "bnn.MLP(..., [10], ...)", "net.hidden=[10]", _is_large)
 larger = _row("take a hidden layer of 50 units", "bnn.MLP(..., [50], ...)", "net.hidden=[50]", _is_small)
-without_hidden = _row("keep the linear model", "bnn.MLP(..., [], ...)", "net.hidden=[]", _has_hidden)
+without_hidden = _row("keep the linear model", "bnn.MLP(..., [], ...)", "net.hidden=[]", lambda fit: bool(fit.hidden))
 standardised = _row("standardise the data", "bnn.Data(x, y, standardize=True)", "data.standardize=true", _is_unscaled)
-by_evidence = _row("tune the prior", "bnn.EvidenceFramework()", "fit.type=evidence_framework", _takes_evidence)
+by_evidence = _row(
+    "tune the prior", "bnn.EvidenceFramework()", "fit.type=evidence_framework", lambda fit: fit.takes_evidence
+)
 laplace = _row("take the Laplace approximation", 'guide="laplace"', "guide.type=laplace", _left_the_mode)
 sampled = _row("draw by Markov chains", "bnn.NUTS()", "fit.type=nuts", _is_sampled_soon)
 spread_counts = _row(
-    "let counts spread", "bnn.likelihoods.NegativeBinomial()", "likelihood.type=negative_binomial", _is_poisson
+    "let counts spread",
+    "bnn.likelihoods.NegativeBinomial()",
+    "likelihood.type=negative_binomial",
+    lambda fit: fit.likelihood == "poisson",
 )
 
 
