@@ -37,9 +37,17 @@ def the_same_state_whatever_ran_before():
 
 
 @pytest.fixture
-def no_report(monkeypatch):
-    """Runs leave out pictures, the ArviZ file and long continuations of a fit to judge it, which take seconds."""
+def quick_check(monkeypatch):
+    """Runs continue a fit for a few steps to judge it, not for seconds."""
     import pyrobnn.diagnostics.continuation
+
+    monkeypatch.setattr(pyrobnn.diagnostics.continuation, "_SECONDS", 0.0, raising=False)
+    monkeypatch.setattr(pyrobnn.diagnostics.continuation, "_MOST_BLOCKS", 1, raising=False)
+
+
+@pytest.fixture
+def no_report(monkeypatch, quick_check):
+    """Runs leave out pictures and the ArviZ file, which take seconds."""
     import pyrobnn.diagnostics.convert
     import pyrobnn.report
 
@@ -48,8 +56,6 @@ def no_report(monkeypatch):
             path.write_text("")
 
     monkeypatch.setattr(pyrobnn.diagnostics.convert, "to_datatree", lambda *args, **kwargs: Tree())
-    monkeypatch.setattr(pyrobnn.diagnostics.continuation, "_SECONDS", 0.0, raising=False)
-    monkeypatch.setattr(pyrobnn.diagnostics.continuation, "_MOST_BLOCKS", 1, raising=False)
     monkeypatch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.Rendered("page", {}))
 
 

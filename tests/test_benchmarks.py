@@ -1,4 +1,3 @@
-import itertools
 import json
 import math
 import os
@@ -13,18 +12,14 @@ from typing import ClassVar
 import pandas as pd
 import pytest
 
-from benchmarks import RESULTS, __main__, compare, processes, provenance, runner
+from benchmarks import RESULTS, compare, processes, provenance, runner
 from benchmarks.measures import harness
 from benchmarks.measures.harness import Page
-from benchmarks.new_process import in_process
-from benchmarks.peers.processes import EngineError
-from benchmarks.report.page import _bold, write_report
+from benchmarks.report.page import write_report
 from benchmarks.rows import grid
 from benchmarks.runner import run_suite
 from benchmarks.store import Record, Store, finished
 from benchmarks.suite import Job, load_suite
-from benchmarks.timing import by_turns, fit_by_turns
-from benchmarks.worker import do
 from pyrobnn import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -175,13 +170,6 @@ def test_other_code_makes_another_job_unless_any_code_counts():
     assert finished([record], (JOB,), any_code=True) == {JOB.key: record}
 
 
-def test_the_digest_of_the_code_is_of_what_is_executed():
-    source = "def f(x):\n    return x + 1\n"
-    same = 'def f(x):\n    """Add one."""\n    return (x + 1)  # one\n'
-    assert provenance._executed(source) == provenance._executed(same)
-    assert provenance._executed(source) != provenance._executed(source.replace("1", "2"))
-
-
 def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(provenance.bnn, "__file__", str(tmp_path / "no_library" / "__init__.py"))
@@ -198,20 +186,6 @@ def test_the_digest_changes_with_what_a_task_executes(tmp_path, monkeypatch):
     provenance.code_digest.cache_clear()
     assert found[0] == found[1]
     assert len(set(found)) == 3
-
-
-def test_the_digest_of_a_measure_is_of_what_it_imports_from_benchmarks():
-    files = {str(path) for path in provenance._files_of("benchmarks.measures.tables")}
-    assert {"benchmarks/measures/tables.py", "benchmarks/references.py"} <= files
-    assert not any("report" in path or "harness" in path for path in files)
-    for name in ("speed", "wall", "gpu_steps"):
-        assert {f"benchmarks/peers/{part}.py" for part in ("engine_torch", "protocol", "whole_fits")} <= {
-            str(path) for path in provenance._files_of(f"benchmarks.measures.{name}")
-        }
-    assert {str(path) for path in provenance._files_of("nuts")} == {
-        "benchmarks/tasks/nuts.py",
-        "benchmarks/tasks/schema.py",
-    }
 
 
 @pytest.mark.parametrize(
@@ -256,52 +230,6 @@ def test_a_run_that_cannot_be_is_refused(arguments, message, tmp_path):
         run_suite(load_suite(write_suite(tmp_path)), out=tmp_path / "out", **arguments)
 
 
-def test_the_command_line_ends_with_a_line_that_says_why(tmp_path, monkeypatch, capfd):
-    path = write_suite(tmp_path, count=1, fails=0)
-    for words, code, line, other in (
-        (["report", str(tmp_path)], 2, "There are no results in", "Traceback"),
-        (["run", str(path), "--out", str(tmp_path / "out")], 1, "failed: job 0 on none", "There are no results"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["benchmarks", *words])
-        with pytest.raises(SystemExit) as ended:
-            __main__.main()
-        assert ended.value.code == code
-        said = capfd.readouterr().err
-        assert line in said
-        assert other not in said
-
-
-def test_results_that_cannot_be_on_file_are_refused(tmp_path):
-    suite = load_suite(write_suite(tmp_path))
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot be a folder of results"):
-        run_suite(suite, out=tmp_path / "file")
-    (tmp_path / "locked" / ".lock").mkdir(parents=True)
-    with pytest.raises(InputError, match="cannot be a folder of results"):
-        run_suite(suite, out=tmp_path / "locked")
-    for text in ("{", "[]"):
-        (tmp_path / "suite.json").write_text(text)
-        with pytest.raises(InputError, match=r"suite.json cannot be read"):
-            Store(tmp_path).title()
-
-
-def test_text_from_results_is_escaped_on_the_page(tmp_path):
-    job = Job("bench_tasks.runner_task", 1, {"entry": "a", "data": "none", "number": 0}, {}, "code")
-    row = {"entry": "<script>alert(1)</script>", "value": 0.5}
-    Store(tmp_path).add(Record(job, [row], provenance.manifest(1, 1.0, None)))
-    (tmp_path / "suite.json").write_text(json.dumps({"title": "Title & more", "works": [job.work]}))
-    write_report(tmp_path)
-    page = (tmp_path / "report.html").read_text()
-    assert "1 jobs, 0.0 minutes" in page
-    (tmp_path / "suite.json").write_text(json.dumps({"title": "a", "works": [job.work, "not done yet"]}))
-    write_report(tmp_path)
-    assert "1 of 2 jobs, 0.0 minutes" in (tmp_path / "README.md").read_text()
-    assert "<script>" not in page
-    assert "Title &amp; more" in page
-    assert "&lt;script&gt;" in page
-    assert str(_bold("**1 ± 2**, a & b")) == "<b>1\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}2</b>, a &amp; b"
-
-
 def test_a_measure_goes_on_where_it_was_and_the_last_row_of_a_key_counts(tmp_path, monkeypatch):
     done = []
 
@@ -324,19 +252,6 @@ def test_a_measure_goes_on_where_it_was_and_the_last_row_of_a_key_counts(tmp_pat
     page = (tmp_path / "some-thing.md").read_text()
     assert "| a | 20 |\n| b | 10 |" in page
     assert f"Rows by their code: 2 of {code.pop()}.\n\nRows by their hardware: 2 of {hardware.pop()}." in page
-
-
-def test_a_machine_has_the_cores_that_this_process_may_use(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5})
-    assert provenance.describe_machine()["cores"] == 3
-
-
-DATA_OF_MEASURES = {
-    "estimators": ("energy", "concrete", "yacht", "wine-quality-red", "power-plant", "protein-tertiary-structure"),
-    "least_noise": ("mnist",),
-    "tables": ("yacht", "concrete", "energy"),
-}
-"""Sets that are read to say which jobs there are."""
 
 
 class Turns:
@@ -367,80 +282,6 @@ def test_a_job_that_stops_half_way_leaves_no_rows_and_is_done_again(tmp_path, mo
         harness.run_measure("some_thing", ["--out", str(tmp_path)])
     assert harness.load_rows("some_thing", tmp_path) == []
     assert engines_on_file(tmp_path) == ["eager", "captured"]
-
-
-def test_a_job_is_done_when_all_of_its_rows_are_on_file(tmp_path, monkeypatch):
-    """An engine that is asked for later, or whose row was lost, takes its turns beside the others."""
-    monkeypatch.setattr(harness, "load_measure", lambda name: Turns)
-    assert engines_on_file(tmp_path, "--engines", "eager") == ["eager"]
-    assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
-    assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
-    assert engines_on_file(tmp_path, "--engines", "captured") == ["eager", "eager", "captured"]
-
-
-def test_an_engine_that_fails_leaves_a_row_that_is_done_again(monkeypatch):
-    module = harness.load_measure("speed")
-    (job,) = module.jobs(options := harness.parsed("speed", module, ["--cases", "sine", "--engines", "pyro"]))
-    monkeypatch.setattr(module, "EngineProcess", lambda *_, **__: (_ for _ in ()).throw(EngineError("gone")))
-    (row,) = module.run(job, options)
-    assert row["failed"] == "gone"
-    assert harness._sound([row]) == []
-
-
-def test_a_row_of_a_measure_that_was_cut_short_is_done_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(harness, "load_measure", lambda name: Turns)
-    path = tmp_path / "some-thing.jsonl"
-    whole = '{"net": "\u2028", "engine": "eager"}\n'.encode()
-    path.write_bytes(whole + '{"net": "ü'.encode()[:-1])
-    assert len(harness.load_rows("some_thing", tmp_path)) == 1
-    assert engines_on_file(tmp_path) == ["eager", "eager", "captured"]
-    assert path.read_bytes().startswith(whole)
-
-
-@pytest.mark.parametrize("name", harness.names())
-@pytest.mark.needs_data
-def test_jobs_of_a_measure_name_all_rows_that_they_give(name, require_data):
-    require_data(*DATA_OF_MEASURES.get(name, ()))
-    measure = harness.load_measure(name)
-    jobs = list(measure.jobs(harness.parsed(name, measure, ["--device", "cpu"] if name.startswith("gpu_") else [])))
-    assert all(set(measure.KEY) <= job.keys() for job in jobs)
-    keys = [tuple(row[column] for column in measure.KEY) for job in jobs for row in harness.expected(job)]
-    assert len(set(keys)) == len(keys) > 0
-
-
-def test_works_take_turns_and_rounds_before_do_not_count():
-    done = []
-    found = by_turns({"a": lambda: done.append("a"), "b": lambda: done.append("b")}, 2, clock=time.perf_counter)
-    assert "".join(done) == "ababab"
-    assert [len(seconds) for seconds in found.values()] == [2, 2]
-
-
-def test_tasks_of_an_engine_get_its_own_last_fit():
-    fits = {"a": itertools.count(), "b": itertools.count(10)}
-    engines = {name: (fit.__next__, lambda fit: fit) for name, fit in fits.items()}
-    seconds, results = fit_by_turns(engines, ("fit", "predict"), 2, clock=time.perf_counter)
-    assert results == {("a", "fit"): 2, ("a", "predict"): 2, ("b", "fit"): 12, ("b", "predict"): 12}
-    assert {len(spent) for spent in seconds.values()} == {2}
-
-
-def test_a_function_in_a_new_process_gets_and_gives_json():
-    assert in_process(math.gcd, 12, 18) == 6
-
-
-def test_the_site_lists_every_page_of_a_measure():
-    listed = (ROOT / "docs" / "benchmarks" / "index.md").read_text()
-    assert not [path.name for path in RESULTS.glob("*.md") if f"/results/{path.name})" not in listed]
-
-
-def test_measures_import_no_measures():
-    files = [path for path in Path(harness.__file__).parent.glob("*.py") if path.stem != "harness"]
-    lines = {line for path in files for line in path.read_text().splitlines() if "benchmarks.measures" in line}
-    assert all(line.startswith("from benchmarks.measures.harness import ") for line in lines if "import" in line)
-
-
-def test_a_measure_that_is_none_is_refused():
-    with pytest.raises(InputError, match="There is no measure 'weather'. Measures: alarms"):
-        harness.load_measure("weather")
 
 
 def rows_of(*scores, **others):
@@ -477,80 +318,7 @@ def test_results_are_compared_bit_by_bit_and_with_chance(tmp_path):
         compare.find_record(tmp_path / "none", "zz")
 
 
-def test_results_of_other_suites_and_of_earlier_versions_are_not_compared(tmp_path):
-    one, other = (Job("regression", 1, JOB.settings | {"seed": seed}, JOB.data, "code") for seed in (0, 1))
-    for folder, job in (("one", one), ("two", other)):
-        Store(tmp_path / folder).add(Record(job, rows_of(1.0), {}))
-    with pytest.raises(InputError, match="no job in common"):
-        compare.differences(tmp_path / "one", tmp_path / "two")
-    Store(tmp_path / "one").add(Record(other, rows_of(2.0), {}))
-    (tmp_path / "one" / "suite.json").write_text(json.dumps({"title": "a", "works": [other.work]}))
-    found = compare.differences(tmp_path / "one", tmp_path / "two").splitlines()
-    assert found == ["a on b:", "  log_score: 2 -> 1"]
-
-
-def of_two(first, second):
-    """Rows of two methods, which are no replicates."""
-    return [*rows_of(first, log_score_stderr=0.1), *rows_of(second, log_score_stderr=0.1, entry="b")]
-
-
 ONE, TWO = rows_of(1.5, log_score_stderr=0.12, other=1.0), rows_of(1.0, 3.0, coverage=1.0)
-BEYOND = "beyond two standard errors: "
-VERDICTS = {
-    "rounding that all share": (
-        *(rows_of(-1.0, -3.0), rows_of(-1.0 + 1.00e-6, -3.0 + 1.01e-6)),
-        *(True, "beyond two of the change (5e-09)"),
-    ),
-    "a row near": (
-        *(ONE, rows_of(1.7, log_score_stderr=0.1, other=2.0)),
-        *(True, "not judged, for want of a standard error: other."),
-    ),
-    "a row far": (ONE, rows_of(1.8, log_score_stderr=0.12, other=1.0), False, BEYOND),
-    "no error": (rows_of(1.5), rows_of(1.5000001), False, "of no score is a standard error known"),
-    "rows near": (TWO, rows_of(1.1, 3.0, coverage=1.0), True, ""),
-    "no spread": (TWO, rows_of(1.1, 3.0, coverage=0.1), False, BEYOND),
-    "more spread": (TWO, rows_of(-1000.0, 900.0, coverage=1.0), False, BEYOND),
-    "not a number": (TWO, rows_of(math.nan, 3.0, coverage=1.0), False, BEYOND),
-    "infinite": (TWO, rows_of(-math.inf, 3.0, coverage=1.0), False, BEYOND),
-    "no score": (
-        *(rows_of(1.0, 3.0, pit=[1, 2], chosen="a"), rows_of(1.1, 3.0, pit=[2, 1], chosen="b")),
-        *(True, "  changed too: pit, chosen"),
-    ),
-    "methods near": (of_two(1.0, 9.0), of_two(1.1, 9.1), True, ""),
-    "a method far": (of_two(1.0, 9.0), of_two(1.1, 9.3), False, f"{BEYOND}b b, log_score"),
-}
-
-
-@pytest.mark.parametrize("case", VERDICTS)
-def test_verdicts_on_rows_of_another_machine(case):
-    before, after, holds, words = VERDICTS[case]
-    found = compare.verdict(Record(JOB, before, {"cpu": "x"}), after, {"cpu": "y"})
-    assert found.holds is holds
-    assert words in found.text
-
-
-def test_a_report_shows_the_suite_as_it_is_now_in_its_order(tmp_path):
-    out = tmp_path / "out"
-    suite = load_suite(write_suite(tmp_path))
-    run_suite(suite, out=out, only="job 3")
-    run_suite(suite, out=out)
-    assert [record.job.settings["number"] for record in Store(out).current()] == list(range(6))
-    changed = load_suite(write_suite(tmp_path, sleep=0.001, count=2))
-    run_suite(changed, out=out, only="job 1")
-    assert [record.job.settings for record in Store(out).current()] == [changed.jobs[1].settings]
-    (out / "suite.json").unlink()
-    with pytest.raises(InputError, match="no suite.json that says which count"):
-        Store(out).current()
-
-
-def test_long_fits_are_kept_where_a_run_says_and_not_when_a_job_is_done_again(tmp_path, monkeypatch):
-    suite = load_suite(write_suite(tmp_path, count=1))
-    seen = []
-    monkeypatch.setattr(runner, "do", lambda job, keep=None: seen.append(keep) or do(job, keep=keep))
-    run_suite(suite, out=tmp_path / "out", keep=tmp_path)
-    (record,) = Store(tmp_path / "out").records()
-    assert runner.rerun(record)[0] == record.rows
-    assert seen == [tmp_path, None]
 
 
 @pytest.mark.one_in(0, 2)

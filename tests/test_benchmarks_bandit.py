@@ -1,15 +1,12 @@
 """The mushroom bandit: what agents are offered, what they regret, and how they learn from data that grow."""
 
-import itertools
-
 import pytest
 import torch
 from helpers import run, typed
 
 import pyrobnn as bnn
-from benchmarks.report.bandit import figures, tables
 from benchmarks.tasks import bandit
-from benchmarks.tasks.bandit import Growing, repeated
+from benchmarks.tasks.bandit import Growing
 
 TINY = {"mushrooms": 50, "seeds": 2, "hidden": [4], "memory": 32, "batch_size": 8, "steps": 3, "draws": 4}
 TINY |= {"engine": "eager"}
@@ -59,25 +56,6 @@ def test_a_poisonous_mushroom_is_worth_what_the_paper_says_on_average():
     assert abs(float(paid.mean()) - bandit.POISONOUS) < 5 * 20 / len(paid) ** 0.5
 
 
-def test_worlds_depend_on_the_seed_alone():
-    one, same, other = made_up_world(seed=1), made_up_world(seed=1), made_up_world(seed=2)
-    assert torch.equal(one.x, same.x)
-    assert torch.equal(one.ill, same.ill)
-    assert not torch.equal(one.x, other.x)
-
-
-def test_blocks_cover_all_mushrooms_and_grow_within_bounds():
-    settings = {"mushrooms": 5000, "first_block": 20, "last_block": 100, "growth": 0.05}
-    rows = bandit.blocks(typed(bandit, settings))
-    assert (rows[0].start, rows[-1].stop) == (0, 5000)
-    assert all(first.stop == second.start for first, second in itertools.pairwise(rows))
-    lengths = [part.stop - part.start for part in rows]
-    assert (lengths[0], lengths[-2]) == (20, 100)
-    assert lengths[:-1] == sorted(lengths[:-1])
-    at_1000 = next(part for part in rows if part.start >= 1000)
-    assert at_1000.stop - at_1000.start == round(0.05 * at_1000.start)
-
-
 def test_choices_follow_the_values_and_toss_coins_as_often_as_told():
     settings = bandit.jobs({"entries": [{"name": "greedy"}]})[0]
     x = torch.zeros(2000, 3)
@@ -98,6 +76,7 @@ def test_thompson_agents_judge_by_the_mean_of_two_draws():
     assert abs(float(alone.double().mean()) - 1 / 2) < 0.05
 
 
+@pytest.mark.slow
 def test_repeating_a_memory_does_not_change_what_is_learned():
     x = torch.linspace(-1, 1, 6)[:, None]
     y = x[:, 0] ** 2
@@ -109,27 +88,6 @@ def test_repeating_a_memory_does_not_change_what_is_learned():
     plain = bnn.fit_replicates(model, (x, y), [method], seed=0, engine="eager", progress=False)[0].mean()
     for name, value in plain.items():
         torch.testing.assert_close(ours[name], value, atol=1e-4, rtol=1e-4)
-
-
-def test_an_incomplete_repeat_favours_no_example():
-    """Of 400, seeds 0 to 399, each of 5 examples is in a surplus of 2 in 40 %, within 4 standard errors."""
-    found = torch.stack([repeated(5, 12, seed).bincount(minlength=5) for seed in range(400)])
-    assert set(found.unique().tolist()) == {2, 3}
-    share = (found == 3).double().mean(0)
-    assert float((share - 0.4).abs().max()) < 4 * (0.4 * 0.6 / 400) ** 0.5
-    assert repeated(4, 8, 0).tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert sorted(repeated(4, 4, 0).tolist()) == [0, 1, 2, 3]
-
-
-def test_a_learner_goes_on_from_where_it_stopped():
-    x, y = torch.rand(4, 2, generator=torch.Generator().manual_seed(0)), torch.ones(4)
-    model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=bnn.likelihoods.Gaussian(scale=0.3), prior=bnn.priors.Normal(1.0))
-    settings = {"steps": 2, "lr": 1e-6}
-    on, *anew = (Growing(model, bnn.guides.Map(), size=8, settings=settings, engine="eager") for _ in range(3))
-    first, second = (on.fit([(x, y)], seed=seed)[0].mean()["0.weight"] for seed in (0, 1))
-    torch.testing.assert_close(first, second, atol=1e-5, rtol=0)
-    first, second = (one.fit([(x, y)], seed=seed)[0].mean()["0.weight"] for seed, one in enumerate(anew))
-    assert (first - second).abs().max() > 0.01
 
 
 @pytest.mark.parametrize(
@@ -170,19 +128,3 @@ def test_every_agent_eats_and_its_row_adds_up_and_comes_again(rows):
     job = bandit.jobs({**TINY, "entries": AGENTS[:1]})[0]
     assert [row | {"seconds": 0} for row in run(bandit, job)] == [row | {"seconds": 0} for row in rows[:2]]
     assert bandit.datasets(typed(bandit, job)) == ("mushroom",)
-
-
-def test_tables_and_figure_show_what_the_rows_say():
-    rows = [
-        {"entry": name, "seed": seed, "regret": base + seed, "realised_regret": 0.0, "late_regret": 1.0}
-        | {"poisonous_eaten": 2, "edible_left": 3, "steps": [1, 2], "curve": [1.0, base + seed]}
-        for name, base in (("b", 30.0), ("a", 20.0))
-        for seed in (0, 2)
-    ]
-    regrets, differences = tables(rows, [])
-    assert [line[:4] for line in regrets.rows] == [["a", "21 ± 1", "20", "22"], ["b", "31 ± 1", "30", "32"]]
-    assert differences.header == ["agent", "seed 0", "seed 2"]
-    assert differences.rows == [["b", "+10", "+10"]]
-    axis = figures(rows)[0].figure.axes[0]
-    assert [line.get_label() for line in axis.lines] == ["b", "a"]
-    assert axis.lines[0].get_ydata().tolist() == [1.0, 31.0]

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu
-from benchmarks.gpu import SECONDS, main, measure_of, size
+from benchmarks.gpu import SECONDS, measure_of, size
 from benchmarks.measures import harness
 from benchmarks.noise import SameNoise
 
@@ -62,19 +61,6 @@ def test_a_check_that_fails_leaves_its_row_and_the_rest_goes_on(tmp_path, done, 
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_the_same_command_does_again_what_failed_alone(tmp_path, done):
-    rehearse(tmp_path)
-    done.clear()
-    assert not rehearse(tmp_path)
-    assert done == ["raises"]
-
-
-def test_a_measure_that_does_not_end_is_ended(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(gpu, "_REHEARSAL", 0.01)
-    assert main(["--device", "cpu", "--rehearse", "--only", "graphs", "--out", str(tmp_path)]) == 1
-    assert "graphs was not done after 0 s" in capsys.readouterr().err
-
-
 def test_every_request_for_noise_gets_the_same_numbers_rounded():
     with SameNoise("cpu"):
         values = [
@@ -89,20 +75,6 @@ def test_every_request_for_noise_gets_the_same_numbers_rounded():
     torch.testing.assert_close(values[3], 3 * values[0] + 2)
     assert -1 < float(uniform.min()) < -0.99
     assert 0.99 < float(uniform.max()) < 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--device", "cpu"], "add --rehearse"),
-        (["--device", "cpu", "--rehearse", "--only", "nothing"], "invalid choice"),
-    ],
-)
-def test_the_command_refuses_what_it_cannot_do(options, message, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(options)
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.nightly

@@ -4,7 +4,6 @@ import copy
 import json
 import tomllib
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pyro.distributions as dist
@@ -13,8 +12,6 @@ import torch
 from helpers import run, typed
 
 import pyrobnn as bnn
-from benchmarks.report.mnist import _seconds
-from benchmarks.suite import make_job
 from benchmarks.tasks import mnist
 from benchmarks.tasks.mnist_scores import error_rate, evaluate, evaluate_pruned, load_images, rotated
 
@@ -46,20 +43,6 @@ SUITE = {
         },
     ],
 }
-PUBLISHED = [
-    {"source": "Blundell et al. 2015 (ICML), Table 1", "method": "SGD, 2x400 units", "value": 1.83},
-    {"source": "Blundell et al. 2015 (ICML), Table 1", "method": "SGD, dropconnect, 800 units", "value": 1.2},
-    {
-        "source": "Blundell et al. 2015 (ICML), Table 2",
-        "method": "BBB 2x1200 units, 0% of weights removed by |mu|/sigma, 2.4m left",
-        "value": 1.24,
-    },
-    {
-        "source": "Blundell et al. 2015 (ICML), Table 2",
-        "method": "BBB 2x1200 units, 98% of weights removed by |mu|/sigma, 48k left",
-        "value": 1.39,
-    },
-]
 
 
 @pytest.fixture(scope="module")
@@ -131,52 +114,6 @@ def test_suites_have_a_genuine_elbo(name):
         assert fit["batch_size"] == 128
 
 
-@needs_images
-def test_jobs_of_several_widths_and_seeds_have_labels_of_their_own():
-    jobs = [make_job("mnist", 1, one) for one in mnist.jobs(SUITE | {"units": [4, 8], "seeds": [0, 1]})]
-    assert len({job.label for job in jobs}) == len(jobs) == 8
-    assert jobs[0].label == f"{SUITE['entries'][0]['name']} on mnist, 4 units, seed 0"
-
-
-@pytest.mark.slow
-@needs_images
-def test_a_kept_fit_goes_on_and_one_of_other_code_begins_anew(tmp_path, monkeypatch):
-    settings = mnist.jobs(SUITE | {"entries": [SUITE["entries"][0]]})[0]
-    first, again = run(mnist, settings, tmp_path)[0], run(mnist, settings, tmp_path)[0]
-    assert first["seconds"] > 0
-    assert again["seconds"] is None
-    assert {**first, "seconds": 0, "tuning_seconds": 0} == {**again, "seconds": 0, "tuning_seconds": 0}
-    assert len(list(tmp_path.iterdir())) == 1
-    monkeypatch.setattr(mnist, "code_digest", lambda task: "other")
-    assert run(mnist, settings, tmp_path)[0]["seconds"] > 0
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_seconds_that_are_not_known_are_left_open():
-    assert _seconds([{"seconds": None}]) == ""
-    assert _seconds([{"seconds": 3.0, "tuning_seconds": 1.0}, {"seconds": 2.0}]) == "3"
-
-
-def test_fits_are_on_the_device_of_the_suite(monkeypatch):
-    asked = []
-
-    def fit(*args, device, **settings):
-        asked.append(device)
-        raise InterruptedError
-
-    monkeypatch.setattr(bnn, "fit", fit)
-    monkeypatch.setattr(bnn.guides.Laplace, "around", fit)
-    mode, images = Mock(), Mock()
-    for suite in (SUITE, SUITE | {"device": "cuda:7"}):
-        settings = typed(mnist, mnist.jobs(suite)[0])
-        with pytest.raises(InterruptedError):
-            mnist._fit(None, settings, settings.candidates[0], bnn.Data(torch.rand(4, 784), torch.arange(4)))
-        with pytest.raises(InterruptedError):
-            mnist._laplace_row(settings, {"name": "a"}, mode, images)
-    assert asked == ["cpu", "cpu", "cuda:7", "cuda:7"]
-    assert "device" not in mnist.jobs(SUITE)[0]
-
-
 def test_turned_images_are_exact_at_right_angles():
     images = torch.rand(3, 784)
     square = images.view(3, 28, 28)
@@ -198,12 +135,6 @@ def test_images_are_those_of_the_published_split():
     for x in (images.train.x, images.validation.x, images.test.x, images.clothes):
         assert float(x.max()) == pytest.approx(255 / 126)
         np.testing.assert_allclose(126 * x, (126 * x).round(), atol=1e-4)
-
-
-def test_error_rate_in_percent():
-    labels = torch.tensor([0, 1, 2, 3])
-    certain = bnn.Prediction(dist.Categorical(logits=50.0 * torch.eye(4)[None, [0, 1, 3, 3]]))
-    assert error_rate(certain, labels) == 25.0
 
 
 @needs_images
@@ -246,25 +177,6 @@ def test_pruning_takes_the_weights_of_least_signal():
     assert evaluate_pruned(posterior, images.test, [], 3, 0) == {}
 
 
-@needs_images
-def test_rows_tell_everything(rows):
-    assert [row["entry"] for row in rows] == ["SGD", "Kronecker", "Bayes by Backprop"]
-    point, laplace, mixture = rows
-    for row in rows:
-        assert {"data", "seed", "units", "seconds", "test_error", "nll", "ece", "auroc_entropy"} <= set(row)
-        assert len(row["rotation_accuracy"]) == len(row["rotation_entropy"]) == 2
-        json.dumps(row, allow_nan=False)
-    assert point["auroc_information"] is None
-    assert point["kl"] is None
-    assert laplace["auroc_information"] is not None
-    assert laplace["nll"] != point["nll"]
-    assert mixture["kl"] > 0 > mixture["log_likelihood"]
-    assert len(mixture["pruned_error"]) == 2
-    assert mixture["candidate_errors"][1] < mixture["candidate_errors"][0]
-    assert json.loads(mixture["chosen"]) == {"guide.init_rho": -4.0}
-    assert mixture["epochs"] == pytest.approx(40 / 3)
-
-
 @pytest.mark.slow
 @needs_images
 def test_the_same_settings_give_the_same_row_also_from_a_kept_fit(rows, tmp_path):
@@ -278,24 +190,3 @@ def test_the_same_settings_give_the_same_row_also_from_a_kept_fit(rows, tmp_path
 
 def _without_seconds(row):
     return {key: value for key, value in row.items() if not key.endswith("seconds")}
-
-
-@needs_images
-def test_tables_and_pictures(rows, tmp_path):
-    errors, scores, pruning, budget = mnist.tables(rows, PUBLISHED)
-    for table in (errors, scores, pruning, budget):
-        assert all(len(line) == len(table.header) for line in table.rows)
-    assert errors.header == ["method", "8 units", "400 units", "800 units", "1200 units"]
-    assert errors.rows[-1] == ["published: SGD", "", "1.83", "", ""]
-    assert [line[0] for line in errors.rows[:3]] == ["SGD", "Kronecker", "Bayes by Backprop"]
-    assert errors.rows[2][1].startswith(f"{rows[2]['test_error']:.2f} ± ")
-    assert scores.rows[0][-1] == ""
-    assert pruning.rows[-1] == ["published: Bayes by Backprop", "1200", "1.24", "", "1.39 (+0.15)"]
-    assert budget.rows[2][4] == "guide.init_rho=-4.0"
-    names = []
-    for figure in mnist.figures(rows):
-        figure.figure.savefig(tmp_path / f"{figure.name}.png")
-        names.append(figure.name)
-    assert names == ["rotation", "pruning"]
-    assert len(mnist.tables(rows[:2], [])) == 3
-    assert len(mnist.figures(rows[:2])) == 1

@@ -12,9 +12,7 @@ import pyrobnn as bnn
 from benchmarks.report import regression as report
 from benchmarks.report.regression_figures import critical_difference
 from benchmarks.tasks import regression
-from benchmarks.tasks.regression_fits import fit_all
 from pyrobnn import InputError
-from pyrobnn.runs.spec import RunSpec
 
 ENTRY = {"name": "map", "guide": {"type": "map"}}
 SUITE = {
@@ -44,22 +42,6 @@ def test_a_job_has_a_whole_spec_for_each_candidate():
     assert json.loads(json.dumps(job)) == job
 
 
-def test_a_part_of_another_type_replaces_that_of_the_base_and_sets_may_have_their_own_net():
-    fit = {"type": "ensemble", "members": 2, "engine": "eager", "method": {"steps": 5}}
-    assert settings(fit=fit)["candidates"][0]["fit"] == fit
-    assert settings(fit={"steps": 7})["candidates"][0]["fit"] == SUITE["base"]["fit"] | {"steps": 7}
-    suite = SUITE | {"entries": [ENTRY], "for_data": {"diabetes": {"net": {"hidden": [9]}}}}
-    assert regression.jobs(suite)[0]["candidates"][0]["net"] == {"type": "mlp", "hidden": [9]}
-
-
-def test_sets_may_have_their_own_grid():
-    entry = ENTRY | {"grid": {"prior.scale": [0.1, 1.0]}}
-    for grid, scales in (({}, [1.0]), ({"prior.scale": [2.0, 3.0, 4.0]}, [2.0, 3.0, 4.0])):
-        (job,) = regression.jobs(SUITE | {"entries": [entry], "for_data": {"diabetes": {"grid": grid}}})
-        assert [one["prior"]["scale"] for one in job["candidates"]] == scales
-        assert job["grid"] == list(grid)
-
-
 def test_ranks_and_waves_are_those_of_the_training_part():
     rng = np.random.default_rng(0)
     train, test = (bnn.Data(rng.normal(size=(rows, 2)) ** 3, np.zeros(rows)) for rows in (301, 50))
@@ -76,6 +58,7 @@ def test_ranks_and_waves_are_those_of_the_training_part():
     np.testing.assert_allclose(new_test.x[:, 4:].numpy(), waves, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_inputs_are_chosen_with_the_rest(monkeypatch):
     """The target is a wave of the rank: without waves three units see little of it, with waves nearly all."""
     x = np.random.default_rng(0).normal(size=300) ** 3
@@ -133,13 +116,6 @@ def test_the_middle_third_along_a_feature_is_the_test_part():
     assert sorted(test.x[:, 0].tolist()) == [3.0, 4.0, 5.0]
     assert sorted(train.x[:, 0].tolist()) == [1.0, 2.0, 6.0, 7.0]
     assert sorted([*train.y.tolist(), *test.y.tolist()]) == list(range(7))
-
-
-def test_every_feature_makes_a_gap_split():
-    (job,) = regression.jobs(
-        {key: value for key, value in SUITE.items() if key != "num_splits"} | {"entries": [ENTRY], "splits": "gap"}
-    )
-    assert job["numbers"] == list(range(10))
 
 
 @pytest.mark.slow
@@ -233,63 +209,5 @@ def test_published_numbers_are_brought_to_one_convention():
     assert str(found["unclear"]["yacht"]) == "-0.470 ± 0.030 (?)"
 
 
-@pytest.mark.parametrize(
-    ("ours", "standing"), [(-0.9, "beaten"), (-1.19, "within two standard errors"), (-1.21, "missed")]
-)
-def test_standing_beside_the_best_published_row(ours, standing):
-    assert report._standing(report.Estimate(ours, 0.06), report.Estimate(-1.0, 0.08)) == standing
-
-
-def test_pretrained_networks_are_shown_and_are_no_rivals():
-    base = {"dataset": "yacht", "metric": "ll", "error": None, "error_kind": "", "status": "read", "source": "s"}
-    published = [base | {"method": "A", "value": -1.0}, base | {"method": "B (pretrained)", "value": 3.0}]
-    rows = [row("ours", "yacht", score) for score in (-0.4, -0.6)]
-    scores = report._score_table(rows, published, "log_score", ["yacht"])
-    assert "B (pretrained)" in str(scores.rows)
-    beside = report._beside(rows, published, ["yacht"], "", set())
-    assert "B (pretrained)" not in str(beside.rows)
-    assert beside.rows[0][-2:] == ["A: -1.000", "beaten"]
-
-
 def test_the_critical_difference_is_that_of_the_paper():
     assert critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
-
-
-def test_the_report_shows_every_entry_and_what_was_chosen():
-    shared = {"chosen": '{"prior.scale": 1.0}', "candidates": 2, "seconds": 1.0, "tuning_seconds": 2.0, "pit": [1] * 10}
-    rows = [
-        row(entry, data, score + split / 10, split=split, **shared)
-        for entry, score in (("a", -1.0), ("b", -2.0), ("c", -3.0))
-        for data in ("yacht", "energy", "concrete")
-        for split in range(3)
-    ]
-    them = {"method": "them", "dataset": "yacht", "metric": "ll", "value": -0.5, "error": None, "error_kind": ""}
-    published = [them | {"status": "read", "source": "s", "where_read": "r"}]
-    scores, _, best, _, chosen, sources = report.tables(rows, published)
-    assert scores.rows[0] == ["a", *["**-0.900 ± 0.058**"] * 3]
-    assert scores.rows[-1] == ["published: them", "-0.500", "", ""]
-    assert best.rows == [["yacht", "a: -0.900 ± 0.058", "0.900 ± 0.000", "them: -0.500", "missed"]]
-    assert chosen.rows[0][3] == "prior.scale=1.0 (3)"
-    assert sources.rows == [["them", "s", "none printed", "read"]]
-    figures = report.figures(rows)
-    assert [one.name for one in figures] == ["forest", "critical-differences", "calibration", "time"]
-    partly = [*rows, {**rows[-1], "entry": "on one set only"}]
-    ranks = next(one for one in report.figures(partly) if one.name == "critical-differences").figure.axes[0]
-    assert "on one set only" not in [label.get_text() for label in ranks.get_yticklabels()]
-    legend = report.figures(partly)[2].figure.legends[0]
-    assert [text.get_text() for text in legend.get_texts()] == [*dict.fromkeys(row["entry"] for row in partly)]
-
-
-def test_specs_side_by_side_keep_their_own_settings_and_their_place():
-    tables = [
-        SUITE["base"] | {"guide": {"type": "map"}, "prior": {"type": "normal", "scale": scale}}
-        for scale in (0.001, 1.0)
-    ]
-    tables.append(tables[0] | {"fit": SUITE["base"]["fit"] | {"steps": 1}})
-    specs = [RunSpec.from_dict(one | {"data": {"name": "diabetes"}}) for one in tables]
-    dataset = bnn.datasets.load("diabetes")
-    data = bnn.Data(dataset.data.x, dataset.data.y, standardize=True)
-    narrow, wide, short = fit_all([(spec, data) for spec in specs], 0)
-    norms = [float(one.draw(1)["0.weight"].square().mean()) for one in (narrow, wide)]
-    assert norms[0] < 0.1 * norms[1]
-    assert [len(one.history.log_likelihood) for one in (narrow, wide, short)] == [40, 40, 1]

@@ -9,11 +9,9 @@ import torch
 from helpers import run, typed
 
 import pyrobnn as bnn
-from benchmarks.tasks import bandit, mnist, nuts, regression
-from benchmarks.tasks.schema import check_suite
+from benchmarks.tasks import nuts
 
 SUITES = Path(__file__).parents[1] / "benchmarks" / "suites"
-ENTRIES = [{"name": "mean-field", "guide": {"type": "mean_field"}}, {"name": "ensemble", "members": 2}]
 
 
 def suite(name):
@@ -27,37 +25,6 @@ def test_suites_are_jobs_with_complete_settings(task, num):
     assert len(jobs) == num
     assert all({"entry", "data", "engine"} <= set(job) for job in jobs)
     assert len({(job["entry"], str(job)) for job in jobs}) == num
-
-
-@pytest.mark.parametrize(
-    ("task", "tables", "message"),
-    [
-        (
-            nuts,
-            {"entries": [{"name": "map", "fit": {"type": "svi"}}], "problems": ["circle"]},
-            "Unknown problem `circle`",
-        ),
-        (nuts, {"entries": [{"name": "map", "fits": {}}]}, "Unknown key `fits` in entry map"),
-        (nuts, {}, r"needs \[\[entries\]\]"),
-        (nuts, {"entries": ENTRIES, "engine": "auto"}, "captured or eager"),
-        (nuts, {"entries": [{"name": "a"}], "seeds": [0, 1, 0]}, "`seeds` has a seed twice"),
-        (nuts, {"entries": [{"name": "a"}, {"name": "a"}]}, "Two entries are called 'a'"),
-        (nuts, {"entries": [{"name": nuts.FLOOR}]}, "Two entries are called 'NUTS, half of it'"),
-        (nuts, {"entries": [{"name": "a", "fit": {"type": "svi", "seed": 1}}]}, "`fit.seed` in entry a has no effect"),
-        (nuts, {"entries": [{"name": "a", "fit": {"engine": "eager"}}]}, "`fit.engine` in entry a has no effect"),
-        (nuts, {"entries": ENTRIES, "problems": "moons"}, "`problems` in the suite: .* list, got 'moons'"),
-        (nuts, {"entries": ENTRIES, "draws": 0}, "`draws` in the suite: .* greater than 0, got 0"),
-    ],
-)
-def test_suites_with_mistakes_are_refused(task, tables, message):
-    with pytest.raises(bnn.InputError, match=message):
-        task.jobs(tables)
-
-
-@pytest.mark.parametrize("task", [bandit, mnist, nuts, regression])
-def test_defaults_are_what_a_suite_may_say(task):
-    defaults = task.SuiteSettings().model_dump()
-    assert check_suite(defaults, task.SuiteSettings) == defaults
 
 
 def test_distances_of_a_shift_are_known():

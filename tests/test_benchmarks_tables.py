@@ -6,7 +6,6 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import KFold
 
 from benchmarks.measures import ten_tables
-from benchmarks.measures.harness import load_measure, parsed
 from benchmarks.references import Normals, normals
 
 RNG = np.random.default_rng(0)
@@ -49,32 +48,3 @@ def test_a_fifth_is_to_test_on_and_no_more_than_2000_rows_to_train_on(rows, trai
     assert (x[:, 0] == y).all()
     assert (x_test[:, 0] == y_test).all()
     assert not np.array_equal(ten_tables.split(table, seed=2)[3], y_test)
-
-
-class Peer:
-    """Answers for the process with the tables and NGBoost."""
-
-    def ask(self, **request):
-        if "read" in request:
-            assert request["read"] == ["datasets", "airquality"]
-            return {"x": X.tolist(), "y": Y.tolist()}
-        count = len(request["predict"])
-        return {"mean": [100.0] * count, "std": [10.0] * count, "seconds": 2.0, "cpu": 1.0}
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_each_model_gives_a_row_of_scores_and_the_page_shows_them(monkeypatch):
-    ten_tables.read.cache_clear()
-    monkeypatch.setattr(ten_tables, "peer", lambda python: Peer())
-    options = parsed("ten_tables", load_measure("ten_tables"), ["--sets", "airquality", "--seeds", "1"])
-    rows = [row for job in ten_tables.jobs(options) for row in ten_tables.run(job, options)]
-    ten_tables.read.cache_clear()
-    assert [row["model"] for row in rows] == list(ten_tables.MODELS)
-    assert all(ten_tables.SCORES.keys() <= row.keys() for row in rows)
-    found = {row["model"]: row["rmse"] for row in rows}
-    assert found["BNNRegressor"] < 3 < found["NGBoost"]
-    assert found["Ridge"] < 3
-    lines = ten_tables.page(rows, options).lines
-    assert f"| airquality | {rows[0]['cpu']:.1f} |" in "\n".join(lines)
-    assert "| airquality | datasets | Ozone: positive, skewed | 60 | 48 | 2 | `Gaussian` |" in lines

@@ -196,14 +196,6 @@ def test_user_errors_are_one_line(arguments, message, here):
     assert sorted(here.rglob("*")) == before
 
 
-@pytest.mark.slow
-def test_the_nearest_option_is_suggested():
-    refused = invoke("fit", "my.csv", "--taget", "y")
-    assert refused.exit_code == 2
-    assert "--target" in refused.output
-    assert "--set" not in refused.output
-
-
 def test_errors_in_a_table_are_one_line(here):
     assert invoke("fit", "spec.toml", "--out", "r").exit_code == 0
     (here / "new.csv").write_text("y\n1\n", encoding="utf-8")
@@ -303,6 +295,7 @@ def test_a_table_of_ones_own(here):
     assert pd.read_csv("p.csv")["name"].tolist() == [f"p{i}" for i in range(40)]
 
 
+@pytest.mark.slow
 def test_a_table_with_gaps_a_saved_index_and_names_is_fitted_as_it_is_in_one_line_each(here):
     """The same as a spec that says all of it."""
     lines = TABLE.replace("1.0,", ",", 1).splitlines()
@@ -324,20 +317,6 @@ def test_a_table_with_gaps_a_saved_index_and_names_is_fitted_as_it_is_in_one_lin
     assert pd.read_csv("p.csv")["name"].tolist() == [f"p{i}" for i in range(40)]
     refused = invoke("fit", "my.csv", "y", "--set", "data.missing=raise", "--out", "r")
     assert "Column 'a' has 1 missing value, in row 10" in refused.stderr
-
-
-def test_rows_without_a_target_are_left_out_of_a_table_and_a_column_of_theirs_alone(here):
-    table = pd.DataFrame({"a": np.arange(40) / 9, "late": [None] * 37 + [1.0, 2.0, 3.0], "y": np.arange(40) % 7 + 0.5})
-    table.assign(y=table["y"].where(table.index < 37)).to_csv("t.csv", index=False)
-    done = invoke("fit", "t.csv", "y", *QUICK)
-    assert done.exit_code == 0, done.output
-    lines = done.output.splitlines()
-    assert "column 'late': no value in any row: left out" in lines
-    assert "3 rows (rows 38, 39, 40) without a target: left out" in lines
-    table.assign(y=table["y"].where(table.index < 9)).to_csv("t.csv", index=False)
-    refused = invoke("fit", "t.csv", "y", "--overwrite")
-    assert refused.exit_code == 2
-    assert "t.csv has 9 rows with a target, and a fit needs at least 10" in refused.stderr
 
 
 def test_the_fit_of_a_run_s_spec_stands_beside_the_run(here):
@@ -431,7 +410,14 @@ def test_a_place_that_takes_no_files_is_refused_before_torch_is_imported(command
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs limits of the system")
-@pytest.mark.parametrize(("most", "left"), [(400, ["my.csv"]), (4_000, ["my.csv"]), (80_000, ["my.csv", "r"])])
+@pytest.mark.parametrize(
+    ("most", "left"),
+    [
+        (400, ["my.csv"]),
+        (4_000, ["my.csv"]),
+        pytest.param(80_000, ["my.csv", "r"], marks=pytest.mark.slow),
+    ],
+)
 def test_a_disk_that_fills_up_during_a_run_ends_it_in_one_line(most, left, here, monkeypatch):
     """The system refuses larger files, in this process alone: a checkpoint, the posterior, or what is made from it."""
     import resource
@@ -470,17 +456,6 @@ def test_predictions_that_cannot_be_written_leave_the_earlier_file(here, monkeyp
     monkeypatch.undo()
     write_predictions(frame, here / "p.csv")
     assert (here / "p.csv").read_text() == "a\n1.0\n"
-
-
-def test_predictions_need_the_name_of_a_file_that_can_be_written(here, monkeypatch):
-    written_run(here)
-    done = invoke(*PREDICT, "--out", "run")
-    assert done.stderr == "error: run is a folder: give the name of a file, such as run/predictions.csv.\n"
-    (here / "p.csv").write_text("kept")
-    monkeypatch.setattr(folders.os, "access", lambda path, mode: mode != os.W_OK)
-    done = invoke(*PREDICT, "--out", "p.csv")
-    assert done.stderr == "error: The file p.csv cannot be written: choose another name, or allow it.\n"
-    assert (here / "p.csv").read_text() == "kept"
 
 
 PREDICT = ("predict", "run", "my.csv")
@@ -542,34 +517,6 @@ main()
         assert done.returncode == expected
         assert done.stdout.endswith("closed\n")
         assert ("cannot be read" in done.stderr) == (expected == 2)
-
-
-@pytest.mark.slow
-def test_a_prediction_waits_for_torch_pandas_and_pyro_alone(here, bytecode):
-    """Neither scikit-learn, nor scipy.stats, nor the compiler of torch, which took half of the time."""
-    (here / "my.csv").write_text(TABLE, encoding="utf-8")
-    changes = [f"--set={one}" for one in ("data.id=name", "fit.type=svi", "fit.steps=5", "fit.engine=eager")]
-    for seed in range(2):
-        done = invoke("fit", "my.csv", "--target", "y", f"--out=runs/{seed}", *changes, f"--set=fit.seed={seed}")
-        assert done.exit_code == 0, done.output
-    unwanted = LIGHT.replace('"torch", "pandas", "sklearn", "pyro"', '"sklearn", "scipy.stats", "torch._dynamo"')
-    for command in (("predict", "runs/0", "my.csv"), ("compare", "runs/0", "runs/1")):
-        child = [sys.executable, "-c", unwanted, *command]
-        done = subprocess.run(child, capture_output=True, text=True, check=True, env=bytecode)
-        assert "heavy=[] " in done.stdout, command
-
-
-@pytest.mark.slow
-def test_a_reader_of_predictions_may_stop_early(here, bytecode):
-    """As `head` does: the predictions of 20,000 rows are more than a pipe holds."""
-    assert invoke("fit", "spec.toml", "--out", "r", "--set", "guide.type=map").exit_code == 0
-    (here / "new.csv").write_text("x0\n" + "0.1\n" * 20_000, encoding="utf-8")
-    child = [sys.executable, "-m", "pyrobnn", "predict", "r", "new.csv"]
-    with subprocess.Popen(child, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=bytecode) as process:
-        assert process.stdout.readline().startswith("row,mean,std")
-        process.stdout.close()
-        assert "Broken pipe" not in process.stderr.read()
-    assert process.returncode == -signal.SIGPIPE
 
 
 def without_reader(*arguments, **streams):

@@ -484,6 +484,7 @@ def test_noise_along_an_input_becomes_an_output_of_200_rows(seed):
     assert scores[0] > scores[1] + 0.2
 
 
+@pytest.mark.slow
 def test_residuals_are_those_of_a_gaussian_process_that_has_not_seen_the_row():
     """Against scikit-learn: a fit to the other rows for each row, with the kernel of the smallest mean error."""
     x, y, _ = with_outliers(70, 0.06)
@@ -519,6 +520,7 @@ def test_tables_without_outliers_pay_nothing_for_a_student_t(monkeypatch):
         chosen(*with_outliers(200, 0.06)[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "lengths"), [({}, {}), ({"steps": 20}, {"steps": 20})])
 def test_a_length_that_rows_held_out_chose_is_not_called_given(given, lengths, monkeypatch):
     """No remedy tells to leave out `steps` to somebody who has not given them."""

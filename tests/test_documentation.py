@@ -33,7 +33,6 @@ WITH_OTHERS = {path: [path.stem.replace("-", "_")] for path in OTHERS} | {
     ROOT / "docs" / "how-to" / "hugging-face.md": ["transformers", "peft"],
 }
 """Pages with code of other libraries, and the modules that it needs."""
-DEFAULTS = ROOT / "docs" / "explanations" / "defaults.md"
 OWN_PART = ROOT / "docs" / "how-to" / "own-part.md"
 OWN_LOOP = ROOT / "docs" / "how-to" / "own-loop.md"
 """Its blocks of other libraries run in `tests/test_prepared.py`."""
@@ -110,11 +109,6 @@ def test_shown_and_printed_are_compared(shown, printed, expected):
     assert shows(shown, printed) is expected
 
 
-def test_only_words_are_compared_where_numbers_vary():
-    assert shows("mean 1.0 of 3", "mean -7.25 of 12", any_numbers=True)
-    assert not shows("mean 1.0", "median 1.0", any_numbers=True)
-
-
 @contextlib.contextmanager
 def no_figure_left():
     import matplotlib.pyplot as plt
@@ -134,15 +128,6 @@ def untold(caught, path):
     page = " ".join(path.read_text(encoding="utf-8").split())
     texts = {str(one.message) for one in caught if issubclass(one.category, bnn.PoorFitWarning)}
     return [text for text in texts if re.search(r"The fits? (.*?)[,.(:;]", f"{text}.")[1].strip() not in page]
-
-
-def test_a_warning_that_a_page_does_not_tell_is_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("It warns that it predicts no better\nthan a constant.")
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        for text in ("The fit predicts no better than a constant, which", "2 of 2 fits warn: The fit ended (all)"):
-            warnings.warn(text, bnn.PoorFitWarning, stacklevel=1)
-    assert untold(caught, page) == ["2 of 2 fits warn: The fit ended (all)"]
 
 
 @pytest.mark.slow
@@ -251,12 +236,6 @@ def test_pages_that_code_names_exist():
         assert (ROOT / "docs" / f"{page}.md").exists(), page
 
 
-def test_readme_is_one_page_with_an_early_picture():
-    lines = README.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 130
-    assert any(line.lstrip("| ").startswith("![") for line in lines[:40])
-
-
 def sentences(path):
     """The sentences of paragraphs, items and cells, without code, links' targets and formulas."""
     text = FENCE.sub("\n\n", path.read_text(encoding="utf-8"))
@@ -267,18 +246,6 @@ def sentences(path):
     for part in parts:
         if part:
             yield from (re.sub(r"\s+", " ", one).strip() for one in re.split(r"(?<=[.!?])\s+", part))
-
-
-@pytest.mark.parametrize("path", [README, *sorted((ROOT / "docs" / "how-to").glob("*.md"))], ids=name)
-def test_sentences_are_short(path):
-    long = [one for one in sentences(path) if len(one.split()) > 30]
-    assert not long, "\n".join(long)
-
-
-def test_a_long_sentence_is_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(f"# A title\n\nShort. {'word ' * 31}end.\n\n- an item of `code`\n")
-    assert [len(one.split()) for one in sentences(page)] == [3, 1, 32, 5]
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "coming-from", "explanations", "how-to", "notebooks", "reference"])

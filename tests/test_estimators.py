@@ -4,7 +4,6 @@ import pickle
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import make_friedman1
@@ -80,13 +79,6 @@ def test_predictions_and_score_are_those_of_the_posterior_also_in_blocks(monkeyp
         np.testing.assert_allclose(found, expected, rtol=1e-12)
     firsts = model._predict_blocks(x, lambda prediction: prediction.first_row)
     assert firsts == [*range(0, len(x), 7)]
-
-
-@pytest.mark.slow
-def test_the_unit_of_targets_does_not_matter():
-    x, y = problem()
-    small, large = (bnn.BNNRegressor(**SMALL, steps=10).fit(x, targets) for targets in (y, 1e6 * y - 3e7))
-    np.testing.assert_allclose(large.predict(x), 1e6 * small.predict(x) - 3e7, rtol=1e-9)
 
 
 # Weights
@@ -177,31 +169,6 @@ def test_the_evidence_and_the_tuned_noise_count_weights_as_copies():
         torch.testing.assert_close(weighted.posterior_.guide.moments()[site][1], std, rtol=1e-4, atol=1e-8)
 
 
-@pytest.mark.slow
-def test_the_evidence_of_each_round_is_in_original_units():
-    """All weights are 1, so that the same model is fitted without them."""
-    x, y = problem()
-    weighted = bnn.BNNRegressor(**TUNED).fit(x, 100 * y, sample_weight=np.ones(len(y)))
-    plain = bnn.BNNRegressor(**TUNED).fit(x, 100 * y)
-    found, expected = (vars(model.posterior_.record.laplace) for model in (weighted, plain))
-    np.testing.assert_allclose(found["rounds"], expected["rounds"], rtol=1e-6)
-    assert found["rounds"][-1] == found["log_evidence"]
-
-
-@pytest.mark.filterwarnings("ignore:Column .* has categories")
-def test_weights_count_as_copies_for_categories():
-    """With weight 0 there is a category that is else not there."""
-    x, y, _, y_copied = copies(lambda x: np.sin(x[:, 0]))
-    rows = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": list("zuvwuvzuvw")})
-    copied_rows = rows.loc[np.repeat(np.arange(10), COPIES)].reset_index(drop=True)
-    settings = SMALL | {"method": bnn.SVI(guide="mean_field"), "steps": 15}
-    weighted = bnn.BNNRegressor(**settings).fit(rows, y, sample_weight=COPIES)
-    copied = bnn.BNNRegressor(**settings).fit(copied_rows, y_copied)
-    np.testing.assert_allclose(weighted.encoder_.transform(rows), copied.encoder_.transform(rows), rtol=1e-12)
-    known = rows[rows["c"] != "z"]
-    np.testing.assert_allclose(weighted.predict(known), copied.predict(known), rtol=1e-8)
-
-
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli"])
 def test_class_weights_multiply_the_weights(likelihood):
     x, y, x_copied, y_copied = copies(lambda x: np.where(x[:, 0] > 0, "b", "a"))
@@ -235,16 +202,6 @@ def test_learning_on_is_exact_for_orthogonal_inputs_with_weights():
     assert_exact(model, *exact(x, y, weights))
 
 
-def test_learning_on_keeps_the_scaling_of_the_first_call():
-    x, y = problem(40, columns=1)
-    x, y = 3 * x + 1, 10 * y + 5
-    model = linear(1, standardize=True).set_params(likelihood__scale=5.0)
-    model.partial_fit(x[:20], y[:20]).partial_fit(x[20:], y[20:])
-    scaled_x, scale = (x - x[:20].mean(0)) / x[:20].std(0), y[:20].std()
-    assert_exact(model, *exact(scaled_x, (y - y[:20].mean()) / scale, noise=5 / scale))
-    assert float(model.predict_dist(x[:1]).aleatoric_std) == pytest.approx(5.0)
-
-
 def test_learning_on_from_a_narrow_batch_is_not_compared_with_its_constant():
     """A constant that fits the newest batch alone is no rival of a line through all of them."""
     rng = np.random.default_rng(0)
@@ -259,12 +216,6 @@ def test_learning_on_from_a_narrow_batch_is_not_compared_with_its_constant():
     assert model.predict([[2.0]])[0] == pytest.approx(2.0, abs=0.4)
 
 
-def test_learning_on_after_a_fit_goes_on_from_it():
-    x, y = problem(40, columns=1)
-    model = linear(1).fit(x[:30], y[:30]).partial_fit(x[30:], y[30:])
-    assert_exact(model, *exact(x, y))
-
-
 @pytest.mark.filterwarnings("ignore:The 2 members of the ensemble are identical")  # from one start to one mode
 def test_members_of_an_ensemble_learn_on_apart():
     x, y = problem(40, columns=1)
@@ -277,6 +228,7 @@ def test_members_of_an_ensemble_learn_on_apart():
         np.testing.assert_allclose(std[0], np.sqrt(np.diag(covariance)), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Laplace")  # the prior's precision is that of each weight alone
 def test_the_default_method_learns_on_without_tuning():
     x, y = problem(40)
@@ -442,10 +394,3 @@ def test_a_poor_fit_warns(verbose):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             bnn.BNNRegressor(net=bnn.MLP(3, [], 1), random_state=0).fit(x, y)
-
-
-def test_a_fit_leaves_the_global_random_state():
-    x, y = problem(20)
-    state = torch.get_rng_state()
-    bnn.BNNRegressor(bnn.MLP(hidden=(3,)), steps=2, engine="eager", random_state=0).fit(x, y)
-    assert torch.equal(torch.get_rng_state(), state)

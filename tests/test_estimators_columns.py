@@ -1,6 +1,5 @@
 """Columns at `fit` and later: kinds and names that differ from call to call, and columns that cannot be used."""
 
-import datetime
 import functools
 import pickle
 import warnings
@@ -11,7 +10,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from sklearn import config_context
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
@@ -105,28 +103,6 @@ def test_text_in_a_column_of_numbers_is_refused():
         model.predict(frame(list("uvuvuv")))
 
 
-DAY = datetime.date(2026, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ([datetime.time(3)] * 6, r"'c' has dtype object \(time\)"),
-        ([1, "u", "v"] * 2, "Column 'c' has values of type int and str: a column must have numbers alone, or text al"),
-        (pl.Series([[1, 2]] * 6), "Column 'c' has values of type ndarray: a column must"),
-        ([[1, 2]] * 6, "Column 'c' has values of type list: a column must"),
-    ],
-)
-def test_columns_of_other_values_are_refused_at_any_call(values, message):
-    rows = pl.DataFrame({"size": SIZES, "c": values}) if isinstance(values, pl.Series) else frame(values)
-    with pytest.raises(InputError, match=message):
-        regressor(missing="impute").fit(rows, Y)
-    if "int and str" in message:
-        return  # later a category that is not known
-    with pytest.raises(InputError, match=message):
-        regressor(missing="impute").fit(frame(TEXT), Y).predict(rows)
-
-
 @pytest.mark.parametrize("names", [["a", "a", "b"], [0, 0, 1], ["a", "b", "b"]])
 def test_two_columns_of_one_name_are_refused_at_fit_and_at_predict(names):
     table = pd.DataFrame(np.arange(18.0).reshape(6, 3), columns=["a", "b", "c"])
@@ -135,12 +111,6 @@ def test_two_columns_of_one_name_are_refused_at_fit_and_at_predict(names):
     for refused in (lambda: regressor().fit(twice, Y), lambda: model.predict(twice)):
         with pytest.raises(bnn.InputError, match="more than one column of the name"):
             refused()
-
-
-def test_a_lazy_frame_is_refused():
-    lazy = pl.DataFrame({"size": SIZES}).lazy()
-    with pytest.raises(InputError, match=r"X is a LazyFrame, which has no values yet: collect it first, X.collect()"):
-        regressor().fit(lazy, Y)
 
 
 def test_text_that_is_different_in_most_rows_is_refused():
@@ -235,6 +205,7 @@ def test_dates_that_can_be_read_in_two_ways_are_refused():
         regressor().fit(frame(["01/02/2024", "03/04/2024"] * 3), Y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("categories", ["onehot", "ordinal"])
 def test_missing_dates_are_mixtures_over_known_ones(categories):
     gaps = STAYS_X.copy()
@@ -307,12 +278,6 @@ def test_importance_and_effects_of_a_date_are_those_of_its_columns():
     assert model.encoder_.first_days() == {"from": "2023-11-20 06:00:00", "booked": "2023-01-02 00:00:00"}
 
 
-def test_a_column_named_collect_is_a_column():
-    table = pd.DataFrame({"collect": SIZES, "columns": SIZES[::-1]})
-    fitted = regressor().fit(table, Y)
-    assert list(fitted.encoder_.columns) == ["collect", "columns"]
-
-
 def test_an_array_of_another_width_is_refused_by_the_encoder():
     encoder = regressor().fit(X, Y).encoder_
     np.testing.assert_array_equal(encoder.transform(X), X)
@@ -354,15 +319,6 @@ def test_the_number_of_columns_must_be_that_of_training(kind):
         regressor().fit(FRAMES[kind], Y).predict(rows)
 
 
-@pytest.mark.parametrize("output", ["default", "pandas"])
-def test_names_that_collide_are_told_apart(output):
-    table = frame(["x", "y"] * 3, c_x=SIZES, c_x_2=SIZES)
-    with config_context(transform_output=output):
-        model = regressor().fit(table, Y)
-    assert model.posterior_.record.feature_names == ["size", "c_x", "c_x_2", "c_x_3", "c_y"]
-    assert np.isfinite(model.predict(table)).all()
-
-
 # Targets, weights of classes, numbers of draws
 
 
@@ -371,44 +327,3 @@ def test_targets_of_any_type_of_number():
     expected = regressor().fit(X, y.astype(float)).predict(X)
     for dtype in (np.longdouble, np.float16, np.float32, np.uint8, np.uint64, np.int8, bool):
         np.testing.assert_allclose(regressor().fit(X, y.astype(dtype)).predict(X), expected, err_msg=str(dtype))
-
-
-@pytest.mark.parametrize("num_draws", [0, -1, "a", 2.5, None, True])
-def test_numbers_of_draws_are_refused_before_training(num_draws):
-    with pytest.raises(InputError, match="`num_draws` must be a whole number, at least 1, got"):
-        regressor(num_draws=num_draws).fit(X, Y)
-
-
-def test_a_number_of_draws_may_be_of_numpy():
-    assert regressor(num_draws=np.int64(3)).fit(X, Y).predict_dist(X).num_draws == 3
-
-
-LABELS = np.array([0, 1] * 3)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: bnn.BNNClassifier(**QUICK, class_weight={0: 0.0, 1: 0.0}).fit(X, LABELS),
-            r"No example has a positive weight: class_weight=.* gives 0 to all classes among them, \[0 1\]",
-        ),
-        (
-            lambda: bnn.BNNClassifier(**QUICK, class_weight={0: 0.0, 1: 1.0}).partial_fit(X[::2], LABELS[::2], [0, 1]),
-            r"gives 0 to all classes among them, \[0\]. Pass examples of other classes",
-        ),
-        (
-            lambda: bnn.BNNClassifier(**QUICK, class_weight={0: -1.0, 1: 1.0}).fit(X, LABELS),
-            "`class_weight` must be finite and not negative, got",
-        ),
-        (
-            lambda: bnn.BNNClassifier(**QUICK, class_weight={0: 0.0, 1: 1.0}).fit(
-                X, LABELS, sample_weight=1.0 - LABELS
-            ),
-            "No example has a positive weight",
-        ),
-    ],
-)
-def test_weights_of_classes_that_leave_nothing_are_refused(call, message):
-    with pytest.raises(InputError, match=message):
-        call()

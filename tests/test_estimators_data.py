@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import pyrobnn as bnn
@@ -133,17 +132,6 @@ def test_a_category_that_training_did_not_have_is_predicted(categories):
     np.testing.assert_array_equal(matrix[:, 2:], unseen)
 
 
-def test_the_encoder_takes_frames_as_the_model_does():
-    """It finds columns by name, in any kind of frame."""
-    encoder = of_the_table().encoder_
-    frame = pl.DataFrame(table()[["place", "flag", "size"]])
-    expected = np.column_stack([SIZES, table()["flag"], one_hot(PLACES)])
-    np.testing.assert_array_equal(encoder.transform(table()), expected)
-    np.testing.assert_array_equal(encoder.transform(frame), expected)
-    with pytest.raises(InputError, match="X has no column 'flag': pass the columns of the fit, size, flag, place"):
-        encoder.transform(table().drop(columns="flag"))
-
-
 def test_columns_must_be_those_of_training_and_finite():
     model = of_the_table()
     with pytest.raises(ValueError, match="feature names should match"):
@@ -216,12 +204,6 @@ def test_missing_values_are_imputed_with_a_column_that_tells(frame):
     assert np.isfinite(model.predict(frame)).all()
     with pytest.warns(UserWarning, match="Column 'flag' has no value in rows 0, 1, 2, 3, 4 and 1 more, and had"):
         assert np.isfinite(model.predict(table().assign(flag=[np.nan] * 6))).all()
-
-
-@pytest.mark.parametrize(("name", "value"), [("missing", "drop"), ("categories", "target")])
-def test_unknown_ways_to_encode_are_refused(name, value):
-    with pytest.raises(InputError, match=f"`{name}` must be one of 'o?n?e?.*, got '{value}'"):
-        regressor(**{name: value}).fit(table(), Y)
 
 
 # Labels and likelihoods
@@ -359,21 +341,6 @@ def test_settings_of_parts_are_parameters_also_of_parts_given_by_name():
     assert model.guide == bnn.guides.LowRank(rank=3)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "params",
-    [{"method__rounds": 3}, {"method__method__kl": "mc"}, {"guide__structure": "kron"}, {"prior__loc": 0.0}, {}],
-)
-def test_a_setting_set_to_what_it_is_changes_nothing(params):
-    model = bnn.BNNRegressor(**DEFAULT)
-    same = clone(model).set_params(**(params or model.get_params()))
-    assert same.get_params()["method__noise"] == "auto"
-    np.testing.assert_array_equal(same.fit(X, Y).predict(X), model.fit(X, Y).predict(X))
-    assert same.posterior_.record.method["noise"] is True
-    weighted = same.fit(X, Y, sample_weight=Y)
-    assert weighted.posterior_.record.method["noise"] is True
-
-
 def test_settings_of_the_method_are_those_of_the_fit():
     model = bnn.BNNRegressor(**DEFAULT).set_params(method__rounds=2, guide__structure="diag")
     params = model.get_params()
@@ -402,15 +369,6 @@ def test_unknown_parameters_are_refused_as_scikit_learn_does(name, message):
         bnn.BNNRegressor().set_params(**{name: 1})
     with pytest.raises(InputError, match="EvidenceFramework: `rounds`"):
         bnn.BNNRegressor().set_params(method__rounds=-1)
-
-
-def test_a_guide_and_lengths_go_into_the_innermost_method():
-    method = bnn.Ensemble(bnn.SVI(guide="map"), members=2)
-    model = regressor(method=method, guide="mean_field", steps=3, lr=0.5, batch_size=4).fit(X, Y)
-    inner = model.posterior_.record.method["method"]
-    assert (inner["guide"]["type"], inner["steps"], inner["lr"], inner["batch_size"]) == ("mean_field", 3, 0.5, 4)
-    with pytest.raises(ValueError, match="Invalid parameter 'lr' for NUTS"):
-        regressor(method="nuts", lr=0.1).fit(X, Y)
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from torch import nn
 
 import pyrobnn as bnn
-from tests.helpers import refused
 
 NET = bnn.MLP(hidden=(), dtype="float64")
 QUICK = {"net": NET, "steps": 30, "lr": 0.1, "engine": "eager", "random_state": 0, "num_draws": 20}
@@ -103,19 +102,6 @@ def test_an_estimator_that_learned_on_pickles_and_learns_on(diabetes, tmp_path):
     for one in (loaded, model):
         one.partial_fit(x[40:60], y[40:60])
     np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
-
-
-def test_a_picture_of_a_fit_asks_for_its_history(diabetes):
-    x, y = diabetes
-    model = bnn.BNNRegressor(**QUICK, guide="mean_field").fit(x[:20], y[:20])
-    for given in (model, None):
-        with refused("^`elbo` takes the posterior of a fit by steps, or its history, got .* pass `posterior_`"):
-            bnn.plots.elbo(given)
-    lines = [
-        bnn.plots.elbo(given).axes[0].lines[0].get_ydata() for given in (model.posterior_, model.posterior_.history)
-    ]
-    assert np.array_equal(*lines)
-    assert np.array_equal(lines[0], model.posterior_.history.elbo)
 
 
 def test_mapie_makes_intervals_of_a_regressor():

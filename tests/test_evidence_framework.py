@@ -119,6 +119,7 @@ def test_weights_of_an_input_that_never_varies_keep_their_declared_prior(likelih
     np.testing.assert_allclose(precision[..., 2], 0.7**-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("per", "structure"), [("weight", "full"), ("weight", "diag"), ("site", "full")])
 def test_tuning_afterwards_leaves_the_prior_of_weights_that_do_nothing(per, structure):
     """Weights of a constant input by themselves, and all of a site behind it."""
@@ -557,6 +558,7 @@ def test_modes_that_are_about_as_good_share_the_posterior():
     assert not isinstance(fit(line, bnn.EvidenceFramework(starts=3, rounds=30), x, y), bnn.Mixture)
 
 
+@pytest.mark.slow
 def test_starts_that_are_far_behind_after_three_rounds_end(monkeypatch):
     """Those within 16 nats of the best take all rounds."""
     rounds, early = {}, {}

@@ -103,6 +103,7 @@ def test_slopes_are_not_biased_by_gaps():
     np.testing.assert_allclose(slopes[:2], 2, atol=0.12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", ["map", "mean_field"])
 def test_a_row_is_the_mixture_over_its_copies_and_others_stay_as_they_are(guide):
     """Of a point exactly; each copy has an equal share of the draws."""
@@ -120,6 +121,7 @@ def test_a_row_is_the_mixture_over_its_copies_and_others_stay_as_they_are(guide)
     np.testing.assert_array_equal(again.predict(new), model.predict(new))
 
 
+@pytest.mark.slow
 def test_mixtures_and_chains_with_few_draws_are_joined_too():
     x, y = normals(0.8, 60), normals(0.8, 60).sum(1)
     new = x[:4].copy()

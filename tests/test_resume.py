@@ -60,7 +60,7 @@ def interrupted(monkeypatch, path, settings=None, **arguments):
 ENSEMBLE = spec(fit={"type": "ensemble", "members": 2, "engine": "eager", "method": {"steps": 30}})
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [spec(), ENSEMBLE], ids=["svi", "ensemble"])
 def test_an_interrupted_run_goes_on_to_the_same_bytes(settings, tmp_path, monkeypatch):
     interrupted(monkeypatch, tmp_path / "run", settings)
@@ -171,6 +171,7 @@ CHECKPOINT = "the last checkpoint is kept in runs/spec.unfinished, go on with `p
 FIT = "the fit is kept in runs/spec, go on with `pyrobnn fit --resume runs/spec`."
 
 
+@pytest.mark.slow
 def test_a_stop_names_the_folder_that_is_there(stopped, tmp_path):
     assert stopped("fit", "spec.toml", place="fit_in_silence") == NOTHING
     assert not (tmp_path / "runs").exists()

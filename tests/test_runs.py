@@ -103,20 +103,6 @@ def test_predictions_for_a_table_of_numbers(whole, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("taken", "target"), [("mean", "b"), ("outside", "b"), ("class", "kind"), ("row", "b")])
-def test_names_of_rows_stay_beside_predictions_of_the_same_name(taken, target, table, tmp_path, no_report):
-    named = pd.read_csv(table).assign(**{taken: lambda rows: "n" + rows.index.astype(str)})
-    named.to_csv(tmp_path / "named.csv", index=False)
-    data = {"path": str(tmp_path / "named.csv"), "target": target, "id": taken}
-    likelihood = {"type": "categorical" if target == "kind" else "gaussian"}
-    made = run(spec_of(data=data, likelihood=likelihood), tmp_path / "r", progress=False)
-    frame = predict_table(made.path, tmp_path / "named.csv")
-    name = "row" if taken == "row" else f"{taken}_id"
-    assert frame[name].tolist() == named[taken].tolist()
-    assert [*frame].count(taken) == 1
-    assert frame.columns[0] == name
-
-
 @pytest.mark.one_in(0, 2)
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli"])
 def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, table, tmp_path, no_report):
@@ -139,19 +125,6 @@ def test_predictions_for_a_table_with_classes_and_a_single_test_row(likelihood, 
     assert (metrics["num_test"], metrics["scores"]["rmse"]["stderr"]) == (1, None)
 
 
-def test_files_of_predictions_have_the_digits_that_mean_something():
-    numbers = {"mean": [1 / 3, 1e9 + 1 / 3, 0.0, -2e-7], "std": [1 / 7, 2 / 3, np.inf, 1 / 7], "lower_95": [1e9] * 4}
-    frame = pd.DataFrame({"name": [1 / 3] * 4, **numbers, "outside": ["", "a", "", ""]})
-    text = rounded(frame).to_csv(index=False).splitlines()
-    assert text[1:3] == [
-        "0.3333333333333333,0.333333,0.142857,1000000000.0,",
-        "0.3333333333333333,1000000000.3333,0.666667,1000000000.0,a",
-    ]
-    assert text[3:] == ["0.3333333333333333,0.0,inf,1000000000.0,", "0.3333333333333333,-2e-07,0.142857,1000000000.0,"]
-    classes = pd.DataFrame({"row": [1], "class": ["a"], "prob_a": [1 - 1e-9], "prob_b": [1e-58], "entropy": [-1e-17]})
-    assert rounded(classes).to_csv(index=False).splitlines()[1] == "1,a,1.0,0.0,0.0"
-
-
 def test_an_existing_folder_is_refused_before_training(whole):
     with pytest.raises(InputError, match="exists already: choose another name, or replace it"):
         run(spec_of(data={"name": "no such data"}), whole.path, progress=False)
@@ -163,12 +136,6 @@ def test_overwriting_replaces_an_earlier_run(tmp_path, no_report):
         run(spec_of(fit=FIT | {"seed": seed}), tmp_path / "r", progress=False, overwrite=True)
     assert json.loads((tmp_path / "r" / "metrics.json").read_text())["seed"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
-
-
-def test_overwriting_spares_folders_that_are_not_runs(tmp_path):
-    (tmp_path / "precious").mkdir()
-    with pytest.raises(InputError, match="exists and is not a run folder, so it is not overwritten"):
-        run(spec_of(), tmp_path / "precious", progress=False, overwrite=True)
 
 
 def failing(error):
@@ -262,16 +229,6 @@ def test_the_draws_of_point_estimates_open_in_xarray(guide, tmp_path, monkeypatc
         assert (tree["posterior"]["0.bias"].std("draw") < 1e-6).all()
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Encountered NaN")
-def test_a_failing_overwrite_keeps_the_earlier_run(tmp_path, no_report):
-    run(spec_of(), tmp_path / "r", progress=False)
-    with pytest.raises(FloatingPointError):
-        run(spec_of(fit=FIT | {"steps": 60, "lr": 1e30}), tmp_path / "r", progress=False, overwrite=True)
-    assert (tmp_path / "r" / "metrics.json").is_file()
-    assert [path.name for path in tmp_path.iterdir()] == ["r"]
-
-
 def test_predicting_needs_a_run_folder(tmp_path):
     with pytest.raises(InputError, match="is not a run folder, it has no spec.toml and manifest.json"):
         predict_table(tmp_path, tmp_path / "new.csv")
@@ -283,20 +240,6 @@ def test_predicting_needs_a_run_folder(tmp_path):
 def test_the_diagnosis_is_stored_and_read_again(whole):
     assert read_diagnosis(whole.path) == whole.diagnosis
     assert {"elbo", "bias", "surprise", "baseline"} <= {finding.name for finding in whole.diagnosis.findings}
-
-
-def test_old_folders_have_no_diagnosis(whole, tmp_path):
-    folder = tmp_path / "old"
-    shutil.copytree(whole.path, folder)
-    (folder / "diagnosis.json").unlink()
-    with pytest.raises(
-        InputError, match="has no diagnosis.json: the run was interrupted, .* with `pyrobnn fit --resume"
-    ):
-        read_diagnosis(folder)
-    with pytest.raises(InputError, match="old is a run that was interrupted: go on with `pyrobnn fit --resume"):
-        run(spec_of(), folder, progress=False)
-    with pytest.raises(InputError, match="is not a run folder"):
-        read_diagnosis(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -386,3 +329,16 @@ def test_runs_of_different_test_parts_are_refused_before_they_are_loaded(tmp_pat
     (tmp_path / "b" / "manifest.json").write_text('{"data": {"target_name": "z"}}', encoding="utf-8")
     with pytest.raises(InputError, match="b predicts 'z' and .*a 'y': only runs with the same target"):
         check_same_size([tmp_path / "a", tmp_path / "b"])
+
+
+def test_files_of_predictions_have_the_digits_that_mean_something():
+    numbers = {"mean": [1 / 3, 1e9 + 1 / 3, 0.0, -2e-7], "std": [1 / 7, 2 / 3, np.inf, 1 / 7], "lower_95": [1e9] * 4}
+    frame = pd.DataFrame({"name": [1 / 3] * 4, **numbers, "outside": ["", "a", "", ""]})
+    text = rounded(frame).to_csv(index=False).splitlines()
+    assert text[1:3] == [
+        "0.3333333333333333,0.333333,0.142857,1000000000.0,",
+        "0.3333333333333333,1000000000.3333,0.666667,1000000000.0,a",
+    ]
+    assert text[3:] == ["0.3333333333333333,0.0,inf,1000000000.0,", "0.3333333333333333,-2e-07,0.142857,1000000000.0,"]
+    classes = pd.DataFrame({"row": [1], "class": ["a"], "prob_a": [1 - 1e-9], "prob_b": [1e-58], "entropy": [-1e-17]})
+    assert rounded(classes).to_csv(index=False).splitlines()[1] == "1,a,1.0,0.0,0.0"

@@ -80,6 +80,7 @@ def test_new_rows_are_predicted_from_all_rows(table, tmp_path):
     assert result.learned in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_a_category_of_held_out_rows_is_known_then(table, tmp_path):
     frame = pd.read_csv(table)
@@ -146,6 +147,7 @@ def test_two_fits_that_are_further_apart_than_further_rows_explain_are_told_apar
     assert far_apart(labels, labels) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_a_run_says_that_its_second_fit_is_another_function(table, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "is_sound", lambda *_: True)
@@ -159,6 +161,7 @@ def test_a_run_says_that_its_second_fit_is_another_function(table, tmp_path, mon
     assert "The two fits differ by more than 10 further rows explain" in result.learned
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_the_second_search_repeats_the_starts_that_the_first_has_kept(table, tmp_path, monkeypatch):
     """From the same seeds, so that it finds what a search from all of them finds."""

@@ -7,7 +7,6 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn._core.settings import in_short
 from pyrobnn.inference.tables import fields_of
 from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
@@ -82,13 +81,6 @@ def test_it_reads_back_as_it_was(text, tmp_path):
     assert again.to_toml() == spec.to_toml()
 
 
-def test_the_resolved_spec_reads_back_and_prepares_the_same(tmp_path):
-    prepared = read(tmp_path, FULL).prepare()
-    assert (prepared.spec.net.in_features, prepared.spec.net.out_features) == (10, 1)
-    assert read(tmp_path, prepared.spec.to_toml()) == prepared.spec
-    assert prepared.spec.prepare().spec == prepared.spec
-
-
 def test_defaults(tmp_path):
     spec = diabetes(tmp_path)
     assert spec.fit == FitSpec(method=None, seed=0, device="auto")
@@ -123,12 +115,6 @@ def test_what_is_left_out_is_what_the_estimators_take(name, estimator, tables):
     assert resolved.net == dataclasses.replace(parts["net"], **widths)
     assert RunSpec.from_dict(resolved.as_dict()) == resolved
     assert RunSpec.from_dict(spec.as_dict()) == spec
-
-
-def test_epochs_take_the_place_of_the_steps_of_the_default(tmp_path):
-    spec = diabetes(tmp_path, "fit.epochs=3").prepare().spec
-    assert (spec.method.method.epochs, spec.method.method.steps) == (3, None)
-    assert read(tmp_path, spec.to_toml()) == spec
 
 
 def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
@@ -166,14 +152,6 @@ def test_the_share_of_the_test_part_is_given_where_no_splits_are_published(tmp_p
         assert read(tmp_path, prepared.spec.to_toml()).data.test == 0.3
     with pytest.raises(InputError, match="`test` draws another split, and sinusoid has its own: leave `test` out"):
         RunSpec.from_dict({"data": {"name": "sinusoid", "test": 0.3}}).prepare()
-
-
-def test_classes_of_the_whole_set_count(tmp_path):
-    rows = [f"{i / 20},{min(i // 7, 2)}" for i in range(20)]
-    (tmp_path / "t.csv").write_text("\n".join(["a,b", *rows]), encoding="utf-8")
-    for split in range(5):
-        spec = RunSpec(data=DataSpec(path=str(tmp_path / "t.csv"), target="b", split=split))
-        assert spec.prepare().spec.net.out_features == 3
 
 
 @pytest.mark.parametrize("name", ["sinusoid", "quartic"])
@@ -238,16 +216,6 @@ def test_the_default_method_brings_its_network_and_prior(tmp_path):
     assert spec.likelihood == bnn.likelihoods.Gaussian(scale="heteroscedastic")
     assert read(tmp_path, FULL, "fit.type=default", "fit.seed=9", "net.hidden=[3]").net == bnn.MLP(hidden=(3,))
     assert read(tmp_path, '[data]\nname = "wine"\n', "fit.type=default") == read(tmp_path, '[data]\nname = "wine"\n')
-
-
-def test_the_target_cannot_be_left_out():
-    with pytest.raises(InputError, match="`drop` names the target 'y'"):
-        RunSpec.from_dict({"data": {"path": "t.csv", "target": "y", "drop": ["x", "y"]}})
-
-
-def test_an_override_of_a_section_that_is_not_there_starts_from_the_default(tmp_path):
-    assert diabetes(tmp_path, "prior.scale=2.0").prior == bnn.priors.Normal(scale=2.0)
-    assert diabetes(tmp_path, "net.hidden=[2]").net == bnn.MLP(hidden=(2,))
 
 
 BAD_FILES = {
@@ -334,17 +302,6 @@ def test_parts_that_are_not_settings_cannot_be_written():
     spec = RunSpec(data=DataSpec(name="diabetes"), net=torch.nn.Linear(10, 1))
     with pytest.raises(InputError, match="cannot be written to a spec file"):
         spec.prepare()
-
-
-def test_a_setting_in_short_has_what_differs_from_its_defaults():
-    assert in_short(bnn.guides.Laplace(structure="full")) == "Laplace(structure='full')"
-    assert (
-        in_short(bnn.SVI(guide=bnn.guides.Flow(num_transforms=3), steps=5))
-        == "SVI(guide=Flow(num_transforms=3), steps=5)"
-    )
-    assert in_short("map") == "'map'"
-    assert in_short(bnn.likelihoods.Gaussian(0.123456)) == "Gaussian(scale=0.1235)"
-    assert in_short(test_a_setting_in_short_has_what_differs_from_its_defaults).startswith("test_a_setting")
 
 
 def test_the_names_that_are_refused_without_torch_are_those_of_the_default_parts():

@@ -9,7 +9,6 @@ import pytest
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.inference import tables as methods
-from pyrobnn.likelihoods.noise import HalfNormal
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
 
 DATA = '[data]\nname = "sinusoid"\n'
@@ -62,12 +61,6 @@ def test_a_method_is_read_and_written(text, expected, tmp_path):
     assert "guide" not in json.dumps(spec.as_dict()["fit"])
 
 
-def test_every_registered_method_is_tried():
-    tried = {type(RunSpec.from_dict(tomllib.loads(DATA + text)).method) for text, _ in READ.values()}
-    names = ("svi", "ensemble", "swag", "nuts", "hmc", "sgld", "sghmc", "mclmc", "mile")
-    assert {methods.registry.get(name) for name in names} <= tried
-
-
 def test_a_method_in_python_keeps_its_guide():
     spec = RunSpec(data=DataSpec(name="sinusoid"), fit=FitSpec(method=bnn.SVI(guide="map")))
     assert spec.guide == bnn.guides.Map()
@@ -102,20 +95,6 @@ def test_a_change_of_method_keeps_the_guide_where_there_is_one(tmp_path):
     assert read(tmp_path, SVI + LOW_RANK, "fit.type=ensemble").method.method.guide == bnn.guides.LowRank(rank=2)
     assert read(tmp_path, SVI + LOW_RANK, "fit.type=nuts").guide is None
     assert read(tmp_path, SVI + LOW_RANK, "fit.type=swag", "guide.type=map").guide == bnn.guides.Map()
-
-
-NOISE = '[likelihood]\ntype = "gaussian"\nscale = {type = "gamma", concentration = 2.0, rate = 3.0}\n'
-
-
-def test_a_type_of_noise_is_looked_up_among_noises(tmp_path):
-    changes = ("likelihood.scale.type=half_normal", "likelihood.scale.scale=2.0")
-    expected = bnn.likelihoods.Gaussian(scale=HalfNormal(scale=2.0))
-    assert read(tmp_path, NOISE, *changes).likelihood == expected
-    assert read(tmp_path, '[likelihood]\ntype = "gaussian"\nscale = "learned"\n', *changes).likelihood == expected
-    assert read(tmp_path, '[likelihood]\ntype = "gaussian"\nscale = 3.0\n', *changes).likelihood == expected
-    assert read(tmp_path, NOISE, "likelihood.scale.type=gamma").likelihood == read(tmp_path, NOISE).likelihood
-    with pytest.raises(InputError, match="Unknown noise_prior 'half_norml'. Did you mean 'half_normal'"):
-        read(tmp_path, NOISE, "likelihood.scale.type=half_norml")
 
 
 def test_a_type_inside_a_prior_is_looked_up_among_priors(tmp_path):
@@ -175,7 +154,6 @@ def table(tmp_path, values):
 
 COUNTS = [0, 1, 3, 2] * 10
 TARGETS = {"classes": ["no", "yes", "may"] * 13, "counts": COUNTS, "real values": [0.5 * i for i in range(40)]}
-LIMIT = {"type": "censored_gaussian", "lower": 0.0}
 NUMBERS = (
     "beta",
     "censored_gaussian",
@@ -222,19 +200,6 @@ def test_likelihood_and_targets_fit_or_are_refused(pair, message, tmp_path):
             spec.prepare()
     else:
         assert spec.prepare().spec.likelihood == spec.likelihood
-
-
-def test_every_likelihood_is_paired():
-    """A row of a table has one label, not one at each position."""
-    assert {kind for _, kind in PAIRS} >= set(bnn.likelihoods.registry.names) - {"dense_categorical"}
-
-
-def test_noise_with_a_prior_or_by_input_is_for_numbers(tmp_path):
-    path = str(table(tmp_path, TARGETS["classes"]))
-    for scale in ("heteroscedastic", {"type": "half_normal", "scale": 1.0}):
-        tables = {"data": {"path": path, "target": "b"}, "likelihood": {"type": "gaussian", "scale": scale}}
-        with pytest.raises(InputError, match="'b' must be numeric for a regression"):
-            RunSpec.from_dict(tables).prepare()
 
 
 @pytest.mark.parametrize("kind", ["poisson", "negative_binomial"])

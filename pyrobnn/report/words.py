@@ -203,9 +203,10 @@ def _by(method: Any) -> str:
     """Return the method in words, given as a table."""
     if not isinstance(method, Mapping):
         return ""
-    inner = _by(method["method"]) if isinstance(method.get("method"), Mapping) else ""
-    guide = f" with a {kind_of(method['guide']).replace('_', ' ')} guide" if method.get("guide") else ""
-    return f" by {str(method.get('type', 'svi')).replace('_', ' ')}{inner}{guide}"
+    kind, inner = str(method.get("type", "svi")), method.get("method")
+    of = _by(inner).replace(" by ", " of ", 1)
+    guide = f" with a {kind_of(method['guide']).replace('_', ' ')} guide" if kind == "svi" and "guide" in method else ""
+    return f" by {kind.replace('_', ' ')}{of}{guide}"
 
 
 def settings(posterior: Posterior | Mixture) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""Contracts of every method: the same bits from a seed, nothing global touched, the same after a file and an interrupt.
+
+A row is a way to fit, and each test a promise that all rows keep.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyro
+import pytest
+import torch
+
+import pyrobnn as bnn
+from pyrobnn.guides import Dropout, Laplace, LowRank, MeanField
+from pyrobnn.posterior.mixture import members_of
+
+X = torch.linspace(-1, 1, 24)[:, None]
+Y = (3 * X).sin()[:, 0]
+EVERY = 10
+
+
+class Row(NamedTuple):
+    """A method, and the parts of the model that it is for."""
+
+    method: Callable[[], Any]
+    parts: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+
+def svi(**settings):
+    return lambda: bnn.SVI(**({"steps": 30, "batch_size": 8} | settings))
+
+
+STEPPED = {
+    "mean field": Row(svi(guide="mean_field", schedule="cosine_annealing_lr", kl_warmup=10)),
+    "local noise": Row(svi(guide=MeanField(noise="local"))),
+    "low rank": Row(svi(guide=LowRank(2), optimizer="adamw")),
+    "dropout": Row(svi(guide=Dropout(0.2, learned=True)), {"prior": "normal"}),
+    "learned mixture": Row(svi(), {"prior": bnn.priors.ScaleMixture(learnable=True)}),
+    "student, quadrature": Row(svi(kl="quadrature"), {"prior": "student_t"}),
+    "accumulated": Row(svi(batch_size=6, accumulate=2, clip_norm=10.0)),
+    "ivon": Row(lambda: bnn.IVON(steps=30, batch_size=8)),
+}
+OTHERS = {
+    "laplace": Row(svi(guide=Laplace(structure="full"))),
+    "ensemble": Row(lambda: bnn.Ensemble(bnn.SVI(guide="map", steps=30, batch_size=8), members=2, anchored=True)),
+    "swag": Row(lambda: bnn.SWAG(bnn.SVI(guide="map", steps=10, batch_size=8), steps=12, every=3, rank=2)),
+    "evidence": Row(lambda: bnn.EvidenceFramework(starts=2, rounds=2, iterations=20)),
+    "nuts": Row(lambda: bnn.NUTS(num_draws=5, warmup=5, num_chains=2, max_tree_depth=3)),
+    "mclmc": Row(lambda: bnn.MCLMC(num_draws=5, warmup=20, num_chains=2)),
+    "sgld": Row(lambda: bnn.SGLD(1e-4, num_draws=5, burn_in=5, num_chains=2)),
+}
+ALL = STEPPED | OTHERS
+rows = pytest.mark.parametrize
+CHAINS = ("nuts", "mclmc", "sgld")
+"""They take seconds."""
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in CHAINS else name for name in ALL]
+pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
+
+
+def fit(name, data=(X, Y), *, seed=0, **settings):
+    row = ALL[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = bnn.BNN(bnn.MLP(1, [4], 1), likelihood="gaussian", **row.parts)
+    return bnn.fit(model, data, row.method(), **({"seed": seed, "engine": "eager", "progress": False} | settings))
+
+
+def numbers(posterior):
+    """All numbers of a posterior that are learned or drawn."""
+    parts = [part.state_dict() for member in members_of(posterior) for part in (member.guide, member.bnn)]
+    return torch.cat([value.double().flatten() for state in parts for value in state.values()])
+
+
+def mean(posterior):
+    return posterior.predict(X, num_draws=4, seed=1).mean
+
+
+def states():
+    """The state of Python's own generator is left out: type checks draw from it."""
+    return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), len(pyro.get_param_store())
+
+
+@rows("name", NAMES)
+def test_a_seed_gives_the_same_bits_and_leaves_global_states(name):
+    before = states()
+    first, again, other = (fit(name, seed=seed) for seed in (0, 0, 2**40))
+    assert torch.equal(numbers(first), numbers(again))
+    assert torch.equal(mean(first), mean(again))
+    assert not torch.equal(mean(first), mean(other))
+    assert states() == before
+
+
+@rows("name", NAMES)
+def test_a_file_gives_the_same_predictions(name, tmp_path):
+    posterior = fit(name)
+    loaded = bnn.load(bnn.save(posterior, tmp_path / "posterior"))
+    assert torch.equal(mean(loaded), mean(posterior))
+    assert loaded.record == posterior.record
+
+
+class Stop(Exception):
+    """Ends a fit."""
+
+
+def stop(progress):
+    if progress.step > EVERY:
+        raise Stop
+
+
+@rows("engine", ["eager", pytest.param("captured", marks=pytest.mark.slow)])
+@rows("name", [name for name, row in ALL.items() if row.method().offer().resumable])
+def test_an_interrupted_fit_goes_on_to_the_same_bits(name, engine, tmp_path):
+    settings = {"engine": engine, "checkpoint": tmp_path, "every": EVERY}
+    with pytest.raises(Stop):
+        fit(name, callbacks=[stop], **settings)
+    resumed, whole = fit(name, **settings), fit(name, engine=engine)
+    assert torch.equal(numbers(resumed), numbers(whole))
+    assert all(
+        (one.history.elbo == other.history.elbo).all()
+        for one, other in zip(members_of(resumed), members_of(whole), strict=True)
+        if one.history is not None
+    )
+
+
+@rows("name", STEPPED)
+def test_a_captured_fit_is_the_eager_fit(name):
+    eager, captured = (fit(name, engine=engine) for engine in ("eager", "captured"))
+    assert captured.record.engine.used == "captured"
+    torch.testing.assert_close(numbers(captured), numbers(eager), rtol=1e-3, atol=1e-4)
