@@ -135,25 +135,6 @@ def test_a_loader_accumulates_eagerly_and_the_record_says_so():
     torch.testing.assert_close(numbers(found), numbers(whole), rtol=1e-9, atol=1e-9)
 
 
-class Stop(Exception):
-    pass
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_interrupted_fit_goes_on_to_the_same_bits(engine, tmp_path):
-    settings = {"batch_size": 8, "accumulate": 3, "steps": 60, "engine": engine, "schedule": "cosine_annealing_lr"}
-
-    def stop(progress):
-        if progress.step == 50:
-            raise Stop
-
-    with pytest.raises(Stop):
-        fit(checkpoint=tmp_path, every=20, callbacks=[stop], **settings)
-    again, straight = fit(checkpoint=tmp_path, every=20, **settings), fit(**settings)
-    assert torch.equal(numbers(again), numbers(straight))
-    assert (again.history.elbo == straight.history.elbo).all()
-
-
 @pytest.mark.parametrize("row", [0, 11, 22, 33])
 def test_a_fit_that_fails_names_the_site_of_the_batch_at_fault(row):
     """The rows are in three of the four batches of the first step."""

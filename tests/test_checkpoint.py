@@ -84,14 +84,6 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(optimizer, tmp_path):
     assert same(resumed(tmp_path, method=method), go(method=method))
 
 
-@pytest.mark.slow
-def test_captured_fits_go_on_to_the_same_bits(tmp_path):
-    interrupted(tmp_path, engine="captured")
-    again, straight = resumed(tmp_path, engine="captured"), go(engine="captured")
-    assert same(again, straight)
-    assert again.record.engine.from_step == straight.record.engine.from_step == 2
-
-
 @pytest.mark.parametrize("engine", ["eager", pytest.param("captured", marks=pytest.mark.nightly)])
 def test_replicates_go_on_to_the_same_bits(engine, tmp_path):
     method = bnn.Ensemble(bnn.SVI(steps=STEPS, batch_size=16, guide="mean_field"), members=2, bootstrap=True)

@@ -150,13 +150,6 @@ def test_a_mixture_refuses_what_does_not_belong_together(mixture):
         bnn.Ensemble(bnn.SVI(patience=3))
 
 
-def test_a_mixture_saves_and_loads(mixture, tmp_path):
-    x, _ = regression()
-    loaded = bnn.load(bnn.save(mixture, tmp_path / "mixture"))
-    assert torch.equal(loaded.predict(x, num_draws=9).mean, mixture.predict(x, num_draws=9).mean)
-    assert loaded.record == mixture.record
-
-
 def test_anchors_leave_the_global_random_state_and_need_no_mean():
     """Student's t with one degree of freedom has a mode and no mean."""
     x, y = problem()

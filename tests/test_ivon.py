@@ -182,23 +182,6 @@ def test_replicates_of_other_rates_are_not_trained_under_the_settings_of_the_fir
         bnn.fit_replicates(linear(), (X, Y), [bnn.IVON(steps=3), bnn.SVI(steps=3)], seed=0, progress=False)
 
 
-class Stop(Exception):
-    """The end of a fit."""
-
-
-def test_an_interrupted_fit_goes_on_to_the_same_bits(tmp_path):
-    def stop(progress):
-        raise Stop
-
-    method, settings = bnn.IVON(steps=70, batch_size=10), {"checkpoint": tmp_path, "every": 20}
-    whole = quick(network(), method, (X, Y))
-    with pytest.raises(Stop):
-        quick(network(), method, (X, Y), callbacks=[stop], **settings)
-    resumed = quick(network(), method, (X, Y), **settings)
-    assert all(map(torch.equal, whole.guide.parameters(), resumed.guide.parameters()))
-    assert all(map(torch.equal, whole.bnn.parameters(), resumed.bnn.parameters()))
-
-
 def test_everything_without_a_distribution_is_trained():
     model = network()
     fitted = quick(model, bnn.IVON(steps=30, adam_lr=0.05), (X, Y)).bnn

@@ -327,16 +327,6 @@ SAMPLERS = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_the_same_seed_gives_the_same_bits(name):
-    model, state, given = linear_model(), torch.get_rng_state(), {"data": (X, Y)}
-    first, again, other = (flat_chains(run(SAMPLERS[name], model, **given, seed=seed)) for seed in (1, 1, 2))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
-    assert not np.array_equal(first[0], first[1])
-    assert torch.equal(state, torch.get_rng_state())
-
-
 def test_chains_do_not_depend_on_their_number():
     few, more = (flat_chains(run(dataclasses.replace(SHORT, num_chains=count))) for count in (2, 3))
     assert np.array_equal(few, more[:2])
