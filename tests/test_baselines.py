@@ -474,6 +474,7 @@ def test_the_evidence_framework_is_advised_for_the_priors_that_it_takes(prior, i
         assert (("fit.type=evidence_framework",) in settings) == is_advised
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rates", "begin"), [((0.05, 0.05, 1e-9), "1 of 3 fits warns: "), ((1e-9,) * 2, "2 of 2 fits warn: ")]
 )

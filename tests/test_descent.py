@@ -176,6 +176,7 @@ def test_it_ends_after_the_largest_number_of_steps():
     assert posterior.record.stop_reason == "not converged within max_steps=7"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "noise"), [(60, 0.005), pytest.param(200, 0.05, marks=pytest.mark.nightly)])
 def test_networks_with_kinks_in_single_precision_end_where_adam_gains_nothing(rows, noise):
     """From the point that is called converged, 2,000 steps of Adam at two rates; L-BFGS alone left 15 to 2,700 nats."""

@@ -216,6 +216,7 @@ def test_learning_on_from_a_narrow_batch_is_not_compared_with_its_constant():
     assert model.predict([[2.0]])[0] == pytest.approx(2.0, abs=0.4)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The 2 members of the ensemble are identical")  # from one start to one mode
 def test_members_of_an_ensemble_learn_on_apart():
     x, y = problem(40, columns=1)
@@ -355,7 +356,7 @@ class QuickEvidence(bnn.EvidenceFramework):
     guide_steps: int = 20
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, np.arange(30) % 3], ids=["alike", "weighted"])
 def test_after_chains_a_classifier_learns_on_from_their_rows(weights, monkeypatch):
     """Chains of few rows leave nothing to go on from, so those rows are kept: the posterior is that of all rows."""

@@ -215,7 +215,7 @@ def test_files_and_figures_appear_whole(tmp_path, no_report, monkeypatch):
     ]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", ["map", {"*.bias": "map", "*": "mean_field"}], ids=["map", "in part"])
 def test_the_draws_of_point_estimates_open_in_xarray(guide, tmp_path, monkeypatch):
     import xarray
