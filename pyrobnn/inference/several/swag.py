@@ -212,7 +212,7 @@ def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> 
         log_probs_ = log_probs(mode.bnn.likelihood, mode.bnn.outputs(weights(z), x[rows]), *chosen)
         return -torch.autograd.grad(log_probs_.mean(), z)[0]
 
-    with seeded(mode.seed, "swag rate"):
+    with seeded(mode.seed, "swag rate"), fast_pyro():
         steepest = largest_curvature(lambda z: slope(z, slice(None)), place[None])
         width = max(1, len(x) // _PARTS)
         parts = torch.stack(
