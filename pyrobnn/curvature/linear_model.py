@@ -61,11 +61,8 @@ class LinearModel:
 class Solution:
     """The posterior of a linear model: its precision is I + G^T G in units of the prior's deviations.
 
-    Attributes:
-        scaled: derivatives of the outputs in these units, (N, C, P).
-        columns: as in `LinearModel`.
-        rows: G, (N K, P).
-        root: the lower triangular root of I + G G^T, or of I + G^T G if that is smaller.
+    `scaled` (N, C, P) are derivatives of the outputs in these units, `rows` is G (N K, P), and `root` the triangular
+    root of I + G G^T, or of I + G^T G if that is smaller.
     """
 
     scaled: Tensor

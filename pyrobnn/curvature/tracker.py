@@ -113,11 +113,8 @@ class Pulled:
     """J^T v for K columns v and B examples, split by layers.
 
     Attributes:
-        f: outputs of the network, (B, C).
-        uses: the layers.
         gradients: derivative in the outputs of each layer, (K, B, T, O).
         dense: derivatives for sites of other layers, (K, B, *shape).
-        shapes: shape of each site.
         is_last_layer: whether the only layer is a matrix whose outputs are the network's.
         information: the sum of the columns' outer products where they are not held and K is 0, for the last layer.
         counts: weight of each example in means over examples, (B,), or None for 1.

@@ -27,16 +27,12 @@ Kind = Literal["matrix", "scale"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Use:
-    """One use of a weight and a bias, at T positions of each of B examples.
+    """One use of a weight and a bias, sites by name if they are Bayesian, at T positions of each of B examples.
 
-    A "matrix" maps inputs (B, T, I) to outputs (B, T, O); a "scale" multiplies units, and I = O. At least one of weight
-    and bias is given.
+    A "matrix" maps inputs (B, T, I) to outputs (B, T, O); a "scale" multiplies units, and I = O. Inputs are patches of
+    a convolution, one-hot vectors of an embedding.
 
     Attributes:
-        kind: "matrix" or "scale".
-        weight: site name of the weight, or None if it is not Bayesian.
-        bias: likewise.
-        inputs: (B, T, I): patches of a convolution, one-hot vectors of an embedding.
         output: the outputs in the network's shape.
         positions: brings a tensor (*, shape of output) to (*, B, T, O).
         transposed: whether the first axes of the weight are inputs and outputs, as in embeddings and transposed
@@ -65,9 +61,7 @@ class Use:
 class Recorder(TorchFunctionMode):
     """Notes the calls of known layers with tensors of interest, whose sites are named by their identity.
 
-    Attributes:
-        uses: the calls with an input row per example.
-        last: name of the site that was used last.
+    `uses` are the calls with an input row per example, `last` is the site that was used last.
     """
 
     def __init__(self, names: dict[int, str], num_examples: int) -> None:

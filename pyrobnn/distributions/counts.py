@@ -13,11 +13,7 @@ from pyrobnn.distributions.targets import ONE_DRAW, Elementwise, scipy_function
 
 
 class Poisson(Elementwise):
-    """Counts with a rate given by its log; log probabilities are exact for counts and rates of any size.
-
-    Args:
-        log_rate: log of the mean.
-    """
+    """Counts with a rate given by its log; log probabilities are exact for counts and rates of any size."""
 
     arg_constraints = {"log_rate": constraints.real}  # noqa: RUF012 - the form torch.distributions asks for
     support = constraints.nonnegative_integer
@@ -50,11 +46,7 @@ class Poisson(Elementwise):
 class NegativeBinomial(Elementwise):
     """Counts with the mean m = exp(log_mean) and the variance m + dispersion m^2 (NB2, Cameron & Trivedi 1998).
 
-    A Poisson whose rate is m times a Gamma(r, r) variable, r = 1 / dispersion; the limit of no dispersion is Poisson.
-
-    Args:
-        log_mean: log of the mean.
-        dispersion: positive; 1e-6 at least, below which the probabilities are Poisson's up to rounding.
+    Poisson, whose rate is m times a Gamma(r, r) variable, r = 1 / dispersion; at 1e-6 it is Poisson's up to rounding.
     """
 
     arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for
@@ -102,13 +94,7 @@ class NegativeBinomial(Elementwise):
 
 
 class ZeroInflated(TorchDistribution):
-    """Counts that are 0 with a probability of their own, and else as under a distribution of counts.
-
-    Args:
-        base: the distribution of counts, of single numbers.
-        gate_logit: logit of the probability of a zero that does not come from `base`; it has the batch shape of `base`
-            or one that broadcasts to it.
-    """
+    """Counts that are 0 with the probability sigmoid(gate_logit), else as under `base`."""
 
     arg_constraints = {"gate_logit": constraints.real}  # noqa: RUF012 - the form torch.distributions asks for
     support = constraints.nonnegative_integer

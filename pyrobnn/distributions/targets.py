@@ -67,13 +67,8 @@ class StudentT(latents.StudentT):
 class CensoredNormal(Elementwise):
     """A normal variable seen through limits: y = min(max(z, lower), upper), z ~ N(loc, scale^2) (Tobin 1958).
 
-    Values inside the limits have a density, the limits themselves a probability; `log_prob` gives the log of either.
-
-    Args:
-        loc: mean of z.
-        scale: standard deviation of z, positive.
-        lower: limit below which z is seen as `lower`, or None.
-        upper: limit above which z is seen as `upper`, or None.
+    Values inside the limits have a density, the limits themselves, each a number or None, a probability; `log_prob`
+    gives the log of either.
     """
 
     support = constraints.real
@@ -153,12 +148,7 @@ class CensoredNormal(Elementwise):
 
 
 class Gamma(Elementwise):
-    """Positive numbers with the mean m = exp(log_mean) and the variance dispersion m^2.
-
-    Args:
-        log_mean: log of the mean.
-        dispersion: squared coefficient of variation, positive: one over the shape.
-    """
+    """Positive numbers with the mean m = exp(log_mean) and the variance dispersion m^2; the shape is 1 / dispersion."""
 
     arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for
         "log_mean": constraints.real,
@@ -260,13 +250,7 @@ class Beta(Elementwise):
 
 
 class LabelOrIgnored(dist.Categorical):
-    """Labels of classes, of which one number stands for no label: it has the log probability 0, and is never drawn.
-
-    Args:
-        probs: probabilities (*batch, C), or None.
-        logits: logits, likewise.
-        ignore_index: that number.
-    """
+    """Labels of classes; the number `ignore_index` stands for no label: its log probability is 0, it is never drawn."""
 
     def __init__(
         self,
