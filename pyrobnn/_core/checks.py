@@ -37,11 +37,7 @@ def check_count(value: Any, name: str) -> int:
 
 
 def as_tensor(value: Any, name: str) -> Tensor:
-    """Return numbers (tensor, array, data frame, nested list) as a tensor, dense and with all their digits.
-
-    Raises:
-        InputError: text, objects, ragged lists, sparse or masked values, or whole numbers beyond int64.
-    """
+    """Return numbers (tensor, array, data frame, nested list) as a dense tensor with all their digits."""
     if is_several(value):
         raise InputError(
             f"`{name}` must be one array or tensor, got a {type(value).__name__} of several.", page="how-to/own-network"

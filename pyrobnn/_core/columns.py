@@ -51,9 +51,8 @@ def require_distinct_names(frame: Any) -> None:
 def as_table(X: Any, encoder: "Encoder | None" = None, *, words: bool = False) -> tuple[pd.DataFrame, dict[str, How]]:
     """Return a frame, or a checked array of numbers, as columns of float64, objects or dates, and how each was read.
 
-    Texts that are numbers or dates are read as in files, unless they are categories of pandas. Missing is NaN, None or
-    NaT. With an encoder, columns match the fitted columns by position, and must be of the same kind. `words` tells
-    whether words among numbers or dates count as missing.
+    Texts that are numbers or dates are read as in files, unless they are categories of pandas. With an encoder, columns
+    match the fitted columns by position. `words` tells whether words among numbers or dates count as missing.
     """
     frame = X
     if not isinstance(X, pd.DataFrame):

@@ -40,10 +40,7 @@ class NotCapturable(Exception):
 
 
 class PoorFitWarning(UserWarning):
-    """A fit predicts no better than a constant, far worse than a linear model, memorised its targets, or still drifts.
-
-    Before a fit it names inputs that have the same value in all rows, and outputs of a network that cannot reach the
-    values that the likelihood needs, and estimators name columns that give the target almost exactly.
+    """A fit predicts no better than a constant, far worse than a linear model, or still drifts; or it is bound to.
 
     Examples:
         >>> import warnings

@@ -19,9 +19,8 @@ _NO_SYNC = (errno.EINVAL, errno.ENOTSUP)
 
 @contextmanager
 def new_folder(path: Path, *, replaces: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """Yield a temporary folder beside `path` that takes its name at the end; after an error nothing is left of it.
+    """Yield a temporary folder beside `path` that takes its name at the end, on the disk, or leaves nothing.
 
-    Everything in it is on the disk before it takes its name, so that a power cut leaves the old or the new, whole.
     `replaces` says whether an existing folder may be replaced; without it none may.
     """
     check_free(path, replaces)
@@ -86,11 +85,7 @@ def why_not(path: Path, error: OSError | ValueError) -> str:
 
 
 def check_writable(path: Path, what: str = "folder") -> None:
-    """Refuse a path of a folder, or of a file, that cannot be made or replaced; nothing is left there.
-
-    Raises:
-        InputError: with the reason.
-    """
+    """Refuse a path of a folder, or of a file, that cannot be made or replaced; nothing is left there."""
     if what == "file" and os.path.isdir(path):
         raise InputError(f"{path} is a folder: give the name of a file, such as {path / 'predictions.csv'}.")
     if what == "file" and os.path.exists(path):

@@ -18,11 +18,7 @@ class OutOfTime(Exception):
 
 @contextmanager
 def until(end: float | None) -> Iterator[None]:
-    """Have the work of this thread in the block raise `OutOfTime` at its next step after a time, or never if None.
-
-    Args:
-        end: by `time.perf_counter`.
-    """
+    """Have the work of this thread in the block raise `OutOfTime` after a time (`time.perf_counter`), if any."""
     before = getattr(_OF_THREAD, "end", None)
     _OF_THREAD.end = end
     try:
@@ -39,11 +35,7 @@ def check_time() -> None:
 
 
 class _Change:
-    """A state of the process, changed by a block.
-
-    Attributes:
-        other: the inactive state: the state from before the block, or the block's state while other threads are let in.
-    """
+    """A state of the process, changed by a block; `other` is the inactive one, from before or of the block."""
 
     def __init__(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
         self._get, self.put, self.other = get, put, get()
@@ -146,11 +138,7 @@ class _OneThread:
                 raise interrupt
 
     def let_waiting_in(self) -> None:
-        """Let another thread take a turn if one waits; long work calls it at each step, and stops there at a deadline.
-
-        Raises:
-            OutOfTime: the deadline of the block has passed (`until`).
-        """
+        """Let another thread take a turn if one waits; long work calls it at each step, up to a deadline (`until`)."""
         check_time()
         if self._turnstile.locked():
             with self.others_let_in():

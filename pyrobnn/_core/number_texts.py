@@ -32,10 +32,7 @@ def read_numbers(
 ) -> tuple[NumberFormat, "pd.Series"]:
     """Return the format that reads the most of these texts, and the numbers, float64, NaN where a text is none.
 
-    Args:
-        texts: texts, some of them missing.
-        comma: whether "1,022" is a number with decimals, where no other text tells.
-        decimal: the mark of decimals, if it is known.
+    `comma` tells whether "1,022" has decimals where no other text tells; `decimal` is the mark of decimals, if known.
     """
     different = texts.dropna().drop_duplicates()
     plain = different.str.strip()

@@ -23,10 +23,7 @@ def derive(seed: int, purpose: str) -> int:
 
 @contextmanager
 def seeded(seed: int, purpose: str = "") -> Iterator[None]:
-    """Seed torch, NumPy and Python for a purpose inside the block, and restore every random state after it.
-
-    Other threads that use random numbers wait until the block ends or lets them in.
-    """
+    """Seed torch, NumPy and Python for a purpose in the block, restored after it; other threads wait, or are let in."""
     with ONE_THREAD.changed(_generators, _set_generators):
         number = derive(seed, purpose)
         if _has_accelerator():

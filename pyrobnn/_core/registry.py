@@ -23,8 +23,7 @@ _REGISTRIES: "list[Registry]" = []
 class Registry:
     """The named settings of a kind, such as prior or guide.
 
-    Other packages add theirs with the `register` decorator, or with an entry point in the group
-    `pyrobnn.<kind>` whose name is the setting's name.
+    Other packages add theirs with `register`, or an entry point of the setting's name in the group `pyrobnn.<kind>`.
     """
 
     def __init__(self, kind: str, accepts: Callable[[Any], bool], page: str) -> None:

@@ -18,12 +18,9 @@ reader: ContextVar[Spelling] = ContextVar("reader", default="python")
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """Something to try: words that go on after "To mend it,".
+    """Something to try: words that go on after "To mend it,", for Python and, if they differ, for the command line.
 
-    Attributes:
-        python: for a reader who calls functions.
-        command: for a reader at the command line; the same words if empty.
-        settings: the changes of a spec that the command line makes for it, such as "fit.max_steps=300000".
+    `settings` are the changes of a spec that the command line makes for it, such as "fit.max_steps=300000".
 
     Examples:
         >>> longer = Remedy("raise `max_steps`", "train longer", ("fit.max_steps=300000",))

@@ -41,10 +41,7 @@ Options = Annotated[dict[str, Any], AfterValidator(FrozenDict)]
 
 @dataclass_transform(frozen_default=True)
 def setting[T](cls: type[T]) -> type[T]:
-    """Turn a class with annotated fields into a frozen dataclass that pydantic validates.
-
-    All errors become a single `InputError` that names the class, the field, the value and the expectation.
-    """
+    """Turn a class with annotated fields into a frozen dataclass validated by pydantic, with an `InputError`."""
     made: Any = pydantic.dataclasses.dataclass(frozen=True, config=_CONFIG)(cls)
     made.__init__ = _with_plain_errors(made.__init__, cls.__name__)
     return made

@@ -20,11 +20,7 @@ MOST_TEXT = 2**25
 
 
 def write_tree(path: Path, tree: Mapping[str, Any], *, replaces: bool = True) -> None:
-    """Write tables and lists of tensors, numbers, strings and None, with a digest; an earlier file is replaced last.
-
-    Raises:
-        InputError: values of other types, too much text, or an earlier file that is not to be replaced.
-    """
+    """Write tables and lists of tensors, numbers, strings and None, with a digest; an earlier file is replaced last."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_without_tensors(tree, tensors, ""))
     if len(text) > MOST_TEXT:
@@ -35,10 +31,7 @@ def write_tree(path: Path, tree: Mapping[str, Any], *, replaces: bool = True) ->
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Read a file of `write_tree`, with tensors on the CPU; a damaged file is refused.
-
-    The digest detects damage, not forgery: whoever can write the file can make a new digest.
-    """
+    """Read a file of `write_tree`, with tensors on the CPU; a damaged file, though not a forged one, is refused."""
     try:
         with path.open("rb") as start:
             if int.from_bytes(start.read(8), "little") > 2 * MOST_TEXT:

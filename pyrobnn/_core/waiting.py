@@ -8,13 +8,7 @@ from typing import Any
 
 
 def progress_bar(steps: Any = None, *, shown: bool, **options: Any) -> Any:
-    """Return a bar of tqdm, which is drawn if it is to be shown on a terminal or in a notebook.
-
-    Args:
-        steps: what it counts, if it is to count by itself.
-        shown: whether to show it at all.
-        **options: options of tqdm.
-    """
+    """Return a bar of tqdm with its options, drawn if it is to be shown on a terminal or in a notebook."""
     from tqdm.std import tqdm
 
     in_notebook = type(sys.stderr).__module__.startswith("ipykernel.")

@@ -18,8 +18,7 @@ _ANSWERS: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, Any]] = weakref.We
 def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example: Any) -> Callable[..., R]:
     """Return a function under vmap if it runs on an example and agrees with a loop, else the loop, with a warning.
 
-    Some operations of torch have no batching rule, and a few have a wrong rule. Errors that the loop raises too belong
-    to the function; they are raised, and so is running out of memory. Functions with noise are not compared.
+    Errors that the loop raises too are raised, and so is running out of memory. Functions with noise are not compared.
     """
     has_drawn = mark()
     try:

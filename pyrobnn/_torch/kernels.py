@@ -42,8 +42,7 @@ def plain_operations() -> Iterator[None]:
 class _PlainOperations(TorchFunctionMode):
     """Unrolls recurrent layers over time; as a function mode it also keeps attention off its fused path.
 
-    Activations stay as they are where a network asks them for gradients, as those of Hugging Face do for checkpoints:
-    transformations refuse that.
+    Activations stay as they are where a network asks them for gradients: transformations refuse that.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

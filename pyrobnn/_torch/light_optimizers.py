@@ -1,8 +1,4 @@
-"""Optimisers of torch that do not import its compiler.
-
-An optimiser of torch imports the compiler when it is made, and at its first step, only to disable it for the optimiser:
-two seconds of a new process. Here the wrapped methods are called unwrapped.
-"""
+"""Optimisers of torch that do not import its compiler, only to disable it, in two seconds of a new process."""
 
 import inspect
 from collections.abc import Callable

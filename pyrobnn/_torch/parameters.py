@@ -13,11 +13,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def trained_names(net: nn.Module) -> list[str]:
-    """Return the names of the parameters that are trained; those without entries are frozen.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the names of the parameters that are trained, at least one; those without entries are frozen."""
     for parameter in net.parameters():
         if not parameter.numel():  # nothing to infer, or to train
             parameter.requires_grad = False

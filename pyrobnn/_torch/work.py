@@ -13,13 +13,7 @@ server; of accelerators not measured."""
 
 
 class Work(OperationMode):
-    """Counts the operations of torch in its block, backward passes included.
-
-    Attributes:
-        operations: how many there were.
-        numbers: how many numbers they wrote.
-        products: half of the floating-point operations of their matrix products and convolutions.
-    """
+    """Counts the operations of torch in its block, backward passes included, their numbers and products."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -49,10 +49,7 @@ class Batches(Protocol):
 class TensorBatches:
     """Batches of examples in memory, in a new random order each epoch; left-over examples wait for the next epoch.
 
-    Args:
-        data: all examples, in the units and on the device of the model.
-        batch_size: examples in a batch, or None for all of them.
-        seed: seed of the order, which has a separate random stream.
+    The examples are in the units and on the device of the model; without `batch_size` each batch has all of them.
     """
 
     def __init__(self, data: Batch, batch_size: int | None, seed: int) -> None:
@@ -90,13 +87,7 @@ class TensorBatches:
 
 
 class ShuffledRows:
-    """Row numbers of batches, in a new random order each epoch.
-
-    Args:
-        num_rows: N.
-        batch_size: rows in a batch, at most N.
-        seed: seed of the order, which has a separate random stream.
-    """
+    """Row numbers of batches of at most N, in a new random order each epoch, from a separate random stream."""
 
     def __init__(self, num_rows: int, batch_size: int, seed: int) -> None:
         self._num_rows, self._batch_size = num_rows, batch_size
@@ -296,9 +287,7 @@ def checked_pair(x: Any, y: Any) -> tuple[X, Tensor]:
 def checked_inputs(x: Any, rows: torch.Size | None = None) -> X:
     """Return the inputs of a batch, validated. Several by position may be a list, as torch collates tuples.
 
-    Args:
-        x: a tensor, or several.
-        rows: the number of rows, which tells several tensors from rows in a list; that of the first if not given.
+    The number of `rows` tells several tensors from rows in a list; it is that of the first if not given.
     """
     if isinstance(x, (tuple, list)) and x and all(isinstance(part, Tensor) for part in x):
         rows = x[0].shape[:1] if rows is None else rows

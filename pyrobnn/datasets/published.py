@@ -18,12 +18,9 @@ Splits = tuple[tuple[np.ndarray, np.ndarray], ...]
 
 @dataclasses.dataclass(frozen=True)
 class PublishedFile:
-    """A file of a set.
+    """A file of a set: its paths in folders, in the order of the search, and its address and SHA-256, if published.
 
-    Attributes:
-        paths: paths in a user's or shared/data folder, in the order of the search.
-        url: address of the download; none if no checksum is published.
-        sha256: SHA-256 of the file at that address; a copy in another format, with another suffix, has none.
+    A copy in another format, with another suffix, has no checksum.
     """
 
     paths: tuple[str, ...]

@@ -44,8 +44,7 @@ def _arrays(path: Path, num_features: int) -> tuple[np.ndarray, np.ndarray]:
 def published_splits(num_rows: int, num_splits: int) -> Splits:
     """Return the published (train_index, test_index) pairs, which follow from the number of rows alone.
 
-    Split by split, a permutation is drawn from NumPy's legacy generator with seed 1; the first 90 % (rounded) are the
-    training rows.
+    They are permutations from NumPy's legacy generator with seed 1; the first 90 % (rounded) are the training rows.
     """
     generator = np.random.RandomState(1)
     size = round(0.9 * num_rows)

@@ -73,10 +73,9 @@ class Scores(dict[str, Score]):
 
 
 def digits(value: float, stderr: float, sign: str = "") -> tuple[str, str]:
-    """Return a value and its standard error as texts, both to the second digit of the error.
+    """Return a value and its standard error as texts, both to the second digit of the error, with a sign if asked.
 
-    Without an error the value has four digits, and its error is empty. Powers of ten stand for extreme sizes only.
-    `sign="+"` writes the sign of positive values, too.
+    Without an error the value has four digits. Powers of ten stand for extreme sizes only.
     """
     stderr = 0.0 if stderr < _ROUNDING * abs(value) else stderr
     plain_error = "" if math.isnan(stderr) else f"{stderr:.2g}"
@@ -128,8 +127,7 @@ def mean_of(values: np.ndarray, *, higher_is_better: bool = False) -> Statistic:
 def finish(statistics: Mapping[str, Statistic], num_examples: int) -> Scores:
     """Return the scores with their standard errors.
 
-    Errors of means are exact up to the estimated variance; other errors are standard deviations over 200 bootstrap
-    resamples of the examples, the same for all scores, under a fixed seed.
+    Errors of means are exact up to the estimated variance; others are standard deviations over 200 bootstrap resamples.
     """
     errors = standard_errors(statistics, num_examples)
     return Scores(
@@ -152,10 +150,7 @@ def standard_errors(statistics: Mapping[str, Statistic], num_examples: int) -> d
 
 
 def bootstrap(functions: Mapping[str, Weighted], sizes: tuple[int, ...]) -> dict[str, float]:
-    """Return the standard deviation of each function over resamples of the examples.
-
-    Each group of examples, of these sizes, is resampled separately; a group of one example gives NaN.
-    """
+    """Return the standard deviation of each function over resamples of each group of examples, of these sizes, by itself."""
     if min(sizes) < 2 or not functions:
         return dict.fromkeys(functions, math.nan)
     generator = np.random.default_rng(0)

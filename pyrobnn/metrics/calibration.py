@@ -55,14 +55,7 @@ def pit_pvalue(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> float:
     """Return the p-value of the Kolmogorov-Smirnov test that the probability integral transforms are uniform.
 
     With several target columns it is the smallest p-value times the number of columns (Bonferroni), at most 1.
-
-    Args:
-        prediction: predictions at N inputs.
-        y: their targets in original units, (N,) or (N, K).
-        seed: seed of the draws for counts and censored targets.
-
-    Raises:
-        InputError: as for `pit`.
+    Arguments and errors are those of `pit`.
 
     Examples:
         >>> from pyro.distributions import Normal
@@ -77,10 +70,7 @@ def pit_pvalue(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> float:
 
 
 def uniformity_error(values: np.ndarray) -> Weighted:
-    """Return the area between the distribution function of values (N,) in [0, 1] and the diagonal, given weights.
-
-    It is the Wasserstein distance to the uniform distribution, 1/2 at most.
-    """
+    """Return the area between the distribution function of values (N,) in [0, 1] and the diagonal, given weights."""
     order = np.argsort(values)
     edges = np.concatenate([[0.0], values[order], [1.0]])
 
@@ -156,10 +146,7 @@ def bins_of(probs: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
 
 
 def calibration_error(gaps: np.ndarray, bins: np.ndarray) -> Weighted:
-    """Return sum over bins |sum of gaps| / number of gaps as a function of the weights of the examples.
-
-    Gaps (N, K) are the observed outcomes, 0 or 1, less their probabilities.
-    """
+    """Return sum over bins |sum of gaps (N, K) of outcomes and probabilities| / number of gaps, given weights."""
     flat, size = bins.ravel(), gaps.shape[1]
 
     def error(weights: np.ndarray) -> float:

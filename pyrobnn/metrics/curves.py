@@ -1,7 +1,4 @@
-"""Scores and curves that depend on an order only: risk among the surest examples, and separation of two groups.
-
-Examples with the same number are in no order: each curve is the mean over all orders of them.
-"""
+"""Scores and curves that depend on an order only; examples with the same number are in all orders alike."""
 
 import dataclasses
 import functools
@@ -14,9 +11,7 @@ from pyrobnn.metrics.base import Weighted, brier, class_columns, entropy, real_c
 from pyrobnn.posterior.prediction import Prediction
 
 Curve = Callable[[np.ndarray], np.ndarray]
-"""From weights (N,) to the values of a curve, (N,)."""
-Shape = Callable[[np.ndarray], np.ndarray]
-"""From the values of a curve to others, (N,)."""
+"""From weights (N,), or from the values of a curve, to values of a curve, (N,)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,13 +72,7 @@ def selective_risk(prediction: Prediction, y: ArrayLike) -> RiskCurves:
 
     Classes: the share of wrong labels by the probability of the label; the mean of `error` is the "aurc" of `score`.
     Real targets and counts: the mean squared error by the predictive standard deviation. Columns are averaged.
-
-    Args:
-        prediction: predictions at N inputs.
-        y: their targets in original units, (N,) or (N, K).
-
-    Raises:
-        InputError: as for `Prediction.log_prob`.
+    Arguments and errors are those of `sparsification`.
 
     Examples:
         >>> from pyro.distributions import Bernoulli
@@ -112,7 +101,7 @@ def wrong_and_doubt(labels: np.ndarray, probs: np.ndarray) -> tuple[np.ndarray, 
     return (probs.argmax(-1) != labels).astype(float), 1 - probs.max(-1)
 
 
-def _mean(errors: np.ndarray, uncertainty: np.ndarray, shape: Shape = np.asarray) -> RiskCurves:
+def _mean(errors: np.ndarray, uncertainty: np.ndarray, shape: Curve = np.asarray) -> RiskCurves:
     """Return the curves of columns (N, K), shaped and averaged."""
     everyone, curves = np.ones(len(errors)), []
     for error, by in zip(errors.T, uncertainty.T, strict=True):
@@ -139,7 +128,7 @@ def risk_by_coverage(errors: np.ndarray, uncertainty: np.ndarray) -> Curve:
     return curve
 
 
-def area_under_risk(errors: np.ndarray, uncertainty: np.ndarray, shape: Shape = np.asarray) -> Weighted:
+def area_under_risk(errors: np.ndarray, uncertainty: np.ndarray, shape: Curve = np.asarray) -> Weighted:
     """Return the area under the risk-coverage curve, shaped before: the mean over k, as a function of weights."""
     curve, order = risk_by_coverage(errors, uncertainty), np.argsort(uncertainty, kind="stable")
     return lambda weights: float(shape(curve(weights)) @ weights[order] / weights.sum())
@@ -162,8 +151,8 @@ def relative(risk: np.ndarray, *, root: bool) -> np.ndarray:
 def receiver_operating(positive: np.ndarray, number: np.ndarray) -> dict[str, Weighted]:
     """Return how well a number separates positive examples from the others, as functions of weights.
 
-    "auroc", the area under the receiver operating characteristic; "aupr", the average precision; "fpr_95", the share
-    of the others above the threshold that 95 % of the positive examples reach. NaN if a group is empty.
+    "auroc"; "aupr", the average precision; "fpr_95", the share of the others above the threshold that 95 % of the positive
+    examples reach. NaN if a group is empty.
     """
     values, place = np.unique(-number, return_inverse=True)
 

@@ -109,8 +109,7 @@ def _intervals(prediction: Prediction, targets: np.ndarray, levels: Sequence[flo
 def energy(prediction: Prediction, targets: np.ndarray, *, seed: int = 0) -> np.ndarray:
     """Return the energy score of each example (Gneiting & Raftery 2007), without bias, from samples, (N,).
 
-    Each row is sampled separately under the same seed, so that its score does not depend on other rows. The resulting
-    error of the mean over rows is largest for similar rows: 5 % if all are equal.
+    Each row is sampled under the same seed, so that its score does not depend on other rows.
     """
     import scoringrules
 

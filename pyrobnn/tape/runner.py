@@ -1,8 +1,7 @@
 """The library that runs tables of instructions: installed with the package, or compiled once and kept on disk.
 
-A library is code: whoever can write one is obeyed by the process that loads it. So it lies in the user's cache folder,
-or else the temporary folder, in a folder private to the user (0700). Nothing is loaded from a folder or a file of
-another owner, or one that others may write: the library is compiled anew.
+A library is code: it lies in a folder private to the user (0700), and nothing is loaded from a folder or a file of
+another owner, or one that others may write.
 """
 
 import contextlib
