@@ -150,7 +150,7 @@ def standard_errors(statistics: Mapping[str, Statistic], num_examples: int) -> d
 
 
 def bootstrap(functions: Mapping[str, Weighted], sizes: tuple[int, ...]) -> dict[str, float]:
-    """Return the standard deviation of each function over resamples of each group of examples, of these sizes, by itself."""
+    """Return the standard deviation of each function over resamples of each group of examples, of these sizes."""
     if min(sizes) < 2 or not functions:
         return dict.fromkeys(functions, math.nan)
     generator = np.random.default_rng(0)

@@ -151,8 +151,8 @@ def relative(risk: np.ndarray, *, root: bool) -> np.ndarray:
 def receiver_operating(positive: np.ndarray, number: np.ndarray) -> dict[str, Weighted]:
     """Return how well a number separates positive examples from the others, as functions of weights.
 
-    "auroc"; "aupr", the average precision; "fpr_95", the share of the others above the threshold that 95 % of the positive
-    examples reach. NaN if a group is empty.
+    "auroc"; "aupr", the average precision; "fpr_95", the share of the others above the threshold that 95 % of the
+    positive examples reach. NaN if a group is empty.
     """
     values, place = np.unique(-number, return_inverse=True)
 
