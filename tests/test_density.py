@@ -9,7 +9,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from scipy import optimize, stats
+from scipy import stats
 from scipy.spatial.distance import pdist
 from sklearn.datasets import make_friedman1
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -20,7 +20,7 @@ from pyrobnn.data import gaussian_process
 from pyrobnn.data.gaussian_process import Residuals
 from pyrobnn.inference import density
 from pyrobnn.inference.default_parts import parts_for
-from pyrobnn.inference.density import Gain, compare_densities
+from pyrobnn.inference.density import compare_densities
 from pyrobnn.inference.method import Run
 from pyrobnn.runs.spec import RunSpec
 from pyrobnn.verdict.remedies import Fitted
@@ -47,35 +47,45 @@ def chosen(x, y, **options):
     return compare_densities(bnn.Data(x, y, standardize=True, **options), default, RUN)
 
 
-@pytest.mark.parametrize(
-    ("mean", "said"), [(99.0, "99.00 ± 2.00 nats a row better"), (18007851.65, "far better"), (math.inf, "far better")]
-)
-def test_an_absurd_gain_is_told_without_its_number(mean, said):
-    assert Gain(mean, 2.0).reason == f", {said} on rows held out than the default"
+def test_tables_that_are_not_suited_cost_nothing(monkeypatch):
+    """No fit is made of few rows without heavy tails either."""
+    monkeypatch.setattr(density, "_Judge", None)
+    (x, y), (line, noisy) = table("branches"), table("normal", 299)
+    few, friedman = with_outliers(200, 0.0)[:2], make_friedman1(100, noise=1.0, random_state=0)
+    for inputs, targets in ((line, noisy), (x, y.round(1)), (x, y.round()), (x, np.stack([y, y], 1)), few, friedman):
+        assert chosen(inputs, targets).gain is None
+    assert chosen(x, y, weights=np.ones(len(y))).gain is None
+    with pytest.raises(TypeError):
+        chosen(*with_outliers(200, 0.06)[:2])
+
+
+def rounded(seed, level, spread):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(400, 2))
+    return x, np.round(level + spread * (4 * np.sin(x[:, 0]) + 3 * rng.normal(size=400))).clip(0)
+
+
+CHOSEN = {
+    "branches": (lambda: table("branches"), bnn.likelihoods.MixtureDensity),
+    "noise that grows": (lambda: table("growing"), bnn.likelihoods.StudentT | bnn.likelihoods.Gaussian),
+    "noise along an input": (lambda: noise_along_an_input(200, 10)[:2], bnn.likelihoods.Gaussian),
+    "counts": (lambda: counts(0, 400), bnn.likelihoods.NegativeBinomial),
+    "normal": (lambda: table("normal"), None),
+    "large whole numbers": (lambda: rounded(0, 500, 10), None),
+    "small whole numbers": (lambda: rounded(0, 12, 0.6), None),
+    "amounts with even errors": (lambda: positive(0, 400, is_in_percent=False), None),
+}
 
 
 @pytest.mark.slow
-def test_two_branches_and_growing_noise_are_seen_and_normal_noise_is_left():
-    """Log scores of the truth are above those of the best normal: by 1.2 nats, and by 0.2."""
-    branches, growing = (chosen(*table(name)) for name in ("branches", "growing"))
-    assert isinstance(branches.parts["likelihood"], bnn.likelihoods.MixtureDensity)
-    assert 1 < branches.gain.mean < 2.2
-    gain = growing.gain
-    assert gain == chosen(*table("growing")).gain
-    assert gain.mean > max(0.05, 2 * gain.error)
-    assert f"{gain.mean:.2f} ± {gain.error:.2f} nats a row better" in gain.reason
-    assert all(chosen(*table("normal", seed=seed)).gain is None for seed in range(3))
-
-
-def test_tables_that_are_not_suited_cost_nothing(monkeypatch):
-    monkeypatch.setattr(density, "_Judge", None)
-    x, y = table("normal")
-    assert chosen(x[:299], y[:299]).gain is None
-    x, y = table("branches")
-    assert chosen(x, y.round(1)).gain is None  # a density would pile up on values that repeat
-    assert chosen(x, y.round()).gain is None  # some are negative: no counts
-    assert chosen(x, np.stack([y, y], 1)).gain is None
-    assert chosen(x, y, weights=np.ones(len(y))).gain is None
+@pytest.mark.parametrize("name", CHOSEN)
+def test_another_likelihood_is_chosen_where_it_predicts_better(name):
+    made, expected = CHOSEN[name]
+    found = chosen(*made())
+    assert (found.gain is None) == (expected is None)
+    if expected is not None:
+        assert isinstance(found.parts["likelihood"], expected)
+        assert found.gain.mean > max(0.02, found.gain.error)
 
 
 @pytest.mark.parametrize(
@@ -138,49 +148,6 @@ def counts(seed, rows=1000):
     return x, rng.poisson(np.exp(1 + x @ [0.4, -0.3, 0.2, 0.0]) * rng.gamma(1.0, size=rows)).astype(float)
 
 
-def constant(train, test):
-    """Return the mean log probability of counts under the negative binomial that suits other counts best."""
-
-    def law(values):
-        mean, size = np.exp(values)
-        return stats.nbinom(size, size / (size + mean))
-
-    found = optimize.minimize(
-        lambda values: -law(values).logpmf(train).mean(), [np.log(train.mean()), 0.0], method="Nelder-Mead"
-    )
-    return law(found.x).logpmf(test).mean()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_counts_are_seen_and_predicted_better_than_by_a_constant(seed):
-    """A Gaussian is half a nat worse, and below the constant."""
-    x, y = counts(seed)
-    regressor = bnn.BNNRegressor(random_state=seed).fit(x[:400], y[:400])
-    assert isinstance(regressor.posterior_.bnn.settings["likelihood"], bnn.likelihoods.NegativeBinomial)
-    score = float(regressor.predict_dist(x[400:]).log_prob(y[400:]).mean())
-    assert score > constant(y[:400], y[400:]) + 0.05
-
-
-@pytest.mark.slow
-def test_few_counts_have_tuned_precisions():
-    """A Gaussian has an error of 1.0 to the mean, a network of untuned precisions on 400 rows one of 0.8 to 0.9."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(size=(1200, 3))
-    mean = np.exp(1.2 + 0.8 * np.sin(2 * np.pi * x[:, 0]) + 1.2 * (x[:, 1] - 0.5) + 0.8 * np.cos(3 * x[:, 2]))
-    regressor = bnn.BNNRegressor(random_state=0).fit(x[:200], rng.poisson(mean[:200]).astype(float))
-    assert isinstance(regressor.posterior_.bnn.settings["likelihood"], bnn.likelihoods.Poisson)
-    assert np.sqrt(np.mean((regressor.predict(x[200:]) - mean[200:]) ** 2)) < 0.85
-
-
-@pytest.mark.slow
-def test_rounded_normal_numbers_are_no_counts():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(400, 2))
-    assert chosen(x, np.round(500 + 40 * np.sin(x[:, 0]) + 30 * rng.normal(size=400))).gain is None
-    assert chosen(x, np.round(12 + 2.4 * np.sin(x[:, 0]) + 1.8 * rng.normal(size=400)).clip(0)).gain is None
-
-
 class Predicted:
     """A fit whose predictions are given."""
 
@@ -209,9 +176,10 @@ def test_whole_numbers_are_scored_by_their_mass(scale):
     assert torch.allclose(judge.scores(Predicted(rates)), rates.log_prob(y)[0])
 
 
-class Judge(density._Judge):
-    """Fits that are their parts, and scores that follow from the likelihood."""
+class Scored(density._Judge):
+    """Fits that are their parts, and scores of rows by the likelihood."""
 
+    by_likelihood: ClassVar[dict] = {}
     fitted: ClassVar[list] = []
 
     def fit(self, parts, **_):
@@ -219,66 +187,25 @@ class Judge(density._Judge):
         return parts
 
     def scores(self, posterior):
-        return torch.full((len(self.rest),), {"first": 0.0, "second": 1.0, "shape": 2.0}[posterior["likelihood"]])
-
-    def clear_shape(self, *_):
-        return {"likelihood": "shape"}
-
-
-def test_each_candidate_is_fitted_once(monkeypatch):
-    monkeypatch.setattr(density, "_Judge", Judge)
-    monkeypatch.setattr(density, "complaint", lambda *_: None)
-    monkeypatch.setattr(Judge, "fitted", [])
-    usual = [{"likelihood": name, "method": bnn.EvidenceFramework()} for name in ("first", "second")]
-    data = bnn.Data(torch.arange(501.0)[:, None], torch.arange(501.0))
-    assert density._better(data, usual, density._SHAPES, [], RUN).parts == {"likelihood": "shape"}
-    assert Judge.fitted == [*usual, {"likelihood": "shape"}]
+        return self.by_likelihood[posterior["likelihood"]]
 
 
 def test_up_to_500_rows_each_row_is_held_out_once_from_brief_fits(monkeypatch):
-    """The best is fitted in full to two thirds of the rows, where something is to be said of it."""
-    monkeypatch.setattr(Judge, "fitted", [])
+    """Parts far behind on the first third are not fitted again; the best is fitted in full, to be complained of."""
+    monkeypatch.setattr(Scored, "fitted", [])
+    scores = {name: torch.full((30,), each) for name, each in {"a": 0.0, "b": 2.0, "c": 1.0}.items()}
+    monkeypatch.setattr(Scored, "by_likelihood", scores)
     full, brief = bnn.EvidenceFramework(), bnn.EvidenceFramework(starts=2, rounds=2, iterations=50)
     data = bnn.Data(torch.arange(90.0)[:, None], torch.arange(90.0))
-    usual = [{"likelihood": name, "method": full} for name in ("first", "second")]
+    usual = [{"likelihood": name, "method": full} for name in "abc"]
     thirds = density._two_thirds(data, RUN)
-    judge = Judge(*thirds[0], RUN, by_mass=False, others=thirds[1:])
-    best, fitted, _ = judge.best(usual)
-    assert best == usual[1]
-    assert Judge.fitted == [each | {"method": brief} for _ in range(3) for each in usual]
-    assert fitted() == Judge.fitted[-1] == usual[1]
+    best, fitted, gain = Scored(*thirds[0], RUN, by_mass=False, others=thirds[1:]).best(usual)
+    assert (best, gain.mean) == (usual[1], 2.0)
+    assert [each["likelihood"] for each in Scored.fitted] == [*"abc", *"ab", *"ab"]
+    assert all(each["method"] == brief for each in Scored.fitted)
+    assert fitted() == usual[1]
     assert torch.cat([rest.y for _, rest in thirds]).sort().values.tolist() == list(range(90))
     assert all(set(train.y.tolist()).isdisjoint(rest.y.tolist()) and len(train) == 60 for train, rest in thirds)
-
-
-def test_parts_that_are_far_behind_on_the_first_third_are_not_fitted_again(monkeypatch):
-    """By 2 standard errors of the mean gain of all rows but the extremes; the default stays, to be compared with."""
-    rows = torch.linspace(-1.0, 1.0, 52, dtype=torch.float64)
-    error = float(rows[1:-1].std()) / 50**0.5
-    assert density._not_far_behind([rows, rows]) == [0, 1]
-    zero = 0 * rows
-    behind = [zero - 9, zero, rows - 1.99 * error, rows - 2.01 * error]
-    assert density._not_far_behind(behind) == [0, 1, 2]
-
-    monkeypatch.setattr(Judge, "fitted", [])
-    data = bnn.Data(torch.arange(90.0)[:, None], torch.arange(90.0))
-    usual = [{"likelihood": name, "method": bnn.EvidenceFramework()} for name in ("first", "shape", "second")]
-    thirds = density._two_thirds(data, RUN)
-    best, _, gain = Judge(*thirds[0], RUN, by_mass=False, others=thirds[1:]).best(usual)
-    assert (best, gain.mean) == (usual[1], 2.0)
-    assert [parts["likelihood"] for parts in Judge.fitted] == ["first", "shape", "second"] + 2 * ["first", "shape"]
-
-
-class Scored(density._Judge):
-    """Fits that are their parts, and scores of rows by the likelihood."""
-
-    by_likelihood: ClassVar[dict] = {}
-
-    def fit(self, parts, **_):
-        return parts
-
-    def scores(self, posterior):
-        return self.by_likelihood[posterior["likelihood"]]
 
 
 @pytest.mark.parametrize(
@@ -396,11 +323,6 @@ def test_the_way_to_fit_a_gaussian_is_the_better_of_two(told):
 
 
 @pytest.mark.slow
-def test_amounts_with_even_errors_stay_gaussian():
-    assert chosen(*positive(0, 400, is_in_percent=False)).gain is None
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["log_normal", "gamma", "student_t", "laplace"])
 def test_noise_that_is_not_gaussian_is_not_fitted_away_from_more_than_500_rows(kind):
     """Intervals of 95 % for 500 rows unseen: with noise that is trained along, 10 to 30 % were inside."""
@@ -470,21 +392,6 @@ def noise_along_an_input(rows, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [10, 11])
-def test_noise_along_an_input_becomes_an_output_of_200_rows(seed):
-    """The log score of 1,500 new rows is within .5 of the truth, and above that of one noise for all by .2."""
-    x, y, truth = noise_along_an_input(1700, seed)
-    scores = []
-    for told in (None, "gaussian"):
-        regressor = bnn.BNNRegressor(likelihood=told, random_state=0).fit(x[:200], y[:200])
-        scores.append(float(regressor.predict_dist(x[200:]).log_prob(torch.from_numpy(y[200:])).mean()))
-        if told is None:
-            assert regressor.posterior_.bnn.settings["likelihood"] == bnn.likelihoods.Gaussian("heteroscedastic")
-    assert scores[0] > truth[200:].mean() - 0.5
-    assert scores[0] > scores[1] + 0.2
-
-
-@pytest.mark.slow
 def test_residuals_are_those_of_a_gaussian_process_that_has_not_seen_the_row():
     """Against scikit-learn: a fit to the other rows for each row, with the kernel of the smallest mean error."""
     x, y, _ = with_outliers(70, 0.06)
@@ -509,15 +416,6 @@ def left_out(process, x, y, row):
     others = np.arange(len(x)) != row
     mean, std = process.fit(x[others], y[others]).predict(x[row : row + 1], return_std=True)
     return y[row] - mean[0], std[0]
-
-
-def test_tables_without_outliers_pay_nothing_for_a_student_t(monkeypatch):
-    """No fit is made of few rows without heavy tails; of 30 tables of Friedman's function 4 seem to have them."""
-    monkeypatch.setattr(density, "_Judge", None)
-    for x, y in (with_outliers(200, 0.0)[:2], make_friedman1(100, noise=1.0, random_state=0)):
-        assert chosen(x, y).gain is None
-    with pytest.raises(TypeError):
-        chosen(*with_outliers(200, 0.06)[:2])
 
 
 @pytest.mark.slow

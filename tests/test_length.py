@@ -199,12 +199,6 @@ def test_a_fit_ends_at_max_steps(most, cycles):
     assert posterior.record.stop_reason == f"not converged within max_steps={most}"
 
 
-def test_a_given_length_has_no_convergence():
-    posterior = fit(network(), (LINE, SINE), steps=20)
-    assert posterior.record.convergence is None
-    assert posterior.record.stop_reason == "all steps done"
-
-
 @pytest.mark.slow
 def test_replicates_end_by_themselves():
     """Each at its own step, with the parameters and the history of its own end."""
@@ -239,13 +233,6 @@ def test_a_schedule_restarts_in_each_cycle():
     for start, end in zip([0, found[0]], found, strict=True):
         assert (distance[(steps > start + 50) & (steps <= start + 1250)] > 1e-4).all()
         assert (distance[(steps > start + 1300) & (steps < end)] < 1e-4).all()
-
-
-@pytest.mark.slow
-def test_members_of_an_ensemble_end_by_themselves():
-    method = bnn.Ensemble(bnn.SVI(guide="map", tolerance=1.0), members=2)
-    mixture = fit(network(), (LINE, SINE), method=method)
-    assert all(member.record.convergence.converged for member in mixture.members)
 
 
 def test_mini_batches_end_by_themselves():

@@ -9,13 +9,9 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn.likelihoods import (
     Bernoulli,
-    Beta,
     Categorical,
-    CensoredGaussian,
     Gaussian,
     MixtureDensity,
-    NegativeBinomial,
-    Ordinal,
     Poisson,
     StudentT,
 )
@@ -46,16 +42,11 @@ LIMITED = {
         "Softmax",
         "0 and 1",
     ),
-    "tanh": ([nn.Tanh()], Categorical(), LABELS, "Tanh", "-1 and 1"),
-    "ordinal": ([nn.Sigmoid()], Ordinal(3), LABELS, "Sigmoid", "0 and 1"),
     "bernoulli": ([nn.ReLU()], Bernoulli(), BINARY, "ReLU", "0 and inf"),
     "two columns": ([nn.LogSigmoid()], Bernoulli(), torch.stack([BINARY] * 2, 1), "LogSigmoid", "-inf and 0"),
-    "beta": ([nn.Sigmoid()], Beta(), REAL.sigmoid(), "Sigmoid", "0 and 1"),
     "poisson": ([nn.Softplus()], Poisson(), COUNTS, "Softplus", "0 and inf"),
-    "negative binomial": ([nn.ReLU6()], NegativeBinomial(), COUNTS, "ReLU6", "0 and 6"),
     "gaussian": ([nn.Sigmoid()], Gaussian(), REAL, "Sigmoid", "0 and 1"),
     "one column of two": ([nn.Tanh()], StudentT(), torch.stack([REAL, 100 + REAL], 1), "Tanh", "-1 and 1"),
-    "censored": ([nn.Sigmoid()], CensoredGaussian(upper=3.0), 2 * REAL, "Sigmoid", "0 and 1"),
 }
 
 
@@ -74,7 +65,6 @@ UNLIMITED = {
     "tanh around its targets": ([nn.Tanh()], Gaussian(), REAL),
     "positive targets": ([nn.ReLU()], Gaussian(), 100 + REAL),
     "mixtures": ([nn.Tanh()], MixtureDensity(2), REAL),
-    "normalised with learned scales": ([nn.LayerNorm(3)], Categorical(), LABELS),
 }
 
 

@@ -182,25 +182,6 @@ def test_relevance_determination_switches_useless_inputs_off():
     assert float(scales[2:].max()) < 0.25 * float(scales[:2].min())
 
 
-@pytest.mark.slow
-def test_the_regularized_horseshoe_finds_the_useful_inputs():
-    """20 of 200 inputs matter, 150 examples; more steps and data sets are in benchmarks/measures/horseshoe.py."""
-    generator = torch.Generator().manual_seed(7)
-    weights = torch.zeros(200, dtype=F64)
-    signs = torch.where(torch.rand(20, generator=generator) < 0.5, -1.0, 1.0)
-    weights[:20] = signs * (1 + torch.rand(20, generator=generator))
-    data = simulated(650, weights, 1.0, 8, torch.float32)
-    train, test = data[:150], data[150:]
-    scores, means = {}, {}
-    for name, prior in {"horseshoe": priors.RegularizedHorseshoe(0.01), "normal": priors.Normal(1.0)}.items():
-        posterior = fit(prior, train, linear(200, dtype=torch.float32), noise=1.0, steps=800)
-        scores[name] = float(posterior.predict(test.x, num_draws=200).log_prob(test.y).mean())
-        means[name] = posterior.mean()["weight"][0]
-    assert scores["horseshoe"] > scores["normal"] + 0.5
-    assert float(means["horseshoe"][20:].abs().mean()) < 0.3 * float(means["normal"][20:].abs().mean())
-    assert float((means["horseshoe"] * weights)[:20].sum()) > 0.8 * float(weights.square().sum())
-
-
 # Before there are data
 
 
@@ -250,18 +231,6 @@ def test_prior_predictive_in_the_units_of_data():
     assert float(z.abs().max()) < 5
     assert float((prediction.epistemic_variance / variance - 1).abs().max()) < 5 * math.sqrt(2 / num)
     torch.testing.assert_close(prediction.aleatoric_std, torch.full((30,), 3.0, dtype=F64), check_dtype=False)
-
-
-def test_prior_predictive_leaves_model_and_random_state_alone():
-    model = prior_of_line()
-    before, state = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
-    first, second = (model.sample_prior_predictive(X[:, :2], num_draws=3, seed=5).draw_means for _ in range(2))
-    assert torch.equal(first, second)
-    assert not torch.equal(first, model.sample_prior_predictive(X[:, :2], num_draws=3, seed=6).draw_means)
-    assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert model.training
-    assert not pyro.get_param_store().keys()
 
 
 def test_prior_predictive_of_classes_and_of_weights_that_are_not_bayesian():

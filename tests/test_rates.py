@@ -132,25 +132,6 @@ def test_replicates_may_have_other_rates():
         bnn.fit_replicates(model(), (X, Y), mixed, seed=0, engine="captured", progress=False)
 
 
-def test_a_fit_that_ends_by_itself_takes_them():
-    known = bnn.BNN(bnn.MLP(3, [4], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.5))
-    found = known.fit((X, Y), lr={"guide.rho": 0.005, "*": 0.01}, max_steps=400, seed=0, progress=False)
-    assert len(found.history) <= 400
-
-
-@pytest.mark.slow
-def test_the_record_keeps_them(tmp_path):
-    """So a saved fit can be diagnosed: its continuation takes its largest rate."""
-    posterior = fit(RATES, engine="eager")
-    bnn.save(posterior, tmp_path / "fit")
-    loaded = bnn.load(tmp_path / "fit", net=nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 1)).double())
-    assert loaded.record.method["lr"] == RATES
-    assert list(loaded.record.method["lr"]) == list(RATES)
-    found = str(bnn.diagnose(loaded, (X, Y), num_draws=20))
-    assert found == str(bnn.diagnose(posterior, (X, Y), num_draws=20))
-    assert "at a constant learning rate of 0.05" in found
-
-
 def test_they_are_settings():
     method = bnn.SVI(lr=RATES, steps=5)
     assert tables.from_table(tables.to_table(method)) == method

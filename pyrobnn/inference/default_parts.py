@@ -86,21 +86,10 @@ def parts_for(
     Laplace of another curvature, or settings of stochastic training, the parts come from `_trained_regression` and
     `_trained_classification`.
 
-    Args:
-        task: "regression" or "classification".
-        net: the network that was chosen, or None.
-        prior: the prior, likewise.
-        guide: the guide, likewise.
-        likelihood: the likelihood, likewise.
-        method: the method, likewise; it gets a prior that all methods take.
-        num_data: number of rows, or None where it is not known yet.
-        num_inputs: number of columns, likewise.
-        num_classes: number of classes, for classification.
-        settings: names of settings that were chosen for the method. Those that `only_bounds` change no part.
-        standardize: whether inputs are centred and scaled.
-        skewed: whether `is_skewed` of the targets, which are then log-normal.
-        learns_on: whether the posterior becomes the prior of later rows, as independent normals, which draws of chains
-            are far from.
+    A part or a size that is None was not chosen, or is not known yet. A method that was chosen gets a prior that all
+    methods take. `settings` names what was chosen for the method; those that `only_bounds` change no part. Targets that
+    are `skewed` (`is_skewed`) are log-normal. `learns_on` says that the posterior becomes the prior of later rows, as
+    independent normals, which draws of chains are far from.
     """
     settings = () if only_bounds(settings, guide) else settings
     if likelihood is None:

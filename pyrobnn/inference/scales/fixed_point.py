@@ -101,18 +101,10 @@ def next_variance(squares: Tensor, free: Tensor, targets: float) -> Tensor:
 
 
 class PriorScales:
-    """Precisions of normal priors, tuned by groups of weights under a hyperprior.
+    """Precisions of normal priors, by site, tuned by groups of weights under a hyperprior.
 
-    Args:
-        normals: the prior of each site.
-        weights: values by site, for their shapes and device.
-        group: the number of each weight's group, flat over the sites.
-        held: names of weights whose prior stays as it is.
-        hyperprior: of the precisions.
-
-    Attributes:
-        loc: means by site.
-        precision: of each weight, flat, in double precision.
+    `group` has the number of each weight's group, flat over the sites; sites that are `held` keep their prior. `loc`
+    has the means by site, `precision` that of each weight, flat, in double precision.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class Evidence:
         group: the number of each weight's group.
         squares: squared distance of each weight to the mean of its prior.
         log_likelihood: at the present noise, in the units of the model.
-        num_targets: how many numbers the targets are, with their weights, and 0 if the noise stays as it is.
+        num_targets: how many numbers the targets are, with their weights; 0 if the noise stays as it is.
         precision: 1 / variance of the noise at present, in the units of the model.
         power: of the noise's precision in the curvature: 2 for squares of gradients, 1 for second derivatives.
     """

@@ -66,8 +66,6 @@ class TunedMode:
         threads: number of threads of the fit.
 
     Attributes:
-        prior: the scales of the prior so far.
-        varying: noise that is an output.
         tuned_numbers: names of the likelihood's numbers that are tuned.
         log_evidence, log_left_out: of the model's targets, summed over examples; -infinity until `judge`.
         determined: the number of weights that the data determine, gamma.
@@ -141,10 +139,7 @@ class TunedMode:
             self._tune_numbers(process.mean, process.variance.diag_embed())
 
     def gaussian_process(self, seed: int) -> GaussianProcess | None:
-        """Return a Gaussian process of the outputs; None for noise that varies, constant targets, or no first layer.
-
-        Its targets are outputs after a step of Fisher scoring from zero: for a normal likelihood, the targets.
-        """
+        """Return a Gaussian process of the outputs after a step of Fisher scoring from zero, if there is any."""
         if self.x.ndim != 2 or self.varying.columns or first_layer(self.weights, self.x.shape[1]) is None:
             return None
         point = self._point()
@@ -165,7 +160,7 @@ class TunedMode:
         """Move weights and learned parameters towards the mode under the present scales.
 
         Noise that is an output stays alike for all rows as long as each call says so. The last call goes on where
-        rounding hides the gain, if the tolerance is smaller still.
+        rounding hides the gain.
         """
         self.varying.is_held &= alike
         leaves, penalty = self._leaves, self._penalty
@@ -361,14 +356,9 @@ class NoiseOutputs:
     posterior of the locations, which is (log p(y | f + d) + log p(y | f - d)) / 2 for normal noise, d the posterior
     deviation of f. Where noise is the same for all rows, it is least at MacKay's fixed point.
 
-    Args:
-        weights: values by site.
-        columns: number of target columns K where the network has 2 K outputs; 0 where noise is no output.
-        num: number of rows.
-
-    Attributes:
-        belongs: which weights lead to the noise alone, flat over the sites.
-        is_held: whether the noise is the same for all rows, so that it cannot explain what locations have yet to fit.
+    The network has 2 K outputs for K target columns, `columns`, which is 0 where noise is no output. `belongs` says
+    which weights lead to the noise alone, flat over the sites. While `is_held`, the noise is the same for all rows, so
+    that it cannot explain what locations have yet to fit.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], columns: int, num: int) -> None:
@@ -384,10 +374,7 @@ class NoiseOutputs:
         self.belongs = torch.cat([mask.reshape(-1) for mask in masks.values()])
 
     def hold(self, weights: Mapping[str, Tensor], scale: Tensor) -> None:
-        """Give all rows the noise of a standard deviation for each column, (K,), by the bias of the last layer.
-
-        The noise of a network without a last layer of weights and biases stays as it is.
-        """
+        """Give all rows the noise of a deviation for each column, (K,), by the bias of a last layer if there is any."""
         if self._matrix is None or self._bias is None:
             return
         self.is_held = True
