@@ -5,7 +5,7 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn.inference.capture.run import recorded_slope
-from pyrobnn.inference.scales.tuned_mode import TunedMode
+from pyrobnn.inference.scales.tuned_modes import Search, TunedMode
 
 X = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 REAL = X @ torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
@@ -23,7 +23,7 @@ def mode(likelihood):
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood).fresh().eval()
     weights = {name: value.detach().clone() for name, value in model.initial_values.items()}
     y = model.cast_targets(TARGETS[likelihood], model.like)
-    mode = TunedMode(model, weights, (X, y), per="input")
+    mode = TunedMode(model, weights, (X, y), Search(per="input"))
     mode.begin(0.3)
     return mode
 
@@ -49,7 +49,7 @@ def test_modes_are_the_same_without_a_record(monkeypatch):
     recorded, plain = mode("gaussian"), mode("gaussian")
     plain.weights = {name: value.clone() for name, value in recorded.weights.items()}
     recorded.to_mode(40, 0.0)
-    monkeypatch.setattr("pyrobnn.inference.scales.tuned_mode.recorded_slope", lambda *given: None)
+    monkeypatch.setattr("pyrobnn.inference.scales.tuned_modes.recorded_slope", lambda *given: None)
     plain.to_mode(40, 0.0)
     assert (recorded._slope is None, plain._slope is None) == (False, True)
     torch.testing.assert_close(recorded.weights, plain.weights, rtol=1e-5, atol=1e-5)
@@ -85,7 +85,7 @@ def test_a_line_through_one_input_is_found_from_any_start(per):
     x, y = X[:, :1], REAL - 3.0
     model = bnn.BNN(bnn.MLP(1, [], 1, dtype="float64"), likelihood=bnn.likelihoods.Gaussian(0.5)).fresh().eval()
     weights = {name: torch.full_like(value, 7.0) for name, value in model.initial_values.items()}
-    found = TunedMode(model, weights, (x, model.cast_targets(y, model.like)), per=per)
+    found = TunedMode(model, weights, (x, model.cast_targets(y, model.like)), Search(per=per))
     found.to_mode(50, 0.0)
     precision = torch.cat([value.reshape(-1) for value in found.prior.by_site().values()])
     rows = torch.cat([x, torch.ones_like(x)], 1)

@@ -1,19 +1,24 @@
-"""A mode, tuned together with prior precisions and noise, for data that fit into one batch."""
+"""Modes, tuned together with prior precisions and noise, from several starts; for data that fit into one batch."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
+from pyrobnn._core.random import derive
+from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.lbfgs import descend_in_place, minimize_in_place, polish_in_place, slope_of
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import (
+    check_entries,
     first_layer,
     groups_of_inputs,
     information,
@@ -23,11 +28,14 @@ from pyrobnn.curvature.linear_model import (
 )
 from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.curvature.prior import prior_laws
+from pyrobnn.curvature.tracker import refuse_mixed_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.gaussian_process import GaussianProcess, gaussian_process
+from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
+from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.fixed_point import (
     FLAT,
     Hyperprior,
@@ -37,9 +45,10 @@ from pyrobnn.inference.scales.fixed_point import (
     normal_prior,
     untuned,
 )
+from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.likelihoods.noise import SMALLEST_SCALE
-from pyrobnn.posterior.record import StartRecord
+from pyrobnn.posterior.record import EvidenceRecord, StartRecord
 
 STEPS = 3
 """Updates of the scales in a round."""
@@ -50,6 +59,42 @@ _SLOPE = 1e-8
 """Largest entry of the gradient of the energy at which L-BFGS stops."""
 _NOISE_DRAWS, _NOISE_ITERATIONS = 16, 20
 """Draws of the outputs, and steps of L-BFGS, for numbers of a likelihood other than Gaussian noise."""
+_LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
+"""Noise that starts begin from, in units of the spread of the targets."""
+_LESS_NOISE, _LESS_OF_LABELS = 0.5, 0.1
+"""Noise, or for labels the factor of precisions, of every other start relative to the one before, where the others
+begin from a Gaussian process."""
+_TRIALS, _BEHIND = 3, 16.0
+"""Rounds after which starts that are so many nats behind the best end: none of 26 would have become the best."""
+_FORM = "{l_bar}{bar}| [{elapsed}<{remaining}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Settings of the search for modes and scales.
+
+    Attributes:
+        starts: number of starts, which differ in initial weights and scales.
+        rounds: rounds of each start; with 0 the scales stay fixed.
+        iterations: iterations of L-BFGS in a round.
+        per: groups of weights, "input" or "site".
+        hyperprior: prior of the scales.
+        tolerance, last_tolerance: relative change of the energy at which L-BFGS stops, in a round and at the end.
+        held: names of weights with a fixed prior.
+        phase: what the bar says.
+        which: numbers of the starts to do; all if empty.
+    """
+
+    starts: int = 1
+    rounds: int = 0
+    iterations: int = 100
+    per: str = "site"
+    hyperprior: Hyperprior = FLAT
+    tolerance: float = 1e-7
+    last_tolerance: float = 1e-12
+    held: Collection[str] = ()
+    phase: str = "search for weights and scales"
+    which: Sequence[int] = ()
 
 
 class TunedMode:
@@ -59,9 +104,7 @@ class TunedMode:
         bnn: the model in the units of the data, in evaluation mode; its parameters are trained too.
         weights: starting values by site.
         data: all examples, in the units of the model.
-        per: groups of weights, "input" or "site".
-        held: names of weights with a fixed prior.
-        hyperprior: prior of the scales.
+        search: groups of weights, and the prior of the scales.
         records: whether the gradient is recorded and run without Python.
         threads: number of threads of the fit.
 
@@ -77,26 +120,24 @@ class TunedMode:
         bnn: BNN,
         weights: dict[str, Tensor],
         data: Batch,
+        search: Search,
         *,
-        per: str,
-        held: Collection[str] = (),
-        hyperprior: Hyperprior = FLAT,
         records: bool = True,
         threads: int = 1,
     ) -> None:
-        self.hyperprior, self._records, self.threads = hyperprior, records, threads
+        self.hyperprior, self._records, self.threads = search.hyperprior, records, threads
         self.bnn, self.weights, (self.x, *self._targets) = bnn, weights, data
         self.y = self._targets[0].double().view(len(self.x), -1)
         self.counts = self._targets[1].double() if len(data) > 2 else torch.ones_like(self.y[:, 0])
         laws = prior_laws(bnn, weights, {})
-        num_inputs = self.x.shape[1] if per == "input" and self.x.ndim == 2 else None
+        num_inputs = self.x.shape[1] if search.per == "input" and self.x.ndim == 2 else None
         group = groups_of_inputs(weights, weights, num_inputs).to(self.x.device)
         likelihood = as_likelihood(bnn.settings["likelihood"])
         self.varying = NoiseOutputs(weights, self.y.shape[1] if likelihood.varies_normally else 0, len(self.x))
-        if per == "input":
+        if search.per == "input":
             group = (2 * group + self.varying.belongs).unique(return_inverse=True)[1]
         normals = {name: normal_of(laws[name], name) for name in weights}
-        self.prior = PriorScales(normals, weights, group, held, hyperprior)
+        self.prior = PriorScales(normals, weights, group, search.held, search.hyperprior)
         self._is_normal = likelihood.is_normal
         self.tuned_numbers, self._tuned = list[str](), list[Tensor]()
         self._learned = [p for p in bnn.parameters() if p.requires_grad]
@@ -415,3 +456,98 @@ class NoiseOutputs:
 def _output_of(scale: Tensor) -> Tensor:
     """Return the output whose softplus, above the smallest scale, is a standard deviation."""
     return (scale.double() - SMALLEST_SCALE).clamp_min(SMALLEST_SCALE / 10).expm1().log()
+
+
+def tuned_modes(
+    bnn: BNN, source: Source, num_data: int, examples: Callable[[BNN], Batch], *, run: Run, search: Search
+) -> tuple[list[TunedMode], int]:
+    """Return a mode for each start, with its tuned scales, and the place of the best.
+
+    Args:
+        bnn: the model, with normal priors.
+        source: the data's units.
+        num_data: number of examples to look at.
+        examples: returns the examples in the units and on the device of a model.
+        run: the arguments of the fit.
+        search: settings of the search.
+
+    Raises:
+        InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
+        FloatingPointError: no start with finite numbers.
+    """
+    refuse_mixed_examples(bnn.net)
+    numbers, rounds = search.which or range(search.starts), search.rounds
+    starts, modes, process = len(numbers), list[TunedMode](), None
+    trials = min(rounds, _TRIALS) if starts > 1 else rounds
+
+    def begun(threads: int) -> TunedMode:
+        model, example = fresh_model(bnn, source, run.device)
+        sites = latent_sites(model, *example)
+        if strange := [site.name for site in sites if site.name not in model.site_names]:
+            raise InputError(
+                f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
+                f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
+            )
+        check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
+        weights, records = {site.name: site.start.clone() for site in sites}, run.engine != "eager"
+        return TunedMode(model, weights, examples(model), search, records=records, threads=threads)
+
+    def advance(start: TunedMode, first: int, end: int) -> None:
+        """Take rounds of a start, and judge it; it has no finite score if its numbers did not stay finite."""
+        try:
+            for index in range(first, end):
+                start.to_mode(search.iterations, search.tolerance, alike=index < rounds // 2)
+                start.tune()
+                bar.update()
+            if end == rounds:
+                start.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
+            start.judge()
+        except FloatingPointError:
+            start.log_evidence = start.log_left_out = -np.inf
+
+    options = {"desc": search.phase, "unit": "round", "bar_format": _FORM}
+    with progress_bar(total=starts * rounds, shown=run.progress, **options) as bar:
+        for place, number in enumerate(numbers, 1):
+            bar.set_description(f"{search.phase}, start {place} of {starts}")
+            with running(bnn, num_data, derive(run.seed, f"start {number}"), "fit") as threads:
+                start = begun(threads)
+                if rounds and not modes and search.per == "input":
+                    process = start.gaussian_process(run.seed)
+                if rounds:
+                    _begin(start, number, process, starts=search.starts)
+                advance(start, 0, trials)
+            modes.append(start)
+        least = max(start.score for start in modes) - _BEHIND
+        for index, start in enumerate(modes):
+            bar.update(starts * trials + index * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
+            start.ended = trials < rounds and start.score < least
+            if trials < rounds and not start.ended:
+                bar.set_description(f"{search.phase}, start {index + 1} of {starts}")
+                with running(bnn, num_data, derive(run.seed, f"start {numbers[index]}"), "fit"):
+                    advance(start, trials, rounds)
+        bar.update(starts * rounds - bar.n)
+    scores = [start.score for start in modes]
+    if not np.isfinite(scores).any():
+        raise FloatingPointError(
+            "EvidenceFramework: no start kept finite numbers. Look for extreme values in the data, standardise "
+            "them, or use another network."
+        )
+    return modes, int(np.nanargmax(scores))
+
+
+def _begin(start: TunedMode, index: int, process: GaussianProcess | None, *, starts: int) -> None:
+    """Begin to tune the scales of a start: every other from a Gaussian process of the outputs, if there is one."""
+    has_labels = as_likelihood(start.bnn.settings["likelihood"]).has_labels
+    less = (_LESS_OF_LABELS if has_labels else _LESS_NOISE) ** (index // 2)
+    if process is None:
+        start.begin(float(np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[index]))
+    elif index % 2:
+        start.begin(_LARGEST_NOISE * less)
+    else:
+        start.begin_at(process, less if has_labels else 1.0)
+
+
+def evidence_record(modes: Sequence[TunedMode], chosen: int, source: Source) -> EvidenceRecord:
+    """Return the record of the starts, and the prior of the best."""
+    volume = float(modes[chosen].counts.sum()) * float(source.y_scaler.log_volume())
+    return EvidenceRecord([start.record(volume) for start in modes], chosen, modes[chosen].precision_by_site())
