@@ -429,7 +429,6 @@ def test_a_length_that_rows_held_out_chose_is_not_called_given(given, lengths, m
     assert isinstance(posterior, bnn.Mixture)
     assert all(table["steps"] for table in posterior.record.methods if "steps" in table)
     assert Fitted(posterior).lengths == lengths
-    assert ("`steps`" in str(bnn.diagnose(posterior, (x, y)))) == bool(given)
 
 
 @pytest.mark.slow

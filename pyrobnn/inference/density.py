@@ -125,17 +125,30 @@ def compare_densities(
             framework takes it.
         steps: bounds each fit as it bounds the last one (`bounded`); None for no bound.
     """
+    silent = dataclasses.replace(run, progress=False)
     if is_told and _needs_length(default) and _is_plain(data) and len(data) >= _FEWEST_TOLD:
         with waiting("choosing the length of training on rows held out", shown=run.progress):
-            silent = dataclasses.replace(run, progress=False)
-            judge = _Judge(*_two_thirds(data, silent)[0], silent, by_mass=False, steps=steps)
+            judge = _Judge(*_two_thirds(data, run)[0], silent, by_mass=False, steps=steps)
             parts = judge.suitable(default)  # by the rows that complain of it, which is slightly mild
             return judge.compared(parts, functools.partial(judge.fit, parts), None)
-    usual, noises, shapes = _rivals(data, default, run, is_told=is_told)
-    if not shapes and not noises and len(usual) == 1:
+    rivals, shapes = _rivals(data, default, run, is_told=is_told)
+    if not shapes and len(rivals) == 1:
         return Compared(default)
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
-        return _better(data, usual, shapes, noises, dataclasses.replace(run, progress=False), steps=steps)
+        are_counts = data.y.ndim == 1 and _are_repeated_counts(data.y.double())
+        first, *others = _two_thirds(data, run)
+        are_brief = len(data) <= _MOST_THOROUGH and all(isinstance(one["method"], EvidenceFramework) for one in rivals)
+        judge = _Judge(*first, silent, by_mass=are_counts, steps=steps, others=others if are_brief else ())
+        default, fitted, gain = judge.best(rivals)
+        if (clear := judge.clear_shape(default["likelihood"], shapes)) is not None:
+            ensemble = judge.fit(clear)
+            fitted = functools.cache(fitted or functools.partial(judge.fit, default))
+            gains = judge.scores(ensemble) - judge.scores(fitted())
+            if _is_clear(gains, len(shapes)):
+                return judge.compared(clear, lambda: ensemble, _mean(gains))
+        elif fitted is None and are_counts:
+            fitted = functools.partial(judge.fit, default | {"method": shortened(default["method"])})
+    return Compared(default, gain) if fitted is None else judge.compared(default, fitted, gain)
 
 
 def _two_thirds(data: Data, run: Run) -> list[tuple[Data, Data]]:
@@ -145,26 +158,6 @@ def _two_thirds(data: Data, run: Run) -> list[tuple[Data, Data]]:
     for mask, rows in zip(is_held_out, (*parts, last), strict=True):
         mask[rows] = True
     return [(data[~mask], data[mask]) for mask in is_held_out]
-
-
-def _better(
-    data: Data, usual: list[Parts], shapes: tuple[Any, ...], noises: list[Parts], run: Run, *, steps: int | None = None
-) -> Compared:
-    are_counts = data.y.ndim == 1 and _are_repeated_counts(data.y.double())
-    first, *others = _two_thirds(data, run)
-    rivals = [*usual, *noises]
-    are_brief = len(data) <= _MOST_THOROUGH and all(isinstance(one["method"], EvidenceFramework) for one in rivals)
-    judge = _Judge(*first, run, by_mass=are_counts, steps=steps, others=others if are_brief else ())
-    default, fitted, gain = judge.best(rivals)
-    if (parts := judge.clear_shape(default["likelihood"], shapes)) is not None:
-        ensemble = judge.fit(parts)
-        fitted = functools.cache(fitted or functools.partial(judge.fit, default))
-        gains = judge.scores(ensemble) - judge.scores(fitted())
-        if _is_clear(gains, len(shapes)):
-            return judge.compared(parts, lambda: ensemble, _mean(gains))
-    elif fitted is None and are_counts:
-        fitted = functools.partial(judge.fit, default | {"method": shortened(default["method"])})
-    return Compared(default, gain) if fitted is None else judge.compared(default, fitted, gain)
 
 
 def _ensemble_parts(likelihood: Any, steps: int) -> Parts:
@@ -222,11 +215,15 @@ class _Judge:
     def best(self, usual: list[Parts]) -> tuple[Parts, Callable[[], Any] | None, Gain | None]:
         """Return the best parts, what fits them if there are several, and what another likelihood gains on the first.
 
-        With other rows to hold out, brief fits are compared on all rows, but those far behind on the first third.
+        With other rows to hold out, brief fits are compared on all rows: they tell likelihoods apart as well.
         """
         if len(usual) == 1:
             return usual[0], None, None
-        compared = [_brief(parts) for parts in usual] if self.others else usual
+        compared = usual
+        if self.others:
+            least = [_BRIEF | {"starts": min(_BRIEF["starts"], parts["method"].starts)} for parts in usual]
+            pairs = zip(usual, least, strict=True)
+            compared = [parts | {"method": dataclasses.replace(parts["method"], **each)} for parts, each in pairs]
         fits = [self.fit(parts) for parts in compared]
         scores = [self.scores(fit) for fit in fits]
         kept = _not_far_behind(scores) if self.others else range(len(usual))
@@ -274,14 +271,14 @@ class _Judge:
         return torch.where(mass > _LEAST_MASS, mass.log(), scores.clamp_max(math.log(_LEAST_MASS)))
 
 
-def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[list[Parts], list[Parts], tuple[Any, ...]]:
-    """Return the parts that compete, of equals the first; parts with another noise; and likelihoods of other shapes."""
+def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[list[Parts], tuple[Any, ...]]:
+    """Return the parts that compete, of equals the first, and likelihoods of other shapes."""
     y, rows, most = data.y.double(), len(data), defaults.MOST_ROWS_OF_SHORT_EVIDENCE
     wanted: tuple[Any, ...] = ()
     noises: tuple[Any, ...] = ()
     shapes: tuple[Any, ...] = ()
     if not _is_plain(data):
-        return [default], [], shapes
+        return [default], shapes
     if y.ndim == 1 and not is_told:
         are_counts, are_distinct = _are_counts(y), _are_distinct(y)
         is_real = are_distinct and data.y.is_floating_point()
@@ -304,11 +301,11 @@ def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[lis
     others = [parts(one) for one in wanted if one != default["likelihood"]]
     if wanted is _COUNTS:
         others = [each | {"method": shortened(each["method"])} for each in others]
-    usual = []
+    rivals = []
     for each in (default, *others):
         is_trained = y.numel() <= most and isinstance(each["method"], MarginalLikelihood)
-        usual += [short_evidence(each["likelihood"]), each] if is_trained else [each]
-    return usual, [parts(one) for one in noises], shapes
+        rivals += [short_evidence(each["likelihood"]), each] if is_trained else [each]
+    return rivals + [parts(one) for one in noises], shapes
 
 
 def _is_plain(data: Data) -> bool:
@@ -332,12 +329,6 @@ def _needs_length(parts: Parts) -> bool:
     """Return whether the noise is an output of the network, and nothing holds it against training for too long."""
     is_output = as_likelihood(parts["likelihood"]).noise == "heteroscedastic"
     return is_output and not isinstance(parts["method"], EvidenceFramework)
-
-
-def _brief(parts: Parts) -> Parts:
-    """Return the parts with a brief fit, which tells likelihoods apart as well as a long one."""
-    method = parts["method"]
-    return parts | {"method": dataclasses.replace(method, **_BRIEF | {"starts": min(_BRIEF["starts"], method.starts)})}
 
 
 def _not_far_behind(scores: list[Tensor]) -> list[int]:
