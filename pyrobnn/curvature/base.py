@@ -81,10 +81,7 @@ class Curvature:
     """Curvature of the negative log-likelihood of all data in parts: every site belongs to exactly one part.
 
     Attributes:
-        diagonal: second derivatives by site, in the site's shape.
-        factors: Kronecker factors of layers.
-        full: the whole matrix over all sites in their order, or over `index`.
-        index: the entries that `full` covers, if not all.
+        full: the whole matrix over all sites in their order, or over the entries at `index`.
         low_rank: eigenvectors (D, rank) and eigenvalues of the curvature over the sites, whitened by the prior.
         slow: sites of unknown layers, with derivatives taken example by example.
         log_likelihood: log-likelihood of all data in the units of the model, if computed with the curvature.

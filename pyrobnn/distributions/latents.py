@@ -24,13 +24,8 @@ class ScaleMixtureNormal(TorchDistribution):
     """A mixture of two zero-mean normals, pi N(0, sigma1^2) + (1 - pi) N(0, sigma2^2), for each entry.
 
     Blundell et al. 2015, "Weight Uncertainty in Neural Networks", eq. 7. The log density is a logaddexp of the two
-    weighted components: exact, with its gradient, far out in the tails.
-
-    Args:
-        pi: weight of the first component, in (0, 1).
-        sigma1: standard deviation of the first component, positive.
-        sigma2: standard deviation of the second component, positive.
-        table: the result of `tabulated` for the same numbers; expectations are then read from it.
+    weighted components: exact, with its gradient, far out in the tails. Expectations are read from `table`, the result
+    of `tabulated` for the same numbers, if given.
     """
 
     arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for

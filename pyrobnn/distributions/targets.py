@@ -195,12 +195,7 @@ class Gamma(Elementwise):
 
 
 class Beta(Elementwise):
-    """Shares between 0 and 1, with the mean m = sigmoid(logit) and the variance m (1 - m) / (1 + concentration).
-
-    Args:
-        logit: logit of the mean.
-        concentration: a + b of the Beta(a, b) distribution, positive.
-    """
+    """Shares of the mean m = sigmoid(logit) and the variance m (1 - m) / (1 + concentration), a + b of Beta(a, b)."""
 
     arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for
         "logit": constraints.real,

@@ -31,11 +31,7 @@ _EXPECTED = (
 
 
 class NoisePrior:
-    """Base of the priors of a noise scale; their numbers are in the units of y.
-
-    Attributes:
-        family: the distribution, built from the numbers by name.
-    """
+    """Base of the priors of a noise scale of a `family`, built from numbers in the units of y."""
 
     scale: float
     family: ClassVar[type[TorchDistributionMixin]]
@@ -51,11 +47,7 @@ registry = Registry("noise_prior", accepts=lambda value: isinstance(value, Noise
 @registry.register
 @setting
 class HalfNormal(NoisePrior):
-    """scale = |z|, z ~ N(0, scale^2): no noise is plausible, much more than `scale` is not.
-
-    Attributes:
-        scale: standard deviation of z.
-    """
+    """scale = |z|, z ~ N(0, scale^2), with `scale` the deviation of z: no noise is plausible, much more is not."""
 
     scale: Annotated[float, Field(gt=0)]
     family: ClassVar[type[TorchDistributionMixin]] = dist.HalfNormal
@@ -64,11 +56,7 @@ class HalfNormal(NoisePrior):
 @registry.register
 @setting
 class HalfCauchy(NoisePrior):
-    """scale = |z|, z ~ Cauchy(0, scale): heavy-tailed, for noise of unknown order of magnitude (Gelman 2006).
-
-    Attributes:
-        scale: median of the noise scale.
-    """
+    """scale = |z|, z ~ Cauchy(0, scale), of median `scale`: for noise of unknown order of magnitude (Gelman 2006)."""
 
     scale: Annotated[float, Field(gt=0)]
     family: ClassVar[type[TorchDistributionMixin]] = dist.HalfCauchy
@@ -77,12 +65,7 @@ class HalfCauchy(NoisePrior):
 @registry.register
 @setting
 class Gamma(NoisePrior):
-    """scale ~ Gamma(concentration, rate), of mean concentration / rate; a concentration above 1 rules out no noise.
-
-    Attributes:
-        concentration: shape, positive.
-        rate: inverse scale, positive, in the inverse units of y.
-    """
+    """scale ~ Gamma(concentration, rate), of mean concentration / rate; a concentration above 1 rules out no noise."""
 
     concentration: Annotated[float, Field(gt=0)]
     rate: Annotated[float, Field(gt=0)]
