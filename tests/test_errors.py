@@ -189,7 +189,7 @@ class Anything:
 CASES = {
     # data
     "text": (lambda: bnn.Data([["a"], ["b"]], [0, 1]), "encode text and dates as numbers first"),
-    "labels": (lambda: bnn.Data(X, np.array(["a"] * len(X))), "`classes, y = numpy.unique(y, return_inverse=True)`"),
+    "labels": (lambda: bnn.Data(X, np.array(["a"] * len(X))), "or fit bnn.BNNRegressor or BNNClassifier"),
     "dates": (lambda: bnn.Data(np.array([["2020-01-01"]], dtype="datetime64[D]"), [0]), "encode text and dates"),
     "ragged rows": (lambda: bnn.Data([[1.0], [1.0, 2.0]], [0, 1]), "rows of unequal length"),
     "complex": (lambda: bnn.Data(X * 1j, Y), "split it into real and imaginary columns"),
