@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError, printable
+from pyrobnn._core.errors import InputError, counted, printable
 from pyrobnn._core.folders import check_writable
 from pyrobnn._core.table_files import ENDINGS, check_names, ending
 from pyrobnn._core.waiting import waiting
@@ -169,8 +168,7 @@ def _say_how(prepared: Any) -> None:
 
 def _spec(tables: dict[str, Any], changes: tuple[str, ...]) -> Any:
     with waiting(_LOADING):
-        from pyrobnn.runs.overrides import apply_overrides
-        from pyrobnn.runs.spec import RunSpec
+        from pyrobnn.runs.spec import RunSpec, apply_overrides
 
     return RunSpec.from_dict(apply_overrides(tables, changes))
 

@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 import pyrobnn
 from pyrobnn._core import folders
 from pyrobnn.cli import app
-from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.predictions import write_predictions
-from pyrobnn.runs.spec import RunSpec
+from pyrobnn.runs.spec import RunSpec, apply_overrides
 
 SPEC = """
 [data]

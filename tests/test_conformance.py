@@ -28,10 +28,9 @@ from pyrobnn.testing import (
     parametrize_combinations,
     parametrize_with_checks,
 )
-from pyrobnn.testing.captured import require_capturable
 from pyrobnn.testing.checks import accepted_targets
 from pyrobnn.testing.combinations import pairwise
-from pyrobnn.testing.common import make_inputs, make_net
+from pyrobnn.testing.common import make_inputs, make_net, require_capturable
 
 
 def registered(registry, variants):

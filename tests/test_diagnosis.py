@@ -259,8 +259,7 @@ def test_remedies_of_noise_by_the_likelihood_and_the_targets(name, is_high, like
 @pytest.mark.parametrize("kind", ["gaussian", "student_t", "poisson"])
 def test_a_spec_takes_each_advice_for_predictions(kind, tmp_path):
     """A network gets the outputs that another likelihood needs: amounts with one column of numbers, or counts."""
-    from pyrobnn.runs.overrides import apply_overrides
-    from pyrobnn.runs.spec import RunSpec
+    from pyrobnn.runs.spec import RunSpec, apply_overrides
 
     (tmp_path / "t.csv").write_text("a,y\n" + "\n".join(f"{i % 7},{1 + (i * i) % 11}" for i in range(40)))
     net, likelihood = {"type": "mlp", "in_features": 1, "hidden": [20], "out_features": 1}, {"type": kind}

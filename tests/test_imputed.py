@@ -12,10 +12,9 @@ from pyrobnn.data.imputed import TO_FIT, TO_PREDICT, Imputer, stacked
 from pyrobnn.datasets import load_table
 from pyrobnn.datasets.table import load_rows
 from pyrobnn.posterior.copies import predict_copies
-from pyrobnn.runs.overrides import apply_overrides
 from pyrobnn.runs.predictions import predict_table
 from pyrobnn.runs.run import run
-from pyrobnn.runs.spec import RunSpec
+from pyrobnn.runs.spec import RunSpec, apply_overrides
 
 NOISE = 0.5
 SHARES = {"a": 30, "b": 20, "c": 10}

@@ -13,7 +13,7 @@ from pyrobnn import Prediction
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.counts import NegativeBinomial, Poisson
 from pyrobnn.distributions.targets import CensoredNormal, StudentT
-from pyrobnn.metrics import crps, pit, pit_pvalue, regression, score
+from pyrobnn.metrics import crps, pit, pit_pvalue, score, scoring
 from pyrobnn.metrics.calibration import uniformity_error
 from pyrobnn.metrics.crps import ranked_probability
 
@@ -315,13 +315,13 @@ def test_energy_score_is_without_bias(monkeypatch):
     Together the Monte Carlo error is 0.01; 3 times that is allowed. With the diagonal in the sum over pairs it would
     be 0.05 more.
     """
-    monkeypatch.setattr(regression, "_SAMPLES", 20)
+    monkeypatch.setattr(scoring, "_SAMPLES", 20)
     loc, scale, y = np.array([0.3, -0.4]), np.array([0.8, 1.5]), np.array([1.0, 1.0])
     rng = np.random.default_rng(0)
     first, second = (loc + scale * rng.normal(size=(400_000, 2)) for _ in range(2))
     expected = np.linalg.norm(first - y, axis=1).mean() - np.linalg.norm(first - second, axis=1).mean() / 2
     prediction = Prediction(dist.Normal(torch.from_numpy(loc).expand(3, 1, 2), torch.from_numpy(scale)).to_event(1))
-    found = [float(regression.energy(prediction, y[None], seed=seed)[0]) for seed in range(400)]
+    found = [float(scoring.energy(prediction, y[None], seed=seed)[0]) for seed in range(400)]
     assert np.mean(found) == pytest.approx(expected, abs=0.03)
 
 

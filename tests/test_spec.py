@@ -8,9 +8,7 @@ import pytest
 import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.inference.tables import fields_of
-from pyrobnn.runs.overrides import apply_overrides
-from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
-from pyrobnn.runs.spec_data import OF_ANY_FIT
+from pyrobnn.runs.spec import OF_ANY_FIT, DataSpec, FitSpec, RunSpec, apply_overrides
 from pyrobnn.runs.spec_files import KNOWN, first_line
 
 FULL = """

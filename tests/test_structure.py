@@ -165,7 +165,7 @@ def test_no_modules_import_each_other_in_a_circle():
         ("priors/factorized.py", "from pyrobnn import guides", True),
         ("priors/factorized.py", "from pyrobnn.priors.base import registry", False),
         ("priors/factorized.py", "from pyrobnn._core.errors import InputError", False),
-        ("priors/factorized.py", "from pyrobnn.runs.spec_data import DataSpec", True),
+        ("priors/factorized.py", "from pyrobnn.runs.spec import DataSpec", True),
         ("priors/factorized.py", "from pyrobnn import __version__", False),
         ("bnn.py", "from pyrobnn.inference import fit_svi", True),
         ("bnn.py", "def fit():\n    from pyrobnn.inference import fit_svi", True),

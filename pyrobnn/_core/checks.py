@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.masked import MaskedTensor
 
-from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.modes import plain
 
 CONSTANT = 1e-14

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pyrobnn._core.counts import counted
-from pyrobnn._core.dates import date_names
-from pyrobnn._core.errors import InputError, warn_user
+from pyrobnn._core.cell_texts import date_names
+from pyrobnn._core.errors import InputError, counted, warn_user
 from pyrobnn._core.table_cells import (
     DATES,
     MARK,

@@ -109,3 +109,8 @@ def unknown_setting(name: str, known: Sequence[str]) -> str:
     hint = did_you_mean(name, known)
     listed = f"known are {', '.join(known)}" if known else "there are none here"
     return f"unknown setting `{name}`; {listed}{hint and '.'}{hint}"
+
+
+def counted(num: int, noun: str) -> str:
+    """Return a number with its noun, which has a regular plural: 1 row, 1,200 rows."""
+    return f"{num:,} {noun}" if num == 1 else f"{num:,} {noun}{'es' if noun.endswith('s') else 's'}"

@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobnn._core.counts import counted
-from pyrobnn._core.dates import date_columns, dates_of, learned_dates, without_zone
-from pyrobnn._core.errors import InputError
-from pyrobnn._core.number_texts import read_numbers
+from pyrobnn._core.cell_texts import date_columns, dates_of, learned_dates, read_numbers, without_zone
+from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.table_files import Sheet
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X
 from pyrobnn.curvature.base import Point

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core import dates
+from pyrobnn._core import cell_texts
 from pyrobnn._core.checks import as_tensor, check_inputs
-from pyrobnn._core.counts import counted
+from pyrobnn._core.errors import counted
 from pyrobnn._core.table_cells import DATES, NUMBERS, TEXTS, expanded, learned_reading
 from pyrobnn._core.table_files import ending
 from pyrobnn._core.tables import Table, read_inputs, read_table
@@ -91,7 +91,9 @@ def load_table(
     names = _encoder(encoder).get_feature_names_out().tolist()
     whole = train[~torch.from_numpy(lacks)[train]]
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
-    lines = (f"column {name!r}: read as {dates.said(how)}" for name, how in encoder["read"].items() if "start" in how)
+    lines = (
+        f"column {name!r}: read as {cell_texts.said(how)}" for name, how in encoder["read"].items() if "start" in how
+    )
     columns = inputs.iloc[train.numpy()]
     return Dataset(
         path.name.removesuffix(ending(path)),

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import Literal
 
-from pyrobnn._core.counts import counted
+from pyrobnn._core.errors import counted
 from pyrobnn._core.remedies import Remedy, Spelling, mended
 from pyrobnn.data.leaks import LEAK
 

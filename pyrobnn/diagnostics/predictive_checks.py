@@ -19,7 +19,7 @@ from pyrobnn._core.random import derive
 from pyrobnn.diagnostics.findings import Finding, by_test
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
-from pyrobnn.metrics.regression import over_columns
+from pyrobnn.metrics.scoring import over_columns
 from pyrobnn.posterior.prediction import MEDIAN, Prediction
 from pyrobnn.verdict.remedies import (
     Fitted,

@@ -1,6 +1,9 @@
 """Common parts of the estimators: parameters with nested names, checked inputs, fitting, and pickling."""
 
+import dataclasses
+import datetime
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,26 +13,33 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils import check_random_state, check_X_y
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import nn
 from tqdm.auto import tqdm
 
-from pyrobnn._core.checks import check_count, check_unmasked
-from pyrobnn._core.columns import Encoder, require_finite, tell_of_new_values
-from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
+from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
+from pyrobnn._core.columns import (
+    Encoder,
+    as_table,
+    is_frame,
+    require_distinct_names,
+    require_finite,
+    require_known,
+    tell_of_new_values,
+)
+from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, warn_user
 from pyrobnn._core.modes import gradients, under
-from pyrobnn._core.table_cells import expanded, learned_reading
+from pyrobnn._core.table_cells import How, expanded, learned_reading
 from pyrobnn._core.tables import Task
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.imputed import Imputer, stacked
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
-from pyrobnn.estimators.inputs import NO_TARGETS, read_rows, require_no_text
 from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
-from pyrobnn.estimators.parameters import grouped, nested, replaced
 from pyrobnn.inference import default_parts
+from pyrobnn.inference import tables as methods
 from pyrobnn.inference.default_parts import PARTS, make_model
 from pyrobnn.inference.density import Compared, compare_densities
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
@@ -40,6 +50,10 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
 from pyrobnn.verdict.comparison import tell
+
+NO_TARGETS = "no_validation"
+"""In place of targets where there are none, as in scikit-learn."""
+
 
 _LARGEST_SEED = 2**31 - 1
 _AT_ONCE = 2**24
@@ -354,3 +368,104 @@ class AbstractBNN(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags
+
+
+def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a part and of the parts in it, by names such as guide__rank."""
+    for name in methods.fields_of(type(part)):
+        value = getattr(part, name)
+        yield f"{prefix}__{name}", value
+        yield from nested(f"{prefix}__{name}", value)
+
+
+def replaced(part: Any, values: Mapping[str, Any]) -> Any:
+    """Return a part with other settings by name; "method__lr" is the setting `lr` of the inner part `method`.
+
+    Raises:
+        ValueError: a name that the part does not have, as in scikit-learn.
+        InputError: a value that the part refuses.
+    """
+    direct, inner = grouped(values)
+    known = list(methods.fields_of(type(part)))
+    for name in (*direct, *inner):
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise ValueError(f"Invalid parameter {name!r} for {part!r}.{hint} Valid parameters are: {known!r}.")
+    changed = dataclasses.replace(part, **direct) if direct else part
+    below = {name: replaced(getattr(changed, name), settings) for name, settings in inner.items()}
+    return dataclasses.replace(changed, **below) if below else changed
+
+
+def grouped(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Split values into those under plain names, and those under nested names by the first name."""
+    direct = {key: value for key, value in values.items() if "__" not in key}
+    inner: dict[str, dict[str, Any]] = {}
+    for key in [key for key in values if key not in direct]:
+        name, _, rest = key.partition("__")
+        inner.setdefault(name, {})[rest] = values[key]
+    return direct, inner
+
+
+def read_rows(
+    estimator: BaseEstimator, X: Any, y: Any, encoder: Encoder | None, *, words: bool, options: Mapping[str, Any]
+) -> tuple[pd.DataFrame, dict[str, How], Any]:
+    """Return inputs as a table, how each column was read, and targets, after scikit-learn's checks.
+
+    The estimator keeps the names and the number of columns. `encoder` is None for a new fit; `words` among numbers or
+    dates count as missing, or not; `options` are those of scikit-learn's validators for targets.
+    """
+    for values, name in ((X, "X"), (y, "y")):  # scikit-learn drops masks
+        check_unmasked(values, name)
+        if isinstance(values, torch.Tensor):
+            as_tensor(values, name)
+    require_known(y)
+    reset, has_targets = encoder is None, not (isinstance(y, str) and y == NO_TARGETS)
+    of_numbers = {"dtype": np.float64, "ensure_all_finite": False}
+    if is_frame(X):
+        require_distinct_names(X)
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        table, how = as_table(X, encoder, words=words)
+        numbers = table.select_dtypes("number").to_numpy()
+        rows = numbers if numbers.shape[1] else np.zeros((len(table), 1))
+        _, y = check_X_y(rows, y if has_targets else np.zeros(len(rows)), **of_numbers, **options)
+        return table, how, y
+    _require_numbers(X, encoder)
+    if has_targets:
+        X, y = validate_data(estimator, X, y, reset=reset, **of_numbers, **options)
+    else:
+        X = validate_data(estimator, X, reset=reset, **of_numbers)
+    return *as_table(X, encoder), y
+
+
+def _require_numbers(X: Any, encoder: Encoder | None) -> None:
+    """Refuse an array with texts that are no numbers, or dates: only the columns of a frame have a kind."""
+    odd = _first_odd(X.to_numpy() if isinstance(X, pd.Series) else X)
+    if odd is not None:
+        names = "its columns" if encoder is None else f"the columns of the fit, {', '.join(encoder.made_from())}"
+        raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {names}.")
+
+
+def require_no_text(y: Any) -> None:
+    """Refuse targets that are texts; objects may be texts of numbers, which scikit-learn reads."""
+    values = np.zeros(0) if isinstance(y, torch.Tensor) else np.asarray(y)
+    odd = values.flat[0] if values.dtype.kind == "U" and values.size else _first_odd(values)
+    if isinstance(odd, str):
+        raise InputError(
+            f"BNNRegressor predicts numbers, and `y` holds text such as {str(odd)!r}: use BNNClassifier for classes, "
+            "or make numbers of text that stands for them."
+        )
+
+
+def _first_odd(values: Any) -> Any:
+    """Return the first text that is no number, or the first date, of an array; None if there is none."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "OUM":
+        return None
+    for value in values.flat:
+        if isinstance(value, (datetime.date, np.datetime64)):
+            return value
+        if isinstance(value, str):
+            try:
+                float(value)
+            except ValueError:
+                return value
+    return None

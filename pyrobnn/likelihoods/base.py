@@ -7,8 +7,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.registry import Registry
 from pyrobnn.data.in_memory import Scaler
 

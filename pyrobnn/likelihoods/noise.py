@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import softplus
 
-from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import setting
 from pyrobnn.likelihoods.base import OPEN, PAGE, BaseLikelihood, Noise, check_width, num_columns, squeeze_single

@@ -2,11 +2,9 @@
 
 from pyrobnn.metrics.base import Score, Scores
 from pyrobnn.metrics.calibration import Reliability, pit, pit_pvalue, reliability_bins
-from pyrobnn.metrics.classification import confusion
-from pyrobnn.metrics.curves import RiskCurves, selective_risk, sparsification
-from pyrobnn.metrics.out_of_distribution import ood_measures, score_ood
+from pyrobnn.metrics.curves import RiskCurves, ood_measures, score_ood, selective_risk, sparsification
 from pyrobnn.metrics.permutation import permutation_importance
-from pyrobnn.metrics.scoring import compare_scores, score
+from pyrobnn.metrics.scoring import compare_scores, confusion, score
 
 __all__ = [
     "Reliability",

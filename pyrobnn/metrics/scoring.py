@@ -1,20 +1,37 @@
-"""All scores of a prediction in one call, and the paired comparison of two predictions of the same targets."""
+"""All scores of a prediction in one call, the paired comparison of two predictions, and the confusion of classes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from pyrobnn._core.errors import InputError
-from pyrobnn.metrics.base import Scores, Statistic, as_columns, finish, mean_of, standard_errors
-from pyrobnn.metrics.classification import class_statistics
-from pyrobnn.metrics.regression import real_statistics, statistics_by_column
+from pyrobnn.metrics.base import (
+    Scores,
+    Statistic,
+    Weighted,
+    as_columns,
+    brier,
+    class_columns,
+    entropy,
+    finish,
+    mean_of,
+    observed,
+    real_columns,
+    standard_errors,
+)
+from pyrobnn.metrics.calibration import bins_of, calibration_error, pit, uniformity_error
+from pyrobnn.metrics.crps import ranked_probability
+from pyrobnn.metrics.curves import area_under_risk, receiver_operating, sparsification_error, wrong_and_doubt
 from pyrobnn.posterior.prediction import Prediction
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the central intervals that are scored."""
@@ -154,3 +171,192 @@ def _p_value(difference: float, stderr: float, df: float) -> float:
     if stderr == 0:
         return 1.0 if difference == 0 else 0.0
     return float(2 * stdtr(df, -abs(difference) / stderr))
+
+
+_SAMPLES = 400
+_MOST_DISTANCES = 4_000_000
+
+
+def real_statistics(prediction: Prediction, y: ArrayLike, levels: Sequence[float]) -> dict[str, Statistic]:
+    """Return the scores of real targets and counts that are defined, but for the log score; see `score`."""
+    targets, statistics = as_columns(observed(prediction, y)), {}
+    if prediction.has_quantiles and prediction.is_divisible:
+        statistics["crps"] = mean_of(as_columns(ranked_probability(prediction, observed(prediction, y))))
+    moments = real_columns(prediction, y) if prediction.has_moments else None
+    if moments is not None and np.isfinite(moments[1]).all():
+        statistics |= dict(_errors(*moments[:2]))
+    if _has_intervals(prediction):
+        statistics |= dict(_intervals(prediction, targets, levels))
+    if prediction.has_quantiles:
+        statistics["pit_error"] = Statistic(over_columns(uniformity_error, as_columns(pit(prediction, y))))
+    if moments is not None and np.isfinite(moments[2]).all():
+        squared = (moments[1] - moments[0]) ** 2
+        statistics["ause"] = Statistic(over_columns(partial(sparsification_error, root=True), squared, moments[2]))
+    if targets.shape[1] > 1:
+        statistics["energy_score"] = mean_of(energy(prediction, targets))
+    return statistics
+
+
+def statistics_by_column(prediction: Prediction, y: ArrayLike) -> list[dict[str, Statistic]]:
+    """Return errors of real targets or counts, and the coverage of their intervals, for each column by itself."""
+    targets = as_columns(observed(prediction, y))
+    found: list[dict[str, Statistic]] = [{} for _ in targets.T]
+    mean = as_columns(prediction.mean) if prediction.has_moments else np.full_like(targets, np.nan)
+    bounds = [as_columns(bound) for bound in prediction.interval(0.95)] if _has_intervals(prediction) else []
+    for column, statistics in enumerate(found):
+        if np.isfinite(mean).all():
+            statistics |= dict(_errors(targets[:, [column]], mean[:, [column]]))
+        if bounds:
+            y_of, lower, upper = (values[:, column] for values in (targets, *bounds))
+            statistics["coverage_95"] = mean_of((lower <= y_of) & (y_of <= upper), higher_is_better=True)
+            statistics["width_95"] = mean_of(upper - lower)
+    return found
+
+
+def _has_intervals(prediction: Prediction) -> bool:
+    """Return whether intervals hold their level, or for counts at least that, if the prediction is calibrated."""
+    return prediction.has_quantiles and (prediction.is_continuous or prediction.is_count)
+
+
+def _errors(targets: np.ndarray, mean: np.ndarray) -> Iterator[tuple[str, Statistic]]:
+    errors = mean - targets
+    yield "rmse", Statistic(over_columns(_rmse, errors))
+    yield "mae", mean_of(np.abs(errors))
+    yield "median_error", Statistic(over_columns(_median, np.abs(errors)))
+    if (targets != targets[0]).any(0).all():
+        yield "r2", Statistic(over_columns(_explained, targets, errors), higher_is_better=True)
+
+
+def over_columns(function: Callable[..., Weighted], *arrays: np.ndarray) -> Weighted:
+    """Return the mean over columns of a function of weights that is made from the columns of arrays (N, K)."""
+    each = [function(*columns) for columns in zip(*(array.T for array in arrays), strict=True)]
+    return lambda weights: float(np.mean([of(weights) for of in each]))
+
+
+def _rmse(errors: np.ndarray) -> Weighted:
+    squared = errors**2
+    return lambda weights: float(np.sqrt(weights @ squared / weights.sum()))
+
+
+def _median(errors: np.ndarray) -> Weighted:
+    return lambda weights: float(np.median(np.repeat(errors, weights.astype(int))))
+
+
+def _explained(targets: np.ndarray, errors: np.ndarray) -> Weighted:
+    centred, squared = targets - targets.mean(), errors**2
+
+    def of(weights: np.ndarray) -> float:
+        share = weights / weights.sum()
+        variance = float(share @ centred**2 - (share @ centred) ** 2)
+        return 1 - float(share @ squared) / variance if variance > 0 else float("nan")
+
+    return of
+
+
+def _intervals(prediction: Prediction, targets: np.ndarray, levels: Sequence[float]) -> Iterator[tuple[str, Statistic]]:
+    import scoringrules
+
+    for level in levels:
+        lower, upper = (as_columns(bound) for bound in prediction.interval(level))
+        percent = f"{100 * level:g}"
+        inside = (targets >= lower) & (targets <= upper)
+        interval_score = scoringrules.interval_score(targets, lower, upper, 1 - level).reshape(targets.shape)
+        yield f"coverage_{percent}", mean_of(inside, higher_is_better=True)
+        yield f"width_{percent}", mean_of(upper - lower)
+        yield f"interval_score_{percent}", mean_of(interval_score)
+
+
+def energy(prediction: Prediction, targets: np.ndarray, *, seed: int = 0) -> np.ndarray:
+    """Return the energy score of each example (Gneiting & Raftery 2007), without bias, from samples, (N,).
+
+    Each row is sampled under the same seed, so that its score does not depend on other rows.
+    """
+    import scoringrules
+
+    size = max(1, _MOST_DISTANCES // (targets.shape[1] * _SAMPLES**2))
+    scores = []
+    for start in range(0, len(targets), size):
+        y = targets[start : start + size]
+        rows = [prediction[[start + row]].sample(_SAMPLES, seed=seed)[:, 0] for row in range(len(y))]
+        samples = torch.stack(rows).detach().cpu().double().numpy()
+        scores.append(np.atleast_1d(scoringrules.es_ensemble(y, samples, estimator="fair")))
+    return np.concatenate(scores)
+
+
+_FEWEST = 10
+"""Examples of each class from which no exception is told from few; resamples of one example, or of none, are alike."""
+
+
+def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statistic]:
+    """Return the scores of classes that are defined, but for the log score; see `score`."""
+    labels, probs = class_columns(prediction, y)
+    wrong, doubt = wrong_and_doubt(labels, probs)
+    squared = brier(labels, probs)
+    statistics = {
+        "accuracy": mean_of(1 - wrong, higher_is_better=True),
+        "brier": mean_of(squared),
+        "ece": Statistic(calibration_error(doubt - wrong, bins_of(1 - doubt))),
+        "aurc": Statistic(over_columns(area_under_risk, wrong, doubt)),
+        "ause": Statistic(over_columns(partial(sparsification_error, root=False), squared, entropy(probs))),
+    }
+    if not (curves := _against_the_rest(labels, probs)):
+        return statistics
+
+    def auroc(weights: np.ndarray) -> float:
+        """Return the mean over classes, without classes that a resample has lost."""
+        values = np.array([curve(weights) for curve in curves])
+        defined = values[np.isfinite(values)]
+        return float(defined.mean()) if len(defined) else float("nan")
+
+    counts = [number for column in labels.T for number in np.unique(column, return_counts=True)[1]]
+    is_open = bool(min(counts) < (_FEWEST if auroc(np.ones(len(labels))) in (0, 1) else 2))
+    return statistics | {"auroc": Statistic(auroc, higher_is_better=True, is_open=is_open)}
+
+
+def _against_the_rest(labels: np.ndarray, probs: np.ndarray) -> list[Weighted]:
+    """Return the area under the ROC of each class against the others; of two classes, only the second."""
+    classes = range(1, 2) if probs.shape[-1] == 2 else range(probs.shape[-1])
+    return [
+        receiver_operating(column == label, scores[:, label])["auroc"]
+        for column, scores in zip(labels.T, probs.swapaxes(0, 1), strict=True)
+        for label in classes
+        if 0 < (column == label).sum() < len(column)
+    ]
+
+
+def confusion(prediction: Prediction, y: ArrayLike, *, class_names: Sequence[str] = ()) -> "DataFrame":
+    """Count how often each class was predicted where each class was observed.
+
+    Several binary targets are pooled.
+
+    Args:
+        prediction: a prediction of C classes.
+        y: the observed labels, (N,) or (N, K).
+        class_names: names of the classes; their numbers if not given.
+
+    Returns:
+        Counts (C, C): a row for each observed class, a column for each predicted one. Right predictions are on the
+        diagonal.
+
+    Raises:
+        InputError: real targets, not one label for each prediction, or not a name for each class.
+
+    Examples:
+        >>> x, y = torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20
+        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="bernoulli").fit(x, y, steps=20, seed=0, progress=False)
+        >>> table = bnn.metrics.confusion(posterior.predict(x), y, class_names=["low", "high"])
+        >>> int(table.loc["low"].sum()), int(table.loc["high"].sum())
+        (20, 20)
+    """
+    import pandas as pd
+
+    if not prediction.is_classification:
+        raise InputError(f"`confusion` needs classes, got {prediction!r}.")
+    labels, probs = class_columns(prediction, y)
+    num_classes = probs.shape[-1]
+    if class_names and len(class_names) != num_classes:
+        raise InputError(f"`class_names` must name {num_classes} classes, got {len(class_names)} names.")
+    counts = np.zeros((num_classes, num_classes), dtype=np.int64)
+    np.add.at(counts, (labels.ravel(), probs.argmax(-1).ravel()), 1)
+    names = list(class_names) or [str(label) for label in range(num_classes)]
+    return pd.DataFrame(counts, pd.Index(names, name="observed"), pd.Index(names, name="predicted"))

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler

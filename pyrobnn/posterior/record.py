@@ -8,8 +8,7 @@ from typing import Any
 import pydantic
 from torch import Tensor
 
-from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.settings import in_short, kind_of
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler

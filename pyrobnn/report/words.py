@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobnn._core.counts import counted
+from pyrobnn._core.errors import counted
 from pyrobnn._core.folders import next_name
 from pyrobnn._core.remedies import Spelling, options
 from pyrobnn._core.settings import in_short, kind_of, leaves, to_dict

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError, printable
+from pyrobnn._core.errors import InputError, counted, printable
 from pyrobnn._core.settings import leaves
 from pyrobnn.diagnostics.findings import TOO_FEW
 from pyrobnn.metrics import Score, compare_scores, score

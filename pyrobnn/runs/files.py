@@ -16,17 +16,20 @@ from safetensors.numpy import load_file, save
 from torch import Tensor
 
 import pyrobnn
-from pyrobnn._core.folders import new_file
+from pyrobnn._core.folders import new_file, new_folder
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.datasets.table import categories_of
 from pyrobnn.posterior.copies import predict_copies
+from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import Prepared
 from pyrobnn.storage.load import load
+from pyrobnn.storage.save import save as save_posterior
 
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "safetensors")
 _ROWS = "rows.safetensors"
+_ALL_ROWS = "all_rows"
 
 
 def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
@@ -78,6 +81,19 @@ def predict_run(folder: Path, x: Tensor, *, num_draws: int) -> Prediction:
         encoder = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]["encoder"]
         imputer = Imputer(load_file(folder / _ROWS)["rows"], categories_of(encoder))
     return predict_copies(load(folder / "posterior"), imputer, x.numpy().astype(np.float64), num_draws=num_draws)
+
+
+def write_all_rows(folder: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> None:
+    """Write the fit into a run folder, whole or not at all."""
+    with new_folder(folder / _ALL_ROWS, replaces=lambda _: True) as place:
+        write_json(place / "manifest.json", make_manifest(prepared, members_of(posterior)[0], seconds))
+        save_posterior(posterior, place / "posterior")
+        write_rows(prepared.dataset.imputer, place)
+
+
+def folder_for_new_rows(folder: Path) -> Path:
+    """Return the folder, in a run folder or itself, with the posterior that predicts new rows."""
+    return folder / _ALL_ROWS if (folder / _ALL_ROWS).is_dir() else folder
 
 
 def _plain(value: Any) -> Any:

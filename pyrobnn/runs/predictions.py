@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from pyrobnn._core.counts import counted
+from pyrobnn._core.errors import counted
 from pyrobnn._core.folders import new_file
 from pyrobnn._core.waiting import waiting
 from pyrobnn.datasets.table import load_rows
-from pyrobnn.runs.all_rows import folder_for_new_rows
-from pyrobnn.runs.files import predict_run
+from pyrobnn.runs.files import folder_for_new_rows, predict_run
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import RunSpec
 

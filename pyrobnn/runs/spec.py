@@ -1,4 +1,4 @@
-"""The spec: a whole run - data, model, guide, fit - as one value that is read from and written to a TOML file."""
+"""The spec: a whole run as one value, read from and written to a TOML file, and changes to it, as guide.type=map."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -6,34 +6,104 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+from pydantic import BeforeValidator, Field
 from pyro import poutine
 from torch import Tensor
 
-from pyrobnn._core.counts import counted
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import seeded
-from pyrobnn._core.settings import in_short, setting, to_dict
+from pyrobnn._core.registry import Registry
+from pyrobnn._core.settings import FrozenDict, Options, in_short, setting, to_dict
 from pyrobnn._core.tables import Task
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
-from pyrobnn.inference import SVI, default_parts
+from pyrobnn.inference import SVI, Ensemble, default_parts
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import check_validation
 from pyrobnn.inference.default_parts import PARTS
 from pyrobnn.inference.density import Compared, Gain, compare_densities
-from pyrobnn.inference.method import Run
+from pyrobnn.inference.method import Engine, Run, registry
+from pyrobnn.likelihoods import noise
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.runs.data_section import DataSpec
-from pyrobnn.runs.overrides import apply_overrides
-from pyrobnn.runs.spec_data import FitSpec, PredictSpec, optional
-from pyrobnn.runs.spec_files import check_rows, check_sections, data_section, read_spec
+from pyrobnn.runs.spec_files import DataSpec, check_rows, check_sections, data_section, parse_change, read_spec
 
 __all__ = ["DataSpec", "FitSpec", "PredictSpec", "Prepared", "RunSpec"]
+
+
+OF_ANY_FIT = ("seed", "device", "engine")
+"""Keys of [fit] that do not belong to the method."""
+
+
+def optional(part: str) -> BeforeValidator:
+    """Return the reader of a part that may be left out."""
+    return BeforeValidator(lambda value: None if value is None else PARTS[part].resolve(value))
+
+
+@setting
+class FitSpec:
+    """How to fit: a method, a seed and a device.
+
+    In a file, the guide has the section [guide]. An inner method has a table in this section:
+
+        [fit]
+        type = "ensemble"
+        members = 5
+        [fit.method]
+        steps = 2000
+
+    Attributes:
+        method: any registered method: svi, ensemble, swag, nuts, hmc, sgld, sghmc. Settings that a table leaves out
+            have the default of the method around it: members of an ensemble are points, svi with the guide "map", if
+            there is no section [guide]. None for the method of the estimators.
+        settings: without a `type`, settings of svi that replace those of the estimators' method.
+        seed: seed of the fit.
+        device: as in `pyrobnn.fit`.
+        engine: "auto", "eager" or "captured", as in `pyrobnn.fit`.
+    """
+
+    method: Annotated[Any, optional("method")] = None
+    settings: Options = FrozenDict()
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    device: str = "auto"
+    engine: Engine = "auto"
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> "FitSpec":
+        """Return the section that a table stands for: the settings of the method of that `type`, and those above."""
+        common = {key: value for key, value in table.items() if key in OF_ANY_FIT}
+        options = {key: value for key, value in table.items() if key not in OF_ANY_FIT}
+        method = methods.from_table(options, also=OF_ANY_FIT)
+        return cls(method=method, **common) if "type" in options else cls(settings=options, **common)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the table of this section."""
+        method = dict(self.settings) if self.method is None else methods.to_table(self.method)
+        return method | {key: getattr(self, key) for key in OF_ANY_FIT}
+
+    @property
+    def num_parts(self) -> int:
+        """The number of members, of an ensemble, or of Markov chains: each needs a draw.
+
+        Where no method is given the default may be an ensemble.
+        """
+        method = Ensemble() if self.method is None else self.method
+        return method.offer().copies
+
+
+@setting
+class PredictSpec:
+    """How to predict.
+
+    Attributes:
+        num_draws: number of posterior draws.
+    """
+
+    num_draws: Annotated[int, Field(gt=0)] = 500
 
 
 def _with_guide(method: Any, guide: Any) -> Any:
@@ -351,3 +421,96 @@ def _check_types(where: str, table: Any) -> None:
         raise InputError(f"[{where}] `type` must be a name, got {table['type']!r}.")
     for key, inner in table.items():
         _check_types(f"{where}.{key}", inner)
+
+
+_OF_COLUMNS = [["data", key] for key in ("drop", "id", "categories", "missing")]
+_DEFAULT = "default"
+"""In place of a method, what the data and the likelihood call for: its network and its prior come with it."""
+_DEFAULT_TYPES = {"net": "mlp", "prior": "normal"}
+
+
+def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the tables of a spec with changes applied: the method first, then every other `type`, then the rest.
+
+    A new `type` drops the options of the old type that it lacks. A new method with an inner method, such as ensemble,
+    takes in the old method, and an inner method that is named comes out; a method that trains no guide drops the
+    section [guide]. The method "default" drops it too, the network and the prior. Other columns of a table bring their
+    own number of inputs, and another likelihood its own number of outputs.
+
+    Args:
+        tables: the sections of the spec.
+        overrides: assignments "section.key=value"; the value is read as TOML, or else as text.
+
+    Raises:
+        InputError: not an assignment to a key.
+    """
+    changed: dict[str, Any] = {name: _copy(table) for name, table in tables.items()}
+    parsed = [parse_change(text) for text in overrides]
+    for keys, value in sorted(parsed, key=lambda item: (item[0][-1] != "type", not _is_method(item[0][:-1]))):
+        if keys == ["fit", "type"] and value == _DEFAULT:
+            fit = changed.get("fit", {})
+            changed = {name: table for name, table in changed.items() if name not in ("net", "prior", "guide", "fit")}
+            changed["fit"] = {key: fit[key] for key in OF_ANY_FIT if key in fit}
+            continue
+        if keys == ["fit", "type"] and isinstance(value, str) and not _takes_guide(value):
+            changed.pop("guide", None)
+        _assign(changed, keys, value)
+    net, changes = changed.get("net"), [keys for keys, _ in parsed]
+    of_width = {
+        "in_features": any(keys in _OF_COLUMNS for keys in changes),
+        "out_features": any(keys[0] == "likelihood" for keys in changes),
+    }
+    for width in [width for width, is_new in of_width.items() if is_new and ["net", width] not in changes]:
+        if isinstance(net, dict):
+            net.pop(width, None)
+    return changed
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _assign(tables: dict[str, Any], keys: list[str], value: Any) -> None:
+    *path, last = keys
+    table: Any = tables
+    for depth, key in enumerate(path):
+        inner = table.get(key)
+        if not isinstance(inner, dict):
+            inner = {"type": inner} if isinstance(inner, str) else _start(path[: depth + 1])
+        table[key] = inner
+        table = inner
+    if last == "type" and isinstance(value, str):
+        kept = _retyped(path, table, value)
+        table.clear()
+        table.update(kept)
+    table[last] = value
+
+
+def _start(path: list[str]) -> dict[str, Any]:
+    is_part = len(path) == 1 and path[0] in _DEFAULT_TYPES
+    return {"type": _DEFAULT_TYPES[path[0]]} if is_part else {}
+
+
+def _is_method(path: list[str]) -> bool:
+    return path[:1] == ["fit"] and set(path[1:]) <= {"method"}
+
+
+def _takes_guide(method: str) -> bool:
+    return not {"guide", "method"}.isdisjoint(methods.fields_of(registry.get(method)))
+
+
+def _retyped(path: list[str], table: dict[str, Any], new_type: str) -> dict[str, Any]:
+    """Return a table with the options that stay when its type changes."""
+    if _is_method(path):
+        common = {key: table[key] for key in OF_ANY_FIT if key in table}
+        return methods.retyped({key: value for key, value in table.items() if key not in common}, new_type) | common
+    registry = _registry(path)
+    known = {"lr"} if registry is None else methods.fields_of(registry.get(new_type))
+    return {key: value for key, value in table.items() if key in known}
+
+
+def _registry(path: list[str]) -> Registry | None:
+    """Return the registry of the type at a path; None for optimizers and schedules, which keep only `lr`."""
+    if path[:1] == ["likelihood"] and len(path) > 1:
+        return noise.registry
+    return PARTS[path[0]].registry if path and path[0] in PARTS else None

@@ -25,7 +25,6 @@ from pyrobnn.guides.built import built
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.posterior.posterior import Posterior, latent_names
 from pyrobnn.priors import Hierarchical, Normal
-from pyrobnn.testing.captured import require_capturable
 from pyrobnn.testing.common import (
     DEVICES,
     DTYPES,
@@ -33,6 +32,7 @@ from pyrobnn.testing.common import (
     make_inputs,
     make_net,
     require,
+    require_capturable,
     require_equal,
     require_finite,
     require_owned,

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pyrobnn._core.counts import counted
+from pyrobnn._core.errors import counted
 from pyrobnn.posterior.prediction import Prediction
 
 _NEGLIGIBLE = 0.05

@@ -1,7 +1,9 @@
-"""Dates of tables, as numbers: days since the first, and the phase of the year, the week and the day."""
+"""Texts of tables as numbers, such as 1,234.50 and 3,14, and as dates, which become days and phases; without torch."""
 
+import functools
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -9,6 +11,7 @@ from pyrobnn._core.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 _ISO = "ISO8601"
 _DAYS = (
@@ -106,3 +109,45 @@ def day(stored: Mapping[str, Any], days: float) -> str:
     import pandas as pd
 
     return str(pd.Timestamp(stored["start"]) + pd.Timedelta(days=days))[:10]
+
+
+class NumberFormat(NamedTuple):
+    """The marks of decimals and of thousands, or nothing for these."""
+
+    decimal: str = "."
+    thousands: str = ""
+
+    @property
+    def in_words(self) -> str:
+        """What differs from plain numbers, in words."""
+        decimal = " with a decimal comma" if self.decimal == "," else ""
+        return decimal + (f", without {self.thousands!r}" if self.thousands else "")
+
+
+_NUMBER_FORMATS = (NumberFormat(), NumberFormat(".", ","), NumberFormat(","), NumberFormat(",", "."))
+"""From the most to the least common where a comma is for thousands."""
+
+
+def read_numbers(
+    texts: "pd.Series", *, comma: bool = False, decimal: str | None = None
+) -> tuple[NumberFormat, "pd.Series"]:
+    """Return the format that reads the most of these texts, and the numbers, float64, NaN where a text is none.
+
+    `comma` tells whether "1,022" has decimals where no other text tells; `decimal` is the mark of decimals, if known.
+    """
+    different = texts.dropna().drop_duplicates()
+    plain = different.str.strip()
+    formats = sorted(_NUMBER_FORMATS, key=lambda form: form.decimal == ".") if comma else _NUMBER_FORMATS
+    are_read = {form: plain.str.fullmatch(_pattern(form)) for form in formats if decimal in (None, form.decimal)}
+    best = max(are_read, key=lambda form: int(are_read[form].sum()))
+    kept = different[are_read[best].astype(bool)]
+    bare = kept.str.replace(best.thousands, "", regex=False) if best.thousands else kept
+    values = bare.str.replace(best.decimal, ".", regex=False).astype(float)
+    return best, texts.map(dict(zip(kept, values, strict=True))).astype(np.float64)
+
+
+@functools.cache
+def _pattern(form: NumberFormat) -> str:
+    mark, group = re.escape(form.decimal), re.escape(form.thousands)
+    whole = rf"(?:\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+)" if group else r"\d+"
+    return rf"[-+]?(?:{whole}(?:{mark}\d*)?|{mark}\d+)(?:[eE][-+]?\d+)?"
