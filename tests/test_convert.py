@@ -14,7 +14,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.random import derive
-from pyrobnn.diagnostics.monitored import MAX_WHOLE, NORM
+from pyrobnn.diagnostics.convert import MAX_WHOLE, NORM
 
 X = torch.linspace(-1, 1, 24)[:, None] * torch.tensor([1.0, -0.5]) + torch.tensor([0.0, 0.3])
 WAVE = torch.sin(3 * X[:, 0]) + 0.1 * torch.randn(24, generator=torch.Generator().manual_seed(0))
@@ -503,7 +503,7 @@ def test_evaluation_tree_pairs_the_test_data(pair):
 
 
 def test_draws_of_a_large_network_are_made_in_parts(pair, monkeypatch):
-    monkeypatch.setattr("pyrobnn.diagnostics.groups._BLOCK", 10 * pair[0].bnn.num_weights)
+    monkeypatch.setattr("pyrobnn.diagnostics.convert._BLOCK", 10 * pair[0].bnn.num_weights)
     tree = bnn.to_datatree(pair[0], NAMED, num_draws=25, seed=11)
     first = pair[0].draw(10, seed=11)["2.weight"]
     np.testing.assert_array_equal(tree["posterior"]["2.weight"][0, :10], first)

@@ -12,7 +12,7 @@ from torch.distributions import kl_divergence
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.data.in_memory import Data
-from pyrobnn.diagnostics.groups import log_likelihoods
+from pyrobnn.diagnostics.convert import log_likelihoods
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.mixture import Mixture

@@ -1,28 +1,50 @@
 """From posteriors to an ArviZ DataTree, for the training data or for held-out data."""
 
+import dataclasses
 import json
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from importlib.metadata import version
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from pyro import poutine
+from torch import Tensor
 
 import pyrobnn
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.inputs import Inputs, X, as_inputs
+from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
-from pyrobnn.diagnostics.groups import Arrays, Converter, draw_groups, prior_groups
-from pyrobnn.diagnostics.members import as_one
-from pyrobnn.diagnostics.monitored import Monitored
 from pyrobnn.guides.built import built
+from pyrobnn.inference.prior_predictive import PriorGuide
 from pyrobnn.posterior.mixture import Mixture, Posteriors, members_of
-from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.posterior import Posterior, latent_names
+from pyrobnn.posterior.prediction import Prediction
 
 if TYPE_CHECKING:
     import xarray
 
+Arrays = dict[str, dict[str, np.ndarray]]
+"""Variables by group, (draw, ...) or (chain, draw, ...)."""
+MAX_WHOLE = 1000
+"""Entries of all sites together up to which every entry is kept."""
+NORM = "site_norm"
+"""Variable with the Euclidean norm of each weight site, per draw, if not every weight is kept."""
+_PER_SITE = 20
+_DRAWS, _FEWEST_DRAWS, _DRAWN_NUMBERS = 500, 100, 2**29
+"""Default number of draws, and its least value where that many draws would be more numbers than the last."""
+_FEWEST_FROM_PRIOR, _FROM_PRIOR = 50, 2**27
+"""Fewest draws from the prior of a large network, and most floats for as many draws as from the posterior."""
+_BLOCK = 2**23
+"""Most floats of draws held at one time: 32 MiB in float32, and a few times more for their densities."""
+_TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}
+"""Types in ArviZ of the statistics of chains that are not real numbers."""
 _HISTORY = ("elbo", "log_likelihood", "kl")
 _HELD_OUT = ("posterior", "posterior_predictive", "log_likelihood")
 
@@ -84,15 +106,12 @@ def to_datatree(
         >>> tree["posterior"]["0.weight"].shape, tree["predictions"]["mu"].shape
         ((1, 100, 10, 1), (1, 100, 2))
     """
-    given, names = as_one(posterior)
-    seed = given.seed if seed is None else seed
-    data = in_memory(data)
-    converter = Converter(data, _monitored(given, data, monitor, seed), x_pred)
-    groups = draw_groups(given, converter, num_draws, seed)
+    given, names, seed, converter = _asked(posterior, data, monitor, seed, x_pred)
+    groups = _draw_groups(given, converter, num_draws, seed)
     attrs = _attributes(given, groups["log_prior"]["lprior"].size, seed)
     root = dict(attrs)
     if prior:
-        drawn, reason = prior_groups(given, converter, attrs["num_draws"], seed)
+        drawn, reason = _prior_groups(given, converter, attrs["num_draws"], seed)
         groups |= drawn
         root |= {} if reason is None else {"prior_left_out": reason}
     if x_pred is not None:
@@ -123,33 +142,54 @@ def eval_datatree(
         >>> dict(tree["posterior_predictive"]["y"].sizes)
         {'chain': 1, 'draw': 100, 'obs_id': 10}
     """
-    given, names = as_one(posterior)
-    seed = given.seed if seed is None else seed
-    data = in_memory(data)
-    converter = Converter(data, _monitored(given, data, monitor, seed))
-    groups = draw_groups(given, converter, num_draws, seed)
+    given, names, seed, converter = _asked(posterior, data, monitor, seed)
+    groups = _draw_groups(given, converter, num_draws, seed)
     attrs = _attributes(given, groups["log_prior"]["lprior"].size, seed)
     return _tree({group: groups[group] for group in _HELD_OUT}, converter, names, attrs, attrs)
 
 
-def _monitored(posterior: Posterior | Mixture, data: Data, monitor: Any, seed: int) -> Monitored:
-    """Return the entries to keep of each site; a draw from each member checks that all are of the same kind."""
-    drawn = [member.draw(1, seed=seed) for member in members_of(posterior)]
-    for member, draws in zip(members_of(posterior), drawn, strict=True):
-        odd = sorted(set(draws) ^ set(drawn[0]))
-        if odd:
+def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:
+    """Return a posterior or a mixture as it is, and several posteriors as the mixture of them, with their names if any.
+
+    Raises:
+        InputError: something else, or posteriors of different networks or units.
+    """
+    if isinstance(posterior, (Posterior, Mixture)):
+        return posterior, None
+    names = [str(name) for name in posterior] if isinstance(posterior, Mapping) else None
+    values = list(posterior.values()) if isinstance(posterior, Mapping) else posterior
+    if isinstance(values, (list, tuple)) and values and all(isinstance(value, Posterior) for value in values):
+        return Mixture(values), names
+    raise InputError(
+        f"`posterior` must be a posterior, a mixture, or a list or dict of posteriors, got {type(posterior).__name__}: "
+        "pass the result of `fit`, of an estimator its `posterior_`; pass several mixtures one at a time."
+    )
+
+
+def _asked(
+    posterior: Posteriors, data: Any, monitor: Any, seed: int | None, x_pred: Any = None
+) -> tuple[Posterior | Mixture, list[str] | None, int, "_Converter"]:
+    """Return the posterior, its names, the seed, and how blocks of draws become arrays.
+
+    A draw from each member checks that all are of the same kind.
+    """
+    given, names = as_one(posterior)
+    seed, data = given.seed if seed is None else seed, in_memory(data)
+    members = members_of(given)
+    drawn = [member.draw(1, seed=seed) for member in members]
+    for member, draws in zip(members, drawn, strict=True):
+        if odd := sorted(set(draws) ^ set(drawn[0])):
             raise InputError(f"Posteriors in one tree must have the same sites, only some have {odd[0]!r}: make two.")
-        kinds = [
-            each.predict(data.x[:1], draws=drawn[0]).is_classification for each in (members_of(posterior)[0], member)
-        ]
-        if kinds[0] != kinds[1]:
+        kinds = {each.predict(data.x[:1], draws=drawn[0]).is_classification for each in (members[0], member)}
+        if len(kinds) > 1:
             raise InputError("Posteriors in one tree must have the same kind of targets, classes or not: make two.")
     example = {name: values[0] for name, values in drawn[0].items()}
-    return Monitored(example, posterior.bnn.site_names, data.feature_names, monitor)
+    monitored = Monitored(example, given.bnn.site_names, data.feature_names, monitor)
+    return given, names, seed, _Converter(data, monitored, x_pred)
 
 
 def _tree(
-    groups: Arrays, converter: Converter, names: list[str] | None, attrs: dict[str, Any], root: dict[str, Any]
+    groups: Arrays, converter: "_Converter", names: list[str] | None, attrs: dict[str, Any], root: dict[str, Any]
 ) -> "xarray.DataTree":
     """Return a tree of arrays, with the data, named dimensions and attributes."""
     import arviz_base as az  # arviz itself would load its plots and statistics, too
@@ -158,7 +198,8 @@ def _tree(
     data_groups = {"observed_data": {"y": data.y.cpu().numpy()}, "constant_data": _inputs(data.x)}
     coords = monitored.coords | {"feature": list(data.feature_names)}
     if names is not None:
-        coords["chain"] = _chain_names(names, len(groups["log_likelihood"]["y"]))
+        each = len(groups["log_likelihood"]["y"]) // len(names)
+        coords["chain"] = names if each == 1 else [f"{name}.{index}" for name in names for index in range(each)]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Found chain dimension to be longer")  # many members, few draws
         return az.from_dict(
@@ -171,62 +212,39 @@ def _tree(
         )
 
 
-def _chain_names(names: list[str], num_chains: int) -> list[str]:
-    each = num_chains // len(names)
-    return names if each == 1 else [f"{name}.{index}" for name in names for index in range(each)]
-
-
 def _add_fit(
-    tree: "xarray.DataTree", posterior: Posterior | Mixture, monitored: Monitored, attrs: dict[str, Any]
+    tree: "xarray.DataTree", posterior: Posterior | Mixture, monitored: "Monitored", attrs: dict[str, Any]
 ) -> None:
-    """Add the records of the fit, and the variational parameters, with a chain for each member."""
+    """Add the terms of the ELBO at each step, and mean and standard deviation of every site under the guide.
+
+    A mixture has a chain for each member. Left out is what a member lacks, or what differs in length between them.
+    """
     import arviz_base as az
     import xarray as xr
 
     members = members_of(posterior)
     chains = {"chain": tree["posterior"]["chain"].values} if tree["posterior"].sizes["chain"] == len(members) else {}
-    record = _fit_record(posterior)
-    if record:
-        made = az.dict_to_dataset(record, attrs=attrs, sample_dims=["chain", "step"], coords=chains)
+    records = [member.history for member in members]
+    lengths = {0 if record is None else len(record) for record in records}
+    if len(lengths) == 1 and lengths != {0}:
+        terms = {name: np.stack([getattr(record, name) for record in records]) for name in _HISTORY}
+        made = az.dict_to_dataset(terms, attrs=attrs, sample_dims=["chain", "step"], coords=chains)
         tree["svi"] = xr.DataTree(made)
-    params, dims = _guide_params(posterior, monitored)
+    by_member = [built(member.guide).moments() for member in members]
+    moments = [of_guide for of_guide in by_member if of_guide is not None]
+    if len(moments) < len(members):
+        return
+    params: dict[str, np.ndarray] = {}
+    dims: dict[Hashable, Sequence[Hashable]] = {}
+    for site, index in ((site, index) for site in moments[0] for index in (0, 1)):
+        name = f"{site}.{('loc', 'scale')[index]}"
+        params[name] = np.stack([of_guide[site][index].detach().cpu().numpy() for of_guide in moments])
+        size, known = params[name].ndim - 1, monitored.site_dims[site]
+        dims[name] = known if len(known) == size else [f"{name}.dim_{i}" for i in range(size)]
     if params:
         coords = monitored.coords | chains
         made = az.dict_to_dataset(params, attrs=attrs, sample_dims=["chain"], dims=dims, coords=coords)
         tree["guide_params"] = xr.DataTree(made)
-
-
-def _fit_record(posterior: Posterior | Mixture) -> dict[str, np.ndarray]:
-    """Return the terms of the ELBO at each step, (chain, step); none if a fit has no record or they differ in length.
-
-    A mixture has a chain for each member.
-    """
-    records = [member.history for member in members_of(posterior)]
-    lengths = {0 if record is None else len(record) for record in records}
-    if lengths == {0} or len(lengths) > 1:
-        return {}
-    return {name: np.stack([getattr(record, name) for record in records]) for name in _HISTORY}
-
-
-def _guide_params(
-    posterior: Posterior | Mixture, monitored: Monitored
-) -> tuple[dict[str, np.ndarray], dict[Hashable, Sequence[Hashable]]]:
-    """Return mean and standard deviation of every site under each guide, (chain, *event), and their dimensions."""
-    by_member = [built(member.guide).moments() for member in members_of(posterior)]
-    moments = [of_guide for of_guide in by_member if of_guide is not None]
-    if len(moments) < len(by_member):
-        return {}, {}
-    params: dict[str, np.ndarray] = {}
-    dims: dict[Hashable, Sequence[Hashable]] = {}
-    for name in moments[0]:
-        for index, kind in enumerate(("loc", "scale")):
-            values = np.stack([of_guide[name][index].detach().cpu().numpy() for of_guide in moments])
-            fits = len(monitored.site_dims[name]) == values.ndim - 1
-            params[f"{name}.{kind}"] = values
-            dims[f"{name}.{kind}"] = (
-                monitored.site_dims[name] if fits else [f"{name}.{kind}.dim_{i}" for i in range(values.ndim - 1)]
-            )
-    return params, dims
 
 
 def _inputs(x: X) -> dict[str, np.ndarray]:
@@ -252,12 +270,13 @@ def _attributes(posterior: Posterior | Mixture, num_draws: int, seed: int) -> di
     members = members_of(posterior)
     method = posterior.record.method
     methods = [method] if method is not None else _unlike([member.record.method for member in members])
+    kinds = [str(method["type"]).upper() if isinstance(method, dict) else "SVI" for method in methods]
     return {
         "creation_library": "pyrobnn",
         "creation_library_version": pyrobnn.__version__,
         "inference_library": "pyro",
         "inference_library_version": version("pyro-ppl"),
-        "inference_method": ", ".join(_unlike([_method_name(method) for method in methods])),
+        "inference_method": ", ".join(_unlike(kinds)),
         "guide": ", ".join(_unlike([type(member.guide).__name__ for member in members])),
         "method": json.dumps(methods[0] if len(methods) == 1 else methods),
         "num_draws": num_draws,
@@ -270,5 +289,312 @@ def _unlike(values: list[Any]) -> list[Any]:
     return [value for index, value in enumerate(values) if value not in values[:index]]
 
 
-def _method_name(method: Any) -> str:
-    return str(method["type"]).upper() if isinstance(method, dict) else "SVI"
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Converter:
+    """Conversion of blocks of draws.
+
+    Attributes:
+        data: inputs and targets in original units, without weights.
+        monitored: which entries of the sites to keep.
+        x_pred: inputs (M, *in) without targets, in original units, or None.
+    """
+
+    data: Data
+    monitored: "Monitored"
+    x_pred: Any = None
+
+    def convert(self, member: Posterior, draws: dict[str, Tensor], seed: int) -> Arrays:
+        """Return the groups of a block of draws (B, *event), the draws on the leading axis."""
+        prediction = member.predict(self.data.x, draws=draws)
+        log_likelihood, log_prior = prediction.draw_log_prob(self.data.y), log_prior_density(member, draws)
+        tensors = {
+            "posterior_predictive": self._predictive(prediction, seed),
+            "log_likelihood": {"y": log_likelihood},
+            "log_prior": {"lprior": log_prior},
+            "sample_stats": {"lp": log_prior + log_likelihood.double().sum(1)},
+        }
+        if self.x_pred is not None:
+            elsewhere = member.predict(self.x_pred, draws=draws)
+            tensors["predictions"] = self._predictive(elsewhere, derive(seed, "predictions"))
+        return {"posterior": self.monitored.select(draws)} | _numpy(tensors)
+
+    def convert_prior(self, prior: Posterior, draws: dict[str, Tensor], seed: int) -> Arrays:
+        """Return the groups of a block of draws from the prior; no predictive group if a prediction is not finite."""
+        prediction = prior.predict(self.data.x, draws=draws)
+        finite = bool(prediction.draw_means.isfinite().all())
+        predictive = {"prior_predictive": self._predictive(prediction, seed)} if finite else {}
+        return {"prior": self.monitored.select(draws)} | _numpy(predictive)
+
+    def _predictive(self, prediction: Prediction, seed: int) -> dict[str, Tensor]:
+        y = prediction.sample(seed=seed)
+        if prediction.is_classification:
+            return {"y": y.to(self.data.y.dtype), "probs": prediction.draw_means}
+        return {"y": y, "mu": prediction.draw_means}
+
+
+def _numpy(tensors: dict[str, dict[str, Tensor]]) -> Arrays:
+    return {group: {name: v.cpu().numpy() for name, v in variables.items()} for group, variables in tensors.items()}
+
+
+def _draw_groups(posterior: Posterior | Mixture, converter: _Converter, num_draws: int | None, seed: int) -> Arrays:
+    """Return the groups that rest on draws from the posterior, (chain, draw, ...), for a mixture by member.
+
+    `num_draws` counts the draws of all chains together. Markov chains, as many and as long in all members and with the
+    same statistics, give the last draws of each.
+    """
+    parts, seeds = members_of(posterior), _seeds(posterior, seed)
+    kinds = [(_lengths(part), tuple(built(part.guide).sample_stats())) for part in parts]
+    num_chains, length = kinds[0][0] if len(set(kinds)) == 1 else (0, 0)
+    if num_chains:
+        least, reason = num_chains * len(parts), ", one for each chain"
+        total = length * least if num_draws is None else num_draws
+    else:
+        least, reason = len(parts), ", one for each member" if len(parts) > 1 else ""
+        by_default = min(_DRAWS, max(_FEWEST_DRAWS, _DRAWN_NUMBERS // max(1, posterior.bnn.num_weights)))
+        total = by_default if num_draws is None else num_draws
+    if total < least:
+        raise InputError(f"`num_draws` must be at least {least}{reason}, got {num_draws}.")
+    convert, each = (_from_chains, min(length, total // least)) if num_chains else (_from_guide, total // least)
+    groups = _joined([convert(part, key, converter, each) for part, key in zip(parts, seeds, strict=True)])
+    if np.isnan(groups["sample_stats"].get("log_q", np.zeros(1))).all():
+        del groups["sample_stats"]["log_q"]
+    return groups
+
+
+def _prior_groups(
+    posterior: Posterior | Mixture, converter: _Converter, num_draws: int, seed: int
+) -> tuple[Arrays, str | None]:
+    """Return `prior` and `prior_predictive`, a chain for each member, and why a group is left out, or None.
+
+    Parameters have their learned values. Large networks have fewer than `num_draws` draws.
+    """
+    parts, seeds = members_of(posterior), _seeds(posterior, seed)
+    affordable = max(_FEWEST_FROM_PRIOR, _FROM_PRIOR // max(1, posterior.bnn.num_weights))
+    each = max(1, min(num_draws, affordable) // len(parts))
+    try:
+        by_part = [_from_prior(part, key, converter, each) for part, key in zip(parts, seeds, strict=True)]
+    except NotImplementedError as error:
+        return {}, f"the prior cannot be drawn from: {error or type(error).__name__}"
+    if all("prior_predictive" in arrays for arrays in by_part):
+        return _joined(by_part), None
+    without = [{"prior": arrays["prior"]} for arrays in by_part]
+    return _joined(without), "predictions under draws from the prior overflow, so prior_predictive is left out"
+
+
+def _seeds(posterior: Posterior | Mixture, seed: int) -> list[int]:
+    if isinstance(posterior, Mixture):
+        return [member_seed for *_, member_seed in posterior.shares(len(posterior), seed=seed)]
+    return [seed]
+
+
+def _lengths(member: Posterior) -> tuple[int, int]:
+    """Return the number of stored Markov chains and of the draws of each, 0 without any."""
+    stored = next(iter((built(member.guide).chains() or {}).values()), None)
+    return (0, 0) if stored is None else (stored.shape[0], stored.shape[1])
+
+
+def _from_chains(member: Posterior, seed: int, converter: _Converter, kept: int) -> Arrays:
+    """Return the groups of the last draws of each chain, (chain, draw, ...), in their order."""
+    guide = built(member.guide)
+    chains = {name: values[:, -kept:] for name, values in (guide.chains() or {}).items()}
+    num_chains, noise_seeds = len(next(iter(chains.values()))), count(seed)
+    with fast_pyro(), torch.no_grad():
+        blocks = [converter.convert(member, block, next(noise_seeds)) for block in _blocks(member, chains)]
+    groups = _chained(blocks, num_chains)
+    groups["sample_stats"] |= {
+        name: values[:, -kept:].cpu().numpy().astype(_TYPES.get(name, float))
+        for name, values in guide.sample_stats().items()
+    }
+    return groups
+
+
+def _from_guide(member: Posterior, seed: int, converter: _Converter, num_draws: int) -> Arrays:
+    """Return the groups of independent draws, (1, draw, ...), with NaN for the log density where there is none."""
+    noise_seeds = count(seed)
+
+    def convert(draws: dict[str, Tensor], log_q: Tensor) -> Arrays:
+        arrays = converter.convert(member, draws, next(noise_seeds))
+        arrays["sample_stats"]["log_q"] = log_q.double().cpu().numpy()
+        return arrays
+
+    def convert_stored(draws: dict[str, Tensor]) -> Arrays:
+        return convert(draws, torch.full((len(next(iter(draws.values()))),), torch.nan))
+
+    blocks: list[Arrays] = []
+    if _lengths(member) != (0, 0):
+        blocks += member.map_traces(_values, convert_stored, num_draws, seed=seed)
+    else:
+        for number, part_seed in _shares(member, num_draws, seed):
+            blocks += member.map_draws(convert, number, seed=part_seed)
+    groups = _chained(blocks, 1)
+    if not groups["sample_stats"]["log_q"].any():
+        groups["sample_stats"]["log_q"][:] = np.nan
+    return groups
+
+
+def _from_prior(member: Posterior, seed: int, converter: _Converter, num_draws: int) -> Arrays:
+    """Return the groups of draws from the prior of a member's model, (1, draw, ...)."""
+    with local_parameters():
+        guide = PriorGuide(member.bnn)
+    prior = Posterior(
+        member.bnn,
+        guide,
+        example=member.example,
+        x_scaler=member.x_scaler,
+        y_scaler=member.y_scaler,
+        seed=seed,
+        outputs=member.outputs,
+    )
+    noise_seeds = count(seed)
+    blocks: list[Arrays] = []
+    for number, part_seed in _shares(prior, num_draws, derive(seed, "prior")):
+        blocks += prior.map_traces(
+            _values, lambda draws: converter.convert_prior(prior, draws, next(noise_seeds)), number, seed=part_seed
+        )
+    common = set.intersection(*(set(block) for block in blocks))
+    return _chained([{group: block[group] for group in block if group in common} for block in blocks], 1)
+
+
+def _shares(member: Posterior, num_draws: int, seed: int) -> Iterator[tuple[int, int]]:
+    """Yield the number of draws and the seed of each part; a large network draws in several parts."""
+    size = max(1, _BLOCK // max(1, member.bnn.num_weights))
+    for start in range(0, num_draws, size):
+        yield min(size, num_draws - start), derive(seed, f"draw {start}") if start else seed
+
+
+def _values(trace: poutine.Trace) -> dict[str, Tensor]:
+    return {name: trace.nodes[name]["value"].detach() for name in latent_names(trace)}
+
+
+def _joined(parts: Sequence[Arrays]) -> Arrays:
+    """Return the arrays of several parts, concatenated along their first dimension."""
+    return {
+        group: {name: np.concatenate([arrays[group][name] for arrays in parts]) for name in variables}
+        for group, variables in parts[0].items()
+    }
+
+
+def _chained(blocks: Sequence[Arrays], num_chains: int) -> Arrays:
+    """Return blocks of draws as chains (chain, draw, ...)."""
+    return {
+        group: {name: values.reshape(num_chains, -1, *values.shape[1:]) for name, values in variables.items()}
+        for group, variables in _joined(blocks).items()
+    }
+
+
+def _blocks(member: Posterior, chains: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """Yield the draws of chains in order, in blocks (B, *event) that fit into memory."""
+    size = max(1, _BLOCK // max(1, member.bnn.num_weights))
+    pieces = {n: v.flatten(0, 1).split(size) for n, v in chains.items()}
+    for index in range(len(next(iter(pieces.values())))):
+        yield {name: piece[index] for name, piece in pieces.items()}
+
+
+def log_prior_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
+    """Return the log prior density of each joint draw (B, *event), summed in float64, (B,)."""
+
+    def density(values: dict[str, Tensor]) -> Tensor:
+        trace = member.trace(poutine.condition(member.bnn, data=values))
+        trace.compute_log_prob(lambda name, site: name in values)
+        return torch.stack([trace.nodes[name]["log_prob_sum"].double() for name in values]).sum()
+
+    with seeded(member.seed, "log prior"):
+        return torch.func.vmap(density, randomness="different")(draws)
+
+
+def log_likelihoods(
+    member: Posterior, data: Data, draws: dict[str, Tensor], *, linearized: bool | None = None
+) -> Tensor:
+    """Return log p(y_n | x_n, w_s) in original units, times the weight of the example if given, (S, N)."""
+    log_probs = member.predict(data.x, draws=draws, linearized=linearized).draw_log_prob(data.y).double()
+    return log_probs if data.weights is None else log_probs * data.weights.to(log_probs.device)
+
+
+class Monitored:
+    """The entries that are kept of each site, with their dimensions and labels.
+
+    Args:
+        sites: a value (*event) of each site by name, for the shapes.
+        weight_names: the sites that are weights of the network.
+        feature_names: names of the input columns, to label the inputs of the first layer with.
+        monitor: as in `to_datatree`.
+
+    Attributes:
+        site_dims: names of the dimensions of every site as a whole.
+        dims: names of the dimensions of each variable kept, without chain and draw.
+        coords: labels along a dimension.
+    """
+
+    def __init__(
+        self,
+        sites: Mapping[str, Tensor],
+        weight_names: tuple[str, ...],
+        feature_names: tuple[str, ...],
+        monitor: Any = "auto",
+    ) -> None:
+        self._sizes: dict[str, int] = {}
+        self.site_dims = {name: self._name_dims(name, value) for name, value in sites.items()}
+        self.coords: dict[str, list[str]] = {}
+        first = next((name for name in weight_names if sites[name].ndim == 2), None)
+        if first is not None and sites[first].shape[1] == len(feature_names):
+            self.coords[self.site_dims[first][1]] = list(feature_names)
+        kept = _wanted(monitor, list(sites))
+        self.dims = {name: self.site_dims[name] for name in kept}
+        self._chosen: dict[str, Tensor] = {}
+        if monitor == "auto" and sum(value.numel() for value in sites.values()) > MAX_WHOLE:
+            most = max(1, min(_PER_SITE, MAX_WHOLE // len(sites)))
+            for name, value in sites.items():
+                if value.numel() > most:
+                    self._choose(name, value, most)
+        self._normed = [name for name in weight_names if name not in kept or name in self._chosen]
+        if self._normed:
+            self._normed = list(weight_names)
+            self.dims[NORM], self.coords["site"] = ["site"], self._normed
+
+    def _choose(self, name: str, value: Tensor, count: int) -> None:
+        order = torch.randperm(value.numel(), generator=torch.Generator().manual_seed(0))
+        self._chosen[name] = order[:count].sort().values
+        self.dims[name] = [f"{name}.entry"]
+        entries = np.stack(np.unravel_index(self._chosen[name].numpy(), tuple(value.shape)), 1)
+        self.coords[f"{name}.entry"] = [",".join(map(str, entry)) for entry in entries.tolist()]
+
+    def _name_dims(self, name: str, value: Tensor) -> list[str]:
+        layer, _, leaf = name.rpartition(".")
+        suffixes = {("weight", 2): ("out", "in"), ("bias", 1): ("out",)}.get((leaf, value.ndim), ())
+        dims = [f"{layer}.{suffix}".lstrip(".") for suffix in suffixes]
+        sizes = dict(zip(dims, value.shape, strict=False))
+        if value.ndim != len(dims) or any(self._sizes.get(dim, size) != size for dim, size in sizes.items()):
+            return [f"{name}.dim_{index}" for index in range(value.ndim)]
+        self._sizes |= sizes
+        return dims
+
+    def select(self, draws: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+        """Return the variables kept of a block of draws (B, *event), the draws on the leading axis."""
+        kept = {}
+        for name in (name for name in draws if name in self.dims):
+            values = draws[name]
+            rows = (
+                values.reshape(len(values), -1)[:, self._chosen[name].to(values.device)]
+                if name in self._chosen
+                else values
+            )
+            kept[name] = rows.cpu().numpy().copy()  # as a view would hold all the weights of the block
+        if self._normed:
+            norms = [torch.linalg.vector_norm(draws[n].reshape(len(draws[n]), -1), dim=1) for n in self._normed]
+            kept[NORM] = torch.stack(norms, 1).cpu().numpy()
+        return kept
+
+
+def _wanted(monitor: Any, names: list[str]) -> list[str]:
+    """Return the names of the sites with kept entries."""
+    if isinstance(monitor, str) and monitor in ("auto", "all"):
+        return names
+    patterns = list(monitor) if isinstance(monitor, (list, tuple)) else []
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise InputError(f"`monitor` must be 'auto', 'all', or a list of patterns of site names, got {monitor!r}.")
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InputError(
+                f"The pattern {pattern!r} in `monitor` matches no site: it may name any of {', '.join(names)}."
+            )
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

@@ -18,6 +18,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.continuation import chain_findings, continuation_finding, ending_finding
 from pyrobnn.diagnostics.convergence import chains_of
+from pyrobnn.diagnostics.convert import MAX_WHOLE
 from pyrobnn.diagnostics.findings import (
     BASELINE,
     CLASSES,
@@ -29,7 +30,6 @@ from pyrobnn.diagnostics.findings import (
     Finding,
 )
 from pyrobnn.diagnostics.importance import importance_weights
-from pyrobnn.diagnostics.monitored import MAX_WHOLE
 from pyrobnn.diagnostics.predictive_checks import (
     epistemic_finding,
     mean_findings,

@@ -16,8 +16,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import Estimate
-from pyrobnn.diagnostics.groups import log_likelihoods, log_prior_density
-from pyrobnn.diagnostics.members import as_one
+from pyrobnn.diagnostics.convert import as_one, log_likelihoods, log_prior_density
 from pyrobnn.guides.built import built
 from pyrobnn.guides.dropout import MaskedPoint
 from pyrobnn.guides.empirical import require_density

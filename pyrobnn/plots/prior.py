@@ -14,8 +14,7 @@ from pyrobnn._torch.inputs import as_inputs, is_number, single
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
-from pyrobnn.diagnostics.convert import to_datatree
-from pyrobnn.diagnostics.members import as_one
+from pyrobnn.diagnostics.convert import as_one, to_datatree
 from pyrobnn.plots._arviz import arviz_figure
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, PALE
 from pyrobnn.plots._style import Layout, band, first_column, legend, panels, shares, title
