@@ -16,15 +16,15 @@ from .bnn import BNN as BNN
 from .data.in_memory import Data as Data
 from .data.loader import Loader as Loader
 from .diagnostics.audit import elbo_report as elbo_report
-from .diagnostics.comparison import compare as compare
 from .diagnostics.convergence import function_rhat as function_rhat
 from .diagnostics.convert import eval_datatree as eval_datatree
 from .diagnostics.convert import to_datatree as to_datatree
+from .diagnostics.cross_validation import compare as compare
 from .diagnostics.cross_validation import heldout_elpd as heldout_elpd
 from .diagnostics.cross_validation import kfold as kfold
+from .diagnostics.cross_validation import loo as loo
 from .diagnostics.diagnosis import diagnose as diagnose
 from .diagnostics.importance import importance_weights as importance_weights
-from .diagnostics.leave_one_out import loo as loo
 from .diagnostics.simulation import vsbc as vsbc
 from .estimators import BNNClassifier as BNNClassifier
 from .estimators import BNNRegressor as BNNRegressor

@@ -19,7 +19,7 @@ import pyrobnn as bnn
 from pyrobnn._core.random import derive
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.diagnostics.leave_one_out import _efficiency
+from pyrobnn.diagnostics.cross_validation import _efficiency
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.posterior.record import FitRecord
 

@@ -1,14 +1,12 @@
 """Diagnostics: checks of posteriors and their predictions."""
 
 from pyrobnn.diagnostics.audit import ElboReport, Estimate, SiteTerms, elbo_report
-from pyrobnn.diagnostics.comparison import compare
 from pyrobnn.diagnostics.convergence import FunctionConvergence, function_rhat
 from pyrobnn.diagnostics.convert import eval_datatree, to_datatree
-from pyrobnn.diagnostics.cross_validation import heldout_elpd, kfold
+from pyrobnn.diagnostics.cross_validation import compare, heldout_elpd, kfold, loo
 from pyrobnn.diagnostics.diagnosis import diagnose
 from pyrobnn.diagnostics.findings import Diagnosis, Finding
 from pyrobnn.diagnostics.importance import ImportanceWeights, importance_weights
-from pyrobnn.diagnostics.leave_one_out import loo
 from pyrobnn.diagnostics.simulation import VsbcReport, vsbc
 
 __all__ = [

@@ -1,30 +1,42 @@
-"""How well a posterior predicts examples that it has not seen: held out, or in folds with a fit for each."""
+"""How well posteriors predict examples that they have not seen: held out, in folds, or left out one by one."""
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import derive
+from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_inputs
-from pyrobnn.diagnostics.comparison import mark
+from pyrobnn.diagnostics.convert import to_datatree
+from pyrobnn.diagnostics.importance import importance_weights
+from pyrobnn.guides.built import built
 from pyrobnn.inference import SVI
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.several.replicates import replicates_in_silence
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
     import arviz as az
+    import pandas as pd
+    import xarray as xr
+
+_WEIGHTS_AT_ONCE = 2**20
+"""Weights that fits side by side may have together."""
+_DRAWS_FOR_LOO, _FEWEST_DRAWS_FOR_LOO = 1000, 100
+_SHARE_OF_EQUAL = 0.9999
+_EXACT = ("nuts", "hmc")
+"""Methods whose draws come from the exact posterior, in the limit."""
 
 
 def heldout_elpd(
@@ -54,25 +66,43 @@ def heldout_elpd(
         >>> held_out.kind, held_out.n_data_points
         ('held-out', 10)
     """
-    import xarray as xr
-
     from pyrobnn.diagnostics.arviz_classes import HeldOut
 
     data = in_memory(data)
-    prediction = posterior.predict(data.x, num_draws=num_draws, seed=seed)
-    pointwise = prediction.log_prob(data.y).double().cpu().numpy()
-    result = HeldOut(
+    return _summed(HeldOut, _scores(posterior, data, num_draws, seed), data, num_draws)
+
+
+def _scores(posterior: Posterior | Mixture, data: Data, num_draws: int, seed: int | None = None) -> np.ndarray:
+    return posterior.predict(data.x, num_draws=num_draws, seed=seed).log_prob(data.y).double().cpu().numpy()
+
+
+def _summed(kind: Any, pointwise: np.ndarray, data: Data, num_draws: int, **more: Any) -> "az.ELPDData":
+    """Return the result of ArviZ of some class with scores (N,) of the examples, and further fields."""
+    found = kind(
         elpd=float(pointwise.sum()),
         se=math.sqrt(len(data) * pointwise.var()),
-        p=math.nan,
         n_samples=num_draws,
         n_data_points=len(data),
         scale="log",
         warning=False,
         good_k=math.nan,
-        elpd_i=xr.DataArray(pointwise, dims=["obs_id"], coords={"obs_id": range(len(data))}),
+        elpd_i=_by_example(pointwise),
+        **({"p": math.nan} | more),
     )
-    return mark(result, data)
+    return _mark(found, data)
+
+
+def _by_example(values: np.ndarray) -> "xr.DataArray":
+    import xarray as xr
+
+    return xr.DataArray(values, dims=["obs_id"], coords={"obs_id": range(len(values))})
+
+
+def _mark(found: "az.ELPDData", data: Data) -> "az.ELPDData":
+    """Note in a result the targets it was computed on."""
+    values = np.ascontiguousarray(data.y.double().cpu().numpy())
+    found.elpd_i.attrs["targets"] = hashlib.sha256(values.tobytes()).hexdigest()[:8]
+    return found
 
 
 def kfold(
@@ -118,34 +148,17 @@ def kfold(
         (32, (32,))
     """
     import arviz as az
-    import xarray as xr
 
     data = in_memory(data)
     labels = _folds(folds, model, data, derive(seed, "folds"))
     sets = [data[labels != fold] for fold in range(labels.max() + 1)]
     *fits, whole = fit_each(model, method, [*sets, data], seed=seed, device=device, engine=engine, progress=progress)
-
-    def scores(posterior: Posterior | Mixture, rows: Data) -> np.ndarray:
-        return posterior.predict(rows.x, num_draws=num_draws).log_prob(rows.y).double().cpu().numpy()
-
-    elpd, seen = np.empty(len(data)), scores(whole, data)
+    elpd, seen = np.empty(len(data)), _scores(whole, data, num_draws)
     for fold, posterior in enumerate(fits):
-        elpd[labels == fold] = scores(posterior, data[labels == fold])
-    coords = {"dims": ["obs_id"], "coords": {"obs_id": range(len(data))}}
-    result = az.ELPDDataLOOKFold(
-        elpd=float(elpd.sum()),
-        se=math.sqrt(len(data) * elpd.var()),
-        p=float((seen - elpd).sum()),
-        n_samples=num_draws,
-        n_data_points=len(data),
-        scale="log",
-        warning=False,
-        good_k=math.nan,
-        elpd_i=xr.DataArray(elpd, **coords),
-        n_folds=len(fits),
-        p_kfold_i=xr.DataArray(seen - elpd, **coords),
-    )
-    return mark(result, data)
+        elpd[labels == fold] = _scores(posterior, data[labels == fold], num_draws)
+    more = {"p": float((seen - elpd).sum()), "n_folds": len(fits), "p_kfold_i": _by_example(seen - elpd)}
+    found: az.ELPDDataLOOKFold = _summed(az.ELPDDataLOOKFold, elpd, data, num_draws, **more)
+    return found
 
 
 def _folds(folds: Any, model: BNN, data: Data, seed: int) -> np.ndarray:
@@ -180,10 +193,6 @@ def _folds(folds: Any, model: BNN, data: Data, seed: int) -> np.ndarray:
     return labels[group]
 
 
-_WEIGHTS_AT_ONCE = 2**20
-"""Weights that fits side by side may have together."""
-
-
 def fit_each(
     model: BNN, method: Any, sets: Sequence[Data], *, seed: int, progress: bool, **arguments: Any
 ) -> list[Any]:
@@ -194,7 +203,13 @@ def fit_each(
     """
     posteriors: list[Any] = [None] * len(sets)
     alone = []
-    for group in _groups(model, method, sets):
+    side_by_side = isinstance(method, SVI) and method.patience is None
+    most = max(1, _WEIGHTS_AT_ONCE // model.num_weights) if side_by_side else 1
+    groups = []
+    for size in dict.fromkeys(map(len, sets)):
+        members = [index for index, data in enumerate(sets) if len(data) == size]
+        groups += [part.tolist() for part in np.array_split(members, -(-len(members) // most))]
+    for group in groups:
         if len(group) == 1:
             alone += group
             continue
@@ -210,13 +225,151 @@ def fit_each(
     return posteriors
 
 
-def _groups(model: BNN, method: Any, sets: Sequence[Data]) -> list[list[int]]:
-    """Return the numbers of the sets that are fitted together."""
-    if not isinstance(method, SVI) or method.patience is not None:
-        return [[index] for index in range(len(sets))]
-    most = max(1, _WEIGHTS_AT_ONCE // model.num_weights)
-    groups = []
-    for size in dict.fromkeys(map(len, sets)):
-        members = [index for index, data in enumerate(sets) if len(data) == size]
-        groups += [part.tolist() for part in np.array_split(members, -(-len(members) // most))]
-    return groups
+def loo(
+    posterior: Posterior | Mixture,
+    data: Any,
+    *,
+    correct: bool = False,
+    num_draws: int | None = None,
+    seed: int | None = None,
+) -> "az.ELPDDataLOO":
+    """Return Pareto-smoothed importance sampling leave-one-out cross-validation (Vehtari et al. 2017).
+
+    It reweights draws as if an example had been left out. For NUTS or HMC this estimates the exact score, of kind
+    "loo". Draws of a guide are treated as draws from the posterior: the result, of kind "LOO under q", is too certain
+    if q is too narrow. ArviZ warns if the k-hat of an example is too large: take `kfold`, or held-out data.
+
+    `correct=True` corrects for the guide, with importance weights p(w, D) / q(w) (Magnusson et al. 2019). It is refused
+    if the k-hat of these weights is above min(1 - 1 / log10 S, 0.7), as for nearly all networks.
+
+    Args:
+        posterior: the posterior.
+        data: the training data, `Data` or a pair (x, y).
+        correct: correct for the difference between guide and posterior.
+        num_draws: number of draws S, at least 100; 1000 if not given, or all draws of Markov chains.
+        seed: seed of the draws; the fit's if not given.
+
+    Returns:
+        ArviZ's `ELPDDataLOO`, pointwise. If corrected, `elpd_i.attrs["joint_khat"]` has the k-hat of the weights.
+
+    Raises:
+        InputError: a posterior of point masses, too few draws, data that do not fit the model, or a correction that
+            does not exist or is too large.
+
+    Examples:
+        >>> data = bnn.datasets.sinusoid(100)
+        >>> likelihood = bnn.likelihoods.Gaussian(scale=4.0)
+        >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> posterior = model.fit(data, guide=bnn.guides.Laplace(structure="full"), steps=50, seed=0, progress=False)
+        >>> found = bnn.loo(posterior, data)
+        >>> found.kind, found.elpd_i.shape
+        ('LOO under q', (100,))
+    """
+    import arviz as az
+
+    from pyrobnn.diagnostics.arviz_classes import LooUnderQ
+
+    data = in_memory(data)
+    members = members_of(posterior)
+    has_chains = all(built(member.guide).chains() is not None for member in members)
+    asked = _DRAWS_FOR_LOO if num_draws is None else num_draws
+    khat = _khat(posterior, data, asked, seed) if correct else math.nan
+    tree = to_datatree(posterior, data, num_draws=num_draws if has_chains else asked, prior=False, seed=seed)
+    stats = tree["sample_stats"]
+    if not has_chains and ("log_q" not in stats or bool(stats["log_q"].isnull().any())):
+        raise InputError(
+            "Leaving one out reweights draws, and the draws of a point mass such as Map are all equal: use `kfold`."
+        )
+    if (size := stats["lp"].size) < _FEWEST_DRAWS_FOR_LOO:
+        raise InputError(f"`num_draws` must be at least {_FEWEST_DRAWS_FOR_LOO} for importance sampling, got {size}.")
+    options = {"var_name": "y", "pointwise": True}
+    with seeded(0, "loo"):  # ArviZ imports jax, whose import draws random numbers
+        if correct:
+            result = az.loo_approximate_posterior(tree, log_p=stats["lp"], log_q=stats["log_q"], **options)
+            result.elpd_i.attrs["joint_khat"] = khat
+        else:
+            efficiency = _efficiency(tree["log_likelihood"]["y"]) if has_chains else 1.0
+            result = az.loo(tree, reff=efficiency, **options)
+    methods = [member.record.methods for member in members]
+    if not (correct or all(tables and tables[0]["type"] in _EXACT for tables in methods)):
+        result.__class__ = LooUnderQ
+    return _mark(result, data)
+
+
+def _khat(posterior: Posterior | Mixture, data: Data, num_draws: int, seed: int | None) -> float:
+    """Return k-hat of the joint weights of the draws; refuse a guide too far from the posterior to correct for."""
+    if isinstance(posterior, Mixture):
+        raise InputError(
+            f"`correct=True` corrects for one guide, got a mixture of {len(posterior)}: pass its `members`."
+        )
+    weights = importance_weights(posterior, data, num_draws=num_draws, seed=seed)
+    are_equal = weights.ess > _SHARE_OF_EQUAL * num_draws  # then the tail is rounding, and its k-hat may be NaN
+    if not (weights.is_reliable or are_equal):
+        raise InputError(
+            f"The guide is too far from the posterior to correct for: k-hat of its {num_draws} joint weights is "
+            f"{weights.khat:.2f}, and must be below {weights.good_khat:.2f}. Leave `correct` out, or use `kfold`."
+        )
+    return weights.khat
+
+
+def _efficiency(log_likelihood: "xr.DataArray") -> float:
+    """Return effective over actual number of draws for the likelihood of an example, the mean over examples.
+
+    The weights themselves would not do, since a network has many mirror images.
+    """
+    import arviz as az
+
+    likelihood = np.exp(log_likelihood - log_likelihood.max(("chain", "draw"))).astype(float)
+    return float(az.ess(likelihood, method="mean").mean()) / (likelihood.sizes["chain"] * likelihood.sizes["draw"])
+
+
+def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
+    """Rank models by their expected log pointwise predictive density, with stacking weights: `az.compare`, not rounded.
+
+    See docs/how-to/compare.md.
+
+    Args:
+        elpds: results of `heldout_elpd`, `loo` or `kfold` by name, all of the same kind and on the same examples.
+
+    Returns:
+        A row for each model, best first: `elpd`, `se`, the difference to the best `elpd_diff` with its standard error
+        `dse`, stacking `weight` and ArviZ's diagnostics. `az.plot_compare` takes it.
+
+    Raises:
+        InputError: fewer than two results, other objects, or results that measure different things: different kinds,
+            numbers of folds, or examples.
+
+    Examples:
+        >>> train, test = bnn.datasets.sinusoid(60).split(0.5, seed=0)
+        >>> models = {name: bnn.BNN(bnn.MLP(1, [width], 1)) for name, width in (("small", 2), ("large", 20))}
+        >>> fits = {name: model.fit(train, steps=20, seed=0, progress=False) for name, model in models.items()}
+        >>> table = bnn.compare({name: bnn.heldout_elpd(fit, test) for name, fit in fits.items()})
+        >>> sorted(table.index)
+        ['large', 'small']
+    """
+    import arviz as az
+
+    for name, result in elpds.items():
+        if not isinstance(result, az.ELPDData):
+            raise InputError(
+                f"`compare` takes results of heldout_elpd, loo or kfold by name, got {type(result).__name__} for "
+                f"{name!r}: apply one of these first."
+            )
+    if len(elpds) < 2:
+        raise InputError(f"`compare` needs two or more results, got {len(elpds)}.")
+    targets = "Results can be compared on the same examples in the same order only"
+    described = {
+        "Results of different kinds measure different things": _kind,
+        targets: lambda one: one.elpd_i.attrs.get("targets"),
+        "Results rest on different numbers of examples": lambda one: one.n_data_points,
+    }
+    for problem, describe in described.items():
+        values = {name: describe(result) for name, result in elpds.items() if describe(result) is not None}
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{name}: {value}" for name, value in values.items())
+            raise InputError(f"{problem}; got {listed}. Use one function on one data set for all.")
+    return az.compare(dict(elpds), method="stacking", round_to="none")
+
+
+def _kind(result: "az.ELPDData") -> str:
+    return f"{result.kind} with {result.n_folds} folds" if hasattr(result, "n_folds") else str(result.kind)
