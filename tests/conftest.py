@@ -39,10 +39,10 @@ def the_same_state_whatever_ran_before():
 @pytest.fixture
 def quick_check(monkeypatch):
     """Runs continue a fit for a few steps to judge it, not for seconds."""
-    import pyrobnn.diagnostics.continuation
+    import pyrobnn.diagnostics.convergence
 
-    monkeypatch.setattr(pyrobnn.diagnostics.continuation, "_SECONDS", 0.0, raising=False)
-    monkeypatch.setattr(pyrobnn.diagnostics.continuation, "_MOST_BLOCKS", 1, raising=False)
+    monkeypatch.setattr(pyrobnn.diagnostics.convergence, "_SECONDS", 0.0, raising=False)
+    monkeypatch.setattr(pyrobnn.diagnostics.convergence, "_MOST_BLOCKS", 1, raising=False)
 
 
 @pytest.fixture

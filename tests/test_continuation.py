@@ -12,8 +12,8 @@ from torch.nn.functional import softplus
 
 import pyrobnn as bnn
 from pyrobnn._core.settings import to_dict
-from pyrobnn.diagnostics import continuation
-from pyrobnn.diagnostics.continuation import Gain, continuation_finding, ending_finding
+from pyrobnn.diagnostics import convergence
+from pyrobnn.diagnostics.convergence import Gain, continuation_finding, ending_finding
 from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.report import words
 
@@ -69,11 +69,11 @@ def mean_field(seed, shift=0.0):
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(continuation, "_STEPS", 100)
+    monkeypatch.setattr(convergence, "_STEPS", 100)
 
 
 def gain_of(posterior, data):
-    return continuation._Continuation(posterior, bnn.SVI(), data, 0).gain()
+    return convergence._Continuation(posterior, bnn.SVI(), data, 0).gain()
 
 
 @pytest.mark.usefixtures("short")
@@ -113,7 +113,7 @@ def test_early_stopping_leaves_a_fit_before_its_end():
 
 def test_noise_that_hides_a_gain_is_a_note_and_errors_of_zero_are_certain():
     def found(mean, stderr):
-        return continuation._judged(Gain(mean, stderr, 100, 0.01, 0.5), LEVEL, ()).kind
+        return convergence._judged(Gain(mean, stderr, 100, 0.01, 0.5), LEVEL, ()).kind
 
     assert [found(1.0, 2.0), found(0.1, 0.1), found(9.0, 0.1)] == ["note", "fine", "warning"]
     assert [Gain(mean, 0.0, 1, 1.0, 0.5).p_value for mean in (0.4, 0.6)] == [1.0, 0.0]

@@ -19,8 +19,7 @@ import pyrobnn as bnn
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.table_cells import MARK
 from pyrobnn.diagnostics import FunctionConvergence
-from pyrobnn.diagnostics.continuation import chain_findings
-from pyrobnn.diagnostics.convergence import Chains, chains_of
+from pyrobnn.diagnostics.convergence import Chains, chain_findings, chains_of
 from pyrobnn.diagnostics.findings import BASELINE, CAUSES, Diagnosis, Finding
 from pyrobnn.diagnostics.predictive_checks import WORDS
 from pyrobnn.metrics import Score, score

@@ -16,8 +16,7 @@ from pyrobnn._torch.inputs import X
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import FOR_CALIBRATION
-from pyrobnn.diagnostics.continuation import chain_findings, continuation_finding, ending_finding
-from pyrobnn.diagnostics.convergence import chains_of
+from pyrobnn.diagnostics.convergence import chain_findings, chains_of, continuation_finding, ending_finding
 from pyrobnn.diagnostics.convert import MAX_WHOLE
 from pyrobnn.diagnostics.findings import (
     BASELINE,
