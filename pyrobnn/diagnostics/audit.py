@@ -1,5 +1,6 @@
 """The audited objective: every term of the ELBO on its true scale, with its Monte Carlo error and its closed form."""
 
+import contextlib
 import dataclasses
 import math
 from typing import Any
@@ -11,14 +12,13 @@ from torch.distributions import kl_divergence
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
+from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convert import log_likelihoods
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior, latent_names
-
-_AUXILIARY_SUFFIX = "_unconstrained"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,22 +97,16 @@ class ElboReport:
         return any(site.size == 0 for site in self.sites)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("site", "size", "log prior", "entropy", "KL", "KL exact")]
-        rows += [_row(site.name, site.size, site, of_all=self.is_joint) for site in self.sites if site.size]
-        rows.append(_row("total", sum(site.size for site in self.sites), self))
-        lines = [f"{name:<24}{size:>9}{p:>20}{q:>20}{kl:>20}{exact:>14}" for name, size, p, q, kl, exact in rows]
+        rows: list[tuple[Any, ...]] = [("site", "size", "log prior", "entropy", "KL", "KL exact")]
+        sites = [(site.name, site.size, site, self.is_joint) for site in self.sites if site.size]
+        for name, size, terms, joint in [*sites, ("total", sum(site.size for site in self.sites), self, False)]:
+            exact = "-" if terms.kl_exact is None else f"{terms.kl_exact:.2f}"
+            rows.append((name, size, terms.log_prior, *(("-",) * 3 if joint else (terms.entropy, terms.kl, exact))))
+        lines = [f"{name:<24}{size:>9}{p!s:>20}{q!s:>20}{kl!s:>20}{exact:>14}" for name, size, p, q, kl, exact in rows]
         lines += [f"expected log-likelihood {self.log_likelihood}", f"ELBO {self.elbo}"]
         if self.log_volume:
             lines.append(f"(targets standardised: subtract {self.log_volume:.2f} for their original units)")
         return "\n".join(lines)
-
-
-def _row(name: str, size: int, terms: SiteTerms | ElboReport, *, of_all: bool = False) -> tuple[str, ...]:
-    """Return a row of the table; without entropy and KL where the guide has one density of all sites."""
-    if of_all:
-        return name, str(size), str(terms.log_prior), "-", "-", "-"
-    exact = "-" if terms.kl_exact is None else f"{terms.kl_exact:.2f}"
-    return name, str(size), str(terms.log_prior), str(terms.entropy), str(terms.kl), exact
 
 
 def elbo_report(
@@ -146,11 +140,7 @@ def elbo_report(
         )
     if num_draws < 2:
         raise InputError(f"`num_draws` must be at least 2 for a standard error, got {num_draws}.")
-    if not isinstance(data, Data):
-        raise InputError(
-            f"`elbo_report` takes Data(x, y), got {type(data).__name__}: of a loader pass "
-            "bnn.Loader(loader).in_memory()."
-        )
+    data = in_memory(data, weighted=True)
     require_density(posterior.guide)
     if built(posterior.guide).pruned_sites():
         raise InputError(
@@ -160,78 +150,51 @@ def elbo_report(
     log_volume = posterior.y_scaler.log_volume() * data.total_weight
     sizes: dict[str, int] = {}
 
-    def terms(block: tuple[Terms, dict[str, Tensor]]) -> Terms:
-        of_latents, values = block
+    def with_likelihood(block: tuple[_Terms, dict[str, Tensor]]) -> _Terms:
+        terms, values = block
         sizes.update({name: value[0].numel() for name, value in values.items()})
-        parts = [log_likelihoods(posterior, p, values).sum(1) for p in data.parts()]
-        log_likelihood = torch.stack(parts).sum(0) + log_volume
-        return of_latents | {"log_likelihood": {"y": log_likelihood}}
+        parts = [log_likelihoods(posterior, part, values).sum(1) for part in data.parts()]
+        return terms | {"log_likelihood": {"y": torch.stack(parts).sum(0) + log_volume}}
 
-    def read(guide_trace: Any) -> tuple[Terms, dict[str, Tensor]]:
-        return _latent_terms(posterior, guide_trace)
-
-    blocks = posterior.map_traces(
-        read, terms, num_draws, seed=derive(posterior.seed if seed is None else seed, "audit")
+    seed = derive(posterior.seed if seed is None else seed, "audit")
+    blocks = posterior.map_traces(lambda trace: _of_latents(posterior, trace), with_likelihood, num_draws, seed=seed)
+    terms = {kind: {name: torch.cat([b[kind][name] for b in blocks]) for name in blocks[0][kind]} for kind in blocks[0]}
+    log_likelihood = terms["log_likelihood"]["y"].double()
+    exact = {name: float(kl[0]) for name, kl in terms["kl"].items() if torch.equal(kl, kl[:1].expand_as(kl))}
+    zero = torch.zeros_like(log_likelihood)
+    rows = {name: (terms["log_p"].get(name, zero).double(), log_q.double()) for name, log_q in terms["log_q"].items()}
+    total_p, total_q = (torch.stack([pair[at] for pair in rows.values()]).sum(0) for at in (0, 1))
+    of = Estimate.of
+    return ElboReport(
+        tuple(SiteTerms(n, sizes.get(n, 0), of(p), of(-q), of(q - p), exact.get(n)) for n, (p, q) in rows.items()),
+        log_likelihood=of(log_likelihood),
+        log_prior=of(total_p),
+        entropy=of(-total_q),
+        kl=of(total_q - total_p),
+        kl_exact=sum(exact.values()) if len(exact) == len(rows) else None,
+        elbo=of(log_likelihood + total_p - total_q),
+        num_draws=len(log_likelihood),
+        log_volume=log_volume,
     )
-    joined = {
-        kind: {site: torch.cat([b[kind][site] for b in blocks]) for site in blocks[0][kind]} for kind in blocks[0]
-    }
-    return _summarize(joined, sizes, log_volume)
 
 
-Terms = dict[str, dict[str, Tensor]]
+_Terms = dict[str, dict[str, Tensor]]
 """By kind of term ("log_q", "log_p", "kl", "log_likelihood"), then by site: a value per draw."""
 
 
-def _latent_terms(posterior: Posterior, guide_trace: Any) -> tuple[Terms, dict[str, Tensor]]:
+def _of_latents(posterior: Posterior, guide_trace: Any) -> tuple[_Terms, dict[str, Tensor]]:
     """Return the terms of the latent sites for a draw, with its values; the model runs on a single example."""
     model_trace = posterior.trace(poutine.replay(posterior.bnn, trace=guide_trace))
     guide_trace.compute_log_prob()
     latents = latent_names(guide_trace)
     model_trace.compute_log_prob(lambda name, site: name in latents)
-    log_q = {name: torch.zeros(()) for name in latents}
+    log_q, closed = {name: torch.zeros(()) for name in latents}, {}
     for name, node in guide_trace.nodes.items():
         if node["type"] == "sample":
-            site = name.removesuffix(_AUXILIARY_SUFFIX) if node["infer"].get("is_auxiliary") else name
+            site = name.removesuffix("_unconstrained") if node["infer"].get("is_auxiliary") else name
             log_q[site] = log_q.get(site, torch.zeros(())) + node["log_prob_sum"]
-    terms = {
-        "log_q": log_q,
-        "log_p": {name: model_trace.nodes[name]["log_prob_sum"] for name in latents},
-        "kl": _closed_forms(guide_trace, model_trace, latents),
-    }
-    return terms, {name: guide_trace.nodes[name]["value"] for name in latents}
-
-
-def _closed_forms(guide_trace: Any, model_trace: Any, latents: list[str]) -> dict[str, Tensor]:
-    closed = {}
     for name in latents:
-        try:
+        with contextlib.suppress(NotImplementedError):
             closed[name] = kl_divergence(guide_trace.nodes[name]["fn"], model_trace.nodes[name]["fn"]).sum()
-        except NotImplementedError:
-            continue
-    return closed
-
-
-def _summarize(terms: Terms, sizes: dict[str, int], log_volume: float) -> ElboReport:
-    log_p, log_q, log_likelihood = terms["log_p"], terms["log_q"], terms["log_likelihood"]["y"].double()
-    exact = {name: float(kl[0]) for name, kl in terms["kl"].items() if torch.equal(kl, kl[:1].expand_as(kl))}
-    zero = torch.zeros_like(log_likelihood)
-    rows = {name: (log_p.get(name, zero).double(), values.double()) for name, values in log_q.items()}
-    sites = tuple(
-        SiteTerms(
-            name, sizes.get(name, 0), Estimate.of(p), Estimate.of(-q), Estimate.of(q - p), kl_exact=exact.get(name)
-        )
-        for name, (p, q) in rows.items()
-    )
-    total_p, total_q = (torch.stack([pair[at] for pair in rows.values()]).sum(0) for at in (0, 1))
-    return ElboReport(
-        sites,
-        log_likelihood=Estimate.of(log_likelihood),
-        log_prior=Estimate.of(total_p),
-        entropy=Estimate.of(-total_q),
-        kl=Estimate.of(total_q - total_p),
-        kl_exact=sum(exact.values()) if len(exact) == len(log_q) else None,
-        elbo=Estimate.of(log_likelihood + total_p - total_q),
-        num_draws=len(log_likelihood),
-        log_volume=log_volume,
-    )
+    log_p = {name: model_trace.nodes[name]["log_prob_sum"] for name in latents}
+    return {"log_q": log_q, "log_p": log_p, "kl": closed}, {n: guide_trace.nodes[n]["value"] for n in latents}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -86,11 +87,11 @@ class ImportanceWeights:
         Raises:
             InputError: weights that are not reliable, or not one value per draw.
         """
-        self._require_reliable()
+        weights = self._reliable()
         array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=float)
         if array.ndim < 1 or len(array) != self.num_draws:
             raise InputError(f"`values` must have one row for each of {self.num_draws} draws, got shape {array.shape}.")
-        return np.tensordot(np.exp(self.log_weights), array, 1)
+        return np.tensordot(weights, array, 1)
 
     def resample(self, num_draws: int, *, seed: int) -> dict[str, Tensor]:
         """Draw from the posterior: draws of q, picked without replacement in proportion to their weights.
@@ -101,21 +102,22 @@ class ImportanceWeights:
         Raises:
             InputError: weights that are not reliable, or more draws than they are worth.
         """
-        self._require_reliable()
+        weights = self._reliable()
         if not 1 <= num_draws <= self.ess:
             raise InputError(
                 f"`num_draws` must lie between 1 and {int(self.ess)}, the effective number of draws, got {num_draws}."
             )
-        weights, generator = np.exp(self.log_weights), np.random.default_rng(derive(seed, "resample"))
+        generator = np.random.default_rng(derive(seed, "resample"))
         rows = torch.from_numpy(generator.choice(self.num_draws, num_draws, replace=False, p=weights / weights.sum()))
         return {name: values[rows.to(values.device)] for name, values in self.draws().items()}
 
-    def _require_reliable(self) -> None:
+    def _reliable(self) -> np.ndarray:
         if not self.is_reliable:
             raise InputError(
                 f"k-hat is {self.khat:.2f}, not below {self.good_khat:.2f}: the guide misses too much of the posterior "
                 "for weights to mend. Judge it by predictions, infer fewer weights, or take a richer guide or NUTS."
             )
+        return np.exp(self.log_weights)
 
 
 def importance_weights(
@@ -128,12 +130,10 @@ def importance_weights(
 ) -> ImportanceWeights:
     """Weigh draws of a guide by p(w, D) / q(w), with Pareto-smoothed importance sampling (PSIS, Vehtari et al. 2024).
 
-    The k-hat of these weights is a test of variational inference (Yao et al. 2018): it is about the joint distribution
-    of all weights, and above 0.7 for all but very small networks, even if predictions are good. For several guides, q
-    is their equal-weight mixture 1/K sum_k q_k: each member's density is taken at the draws of all members.
-
-    The target is the posterior of the model that makes the predictions. For Laplace guides this is the network
-    linearised around the mode, unless `linearized=False` asks for the original network.
+    Their k-hat is a test of variational inference (Yao et al. 2018). It is about the joint distribution of all weights,
+    and above 0.7 for all but very small networks, even if predictions are good. For several guides, q is their mixture
+    1/K sum_k q_k. The target is the posterior of the model that makes the predictions: for Laplace guides the network
+    linearised around the mode, unless `linearized=False`.
 
     Args:
         posterior: a posterior whose guide has a density, or a mixture, list or dict of posteriors of the same model
@@ -172,17 +172,22 @@ def importance_weights(
     seed = given.seed if seed is None else seed
     shares = given.shares(num_draws, seed=seed) if isinstance(given, Mixture) else [(given, num_draws, seed)]
     pairs = [_densities(member, data, count, part_seed, linearized=linearized) for member, count, part_seed in shares]
-    own_ratios = [log_p - log_q for log_p, log_q in pairs]
-    ratios = np.concatenate(own_ratios)
+    alone = [log_p - log_q for log_p, log_q in pairs]
+    ratios = alone[0]
     if isinstance(given, Mixture):
-        ratios = np.concatenate([log_p for log_p, _ in pairs]) - _mixture_log_q(shares, [log_q for _, log_q in pairs])
+        log_p, log_q = zip(*pairs, strict=True)
+        ratios = np.concatenate(log_p) - _mixture_log_q(shares, log_q)
     log_weights, khat = pareto_smooth(ratios)
+    highest = ratios.max()
+    scaled = np.exp(ratios - highest)
+    mean = scaled.mean()
+    error = float(scaled.std(ddof=1) / mean / math.sqrt(len(scaled)))  # of the logarithm of the mean
     return ImportanceWeights(
         log_weights=log_weights,
         khat=khat,
-        khat_by_chain=np.array([pareto_smooth(part_seed)[1] for part_seed in own_ratios]),
+        khat_by_chain=np.array([pareto_smooth(each)[1] for each in alone]),
         ess=float(1 / np.exp(2 * log_weights).sum()),
-        log_evidence=_log_evidence(ratios),
+        log_evidence=Estimate(float(highest + math.log(mean)), error),
         posterior=given,
         seed=seed,
     )
@@ -245,21 +250,21 @@ def _require_one_target(members: tuple[Posterior, ...], *, linearized: bool) -> 
             "Networks linearised around different points are different models: pass linearized=False, or the members "
             "one by one."
         )
+
+    def learned(bnn: BNN) -> dict[str, Tensor]:
+        """Return parameters and buffers, without the starting values of the weights."""
+        weights = {f"net.{name}" for name in bnn.site_names}
+        return {name: value for name, value in bnn.state_dict().items() if name not in weights}
+
     first = members[0].bnn
     for later in (member.bnn for member in members[1:]):
         odd = [kind for kind in ("prior", "likelihood") if repr(first.settings[kind]) != repr(later.settings[kind])]
-        odd += [name for name, value in _learned(later).items() if not torch.equal(value, _learned(first)[name])]
+        odd += [name for name, value in learned(later).items() if not torch.equal(value, learned(first)[name])]
         if odd:
             raise InputError(
                 f"The members differ in {odd[0]!r}, so they have no posterior in common: pass them one by one, or fix "
                 "it or give it a prior."
             )
-
-
-def _learned(bnn: BNN) -> dict[str, Tensor]:
-    """Return the parameters and buffers of a model by name, without the starting values of its weights."""
-    weights = {f"net.{name}" for name in bnn.site_names}
-    return {name: value for name, value in bnn.state_dict().items() if name not in weights}
 
 
 def _densities(
@@ -276,33 +281,19 @@ def _densities(
     return log_p, log_q
 
 
-def _mixture_log_q(shares: list[tuple[Posterior, int, int]], log_qs: list[np.ndarray]) -> np.ndarray:
+def _mixture_log_q(shares: Sequence[tuple[Posterior, int, int]], log_qs: Sequence[np.ndarray]) -> np.ndarray:
     """Return log 1/K sum_k q_k at the draws of all members, in the order of the members, (S,)."""
     columns = []
-    for k, (drawer, count, seed) in enumerate(shares):
-        draws = drawer.draw(count, seed=seed)
-        others = [
-            log_qs[k] if j == k else _log_density(member, draws).cpu().numpy() for j, (member, *_) in enumerate(shares)
-        ]
-        columns.append(np.logaddexp.reduce(others, axis=0) - math.log(len(shares)))
+    for (drawer, count, seed), known in zip(shares, log_qs, strict=True):
+        draws, terms = drawer.draw(count, seed=seed), []
+        for member, *_ in shares:
+            with fast_pyro(), torch.no_grad():
+                log_q = None if member is drawer else built(member.guide).log_density(draws)
+            if log_q is None and member is not drawer:
+                raise InputError(
+                    f"{type(member.guide).__name__} knows its density only at its own draws, or holds sites at points: "
+                    "pass the members one by one."
+                )
+            terms.append(known if log_q is None else log_q.cpu().numpy())
+        columns.append(np.logaddexp.reduce(terms, axis=0) - math.log(len(shares)))
     return np.concatenate(columns)
-
-
-def _log_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:
-    """Return log q of the draws of another member, (S,)."""
-    with fast_pyro(), torch.no_grad():
-        log_q = built(member.guide).log_density(draws)
-    if log_q is None:
-        raise InputError(
-            f"{type(member.guide).__name__} knows its density only at its own draws, or holds sites at points: pass "
-            "the members one by one."
-        )
-    return log_q
-
-
-def _log_evidence(log_ratios: np.ndarray) -> Estimate:
-    """Return the log of the mean ratio, with the standard error that follows from the error of the mean."""
-    highest = log_ratios.max()
-    ratios = np.exp(log_ratios - highest)
-    mean = ratios.mean()
-    return Estimate(float(highest + math.log(mean)), float(ratios.std(ddof=1) / mean / math.sqrt(len(ratios))))
