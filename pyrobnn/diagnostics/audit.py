@@ -98,8 +98,9 @@ class ElboReport:
 
     def __str__(self) -> str:
         rows: list[tuple[Any, ...]] = [("site", "size", "log prior", "entropy", "KL", "KL exact")]
-        sites = [(site.name, site.size, site, self.is_joint) for site in self.sites if site.size]
-        for name, size, terms, joint in [*sites, ("total", sum(site.size for site in self.sites), self, False)]:
+        listed: list[tuple[str, int, SiteTerms | ElboReport, bool]]
+        listed = [(site.name, site.size, site, self.is_joint) for site in self.sites if site.size]
+        for name, size, terms, joint in [*listed, ("total", sum(site.size for site in self.sites), self, False)]:
             exact = "-" if terms.kl_exact is None else f"{terms.kl_exact:.2f}"
             rows.append((name, size, terms.log_prior, *(("-",) * 3 if joint else (terms.entropy, terms.kl, exact))))
         lines = [f"{name:<24}{size:>9}{p!s:>20}{q!s:>20}{kl!s:>20}{exact:>14}" for name, size, p, q, kl, exact in rows]

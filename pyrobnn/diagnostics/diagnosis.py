@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
-from pyrobnn._torch.inputs import X
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import FOR_CALIBRATION
@@ -84,26 +84,24 @@ def diagnose(
     false_alarm_rate: float = 0.05,
     seed: int | None = None,
     class_names: Sequence[str] = (),
+    baselines: dict[str, Baseline] | None = None,
 ) -> Diagnosis:
     """Look for reasons not to trust a fit.
 
     The checks:
 
-    - training: does the ELBO rise further, or do Markov chains disagree;
+    - training: does the ELBO rise further, or do Markov chains disagree. A fit of automatic length is judged by its
+      ending; one of fixed length by `SVI` is continued for up to 400 steps; for others a note says it is unknown;
     - calibration: are held-out targets biased, too spread out or too close, outside their intervals, or less likely
-      than the fit expects, and do errors grow with the prediction more than it says (see `predictive_checks`);
-    - baselines: does a constant predict as well, or a linear model better (`pyrobnn.verdict.judgement`), and has the
-      fit memorised its targets, or missed what a Gaussian process finds;
+      than the fit expects, and do errors grow with the prediction more than it says;
+    - baselines: does a constant predict as well, or a linear model better, and has the fit memorised its targets, or
+      missed what a Gaussian process finds;
     - uncertainty: does it rank errors worse than chance, does the uncertainty of the weights reach the predictions, and
       is the mean of counts made up by a few draws;
     - layers: has the guide gone back to the prior at some weights.
 
-    For up to 1000 weights and 10,000 examples it notes k-hat. k-hat is about the joint distribution of the weights, and
+    For up to 1000 weights and 10,000 examples it notes k-hat, which is about the joint distribution of the weights, and
     no reason to worry if predictions are good. See docs/how-to/warnings.md for what to do about each warning.
-
-    A fit of automatic length is judged by its ending. A fit of fixed length by `SVI` is copied and continued for up to
-    400 steps at a constant learning rate. A gain in the ELBO above the tolerance of `SVI` is a warning. For other fits
-    of fixed length (SWAG, Laplace approximations) convergence is unknown, and a note says so.
 
     Args:
         posterior: the fitted posterior.
@@ -117,6 +115,7 @@ def diagnose(
             errors.
         seed: seed of draws and simulations; the fit's if not given.
         class_names: names of the classes, for the findings.
+        baselines: those of `pyrobnn.verdict.baselines.fit_baselines`, where they are there already.
 
     Raises:
         InputError: data that do not fit the model, or a rate outside (0, 1).
@@ -130,38 +129,23 @@ def diagnose(
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
     train = collected(train, weighted=True)
-    baselines = fit_baselines(posterior.bnn, train)
-    rate = false_alarm_rate
-    return checked(
-        posterior, train, test, baselines, num_draws=num_draws, rate=rate, seed=seed, class_names=class_names
-    )
-
-
-@under(gradients)
-def checked(
-    posterior: Posterior | Mixture,
-    train: Data,
-    test: Any,
-    baselines: dict[str, Baseline],
-    *,
-    num_draws: int,
-    rate: float = 0.05,
-    seed: int | None = None,
-    class_names: Sequence[str] = (),
-) -> Diagnosis:
-    """Return the diagnosis of a fit whose baselines are there already; arguments as of `diagnose`."""
+    baselines = fit_baselines(posterior.bnn, train) if baselines is None else baselines
     seed = posterior.seed if seed is None else seed
-    every = train if test is None else collected(test)
-    x, y = _some(every, seed, has_labels=as_likelihood(posterior.bnn.settings["likelihood"]).has_labels)
-    prediction = posterior.predict(x, num_draws=num_draws, seed=seed)
+    every, is_held_out = (train, False) if test is None else (collected(test), True)
+    judged = _some(every, seed, has_labels=as_likelihood(posterior.bnn.settings["likelihood"]).has_labels)
+    prediction = posterior.predict(judged.x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
-        prediction = posterior.predict(x, num_draws=max(_DRAWS_OF_STEPS, len(members_of(posterior))), seed=seed)
+        prediction = posterior.predict(judged.x, num_draws=max(_DRAWS_OF_STEPS, len(members_of(posterior))), seed=seed)
     fit = Fitted(posterior, train.y, train.x)
-    case = _Case(fit, train, Data(x, y), test is not None, len(every), prediction, baselines, seed, class_names)
-    num_tests = _by_steps(posterior) + (len(statistics_of(prediction)) if case.is_held_out else 0)
-    level = rate / max(1, num_tests)
+    case = _Case(fit, train, judged, is_held_out, len(every), prediction, baselines, seed, class_names)
+    num_tests = _by_steps(posterior) + (len(statistics_of(prediction)) if is_held_out else 0)
+    level = false_alarm_rate / max(1, num_tests)
     few, can_judge = _number_held_out(case)
-    verdict = _compared(case) if can_judge else None
+    verdict = None
+    if can_judge:
+        options = {"num_draws": prediction.num_draws, "most_rows": max(_MOST_EXAMPLES, len(judged))}
+        held_out = judged if is_held_out else None
+        verdict = compare_with_baselines(posterior, train, baselines, held_out, level=_THREE_ERRORS, **options)
     findings = [
         *_of_training(case, level),
         epistemic_finding(prediction, fit),
@@ -169,12 +153,12 @@ def checked(
         *(_of_baselines(case, verdict) if can_judge else ()),
         *_of_layers(fit, verdict),
         *few,
-        *(_of_held_out(case, level) if can_judge and case.is_held_out else ()),
+        *(_of_held_out(case, level) if can_judge and is_held_out else ()),
         *(_never_predicted(case) if case.has_classes else ()),
         *_of_weights(case),
     ]
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name not in (BASELINE, LINEAR)))
-    return Diagnosis(tuple(findings), rate, len(y) if case.is_held_out else 0)
+    return Diagnosis(tuple(findings), false_alarm_rate, len(judged) if is_held_out else 0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -213,6 +197,11 @@ class _Case:
         """Whether each row has one label."""
         return self.prediction.is_classification and self.y.ndim == 1
 
+    def counted(self, label: int) -> tuple[int, str, int]:
+        """Return the number of rows of a class that are looked at, their name, and their number with training rows."""
+        num = int((self.y == label).sum())
+        return num, f"examples of class {self.named(label)}", num + int((self.train.y == label).sum())
+
     def named(self, label: int) -> str:
         """Return the name of a class."""
         return repr(self.class_names[label]) if self.class_names else str(label)
@@ -230,9 +219,8 @@ def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
     can_judge, least = num >= TOO_FEW, TOO_FEW if case.has_classes or num < TOO_FEW else FOR_CALIBRATION
     if case.has_classes and can_judge:
         counts = {int(label): int((case.y == label).sum()) for label in case.train.y.unique()}
-        label = min(counts, key=counts.__getitem__)
-        can_judge, of = num - max(counts.values()) >= TOO_FEW, f"examples of class {case.named(label)}"
-        num, total = counts[label], counts[label] + int((case.train.y == label).sum())
+        can_judge = num - max(counts.values()) >= TOO_FEW
+        num, of, total = case.counted(min(counts, key=counts.__getitem__))
     if num >= least:
         return [], can_judge
     text = f"Too few {of} are held out to judge {'them' if can_judge else 'the predictions'}: {num}."
@@ -245,15 +233,15 @@ def _more_rows(total: int, of: str, least: int) -> Remedy:
     return Remedy(words, words, (f"data.test={share:g}",)) if share <= _MOST_HELD_OUT else Remedy(f"collect more {of}")
 
 
-def _some(data: Data, seed: int, *, has_labels: bool) -> tuple[X, Tensor]:
-    """Return inputs and targets of at most 1000 examples; of more, up to 10,000, if few of them are of some class."""
+def _some(data: Data, seed: int, *, has_labels: bool) -> Data:
+    """Return at most 1000 examples; of more, up to 10,000, if few of them are of some class."""
     most = _MOST_EXAMPLES
     if has_labels and data.y.ndim == 1:
         rarest = int(data.y.unique(return_counts=True)[1].min())
         most = min(max(most, math.ceil(2 * TOO_FEW / rarest * len(data))), _MOST_FOR_RARE)
     generator = torch.Generator().manual_seed(derive(seed, "examples"))
     rows = torch.randperm(len(data), generator=generator)[:most].sort().values
-    return data.x[rows], data.y[rows]
+    return Data(data.x[rows], data.y[rows])
 
 
 def _by_steps(posterior: Posterior | Mixture) -> bool:
@@ -274,25 +262,21 @@ def _of_training(case: _Case, level: float) -> list[Finding]:
     return findings + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
 
 
-def _compared(case: _Case) -> Verdict | None:
-    held_out, num, most = case.judged if case.is_held_out else None, case.prediction.num_draws, len(case.y)
-    options = {"num_draws": num, "most_rows": max(_MOST_EXAMPLES, most)}
-    return compare_with_baselines(
-        case.fit.posterior, case.train, case.baselines, held_out, level=_THREE_ERRORS, **options
-    )
-
-
 def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
-    """Say whether the fit has memorised or missed its targets, and how it compares with the baselines."""
-    fit, posterior, bad = case.fit, case.fit.posterior, open_to(case.fit, OF_BAD_PREDICTIONS)
-    linear = open_to(fit, (without_hidden,))
+    """Say whether the fit has memorised or missed its targets, and how it compares with the baselines.
+
+    Where nothing shows a gain over a constant, inputs say too little, or examples are too few to tell: too few where a
+    gain of use may be true, by two standard errors, or where the fit ranks better than chance.
+    """
+    fit, posterior, kind = case.fit, case.fit.posterior, None if verdict is None else verdict.kind
+    bad, linear = open_to(fit, OF_BAD_PREDICTIONS), open_to(fit, (without_hidden,))
     findings, text = [], None
-    if verdict is None or verdict.kind != "fine":
+    if kind != "fine":
         held_out = case.judged if case.is_held_out else None
         text = memorised_targets(posterior, case.train, case.baselines, held_out)
     if text is not None:
         findings.append(Finding("memorised", "warning", text, remedies=bad))
-    elif verdict is None or verdict.kind != "warning":
+    elif kind != "warning":
         sizes = {"num_draws": case.prediction.num_draws, "most_rows": _MOST_FOR_PROCESS}
         if text := behind_mode(posterior, case.train, **sizes) or missed_function(posterior, case.train, **sizes):
             findings.append(Finding("missed", "warning", text, remedies=open_to(fit, OF_MISSED_FUNCTION)))
@@ -300,41 +284,30 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
         why = "there is one training example" if len(case.train) < 2 else "its likelihood has latent variables"
         text = f"The fit was not compared with a constant, as {why}."
         return [*findings, Finding(BASELINE, "note", text, is_open=True)]
-    if verdict.kind == "note" and verdict.prefers_linear:
-        name = LINEAR if linear else BASELINE
-        return [*findings, Finding(name, "note" if linear else "fine", verdict.text, remedies=linear)]
-    if verdict.kind == "note" and not verdict.is_better:
-        return [*findings, _not_better(case, verdict, linear)]
-    if verdict.kind == "warning" and verdict.linear_finds is False:
-        bad = (*bad, _OTHER_INPUTS)
-    remedies = bad if verdict.kind == "warning" else ()
-    return [*findings, Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, remedies)]
-
-
-def _not_better(case: _Case, verdict: Verdict, linear: tuple[Remedy, ...]) -> Finding:
-    """Note that nothing shows a gain over a constant: inputs say too little, or examples are too few to tell.
-
-    They are too few where a gain of use may be true, by two standard errors, or where the fit ranks better than chance.
-    """
-    useful, ranks, of, num = _USEFUL, False, "examples", len(case.y)
-    total = case.num_rows + len(case.train)
-    if case.has_classes:
-        shares = case.y.unique(return_counts=True)[1].double() / len(case.y)
-        useful = min(_USEFUL, _SHARE * float(-(shares * shares.log()).sum()))
-        label, is_rare = rarest_class(case.y)
-        ranks = case.is_held_out and ranks_better(case.prediction, case.y, label)
-        if is_rare:
-            of, num = f"examples of class {case.named(label)}", int((case.y == label).sum())
-            total = num + int((case.train.y == label).sum())
-    if verdict.most < useful and not ranks:
-        remedies = (*(linear if verdict.linear_finds else ()), _OTHER_INPUTS)
-        return Finding(BASELINE, "note", verdict.text, remedies=remedies)
-    if not case.is_held_out:
-        return Finding(BASELINE, "note", verdict.text, is_open=True)
-    though = ", though it ranks better than guessing" if ranks else ""
-    plain = f"{num} {of} are too few to tell it from a constant{though}"
-    tries = (_more_rows(total, of, _TIMES_MORE * num),) if len(case.y) == case.num_rows else ()
-    return Finding(BASELINE, "note", verdict.text, remedies=tries, plain=plain, is_open=True)
+    found = Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value)
+    if kind == "warning":
+        other = (_OTHER_INPUTS,) if verdict.linear_finds is False else ()
+        found = replace(found, remedies=(*bad, *other))
+    elif kind == "note" and verdict.prefers_linear:
+        found = replace(found, name=LINEAR, remedies=linear) if linear else replace(found, kind="fine")
+    elif kind == "note" and not verdict.is_better:
+        useful, ranks, num, of, total = _USEFUL, False, len(case.y), "examples", case.num_rows + len(case.train)
+        if case.has_classes:
+            shares = case.y.unique(return_counts=True)[1].double() / len(case.y)
+            useful = min(_USEFUL, _SHARE * float(-(shares * shares.log()).sum()))
+            label, is_rare = rarest_class(case.y)
+            ranks = case.is_held_out and ranks_better(case.prediction, case.y, label)
+            num, of, total = case.counted(label) if is_rare else (num, of, total)
+        if verdict.most < useful and not ranks:
+            found = replace(found, remedies=(*(linear if verdict.linear_finds else ()), _OTHER_INPUTS))
+        elif not case.is_held_out:
+            found = replace(found, is_open=True)
+        else:
+            though = ", though it ranks better than guessing" if ranks else ""
+            plain = f"{num} {of} are too few to tell it from a constant{though}"
+            tries = (_more_rows(total, of, _TIMES_MORE * num),) if len(case.y) == case.num_rows else ()
+            found = replace(found, remedies=tries, plain=plain, is_open=True)
+    return [*findings, found]
 
 
 def _of_held_out(case: _Case, level: float) -> list[Finding]:
@@ -363,8 +336,8 @@ def _never_predicted(case: _Case) -> list[Finding]:
     rarest = min(missed, key=missed.__getitem__)
     limit, is_one = f"{missed[rarest]:.2g}", case.y.cpu() == rarest
     said = case.prediction.class_probs[:, rarest].cpu() > float(limit)
-    if 0 < missed[rarest] <= RARE and bool((said & is_one).any()):
-        price = f"which finds {int((said & is_one).sum())} of {int(is_one.sum())} among {int(said.sum())}"
+    if 0 < missed[rarest] <= RARE and (right := int((said & is_one).sum())):
+        price = f"which finds {right} of {int(is_one.sum())} among {int(said.sum())}"
         column = f"prob_{case.class_names[rarest]}" if case.class_names else "its probability"
         say, call = f"say {case.named(rarest)} where", f"`prediction.class_probs[:, {rarest}] > {limit}`"
         remedies = (Remedy(f"{say} {call}, {price}", f"{say} {column} is above {limit}, {price}"),)
@@ -400,11 +373,10 @@ def _of_weights(case: _Case) -> list[Finding]:
         weights = importance_weights(posterior, train, num_draws=_KHAT_DRAWS)
     except InputError:  # no density
         return []
-    if weights.is_reliable:
-        text = f"The fitted distribution of weights is close to the posterior: {weights}."
-        return [Finding("k-hat", "fine", text, value=weights.khat)]
-    text = (
-        "The fitted distribution of the weights differs much from the posterior, as is usual for networks: k-hat "
-        f"{weights.khat:.2f}, close below {weights.good_khat:.2f}. This says nothing against the predictions."
-    )
-    return [Finding("k-hat", "note", text, value=weights.khat)]
+    text = f"The fitted distribution of weights is close to the posterior: {weights}."
+    if not weights.is_reliable:
+        text = (
+            "The fitted distribution of the weights differs much from the posterior, as is usual for networks: k-hat "
+            f"{weights.khat:.2f}, close below {weights.good_khat:.2f}. This says nothing against the predictions."
+        )
+    return [Finding("k-hat", "fine" if weights.is_reliable else "note", text, value=weights.khat)]

@@ -224,7 +224,7 @@ def _judge(
     prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any], *, progress: bool
 ) -> RunResult:
     """Add the files that are made from the fit to the run folder."""
-    from pyrobnn.diagnostics.diagnosis import checked
+    from pyrobnn.diagnostics.diagnosis import diagnose
 
     train, test, num_draws = prepared.train, prepared.test, prepared.spec.predict.num_draws
     try:
@@ -235,7 +235,7 @@ def _judge(
             write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
         with waiting("checking the fit", shown=progress):
             names = prepared.dataset.class_names
-            diagnosis = checked(posterior, train, test, fitted, num_draws=num_draws, class_names=names)
+            diagnosis = diagnose(posterior, train, test, num_draws=num_draws, class_names=names, baselines=fitted)
         found = (
             Finding(LEAK, "note", text, remedies=(_without(name, prepared),)) for name, text in leaks(train).items()
         )
