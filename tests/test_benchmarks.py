@@ -1,11 +1,5 @@
 import json
 import math
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,7 +17,6 @@ from benchmarks.suite import Job, load_suite
 from pyrobnn import InputError
 
 ROOT = Path(__file__).parents[1]
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -90,36 +83,6 @@ def test_a_worker_that_is_killed_costs_no_job_but_one_that_kills_it_every_time(t
     assert in_words(failures) == {"job 5 on none": "the worker died 2 times, exit code -9"}
     assert values(tmp_path / "out") == {number: EXPECTED[number] for number in range(5)}
     assert (tmp_path / "log.died").exists()
-
-
-@pytest.mark.nightly
-def test_a_runner_that_is_killed_loses_and_repeats_nothing(tmp_path):
-    path = write_suite(tmp_path, count=200, sleep=0.05)
-    command = [sys.executable, "-m", "benchmarks", "run", path, "--out", tmp_path / "out", "--workers", "2"]
-    generator = random.Random(0)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
-    kept = 0
-    for _ in range(2):
-        runner = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
-        _wait_for_a_line_more(tmp_path / "out" / "rows.jsonl", kept)
-        time.sleep(generator.uniform(0, 0.5))
-        runner.send_signal(signal.SIGKILL)
-        runner.wait()
-        now = len(Store(tmp_path / "out").records())
-        assert now > kept
-        kept = now
-    assert kept < 200
-    run_suite(load_suite(path), out=tmp_path / "out")
-    numbers = [record.job.settings["number"] for record in Store(tmp_path / "out").records()]
-    assert sorted(numbers) == list(range(200))
-    assert values(tmp_path / "out") == {number: number / 7 for number in range(200)}
-
-
-def _wait_for_a_line_more(path, count):
-    deadline = time.monotonic() + 120
-    while not path.exists() or path.read_bytes().count(b"\n") <= count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_two_runners_do_not_work_on_the_same_results(tmp_path):

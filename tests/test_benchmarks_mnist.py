@@ -62,29 +62,14 @@ def test_a_job_for_each_width_entry_and_seed():
 
 
 WRONG = {
-    "suite": ({"epochs": 3}, r"Unknown key `epochs` in the suite\. Known: base, device, engine"),
-    "no entries": ({"entries": []}, "needs \\[\\[entries\\]\\]"),
     "entry": ({"entries": [{"name": "a", "rate": 1}]}, r"Unknown key `rate` in entry a\. Known: "),
     "laplace": ({"entries": [{"name": "a", "laplace": [{"rank": 1}]}]}, "Unknown key `rank` in laplace of a"),
-    "grid": (
-        {"entries": [{"name": "a", "grid": {"net.hidden": [1]}}]},
-        "Unknown key `net` in what the grid of a",
-    ),
-    "engine": ({"engine": "auto"}, "must be captured or eager, .* got 'auto'"),
     "tuning": ({"entries": [{"name": "a", "tuning": {"fit.stops": 1}}]}, "stops"),
     "images": ({"num_train": 50_001}, "`num_train` in the suite: .* less than or equal to 50000, got 50001"),
     "device": ({"device": "gpu"}, "`device` in the suite: String should match pattern .*, got 'gpu'"),
-    "seeds": ({"seeds": 0}, "`seeds` in the suite: Input should be a valid list, got 0"),
     "share": ({"entries": [{"name": "a", "pruned": [0.5, 2]}]}, "`pruned.1` in entry a: .* equal to 1, got 2"),
-    "base": ({"base": {"fits": FIT}}, r"Unknown key `fits` in \[base\]. Known: fit, guide, prior"),
-    "names": ({"entries": [{"name": "a"}, {"name": "b", "laplace": [{"name": "a"}]}]}, "Two entries are called 'a'"),
     "no name": ({"entries": [{"name": "a", "laplace": [{"tuned": True}]}]}, "`name` in laplace of a: Field required"),
     "curvature": ({"entries": [{"name": "a", "laplace": [{"name": "b", "structure": "ful"}]}]}, "Laplace: `structure`"),
-    "seed of the fit": ({"entries": [{"name": "a", "fit": {"seed": 1}}]}, "`fit.seed` in entry a has no effect"),
-    "engine of the fit": (
-        {"entries": [{"name": "a", "tuning": {"fit.engine": "eager"}}]},
-        "`fit.engine` in entry a has no effect .*the suite has an `engine`.*: leave it out",
-    ),
 }
 
 

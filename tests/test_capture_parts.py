@@ -287,12 +287,6 @@ def test_guides_written_by_hand_give_the_elbo_of_pyro(draw):
 # Guides that cannot be captured
 
 
-@pytest.mark.parametrize("guide", GUIDES)
-def test_reparameterized_guides_are_accepted(guide):
-    with fast_pyro():
-        check_reparameterized(*problem(PRIORS["latent scale"], GUIDES[guide])[1:])
-
-
 def draw_with_a_factor(name, loc):
     value = pyro.sample(name, normal(loc))
     pyro.factor(f"{name} factor", -value.square().sum(), has_rsample=True)
@@ -571,17 +565,6 @@ def _two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("_two_threads")
-@pytest.mark.parametrize(("function", "dtype"), [(torch.rand_like, torch.float32), (torch.randn_like, torch.float64)])
-def test_large_draws_on_several_threads_are_those_of_torch(function, dtype):
-    graph, noise, inputs = noisy(function, (2, MANY // 2), 2, dtype)
-    with seeded(0):
-        found = run(graph, noise, inputs, 2)
-    with seeded(0):
-        expected = torch.stack([function(torch.zeros(2, MANY // 2, dtype=dtype)) for _ in range(2)])
-    assert torch.equal(found, expected)
 
 
 @pytest.mark.usefixtures("_two_threads")

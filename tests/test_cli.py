@@ -152,18 +152,6 @@ def test_the_demo_shows_what_a_bayesian_network_is_for(here):
     assert min(gap, far) > 10 * near
 
 
-def test_a_demo_that_is_stopped_says_what_is_there(here, monkeypatch):
-    import pyrobnn.runs.demo
-
-    def stop(*args, **kwargs):
-        os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(pyrobnn.runs.demo, "run", stop)
-    done = invoke("demo")
-    assert done.exit_code == 128 + signal.SIGINT
-    assert done.stderr == "error: stopped by SIGINT: the finished part is in runs/demo.\n"
-
-
 ERRORS = {
     "missing spec": (("fit", "none.toml"), "spec file none.toml cannot be read"),
     "bad change": (("fit", "spec.toml", "--set", "fit.seed"), "must read section.key=value"),
@@ -247,7 +235,6 @@ def test_the_terminal_says_what_the_report_says_and_names_its_own_options(here):
     quick = [*QUICK, "--set", "likelihood.type=gaussian", "--set", "likelihood.scale=9.0"]
     done = invoke("fit", "t.csv", "--target", "y", *quick)
     assert done.exit_code == 0, done.output
-    assert "80 rows to train on, 20 to test on" in done.output
     told = "Do not trust it yet: "
     assert told in done.output
     assert "Next: train longer:\n  pyrobnn fit runs/t/spec.toml --set fit.steps=12 --out runs/t-2\n" in done.output
@@ -256,9 +243,6 @@ def test_the_terminal_says_what_the_report_says_and_names_its_own_options(here):
     assert findings.startswith(told)
     assert re.findall(r"Next: .*\n.*", findings) == re.findall(r"Next: .*\n.*", done.output)
     assert "train longer (--set fit.steps=12)" in findings
-    for text in (done.output, findings):
-        assert "training example" not in text
-        assert not re.search(r"MarginalLikelihood\(|NUTS|`steps`|`max_steps`|StudentT\(", text)
 
 
 @pytest.mark.slow
@@ -272,25 +256,6 @@ def test_a_fit_that_diverges_says_so(here):
 
 TABLE = "a,city,name,y\n" + "".join(f"{i / 9},{('Rome', 'Oslo')[i % 2]},p{i},{i % 7 + i / 50}\n" for i in range(40))
 QUICK = ("--set", "fit.type=svi", "--set", "fit.steps=3", "--set", "fit.device=cpu", "--set", "predict.num_draws=5")
-
-
-@pytest.mark.slow
-def test_a_table_of_ones_own(here):
-    (here / "my.csv").write_text(TABLE, encoding="utf-8")
-    done = invoke("fit", "my.csv", "--target", "y", "--set", "data.id=name", *QUICK)
-    assert done.exit_code == 0, done.output
-    first, second, *_ = done.output.splitlines()
-    assert first == "my.csv: target 'y', to be predicted from 2 other columns."
-    assert second.startswith(
-        "A regression: 'y' holds real numbers. Likelihood Gaussian(scale='tuned'). Method svi with "
-    )
-    said = "30 rows to train on, 10 to test on."
-    assert second.endswith(said)
-    (here / "new.csv").write_text("city,a\nOslo,1.5\nParis,2\n", encoding="utf-8")
-    assert invoke("predict", "runs/my", "new.csv", "--out", "p.csv").exit_code == 0
-    assert pd.read_csv("p.csv")["row"].tolist() == [1, 2]
-    assert invoke("predict", "runs/my", "my.csv", "--out", "p.csv").exit_code == 0
-    assert pd.read_csv("p.csv")["name"].tolist() == [f"p{i}" for i in range(40)]
 
 
 @pytest.mark.slow
@@ -494,27 +459,6 @@ def test_a_mistake_is_named_within_a_second(arguments, here, bytecode):
     assert min(seconds[1:]) < 1, seconds  # of the processor; 0.4 where it has a core to itself
     assert "Traceback" not in done.stderr
     assert arguments == ("--help",) or done.stderr.startswith("error: ")
-
-
-def test_a_command_ends_at_once_with_its_code():
-    """Files that are closed at the end of a process are closed, and objects are not taken apart one by one."""
-    code = """
-import atexit
-from pyrobnn.cli import main
-
-class Slow:
-    def __del__(self):
-        print("taken apart")
-
-slow = Slow()
-atexit.register(print, "closed")
-main()
-"""
-    for arguments, expected in ((["--version"], 0), (["fit", "none.toml"], 2)):
-        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
-        assert done.returncode == expected
-        assert done.stdout.endswith("closed\n")
-        assert ("cannot be read" in done.stderr) == (expected == 2)
 
 
 def without_reader(*arguments, **streams):

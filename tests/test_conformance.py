@@ -278,17 +278,8 @@ class Lenient(Likelihood):
         pass
 
 
-class Undecided(Likelihood):
-    standardizes_targets = None
-
-
 class Wide(Likelihood):
     columns = 2
-
-
-class Picky(Likelihood):
-    def check_targets(self, y, outputs):
-        raise InputError("never")
 
 
 def right(f, scale=1.0):
@@ -317,8 +308,6 @@ WRONG_LIKELIHOODS = {
     "overflows": (Likelihood(exponential), "takes_extreme_outputs"),
     "hidden parameter": (Likelihood(None, HidesParameter), "owns_its_parameters"),
     "takes any width": (Lenient(right), "contract"),
-    "takes no targets": (Picky(right), "contract"),
-    "no flag": (Undecided(right), "contract"),
     "branches on values": (Likelihood(lambda f: right(f, 1.0 if f.sum() < 1e9 else 2.0)), "captures"),
 }
 
@@ -360,25 +349,9 @@ class MissesPriorLatent(Independent):
         return super().draw(name, transform, law) if transform is None else None
 
 
-class ExtraSite(Independent):
-    def forward(self, *args, **kwargs):
-        super().forward()
-        pyro.sample("extra", dist.Normal(0.0, 1.0))
-
-
 class LeavesSupport(Independent):
     def draw(self, name, transform, law):
         return pyro.sample(name, law)
-
-
-class WrongDtype(Independent):
-    def start(self, site):
-        return site.unconstrained.double()
-
-
-class WrongShape(Independent):
-    def start(self, site):
-        return site.unconstrained[None]
 
 
 class NoReparameterization(Independent):
@@ -417,12 +390,6 @@ class MeanOfUnconstrained(Independent):
     def mean(self):
         pairs = zip(self.sites, self.locs, strict=True)
         return {name: loc.detach() if t is None else t(loc.detach()) for (name, t), loc in pairs}
-
-
-class GlobalStore(Independent):
-    def __init__(self, sites):
-        super().__init__(sites)
-        pyro.get_param_store()["leaked"] = torch.ones(())
 
 
 class Shares:
@@ -477,14 +444,10 @@ class Compared(Guide):
 
 WRONG_GUIDES = {
     "misses the prior's latents": (Guide(MissesPriorLatent), "draws"),
-    "a site too many": (Guide(ExtraSite), "draws"),
     "leaves the support": (Guide(LeavesSupport), "draws"),
-    "always float64": (Guide(WrongDtype), "draws"),
-    "wrong shape": (Guide(WrongShape), "draws"),
     "gradients blocked": (Guide(NoReparameterization), "gradients"),
     "shares its start": (Shares(), "gradients"),
     "keeps state": (Guide(Stateful), "fits_and_predicts"),
-    "global store": (Guide(GlobalStore), "fits_and_predicts"),
     "not vmappable": (Guide(OneNoise), "vmaps"),
     "median for mean": (Guide(MeanOfUnconstrained), "mean"),
     "density of another law": (Guide(WrongDensity), "elbo_is_a_bound"),

@@ -15,7 +15,6 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn.diagnostics import convergence
 from pyrobnn.diagnostics.convergence import Gain, continuation_finding, ending_finding
 from pyrobnn.posterior.record import Convergence, FitRecord
-from pyrobnn.report import words
 
 LEVEL = 0.05
 AWAY = 10.0
@@ -233,10 +232,3 @@ def test_the_end_of_an_automatic_fit_is_a_finding(changes, kind, settings):
     assert (found.name, found.kind) == ("length", kind)
     assert [remedy.settings for remedy in found.remedies] == ([] if settings is None else [(settings,)])
     assert ending_finding(mean_field(0)[0]) is None
-
-
-def test_the_report_tells_how_a_fit_ended():
-    rows = dict(words.ending_rows(ended(converged=True)))
-    assert rows == {"why it ended": "converged: dividing", "ELBO at the end": "-12.34 ± 0.2 nats, converged"}
-    both = dict(words.ending_rows(bnn.Mixture([ended(converged=True), ended(converged=False, gain=None)])))
-    assert both["ELBO at the end 2"].endswith("not converged")

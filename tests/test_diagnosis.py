@@ -11,7 +11,6 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import likelihoods
-from pyrobnn.diagnostics.findings import Diagnosis, Finding, by_test
 from pyrobnn.diagnostics.predictive_checks import WORDS, epistemic_finding, predictive_findings, ranking_finding
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import StudentT
@@ -524,25 +523,3 @@ def test_a_fit_that_was_not_compared_with_a_constant_is_not_called_trusted(monke
     found = bnn.diagnose(*true_line(1.0, 100, 0), num_draws=50, **FEW)
     why = "the fit was not compared with a constant, as its likelihood has latent variables"
     assert found.verdict == f"Whether it is of use is open: {why}."
-
-
-def test_the_verdict_comes_first_then_warnings():
-    """The sentences of a diagnosis, by one template."""
-    numbers = (1.3, 1.0, 0.05)
-    found = [
-        by_test("spread", "The predictions are too narrow", "the spread of ranks", numbers, p_value, level=0.001)
-        for p_value in (1e-6, 0.01, 0.5)
-    ]
-    assert str(Diagnosis(tuple(found), 0.01, 60)).splitlines() == [
-        "Do not trust it yet: the predictions are too narrow (1 of 3 checks warns).",
-        "! The predictions are too narrow, by the spread of ranks. It is 1.3, where 1 ± 0.05 is expected.",
-        "- A weak sign, which may be chance, that the predictions are too narrow, by the spread of ranks. It is 1.3, "
-        "where 1 ± 0.05 is expected.",
-        "+ Nothing against the fit in the spread of ranks. It is 1.3, where 1 ± 0.05 is expected.",
-        "Tests of ELBO and calibration raise a false alarm in at most 1% of cases.",
-    ]
-    assert Diagnosis(tuple(found[1:]), 0.01, 60).verdict.endswith(
-        "none of 2 checks on 60 held-out examples gave a reason not to."
-    )
-    baseline = Finding("baseline", "note", "A linear model is as good. It is.")
-    assert str(Diagnosis((baseline,), 0.01)).splitlines()[0].endswith("reason not to. A linear model is as good.")

@@ -1,4 +1,4 @@
-"""README and the pages of the site: their code runs, their commands and links exist, their sentences are short."""
+"""README and the pages of the site: their code runs, their commands and links exist."""
 
 import contextlib
 import functools
@@ -36,9 +36,6 @@ WITH_OTHERS = {path: [path.stem.replace("-", "_")] for path in OTHERS} | {
 OWN_PART = ROOT / "docs" / "how-to" / "own-part.md"
 OWN_LOOP = ROOT / "docs" / "how-to" / "own-loop.md"
 """Its blocks of other libraries run in `tests/test_prepared.py`."""
-ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|et al|vs|cf|Eq|Fig|Sec)\.")
-
-
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
 VARIES = "Numbers differ between machines"
 """In the title of a block: any numbers will do, only words are compared."""
@@ -234,18 +231,6 @@ def test_pages_that_code_names_exist():
     assert len(named) > 30
     for page in set(named):
         assert (ROOT / "docs" / f"{page}.md").exists(), page
-
-
-def sentences(path):
-    """The sentences of paragraphs, items and cells, without code, links' targets and formulas."""
-    text = FENCE.sub("\n\n", path.read_text(encoding="utf-8"))
-    text = re.sub(r"\$\$.*?\$\$|^---\n.*?^---\n|<!--.*?-->", "\n\n", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"!?\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])", r"\1", text)
-    text = re.sub(r"`[^`]*`", "code", ABBREVIATIONS.sub(r"\1", text))
-    parts = re.split(r"\n\s*\n|\n(?=\s*([-*#|>!]|\d+\.|===) )|\|", text)
-    for part in parts:
-        if part:
-            yield from (re.sub(r"\s+", " ", one).strip() for one in re.split(r"(?<=[.!?])\s+", part))
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "coming-from", "explanations", "how-to", "notebooks", "reference"])

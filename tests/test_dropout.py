@@ -81,6 +81,18 @@ def dropped_network(w, masks, x):
     return F.linear(h * masks[1], w["2.weight"], w["2.bias"])[:, 0]
 
 
+def by_torch(w, x, seed):
+    """Outputs of a network with torch's dropout layers, which divide by 1 - p, and the masks that these draw."""
+    net = nn.Sequential(nn.Dropout(0.2), nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Dropout(0.35), nn.Linear(HIDDEN, 1))
+    masks = []
+    for layer in (net[0], net[3]):
+        layer.register_forward_hook(lambda module, args, output: masks.append((output != 0).to(F64)))
+    names = {"0.weight": "1.weight", "0.bias": "1.bias", "2.weight": "4.weight", "2.bias": "4.bias"}
+    rescaled = {names[name]: value * (1 - RATES.get(name, 0.0)) for name, value in w.items()}
+    with seeded(seed):
+        return functional_call(net.to(F64), rescaled, (x,)), masks
+
+
 def log_prior(value):
     return torch.distributions.Normal(0.0, torch.tensor(SCALE, dtype=F64)).log_prob(value).sum()
 
@@ -129,15 +141,9 @@ def test_expected_objective_is_dropout_training_with_l2():
 def test_one_draw_is_a_forward_pass_of_a_network_with_dropout_layers(seed):
     """Torch's own dropout, which divides by 1 - p, draws the masks; its weights are those of the guide times 1 - p."""
     model, guide = built()
-    net = nn.Sequential(nn.Dropout(0.2), nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Dropout(0.35), nn.Linear(HIDDEN, 1))
-    masks, x, y = [], X[:1], Y[:1]
-    for layer in (net[0], net[3]):
-        layer.register_forward_hook(lambda module, args, output: masks.append((output[0] != 0).to(F64)))
-    w = points(guide)
-    names = {"0.weight": "1.weight", "0.bias": "1.bias", "2.weight": "4.weight", "2.bias": "4.bias"}
-    rescaled = {names[name]: value * (1 - RATES.get(name, 0.0)) for name, value in w.items()}
-    with seeded(seed):
-        expected = log_likelihood(functional_call(net.to(F64), rescaled, (x,))[:, 0], y)
+    w, x, y = points(guide), X[:1], Y[:1]
+    outputs, masks = by_torch(w, x, seed)
+    masks, expected = [mask[0] for mask in masks], log_likelihood(outputs[:, 0], y)
     drawn = {name: w[name] * mask for name, mask in zip(WEIGHTS, masks, strict=True)} | {
         name: w[name] for name in ("0.bias", "2.bias")
     }
@@ -184,17 +190,6 @@ def test_a_draw_loses_whole_units_and_nothing_else(learned):
     assert torch.equal(columns, torch.where(kept, at["2.weight"][0], 0.0))
     for name in ("0.weight", "0.bias", "2.bias"):
         assert torch.equal(draws[name], at[name].detach().expand_as(draws[name]))
-
-
-def test_log_q_is_the_log_probability_of_the_masks():
-    posterior = make().fit(X, Y, guide=Dropout(0.35, input_rate=0.2), steps=2, seed=0, progress=False)
-
-    def compare(draws, log_q):
-        for index in range(len(log_q)):
-            masks = [(draws[name][index, 0] != 0).to(F64) for name in WEIGHTS]
-            assert log_q[index].item() == pytest.approx(log_probability(masks, FIXED_LOGITS).item(), rel=1e-12)
-
-    posterior.map_draws(compare, 50)
 
 
 def test_report_has_the_entropy_of_the_masks_and_no_closed_form():
@@ -338,14 +333,8 @@ def test_learned_rate_finds_the_optimum(gain):
 def test_per_example_likelihood_is_that_of_torch_dropout():
     """Every row of a network with torch's dropout layers, which draw a mask for each example, has the same output."""
     model, guide = built(Dropout(0.35, input_rate=0.2, per_example=True))
-    net = nn.Sequential(nn.Dropout(0.2), nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Dropout(0.35), nn.Linear(HIDDEN, 1))
-    masks, w = [], points(guide)
-    for layer in (net[0], net[3]):
-        layer.register_forward_hook(lambda module, args, output: masks.append((output != 0).to(F64)))
-    names = {"0.weight": "1.weight", "0.bias": "1.bias", "2.weight": "4.weight", "2.bias": "4.bias"}
-    rescaled = {names[name]: value * (1 - RATES.get(name, 0.0)) for name, value in w.items()}
-    with seeded(2):
-        expected = functional_call(net.to(F64), rescaled, (X,))
+    w = points(guide)
+    expected, masks = by_torch(w, X, 2)
     assert len(masks[1].unique(dim=0)) > 1
     shared = [torch.ones(2, dtype=F64), torch.zeros(2, dtype=F64)]
     with given(shared, *masks):

@@ -95,14 +95,6 @@ def test_a_column_of_numbers_may_hold_only_missing_values_later(dtype):
     assert (means <= np.max(known, 0)).all()
 
 
-def test_text_in_a_column_of_numbers_is_refused():
-    model = regressor().fit(frame([1, 2, 3] * 2), Y)
-    with pytest.raises(
-        InputError, match="Column 'c' holds numbers, but text in rows 0, 1, 2, 3, 4 and 1 more, such as"
-    ):
-        model.predict(frame(list("uvuvuv")))
-
-
 @pytest.mark.parametrize("names", [["a", "a", "b"], [0, 0, 1], ["a", "b", "b"]])
 def test_two_columns_of_one_name_are_refused_at_fit_and_at_predict(names):
     table = pd.DataFrame(np.arange(18.0).reshape(6, 3), columns=["a", "b", "c"])

@@ -371,21 +371,6 @@ def test_unknown_parameters_are_refused_as_scikit_learn_does(name, message):
         bnn.BNNRegressor().set_params(method__rounds=-1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        ({}, "marginal_likelihood"),
-        ({"guide": {"type": "laplace", "structure": "diag"}}, "marginal_likelihood"),
-        ({"guide": "mean_field"}, "svi"),
-        ({"prior": "student_t"}, "svi"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Laplace")  # of a Student-t prior that is not concave everywhere
-def test_the_default_method_goes_with_prior_and_guide(settings, name):
-    assert bnn.BNNRegressor(**DEFAULT, **settings).fit(X, Y).posterior_.record.method["type"] == name
-
-
 def test_a_default_without_a_guide_asks_for_one_first():
     with pytest.raises(ValueError, match=r"\['rank'\] of guide: the default method has none. Set guide first"):
         bnn.BNNClassifier().set_params(guide__rank=3)

@@ -3,7 +3,6 @@
 import dataclasses
 import multiprocessing
 import random
-import re
 import sys
 
 import numpy as np
@@ -266,24 +265,6 @@ def test_progress_bar_shows_the_elbo_and_can_be_switched_off(capsys, monkeypatch
     for progress in (True, False):
         linear_model().fit(*linear_problem(), steps=50, seed=0, engine="eager", progress=progress)
         assert ("elbo=" in capsys.readouterr().err) == progress
-
-
-def test_the_bar_names_the_phase_and_the_best_score(capsys, monkeypatch):
-    """In 80 columns: nothing is cut off, and there is no total that moves."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    data, model = bnn.datasets.sinusoid(), bnn.BNN(bnn.MLP(1, [5], 1), likelihood="gaussian")
-    held_out = bnn.Data(*linear_problem())
-    posterior = linear_model().fit(*linear_problem(), steps=60, seed=0, validation=held_out, eval_every=20)
-    *_, line = (line for line in re.split(r"[\r\n]", capsys.readouterr().err) if line.startswith("training:"))
-    assert f"best score={max(posterior.history.validation_scores):.3f}]" in line
-    assert len(line.rstrip().replace("█" * 10, "")) <= 79
-    bnn.fit(model, data, bnn.SVI(max_steps=100), engine="eager")
-    shown = capsys.readouterr().err
-    assert 0 <= shown.index("scales:") < shown.index("training: step 100 of at most 100 [")
-    assert "/100" not in shown
-    of_known_noise = model.with_parts(likelihood=bnn.likelihoods.Gaussian(0.1))
-    bnn.fit(of_known_noise, data, bnn.SVI(guide="map", max_steps=100), engine="eager")
-    assert "training: 100 steps [" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("module", ["", "ipykernel.iostream"])

@@ -14,11 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 import pyrobnn as bnn
 from pyrobnn import guides, priors
-from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.guides.joint import JointPart, RealPart
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.posterior.posterior import Posterior
 
@@ -186,15 +184,6 @@ class Fixed(TorchFunctionMode):
         return noise.view(args[0].shape)
 
 
-def test_part_of_a_joint_draw_is_one_draw():
-    part = JointPart(torch.zeros(2), torch.tensor(-1.0))
-    assert part.expand(()) is part
-    assert part.log_prob(part.rsample()) == -1.0
-    for ask in (lambda: part.expand((2,)), lambda: part.rsample((2,)), lambda: part.log_prob(torch.zeros(2))):
-        with pytest.raises(NotImplementedError):
-            ask()
-
-
 # Moments
 
 
@@ -290,13 +279,6 @@ def test_entropy_is_exact_or_that_of_draws(name):
         return
     log_q = torch.stack([trace_of(guide).log_prob_sum().detach() for _ in range(400)])
     assert entropy.item() == pytest.approx(-float(log_q.mean()), abs=4 * float(log_q.std()) / 20)
-
-
-def test_kl_of_a_constrained_part_is_unknown():
-    model = make(bnn.priors.Hierarchical("log_normal"))
-    q = {node["name"]: node["fn"] for node in samples(trace_of(build(guides.FullRank(), model)))}
-    assert type(q["prior.0.weight.scale"]) is JointPart
-    assert all(isinstance(part, RealPart) for name, part in q.items() if not name.startswith("prior."))
 
 
 class InferredMean:
@@ -469,14 +451,3 @@ def test_flow_bends_towards_the_posterior():
 
 
 # In the library
-
-
-def test_matrix_normal_takes_convolutions():
-    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(3, 1))
-    with seeded(0):
-        guide = guides.MatrixNormal().build(
-            bnn.BNN(net, prior=bnn.priors.Normal(1.0)), torch.randn(4, 2, 3, 3), torch.zeros(4)
-        )
-    kernel = guide.factors[0]
-    assert (len(kernel.rows.rho), len(kernel.columns.rho)) == (3, 18)
-    assert guide(X)["0.weight"].shape == (3, 2, 3, 3)

@@ -394,18 +394,6 @@ def test_every_way_to_fit_refuses_it(way):
         assert same_states(before, random_states())
 
 
-def test_dropping_in_training_only_is_accepted():
-    class Drops(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = plain()
-
-        def forward(self, x):
-            return self.net(dropout(x, 0.2, training=self.training))
-
-    assert fit(Drops()).predict(X).mean.isfinite().all()
-
-
 class Padded(nn.Module):
     """A transformer whose fused kernel, in use without gradients, leaves other values at padding."""
 
@@ -630,18 +618,6 @@ def test_a_function_makes_a_new_network_for_each_fit(tmp_path):
         assert torch.equal(loaded.predict(X, num_draws=3).mean, mixture.predict(X, num_draws=3).mean)
     with pytest.raises(bnn.InputError, match="own network, Sequential: pass it"):
         bnn.load(tmp_path / "saved")
-
-
-def test_a_class_without_arguments_is_such_a_function():
-    class Small(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(3, 1)
-
-        def forward(self, x):
-            return self.layer(x)
-
-    assert bnn.BNN(Small).site_names == ("layer.weight", "layer.bias")
 
 
 @pytest.mark.parametrize(

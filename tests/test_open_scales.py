@@ -1,7 +1,6 @@
 """Scales that a model leaves open, and methods that nobody chose."""
 
 import dataclasses
-import sys
 from typing import Any
 
 import numpy as np
@@ -281,7 +280,7 @@ def test_the_best_candidate_is_chosen_and_one_that_failed_never():
         automatic._best([lost])
 
 
-def test_without_a_method_several_are_tried(monkeypatch, tmp_path, capsys):
+def test_without_a_method_several_are_tried(monkeypatch, tmp_path):
     """A constant cannot win where the targets are linear, and the record says what was tried."""
     methods = {
         "bad": bnn.SVI(guide="map", steps=1, lr=1e-9),
@@ -289,15 +288,8 @@ def test_without_a_method_several_are_tried(monkeypatch, tmp_path, capsys):
     }
     monkeypatch.setattr(automatic, "candidates", lambda *_: methods)
     monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    found = bnn.fit(bnn.BNN(Linear()), bnn.Data(X, Y), seed=0)
+    found = bnn.fit(bnn.BNN(Linear()), bnn.Data(X, Y), seed=0, progress=False)
     record = found.record.automatic
-    bad, good = record.candidates
-    said = f"good ({good.log_score:.3g} ± {good.error:.2g}) won, before bad ({bad.log_score:.3g} ± {bad.error:.2g}), in"
-    assert said in str(record)
-    of_candidates, of_the_best = capsys.readouterr().err.split(str(record))
-    assert "training" not in of_candidates
-    assert "training: 100%" in of_the_best
     assert (record.chosen, [one.name for one in record.candidates]) == ("good", ["bad", "good"])
     assert record.candidates[1].log_score > record.candidates[0].log_score + 0.3
     assert all(one.seconds > 0 and one.error > 0 for one in record.candidates)

@@ -10,14 +10,12 @@ import torch
 from helpers import edges, labelled
 from matplotlib import pyplot as plt
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import to_hex
 from scipy import stats
 
 import pyrobnn as bnn
 from pyrobnn import plots
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.inference import History
-from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import close
 from pyrobnn.plots.regression import LEVELS, _errors_of_line, coverage
 from pyrobnn.posterior.weights import weight_moments
@@ -40,13 +38,6 @@ def fitted(data, guide="mean_field", outputs=1, **arguments):
 @pytest.fixture(scope="module")
 def posterior(data):
     return fitted(data, validation=data)
-
-
-def test_the_style_for_own_figures_has_the_colours_of_the_package():
-    with plt.style.context("pyrobnn.plots.style"):
-        cycle = plt.rcParams["axes.prop_cycle"].by_key()["color"]
-        assert [to_hex(color) for color in cycle] == [BLUE, ORANGE, GREY, LIGHT_BLUE, INK, PALE]
-        assert plt.rcParams["axes.edgecolor"] in (GREY, GREY[1:])
 
 
 def normal_prediction(num=400, scale=1.0):
@@ -76,23 +67,6 @@ def test_elbo_draws_the_terms_and_the_validation_score(posterior):
     assert "nats" in bound.get_ylabel()
 
 
-def test_a_bad_start_does_not_set_the_limits():
-    values = np.concatenate([np.full(20, -1e9), np.linspace(-20, -10, 180)])
-    axis = plots.elbo(history(values, np.zeros(200))).axes[0]
-    low, high = axis.get_ylim()
-    assert -25 < low < -18
-    assert -11 < high < -8
-    assert axis.get_xlabel() == f"step ({int((values < low).sum())} early steps lie below the picture)"
-
-
-@pytest.mark.parametrize("num", [1, 2, 3])
-def test_elbo_of_a_very_short_fit_shows_each_step(num):
-    axis = plots.elbo(history(-np.arange(1.0, num + 1), np.ones(num))).axes[0]
-    assert axis.lines[0].get_xdata().tolist() == list(range(1, num + 1))
-    np.testing.assert_allclose(axis.lines[1].get_ydata(), -np.arange(2.0, num + 2))  # a window of one step
-    assert axis.get_xlim() == (0, max(num, 2))
-
-
 # regression
 
 
@@ -110,22 +84,6 @@ def test_fit_1d_draws_mean_and_bands_of_two_sd(posterior, data):
     np.testing.assert_allclose(labelled(axis, "truth").get_ydata(), bnn.datasets.sinusoid_curve(x)[:, 0], atol=1e-6)
     np.testing.assert_allclose(labelled(axis, "data").get_ydata(), data.y)
     assert plots.fit_1d(posterior, data, num_draws=10).axes[0].get_xlim() == pytest.approx((-0.75, 0.75))
-
-
-def test_fit_1d_of_several_targets_shows_the_first(data):
-    two = bnn.Data(data.x, torch.stack([data.y, -data.y], 1))
-    posterior = fitted(two, outputs=2)
-    axis = plots.fit_1d(posterior, two, data.x, num_draws=20).axes[0]
-    np.testing.assert_allclose(
-        labelled(axis, "mean").get_ydata(), posterior.predict(data.x, num_draws=20).mean[:, 0], rtol=1e-5
-    )
-    assert plots.observed_vs_predicted(posterior.predict(two.x), two.y).axes
-
-
-def test_a_rare_class_is_drawn_like_the_others():
-    probs = np.tile([0.9, 0.06, 0.04], (200, 1))
-    diagram, _ = plots.reliability(categorical(probs), np.repeat([1, 2, 0], [12, 8, 180])).axes
-    np.testing.assert_allclose(labelled(diagram, "observed").get_xydata(), [[0.9, 0.9]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -181,14 +139,6 @@ def test_intervals_that_miss_are_told_apart():
     assert len(bars) == 2
     ends = np.concatenate([bar.get_segments() for bar in bars])[:, :, 1]
     np.testing.assert_allclose(np.abs(ends), 1.959964, atol=1e-4)
-
-
-def test_the_confusion_shows_right_in_blue_wrong_in_orange_and_shares_by_row():
-    probs = torch.tensor([[[0.9, 0.1]] * 4] * 2)
-    axis = plots.confusion(bnn.Prediction(dist.Categorical(probs)), torch.tensor([0, 0, 0, 1])).axes[0]
-    assert [text.get_text() for text in axis.texts] == ["3\n100 %", "0", "1\n100 %", "0"]
-    colors = [[to_hex(cell) for cell in row] for row in axis.images[0].get_array()]
-    assert colors == [[BLUE, "#ffffff"], [ORANGE, "#ffffff"]]
 
 
 # classification
@@ -323,18 +273,6 @@ def test_weights_from_draws_agree_with_moments(posterior, monkeypatch):
         assert not torch.equal(mean, exact[name][0])
         torch.testing.assert_close(mean, exact[name][0], atol=0.02, rtol=0)
         torch.testing.assert_close(scale, exact[name][1], atol=0, rtol=0.2)
-
-
-@pytest.mark.parametrize("name", ["fit_1d", "sparsification", "selective_risk", "predictive_check"])
-def test_pictures_of_one_panel_are_drawn_in_a_given_panel(name):
-    data = bnn.datasets.sinusoid()
-    posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=20, seed=0, progress=False)
-    figure, axes = plt.subplots(1, 2)
-    arguments = (posterior, data) if name == "fit_1d" else (posterior.predict(data.x, num_draws=20), data.y)
-    assert getattr(bnn.plots, name)(*arguments, ax=axes[1]) is figure
-    assert not axes[0].has_data()
-    assert axes[1].has_data()
-    plt.close(figure)
 
 
 COINS = bnn.Prediction(dist.Bernoulli(torch.full((9, 20), 0.5)))

@@ -154,8 +154,6 @@ def test_effects_of_classes_are_probabilities_of_the_second(two):
     low, high = edges(labelled(axis, "epistemic, ±2 sd"), labelled(axis, "mean").get_xdata())
     assert low.min() >= 0
     assert high.max() <= 1
-    named = plots.effects(posterior, data, num_draws=20, class_names=["no", "yes"])
-    assert named.get_supylabel() == "P('yes')"
     with pytest.raises(bnn.InputError, match=r"`effects` draws the columns of a table, got x of shape"):
         plots.effects(posterior, bnn.Data(torch.zeros(2, 1, 2), [0, 1]))
 
@@ -245,23 +243,6 @@ def test_prior_posterior_shows_the_closed_form_prior_and_the_drawn_posterior(lin
     assert [curve.get_color() for curve in scale.lines] == ["#8a8a8a", "#0b4f8a"]
 
 
-def test_effects_and_importance_take_columns_with_their_marks_and_say_what_is_left_out():
-    names = ["a", "b", "c", "d", "e", "f", "g", "missingindicator_b", "missingindicator_z"]
-    gap = (torch.arange(60) % 3 == 0).float()
-    x = torch.randn(60, 9, generator=torch.Generator().manual_seed(0))
-    x[:, 7], x[:, 1] = gap, x[:, 1] * (1 - gap)
-    data = bnn.Data(x, x[:, 0], feature_names=names)
-    posterior = bnn.BNN(bnn.MLP(9, [], 1)).fit(data, guide="mean_field", steps=20, **FIT)
-    figure = plots.effects(posterior, data, num_draws=10)
-    assert [axis.get_xlabel() for axis in figure.axes] == [*"abcdef"]
-    assert [text.get_text() for text in figure.axes[1].get_xticklabels(minor=True)] == ["missing"]
-    assert figure.get_suptitle() == "The first 6 of 8 columns; choose others by groups"
-    few = plots.effects(posterior, data, groups={"a": [0]}, num_draws=10)
-    assert few.get_suptitle() == ""
-    found = bnn.metrics.permutation_importance(posterior, data, num_draws=10)
-    assert sorted(found.index) == [*"abcdefg", "missingindicator_z"]
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("num_outputs", [1, 3])
 def test_prior_posterior_of_classes_shows_the_probability_of_the_observed_one(num_outputs, two, three):
@@ -274,16 +255,6 @@ def test_prior_posterior_of_classes_shows_the_probability_of_the_observed_one(nu
         assert heading(axis).startswith(f"P(class {label}) at example")
         probs = posterior.predict(data.x[row][None], draws=draws).class_probs[0]
         assert moments(axis.lines[1])[0] == pytest.approx(float(probs[label]), abs=0.03)
-
-
-def test_prior_posterior_of_a_point_estimate_and_of_a_mixture(line):
-    data = line[1]
-    point = bnn.BNN(
-        bnn.MLP(1, [], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)
-    ).fit(data, guide="map", steps=5, **FIT)
-    first, _ = plots.prior_posterior(point, data[[0, 1]], num_draws=20).axes
-    assert first.lines[-1].get_xdata()[0] == pytest.approx(float(point.predict(data.x, at_mean=True).mean[0]), rel=1e-5)
-    assert len(plots.prior_posterior(bnn.Mixture([line[0]] * 3), data[[0]], num_draws=30).axes) == 2
 
 
 def test_prior_posterior_needs_a_prior_that_can_be_drawn_from(line):
@@ -458,17 +429,6 @@ def test_boundaries_and_levels_are_where_the_prediction_says(two, three):
 
 
 # several posteriors
-
-
-def test_guides_over_one_input_have_the_bands_of_fit_1d_on_the_same_axes(line):
-    posterior, data = line
-    mixture = bnn.Mixture([posterior, posterior])
-    axes = plots.compare_guides({"one": posterior, "two": mixture}, data, num_draws=40).axes
-    assert [heading(axis) for axis in axes] == ["one", "two"]
-    assert axes[0].get_ylim() == axes[1].get_ylim()
-    for axis, each in zip(axes, (posterior, mixture), strict=True):
-        (alone,) = plots.fit_1d(each, data, num_draws=40).axes
-        np.testing.assert_allclose(labelled(axis, "mean").get_ydata(), labelled(alone, "mean").get_ydata(), rtol=1e-5)
 
 
 @pytest.mark.slow

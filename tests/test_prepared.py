@@ -417,13 +417,7 @@ def test_the_record_is_honest():
     assert record.convergence is None
     assert record.num_steps is None
     assert "whether it has converged is unknown" in record.stop_reason
-    assert record.method == {
-        "type": "svi",
-        "guide": {"type": "mean_field", "init_loc": "net", "noise": "auto", "path_derivative": False},
-        "num_particles": 1,
-        "kl": "auto",
-        "temperature": 0.5,
-    }
+    assert (record.method["type"], record.method["temperature"]) == ("svi", 0.5)
     assert (record.kl, record.noise, record.num_data, record.batch_size) == ("mc", "shared", N, N)
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 import pyrobnn
 from pyrobnn._torch import private
-from pyrobnn._torch.batching import once, vmap_or_loop
+from pyrobnn._torch.batching import vmap_or_loop
 
 PACKAGE = Path(pyrobnn.__file__).parent
 
@@ -143,27 +142,6 @@ def test_infinities_and_numbers_that_are_none_are_as_they_are_in_the_loop():
 
 def test_functions_with_noise_are_not_compared():
     assert vmap_or_loop(torch.rand_like, torch.zeros_like, torch.ones(3)) is torch.rand_like
-
-
-CHANGES = {
-    "a module more": lambda net: net.append(nn.Tanh()),
-    "another module of the kind": lambda net: net.__setitem__(1, nn.Tanh()),
-    "the other order": lambda net: net.insert(0, net.pop(1)),
-    "another shape": lambda net: setattr(net[0], "bias", nn.Parameter(torch.zeros(1))),
-    "another type": nn.Module.double,
-    "another device": lambda net: net.to("meta"),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_network_is_asked_once_and_again_after_a_change(change):
-    net, asked = nn.Sequential(nn.Linear(2, 2), nn.Tanh()), []
-    for _ in range(2):
-        once(net, "how", lambda: asked.append(0))
-    CHANGES[change](net)
-    for _ in range(2):
-        once(net, "how", lambda: asked.append(1))
-    assert asked == [0, 1]
 
 
 def test_an_error_of_the_function_is_raised():

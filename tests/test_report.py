@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import math
 import re
-import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -117,14 +116,6 @@ def test_figures_are_the_pngs_of_the_page(page):
     assert all(png.startswith(b"\x89PNG\r\n") and len(png) > 5000 for png in inside)
 
 
-def test_it_says_what_was_fitted_and_shows_settings_and_manifest(page):
-    text = flat_text(page)
-    assert "network with 10 uncertain weights (MLP(in_features=1, hidden=(3,), out_features=1); normal prior" in text
-    assert f"fitted to 12 examples of y {HOSTILE} by svi with a mean field guide, in 20 steps." in text
-    for fact in ("fit.lr0.01", "fit.tagsa, b", "git.commitabc", "git.changed–", "test examplesnone"):
-        assert fact in text
-
-
 def test_scores_stand_with_standard_error_and_meaning(regression, drawn):
     train, posterior = regression
     scores = {"rmse": Score(1.2345, 0.056, higher_is_better=False), "own": Score(3.0, 1.0, higher_is_better=True)}
@@ -162,16 +153,7 @@ def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression,
 def test_classification_has_a_reliability_diagram(classification, drawn):
     train, test, posterior = classification
     rendered = report(posterior, train, test, class_names=("a", "b", "c"))
-    assert list(rendered.figures) == [
-        "surface.png",
-        "epistemic.png",
-        "reliability.png",
-        "elbo.png",
-    ]
-    assert [axis.get_title(loc="left") for figure in drawn[:2] for axis in figure.axes[:1]] == [
-        "Probability of the predicted class",
-        "Epistemic: mutual information (nats)",
-    ]
+    assert list(rendered.figures) == ["surface.png", "epistemic.png", "reliability.png", "elbo.png"]
     assert [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()] == ["a", "b", "c"]
     counts = [part.class_counts(3) for part in (train, test)]
     shown = ", ".join(f"{name} ({a} + {b})" for name, a, b in zip("abc", *counts, strict=True))
@@ -215,11 +197,6 @@ def scored(**values):
             "and a constant explains none.",
         ),
         (
-            scored(log_likelihood=-1.0, accuracy=0.996),
-            {"constant": scored(accuracy=0.5)},
-            "The network finds the class of 99.6 % of 30 test examples, where a constant finds 50 %.",
-        ),
-        (
             scored(log_likelihood=-0.18, accuracy=0.94, auroc=0.84),
             {"constant": scored(accuracy=0.94), "linear": scored(accuracy=0.94, auroc=0.81)},
             "The network tells apart 84 % of pairs of examples of different classes from 30 test examples, where a "
@@ -231,15 +208,9 @@ def scored(**values):
             "The network explains none of the variance of y in 30 test examples, and simpler models explain none "
             "either.",
         ),
-        (scored(r2=1.0), {}, "The network explains 100 % of the variance of y in 30 test examples."),
-        (
-            scored(log_likelihood=-1.234),
-            {"constant": scored(log_likelihood=-2.0), "linear": scored(rmse=1.0)},
-            "The network has a mean log score of -1.23 nats on 30 test examples, where a constant has -2.00 nats.",
-        ),
         (scored(r2=math.nan, own=1.0), {}, ""),
     ],
-    ids=["r2", "accuracy", "rare", "none", "alone", "counts", "nothing"],
+    ids=["r2", "rare", "none", "nothing"],
 )
 def test_the_first_sentence_says_what_was_found(scores, baselines, sentence, regression):
     train = bnn.Data(regression[0].x, regression[0].y, target_name="y")
@@ -271,8 +242,6 @@ TRUSTED = "It can be trusted for data like these: none of {} checks gave a reaso
             [UNSURE, *GOOD.findings],
             "Use it with care: its predictions are too narrow, though this may be chance (1 of 2 checks warns).",
         ),
-        ([UNSURE, UNSURE], "Use it with care: its predictions are too narrow (2 of 2 checks warn)."),
-        ([UNSURE, *BAD.findings], "Do not trust it yet: its predictions are too narrow (2 of 3 checks warn)."),
         (
             [*BAD.findings, Finding("baseline", "warning", "No."), Finding("elbo", "warning", "No.")],
             "Do not trust it yet: no (3 of 4 checks warn).",
@@ -283,12 +252,7 @@ TRUSTED = "It can be trusted for data like these: none of {} checks gave a reaso
         ([ASKED, *GOOD.findings], f"Column 'a' gives it: is it known? {TRUSTED.format(2)}"),
         ([USELESS, *GOOD.findings], "It is of little use yet: nothing shows that it is better."),
         ([OPEN, *GOOD.findings], "Whether it is of use is open: 24 examples are too few."),
-        ([FEW, *GOOD.findings], "Use it with care: too few examples were held out."),
         ([NONE, BEATEN], "Whether it can be trusted is open: no data were held out."),
-        (
-            [NONE, *BAD.findings],
-            "Do not trust it yet: predictions are too narrow (1 of 3 checks warns).",
-        ),
         (
             [MISSED, *GOOD.findings],
             f"{TRUSTED.format(2).replace('It can', 'Its probabilities can')} The most probable class is never 'yes'.",
@@ -320,14 +284,6 @@ def test_the_next_step_mends_the_cause_before_its_effects(tmp_path):
     (tmp_path / "my-run-2").mkdir()
     assert words.next_step(both, "command", str(run))[1].endswith("my-run-3")
     assert words.next_step(both, "command", str(tmp_path / "my-run-2"))[1].endswith("my-run-3")
-    spaced = words.next_step(both, "command", f"{tmp_path}/my run")[1]
-    assert shlex.split(spaced)[2::4] == [f"{tmp_path}/my run/spec.toml", f"{tmp_path}/my run-2"]
-    assert shlex.split(words.next_step(GOOD, "command", "my run")[1])[2:] == [
-        "my run",
-        "NEW.csv",
-        "--out",
-        "predictions.csv",
-    ]
     assert words.next_step(Diagnosis(effects, 0.05), "command") == ("other", "")
     limit = remedied("classes", "note", Remedy("say 'yes' above 0.1"))
     linear = Diagnosis((limit, AS_GOOD), 0.05)
@@ -348,27 +304,6 @@ def test_every_warning_has_its_place_among_causes():
     named = {name for text in sources for name in re.findall(r'Finding\("([a-z -]+)", "warning"', text)}
     assert {"prior", "memorised", "epistemic", "chains", "length", "divergences"} <= named
     assert named | {BASELINE, *WORDS} <= set(CAUSES)
-
-
-def test_what_to_do_follows_from_what_was_found(regression, drawn):
-    train, posterior = regression
-    narrow = Finding("spread", "warning", "Too narrow.", 1e-9, (Remedy("widen()", "widen", ("a.b=1",)), Remedy("both")))
-    found = {"diagnosis": Diagnosis((narrow,), 0.01), "doubts": ["column 'a': missing in 3 of 9 rows"]}
-    for spec, step, remedy, compare in (
-        (None, "<p>Next: widen().</p>", "widen()", "bnn.compare_scores"),
-        (
-            {},
-            "<p>Next: widen:</p>\n<pre><code><span>pyrobnn</span> <span>fit</span> <span>my/spec.toml</span> "
-            "<span>--set</span> <span>a.b=1</span> <span>--out</span> <span>my-2</span></code></pre>",
-            "widen (--set a.b=1)",
-            "pyrobnn compare my OTHER_RUN",
-        ),
-    ):
-        seen, folded = sections(report(posterior, train, spec=spec, folder="my", **found))
-        assert step in seen
-        assert f"Too narrow. To mend it, {remedy}; or both." in folded
-        assert "<li>Column &#39;a&#39;: missing in 3 of 9 rows.</li>" in seen
-        assert compare in folded
 
 
 def letters(figures):
@@ -417,28 +352,6 @@ def test_classes_show_their_confusion_first(drawn):
 # warnings
 
 
-@pytest.mark.slow
-def test_a_laplace_approximation_shows_its_evidence(regression):
-    train, _ = regression
-    posterior = fitted(train, bnn.likelihoods.Gaussian(scale=0.5), guide=bnn.guides.Laplace(structure="diag"))
-    text = flat_text(report(posterior, train))
-    parts = vars(posterior.record.laplace)
-    assert f"Log evidence {parts['log_evidence']:.2f} nats" in text
-    assert "Gaussian of 10 weights" in text
-
-
-@pytest.mark.slow
-def test_a_point_estimate_is_called_one(regression):
-    train, _ = regression
-    net = torch.nn.Sequential(torch.nn.Linear(1, 1))
-    model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=0.5), prior=bnn.priors.Normal(1.0))
-    posterior = quick(model, bnn.SVI(guide="map", steps=2), train)
-    assert "2 uncertain weights (Sequential; normal prior" in words.sentence(posterior, train)
-    text = flat_text(report(posterior, train, diagnosis=bnn.diagnose(posterior, train)))
-    assert "The epistemic part of the predictive variance is zero" in text
-    assert "with a map guide" in text
-
-
 # other methods than SVI
 
 
@@ -449,21 +362,15 @@ def ensemble(train, guide):
 
 
 @pytest.mark.slow
-def test_a_mixture_has_the_elbo_of_each_member_up_to_a_number(regression, monkeypatch):
+def test_a_mixture_has_the_elbo_of_each_member(regression):
     train, _ = regression
     mixture = ensemble(train, "mean_field")
     rendered = report(mixture, train)
     text = flat_text(rendered)
-    assert "was fitted to 12 examples" in text
-    assert "by ensemble of svi with a mean field guide, in 60 steps." in text
     for number, member in enumerate(mixture.members, 1):
         audit = bnn.elbo_report(member, train, num_draws=300)
         assert f"{number}{audit.elbo}{audit.log_likelihood}{audit.kl}" in text
-    assert "How far the fit has moved from the prior (ELBO)" not in text
-    assert "Markov" not in text
     assert list(rendered.figures) == ["fit.png", "coverage.png", "elbo.png"]
-    monkeypatch.setattr("pyrobnn.report.page._MOST_ROWS", 1)
-    assert "These are 1 of the 2 members." in flat_text(report(mixture, train))
 
 
 @pytest.fixture(scope="module")
@@ -483,8 +390,6 @@ def test_markov_chains_have_their_own_section(sampled):
     text = flat_text(rendered)
     rows = torch.linspace(0, 29, 20).round().long()
     found = bnn.function_rhat(posterior, data.x[rows])
-    assert "by hmc, in 80 steps." in text
-    assert "means that they predict at 20 training inputs" in text
     for fact in (
         "chains2",
         f"largest R-hat{found.rhat.max():.3f}",
@@ -494,7 +399,6 @@ def test_markov_chains_have_their_own_section(sampled):
         f"acceptance rate{posterior.guide.sample_stats()['acceptance_rate'].mean():.2f}",
     ):
         assert fact in text
-    assert "How far the fit has moved from the prior (ELBO)" not in text
     assert list(rendered.figures) == ["fit.png", "coverage.png", "predictive_check.png"]
 
 

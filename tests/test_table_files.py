@@ -15,8 +15,6 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
 from pyrobnn import InputError
 from pyrobnn._core.columns import Encoder, as_table
-from pyrobnn._core.table_cells import input_name, read_cells
-from pyrobnn._core.table_files import Sheet
 from pyrobnn.datasets import load_features, load_table
 from pyrobnn.datasets.table import columns_of, load_rows
 
@@ -202,32 +200,6 @@ def test_words_among_numbers_and_dates_count_as_missing_where_missing_values_may
     assert load_rows(write(tmp_path / "known.csv", frame.assign(a="k.A.")), (), encoder).x[:, 0].isnan().all()
 
 
-def test_words_among_the_numbers_of_a_sheet_are_read_as_in_text():
-    cells = pd.DataFrame({"a": pd.Series([1.5, "k.A.", 3, None], dtype=object)})
-    sheet = Sheet(cells, decimal_comma=False, notes=())
-    with pytest.raises(InputError, match="a holds numbers, but text in row 2, such as 'k.A.' .1 more is empty.: turn"):
-        read_cells(sheet, "a", "a", None, advice="drop it")
-    values, how, line = read_cells(sheet, "a", "a", None, words=True, advice="drop it")
-    np.testing.assert_array_equal(values, [1.5, np.nan, 3, np.nan])
-    assert (how["words"], line) == (["k.A."], "column 'a': 'k.A.' in row 2 counted as missing")
-
-
-def test_columns_that_never_vary_are_named_as_in_the_file(tmp_path):
-    frame = pd.DataFrame(
-        {"a": np.arange(ROWS) / 7, "my land": "DE", "c": 7, "day": "2020-01-31", "y": np.arange(ROWS) ** 2 % 17 / 3}
-    )
-    found = load_table(write(tmp_path / "t.csv", frame), "y")
-    assert [line for line in found.doubts if "never" in line or "--drop" in line] == [
-        f"column '{name}': {value} in all rows to train on, which teaches nothing: leave it out (--drop {drop})"
-        for name, value, drop in (
-            ("my land", "'DE'", "'my land'"),
-            ("c", "7", "c"),
-            ("day", "'2020-01-31 00:00:00'", "day"),
-        )
-    ]
-    assert not load_table(write(tmp_path / "t.csv", frame[["a", "y"]]), "y").doubts
-
-
 @pytest.fixture
 def copied(tmp_path):
     """A table of 120 rows, the last 60 of which are copies under other names."""
@@ -249,21 +221,6 @@ def test_the_same_rows_are_held_out_whichever_columns_are_used(copied, split):
         assert torch.equal(test.y, parts[0][1].y)
         assert torch.equal(train.y, parts[0][0].y)
         assert not set(train.y.tolist()) & set(test.y.tolist())
-
-
-@pytest.mark.parametrize(
-    ("made", "column", "said"),
-    [
-        ("missingindicator_area", "area", "'area' is missing"),
-        ("heating_None", "heating", "heating: missing"),
-        ("heating_heat pump", "heating", "heating: heat pump"),
-        ("area", "area", "area"),
-        ("sold (sin of week)", "sold", "sold (sin of week)"),
-        ("areas", "area", "areas"),
-    ],
-)
-def test_inputs_are_named_in_words(made, column, said):
-    assert input_name(made, column) == said
 
 
 # Rows without a target
