@@ -29,7 +29,6 @@ class Point:
 
     @property
     def shapes(self) -> list[torch.Size]:
-        """The shapes of the sites."""
         return [self.weights[name].shape for name in self.sites]
 
     @property

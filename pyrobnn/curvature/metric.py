@@ -47,7 +47,6 @@ class DiagonalLess(NamedTuple):
     v: Tensor
 
     def squares(self) -> Tensor:
-        """Return the diagonals, (B, O)."""
         return self.d - self.v.square()
 
     def total(self) -> Tensor:
@@ -55,7 +54,6 @@ class DiagonalLess(NamedTuple):
         return self.d.sum(0).diag() - self.v.T @ self.v
 
     def row(self, o: int) -> Tensor:
-        """Return the entries of row o from the diagonal on, (B, O - o)."""
         row = -self.v[:, o, None] * self.v[:, o:]
         row[:, 0] += self.d[:, o]
         return row

@@ -45,23 +45,19 @@ class OuterProducts(Kind):
         return columns if weights is None else columns * weights.sqrt()[:, None]
 
     def diagonal(self, point: Point, data: Examples) -> Curvature:
-        """Return the diagonal."""
         sweep = _Sweep(self, point, data)
         return sweep.found(diagonal=add_diagonal(sweep, point.sites))
 
     def full(self, point: Point, data: Examples, index: Tensor | None = None) -> Curvature:
-        """Return the whole matrix over the sites, or over some of their entries."""
         sweep = _Sweep(self, point, data, point.size)
         return sweep.found(full=add_full(sweep, point.sites, index), index=index)
 
     def kronecker(self, point: Point, data: Examples, *, sharing: str, joint_bias: bool) -> Curvature:
-        """Return factors of the layers that are matrices, and the diagonal of all other sites."""
         sweep = _Sweep(self, point, data)
         factors, diagonal = add_kronecker(sweep, sharing, joint_bias=joint_bias)
         return sweep.found(factors=factors, diagonal=diagonal)
 
     def low_rank(self, point: Point, data: Examples, prior: Tensor, rank: int) -> Curvature:
-        """Return the largest eigenvalues and their vectors by Lanczos' method."""
         load_forward_mode()
         root = prior.rsqrt()
 

@@ -119,7 +119,6 @@ def _apply(step: Any, z: Tensor) -> Tensor:
 
 
 def _derivatives(activation: nn.Module, a: Tensor) -> tuple[Tensor, Tensor]:
-    """Return h'(a) and h''(a)."""
     slope = grad(lambda value: _apply(activation, value).sum())
     ones = torch.ones_like(a)
     return slope(a), jvp(slope, (a,), (ones,))[1]

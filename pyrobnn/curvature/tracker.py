@@ -30,7 +30,6 @@ f[b, c] in these tensors, with K in front."""
 
 
 def _all_columns(f: Tensor, tensors: list[Tensor], columns: Tensor, *, retain_graph: bool = False) -> list[Tensor]:
-    """Return gradients of all columns at once."""
     settings = {"is_grads_batched": True, "allow_unused": True, "retain_graph": retain_graph}
     gradients = torch.autograd.grad(f, tensors, columns, **settings)
     return [
@@ -40,7 +39,6 @@ def _all_columns(f: Tensor, tensors: list[Tensor], columns: Tensor, *, retain_gr
 
 
 def _column_by_column(f: Tensor, tensors: list[Tensor], columns: Tensor) -> list[Tensor]:
-    """Return the gradients column by column."""
     each = [torch.autograd.grad(f, tensors, column, retain_graph=True, materialize_grads=True) for column in columns]
     return [torch.stack(parts) for parts in zip(*each, strict=True)]
 
@@ -248,7 +246,6 @@ class Tracker:
 
     @property
     def num_outputs(self) -> int:
-        """C."""
         return self._look.num_outputs
 
     @property
@@ -263,7 +260,6 @@ class Tracker:
 
     @cached_property
     def alone(self) -> Recording:
-        """The recording of the single example."""
         return self.run(self._example)
 
     def run(self, x: X) -> Recording:
@@ -303,8 +299,6 @@ class Tracker:
         return Pulled(f, recording.uses, gradients, dense_by_site, shapes, is_last_layer=is_last)
 
     def _way(self, few: X, others: list[str]) -> Way:
-        """Return how derivatives of this network are taken, as some examples tell."""
-
         def ask() -> Way:
             recording = self.run(few)
             f, outputs = recording.f, [use.output for use in recording.uses]

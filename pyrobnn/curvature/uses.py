@@ -200,7 +200,6 @@ def _patches(x: Tensor, kernel: Any, stride: Any, dilations: list[int]) -> Tenso
 
 
 def _each(value: Any, axes: int) -> list[int]:
-    """Return a number for each axis, from a single number or a number per axis."""
     values = [value] if isinstance(value, int) else list(value)
     return values * (axes // len(values))
 

@@ -53,7 +53,6 @@ class Auto:
     options: Options = FrozenDict()
 
     def __post_init__(self) -> None:
-        """Refuse names that are not autoguides, and options that they do not take."""
         known = autoguide_names()
         if self.name not in known:
             raise InputError(f"Unknown autoguide {self.name!r}. Known: {', '.join(known)}.")

@@ -24,7 +24,6 @@ class CorrelatedGuide(JointGuide):
         raise NotImplementedError
 
     def parts(self) -> list[Part]:
-        """Return the single part."""
         return [correlated([name for name, _ in self._named()], self.loc, self.covariance)]
 
 

@@ -204,7 +204,6 @@ class BernoulliMasks(PyroModule):
         self.register_buffer("p", rates, persistent=False)
 
     def rates(self) -> Tensor:
-        """Return the rates."""
         return self.p
 
     def draw(self, index: int, uniform: Tensor) -> Tensor:
@@ -230,7 +229,6 @@ class ConcreteMasks(PyroModule):
         self.register_buffer("temperature", temperature, persistent=False)
 
     def rates(self) -> Tensor:
-        """Return the rates."""
         return self.logits.sigmoid()
 
     def draw(self, index: int, uniform: Tensor) -> Tensor:
@@ -241,7 +239,6 @@ class ConcreteMasks(PyroModule):
         return (log_odds > 0).to(uniform.dtype)
 
     def log_probability(self, index: int, mask: Tensor) -> Tensor:
-        """Return the log probability of a mask (units,), a scalar."""
         logit, num_kept = self.logits[index], mask.sum()
         return num_kept * logsigmoid(-logit) + (len(mask) - num_kept) * logsigmoid(logit)
 

@@ -55,7 +55,6 @@ class JointPart(TorchDistribution):
         return self.log_density
 
     def through(self, transform: Any) -> "JointPart":
-        """Return the part with the draw mapped by a bijection; None keeps the part."""
         if transform is None:
             return self
         image = transform(self.value)
@@ -162,14 +161,12 @@ class JointGuide(GuideWithMoments):
     """A guide whose sites are parts of a joint draw."""
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every site once and return the values by name."""
         return {
             name: pyro.sample(name, part.through(transform))
             for (name, transform), part in zip(self._named(), self.draw(), strict=True)
         }
 
     def draw(self) -> list[RealPart]:
-        """Return a joint draw as the parts of the sites, in their order, in unconstrained space."""
         raise NotImplementedError
 
 

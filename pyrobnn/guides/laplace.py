@@ -79,7 +79,6 @@ class Laplace(SeeksMode):
     linearized: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a structure that does not go with the curvature."""
         from pyrobnn.curvature.kinds import check_structure
 
         structure = "full" if self.structure is None and self.subnetwork is not None else self.structure
@@ -115,7 +114,6 @@ class BlockGaussian:
     linearized: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse two blocks for the same site."""
         counts = Counter(name for spec in self.blocks for name in spec.sites)
         for name, count in counts.items():
             if count > 1:
@@ -174,7 +172,6 @@ class BlockGuide(GuideWithMoments):
         return {name: point for name, _, point in self._segments(self.loc)}
 
     def spread(self) -> Tensor:
-        """Return the standard deviation of every entry, flat; 0 for entries that stay at the point."""
         spreads = {name: part for block in self.gaussian_blocks() for name, part in block.split(block.spread()).items()}
         points = self.points().items()
         return torch.cat([spreads.get(name, torch.zeros_like(point)).reshape(-1) for name, point in points])

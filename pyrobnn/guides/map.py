@@ -110,7 +110,6 @@ class MapGuide(BuiltGuide, PyroModule):
         self.points = nn.ParameterList([site.unconstrained for site in sites])
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every site, always at its point, and return the values by name."""
         return {name: pyro.sample(name, Point(value, event_dim=value.ndim)) for name, value in self.values().items()}
 
     def fixed_sites(self) -> frozenset[str]:
@@ -124,6 +123,5 @@ class MapGuide(BuiltGuide, PyroModule):
         return {name: point for (name, _), point in zip(self._sites, self.points, strict=True)}
 
     def values(self) -> dict[str, Tensor]:
-        """Return the point of each site by name, as the parameters make it."""
         pairs = zip(self._sites, self.points, strict=True)
         return {name: point if transform is None else transform(point) for (name, transform), point in pairs}

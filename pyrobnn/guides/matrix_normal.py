@@ -88,7 +88,6 @@ class Entrywise(nn.Module):
         return self.spread() * noise
 
     def spread(self) -> Tensor:
-        """Return the standard deviation of each entry."""
         return softplus(self.rho)
 
     def log_volume(self) -> Tensor:
@@ -130,7 +129,6 @@ class Sides(nn.Module):
         return self.rows.spread()[:, None] * self.columns.spread()
 
     def log_volume(self) -> Tensor:
-        """Return the logarithm of the determinant of the map from noise, ()."""
         num_rows, num_columns = len(self.rows.rho), len(self.columns.rho)
         return num_columns * self.rows.log_volume() + num_rows * self.columns.log_volume()
 

@@ -40,7 +40,6 @@ class Site:
 
     @property
     def unconstrained(self) -> Tensor:
-        """The start as an unconstrained value."""
         return self.start.clone() if self.transform is None else self.transform.inv(self.start)
 
 

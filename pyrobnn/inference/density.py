@@ -161,7 +161,6 @@ def _two_thirds(data: Data, run: Run) -> list[tuple[Data, Data]]:
 
 
 def _ensemble_parts(likelihood: Any, steps: int) -> Parts:
-    """Return an ensemble of five Laplace approximations, trained for a number of steps."""
     member = dataclasses.replace(_QUICK, guide=_GUIDE, steps=steps, patience=None)
     return {
         "net": _NET,
@@ -207,7 +206,6 @@ class _Judge:
         return _ensemble_parts(parts["likelihood"], steps) if steps else parts
 
     def fit(self, parts: Parts, **options: Any) -> Any:
-        """Return the fit of some parts."""
         model = make_model(parts["net"], parts["prior"], parts["likelihood"], self.train)
         method = parts["method"] if self.steps is None else bounded(parts["method"], self.steps)
         return fit_in_silence(model, self.train, method, dataclasses.replace(self.run, **options))
@@ -261,7 +259,6 @@ class _Judge:
         return Compared(parts, gain, complain)
 
     def scores(self, posterior: Any) -> Tensor:
-        """Return the log score of each row held out."""
         y, prediction = self.rest.y, posterior.predict(self.rest.x)
         scores: Tensor = prediction.log_prob(y).double().cpu()
         if not (self.by_mass and prediction.is_continuous):
@@ -344,7 +341,6 @@ def _without_extremes(gains: Tensor) -> Tensor:
 
 
 def _least_gain(rival: Parts, taken: Parts, gain: Gain) -> float:
-    """Return the mean gain above which a rival is taken."""
     if all(parts["likelihood"] in _USUAL for parts in (rival, taken)):
         return _OF_USUAL * gain.error
     return max(defaults.LEAST_GAIN_OF_DENSITY, gain.error)

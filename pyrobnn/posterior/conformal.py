@@ -152,7 +152,6 @@ class ConformalPrediction(Prediction):
         self._chance = _uniform(len(self), seed, "new")
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return the prediction at some inputs, as `Prediction` does."""
         index = row_index(rows, len(self))
         part = Prediction(self.distribution, self.scaler)[index]
         found = ConformalPrediction(part.distribution, self.scaler, scores=self._conformity, seed=self._seed)
@@ -201,11 +200,9 @@ class ConformalPrediction(Prediction):
 
 
 def _is_positive(prediction: Prediction) -> bool:
-    """Return whether targets are positive real numbers."""
     return base_of(prediction.distribution).support is constraints.positive
 
 
 def _uniform(num: int, seed: int, purpose: str) -> Tensor:
-    """Return numbers between 0 and 1, (num,)."""
     generator = torch.Generator().manual_seed(derive(seed, f"conformal, {purpose}"))
     return torch.rand(num, generator=generator, dtype=torch.float64)

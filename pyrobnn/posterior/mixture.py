@@ -75,7 +75,6 @@ class Mixture(AbstractPosterior):
         return f"Mixture of {counted(len(self), 'member')}"
 
     def __len__(self) -> int:
-        """Return K, the number of members."""
         return len(self.members)
 
     @property
@@ -193,7 +192,6 @@ class Mixture(AbstractPosterior):
         return Predictor([member.fixed_draws(count, seed=member_seed) for member, count, member_seed in shares])
 
     def _are_points(self) -> bool:
-        """Return whether all draws of each member are the same, as those of a `Map` guide."""
         for member in self.members:
             guide = built(member.guide)
             if not guide.fixed_sites().issuperset([*member.bnn.site_names, *(guide.mean() or {})]):

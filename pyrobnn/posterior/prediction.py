@@ -79,7 +79,6 @@ class Prediction:
         return f"{type(self).__name__}({type(self._base).__name__}, num_draws={self.num_draws}, num_inputs={len(self)})"
 
     def __len__(self) -> int:
-        """Return N, the number of inputs."""
         return int(self.distribution.batch_shape[1])
 
     def __getitem__[P: "Prediction"](self: P, rows: Any) -> P:
@@ -260,7 +259,6 @@ class Prediction:
         return targets.to(self._like)
 
     def _scaled(self, targets: Tensor) -> Tensor:
-        """Return targets in the units and the precision of the model."""
         return self.scaler.transform(targets).to(self._like)
 
     def sample(self, num_samples: int | None = None, *, seed: int) -> Tensor:
@@ -562,7 +560,6 @@ class Prediction:
 
     @property
     def _like(self) -> Tensor:
-        """A tensor of the type and device that the distribution takes for targets."""
         if isinstance(self._base, Categorical):
             return torch.empty(0, dtype=torch.int64, device=self._base.logits.device)
         if self._parts is None:
@@ -607,7 +604,6 @@ class Prediction:
         return self._probs if self.is_classification else self.distribution.mean
 
     def _original(self, values: Tensor) -> Tensor:
-        """Return values in original units."""
         return values if self.is_classification else self.scaler.inverse(values)
 
     def _original_std(self, variance: Tensor) -> Tensor:
@@ -615,7 +611,6 @@ class Prediction:
         return variance.sqrt() if self.is_classification else self.scaler.inverse_scale(variance.sqrt())
 
     def _original_variance(self, variance: Tensor) -> Tensor:
-        """Return a variance in original units."""
         if self.is_classification:
             return variance
         return self.scaler.inverse_scale(self.scaler.inverse_scale(variance))

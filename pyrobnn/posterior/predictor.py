@@ -150,7 +150,6 @@ class _Member(nn.Module):
             return False
 
     def forward(self, x: X) -> Any:
-        """Return the distribution."""
         if self.layers is None:
             return self.law(self._outputs(self.bnn.cast_inputs(x)))
         h = single(x, "This network").to(next(self.layers.buffers()).dtype)

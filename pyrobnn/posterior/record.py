@@ -152,7 +152,6 @@ class CandidateRecord:
     seconds: float
 
     def __str__(self) -> str:
-        """Return its name and score."""
         return f"{self.name} ({self.log_score:.3g} ± {self.error:.2g})"
 
 
@@ -317,7 +316,6 @@ class AbstractPosterior:
         return f"<{self._title}: {self._network}; {in_short(self.bnn.settings['likelihood'])}>"
 
     def __str__(self) -> str:
-        """Return the method, the parts, the data and the time in a few lines."""
         settings, record = self.bnn.settings, self.record
         guide = record.methods[-1].get("guide") if record.methods and record.methods[-1].get("type") == "svi" else None
         if record.laplace is not None:

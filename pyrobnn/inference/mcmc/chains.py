@@ -33,33 +33,17 @@ _TRIES = 100
 
 
 class Chains(NamedTuple):
-    """The result of chains.
+    """The result of chains."""
 
-    Attributes:
-        draws: unconstrained latents, (chain, draw, P).
-        statistics: values per draw, (chain, draw), by name.
-        engine: the engine of the gradients.
-        num_steps: number of steps of each chain.
-        num_diverging: number of draws with a diverging trajectory, if the method knows.
-    """
-
-    draws: Tensor
-    statistics: dict[str, Tensor]
+    draws: Tensor  # unconstrained latents, (chain, draw, P)
+    statistics: dict[str, Tensor]  # by name, (chain, draw)
     engine: EngineRecord
-    num_steps: int
-    num_diverging: int | None = None
+    num_steps: int  # of each chain
+    num_diverging: int | None = None  # draws with a diverging trajectory, if the method knows
 
 
 class Target:
-    """The joint density of a model on its device, and points for chains to start from.
-
-    Attributes:
-        bnn: a copy of the model in the units of the data.
-        example: a row of data.
-        sites: its latent sites.
-        log_joint: the density.
-        source: the data.
-    """
+    """The joint density of a model, copied to its device in the units of the data, and starts of chains."""
 
     def __init__(self, bnn: BNN, source: Source, device: str, seed: int, init: Starts) -> None:
         self._declared, self._device, self._seed, self._init = bnn, device, seed, init
@@ -70,11 +54,7 @@ class Target:
         self.log_joint = LogJoint(self.bnn, self.sites, source.num_data)
 
     def starts(self, num_chains: int, evaluate: ValueAndGradient | None = None) -> Tensor:
-        """Return latents (C, P), each from its chain's random stream, where U and its gradient are finite.
-
-        Raises:
-            InputError: no such point.
-        """
+        """Return latents (C, P), each from its chain's random stream, where U and its gradient are finite."""
         return torch.stack([self._start(chain, evaluate) for chain in range(num_chains)])
 
     def _start(self, chain: int, evaluate: ValueAndGradient | None) -> Tensor:
@@ -104,11 +84,7 @@ class Target:
         return self.log_joint.unconstrain({name: values[0] for name, values in draw.items()})
 
     def all_data(self, method: str) -> Batch:
-        """Return all examples in the units of the model; the method's name is for the message.
-
-        Raises:
-            InputError: data that are not in memory.
-        """
+        """Return all examples in the units of the model; the method's name is for the refusal of data not in memory."""
         if not isinstance(self.source.data, Data):
             raise InputError(
                 f"{method} uses all data at every step, in memory: pass Data(x, y), which bnn.Loader(loader)."
@@ -119,13 +95,7 @@ class Target:
 
 
 class ChainMethod(BaseMethod[Posterior]):
-    """Base of the methods that run Markov chains: write `sample`, the rest is inherited.
-
-    Attributes:
-        num_draws: draws kept of each chain.
-        num_chains: number of chains.
-        init: where chains start.
-    """
+    """Base of the methods that run Markov chains: write `sample`, the rest is inherited."""
 
     num_draws: int
     num_chains: int
@@ -145,7 +115,6 @@ class ChainMethod(BaseMethod[Posterior]):
         return self.init
 
     def offer(self) -> Offer:
-        """Return the features of the method beside `infer`."""
         return Offer(callbacks=False, copies=self.num_chains, wants_measured_scales=True)
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
@@ -192,12 +161,8 @@ class ChainMethod(BaseMethod[Posterior]):
 
 
 def _check_all_inferred(bnn: BNN, method: str, *, but: Collection[str] = ()) -> None:
-    """Refuse a model with parameters to optimise, except those in `but`; the method's name is for the message."""
-    names = [
-        name.removesuffix("_unconstrained")
-        for name, parameter in bnn.named_parameters()
-        if parameter.requires_grad and name not in but
-    ]
+    learned = [name for name, parameter in bnn.named_parameters() if parameter.requires_grad and name not in but]
+    names = [name.removesuffix("_unconstrained") for name in learned]
     if not names:
         return
     advice = {

@@ -78,7 +78,6 @@ class State:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All of them, in order."""
         return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
 
@@ -137,13 +136,7 @@ def stepped(state: State, slopes: ValueAndGradient) -> None:
 
 
 class Walk:
-    """Steps of C chains side by side, with U and its gradient, from places (C, P).
-
-    Attributes:
-        state: the chains.
-        num_steps: number of steps done.
-        tell: called with the number of steps done since the last call.
-    """
+    """Steps of C chains side by side, with U and its gradient, from places (C, P); `tell` hears of steps just done."""
 
     def __init__(self, slopes: ValueAndGradient, place: Tensor) -> None:
         self.state = State.at(place, *slopes(place))
@@ -157,11 +150,7 @@ class Walk:
         self._loop: Callable[[int], None] = eagerly
 
     def recorded(self, log_joint: LogJoint, data: Batch, make_loop: MakeLoop) -> "Walk":
-        """Record a step, so that steps run without Python from now on, and return the walk.
-
-        Raises:
-            NotCapturable: with the reason.
-        """
+        """Record a step, so that steps run without Python from now on; return the walk, or raise `NotCapturable`."""
 
         def step(held: list[Tensor], slopes: ValueAndGradient) -> None:
             stepped(State(*held), slopes)
@@ -176,7 +165,6 @@ class Walk:
         state.turn.copy_((torch.expm1(2 * state.size / length) / (state.place.shape[-1] - 1)).sqrt())
 
     def turn_anew(self) -> None:
-        """Give each chain a direction at random."""
         self.state.direction.copy_(unit(torch.randn_like(self.state.direction)))
 
     def run(self, num_steps: int) -> None:
@@ -279,7 +267,6 @@ class _StepSize:
         self.forget()
 
     def forget(self) -> None:
-        """Start the average anew."""
         self._mean, self._count = torch.zeros_like(self.size), torch.zeros_like(self.size)
 
     def follow(self, squares: Tensor) -> None:

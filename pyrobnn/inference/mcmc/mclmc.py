@@ -33,11 +33,6 @@ class Microcanonical(ChainMethod):
     thinning: int | None
 
     def sample(self, target: Target, run: Run) -> Chains:
-        """Run the chains side by side.
-
-        Raises:
-            InputError: data that are not in memory, a model of a single latent, or no start with a finite density.
-        """
         name = type(self).__name__
         data = target.all_data(name)
         evaluate = eager_potential(target.log_joint, data)
@@ -97,8 +92,7 @@ class MCLMC(Microcanonical):
         init: where each chain starts, as in `NUTS`.
 
     Examples:
-        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
         >>> method = bnn.MCLMC(num_draws=10, warmup=40, num_chains=2)  # take 500 draws or more
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
         >>> posterior.predict([[0.0], [1.0]], num_draws=20)

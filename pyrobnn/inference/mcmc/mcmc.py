@@ -35,7 +35,7 @@ _LARGEST_CHANGE = 1000.0
 
 
 class Hamiltonian(ChainMethod):
-    """Base of the methods that follow Hamilton's equations: write `kernel`, the rest is inherited."""
+    """Base of the methods that follow Hamilton's equations, one chain after another: write `kernel`."""
 
     warmup: int
     full_mass: bool
@@ -55,11 +55,6 @@ class Hamiltonian(ChainMethod):
         raise NotImplementedError
 
     def sample(self, target: Target, run: Run) -> Chains:
-        """Run the chains, one after another.
-
-        Raises:
-            InputError: data that are not in memory.
-        """
         name, data = type(self).__name__, target.all_data(type(self).__name__)
         (like,) = target.starts(1)
         kept = self.num_kept if self.num_kept * len(like) <= _MOST_NUMBERS else 0
@@ -130,8 +125,7 @@ class NUTS(Hamiltonian):
             0.1.
 
     Examples:
-        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
         >>> method = bnn.NUTS(num_draws=10, warmup=10, num_chains=2, max_tree_depth=3)  # take 500 draws or more
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
         >>> posterior.predict([[0.0], [1.0]], num_draws=20)
@@ -152,7 +146,6 @@ class NUTS(Hamiltonian):
         return int(2 ** (self.max_tree_depth - 1))
 
     def kernel(self, potential: Potential) -> MCMCKernel:
-        """Return Pyro's kernel for a chain, recorded if memory can hold all steps of a trajectory."""
         remembers = potential.leapfrog is not None and potential.leapfrog.num_kept
         return (RecordedNUTS if remembers else mcmc.NUTS)(
             potential_fn=potential,
@@ -188,7 +181,6 @@ class HMC(Hamiltonian):
     init: Init = "prior"
 
     def kernel(self, potential: Potential) -> MCMCKernel:
-        """Return Pyro's kernel for a chain."""
         return mcmc.HMC(
             potential_fn=potential,
             step_size=self.step_size or 1.0,
@@ -225,7 +217,6 @@ class RecordedNUTS(mcmc.NUTS):
     _root_of: Tensor | None = None
 
     def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Do a transition from the latents of the last transition."""
         latents, potential, gradients = self._fetch_from_cache()
         place, gradient = latents["z"].detach(), gradients["z"]
         self._take_masses()

@@ -87,7 +87,6 @@ class LogJoint(nn.Module):
         return values, volumes
 
     def _prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the prior of a weight given the other latents."""
         with poutine.block(), poutine.condition(data=dict(values)):
             prior: TorchDistributionMixin = self.bnn.prior(name, self._starts[name])
         return prior
@@ -101,11 +100,7 @@ class LogJoint(nn.Module):
 
 def eager_potential(log_joint: LogJoint, data: Batch) -> ValueAndGradient:
     """Return U and its gradient for a chain through Pyro and autograd; data are all examples."""
-
-    def evaluate(z: Tensor) -> tuple[Tensor, Tensor]:
-        return _differentiated(log_joint, z, data)
-
-    return evaluate
+    return lambda z: _differentiated(log_joint, z, data)
 
 
 def potential_of_chains(
@@ -132,7 +127,6 @@ def potential_of_chains(
 
 
 def _differentiated(log_density: Callable[..., Tensor], z: Tensor, data: Batch) -> tuple[Tensor, Tensor]:
-    """Return the negative of a log density and its gradient."""
     with torch.enable_grad():
         point = z.detach().requires_grad_()
         potential = -log_density(point, *data)
@@ -147,7 +141,7 @@ def recorded_steps(
     step: Callable[[list[Tensor], ValueAndGradient], None],
     make_loop: MakeLoop,
 ) -> Callable[[int], None]:
-    """Return a function that takes a number of steps without Python.
+    """Return a function that takes a number of steps without Python, or raise `NotCapturable`.
 
     Args:
         log_joint: the density.
@@ -155,9 +149,6 @@ def recorded_steps(
         state: tensors that a step changes in place.
         step: takes stand-ins of the state, and U with its gradient, of a chain (P,) or of several (C, P).
         make_loop: from a recorded graph and its inputs to a function that runs it a number of times.
-
-    Raises:
-        NotCapturable: with the reason.
     """
     # eager chains do without
     from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
@@ -191,10 +182,7 @@ def recorded_steps(
 class Potential:
     """U(z) as Pyro's kernels call it, on {"z": vector}, with a gradient that comes with the value.
 
-    Attributes:
-        evaluate: U and its gradient.
-        leapfrog: recorded steps, if there are any.
-        num_evaluations: how often it was called, and steps that kernels add.
+    `num_evaluations` counts calls, and steps that kernels add.
     """
 
     def __init__(self, evaluate: ValueAndGradient, leapfrog: "Leapfrog | None" = None) -> None:
@@ -235,18 +223,8 @@ class Leapfrog:
     """Leapfrog steps of Hamilton's equations, each a run of a recorded graph; many run without a step in Python.
 
     With masses M, a root A of their inverse (A A^T = M^-1) and momenta r in units of the root of the masses, a step of
-    size e is r - e/2 A^T dU/dz, then z + e A r, then again r - e/2 A^T dU/dz (Neal 2011, sec. 5.2.3).
-
-    Args:
-        log_joint: the density.
-        data: all examples.
-        like: latents, (P,).
-        make_loop: as for `recorded_steps`.
-        num_kept: steps that `path` can remember, 0 for none.
-        dense: whether A is a matrix (P, P), else it is a diagonal (P,).
-
-    Raises:
-        NotCapturable: with the reason.
+    size e is r - e/2 A^T dU/dz, then z + e A r, then again r - e/2 A^T dU/dz (Neal 2011, sec. 5.2.3). Latents are
+    `like` a vector (P,); `path` can remember `num_kept` steps; A is a matrix (P, P) if it is dense, else a diagonal.
     """
 
     def __init__(
@@ -303,7 +281,6 @@ class Leapfrog:
         return places[:num_steps], momenta[:num_steps], potentials[:num_steps]
 
     def set_root(self, root: Tensor) -> None:
-        """Set A."""
         self._root.copy_(root)
 
     def _begin(self, start: State, size: float) -> None:

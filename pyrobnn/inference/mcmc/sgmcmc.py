@@ -86,11 +86,7 @@ class StochasticGradient(ChainMethod):
         return min(_MOST_BURNT, max(_FEWEST_BURNT, relaxed))
 
     def sample(self, target: Target, run: Run) -> Chains:
-        """Run the chains side by side, each on separate mini-batches; all chains share the batches of a DataLoader.
-
-        Raises:
-            FloatingPointError: a chain is no longer finite.
-        """
+        """Run the chains side by side, each on separate mini-batches; all chains share the batches of a DataLoader."""
         name = type(self).__name__
         if run.engine == "captured":
             warn_user(f"The chains run eagerly: {name} has no captured form.")
@@ -200,8 +196,7 @@ class SGLD(StochasticGradient):
             prior.
 
     Examples:
-        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
         >>> method = bnn.SGLD(step_size=1e-4, num_draws=10, burn_in=10, thinning=1, num_chains=2, batch_size=8)
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> posterior.draw(5)["0.weight"].shape
@@ -209,7 +204,6 @@ class SGLD(StochasticGradient):
     """
 
     def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
-        """Return where a step leads."""
         noise = (self.temperature * size * 2) ** 0.5 * torch.randn_like(state.place)
         return State(state.place + size * gradient + noise, state.momentum)
 
@@ -232,8 +226,7 @@ class SGHMC(StochasticGradient):
         num_draws, thinning, num_chains, batch_size, schedule, temperature, init: as in `SGLD`.
 
     Examples:
-        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior="normal", likelihood=bnn.likelihoods.Gaussian(1.0))
         >>> method = bnn.SGHMC(step_size=1e-3, num_draws=10, burn_in=10, thinning=1, num_chains=2)
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, progress=False)
         >>> posterior.predict([[0.0], [1.0]], num_draws=20)
@@ -243,17 +236,14 @@ class SGHMC(StochasticGradient):
     friction: Positive | None = None
 
     def usual_step_size(self, smallest_variance: float) -> float:
-        """Return 0.2 a v."""
         return self.friction_of(smallest_variance) * super().usual_step_size(smallest_variance)
 
     def friction_of(self, smallest_variance: float) -> float:
-        """Return a, for the smallest variance of the posterior where it is not given."""
         if self.friction is not None:
             return self.friction
         return 1.0 if self.step_size is not None else _DAMPING / math.sqrt(smallest_variance)
 
     def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
-        """Return where a step leads."""
         (place, momentum), friction = state, self.friction_of(smallest_variance)
         noise = (self.temperature * size * (2 * friction)) ** 0.5 * torch.randn_like(place)
         return State(place + size * momentum, momentum + size * gradient - size * friction * momentum + noise)

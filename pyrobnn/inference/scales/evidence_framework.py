@@ -45,25 +45,22 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     all data goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2)
     updates the scales. gamma is the number of weights that the data determine. For labels and counts, and for real
     targets in few rows, each precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the
-    declared variance, or all of it for labels and counts in a single layer. Without it some inputs would be left out
-    and the noise in others followed. The noise has a gamma prior too, which counts one target with a tenth of the
-    variance as its square. Weights without effect on the outputs keep their declared prior. Gaussian noise that is an
-    output of the network is the same for all rows in the first half of the rounds.
+    declared variance, or all of it for labels and counts in a single layer. The noise has a gamma prior too, which
+    counts one target with a tenth of the variance as its square. Weights without effect on the outputs keep their
+    declared prior. Gaussian noise that is an output is the same for all rows in the first half of the rounds.
 
-    Starts differ in the network's first weights and scales. The first, third and so on begin from the length scales and
-    the noise of a Gaussian process, fitted to up to 250 rows with a length scale for each input, the others from noise
-    of the spread of the targets, half of it and so on, or from precisions multiplied by such numbers. With
-    `per="site"`, for noise that is an output, and for inputs that are not rows of numbers, all starts do so.
+    Every other start begins from the length scales and the noise of a Gaussian process, fitted to up to 250 rows, the
+    rest from noise of the spread of the targets, half of it and so on, or from precisions multiplied by such numbers.
+    With `per="site"`, for noise that is an output, and for inputs that are not rows of numbers, all starts do so.
 
-    The start with the largest score is kept: the mean of log evidence and leave-one-out log score, for real targets
-    less gamma / 2. Both are sums of log predictive densities of held-out targets (Fong & Holmes 2020, "On the marginal
-    likelihood and cross-validation"). The evidence alone sometimes prefers a constant; the leave-one-out score flatters
-    modes that determine many weights, and so loses a nat per weight, as in Akaike's criterion.
+    The start with the largest score is kept: the mean of log evidence and leave-one-out log score, less gamma / 2. Both
+    are sums of log predictive densities of held-out targets (Fong & Holmes 2020, "On the marginal likelihood and
+    cross-validation"). The evidence alone sometimes prefers a constant; the leave-one-out score flatters modes that
+    determine many weights, and so loses a nat per weight, as in Akaike's criterion.
 
     The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
-    inference trains from the best mode. With Laplace and real targets, starts with a score close to the best join the
-    posterior: a `Mixture` of as many members as starts, divided among the modes in proportion to exp(score / 8), since
-    scores are uncertain by several nats. Before the guide, the network runs in evaluation mode on all data.
+    inference trains from the best mode. With Laplace and real targets, the posterior is a `Mixture` of as many members
+    as starts, divided among the modes in proportion to exp(score / 8), since scores are uncertain by several nats.
 
     Attributes:
         guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
@@ -97,7 +94,6 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     guide_steps: Annotated[int, Field(gt=0)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a Laplace guide with a different evidence."""
         if isinstance(self.guide, Laplace) and not self.takes(self.guide):
             raise InputError(
                 "EvidenceFramework: a Laplace guide must have curvature='ggn' over all weights, and not be of low "
@@ -106,21 +102,15 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     @staticmethod
     def takes(guide: object) -> bool:
-        """Return whether a guide is Laplace with the curvature of the evidence."""
         if not isinstance(guide, Laplace) or guide.curvature != "ggn" or guide.subnetwork is not None:
             return False
         return guide.sites == ("*",) and guide.structure != "low_rank"
 
     def offer(self) -> Offer:
-        """Return the features of the method beside `infer`."""
         return Offer(guide=self.guide, callbacks=False)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
-        """Infer the posterior.
-
-        Returns:
-            The posterior of the model with the tuned prior and noise, or the mixture of several starts, the best first.
-            `record.evidence` describes the starts.
+        """Infer the posterior with the tuned prior and noise, or the mixture of several starts, the best first.
 
         Raises:
             InputError: priors that are not normal, latent sites other than weights, or a Jacobian that does not fit
@@ -171,15 +161,9 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
                 training = SVI(guide=self.guide, steps=self.guide_steps, schedule=schedule, batch_size="all")
             return training.infer(tuned, data, run)
         is_large = self.guide.structure == "full" and len(best.prior.precision) > defaults.MOST_FULL
-        posterior = around(
-            tuned,
-            data,
-            dataclasses.replace(self.guide, structure="kron") if is_large else self.guide,
-            weights=best.weights,
-            seed=run.seed,
-            device=run.device,
-            progress=run.progress,
-        )
+        guide = dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
+        options: Any = {"seed": run.seed, "device": run.device, "progress": run.progress}
+        posterior = around(tuned, data, guide, weights=best.weights, **options)
         used = EngineRecord(run.engine, best.engine, "L-BFGS seeks the modes, on all data")
         posterior.record = dataclasses.replace(posterior.record, engine=used, threads=best.threads)
         return posterior
@@ -191,9 +175,9 @@ def until_converged(guide: Any) -> SVI:
 
 
 def _members(scores: list[float], total: int, *, mixes: bool, least: float = -np.inf) -> list[int]:
-    """Return the number of members of each start: its share, rounded. Starts with equal scores share a mode.
+    """Return the members of each start: its share, rounded; none below the least score, less the best.
 
-    Starts whose score, less the best, is below the least have no share.
+    Starts with equal scores share a mode.
     """
     ranks = np.nan_to_num(np.array(scores), nan=-np.inf)
     shares = np.zeros(len(ranks))

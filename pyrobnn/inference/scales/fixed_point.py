@@ -32,19 +32,15 @@ _LEAST_FREE = 1e-3
 class Hyperprior:
     """The prior of scales: gamma priors of precisions, and a price for weights.
 
-    Attributes:
-        counts: weights that each group counts beside those that the data determine: twice the shape of the prior of its
-            precision.
-        share: mean square of the counted weights, as a share of the variance that the prior declares. A group then
-            counts at most its weights. None for a mean square of 1, and no bound.
-        noise_counts: targets that Gaussian noise counts likewise, with a tenth of their variance as mean square.
-        penalty: nats taken off the leave-one-out score for each weight that the data determine.
+    Each group counts weights beside those that the data determine, twice the shape of the prior of its precision. Their
+    mean square is a share of the variance that the prior declares, and a group then counts at most its weights; it is 1
+    without a share. Gaussian noise counts targets likewise, with a tenth of their variance as mean square.
     """
 
     counts: float = 0.0
     share: float | None = None
     noise_counts: float = 0.0
-    penalty: float = 0.0
+    penalty: float = 0.0  # nats taken off the leave-one-out score for each weight that the data determine
 
     @classmethod
     def of_real_targets(cls, num_data: float, num_inputs: int, counts: float | None = None) -> "Hyperprior":
@@ -57,14 +53,10 @@ class Hyperprior:
     def of_labels(cls, counts: float | None = None, *, is_linear: bool = False) -> "Hyperprior":
         """Return the prior for labels and counts, of which any number of rows is few.
 
-        Each input of a linear model has few weights: the counted ones are of the size that its prior declares. Without
-        the penalty the mode of most flexible functions is taken where cases are rare.
+        Without the penalty the mode of most flexible functions is taken where cases are rare.
         """
         share = defaults.SHARE_OF_LINEAR_LABELS if is_linear else defaults.PRIOR_SHARE
         return cls(defaults.LABEL_COUNTS if counts is None else counts, share, penalty=1.0)
-
-
-FLAT = Hyperprior()
 
 
 def next_precisions(
@@ -79,16 +71,9 @@ def next_precisions(
 ) -> Tensor:
     """Return the next precision of each group of weights, (gamma + counts) / (squares + counted squares).
 
-    Groups that the outputs do not depend on, as those of an input that is constant, stay.
-
-    Args:
-        gamma: number of weights that the data determine.
-        squares: sum of the squared distances of the weights to the means of their prior.
-        sizes: number of weights.
-        stay: the precision where the data say nothing.
-        counts: number of weights that the hyperprior counts.
-        counted_squares: their sum of squares.
-        rounding: relative error of gamma.
+    Of the `sizes` weights the data determine gamma, with a relative error of `rounding`; `squares` sums squared
+    distances to the means of the prior. The hyperprior counts the others. Groups that the outputs do not depend on, as
+    those of an input that is constant, `stay`.
     """
     is_determined = gamma > max(_UNDETERMINED, rounding) * sizes
     moved = (gamma + counts) / (squares + counted_squares).clamp_min(_LEAST_SQUARES)
@@ -129,7 +114,6 @@ class PriorScales:
         self._is_held = torch.cat(is_held).to(self.precision.device)
 
     def multiply(self, factor: float) -> None:
-        """Multiply the precisions that are tuned."""
         self.precision = torch.where(self._is_held, self.precision, factor * self.precision)
 
     def narrow(self, name: str, ratio: Tensor) -> None:
@@ -140,10 +124,7 @@ class PriorScales:
         self.precision = torch.where(self._is_held, self.precision, self.precision / flat.square())
 
     def update(self, determined: Tensor, deviation: Tensor) -> None:
-        """Move the precisions to the next, by gamma of each weight and its deviation from the mean of its prior, flat.
-
-        Groups that the outputs do not depend on keep the declared precision.
-        """
+        """Move the precisions to the next, by each weight's gamma and deviation from the mean of its prior, flat."""
         squares = self._by_group(deviation.square())
         by_group = (self._by_group(determined), squares, self._sizes, self._counts, self._squares)
         gamma, squares, sizes, counts, counted = (value[self._group] for value in by_group)
@@ -155,7 +136,6 @@ class PriorScales:
         return total.index_add(0, self._group, values)
 
     def by_site(self) -> dict[str, Tensor]:
-        """Return the precision of each weight by site."""
         parts = self.precision.split([shape.numel() for shape in self._shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
@@ -180,14 +160,7 @@ def normal_prior(name: str, loc: Tensor, scale: Tensor) -> Any:
 
 def untuned(old: BNN, sites: list[str]) -> dict[str, Any]:
     """Return the priors of the parameters that were not tuned, by pattern."""
-    prior = old.settings["prior"]
-    choices = dict(choices_of(prior))
     names = [name for name, value in old.net.named_parameters() if value.requires_grad] + list(old.site_names)
-    remaining = [name for name in names if name not in sites]
-    kept = {}
-    for pattern, choice in choices.items():
-        matched = [name for name in remaining if fnmatchcase(name, pattern)]
-        remaining = [name for name in remaining if name not in matched]
-        if matched:
-            kept[pattern] = choice
-    return kept
+    choices = dict(choices_of(old.settings["prior"]))
+    first = {next((p for p in choices if fnmatchcase(name, p)), None) for name in names if name not in sites}
+    return {pattern: choice for pattern, choice in choices.items() if pattern in first}

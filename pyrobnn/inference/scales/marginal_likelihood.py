@@ -61,14 +61,12 @@ class MarginalLikelihood(AroundAnother[Posterior]):
     noise: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse a guide without evidence."""
         if as_guide(self.method.guide).curvature is None:
             raise InputError(f"MarginalLikelihood: its method needs a Laplace guide, got {self.method.guide!r}.")
         if self.method.patience is not None:
             raise InputError("MarginalLikelihood: rounds have a fixed length: leave `patience` out of the method.")
 
     def offer(self) -> Offer:
-        """Return the features of the method beside `infer`; it measures scales itself."""
         return Offer(inner=self.method)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
@@ -77,15 +75,15 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         `record.method["noise"]` says whether the noise was tuned, also where the setting is "auto".
         """
         posterior: Posterior | None = None
-        evidence = []
-        noise = self.noise
+        evidence, noise = [], self.noise
         for index in range(self.rounds):
             round_run = dataclasses.replace(run, seed=derive(run.seed, f"round {index}"))
             if run.progress:
                 words = "training, then the scales that make the data most probable"
                 tqdm.write(f"round {index + 1} of {self.rounds}: {words}", file=sys.stderr)
             trained = self._round(bnn, posterior, data, round_run)
-            learns = _learns_noise(trained.bnn)
+            likelihood = as_likelihood(trained.bnn.settings["likelihood"])
+            learns = likelihood.is_normal and likelihood.noise in OPEN
             if noise == "auto":
                 noise = learns and math.prod(trained.example[1].shape[1:]) == 1
             if posterior is None and noise and learns:
@@ -126,11 +124,6 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         return session.complete()[0]
 
 
-def _learns_noise(bnn: BNN) -> bool:
-    likelihood = as_likelihood(bnn.settings["likelihood"])
-    return likelihood.is_normal and likelihood.noise in OPEN
-
-
 def _spread(bnn: BNN, source: Source) -> float:
     """Return the standard deviation of a single column of targets, in the units of the model."""
     targets = (rest for _, *rest in source.one_pass(bnn, _BATCH))
@@ -141,7 +134,6 @@ def _spread(bnn: BNN, source: Source) -> float:
 
 
 def _move(posterior: Posterior, last: Posterior) -> None:
-    """Give a posterior that is about to be trained the values of another."""
     points = last.guide.points()
     with torch.no_grad():
         for name, point in posterior.guide.points_by_name().items():

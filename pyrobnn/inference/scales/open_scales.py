@@ -5,7 +5,7 @@ import hashlib
 import logging
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pydantic
 import torch
@@ -23,7 +23,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.scales.fixed_point import FLAT, Hyperprior
+from pyrobnn.inference.scales.fixed_point import Hyperprior
 from pyrobnn.inference.scales.tuned_modes import STEPS, Search, TunedMode, evidence_record, tuned_modes
 from pyrobnn.inference.training.checkpoint import fingerprint, without_addresses, writable
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
@@ -53,20 +53,12 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What the search for scales has found, as it is kept beside a checkpoint.
+    """What the search for scales has found, as it is kept beside a checkpoint."""
 
-    Attributes:
-        scales: of the prior, by site.
-        numbers: of the likelihood; None if they stay open.
-        start: the state of the network to start at; None if it starts at random.
-        noise: the state of the likelihood to start at, where its numbers stay open.
-        record: the record of the search.
-    """
-
-    scales: dict[str, float]
-    numbers: dict[str, Any] | None
-    start: dict[str, Tensor] | None
-    noise: dict[str, Tensor] | None
+    scales: dict[str, float]  # of the prior, by site
+    numbers: dict[str, Any] | None  # of the likelihood; None if they stay open
+    start: dict[str, Tensor] | None  # the state of the network to start at; None if it starts at random
+    noise: dict[str, Tensor] | None  # the state of the likelihood to start at, where its numbers stay open
     record: EvidenceRecord
 
 
@@ -80,16 +72,10 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
     least the error, on a held-out fifth, of a mode of the other examples: most guides spread less than the exact
     posterior there. Normals with tuned scales stand in for priors of other families meanwhile.
 
-    Args:
-        bnn: the model, which is not changed.
-        data: the training data.
-        run: the arguments of the fit.
-        starts_there: whether the network starts at the best mode; not so for members of an ensemble.
-
-    Returns:
-        The closed model. It is unchanged if nothing is open, or if the measurement costs too much: data in files and
-        loaders, parameters without a prior, and networks of long steps. A layer of 50 units measures the noise for
-        these, and for networks whose modes say little more than a constant, if inputs are rows of up to 1,000 numbers.
+    The model is unchanged if nothing is open, or if the measurement costs too much: data in files and loaders,
+    parameters without a prior, and networks of long steps. A layer of 50 units measures the noise for these, and for
+    networks whose modes say little more than a constant, if inputs are rows of up to 1,000 numbers. `starts_there`
+    says that the network starts at the best mode, unlike members of an ensemble.
 
     Raises:
         InputError: a folder for checkpoints that cannot be made or written to, or with a damaged file of scales.
@@ -138,8 +124,7 @@ def _found(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Look:
+class _Look(NamedTuple):
     """Modes of a network, the number of the best, how many rows they have seen, and its left-out score of a row."""
 
     bnn: BNN
@@ -163,7 +148,11 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
         best = modes[chosen]
         is_flexible = best.determined > defaults.MOST_DETERMINED * float(best.counts.sum())
         if "scale" in best.tuned_numbers and is_flexible and len(rows) > 1:
-            best.widen_noise(*_missed(bnn, source, data, rows, run))
+            with seeded(run.seed, "held out"):
+                order = rows[torch.randperm(len(rows))]
+            others, kept = order.tensor_split([max(len(rows) // _FOLDS, 1)])
+            (mode, *_), _ = _modes(bnn, source, data, kept, run, starts=1, phase="noise on rows held out")
+            best.widen_noise(mode, source.scaled(mode.bnn, *(values[others] for values in data.tensors)))
     except FloatingPointError:
         return None  # the fit itself reports the non-finite values
     score = best.log_left_out / float(best.counts.sum()) - float(source.y_scaler.log_volume())
@@ -177,12 +166,12 @@ def _modes(
     given, likelihood = prior_by_site(bnn), bnn.settings["likelihood"]
     held = [name for name, prior in given.items() if as_prior(prior).is_normal and not as_prior(prior).has_open_scale]
     chosen = {name: prior if as_prior(prior).is_normal else priors.Normal() for name, prior in given.items()}
-    is_real = as_likelihood(likelihood).noise is not None
-    if as_likelihood(likelihood).noise == "inferred":
+    hyperprior = Hyperprior(defaults.PRIOR_COUNTS)
+    if (noise := as_likelihood(likelihood).noise) is not None:
+        of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
+        hyperprior = of_few if of_few.counts else Hyperprior()
+    if noise == "inferred":
         likelihood = dataclasses.replace(likelihood, scale=_TUNED)
-    of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
-    of_real = of_few if of_few.counts else FLAT
-    hyperprior = of_real if is_real else Hyperprior(defaults.PRIOR_COUNTS)
     search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE, held, phase)
 
     def examples(model: BNN) -> Batch:
@@ -192,18 +181,7 @@ def _modes(
     return tuned_modes(with_normals, source, len(rows), examples, run=run, search=search)
 
 
-def _missed(bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run) -> tuple[TunedMode, Batch]:
-    """Return a mode of four fifths of the rows, and the others, one at least."""
-    with seeded(run.seed, "held out"):
-        order = rows[torch.randperm(len(rows))]
-    num_others = max(len(rows) // _FOLDS, 1)
-    kept, others = order[num_others:], order[:num_others]
-    (mode, *_), _ = _modes(bnn, source, data, kept, run, starts=1, phase="noise on rows held out")
-    return mode, source.scaled(mode.bnn, *(values[others] for values in data.tensors))
-
-
 def _constant(bnn: BNN, data: Data) -> float:
-    """Return the cross-validated log score of a constant, the mean over rows; -infinity where it is not known."""
     baselines = fit_baselines(bnn, data, most_rows=defaults.MOST_MEASURED_ROWS)
     if "constant" not in baselines:
         return -math.inf
@@ -217,10 +195,7 @@ def prior_by_site(bnn: BNN) -> dict[str, Any]:
 
 
 def affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
-    """Return the numbers of examples and of starts that take 10 seconds; None if too few do.
-
-    A start takes gradients, and solutions of the linear model.
-    """
+    """Return the numbers of examples and of starts that take 10 seconds; None if too few do."""
     size = bnn.num_weights
     most = min(source.num_data, defaults.MOST_MEASURED_ROWS // source.outputs, _MOST_ENTRIES // (source.outputs * size))
     least = min(source.num_data, defaults.FEWEST_MEASURED_ROWS)
@@ -265,11 +240,7 @@ def _closed(bnn: BNN, found: Found) -> BNN:
 
 
 def _file_for(bnn: BNN, source: Source, run: Run, *, starts_there: bool) -> Path | None:
-    """Return the file of the scales of a model and data, if the run keeps checkpoints; its name tells them apart.
-
-    Raises:
-        InputError: a folder that cannot be made or written to.
-    """
+    """Return the file of the scales of a model and data, if the run keeps checkpoints; its name tells them apart."""
     if run.checkpoint is None:
         return None
     with seeded(run.seed, "kept scales"):

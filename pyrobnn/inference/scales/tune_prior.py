@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import torch
@@ -39,34 +38,23 @@ class Evidence:
     """The log evidence of scales, with the mode and the likelihood's curvature held fixed.
 
     Scales are log precisions: of the prior of each weight, flat over the sites of the blocks, and of the noise if it is
-    tuned.
-
-    Attributes:
-        point: the mode.
-        curvature: of the likelihood, at the present noise.
-        guide: a Gaussian to fill.
-        group: the number of each weight's group.
-        squares: squared distance of each weight to the mean of its prior.
-        log_likelihood: at the present noise, in the units of the model.
-        num_targets: how many numbers the targets are, with their weights; 0 if the noise stays as it is.
-        precision: 1 / variance of the noise at present, in the units of the model.
-        power: of the noise's precision in the curvature: 2 for squares of gradients, 1 for second derivatives.
+    tuned. Curvature, log likelihood and `precision` are those at the present noise, in the units of the model.
     """
 
-    point: Point
-    curvature: Curvature
-    guide: BlockGuide
-    group: Tensor
-    squares: Tensor
+    point: Point  # the mode
+    curvature: Curvature  # of the likelihood
+    guide: BlockGuide  # a Gaussian to fill
+    group: Tensor  # the number of each weight's group
+    squares: Tensor  # squared distance of each weight to the mean of its prior
     log_likelihood: float
-    num_targets: float
-    precision: float
-    power: int
+    num_targets: float  # how many numbers the targets are, with their weights; 0 if the noise stays as it is
+    precision: float  # 1 / variance of the noise
+    power: int  # of the noise's precision in the curvature: 2 for squares of gradients, 1 for second derivatives
 
     def fill(self, logs: Tensor) -> Result:
         """Fill the guide for some scales; return the blocks' content."""
         scaled = self.curvature.scaled(self.ratio(logs) ** self.power)
-        result = assemble(self.point, PriorCurvature(self.point.by_site(self._alphas(logs).to(self.squares))), scaled)
+        result = assemble(self.point, PriorCurvature(self.point.by_site(self.alphas(logs).to(self.squares))), scaled)
         result.fill(self.guide)
         return result
 
@@ -76,7 +64,7 @@ class Evidence:
         spreads = {name: s for block in self.guide.gaussian_blocks() for name, s in block.split(block.spread()).items()}
         variance = self.point.flat(spreads).square().double()
         is_covered = (variance > 0).double()
-        squares, alphas, ratio = self.squares.double() * is_covered, self._alphas(logs), self.ratio(logs)
+        squares, alphas, ratio = self.squares.double() * is_covered, self.alphas(logs), self.ratio(logs)
         counts, sums, gamma = map(self.by_group, (is_covered, squares, is_covered - alphas * variance))
         rounding = 10 * torch.finfo(self.squares.dtype).eps
         ahead = next_precisions(gamma, sums, counts, alphas, rounding=rounding).log()
@@ -87,7 +75,8 @@ class Evidence:
         value = float((is_covered * alphas.log() - alphas * squares).sum()) - float(self.guide.log_det())
         return self.log_likelihood_at(ratio) + 0.5 * value, ahead.clamp(-_LARGEST_LOG, _LARGEST_LOG)
 
-    def _alphas(self, logs: Tensor) -> Tensor:
+    def alphas(self, logs: Tensor) -> Tensor:
+        """Return the precision of the prior of each weight, flat."""
         return logs[: len(self.group)].exp()
 
     def ratio(self, logs: Tensor) -> float:
@@ -114,18 +103,16 @@ class Evidence:
 def tune_prior(posterior: Posterior, data: Any, *, per: str = "all", noise: bool = False) -> Posterior:
     """Return a Laplace posterior with other prior precisions, and noise, around the same mode.
 
-    The log evidence is maximised (type-II maximum likelihood) by MacKay's fixed point, alpha = gamma / sum w^2.
+    The log evidence is maximised (type-II maximum likelihood) by MacKay's fixed point, alpha = gamma / sum w^2. The
+    result has the priors N(loc, 1 / alpha); its `record.laplace` has the new log evidence, and `precision`, alpha by
+    site, unless each weight has a precision.
 
     Args:
         posterior: of a `Laplace` guide with normal priors; it is not changed.
-        data: the training data, as for `fit`; they are mapped to the posterior's units.
+        data: the training data, as for `fit`.
         per: "all" for a single precision, "site" for a precision of each site, "weight" for a precision of each weight
             (automatic relevance determination: most go to infinity).
         noise: whether to tune the scale of Gaussian noise too, to beta = (targets - gamma) / SSE.
-
-    Returns:
-        A posterior of a model with the priors N(loc, 1 / alpha); `record.laplace` has the new log evidence, and
-        `precision`, alpha by site, unless each weight has a precision.
 
     Raises:
         InputError: a mixture, another guide, a structure or prior without a number per weight as precision, several
@@ -152,7 +139,6 @@ def tune_prior(posterior: Posterior, data: Any, *, per: str = "all", noise: bool
 
 
 def _checked(posterior: Posterior, per: str) -> Laplace:
-    """Return the setting of the approximation; refuse settings that cannot be tuned."""
     require_single(posterior, "tune_prior")
     laplace = posterior.record.laplace
     if not built(posterior.guide).gaussian_blocks() or laplace is None:
@@ -174,7 +160,6 @@ def _checked(posterior: Posterior, per: str) -> Laplace:
 def _problem(
     posterior: Posterior, setting: Laplace, source: Source, per: str, *, noise: bool
 ) -> tuple[Evidence, Tensor]:
-    """Return the evidence as a function, and the present log precisions."""
     bnn, guide = posterior.bnn, copy.deepcopy(posterior.guide)
     values = guide.mean()
     weights = {name: values[name] for name in bnn.site_names}
@@ -196,22 +181,21 @@ def _problem(
         "weight": torch.arange(point.size),
     }[per].to(next(iter(weights.values())).device)
     squares = point.flat({name: (weights[name] - law.loc).square() for name, law in normals.items()})
-    beta = _noise_precision(bnn, others) if noise else 1.0
-    targets = source.total_weight * math.prod(source.head[1].shape[1:]) if noise else 0.0
+    beta, targets = 1.0, 0.0
+    if noise:
+        likelihood = bnn.settings["likelihood"]
+        if not as_likelihood(likelihood).is_normal or others or bnn.likelihood.scale.numel() != 1:
+            raise InputError(
+                f"`noise=True` tunes a single scale of Gaussian noise, known or learned; got {likelihood!r}."
+            )
+        beta = float(bnn.likelihood.scale.detach().reshape(())) ** -2
+        targets = source.total_weight * math.prod(source.head[1].shape[1:])
     power = KINDS[setting.curvature].noise_power
     evidence = Evidence(point, curvature, guide, group, squares, at_mode, targets, beta, power)
     scales = {name: law.scale.expand(weights[name].shape) for name, law in normals.items()}
     flat = -2 * point.flat(scales).double().log()
     start = evidence.by_group(flat) / evidence.by_group(torch.ones_like(flat))
     return evidence, torch.cat([start, start.new_tensor([math.log(beta)])]) if noise else start
-
-
-def _noise_precision(bnn: BNN, others: Mapping[str, Tensor]) -> float:
-    """Return 1 / variance of the noise in the units of the model."""
-    likelihood = bnn.settings["likelihood"]
-    if not as_likelihood(likelihood).is_normal or others or bnn.likelihood.scale.numel() != 1:
-        raise InputError(f"`noise=True` tunes a single scale of Gaussian noise, known or learned; got {likelihood!r}.")
-    return float(bnn.likelihood.scale.detach().reshape(())) ** -2
 
 
 def _fixed_point(evidence: Evidence, start: Tensor) -> Tensor:
@@ -224,7 +208,10 @@ def _fixed_point(evidence: Evidence, start: Tensor) -> Tensor:
     for _ in range(_ROUNDS):
         step, least = ahead - logs, value - 10 * rounding * abs(value)
         for _ in range(_HALVINGS):
-            found, after = _at(evidence, logs + step)
+            try:
+                found, after = evidence(logs + step)
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # precisions too far apart for the numbers
+                found, after = -math.inf, logs
             if found >= least:
                 break
             step = step / 2
@@ -236,16 +223,7 @@ def _fixed_point(evidence: Evidence, start: Tensor) -> Tensor:
     return logs
 
 
-def _at(evidence: Evidence, logs: Tensor) -> tuple[float, Tensor]:
-    """Return evidence and next scales; -infinity where precisions are too far apart for the numbers of the network."""
-    try:
-        return evidence(logs)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        return -math.inf, logs
-
-
 def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Source) -> Posterior:
-    """Return the posterior of the model with the tuned prior and noise."""
     result, laplace = evidence.fill(logs), posterior.record.laplace
     assert laplace is not None  # see `_checked`
     tuned = Posterior(
@@ -268,7 +246,7 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Sourc
         log_likelihood=evidence.log_likelihood_at(evidence.ratio(logs)) - volume,
     )
     if int(evidence.group.max()) < len(evidence.point.sites):
-        alphas = evidence.point.by_site(logs[: len(evidence.group)].exp())
+        alphas = evidence.point.by_site(evidence.alphas(logs))
         updated = dataclasses.replace(updated, precision={n: float(a.reshape(-1)[0]) for n, a in alphas.items()})
     measured = ["scale"] if evidence.num_targets else posterior.record.measured
     tuned.record = dataclasses.replace(posterior.record, laplace=updated, measured=measured)

@@ -37,7 +37,6 @@ from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.fixed_point import (
-    FLAT,
     Hyperprior,
     PriorScales,
     next_variance,
@@ -71,42 +70,25 @@ _FORM = "{l_bar}{bar}| [{elapsed}<{remaining}]"
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Settings of the search for modes and scales.
+    """Settings of the search for modes and scales."""
 
-    Attributes:
-        starts: number of starts, which differ in initial weights and scales.
-        rounds: rounds of each start; with 0 the scales stay fixed.
-        iterations: iterations of L-BFGS in a round.
-        per: groups of weights, "input" or "site".
-        hyperprior: prior of the scales.
-        tolerance, last_tolerance: relative change of the energy at which L-BFGS stops, in a round and at the end.
-        held: names of weights with a fixed prior.
-        phase: what the bar says.
-        which: numbers of the starts to do; all if empty.
-    """
-
-    starts: int = 1
-    rounds: int = 0
-    iterations: int = 100
-    per: str = "site"
-    hyperprior: Hyperprior = FLAT
-    tolerance: float = 1e-7
-    last_tolerance: float = 1e-12
-    held: Collection[str] = ()
-    phase: str = "search for weights and scales"
-    which: Sequence[int] = ()
+    starts: int = 1  # differ in initial weights and scales
+    rounds: int = 0  # of each start; with 0 the scales stay fixed
+    iterations: int = 100  # of L-BFGS in a round
+    per: str = "site"  # groups of weights, or "input"
+    hyperprior: Hyperprior = dataclasses.field(default_factory=Hyperprior)
+    tolerance: float = 1e-7  # relative change of the energy at which L-BFGS stops in a round
+    last_tolerance: float = 1e-12  # and at the end
+    held: Collection[str] = ()  # names of weights with a fixed prior
+    phase: str = "search for weights and scales"  # what the bar says
+    which: Sequence[int] = ()  # numbers of the starts to do; all if empty
 
 
 class TunedMode:
     """A mode in progress, with its scales. They stay as they are until `begin`.
 
-    Args:
-        bnn: the model in the units of the data, in evaluation mode; its parameters are trained too.
-        weights: starting values by site.
-        data: all examples, in the units of the model.
-        search: groups of weights, and the prior of the scales.
-        records: whether the gradient is recorded and run without Python.
-        threads: number of threads of the fit.
+    The model is in the units of the data and in evaluation mode; its parameters are trained too, and data are all
+    examples. `records` says whether the gradient is recorded and run without Python.
 
     Attributes:
         tuned_numbers: names of the likelihood's numbers that are tuned.
@@ -198,10 +180,9 @@ class TunedMode:
         return (self.log_evidence + self.log_left_out - self.hyperprior.penalty * self.determined) / 2
 
     def to_mode(self, iterations: int, tolerance: float, *, alike: bool = False, is_last: bool = False) -> None:
-        """Move weights and learned parameters towards the mode under the present scales.
+        """Move weights and learned parameters towards the mode; noise that is held stays alike until a call ends that.
 
-        Noise that is an output stays alike for all rows as long as each call says so. The last call goes on where
-        rounding hides the gain.
+        The last call goes on where rounding hides the gain.
         """
         self.varying.is_held &= alike
         leaves, penalty = self._leaves, self._penalty
@@ -357,11 +338,6 @@ class TunedMode:
         """Return the record of this start, in the original units of the targets."""
         return StartRecord(self._first_noise, self.log_evidence - volume, self.log_left_out - volume, self.determined)
 
-    def precision_by_site(self) -> dict[str, Any]:
-        """Return the precision of each site, or of each of its columns, as a number or a list."""
-        rows = {n: value.flatten(0, -2)[0] if value.ndim > 1 else value for n, value in self.prior.by_site().items()}
-        return {name: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for name, row in rows.items()}
-
     def tuned(self, declared: BNN, source: Source) -> BNN:
         """Return the model with the tuned prior and noise, and all that was learned beside the weights."""
         like = next(iter(self.weights.values()))
@@ -395,11 +371,9 @@ class NoiseOutputs:
 
     Residuals of a mode are too small to tell the noise by. So the energy has the mean of log p(y | f) over the
     posterior of the locations, which is (log p(y | f + d) + log p(y | f - d)) / 2 for normal noise, d the posterior
-    deviation of f. Where noise is the same for all rows, it is least at MacKay's fixed point.
-
-    The network has 2 K outputs for K target columns, `columns`, which is 0 where noise is no output. `belongs` says
-    which weights lead to the noise alone, flat over the sites. While `is_held`, the noise is the same for all rows, so
-    that it cannot explain what locations have yet to fit.
+    deviation of f. Of 2 K outputs the last K, `columns`, are the noise; K is 0 where it is no output. `belongs` says
+    which weights lead to it alone, flat. While `is_held`, it is the same for all rows, so that it cannot explain what
+    locations have yet to fit.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], columns: int, num: int) -> None:
@@ -461,15 +435,9 @@ def _output_of(scale: Tensor) -> Tensor:
 def tuned_modes(
     bnn: BNN, source: Source, num_data: int, examples: Callable[[BNN], Batch], *, run: Run, search: Search
 ) -> tuple[list[TunedMode], int]:
-    """Return a mode for each start, with its tuned scales, and the place of the best.
+    """Return a mode for each start, with its tuned scales, and the place of the best, of a model with normal priors.
 
-    Args:
-        bnn: the model, with normal priors.
-        source: the data's units.
-        num_data: number of examples to look at.
-        examples: returns the examples in the units and on the device of a model.
-        run: the arguments of the fit.
-        search: settings of the search.
+    `examples` returns the examples in the units and on the device of a model.
 
     Raises:
         InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
@@ -548,6 +516,9 @@ def _begin(start: TunedMode, index: int, process: GaussianProcess | None, *, sta
 
 
 def evidence_record(modes: Sequence[TunedMode], chosen: int, source: Source) -> EvidenceRecord:
-    """Return the record of the starts, and the prior of the best."""
-    volume = float(modes[chosen].counts.sum()) * float(source.y_scaler.log_volume())
-    return EvidenceRecord([start.record(volume) for start in modes], chosen, modes[chosen].precision_by_site())
+    """Return the record of the starts, with the precision of each site, or of each of its columns, of the best."""
+    best = modes[chosen]
+    volume = float(best.counts.sum()) * float(source.y_scaler.log_volume())
+    rows = {n: value.flatten(0, -2)[0] if value.ndim > 1 else value for n, value in best.prior.by_site().items()}
+    precision = {n: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for n, row in rows.items()}
+    return EvidenceRecord([start.record(volume) for start in modes], chosen, precision)
