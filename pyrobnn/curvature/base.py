@@ -60,39 +60,26 @@ class Examples:
 
 @dataclasses.dataclass(eq=False)
 class Factors:
-    """The Kronecker factors of a layer: the curvature is approximately outer (x) inner.
-
-    Attributes:
-        outer: (O, O), the sum of outer products of derivatives in outputs.
-        inner: (I, I), the sum of outer products of inputs, where the bias's input is 1, later divided by `count`.
-        count: number of examples, with their weights, times positions.
-    """
+    """The Kronecker factors of a layer: the curvature is approximately outer (x) inner."""
 
     sites: tuple[str, ...]
     transposed: bool
-    outer: Tensor
-    inner: Tensor
-    count: float = 0.0
+    outer: Tensor  # (O, O), the sum of outer products of derivatives in outputs
+    inner: Tensor  # (I, I), the sum of outer products of inputs, the bias's 1, later divided by `count`
+    count: float = 0.0  # number of examples, with their weights, times positions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curvature:
-    """Curvature of the negative log-likelihood of all data in parts: every site belongs to exactly one part.
-
-    Attributes:
-        full: the whole matrix over all sites in their order, or over the entries at `index`.
-        low_rank: eigenvectors (D, rank) and eigenvalues of the curvature over the sites, whitened by the prior.
-        slow: sites of unknown layers, with derivatives taken example by example.
-        log_likelihood: log-likelihood of all data in the units of the model, if computed with the curvature.
-    """
+    """Curvature of the negative log-likelihood of all data in parts: every site belongs to exactly one part."""
 
     diagonal: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     factors: list[Factors] = dataclasses.field(default_factory=list)
-    full: Tensor | None = None
+    full: Tensor | None = None  # the whole matrix over all sites in their order, or over the entries at `index`
     index: Tensor | None = None
-    low_rank: tuple[Tensor, Tensor] | None = None
-    slow: list[str] = dataclasses.field(default_factory=list)
-    log_likelihood: float | None = None
+    low_rank: tuple[Tensor, Tensor] | None = None  # eigenvectors (D, rank) and eigenvalues, whitened by the prior
+    slow: list[str] = dataclasses.field(default_factory=list)  # sites of unknown layers, taken example by example
+    log_likelihood: float | None = None  # of all data in the units of the model, if computed with the curvature
 
     def scaled(self, factor: float) -> "Curvature":
         """Return the diagonal, factors and whole matrix of a likelihood to that power."""

@@ -115,11 +115,8 @@ class Solution:
         """Return outputs and scores at the mode of the linear model, a Gauss-Newton step away.
 
         Left-out examples move by a multiple of an optimiser's last residual if weights nearly interpolate the targets.
-
-        Args:
-            deviation: deviation of the weights from their prior mean, in units of the prior's deviation, (P,).
-            f: outputs, (N, C).
-            score: derivative of the log-likelihood in the outputs, weights of examples included, (N, C).
+        The deviation (P,) from the prior mean is in units of the prior's; outputs `f` (N, C) have the derivative
+        `score` (N, C) of the log-likelihood, weights of examples included.
         """
         steps = (torch.linalg.pinv(self.columns) @ score[..., None])[..., 0]
         linear = torch.einsum("ncp,p->nc", self.scaled, deviation)

@@ -56,21 +56,14 @@ class Way(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a pass of a single example tells of a network.
+    """What a pass of a single example tells of a network."""
 
-    Attributes:
-        known: names of the sites whose layers are known; of those, `matrices` are linear maps.
-        width: the largest number of values that a layer outputs.
-        held: numbers that the Jacobian of an example needs, in parts.
-        is_last_layer: whether the sites are a linear layer whose outputs are the network's.
-    """
-
-    known: frozenset[str]
-    matrices: frozenset[str]
-    width: int
+    known: frozenset[str]  # names of the sites whose layers are known
+    matrices: frozenset[str]  # of those, linear maps
+    width: int  # the largest number of values that a layer outputs
     num_outputs: int
-    held: int
-    is_last_layer: bool
+    held: int  # numbers that the Jacobian of an example needs, in parts
+    is_last_layer: bool  # whether the sites are a linear layer whose outputs are the network's
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,22 +103,17 @@ class Recording:
 class Pulled:
     """J^T v for K columns v and B examples, split by layers.
 
-    Attributes:
-        gradients: derivative in the outputs of each layer, (K, B, T, O).
-        dense: derivatives for sites of other layers, (K, B, *shape).
-        is_last_layer: whether the only layer is a matrix whose outputs are the network's.
-        information: the sum of the columns' outer products where they are not held and K is 0, for the last layer.
-        counts: weight of each example in means over examples, (B,), or None for 1.
+    `information` is the sum of the columns' outer products where they are not held and K is 0, for the last layer.
     """
 
     f: Tensor
     uses: list[Use]
-    gradients: list[Tensor]
-    dense: dict[str, Tensor]
+    gradients: list[Tensor]  # derivative in the outputs of each layer, (K, B, T, O)
+    dense: dict[str, Tensor]  # derivatives for sites of other layers, (K, B, *shape)
     shapes: dict[str, torch.Size]
-    is_last_layer: bool = False
+    is_last_layer: bool = False  # whether the only layer is a matrix whose outputs are the network's
     information: DiagonalLess | None = None
-    counts: Tensor | None = None
+    counts: Tensor | None = None  # weight of each example in means over examples, (B,), or None for 1
 
     def outer(self, place: int) -> Outer:
         """Return the sum over columns of the outer products of a layer's derivatives, if examples pass it once."""

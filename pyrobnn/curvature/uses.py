@@ -30,21 +30,16 @@ class Use:
     """One use of a weight and a bias, sites by name if they are Bayesian, at T positions of each of B examples.
 
     A "matrix" maps inputs (B, T, I) to outputs (B, T, O); a "scale" multiplies units, and I = O. Inputs are patches of
-    a convolution, one-hot vectors of an embedding.
-
-    Attributes:
-        output: the outputs in the network's shape.
-        positions: brings a tensor (*, shape of output) to (*, B, T, O).
-        transposed: whether the first axes of the weight are inputs and outputs, as in embeddings and transposed
-            convolutions, instead of outputs and inputs.
+    a convolution, one-hot vectors of an embedding. In embeddings and transposed convolutions the first axes of the
+    weight are inputs and outputs.
     """
 
     kind: Kind
     weight: str | None
     bias: str | None
     inputs: Tensor
-    output: Tensor
-    positions: Callable[[Tensor], Tensor]
+    output: Tensor  # in the network's shape
+    positions: Callable[[Tensor], Tensor]  # brings a tensor (*, shape of output) to (*, B, T, O)
     transposed: bool = False
 
     @property

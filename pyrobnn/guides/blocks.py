@@ -19,18 +19,14 @@ Kind = Literal["diag", "kron", "full", "low_rank"]
 class BlockSpec:
     """The sites of a block, and its kind.
 
-    Attributes:
-        kind: "diag" for independent entries, "kron" for a weight (and bias) with a Kronecker product plus a prior,
-            "full" for all correlations, "low_rank" for a prior plus a few directions.
-        sites: names of the sites: a single site for "diag"; a weight, a bias, or both in this order for "kron".
-        size: for "full", the number of entries, if not all entries of the sites; for "low_rank", the rank.
-        transposed: for "kron", whether the first axes of the weight are (inputs, outputs).
+    "diag" has independent entries of a single site; "kron" a weight, a bias, or both in this order, with a Kronecker
+    product plus a prior; "full" all correlations; "low_rank" a prior plus a few directions.
     """
 
     kind: Kind
     sites: Annotated[tuple[str, ...], Field(min_length=1)]
-    size: int | None = None
-    transposed: bool = False
+    size: int | None = None  # of "full", the number of entries, if not all; of "low_rank", the rank
+    transposed: bool = False  # of "kron", whether the first axes of the weight are (inputs, outputs)
 
     def as_dict(self) -> dict[str, Any]:
         fields = {"kind": self.kind, "sites": list(self.sites), "size": self.size, "transposed": self.transposed}

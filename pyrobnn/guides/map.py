@@ -45,10 +45,6 @@ class SeeksMode(BaseGuide):
             device: as in `fit`.
             progress: show a progress bar.
 
-        Raises:
-            InputError: weights or data that do not fit the model, or a setting that does not fit the network.
-            FloatingPointError: curvature that is not finite.
-
         Examples:
             >>> trained = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
             >>> guide = bnn.guides.Laplace(structure="full")

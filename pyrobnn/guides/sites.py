@@ -46,11 +46,8 @@ class Site:
 def latent_sites(model: Callable[..., Any], *args: Any) -> list[Site]:
     """Return the latent sites of a model, in the order of its draws.
 
-    A weight starts at the network's value, and at a draw from the prior outside of its support, as all other sites.
-
-    Args:
-        model: a Pyro model; an optional `initial_values` has starting values by site name.
-        *args: a batch of its inputs and observed targets.
+    A weight starts at the network's value, from `initial_values` of the model, and at a draw from the prior outside of
+    its support, as all other sites. The other arguments are a batch of inputs and observed targets.
 
     Raises:
         InputError: a latent that is discrete, or inside a plate.

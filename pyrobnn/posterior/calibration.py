@@ -20,7 +20,7 @@ _GRID = np.linspace(-np.log(100), np.log(100), 41)
 
 
 def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500) -> "Calibrated":
-    """Find one factor for the spread of predictions by the log score of rows that the fit has not seen.
+    """Return the fit with one factor for the spread of predictions, by the log score of rows that it has not seen.
 
     Numbers keep their predictive centre, and their distances from it are multiplied by the factor: the differences
     between draws and the noise alike. The centre is the mean; for log-normal targets it is that of the logarithms.
@@ -31,9 +31,6 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
         posterior: the fit.
         data: `Data` or a pair (x, y) of rows that took no part in the fit. Weights of rows count.
         num_draws: number of posterior draws.
-
-    Returns:
-        The fit with its `factor`, whose `predict` gives predictions like any other.
 
     Raises:
         InputError: rows that are not in memory, several columns of classes, or numbers whose distribution has no

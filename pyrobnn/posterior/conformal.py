@@ -30,7 +30,7 @@ def conformal(
     num_draws: int = 500,
     seed: int = 0,
 ) -> "Conformal":
-    """Calibrate a fit by data that it has not seen: split conformal prediction (Vovk et al. 2005, sec. 4.2).
+    """Return a fit calibrated by data that it has not seen: split conformal prediction (Vovk et al. 2005, sec. 4.2).
 
     An interval of level 0.95 then holds at least 95 % of new targets, on average over inputs, and at most 1 / (n + 1)
     more for n rows of data without ties, if these rows and the new ones are exchangeable, however bad the fit is.
@@ -48,9 +48,6 @@ def conformal(
             is not symmetric, such as `LogNormal`, `Gamma` and `MixtureDensity`.
         num_draws: number of posterior draws.
         seed: seed of the random numbers of "aps"; draws of the weights have the fit's.
-
-    Returns:
-        The calibrated fit, whose `predict` gives predictions with intervals or sets of classes of any level.
 
     Raises:
         InputError: a method for other targets, or several target columns.
@@ -181,9 +178,6 @@ class ConformalPrediction(Prediction):
 
     def label_set(self, level: float = 0.95) -> Tensor:
         """Return which classes are in the set that holds new labels with at least this probability, (N, C) bool.
-
-        Raises:
-            InputError: a level outside (0, 1), or targets that are no classes.
 
         Examples:
             >>> x, y = [[0.0], [1.0]] * 40, [0, 1] * 40

@@ -151,9 +151,6 @@ class Mixture(AbstractPosterior):
             at_mean: predict with the mean of the weights of each member (S = K).
             linearized: as in `Posterior.predict`; each member is linearised around its mean.
 
-        Raises:
-            InputError: as `Posterior.predict`, or fewer draws than members.
-
         Examples:
             >>> fits = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), replicates=3, steps=20, progress=False)
             >>> bnn.Mixture(fits).predict([[0.0], [2.0]], num_draws=60).epistemic_std.shape

@@ -27,15 +27,10 @@ _CONSTANT = 1e-6
 
 
 class SharedAxes(NamedTuple):
-    """Covariances V diag(v) V^T of several inputs with the same V, as those of a Bayesian last layer.
+    """Covariances V diag(v) V^T of several inputs with the same V, as those of a Bayesian last layer."""
 
-    Attributes:
-        vectors: V, (C, K); None for the identity.
-        values: v of each input, (N, K).
-    """
-
-    vectors: Tensor | None
-    values: Tensor
+    vectors: Tensor | None  # V, (C, K); None for the identity
+    values: Tensor  # v of each input, (N, K)
 
 
 class FunctionalNormal:

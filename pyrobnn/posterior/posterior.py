@@ -46,9 +46,6 @@ class Posterior(AbstractPosterior):
         record: how it was fitted: method, device, seconds, number of examples.
         outputs: stand-in for the outputs of the network at the example, which is zeros after loading; None to run it.
 
-    Attributes:
-        bnn, guide, example, x_scaler, y_scaler, seed, history, record, outputs: as given.
-
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
@@ -128,13 +125,10 @@ class Posterior(AbstractPosterior):
     def map_traces[R, T](
         self, read: Callable[[Any], R], function: Callable[[R], T], num_draws: int, *, seed: int | None = None
     ) -> list[T]:
-        """Read values from a trace of the guide per draw, and apply a function to blocks of them.
+        """Read values from a trace of the guide per draw, and apply a function to blocks of them, as `map_draws`.
 
-        Args:
-            read: maps the trace of one run of the guide to nested tensors; vmapped if the guide allows it.
-            function: takes the nested tensors of a block, with its draws on the leading axis.
-            num_draws: number of draws S in all blocks together, at least 1.
-            seed: seed of the draws; the fit's if not given.
+        `read` maps the trace of one run of the guide to nested tensors, vmapped if the guide allows it; `function`
+        takes those of a block, with its draws on the leading axis.
         """
         sizes = self._block_sizes(check_count(num_draws, "num_draws"))
         with seeded(self.seed if seed is None else seed, "draws"), fast_pyro(), torch.no_grad():
@@ -167,9 +161,7 @@ class Posterior(AbstractPosterior):
     def trace(self, function: Callable[..., Any], **picked: Tensor) -> Any:
         """Return the trace of the model under a handler, or of a guide, for its latent sites; the network does not run.
 
-        Args:
-            function: the model or the guide.
-            **picked: further arguments of it, such as the number of a stored draw.
+        `picked` are further arguments of it, such as the number of a stored draw.
 
         Examples:
             >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)

@@ -262,14 +262,11 @@ class Prediction:
         return self.scaler.transform(targets).to(self._like)
 
     def sample(self, num_samples: int | None = None, *, seed: int) -> Tensor:
-        """Draw targets from the mixture; all inputs of a sample share a posterior draw.
+        """Draw targets in original units, (T, N, K) or (S, N, K), from the mixture; inputs share a posterior draw.
 
         Args:
             num_samples: number of samples T, at least 1, or None for one per draw, in the order of the draws.
             seed: seed of the random numbers.
-
-        Returns:
-            Targets in original units, (T, N, K) or (S, N, K).
 
         Examples:
             >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="poisson")
@@ -287,12 +284,9 @@ class Prediction:
         return self._original(values)
 
     def cdf(self, y: ArrayLike) -> Tensor:
-        """Return the distribution function P(Y <= y) of the mixture at targets, (N, K).
+        """Return the distribution function P(Y <= y) of the mixture at targets in original units, (N, K).
 
         It is uniform on (0, 1) for calibrated predictions of targets with a density (`is_continuous`).
-
-        Args:
-            y: targets in original units, (N,) or (N, K).
 
         Raises:
             InputError: not the shape of the predictions, or a likelihood without a distribution function.
