@@ -177,10 +177,7 @@ def bounded(method: Any, steps: int) -> Any:
 
 
 def make_model(net: Any, prior: Any, likelihood: Any, data: Data, num_outputs: int | None = None) -> BNN:
-    """Return the model, with the widths of a declared network filled in where they were left out.
-
-    The width of the output is what the likelihood needs for the targets unless it is given.
-    """
+    """Return the model, with the widths of a declared network filled in: of the output, what the likelihood needs."""
     outputs = likelihood.num_outputs(data.y) if num_outputs is None else num_outputs
     widths = {"in_features": data.x[0].numel(), "out_features": outputs}
     open_widths = {name: width for name, width in widths.items() if getattr(net, name, 0) is None}

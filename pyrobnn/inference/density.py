@@ -83,16 +83,10 @@ class Gain:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """What rows held out say.
+    """What rows held out say; `complain` fits the parts without some rows and says what is wrong with predictions."""
 
-    Attributes:
-        parts: the parts to take: a likelihood, with a network, a prior and a method.
-        gain: of a likelihood other than the default's; None where the default's is taken.
-        complain: fits these parts without some rows, if need be, and says what is wrong with predictions of them.
-    """
-
-    parts: Parts
-    gain: Gain | None = None
+    parts: Parts  # to take: a likelihood, with a network, a prior and a method
+    gain: Gain | None = None  # of a likelihood other than the default's
     complain: Callable[[], str | None] = lambda: None
 
 
@@ -172,23 +166,14 @@ def _ensemble_parts(likelihood: Any, steps: int) -> Parts:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Judge:
-    """Fits to two thirds of the rows, and their scores on the last third.
-
-    Attributes:
-        train: the rows to train on.
-        rest: the rows held out.
-        run: the seed, the device and the engine.
-        by_mass: whether targets are whole numbers that repeat, to be scored by their probability.
-        steps: bounds each fit, or None.
-        others: more such parts, with other rows held out.
-    """
+    """Fits to two thirds of the rows, and their scores on the last third."""
 
     train: Data
     rest: Data
     run: Run
-    by_mass: bool
-    steps: int | None = None
-    others: Sequence[tuple[Data, Data]] = ()
+    by_mass: bool  # whether targets are whole numbers that repeat, to be scored by their probability
+    steps: int | None = None  # bounds each fit
+    others: Sequence[tuple[Data, Data]] = ()  # more such parts, with other rows held out
 
     def quick(self, likelihood: Any) -> tuple[Tensor, int]:
         """Return the log score of each row held out under a point estimate, and its best number of steps."""
@@ -211,10 +196,7 @@ class _Judge:
         return fit_in_silence(model, self.train, method, dataclasses.replace(self.run, **options))
 
     def best(self, usual: list[Parts]) -> tuple[Parts, Callable[[], Any] | None, Gain | None]:
-        """Return the best parts, what fits them if there are several, and what another likelihood gains on the first.
-
-        With other rows to hold out, brief fits are compared on all rows: they tell likelihoods apart as well.
-        """
+        """Return the best parts, what fits them if there are several, and what another likelihood gains."""
         if len(usual) == 1:
             return usual[0], None, None
         compared = usual

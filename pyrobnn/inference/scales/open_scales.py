@@ -114,7 +114,8 @@ def _found(
         return None
     mode, is_of_model = best.modes[best.chosen], best.bnn is bnn
     keeps_noise = best.num_rows == len(data) or bnn.num_weights >= len(data)
-    scales = {name: max(scale, defaults.SMALLEST_PRIOR_SCALE) for name, scale in mode.scales().items()}
+    precisions = {name: value.reshape(-1)[0] for name, value in mode.prior.by_site().items()}  # a site shares its own
+    scales = {name: max(float(value.rsqrt()), defaults.SMALLEST_PRIOR_SCALE) for name, value in precisions.items()}
     return Found(
         {name: scale for name, scale in scales.items() if name in sites and is_of_model},
         mode.numbers(source) if is_open and keeps_noise else None,

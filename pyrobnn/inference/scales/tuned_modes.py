@@ -123,14 +123,15 @@ class TunedMode:
         self._is_normal = likelihood.is_normal
         self.tuned_numbers, self._tuned = list[str](), list[Tensor]()
         self._learned = [p for p in bnn.parameters() if p.requires_grad]
-        self._first_noise: float | None = None
+        self._penalty = {name: torch.zeros_like(value) for name, value in weights.items()}
+        self.first_noise: float | None = None
         self.log_evidence = self.log_left_out = float("-inf")
         self.determined = 0.0
         self.ended = False
 
     def begin(self, noise: float) -> None:
         """Tune the scales from here: from noise in units of the targets' spread, or from precisions times it."""
-        self._first_noise = noise
+        self.first_noise = noise
         self._open()
         if "scale" in self.tuned_numbers:
             scale = self._tuned[self.tuned_numbers.index("scale")]
@@ -189,13 +190,14 @@ class TunedMode:
         for values, current in ((leaves, self.weights), (penalty, self.prior.by_site())):
             for name, value in values.items():
                 value.detach().copy_(current[name])
+        run = self._slope or slope_of(lambda: self._energy(leaves), [*leaves.values(), *self._learned])
 
-        def energy() -> Tensor:
+        def polite() -> Tensor:
             ONE_THREAD.let_waiting_in()
-            return self._energy(leaves)
+            return run()
 
         tensors, most = [self._flat, *self._learned], iterations + iterations // 4
-        slope = self.varying.held_in(self._slope or slope_of(energy, [*leaves.values(), *self._learned]))
+        slope = self.varying.held_in(polite)
         descend_in_place(slope, tensors, maxiter=iterations, maxfun=most, maxcor=_MEMORY, ftol=tolerance, gtol=_SLOPE)
         if is_last and tolerance < torch.finfo(self.bnn.like.dtype).eps:
             polish_in_place(slope, tensors)
@@ -220,21 +222,9 @@ class TunedMode:
         return {name: part.view_as(value).requires_grad_() for (name, value), part in pairs}
 
     @cached_property
-    def _penalty(self) -> dict[str, Tensor]:
-        return {name: torch.zeros_like(value) for name, value in self.weights.items()}
-
-    @cached_property
     def _slope(self) -> Callable[[], Tensor] | None:
         """The energy and its gradient at the leaves, recorded; None where that is off, or more is learned."""
-        run = recorded_slope(self._energy, self._leaves) if self._records and not self._learned else None
-        if run is None:
-            return None
-
-        def slope() -> Tensor:
-            ONE_THREAD.let_waiting_in()
-            return run()
-
-        return slope
+        return recorded_slope(self._energy, self._leaves) if self._records and not self._learned else None
 
     @property
     def engine(self) -> str:
@@ -334,10 +324,6 @@ class TunedMode:
             wider = (missed / expected).clamp_min(1).to(self.bnn.like).view(likelihood.scale.shape)
             likelihood.scale = likelihood.scale * wider
 
-    def record(self, volume: float) -> StartRecord:
-        """Return the record of this start, in the original units of the targets."""
-        return StartRecord(self._first_noise, self.log_evidence - volume, self.log_left_out - volume, self.determined)
-
     def tuned(self, declared: BNN, source: Source) -> BNN:
         """Return the model with the tuned prior and noise, and all that was learned beside the weights."""
         like = next(iter(self.weights.values()))
@@ -360,10 +346,6 @@ class TunedMode:
             if len(numbers) == 1 or name == "scale":
                 values[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
         return values
-
-    def scales(self) -> dict[str, float]:
-        """Return the prior scale of each site whose entries share it."""
-        return {name: float(value.reshape(-1)[0].rsqrt()) for name, value in self.prior.by_site().items()}
 
 
 class NoiseOutputs:
@@ -521,4 +503,5 @@ def evidence_record(modes: Sequence[TunedMode], chosen: int, source: Source) -> 
     volume = float(best.counts.sum()) * float(source.y_scaler.log_volume())
     rows = {n: value.flatten(0, -2)[0] if value.ndim > 1 else value for n, value in best.prior.by_site().items()}
     precision = {n: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for n, row in rows.items()}
-    return EvidenceRecord([start.record(volume) for start in modes], chosen, precision)
+    starts = [StartRecord(m.first_noise, m.log_evidence - volume, m.log_left_out - volume, m.determined) for m in modes]
+    return EvidenceRecord(starts, chosen, precision)
