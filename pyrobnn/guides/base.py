@@ -39,15 +39,10 @@ class Guide(Protocol):
     """
 
     def build(self, model: Model, *args: Any) -> PyroModule:
-        """Return a Pyro guide for the model.
+        """Return a guide that draws every latent site when called, with or without the model's arguments.
 
-        Args:
-            model: a Pyro model. It may have `initial_values`, starting values by site name, and `net`, its network.
-            *args: a batch of its inputs and observed targets, to run the model once.
-
-        Returns:
-            A `PyroModule` that draws every latent site when called, with or without the model's arguments, and whose
-            parameters all exist. `BuiltGuide` lists optional features.
+        The model may have `initial_values`, starting values by site name, and `net`, its network. The other arguments
+        are a batch of inputs and observed targets, to run it once: all parameters of the guide must exist afterwards.
         """
         ...
 

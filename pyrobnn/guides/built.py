@@ -64,10 +64,7 @@ class _Autoguide(_Foreign):
 
 
 def log_density(draws: Mapping[str, Tensor], transforms: Mapping[str, Any], parts: Iterable[Part]) -> Tensor | None:
-    """Return log q of joint draws (S, *event) by site, (S,), in float64, or None where a site is in no part.
-
-    Each site has a transform from unconstrained values, None for the identity; q is the product of its parts.
-    """
+    """Return log q of joint draws (S, *event) by site, the product of parts, (S,); None where a site is in no part."""
     total, flat = torch.zeros((), dtype=torch.float64), {}
     for name, transform in transforms.items():
         values = draws[name].double()

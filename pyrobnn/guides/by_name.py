@@ -142,10 +142,7 @@ def noise_of(guide: Any) -> str | dict[str, str] | None:
     if isinstance(guide, NoisePerExample):
         return guide.noise
     if isinstance(guide, ByName):
-        noises: dict[str, str] = {
-            pattern: part.noise for pattern, part in guide.choices if isinstance(part, NoisePerExample)
-        }
-        return noises or None
+        return {p: part.noise for p, part in guide.choices if isinstance(part, NoisePerExample)} or None
     return None
 
 

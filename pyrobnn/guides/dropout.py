@@ -51,10 +51,7 @@ class FedWeight:
 
 
 def fed_weights(model: Callable[..., Any]) -> list[FedWeight]:
-    """Return the weights of a model's network whose input units are known, in the order of the modules.
-
-    A tied weight counts where it occurs first.
-    """
+    """Return the weights of a model's network whose input units are known, in order; a tied weight counts once."""
     net = getattr(model, "net", None)
     if not isinstance(net, nn.Module):
         raise InputError(

@@ -103,7 +103,6 @@ class ChainMethod(BaseMethod[Posterior]):
 
     @property
     def batch_size(self) -> BatchSize:
-        """The number of examples in a mini-batch, "all", or None to choose by the sizes."""
         return "all"
 
     def sample(self, target: Target, run: Run) -> Chains:
@@ -123,11 +122,6 @@ class ChainMethod(BaseMethod[Posterior]):
         _check_all_inferred(bnn, type(self).__name__, but=tuned)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
-        """Infer the posterior.
-
-        Raises:
-            InputError: parameters without a prior, data that do not fit, or no start with a finite density.
-        """
         source = make_source(data, bnn, None if self.batch_size == "all" else self.batch_size, seed=run.seed)
         _check_all_inferred(bnn, type(self).__name__)
         starts = self.starts(bnn, data, run)

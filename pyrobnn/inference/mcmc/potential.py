@@ -108,8 +108,7 @@ def potential_of_chains(
 ) -> tuple[Callable[..., tuple[Tensor, Tensor]], bool]:
     """Return the function from latents (C, P) and data to U (C,) and its gradient (C, P), and whether it is batched.
 
-    A network that vmap cannot take runs chain by chain. `own_batches` is for data with a leading axis of chains, like
-    `batch`, on which the function is tried at `points`.
+    A network that vmap cannot take runs chain by chain. `own_batches` says that data have a leading axis of chains.
     """
     together = vmap(log_joint, in_dims=(0, *[0 if own_batches else None] * len(batch)))
 
