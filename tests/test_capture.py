@@ -22,11 +22,11 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.work import Work
 from pyrobnn.data.batches import LoaderBatches
 from pyrobnn.inference.capture.captured import Captured
-from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.record import record
 from pyrobnn.inference.capture.run import interpreted, make_loop
+from pyrobnn.inference.capture.step import Noise
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.training.engines import Stepper
+from pyrobnn.inference.training.loop import Stepper
 from pyrobnn.inference.training.start import start
 from pyrobnn.tape import build, runner
 from pyrobnn.testing.common import require_capturable

@@ -26,10 +26,10 @@ from pyrobnn._torch.devices import flushed_denormals
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides import Auto, Map, MeanField
-from pyrobnn.inference.capture.noise import Noise
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
 from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
 from pyrobnn.inference.capture.run import _cuda_loop, interpreted, make_loop
+from pyrobnn.inference.capture.step import Noise
 from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.priors import Normal, ScaleMixture
@@ -571,7 +571,7 @@ def _two_threads():
 @pytest.mark.parametrize("draws", [True, False])
 def test_many_normal_numbers_are_those_of_torch_up_to_rounding(draws, monkeypatch):
     """Drawn by the library, or by torch, if that is a version that draws otherwise."""
-    monkeypatch.setattr("pyrobnn.inference.capture.noise.draws_as_torch", lambda: draws)
+    monkeypatch.setattr("pyrobnn.inference.capture.step.draws_as_torch", lambda: draws)
     graph, noise, inputs = noisy(torch.randn_like, (2, MANY // 2), 2)
     with seeded(0):
         found, after = run(graph, noise, inputs, 2), torch.rand(3)

@@ -30,7 +30,7 @@ from pyrobnn.curvature.recursion import Recursion
 from pyrobnn.curvature.tracker import Tracker
 from pyrobnn.distributions import targets
 from pyrobnn.guides.blocks import BlockSpec, make_block
-from pyrobnn.inference.laplace.gaussian import product_of
+from pyrobnn.inference.laplace.curve import product_of
 from pyrobnn.posterior.output_draws import Tangent
 
 F64 = torch.float64

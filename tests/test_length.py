@@ -11,7 +11,7 @@ from helpers import quick
 
 import pyrobnn as bnn
 from pyrobnn.inference.training.convergence import ConvergenceRule
-from pyrobnn.inference.training.session import Begun, Declared, Session
+from pyrobnn.inference.training.session import Fit, Session
 from pyrobnn.inference.training.state import put_values
 from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.verdict.comparison import _not_converged
@@ -265,8 +265,9 @@ def test_the_tolerance_follows_the_number_of_examples():
 def test_the_tolerance_is_that_of_all_data_where_a_process_has_its_share():
     share = SimpleNamespace(method=bnn.SVI(), num_data=998, schedule_steps=100)
     whole = SimpleNamespace(num_data=1000)
-    declared = Declared(bnn=None, method=None, source=whole, seed=0)
-    session = Session(fits=[Begun(posterior=None, state=share, declared=declared)], run=None)
+    asked = Fit(bnn=None, method=None, source=whole, seed=0)
+    asked.state = share
+    session = Session(fits=[asked], run=None)
     assert session._tolerances() == [5.0]
 
 

@@ -163,7 +163,7 @@ def test_a_fit_that_cannot_be_written_is_kept(step, error, tmp_path, no_report, 
             run(spec_of(), tmp_path / "r", progress=False)
     assert f"`pyrobnn fit --resume {tmp_path / 'r'}` goes on with the fit" in caught.value.__notes__[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["r.unfinished"]
-    monkeypatch.setattr("pyrobnn.inference.training.engines.Stepper.advance", failing(AssertionError("trained again")))
+    monkeypatch.setattr("pyrobnn.inference.training.loop.Stepper.advance", failing(AssertionError("trained again")))
     assert resume(tmp_path / "r", progress=False).posterior.seed == 1
 
 

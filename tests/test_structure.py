@@ -41,19 +41,17 @@ UPWARD = {
     "bnn.py": {"inference.fit.fit_svi", "inference.prior_predictive.predict_from_prior"},
     "guides/laplace.py": {"curvature.kinds.check_structure"},
     "guides/map.py": {"inference.around.around"},
-    "inference/svi/svi.py": {
-        "inference.several.replicates.fit_side_by_side",
-        "inference.training.session.check_parts",
-        "inference.training.session.fit_by_svi",
-    },
     "posterior/record.py": {"storage.save.save"},
 }
 """Functions of rooms above that a class offers as a method too: imported where they are called."""
 TYPES = {
     "bnn.py": {"posterior.posterior.Posterior", "posterior.prediction.Prediction"},
     "guides/map.py": {"posterior.posterior.Posterior"},
+} | {
+    f"inference/training/{name}.py": {"inference.svi.svi.SVI"}
+    for name in ("checkpoint", "descent", "session", "start", "state")
 }
-"""What these calls return, imported for the type checker alone."""
+"""Classes above a file that it imports for the type checker alone: results of calls upward, and the settings of SVI."""
 
 
 def imported(path, tree):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pyrobnn.inference.capture.updates import UPDATES, clip
-from pyrobnn.inference.svi.ivon import VariationalNewton
+from pyrobnn.inference.svi.newton import VariationalNewton
 
 STEPS = 8
 OF_TORCH = sorted(set(UPDATES) - {VariationalNewton}, key=str)

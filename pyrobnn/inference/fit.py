@@ -19,7 +19,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import fields_of
 from pyrobnn.inference.training.start import model_of
 from pyrobnn.inference.training.watch import is_cut_short
-from pyrobnn.likelihoods.base import as_likelihood, closed_numbers
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.comparison import tell
@@ -158,9 +158,7 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     offer = method.offer()
     opens = run.start is None and offer.wants_measured_scales
     closed = measured(bnn, data, run, starts_there=offer.starts_at_mode) if opens else Measured(bnn)
-    posterior = method.infer(closed.bnn, data, run)
-    _note(closed, posterior, run, likelihood)
-    return posterior
+    return method.infer(closed.bnn, data, dataclasses.replace(run, declared=likelihood, evidence=closed.record))
 
 
 def _tell_of_stop(posterior: Posterior) -> None:
@@ -175,19 +173,6 @@ def _tell_of_stop(posterior: Posterior) -> None:
 def _checked(method: Any, data: Any) -> Any:
     """Return the method, `Automatic` for none."""
     return Automatic() if method is None else checked_method(method, data)
-
-
-def _note(closed: Measured, posterior: Any, run: Run, likelihood: Any) -> None:
-    """Note in the records of a posterior and its members which scales of the given model were measured, and how."""
-    if closed.record is not None:
-        posterior.record = dataclasses.replace(posterior.record, evidence=closed.record)
-    if not isinstance(posterior, (Posterior, Mixture)):
-        return
-    found = closed_numbers(likelihood, posterior.bnn.settings["likelihood"]) or posterior.record.measured
-    if found is None and run.start is not None:
-        found = run.start.record.measured
-    for one in (posterior, *members_of(posterior)) if found or run.chose_length else ():
-        one.record = dataclasses.replace(one.record, measured=found, chose_length=run.chose_length or None)
 
 
 def tell_of_constants(data: Any) -> None:
@@ -207,8 +192,10 @@ def tell_of_empty_classes(data: Any, posterior: Any) -> None:
     """Warn of outputs of a network for classes of which there is no example."""
     if not (isinstance(data, Data) and data.y.ndim == 1 and isinstance(posterior, (Posterior, Mixture))):
         return
+    if not as_likelihood(posterior.bnn.settings["likelihood"]).has_labels:
+        return
     outputs = members_of(posterior)[0].outputs.shape[-1]
-    if outputs < 2 or not as_likelihood(posterior.bnn.settings["likelihood"]).has_labels:
+    if outputs < 2:
         return
     empty = [str(label) for label, num in enumerate(data.class_counts(outputs)) if not num]
     if empty:

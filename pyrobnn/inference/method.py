@@ -15,7 +15,9 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.base import registry as guides
+from pyrobnn.likelihoods.base import closed_numbers
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import EvidenceRecord
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,6 +54,8 @@ class Run:
         earlier: a posterior of the same model for some of the rows: the starts that it did not keep may be left out.
         method: the method that `fit` was given: Ctrl-C ends its steps, but not those of a method inside another.
         started: when it began, by `time.perf_counter`; fits inside a run have the time of the whole.
+        declared: the likelihood as the caller gave it, before its open numbers were measured.
+        evidence: the record of the measurement of open scales.
     """
 
     seed: int
@@ -67,6 +71,8 @@ class Run:
     earlier: Any = None
     method: Any = None
     started: float = dataclasses.field(default_factory=time.perf_counter)
+    declared: Any = None
+    evidence: EvidenceRecord | None = None
 
     def __post_init__(self) -> None:
         """Refuse an unknown engine."""
@@ -77,6 +83,13 @@ class Run:
     def seconds(self) -> float:
         """Seconds since the run began."""
         return time.perf_counter() - self.started
+
+    def scales_of(self, bnn: BNN) -> dict[str, Any]:
+        """Return the fields of a `FitRecord` that say which scales of a fitted model were measured, and who chose."""
+        closed = None if self.declared is None else closed_numbers(self.declared, bnn.settings["likelihood"])
+        if closed is None and self.start is not None:
+            closed = self.start.record.measured
+        return {"evidence": self.evidence, "measured": closed, "chose_length": self.chose_length or None}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -150,6 +150,7 @@ class ChainMethod(BaseMethod[Posterior]):
                     num_diverging=chains.num_diverging,
                     threads=threads,
                     seconds=run.seconds,
+                    **run.scales_of(target.bnn),
                 ),
             )
 

@@ -13,7 +13,7 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._torch.lbfgs import descend_in_place, joined
 from pyrobnn.data.batches import Batch
 from pyrobnn.inference.mcmc.potential import LogJoint, ValueAndGradient, recorded_steps
-from pyrobnn.inference.training.engines import MakeLoop
+from pyrobnn.inference.training.loop import MakeLoop
 
 _END = 0.1931833275037836
 """Share of a step in the first and in the last turn of the direction, of the least error (McLachlan 1995)."""

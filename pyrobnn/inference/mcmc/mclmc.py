@@ -13,7 +13,7 @@ from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.isokinetic import Walk, descended, warm_up
 from pyrobnn.inference.mcmc.potential import eager_potential, potential_of_chains
 from pyrobnn.inference.method import Run, registry
-from pyrobnn.inference.training.engines import capture, choose
+from pyrobnn.inference.training.loop import capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
 _SMALLER_STEPS = (

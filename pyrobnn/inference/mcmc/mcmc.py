@@ -19,7 +19,7 @@ from pyrobnn._core.waiting import progress_bar
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential
 from pyrobnn.inference.method import Run, registry
-from pyrobnn.inference.training.engines import capture, choose
+from pyrobnn.inference.training.loop import capture, choose
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 _SMOOTHER_PRIOR = Remedy("choose a smoother prior", f"choose a smoother prior {change('prior.type=normal')}")

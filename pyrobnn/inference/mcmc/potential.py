@@ -20,7 +20,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.empirical import segments
 from pyrobnn.guides.sites import Site
-from pyrobnn.inference.training.engines import MakeLoop
+from pyrobnn.inference.training.loop import MakeLoop
 
 ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From latents to U = -log p(z, D) and its gradient: of a chain, (P,), or of several, (C, P), as new tensors."""

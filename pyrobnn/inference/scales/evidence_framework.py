@@ -143,7 +143,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             around[chosen].record,
             method=to_dict(self) | {"guide": around[chosen].record.guide},
             seconds=run.seconds,
-            evidence=dataclasses.replace(evidence_record(modes, chosen, source), members=counts),
+            **run.scales_of(around[chosen].bnn)
+            | {"evidence": dataclasses.replace(evidence_record(modes, chosen, source), members=counts)},
         )
         for one in around.values():
             one.record = record

@@ -19,7 +19,7 @@ from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
 from pyrobnn.inference.scales.tune_prior import Per, tune_prior
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.session import Declared, opened
+from pyrobnn.inference.training.session import Fit, opened
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.posterior.posterior import Posterior
@@ -117,7 +117,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         chosen = dataclasses.replace(guide, structure="kron") if guide.structure is None else guide
         source = make_source(data, bnn, self.method.batch_size, seed=run.seed)
         training = dataclasses.replace(self.method, guide=chosen)
-        with opened([Declared(bnn, training, source, run.seed)], run) as session:
+        with opened([Fit(bnn, training, source, run.seed)], run) as session:
             if last is not None:
                 _move(session.posteriors[0], last)
             session.train()

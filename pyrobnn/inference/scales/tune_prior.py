@@ -21,8 +21,14 @@ from pyrobnn.data.given import as_data
 from pyrobnn.guides.built import built
 from pyrobnn.guides.laplace import BlockGuide, Laplace
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.laplace.curve import examples, laplace_record, log_likelihood
-from pyrobnn.inference.laplace.gaussian import Result, assemble, likelihood_curvature
+from pyrobnn.inference.laplace.curve import (
+    Result,
+    assemble,
+    examples,
+    laplace_record,
+    likelihood_curvature,
+    log_likelihood,
+)
 from pyrobnn.inference.scales.fixed_point import next_precisions, next_variance, normal_of, normal_prior, untuned
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import require_single

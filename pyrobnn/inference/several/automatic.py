@@ -122,11 +122,9 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         """Return the posterior of all data by the chosen method, after a line that says which it is."""
         if run.progress:
             tqdm.write(str(record), file=sys.stderr)
-        given = self._ending_at(self._share(1.0, run), method, run)
+        given = dataclasses.replace(self._ending_at(self._share(1.0, run), method, run), evidence=model.record)
         posterior: Posterior | Mixture = method.infer(model.bnn, data, given)
-        posterior.record = dataclasses.replace(
-            posterior.record, automatic=record, evidence=model.record, seconds=run.seconds
-        )
+        posterior.record = dataclasses.replace(posterior.record, automatic=record, seconds=run.seconds)
         return posterior
 
     def _by_evidence(self, bnn: BNN, data: Data, source: Source, run: Run) -> Posterior | Mixture | None:

@@ -7,32 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError, PoorFitWarning, shown, warn_user
 from pyrobnn._core.modes import gradients, under
-from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.waiting import waiting
-from pyrobnn._torch.inputs import shape_of
-from pyrobnn._torch.private import tree_leaves
 from pyrobnn.bnn import BNN
-from pyrobnn.data.batches import TensorBatches
 from pyrobnn.data.given import as_data
-from pyrobnn.data.in_memory import Data
-from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import Callback, Engine, Run, checked_method
 from pyrobnn.inference.scales.open_scales import measured
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.checkpoint import open_checkpoint
-from pyrobnn.inference.training.session import Declared, opened
+from pyrobnn.inference.training.session import aligned, fit_side_by_side
 from pyrobnn.likelihoods.base import closed_numbers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.comparison import SEE, complaint
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
 """Settings that may differ between replicates; other settings shape the shared graph."""
-_IN_MEMORY = "Replicates need their data in memory: pass Data(x, y), or of a loader bnn.Loader(loader).in_memory()."
 
 
 def fit_replicates(
@@ -91,7 +80,7 @@ def fit_replicates(
     shared: dict[str, Any] = {"callbacks": callbacks, "checkpoint": checkpoint, "every": every}
     run = Run(seed=seed, device=device, engine=engine, progress=progress, **shared)
     posteriors = replicates_in_silence(bnn, data, method, run, replicates=replicates, bootstrap=bootstrap)
-    pairs = [*zip(posteriors, *_aligned(len(posteriors), data), strict=True)]
+    pairs = [*zip(posteriors, *aligned(len(posteriors), data), strict=True)]
     with waiting("checking", shown=progress):
         texts = [complaint(*pair, briefly=True) for pair in pairs]
     told = Counter(text for text in texts if text is not None)
@@ -117,7 +106,7 @@ def replicates_in_silence(
     given = bnn if isinstance(bnn, list) else [bnn]
     if all(choice.offer().wants_measured_scales for choice in methods):
         if isinstance(bnn, list) or isinstance(data, list):
-            pairs = zip(*_aligned(replicates, bnn, data), strict=True)
+            pairs = zip(*aligned(replicates, bnn, data), strict=True)
             bnn = [measured(model, rows, run, starts_there=False).bnn for model, rows in pairs]
         else:
             bnn = measured(bnn, data, run, starts_there=False).bnn
@@ -126,49 +115,6 @@ def replicates_in_silence(
         found = closed_numbers(model.settings["likelihood"], posterior.bnn.settings["likelihood"])
         posterior.record = dataclasses.replace(posterior.record, measured=found)
     return posteriors
-
-
-def fit_side_by_side(
-    bnn: BNN | list[BNN],
-    method: SVI | list[SVI],
-    data: Any,
-    run: Run,
-    *,
-    replicates: int | None = None,
-    bootstrap: bool = False,
-) -> list[Posterior]:
-    """Fit replicates of models whose scales are closed; arguments as in `fit_replicates`."""
-    bnns, methods, sets = _aligned(replicates, bnn, method, data)
-    _check_methods(methods)
-    seeds = [derive(run.seed, f"replicate {index}") for index in range(len(bnns))]
-    sources = [
-        make_source(own, model, choice.batch_size, seed=seed)
-        for model, choice, own, seed in zip(bnns, methods, sets, seeds, strict=True)
-    ]
-    keeper = None if run.checkpoint is None else open_checkpoint(run, bnns, methods, sources, bootstrap=bootstrap)
-    if bootstrap:
-        sources = [resampled(source, seed) for source, seed in zip(sources, seeds, strict=True)]
-    fits = [Declared(*parts) for parts in zip(bnns, methods, sources, seeds, strict=True)]
-    with opened(fits, run, replicates=True) as session:
-        _share_data([fit.state.batches for fit in session.fits])
-        session.train(checkpoint=keeper)
-    for posterior in session.posteriors:
-        own_storage(posterior)
-    return session.complete()
-
-
-def _aligned(replicates: int | None, *given: Any) -> tuple[list[Any], ...]:
-    """Return a list of R entries for each argument; a single value is repeated."""
-    asked = set() if replicates is None else {check_count(replicates, "replicates")}
-    lengths = {len(value) for value in given if isinstance(value, list)} | asked
-    if len(lengths) != 1:
-        raise InputError(
-            f"Say how many replicates: `replicates=R`, or lists of equal length; got {sorted(lengths) or 'neither'}."
-        )
-    count = lengths.pop()
-    if count < 1:
-        raise InputError("Lists of replicates must not be empty.")
-    return tuple(value if isinstance(value, list) else [value] * count for value in given)
 
 
 def _check_methods(methods: list[SVI]) -> None:
@@ -183,44 +129,3 @@ def _check_methods(methods: list[SVI]) -> None:
             raise InputError(
                 f"The methods of replicates must agree in `{field.name}`; they may differ in {', '.join(_MAY_DIFFER)}."
             )
-
-
-def _share_data(batches: list[Any]) -> None:
-    """Refuse data of different sizes, and hold equal data once."""
-    if len(batches) == 1:
-        return
-    first = batches[0]
-    for batch in batches:
-        if not isinstance(batch, TensorBatches):
-            raise InputError(_IN_MEMORY)
-        if _shapes(batch) != _shapes(first):
-            raise InputError(
-                f"The data of replicates need equal shapes; got {_shapes(first)} and {_shapes(batch)} (weights must "
-                "be in all or none)."
-            )
-    pairs = (pair for batch in batches[1:] for pair in zip(*map(tree_leaves, (batch.data, first.data)), strict=True))
-    if all(bool((values == others).all()) for values, others in pairs):
-        for batch in batches:
-            batch.data = first.data
-
-
-def _shapes(batches: TensorBatches) -> str:
-    parts = zip(("inputs", "targets", "weights"), batches.data, strict=False)
-    return ", ".join(f"{name} {shape_of(values)}" for name, values in parts)
-
-
-def resampled(source: Source, seed: int) -> Source:
-    """Return a source of as many examples drawn with replacement, in the units of all; data in memory alone."""
-    if not isinstance(source.data, Data):
-        raise InputError(_IN_MEMORY)
-    with seeded(seed, "bootstrap"):
-        rows = torch.randint(source.num_data, (source.num_data,))
-    data = source.data[rows]
-    return dataclasses.replace(source, data=data, head=(data.x, data.y))
-
-
-def own_storage(posterior: Posterior) -> None:
-    """Copy the tensors of a replicate out of the stacked tensors."""
-    for module in (posterior.bnn, posterior.guide):
-        for value in itertools.chain(module.parameters(), module.buffers()):
-            value.data = value.data.clone()

@@ -20,9 +20,9 @@ from pyrobnn.data.loader import Loader
 from pyrobnn.guides.correlated import LowRank, LowRankGuide
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Run, registry
-from pyrobnn.inference.several.replicates import own_storage, resampled
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.loop import train
+from pyrobnn.inference.training.session import own_storage, resampled
 from pyrobnn.inference.training.start import running
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.optimizers import Optimizer
@@ -76,6 +76,8 @@ class SWAG(AroundAnother[Posterior]):
         """Refuse a method without a mode, and a path too short for the rank."""
         if to_dict(self.method)["guide"] != {"type": "map"}:
             raise InputError(f"SWAG: averages points: its method needs guide='map', got {self.method.guide!r}.")
+        if self.method.patience is not None:
+            raise InputError("SWAG: the mode takes a fixed number of steps: leave `patience` out of the method.")
         if self.steps // self.every < self.rank:
             raise InputError(
                 f"SWAG: {self.steps} steps with weights collected every {self.every} give {self.steps // self.every} "

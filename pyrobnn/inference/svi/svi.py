@@ -1,16 +1,14 @@
-"""Stochastic variational inference as a method for `fit`: its settings."""
+"""Stochastic variational inference as a method for `fit`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.registry import assign
 from pyrobnn._core.settings import Count, FrozenDict, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
@@ -18,6 +16,8 @@ from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import defaults
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.svi.objective import KL
+from pyrobnn.inference.training.session import check_parts, fit_by_svi, fit_side_by_side
+from pyrobnn.inference.training.state import Length, parameter_groups
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
 
@@ -29,38 +29,6 @@ Rates = Annotated[
 """A learning rate, or several by patterns of the names of parameters."""
 _RATES = ("lr", "max_lr", "base_lr")
 """Options of optimisers and schedules that are learning rates."""
-
-
-class Length(NamedTuple):
-    """Numbers of optimiser steps of a fit.
-
-    Attributes:
-        most: the fit never takes more.
-        expected: the choice of an engine plans with these.
-        cycle: steps of the schedule; of its first cycle where the fit ends by itself.
-    """
-
-    most: int
-    expected: int
-    cycle: int
-
-
-def named_parameters(bnn: BNN, guide: PyroModule) -> dict[str, nn.Parameter]:
-    """Return what is trained by name: `guide.loc` of a guide, and `likelihood...` or `prior...` of the model."""
-    of_guide = {f"guide.{name}": parameter for name, parameter in guide.named_parameters()}
-    named = dict(bnn.named_parameters()) | of_guide
-    return {name: parameter for name, parameter in named.items() if parameter.requires_grad}
-
-
-def parameter_groups(rates: Mapping[str, float], bnn: BNN, guide: PyroModule) -> list[dict[str, Any]]:
-    """Return the groups of an optimiser, one for each pattern, in order.
-
-    Raises:
-        InputError: a parameter without a rate, or a pattern that matches nothing, with the names of the parameters.
-    """
-    named = named_parameters(bnn, guide)
-    covered = assign(rates, named, "learning rate")
-    return [{"params": [named[name] for name in names], "lr": rates[pattern]} for pattern, names in covered.items()]
 
 
 @registry.register
@@ -157,23 +125,17 @@ class SVI(BaseMethod[Posterior]):
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Refuse model and data that do not go with the method; a fit of given length does so when it begins."""
-        from pyrobnn.inference.training.session import check_parts
-
         if self.ends_by_itself:
             check_parts(bnn, self, data, run)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit one posterior."""
-        from pyrobnn.inference.training.session import fit_by_svi
-
         return fit_by_svi(bnn, self, data, run)
 
     def side_by_side(
         self, bnn: BNN | list[BNN], data: Any, run: Run, *, replicates: int, bootstrap: bool
     ) -> list[Posterior]:
         """Fit several posteriors, as `fit_replicates` does."""
-        from pyrobnn.inference.several.replicates import fit_side_by_side
-
         return fit_side_by_side(bnn, self, data, run, replicates=replicates, bootstrap=bootstrap)
 
     def make_optimizer(self, bnn: BNN, guide: nn.Module, parameters: Sequence[Tensor], example: Batch) -> Optimizer:

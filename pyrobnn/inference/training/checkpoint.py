@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pyro import poutine
@@ -22,8 +22,10 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.state import TrainingState
+
+if TYPE_CHECKING:
+    from pyrobnn.inference.svi.svi import SVI
 
 FILE = "checkpoint.safetensors"
 FORMAT_VERSION = 3
@@ -97,7 +99,7 @@ class Checkpoint:
 def open_checkpoint(
     run: Run,
     bnns: Sequence[BNN],
-    methods: Sequence[SVI],
+    methods: "Sequence[SVI]",
     sources: Sequence[Source],
     validation: Data | Loader | None = None,
     **more: Any,

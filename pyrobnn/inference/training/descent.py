@@ -1,8 +1,9 @@
 """Fits of points without noise: L-BFGS and short runs of Adam on all of the data, until they gain nothing."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,11 +22,13 @@ from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Progress, Run
-from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import fresh_model
 from pyrobnn.inference.training.state import TrainingState, cloned, put_values
 from pyrobnn.inference.training.watch import BLOCK, Ended, History, Stop, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord
+
+if TYPE_CHECKING:
+    from pyrobnn.inference.svi.svi import SVI
 
 _STOCHASTIC = ("optimizer", "lr", "accumulate", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")
 """Settings that ask for steps of another kind where they are given."""
@@ -40,22 +43,22 @@ _LIMITS = {"maxcor": _MEMORY, "ftol": 1e-13, "gtol": 1e-9}
 """Of `descend_in_place`; it ends where rounding hides what is gained."""
 
 
-def why_steps(bnn: BNN, method: SVI, source: Source, run: Run) -> str | None:
+def why_steps(bnn: BNN, method: "SVI", source: Source, run: Run) -> str | None:
     """Return why a mode is sought by steps of SVI, and not by L-BFGS; None where L-BFGS seeks it.
 
     L-BFGS is best where the fit ends by itself, all data are in memory and few enough for one pass, only weights are
     sought, and the network has no noise and no running statistics. A learned noise or prior scale has no finite mode,
     and is left to early steps.
     """
-    usual = SVI()
-    given = [name for name in _STOCHASTIC if getattr(method, name) != getattr(usual, name)]
+    usual = {field.name: field.default for field in dataclasses.fields(method)}
+    given = [name for name in _STOCHASTIC if getattr(method, name) != usual[name]]
     if not method.ends_by_itself:
         given.append("steps" if method.epochs is None else "epochs")
     if method.batch_size not in (None, "all"):
         given.append("batch_size")
     given += [name for name in ("validation", "checkpoint") if getattr(run, name) is not None]
-    if given or type(method) is not SVI:
-        return f"{', '.join(given) or type(method).__name__} asks for steps"
+    if given:
+        return f"{', '.join(given)} asks for steps"
     reasons = {
         "the captured engine has steps": run.engine == "captured",
         "the data are not in memory": not isinstance(source.data, Data),

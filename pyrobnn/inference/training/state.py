@@ -1,8 +1,8 @@
 """A fit in progress: what its steps change, and a step through Pyro's ELBO, the eager engine."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from pyro.nn import PyroModule
@@ -11,12 +11,47 @@ from torch.nn.utils import clip_grad_norm_
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ignored_warnings
+from pyrobnn._core.registry import assign
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, State
 from pyrobnn.guides.built import rate_factors
 from pyrobnn.inference.svi.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo
-from pyrobnn.inference.svi.svi import SVI, named_parameters, parameter_groups
 from pyrobnn.priors.scale_mixture import tabulate
+
+if TYPE_CHECKING:
+    from pyrobnn.inference.svi.svi import SVI
+
+
+class Length(NamedTuple):
+    """Numbers of optimiser steps of a fit.
+
+    Attributes:
+        most: the fit never takes more.
+        expected: the choice of an engine plans with these.
+        cycle: steps of the schedule; of its first cycle where the fit ends by itself.
+    """
+
+    most: int
+    expected: int
+    cycle: int
+
+
+def named_parameters(bnn: BNN, guide: PyroModule) -> dict[str, nn.Parameter]:
+    """Return what is trained by name: `guide.loc` of a guide, and `likelihood...` or `prior...` of the model."""
+    of_guide = {f"guide.{name}": parameter for name, parameter in guide.named_parameters()}
+    named = dict(bnn.named_parameters()) | of_guide
+    return {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+
+
+def parameter_groups(rates: Mapping[str, float], bnn: BNN, guide: PyroModule) -> list[dict[str, Any]]:
+    """Return the groups of an optimiser, one for each pattern, in order.
+
+    Raises:
+        InputError: a parameter without a rate, or a pattern that matches nothing, with the names of the parameters.
+    """
+    named = named_parameters(bnn, guide)
+    covered = assign(rates, named, "learning rate")
+    return [{"params": [named[name] for name in names], "lr": rates[pattern]} for pattern, names in covered.items()]
 
 
 class Move(NamedTuple):
@@ -51,7 +86,7 @@ class TrainingState:
         self,
         bnn: BNN,
         guide: PyroModule,
-        method: SVI,
+        method: "SVI",
         batches: Batches,
         *,
         example: Batch,
@@ -236,7 +271,7 @@ class TrainingState:
         return all(bool(p.grad.isfinite().all()) for p in self.parameters if p.grad is not None)
 
 
-def check_trainable(bnn: BNN, guide: PyroModule, method: SVI, example: Batch) -> None:
+def check_trainable(bnn: BNN, guide: PyroModule, method: "SVI", example: Batch) -> None:
     """Refuse a model and a guide that the method cannot train.
 
     Raises:
