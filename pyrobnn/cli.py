@@ -209,7 +209,8 @@ def _shown(finding: Any) -> str:
 @app.command(epilog=_such_as("compare runs/house runs/no-street"))
 def compare(run_dirs: list[Path]) -> None:
     """Compare runs on the test data that they share, example by example."""
-    run_folders.check_same_size([run_folder(folder) for folder in run_dirs])
+    for folder in run_dirs:
+        run_folder(folder)
     with waiting(_LOADING):
         from pyrobnn.runs.compared import compare_runs, shown
 

@@ -1,5 +1,4 @@
 import json
-import re
 import shutil
 from types import SimpleNamespace
 
@@ -15,7 +14,6 @@ from pyrobnn.metrics import score
 from pyrobnn.runs.compared import Comparison, _too_few, compare_runs
 from pyrobnn.runs.predictions import predict_table, rounded
 from pyrobnn.runs.run import read_diagnosis, resume, run
-from pyrobnn.runs.run_folders import check_same_size
 from pyrobnn.runs.spec import RunSpec
 
 FIT = {"type": "svi", "steps": 3, "seed": 1, "device": "cpu", "engine": "eager"}
@@ -297,21 +295,6 @@ def test_what_cannot_be_compared_is_refused(whole, tmp_path, no_report):
     (changed / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(InputError, match="have changed since it was made"):
         compare_runs([whole.path, changed])
-
-
-def test_runs_of_different_test_parts_are_refused_before_they_are_loaded(tmp_path):
-    for name, size in (("a", 16), ("b", 20)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "metrics.json").write_text(json.dumps({"num_test": size}), encoding="utf-8")
-        (tmp_path / name / "spec.toml").write_text(f"[data]\ntest = {size / 80}\n", encoding="utf-8")
-        (tmp_path / name / "manifest.json").write_text('{"data": {"target_name": "y"}}', encoding="utf-8")
-    again = f"pyrobnn fit {tmp_path / 'a'}/spec.toml --set data.test=0.25"
-    with pytest.raises(InputError, match=re.escape(again)):
-        check_same_size([tmp_path / "a", tmp_path / "b"])
-    check_same_size([tmp_path / "a", tmp_path / "a"])
-    (tmp_path / "b" / "manifest.json").write_text('{"data": {"target_name": "z"}}', encoding="utf-8")
-    with pytest.raises(InputError, match="b predicts 'z' and .*a 'y': only runs with the same target"):
-        check_same_size([tmp_path / "a", tmp_path / "b"])
 
 
 def test_files_of_predictions_have_the_digits_that_mean_something():

@@ -7,9 +7,7 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn.inference.tables import fields_of
-from pyrobnn.runs.spec import OF_ANY_FIT, DataSpec, FitSpec, RunSpec, apply_overrides
-from pyrobnn.runs.spec_files import KNOWN, first_line
+from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec, apply_overrides
 
 FULL = """
 [data]
@@ -292,16 +290,3 @@ def test_parts_that_are_not_settings_cannot_be_written():
     spec = RunSpec(data=DataSpec(name="diabetes"), net=torch.nn.Linear(10, 1))
     with pytest.raises(InputError, match="cannot be written to a spec file"):
         spec.prepare()
-
-
-def test_the_names_that_are_refused_without_torch_are_those_of_the_default_parts():
-    fields = {"net": [*fields_of(bnn.MLP)], "fit": ["type", *OF_ANY_FIT, *(set(fields_of(bnn.SVI)) - {"guide"})]}
-    assert {name: sorted(known) for name, known in KNOWN.items()} == {name: sorted(own) for name, own in fields.items()}
-    tables = {"data": {"name": "diabetes"}}
-    for change, near in (("fit.setps=3", "steps"), ("net.hiden=[3]", "hidden")):
-        section = change.partition(".")[0]
-        with pytest.raises(InputError, match=rf"^\[{section}\] unknown setting `\w+`; known are .* mean '{near}'\?$"):
-            first_line(tables, [change])
-    for change in ("fit.steps=3", "fit.members=2", "fit.guide=map", "net.width=3"):  # others are left to the parts
-        first_line(tables, [change])
-    first_line(tables, ["fit.type=mine", "fit.setps=3"])

@@ -9,17 +9,7 @@ import pandas as pd
 
 from pyrobnn._core.cell_texts import date_names
 from pyrobnn._core.errors import InputError, counted, warn_user
-from pyrobnn._core.table_cells import (
-    DATES,
-    MARK,
-    NUMBERS,
-    TEXTS,
-    How,
-    expanded,
-    read_cells,
-    require_repeated,
-    rows_of,
-)
+from pyrobnn._core.table_cells import DATES, MARK, NUMBERS, TEXTS, How, expanded, read_cells, require_repeated, rows_of
 from pyrobnn._core.table_files import Sheet, has_decimal_commas
 
 _NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
@@ -180,12 +170,7 @@ class Encoder:
 
     @classmethod
     def learn(
-        cls,
-        table: pd.DataFrame,
-        categories: str,
-        missing: str,
-        *,
-        read: Mapping[str, How] | None = None,
+        cls, table: pd.DataFrame, categories: str, missing: str, *, read: Mapping[str, How] | None = None
     ) -> "Encoder":
         """Return the encoder that rows teach, as `as_table` and then `expanded` return them."""
         for name, value, known in (("categories", categories, CATEGORIES), ("missing", missing, MISSING)):

@@ -38,10 +38,7 @@ _GAPS = {
     False: "fill them in or drop those rows; only a new fit with --set data.missing=impute can predict for them",
 }
 """What to do about missing values, in training and in a prediction."""
-_WORDS = {
-    True: "let it count as missing, as empty cells do (--set data.missing=impute)",
-    False: "drop those rows",
-}
+_WORDS = {True: "let it count as missing, as empty cells do (--set data.missing=impute)", False: "drop those rows"}
 """What else to do about words among numbers or dates, likewise."""
 
 
@@ -88,11 +85,7 @@ def read_table(
     drop: Sequence[str] = (),
     missing: str = "raise",
 ) -> Table:
-    """Return a file as inputs and a target; `sheet` has its cells if they were read.
-
-    Raises:
-        InputError: no such file or column, not a table, or values that cannot be used: all of them in one message.
-    """
+    """Return a file as inputs and a target; `sheet` has its cells if they were read."""
     if task not in (None, *get_args(Task)):
         raise InputError(f"`task` must be 'regression', 'classification' or None, got {task!r}.")
     wanted = [target, *drop] if id_column is None else [target, id_column, *drop]

@@ -379,12 +379,7 @@ def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def replaced(part: Any, values: Mapping[str, Any]) -> Any:
-    """Return a part with other settings by name; "method__lr" is the setting `lr` of the inner part `method`.
-
-    Raises:
-        ValueError: a name that the part does not have, as in scikit-learn.
-        InputError: a value that the part refuses.
-    """
+    """Return a part with other settings by name; "method__lr" is the setting `lr` of the inner part `method`."""
     direct, inner = grouped(values)
     known = list(methods.fields_of(type(part)))
     for name in (*direct, *inner):

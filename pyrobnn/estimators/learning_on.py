@@ -26,9 +26,6 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -
 
     Scaling stays as on the first examples. Each member of a mixture learns on by itself; a method that tunes its
     prior trains without tuning.
-
-    Raises:
-        InputError: weights without a spread.
     """
     alone = method.method if isinstance(method, (Ensemble, MarginalLikelihood)) else method
     if isinstance(method, EvidenceFramework):

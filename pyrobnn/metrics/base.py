@@ -65,7 +65,9 @@ class Scores(dict[str, Score]):
         lines = []
         for name, entry in self.items():
             value, error = digits(entry.value, entry.stderr)
-            lines.append(f"{name:<{width}}  {value:>10} {error and f'± {error}':<10} {_direction(name, entry)}")
+            is_coverage, better = name.startswith("coverage_"), "higher" if entry.higher_is_better else "lower"
+            aim = f"0.{name.removeprefix('coverage_')} is right" if is_coverage else f"{better} is better"
+            lines.append(f"{name:<{width}}  {value:>10} {error and f'± {error}':<10} {aim}")
         for number, column in enumerate(self.by_column, 1):
             told = ", ".join(f"{name} {entry}" for name, entry in column.items())
             lines.append(f"column {number}: {told}")
@@ -95,12 +97,6 @@ def plus_minus(value: float, stderr: float, sign: str = "") -> str:
     return " ± ".join(text for text in digits(value, stderr, sign) if text)
 
 
-def _direction(name: str, score: Score) -> str:
-    if name.startswith("coverage_"):
-        return f"0.{name.removeprefix('coverage_')} is right"
-    return f"{'higher' if score.higher_is_better else 'lower'} is better"
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistic:
     """A score without its standard error: its value as a function of the examples' counts, and its direction.
@@ -112,10 +108,6 @@ class Statistic:
     higher_is_better: bool = False
     by_example: np.ndarray | None = None
     is_open: bool = False
-
-    def value(self, num_examples: int) -> float:
-        """Return the score of the data as they are."""
-        return self.of(np.ones(num_examples))
 
 
 def mean_of(values: np.ndarray, *, higher_is_better: bool = False) -> Statistic:
@@ -130,12 +122,8 @@ def finish(statistics: Mapping[str, Statistic], num_examples: int) -> Scores:
     Errors of means are exact up to the estimated variance; others are standard deviations over 200 bootstrap resamples.
     """
     errors = standard_errors(statistics, num_examples)
-    return Scores(
-        {
-            name: Score(statistic.value(num_examples), errors[name], statistic.higher_is_better)
-            for name, statistic in statistics.items()
-        }
-    )
+    values = {name: statistic.of(np.ones(num_examples)) for name, statistic in statistics.items()}
+    return Scores({name: Score(values[name], errors[name], of.higher_is_better) for name, of in statistics.items()})
 
 
 def standard_errors(statistics: Mapping[str, Statistic], num_examples: int) -> dict[str, float]:
@@ -159,13 +147,9 @@ def bootstrap(functions: Mapping[str, Weighted], sizes: tuple[int, ...]) -> dict
         counts = [np.bincount(generator.integers(size, size=size), minlength=size) for size in sizes]
         weights = np.concatenate(counts).astype(float)
         row[:] = [function(weights) for function in functions.values()]
-    return {name: _spread(column) for name, column in zip(functions, values.T, strict=True)}
-
-
-def _spread(values: np.ndarray) -> float:
-    """Return the standard deviation, without resamples where the score does not exist."""
-    defined = values[np.isfinite(values)]
-    return float(defined.std(ddof=1)) if len(defined) > 1 else math.nan
+    columns = [column[np.isfinite(column)] for column in values.T]  # without resamples where the score does not exist
+    spreads = [float(column.std(ddof=1)) if len(column) > 1 else math.nan for column in columns]
+    return dict(zip(functions, spreads, strict=True))
 
 
 def as_columns(values: Tensor) -> np.ndarray:

@@ -125,8 +125,14 @@ def compare_scores(a: Prediction, b: Prediction, y: ArrayLike, *, levels: Sequen
     ours, theirs = (_statistics(prediction, y, levels) for prediction in (a, b))
     pairs = {name: (ours[name], theirs[name]) for name in ours if name in theirs}
     errors = standard_errors({name: _difference(*pair) for name, pair in pairs.items()}, len(a))
-    rows = {name: _row(*pair, errors[name], len(a)) for name, pair in pairs.items()}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    rows, everyone = {}, np.ones(len(a))
+    for name, pair in pairs.items():
+        first, second = (statistic.of(everyone) for statistic in pair)
+        df = math.inf if pair[0].by_example is None else len(a) - 1.0
+        p_value = _p_value(first - second, errors[name], df)
+        rows[name] = (first, second, first - second, errors[name], p_value, pair[0].higher_is_better)
+    columns = ["a", "b", "difference", "stderr", "p_value", "higher_is_better"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 def _statistics(prediction: Prediction, y: ArrayLike, levels: Sequence[float]) -> dict[str, Statistic]:
@@ -148,19 +154,6 @@ def _difference(a: Statistic, b: Statistic) -> Statistic:
         differences = None if a.by_example is None or b.by_example is None else a.by_example - b.by_example
     is_open = a.is_open or b.is_open
     return Statistic(lambda weights: a.of(weights) - b.of(weights), a.higher_is_better, differences, is_open)
-
-
-def _row(a: Statistic, b: Statistic, stderr: float, num: int) -> dict[str, Any]:
-    values = a.value(num), b.value(num)
-    difference = values[0] - values[1]
-    return {
-        "a": values[0],
-        "b": values[1],
-        "difference": difference,
-        "stderr": stderr,
-        "p_value": _p_value(difference, stderr, math.inf if a.by_example is None else num - 1.0),
-        "higher_is_better": a.higher_is_better,
-    }
 
 
 def _p_value(difference: float, stderr: float, df: float) -> float:

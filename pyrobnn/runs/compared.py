@@ -37,15 +37,9 @@ _AHEAD, _CLEAR = 2, 3
 class Comparison:
     """Runs that were scored on the same examples.
 
-    Attributes:
-        best: name of the run with the highest log score.
-        scores: scores by run and name.
-        differences: for each other run, the paired comparison with the best: a is the run and b the best.
-        specs: settings in which the runs differ, dotted key to the value of each run; of parts of different types the
-            type, and what all of them have.
-        num_test: number of examples.
-        num_others: number of settings that only some of these types have.
-        too_few: which examples of classes are too few to say that a run is better; empty if there are enough.
+    `best` has the highest log score, and `differences` the comparison of each other run with it. `specs` are settings
+    in which the runs differ; those that only some of their types have are counted in `num_others`. `too_few` says which
+    examples of classes are too few to say that a run is better.
     """
 
     best: str
@@ -114,15 +108,7 @@ def _in_errors(difference: float, stderr: float) -> float:
 
 
 def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
-    """Score runs on their shared test part, and compare them example by example.
-
-    Args:
-        run_dirs: two or more run folders of the same data and split.
-
-    Raises:
-        InputError: fewer than two folders or the same folder twice, not run folders, data that have changed since, or
-            different test examples.
-    """
+    """Score two or more runs of the same data and split on their test part, and compare them example by example."""
     folders = [run_folder(path) for path in run_dirs]
     if len(folders) < 2 or len({folder.resolve() for folder in folders}) < len(folders):
         raise InputError(f"Pass two or more different run folders to compare, got {', '.join(map(str, run_dirs))}.")
@@ -135,28 +121,22 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
                 f"{name} was scored on other examples than {names[0]}: runs can be compared only on the same "
                 "rows of the same file, with the same target, `data.split` and `data.test`. Fit one of them again so."
             )
-    predictions = {name: _predict(folder, prepared[name]) for name, folder in zip(names, folders, strict=True)}
+    predictions: dict[str, Prediction] = {}
+    for folder, (name, entry) in zip(folders, prepared.items(), strict=True):
+        x = torch.from_numpy(entry.dataset.held_out(entry.spec.data.split))
+        predictions[name] = predict_run(folder, x, num_draws=entry.spec.predict.num_draws)
     scores: dict[str, dict[str, Score]] = {name: dict(score(p, test.y)) for name, p in predictions.items()}
     unlike, num_others = _unlike({name: _settings_of(entry) for name, entry in prepared.items()})
     best = max(names, key=lambda name: scores[name]["log_likelihood"].value)
     others = [name for name in names if name != best]
-    return Comparison(
-        best,
-        scores,
-        {name: compare_scores(predictions[name], predictions[best], test.y) for name in others},
-        unlike,
-        len(test),
-        _too_few(test.y, prepared[names[0]].dataset.class_names)
-        if predictions[best].is_classification and test.y.ndim == 1
-        else "",
-        num_others,
-    )
+    differences = {name: compare_scores(predictions[name], predictions[best], test.y) for name in others}
+    is_of_classes = predictions[best].is_classification and test.y.ndim == 1
+    too_few = _too_few(test.y, prepared[names[0]].dataset.class_names) if is_of_classes else ""
+    return Comparison(best, scores, differences, unlike, len(test), too_few, num_others)
 
 
 def _too_few(labels: Tensor, class_names: Sequence[str]) -> str:
-    """Say which labels are too few, (N,): all but those of the most frequent class; nothing of several columns."""
-    if labels.ndim > 1:
-        return ""
+    """Say which labels are too few, (N,): all but those of the most frequent class."""
     kinds, counts = labels.unique(return_counts=True)
     most = int(kinds[counts.argmax()])
     few = len(labels) - int(counts.max())
@@ -183,11 +163,6 @@ def _prepare(folder: Path) -> Prepared:
     return prepared
 
 
-def _predict(folder: Path, prepared: Prepared) -> Prediction:
-    x = torch.from_numpy(prepared.dataset.held_out(prepared.spec.data.split))
-    return predict_run(folder, x, num_draws=prepared.spec.predict.num_draws)
-
-
 def _settings_of(prepared: Prepared) -> dict[str, Any]:
     """Return dotted keys and values; an ensemble's settings of its members stand where a single fit has them."""
     settings = dict(leaves(prepared.spec.as_dict()))
@@ -202,15 +177,9 @@ def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str,
     keys = sorted({key for spec in specs.values() for key in spec} - {*_WIDTHS})
     rows = {key: {name: spec.get(key) for name, spec in specs.items()} for key in keys}
     unlike = {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
-    shown = {
-        key: row for key, row in unlike.items() if _is_of_a_part(key) or all(key in spec for spec in specs.values())
-    }
+    types = {key for key in unlike if key.count(".") == 1 and key.endswith(".type")}
+    shown = {key: row for key, row in unlike.items() if key in types or all(key in spec for spec in specs.values())}
     return shown, len(unlike) - len(shown)
-
-
-def _is_of_a_part(key: str) -> bool:
-    """Return whether a key is the `type` of a section."""
-    return key.count(".") == 1 and key.endswith(".type")
 
 
 def shown(value: Any) -> str:

@@ -120,11 +120,7 @@ def kept_of(folder: Path, *, earlier: int | None) -> str:
 
 
 def fail(error: Exception | str, *, code: int) -> None:
-    """Say what is wrong, and end the command with a code.
-
-    Raises:
-        typer.Exit: always.
-    """
+    """Say what is wrong, and end the command with a code."""
     lines = str(error).splitlines() if isinstance(error, InputError) else [" ".join(str(error).split())]
     text = "\n".join(line.rstrip() for line in lines if line.strip())
     Console(stderr=True).print(f"[bold red]error:[/] {escaped(text)}", soft_wrap=True, highlight=False)

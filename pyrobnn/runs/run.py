@@ -55,17 +55,9 @@ _TOLERANCE = 0.1
 class RunResult:
     """The result of a run.
 
-    Attributes:
-        posterior: the posterior, or a mixture of the posteriors of an ensemble's members.
-        train: the training data.
-        test: the test data of the scores.
-        scores: the scores on the test data by name.
-        baselines: the scores of a constant and of a linear model (`pyrobnn.verdict.baselines`), by name.
-        diagnosis: the findings on the fit.
-        path: the run folder.
-        final: the posterior for new rows, of all rows of a table of 2,000 rows at most, or else the posterior above.
-        num_learned: number of rows that it was fitted to.
-        apart: how far the two fits are from each other, if that is more than expected.
+    `final` is the posterior for new rows, fitted to `num_learned` of a table of 2,000 rows at most, else `posterior`;
+    `apart` says how far the two are from each other, if that is more than expected. `baselines` are the scores of a
+    constant and of a linear model.
     """
 
     posterior: Posterior | Mixture
@@ -105,22 +97,16 @@ def run(
     posterior.nc (for ArviZ), figures/, report.html and manifest.json, of a table with text, or with `missing` =
     "impute", also rows.safetensors. Of a table of at most 2,000 rows all_rows/ has a second fit, to the rows of the
     test part too, for `pyrobnn predict`. It appears with spec, posterior and manifest in it. The other files are added
-    in turn; if a file fails, the fit stays.
-    While an SVI fit runs, a folder of the same name with the ending ".unfinished" has spec and
-    checkpoint, for `resume` after an interruption. The same spec gives the same metrics.json,
-    byte for byte, and the same tensors of the posterior on the same machine.
+    in turn; if a file fails, the fit stays. While an SVI fit runs, a folder with the ending ".unfinished" has spec and
+    checkpoint, for `resume`. The same spec gives the same metrics.json, byte for byte, and the same tensors of the
+    posterior on the same machine.
 
     Args:
         spec: the run.
-        out_dir: the folder to make.
+        out_dir: the folder to make; an earlier or interrupted run there is refused without `overwrite`.
         progress: show a progress bar.
         overwrite: replace the folder of an earlier run, and start an interrupted run anew.
         on_prepared: called before training with the spec, checked against its data.
-
-    Raises:
-        InputError: the folder exists, an interrupted run is there, or parts of the spec that do not fit together,
-            before training.
-        FloatingPointError: the ELBO is no longer finite.
     """
     path = Path(out_dir)
     check_new_run(path, overwrite=overwrite)
@@ -133,16 +119,7 @@ def run(
 
 
 def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
-    """Resume an interrupted run: its fit from the last checkpoint, or the files that are made from the fit.
-
-    Args:
-        run_dir: the run folder of the interrupted run.
-        progress: show a progress bar.
-
-    Raises:
-        InputError: there is nothing to resume, or data or spec have changed since.
-        FloatingPointError: the ELBO is no longer finite.
-    """
+    """Resume an interrupted run: its fit from the last checkpoint, or the files that are made from the fit."""
     path, unfinished = Path(run_dir), unfinished_folder(run_dir)
     started = time.perf_counter()
     if (unfinished / "spec.toml").is_file():
@@ -243,8 +220,7 @@ def _judge(
         write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
         final, num_learned, apart = posterior, len(train), ""
         if (whole := with_all_rows(prepared, posterior)) is not None:
-            words = f"fitting all {counted(len(whole.train), 'row')}, for predictions"
-            with waiting(words, shown=progress):
+            with waiting(f"fitting all {counted(len(whole.train), 'row')}, for predictions", shown=progress):
                 final, num_learned, apart = _fit_all(whole, posterior, prepared, path)
         result = RunResult(posterior, train, test, scores, baselines, diagnosis, path, final, num_learned, apart)
         with waiting("drawing the pictures and writing the report", shown=progress):
@@ -285,11 +261,7 @@ def _without(name: str, prepared: Prepared) -> Remedy:
 
 
 def read_diagnosis(run_dir: str | Path) -> Diagnosis:
-    """Return the diagnosis of the fit of a run.
-
-    Raises:
-        InputError: not a run folder, or a run without a diagnosis.
-    """
+    """Return the diagnosis of the fit of a run."""
     folder = run_folder(run_dir)
     file = folder / "diagnosis.json"
     if not file.is_file():
@@ -337,20 +309,14 @@ def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]
     with new_file(folder / "report.html") as file:
         file.write_text(rendered.html, encoding="utf-8")
     with new_file(folder / "posterior.nc") as file:  # last: with ArviZ in memory Matplotlib loads JAX, if it is there
-        rows = (
-            prepared.dataset.data[dataset.rows(spec.data.split)[0]]
-            if result.train.weights is not None
-            else result.train
-        )
+        is_weighted = result.train.weights is not None
+        rows = dataset.data[dataset.rows(spec.data.split)[0]] if is_weighted else result.train
         tree = to_datatree(result.posterior, rows, num_draws=spec.predict.num_draws)
         tree.to_netcdf(file, engine="h5netcdf")
 
 
 def _metrics(
-    prepared: Prepared,
-    posterior: Posterior | Mixture,
-    scores: dict[str, Score],
-    baselines: dict[str, dict[str, Score]],
+    prepared: Prepared, posterior: Posterior | Mixture, scores: dict[str, Score], baselines: dict[str, dict[str, Score]]
 ) -> dict[str, Any]:
     validation = prepared.validation
     return {
@@ -395,12 +361,7 @@ def with_all_rows(prepared: Prepared, judged: Posterior | Mixture) -> Prepared |
 
 
 def is_sound(scores: Tensor, judged: Tensor) -> bool:
-    """Return whether a fit that learned the test part is no worse there than one that did not.
-
-    Args:
-        scores: its log scores of the N test rows, (N,).
-        judged: those of the other fit, likewise.
-    """
+    """Return whether a fit that learned the test part is no worse there, by log scores (N,), than one that did not."""
     return float(scores.mean()) >= float(judged.mean()) - _TOLERANCE
 
 
@@ -409,10 +370,6 @@ def far_apart(final: Prediction, judged: Prediction) -> str:
 
     Further rows move a mean by less than its epistemic deviation: the square of a move is on average the variance that
     they take away. Two modes may be further apart. Moves far below the predictive deviation do not matter.
-
-    Args:
-        final: predictions for the N rows of the test part by the fit to all rows.
-        judged: those by the other fit.
     """
     if not judged.has_moments:
         return ""

@@ -2,8 +2,6 @@
 
 import json
 import os
-import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -50,12 +48,7 @@ def go_on(path: Path) -> str:
 
 
 def new_run_folder(source: Path, *, overwrite: bool) -> Path:
-    """Return the run folder for a table or a spec file; for the spec of a run a new one beside it, or that of the run.
-
-    Args:
-        source: the table, or the spec file.
-        overwrite: whether an earlier run is replaced.
-    """
+    """Return the run folder for a table or a spec file; for the spec of a run a new one beside it, or its own."""
     run_dir = source.parent if source.parent.name else source.absolute().parent
     if source.name == "spec.toml" and is_run_folder(run_dir):
         return run_dir if overwrite else Path(next_name(str(run_dir)))
@@ -63,11 +56,7 @@ def new_run_folder(source: Path, *, overwrite: bool) -> Path:
 
 
 def check_new_run(path: Path, *, overwrite: bool) -> None:
-    """Refuse a run folder that exists, or whose run was interrupted, unless it will be replaced, or cannot be made.
-
-    Raises:
-        InputError: the folder exists, is taken, or cannot be made.
-    """
+    """Refuse a run folder that exists, or whose run was interrupted, unless it will be replaced, or cannot be made."""
     if is_run_folder(path) and not is_complete(path) and not overwrite:
         raise InputError(_interrupted(path, path))
     if os.path.lexists(path) and not overwrite:
@@ -85,39 +74,6 @@ def _interrupted(folder: Path, path: Path) -> str:
 
 def _overwrite() -> str:
     return "--overwrite" if reader.get() == "command" else "`overwrite=True`"
-
-
-def check_same_size(folders: Sequence[Path]) -> None:
-    """Refuse runs with different targets, or scored on different numbers of examples, before they are loaded.
-
-    Raises:
-        InputError: the targets or the numbers differ.
-    """
-    targets = {folder: _target_of(folder) for folder in folders}
-    for folder, target in targets.items():
-        if target != targets[folders[0]]:
-            raise InputError(
-                f"{folder} predicts {target!r} and {folders[0]} {targets[folders[0]]!r}: only runs with the same "
-                "target can be compared."
-            )
-    files = {folder: folder / "metrics.json" for folder in folders}
-    sizes = {f: json.loads(file.read_text(encoding="utf-8"))["num_test"] for f, file in files.items() if file.is_file()}
-    first = next(iter(sizes), None)
-    for folder, size in sizes.items():
-        if first is not None and size != sizes[first]:
-            share = tomllib.loads((folder / "spec.toml").read_text(encoding="utf-8"))["data"].get("test")
-            again = "fit one of them again with the `data.test` of the other"
-            if share is not None:
-                again = f"fit again with `pyrobnn fit {quote(f'{first}/spec.toml')} --set data.test={share}`"
-            raise InputError(
-                f"{folder} was scored on {size} examples and {first} on {sizes[first]}, and only scores on the same "
-                f"examples can be compared: {again}."
-            )
-
-
-def _target_of(folder: Path) -> str:
-    data = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]
-    return str(data["target_name"])
 
 
 def time_of(file: Path) -> int | None:

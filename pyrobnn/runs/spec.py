@@ -1,5 +1,6 @@
 """The spec: a whole run as one value, read from and written to a TOML file, and changes to it, as guide.type=map."""
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -87,21 +88,13 @@ class FitSpec:
 
     @property
     def num_parts(self) -> int:
-        """The number of members, of an ensemble, or of Markov chains: each needs a draw.
-
-        Where no method is given the default may be an ensemble.
-        """
-        method = Ensemble() if self.method is None else self.method
-        return method.offer().copies
+        """The number of members of an ensemble, which may be the default, or of Markov chains: each needs a draw."""
+        return (self.method or Ensemble()).offer().copies
 
 
 @setting
 class PredictSpec:
-    """How to predict.
-
-    Attributes:
-        num_draws: number of posterior draws.
-    """
+    """How to predict: the number of posterior draws."""
 
     num_draws: Annotated[int, Field(gt=0)] = 500
 
@@ -128,9 +121,6 @@ class RunSpec:
         fit: section [fit].
         predict: section [predict].
 
-    Raises:
-        InputError: a guide that the method does not take, validation data for a method other than svi, or fewer draws
-            to predict with than members or Markov chains.
     """
 
     data: DataSpec
@@ -165,15 +155,7 @@ class RunSpec:
 
     @classmethod
     def from_toml(cls, path: str | Path, overrides: Sequence[str] = ()) -> "RunSpec":
-        """Read a spec file.
-
-        Args:
-            path: the file.
-            overrides: changes such as "guide.type=map" or "fit.seed=1".
-
-        Raises:
-            InputError: no such file, not TOML, or a section, key or value that is not known.
-        """
+        """Read a spec file, with changes such as "guide.type=map" or "fit.seed=1"."""
         return cls.from_dict(apply_overrides(read_spec(path), overrides))
 
     @classmethod
@@ -195,30 +177,20 @@ class RunSpec:
         return tables
 
     def to_toml(self) -> str:
-        """Return the text of a spec file that reads back as this spec.
-
-        Raises:
-            InputError: a part that is not a setting, such as a `torch.nn.Module`.
-        """
+        """Return the text of a spec file that reads back as this spec; a part that is not a setting is refused."""
         import tomli_w
 
         return tomli_w.dumps(self.as_dict())
 
     @property
     def method(self) -> Any:
-        """The method with its guide; None where the spec leaves it to the task (see `method_for`)."""
+        """The method with its guide; None where the spec leaves it to the task."""
         return self.fit.method
 
     def parts_for(self, task: Task, **known: Any) -> default_parts.Parts:
         """Return the parts of the estimators for a task and a table's known properties, under the spec's choices."""
         chosen = {"net": self.net, "prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
         return default_parts.parts_for(task, **chosen, **known, method=self.fit.method, settings=self.fit.settings)
-
-    def method_for(self, task: Task, **known: Any) -> Any:
-        """Return the method with its guide, from the spec, or from the estimators with the settings of [fit]."""
-        if self.fit.method is not None:
-            return self.fit.method
-        return self._with_settings(self.parts_for(task, **known)["method"])
 
     def _with_settings(self, method: Any) -> Any:
         """Return a default method with the settings of [fit]."""
@@ -328,18 +300,9 @@ def _is_of_classes(likelihood: Any, y: Tensor) -> bool:
 class Prepared:
     """A spec that was checked against its data.
 
-    Attributes:
-        spec: the spec with all defaults filled in.
-        dataset: the whole data set.
-        train: the training data.
-        validation: the data to follow the fit with, or None.
-        test: the data to score on.
-        bnn: the model.
-        because: the source of the task, if it does not follow from the data.
-        is_told: whether the likelihood was given.
-        chose_length: whether neither the method nor its length was given.
-        gain: of a likelihood other than the default.
-        earlier: a posterior of the same model for some of the rows, whose starts the fit repeats; or None.
+    `spec` has all defaults filled in; `because` is the source of the task, if it does not follow from the data;
+    `is_told` says that the likelihood was given, `chose_length` that neither the method nor its length was; `gain` is
+    of a likelihood other than the default, `earlier` a posterior for some of the rows, whose starts the fit repeats.
     """
 
     spec: RunSpec
@@ -359,14 +322,12 @@ class Prepared:
         """Which task, likelihood and method were taken and why, in words."""
         spec, data = self.spec, self.dataset
         reason = f": {data.data.target_name!r} holds {data.reason}" if data.reason else ""
-        method, guide = (
-            to_dict(spec.method)["type"],
-            "" if spec.guide is None else f" with the guide {in_short(spec.guide)}",
-        )
+        guide = "" if spec.guide is None else f" with the guide {in_short(spec.guide)}"
         held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
         skewed = "" if self.is_told or data.task == "classification" else self._skewed
         return (
-            f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}{skewed}. Method {method}{guide}. "
+            f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}{skewed}. Method "
+            f"{to_dict(spec.method)['type']}{guide}. "
             f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on"
             f"{self._classes}."
         )
@@ -430,21 +391,14 @@ _DEFAULT_TYPES = {"net": "mlp", "prior": "normal"}
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the tables of a spec with changes applied: the method first, then every other `type`, then the rest.
+    """Return the tables of a spec with "section.key=value" applied: the method, then every other `type`, then the rest.
 
     A new `type` drops the options of the old type that it lacks. A new method with an inner method, such as ensemble,
     takes in the old method, and an inner method that is named comes out; a method that trains no guide drops the
     section [guide]. The method "default" drops it too, the network and the prior. Other columns of a table bring their
     own number of inputs, and another likelihood its own number of outputs.
-
-    Args:
-        tables: the sections of the spec.
-        overrides: assignments "section.key=value"; the value is read as TOML, or else as text.
-
-    Raises:
-        InputError: not an assignment to a key.
     """
-    changed: dict[str, Any] = {name: _copy(table) for name, table in tables.items()}
+    changed: dict[str, Any] = copy.deepcopy(dict(tables))
     parsed = [parse_change(text) for text in overrides]
     for keys, value in sorted(parsed, key=lambda item: (item[0][-1] != "type", not _is_method(item[0][:-1]))):
         if keys == ["fit", "type"] and value == _DEFAULT:
@@ -464,10 +418,6 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
         if isinstance(net, dict):
             net.pop(width, None)
     return changed
-
-
-def _copy(value: Any) -> Any:
-    return {key: _copy(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _assign(tables: dict[str, Any], keys: list[str], value: Any) -> None:

@@ -12,18 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from pyrobnn._core.errors import InputError, counted, did_you_mean, nearest, unknown_setting
+from pyrobnn._core.errors import InputError, counted, did_you_mean
 from pyrobnn._core.remedies import options, options_in
 from pyrobnn._core.settings import setting
 from pyrobnn._core.table_cells import NAMELESS, teaches_nothing
-from pyrobnn._core.table_files import (
-    Sheet,
-    check_names,
-    column_names,
-    ending,
-    looks_like_data,
-    read_sheet,
-)
+from pyrobnn._core.table_files import Sheet, check_names, column_names, ending, looks_like_data, read_sheet
 from pyrobnn._core.tables import Task, read_table
 
 if TYPE_CHECKING:
@@ -32,17 +25,6 @@ if TYPE_CHECKING:
 
 _FEWEST_ROWS = 10
 SECTIONS = ("data", "net", "prior", "likelihood", "guide", "fit", "predict")
-KNOWN = {
-    "net": ("in_features", "hidden", "out_features", "activation", "bias", "dtype"),
-    "fit": (
-        *("type", "seed", "device", "engine", "steps", "epochs", "max_steps", "tolerance", "lr", "batch_size"),
-        *("accumulate", "optimizer", "schedule", "num_particles", "kl", "temperature", "clip_norm"),
-        *("kl_warmup", "patience", "eval_every"),
-    ),
-}
-"""Keys of sections without a `type`, whose parts torch would have to be imported for."""
-
-
 _NUM_TEST = 200
 
 
@@ -158,11 +140,7 @@ def _toy(name: str) -> "Dataset":
 
 
 def read_spec(path: str | Path) -> dict[str, Any]:
-    """Return the sections of a spec file.
-
-    Raises:
-        InputError: no such file, or not TOML.
-    """
+    """Return the sections of a spec file."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -172,12 +150,7 @@ def read_spec(path: str | Path) -> dict[str, Any]:
 
 
 def sections_of(path: Path, target: str | None) -> dict[str, Any]:
-    """Return the sections of a spec file, or for a user's table: its path, its target column, and gaps as they come.
-
-    Raises:
-        InputError: no such file or column, a table without a target, a spec file that is not TOML, or one with a target
-            beside it.
-    """
+    """Return the sections of a spec file, or for a user's table: its path, its target column, and gaps as they come."""
     if not ending(path):
         tables = read_spec(path)
         if target is not None:
@@ -220,11 +193,7 @@ def in_full(command: str) -> Iterator[None]:
 
 
 def target_of(source: Path | None, column: str | None, target: str | None) -> str | None:
-    """Return the column to predict: the word after a table, or that of --target.
-
-    Raises:
-        InputError: a word after a spec file, after another target or after a run, or a second file.
-    """
+    """Return the column to predict: the word after a table, or that of --target."""
     if column is None:
         return target
     if source is None or not ending(source) or target is not None or ending(Path(column)):
@@ -243,11 +212,7 @@ def check_sections(tables: Mapping[str, Any]) -> None:
 
 
 def parse_change(text: str) -> tuple[list[str], Any]:
-    """Return the keys and the value of a change such as "guide.type=map"; the value is read as TOML, or else as text.
-
-    Raises:
-        InputError: not an assignment to a key.
-    """
+    """Return keys and value of a change such as "guide.type=map"; the value is read as TOML, or else as text."""
     key, equals, value = text.partition("=")
     keys = _keys(key)
     if not equals or not keys:
@@ -272,18 +237,8 @@ def _keys(text: str) -> list[str]:
 
 
 def first_line(tables: Mapping[str, Any], changes: Sequence[str]) -> str:
-    """Say which data are to be fitted, after the checks of spec and file that take no time.
-
-    Args:
-        tables: the sections of a spec.
-        changes: changes to it, as `parse_change` reads them.
-
-    Raises:
-        InputError: changes or sections that cannot be, or no such file or column.
-    """
+    """Say which data are to be fitted, after the checks of a changed spec and its file that take no time."""
     data = _section("data", tables, changes)
-    for name in KNOWN:
-        _refuse_misspelt(name, _section(name, tables, changes))
     if not _is_table(data):
         return f"Data set {data['name']}." if "name" in data else "Reading the spec."
     section = data_section(data)
@@ -294,11 +249,7 @@ def first_line(tables: Mapping[str, Any], changes: Sequence[str]) -> str:
 
 
 def data_section(table: Mapping[str, Any]) -> DataSpec:
-    """Return the section [data] that a table stands for.
-
-    Raises:
-        InputError: unknown keys, or values that cannot be.
-    """
+    """Return the section [data] that a table stands for."""
     try:
         return DataSpec(**table)
     except InputError as error:
@@ -313,20 +264,10 @@ def not_of_data(changes: Sequence[str]) -> bool:
 def check_values(
     tables: Mapping[str, Any], changes: Sequence[str], *, is_own: bool
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Refuse a table with unusable values, before torch is imported.
+    """Refuse a table with unusable values; return the changes, with those that leave out columns, and a line on each.
 
-    A likelihood may decide the task. Then the values are checked with the spec, when parts are known.
-
-    Args:
-        tables: the sections of a spec.
-        changes: changes to it.
-        is_own: whether a user gave the table itself, and no spec: columns that teach nothing are then left out.
-
-    Returns:
-        The changes, and those that leave out columns; a line on each of these columns.
-
-    Raises:
-        InputError: the faults of all columns, in one message.
+    Where a likelihood may decide the task, the values are checked with the spec, when parts are known. `is_own` says
+    that a user gave the table itself, and no spec: columns that teach nothing are then left out.
     """
     data = _section("data", tables, changes)
     if not _is_table(data):
@@ -367,11 +308,7 @@ def _left_out(sheet: Sheet, known: DataSpec) -> tuple[list[str], list[str]]:
 
 
 def check_rows(num: int, path: str) -> None:
-    """Refuse a table that is too short to fit and to score.
-
-    Raises:
-        InputError: fewer than ten rows.
-    """
+    """Refuse a table that is too short to fit and to score."""
     if num < _FEWEST_ROWS:
         raise InputError(
             f"{path} has {counted(num, 'row')} with a target, and a fit needs at least {_FEWEST_ROWS}, some to train "
@@ -385,13 +322,6 @@ def _section(name: str, tables: Mapping[str, Any], changes: Sequence[str]) -> di
     check_sections(dict(tables) | {keys[0]: None for keys, _ in parsed})
     given = tables[name] if isinstance(tables.get(name), dict) else {}
     return given | {keys[1]: value for keys, value in parsed if keys[0] == name and len(keys) == 2}
-
-
-def _refuse_misspelt(name: str, section: Mapping[str, Any]) -> None:
-    """Refuse a key that is nearly one of a section without a `type`; all others are left to the parts."""
-    unknown = [key for key in section if key not in KNOWN[name] and nearest(key, KNOWN[name])]
-    if unknown and "type" not in section:
-        raise InputError(f"[{name}] {unknown_setting(unknown[0], KNOWN[name])}")
 
 
 def _is_table(data: Mapping[str, Any]) -> bool:

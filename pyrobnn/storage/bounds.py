@@ -27,12 +27,7 @@ _NO_LARGER = tuple(
 
 
 class Bounds(OperationMode):
-    """Refuses, in its block, operations too large for the saved tensors, before they run.
-
-    Raises:
-        InputError: more parts, memory or operations than tensors of this size and number need.
-        MissingFromTorch: this torch does not show its operations.
-    """
+    """Refuses, in its block, operations too large for the saved tensors, before they run."""
 
     def __init__(self, tensors: Iterable[Tensor], settings: Any, path: Path) -> None:
         private("TorchDispatchMode")  # without it nothing would be refused
