@@ -132,7 +132,6 @@ class AbstractBNN(BaseEstimator):
         return self
 
     def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:  # noqa: FBT001, FBT002 - as above
-        """Return the parameters for scikit-learn's page: each part prints its settings."""
         return super()._get_params_html(deep=False, doc_link=doc_link)
 
     def _parts(self, **known: Any) -> dict[str, Any]:
@@ -149,7 +148,6 @@ class AbstractBNN(BaseEstimator):
         raise NotImplementedError
 
     def _num_outputs(self, likelihood: Any, y: torch.Tensor) -> int:
-        """Return the width of the network's output."""
         return int(likelihood.num_outputs(y))
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -199,10 +197,8 @@ class AbstractBNN(BaseEstimator):
             tell_of_constants(examples)
             for text in leaks(examples).values():
                 warn_user(text, PoorFitWarning)
-        is_shown = self.verbose is None
         words = "fitting" if parts["guide"] is not None else "fitting by chains, which may take minutes"
-        words += " (verbose=True shows more)" if is_shown else ""
-        with waiting(words, shown=is_shown):
+        with waiting(f"{words} (verbose=True shows more)", shown=self.verbose is None):
             if reset and self.TASK == "regression" and self._is_open() and not learns_on:
                 is_told = self.likelihood is not None
                 compared = compare_densities(examples, parts, run, is_told=is_told, steps=self.steps)
@@ -254,24 +250,20 @@ class AbstractBNN(BaseEstimator):
     def _method(self, parts: dict[str, Any]) -> Any:
         """Return the method with the guide, and with the settings that are parameters of the estimator."""
         method = parts["method"] if self.guide is None else with_guide(parts["method"], parts["guide"])
-        if self.steps is not None and self._only_bounds():
-            return default_parts.bounded(method, self.steps)
         settings = self._settings()
+        if self.method is None and default_parts.only_bounds(settings, self.guide):
+            return default_parts.bounded(method, self.steps)
         return with_innermost(method, lambda inner: replaced(inner, settings)) if settings else method
 
     def _is_open(self) -> bool:
         """Return whether no part but the likelihood and no setting of the method but its length was given."""
-        is_plain = self._only_bounds() or not self._settings()
-        return all(getattr(self, name) is None for name in PARTS if name != "likelihood") and is_plain
-
-    def _only_bounds(self) -> bool:
-        """Return whether `steps` is all that was chosen for the method."""
-        return self.method is None and default_parts.only_bounds(self._settings(), self.guide)
+        is_open = all(getattr(self, name) is None for name in PARTS if name != "likelihood")
+        return is_open and set(self._settings()) <= {"steps"}
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings of the method that are parameters of the estimator, where given."""
-        names = ("steps", "lr", "batch_size")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        given = {"steps": self.steps, "lr": self.lr, "batch_size": self.batch_size}
+        return {name: value for name, value in given.items() if value is not None}
 
     def _check_task(self, model: BNN, examples: Data) -> None:
         """Refuse a likelihood for the wrong kind of targets."""
@@ -331,23 +323,20 @@ class AbstractBNN(BaseEstimator):
 
     def _predict_blocks(self, X: Any, read: Any) -> list[Any]:
         """Apply `read` to the predictions of consecutive blocks of rows; memory is bounded."""
-        inputs = self._inputs(X)
+        inputs, blocks = self._inputs(X), []
         size = max(1, _AT_ONCE // (self.num_draws * max(1, self._width)))
-
-        def block(start: int) -> Any:
+        for start in range(0, len(inputs), size):
             prediction = self._predict_rows(inputs[start : start + size])
             prediction.first_row = start
-            return read(prediction)
-
-        return [block(start) for start in range(0, len(inputs), size)]
+            blocks.append(read(prediction))
+        return blocks
 
     @property
     def _width(self) -> int:
         """The number of columns that a prediction has."""
-        return 1
+        raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickling; the posterior becomes the bytes of its files."""
         state: dict[str, Any] = dict(super().__getstate__())
         if "posterior_" in state:
             with TemporaryDirectory() as folder:
@@ -355,7 +344,6 @@ class AbstractBNN(BaseEstimator):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the state, and the posterior from its file."""
         super().__setstate__(state)
         if isinstance(self.__dict__.get("posterior_"), bytes):
             with TemporaryDirectory() as folder:
@@ -364,7 +352,6 @@ class AbstractBNN(BaseEstimator):
                 self.posterior_ = load(file, net=self.net if isinstance(self.net, nn.Module) else None)
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags: missing values are taken only if they are imputed."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags

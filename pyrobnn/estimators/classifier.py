@@ -133,8 +133,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable label of each row, (N,)."""
-        best = self.predict_proba(X).argmax(1)
-        return self.classes_[best]
+        return self.classes_[self.predict_proba(X).argmax(1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class under the mixture of all draws, (N, C), in the order of `classes_`.

@@ -123,12 +123,11 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
             >>> bool((lower < upper).all())
             True
         """
-        lower, upper = self._columns(X, lambda prediction: prediction.interval(level))
-        return lower, upper
+        return self._columns(X, lambda prediction: prediction.interval(level))
 
-    def _columns(self, X: Any, read: Any) -> list[np.ndarray]:
-        blocks = zip(*self._predict_blocks(X, read), strict=True)
-        return [torch.cat(values).double().cpu().numpy() for values in blocks]
+    def _columns(self, X: Any, read: Any) -> tuple[np.ndarray, np.ndarray]:
+        first, second = (torch.cat(values) for values in zip(*self._predict_blocks(X, read), strict=True))
+        return first.double().cpu().numpy(), second.double().cpu().numpy()
 
     def _check_targets(self, y: np.ndarray, *, reset: bool, classes: Any) -> np.ndarray:
         columns = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
@@ -145,7 +144,6 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         return int(np.prod(self._shape, dtype=int))
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags: targets may have several columns."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags

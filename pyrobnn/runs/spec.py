@@ -238,8 +238,8 @@ class RunSpec:
         """
         default = self.parts_for(dataset.task, **_known(dataset))
         given = (self.net, self.prior, self.guide, self.fit.method, self.data.validation)
-        is_open = not self.fit.settings or default_parts.only_bounds(self.fit.settings, self.guide)
-        if dataset.task == "classification" or any(part is not None for part in given) or not is_open:
+        is_open = all(part is None for part in given) and set(self.fit.settings) <= {"steps"}
+        if dataset.task == "classification" or not is_open:
             return Compared(default)
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
         is_told, steps = self.likelihood is not None, self.fit.settings.get("steps")

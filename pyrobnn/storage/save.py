@@ -97,7 +97,7 @@ def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
     }
 
 
-def _body_of(bnn: BNN) -> dict[str, Tensor]:
+def _body_of(bnn: BNN) -> Tensors:
     frozen = frozen_tensors(bnn)
     if not frozen:
         raise InputError(
