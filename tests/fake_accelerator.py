@@ -37,8 +37,7 @@ from pyrobnn.inference.data import make_source
 from pyrobnn.inference.laplace.curve import curve
 from pyrobnn.inference.training.start import start
 from pyrobnn.inference.training.state import TrainingState
-from pyrobnn.testing.checks import accepted_targets
-from pyrobnn.testing.common import make_inputs, make_net
+from pyrobnn.testing.checks import accepted_targets, make_inputs, make_net
 
 DEVICE = "elsewhere"
 _MODES: list[FakeTensorMode] = []

@@ -29,7 +29,7 @@ from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.loop import Stepper
 from pyrobnn.inference.training.start import start
 from pyrobnn.tape import build, runner
-from pyrobnn.testing.common import require_capturable
+from pyrobnn.testing.checks import require_capturable
 
 
 def problem(num=40):

@@ -18,8 +18,8 @@ from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.capture.run import interpreted
-from pyrobnn.testing import common
-from pyrobnn.testing.common import make_data
+from pyrobnn.testing import checks
+from pyrobnn.testing.checks import make_data
 
 F64 = torch.float64
 X = torch.linspace(-1, 1, 24, dtype=F64).reshape(8, 3)
@@ -269,16 +269,16 @@ def test_replicates_have_numbers_of_their_own():
         net = nn.Linear(3, 1).double()
 
     def begin(prior):
-        return common._begin(model(prior, net), method, data, seed=0)
+        return checks._begin(model(prior, net), method, data, seed=0)
 
     with seeded(0), fast_pyro():
         alone = [Captured([begin(prior)], interpreted) for prior in both]
         together = Captured([begin(prior) for prior in both], interpreted)
-    terms = torch.stack([common._run(one) for one in alone], 1)
+    terms = torch.stack([checks._run(one) for one in alone], 1)
     for table, column in zip(together.step.noise.inputs, alone[0].step.noise.inputs, strict=True):
         table.copy_(torch.stack([column, column], 1))
     together.step.noise.draw = lambda num_steps: None
-    torch.testing.assert_close(common._run(together), terms)
+    torch.testing.assert_close(checks._run(together), terms)
     assert float((terms[:, 0, 1] - terms[:, 1, 1]).abs().min()) > 1
 
 
@@ -313,7 +313,7 @@ def test_given_distributions_take_the_precision_of_the_network(given, dtype):
 
 def test_given_distributions_can_be_captured():
     prior = {"0.weight": GIVEN["a distribution"], "*": scaled_normal}
-    common.require_capturable(model(prior, network(torch.float32)), make_data())
+    checks.require_capturable(model(prior, network(torch.float32)), make_data())
 
 
 def test_the_tensors_of_a_given_distribution_are_buffers_of_the_model():

@@ -28,7 +28,7 @@ from pyrobnn.distributions.latents import ReparameterizedNormal, ScaleMixtureNor
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
-from pyrobnn.testing.common import require_capturable
+from pyrobnn.testing.checks import require_capturable
 
 F64 = torch.float64
 GRID = list(product([0.0, 0.003, 0.05, -0.5, 3.0, 10.0], [1e-4, 1e-3, 0.01, 0.1, 1.0, 5.0]))

@@ -23,7 +23,7 @@ from pyrobnn.distributions import spike
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.priors.scale_mixture import tabulate
-from pyrobnn.testing.common import require_capturable
+from pyrobnn.testing.checks import require_capturable
 
 F64 = torch.float64
 MIXTURES = {

@@ -16,7 +16,7 @@ from pyrobnn import InputError, guides
 from pyrobnn._core import tree_files
 from pyrobnn._core.folders import new_folder
 from pyrobnn._core.tree_files import read_tree, write_tree
-from pyrobnn.storage import bounds
+from pyrobnn.storage import load as loading
 
 X = torch.linspace(-1, 1, 12)[:, None].repeat(1, 2)
 MANY, HUGE = 10**7, 10**30
@@ -234,7 +234,7 @@ def test_forged_posteriors_of_every_guide_are_refused_within_memory_and_time(sav
 
 
 def test_a_network_of_ones_own_may_have_activations_larger_than_its_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(bounds, "_BYTES", 2**16)
+    monkeypatch.setattr(loading, "_BYTES", 2**16)
     grown = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Upsample(scale_factor=2**16), torch.nn.MaxPool1d(2**16))
     own = torch.nn.Sequential(torch.nn.Unflatten(1, (1, 1)), *grown, torch.nn.Flatten())
     model = bnn.BNN(own, likelihood=bnn.likelihoods.Gaussian(0.2), prior=bnn.priors.Normal(1.0))

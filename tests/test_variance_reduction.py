@@ -16,7 +16,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.capture.objective import FreshNoise, Objective
 from pyrobnn.inference.capture.step import _make_estimate
 from pyrobnn.inference.svi.objective import make_elbo
-from pyrobnn.testing.common import require_capturable
+from pyrobnn.testing.checks import require_capturable
 
 LOCAL, FLIPOUT = guides.MeanField(noise="local"), guides.MeanField(noise="flipout")
 PER_EXAMPLE = {"local": LOCAL, "flipout": FLIPOUT}

@@ -19,9 +19,8 @@ from benchmarks.measures.harness import Options
 from benchmarks.noise import SameNoise
 from benchmarks.rows import Row
 from pyrobnn import guides, likelihoods, priors
-from pyrobnn.testing.checks import accepted_targets
+from pyrobnn.testing.checks import accepted_targets, make_net
 from pyrobnn.testing.combinations import pairwise
-from pyrobnn.testing.common import make_net
 
 PRIORS = [
     priors.Normal("fan_in"),

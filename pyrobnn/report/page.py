@@ -30,7 +30,6 @@ from pyrobnn.plots.two_inputs import Plane
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.posterior.record import LaplaceRecord
 from pyrobnn.report import words
 
 _AUDIT_DRAWS = 300
@@ -94,14 +93,11 @@ def render(
 ) -> Rendered:
     """Make the report of a run, with `test` None if the scores are about the training data.
 
-    For a guide with a density the report has the audited ELBO, for a mixture the ELBO of each member that has an ELBO,
-    and for Markov chains R-hat, effective sample sizes and divergences. `spec` are the settings of the run as nested
-    tables, with the file or data set for the title, or as a setting, or None. `baselines` are the same scores of
-    simpler models, by the name of the model. `notes` say what was assumed in reading the data, and `doubts` which
-    columns to look at, a line for each. With a spec the remedies are options of the command line, else they are calls.
-    `columns` are the positions of inputs by the name of the column of a table that they were made from, and
-    `first_days` the first days of its columns of dates.
-    `folder` is the run folder, for commands.
+    `spec` are the settings of the run as nested tables, with the file or data set for the title, or as a setting, or
+    None: then remedies are calls, else options of the command line. `baselines` are the same scores of simpler models,
+    by name. `notes` say what was assumed in reading the data, and `doubts` which columns to look at, a line for each.
+    `columns` are the positions of inputs by the column of a table that they were made from, and `first_days` the first
+    days of its columns of dates. `folder` is the run folder, for commands.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(10)
@@ -113,16 +109,8 @@ def render(
     """
     scored = train if test is None else test
     prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
-    pictures = _pictures(
-        posterior,
-        train,
-        scored,
-        prediction,
-        scores=scores,
-        columns=columns,
-        first_days=first_days,
-        class_names=class_names,
-    )
+    told: dict[str, Any] = {"columns": columns, "first_days": first_days, "class_names": class_names}
+    pictures = _pictures(posterior, train, scored, prediction, scores=scores, **told)
     chains = chains_of(posterior, train)
     spelling: Spelling = "python" if spec is None else "command"
     html = _template().render(
@@ -132,9 +120,12 @@ def render(
         found=words.found(scores, baselines, train, len(scored), has_test=test is not None),
         sentence=words.sentence(posterior, train),
         diagnosis=diagnosis,
-        score_tables=_score_tables(scores),
+        score_tables=[
+            [(*words.SCORES.get(name, (name, "")), name, scores[name]) for name in names]
+            for names in words.score_rows(scores)
+        ],
         baselines=baselines,
-        evidence=_evidence(posterior),
+        evidence=None if isinstance(posterior, Mixture) else posterior.record.laplace,
         spelling=spelling,
         next_step=words.next_step(diagnosis, spelling, folder),
         folder=shlex.quote(folder or "RUN_DIR"),
@@ -151,31 +142,15 @@ def render(
         by_column=words.column_rows(scores, train.target_name),
         data_rows=words.data_rows(train, test, class_names, columns),
         ending_rows=words.ending_rows(posterior),
-        tables=[
-            ("Settings", words.flat(words.settings(posterior) if spec is None else spec)),
-            ("Manifest", words.flat(manifest)),
-        ],
+        tables=[("Settings", words.settings(posterior, spec)), ("Manifest", words.flat(manifest))],
     )
     return Rendered(html, {picture.name: picture.png for picture in pictures})
-
-
-def _score_tables(scores: Mapping[str, Score]) -> list[list[tuple[str, str, str, Score]]]:
-    """Return the rows (words, meaning, name, score) of the scores that matter most, and of the others."""
-    return [
-        [(*words.SCORES.get(name, (name, "")), name, scores[name]) for name in names]
-        for names in words.score_rows(scores)
-    ]
 
 
 def _shown(name: str, score: Score) -> tuple[str, str]:
     """Return a score and its standard error in few digits; no error of 0, or of the width: that says little."""
     is_alone = name.startswith("width_") or score.stderr == 0
     return (digits(score.value, score.value / 10)[0], "") if is_alone else digits(score.value, score.stderr)
-
-
-def _evidence(posterior: Posterior | Mixture) -> LaplaceRecord | None:
-    """Return the log evidence of a Laplace approximation and its parts."""
-    return None if isinstance(posterior, Mixture) else posterior.record.laplace
 
 
 def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, ElboReport]]:

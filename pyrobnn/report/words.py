@@ -144,13 +144,7 @@ def _nats(value: float) -> str:
 
 
 def next_step(diagnosis: Diagnosis, spelling: Spelling, folder: str = "") -> tuple[str, str]:
-    """Return what to do next in words, and the command for it; empty where there is none.
-
-    Args:
-        diagnosis: the findings.
-        spelling: the reader.
-        folder: the run folder of the fit.
-    """
+    """Return what to do next in words, and the command for it; empty where there is none."""
     step, run = diagnosis.next_step, folder or "RUN_DIR"
     if spelling == "python":
         return ("predict new rows, `posterior.predict(x)`" if step is None else step.words(spelling)), ""
@@ -209,9 +203,10 @@ def _by(method: Any) -> str:
     return f" by {kind.replace('_', ' ')}{of}{guide}"
 
 
-def settings(posterior: Posterior | Mixture) -> dict[str, Any]:
-    """Return the parts and the method of a fit as tables, for a posterior that has no spec."""
-    return {kind: repr(part) for kind, part in posterior.bnn.settings.items()} | {"method": posterior.record.method}
+def settings(posterior: Posterior | Mixture, spec: Any) -> list[tuple[str, str]]:
+    """Return the settings of a fit as rows: those of its spec, or else its parts and its method."""
+    parts = {kind: repr(part) for kind, part in posterior.bnn.settings.items()}
+    return flat(parts | {"method": posterior.record.method} if spec is None else spec)
 
 
 def data_rows(

@@ -17,8 +17,15 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
-from pyrobnn.testing.checks import accepted_targets
-from pyrobnn.testing.common import make_inputs, make_net, require, require_equal, require_finite, short_fit
+from pyrobnn.testing.checks import (
+    accepted_targets,
+    make_inputs,
+    make_net,
+    require,
+    require_equal,
+    require_finite,
+    short_fit,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -84,7 +91,11 @@ def check_combination(prior: Any, likelihood: Any, guide: Any) -> None:
     y, outputs = next(accepted_targets(likelihood))
     data = Data(make_inputs(len(y)), y)
     posterior = short_fit(BNN(make_net(outputs), prior=prior, likelihood=likelihood), data, guide=guide, steps=2)
-    _require_draws(posterior)
+    with fast_pyro():
+        latents = {site.name: site.start.shape for site in latent_sites(posterior.bnn, *posterior.example)}
+    shapes = {name: value.shape[1:] for name, value in posterior.draw(_DRAWS).items()}
+    require_equal("The sites of draws", shapes, latents)
+    _require_same_draws(posterior, posterior, "of a posterior for the same seed")
     _require_batching(posterior, data)
     _require_prediction(posterior, data)
     _require_storage(posterior, data)
@@ -93,15 +104,6 @@ def check_combination(prior: Any, likelihood: Any, guide: Any) -> None:
     require(not missing, f"The DataTree lacks {', '.join(sorted(missing))}.")
     shape = tuple(tree["log_likelihood"]["y"].shape[:3])
     require_equal("The shape of the log-likelihood in the DataTree", shape, (1, _DRAWS, len(data)))
-
-
-def _require_draws(posterior: Posterior) -> None:
-    """Require draws of the latent sites of the model, the same for the same seed."""
-    with fast_pyro():
-        latents = {site.name: site.start.shape for site in latent_sites(posterior.bnn, *posterior.example)}
-    shapes = {name: value.shape[1:] for name, value in posterior.draw(_DRAWS).items()}
-    require_equal("The sites of draws", shapes, latents)
-    _require_same_draws(posterior, posterior, "of a posterior for the same seed")
 
 
 def _require_same_draws(first: Posterior, second: Any, what: str) -> None:
