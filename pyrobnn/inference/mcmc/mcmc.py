@@ -219,7 +219,10 @@ class RecordedNUTS(mcmc.NUTS):
     def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
         latents, potential, gradients = self._fetch_from_cache()
         place, gradient = latents["z"].detach(), gradients["z"]
-        self._take_masses()
+        inverse = self._adapter.mass_matrix_adapter.inverse_mass_matrix[("z",)]
+        if inverse is not self._root_of:
+            self._leapfrog.set_root(torch.linalg.cholesky(inverse) if inverse.ndim > 1 else inverse.sqrt())
+            self._root_of = inverse
         moved, acceptance, diverged = self.move(State(place, torch.randn_like(place), gradient), potential)
         if moved is not None:
             potential, gradient = self._leapfrog.evaluate(moved)
@@ -240,12 +243,6 @@ class RecordedNUTS(mcmc.NUTS):
     def _leapfrog(self) -> Leapfrog:
         assert self.potential_fn.leapfrog is not None
         return self.potential_fn.leapfrog
-
-    def _take_masses(self) -> None:
-        inverse = self._adapter.mass_matrix_adapter.inverse_mass_matrix[("z",)]
-        if inverse is not self._root_of:
-            self._leapfrog.set_root(torch.linalg.cholesky(inverse) if inverse.ndim > 1 else inverse.sqrt())
-            self._root_of = inverse
 
     def move(self, state: State, potential: Tensor) -> tuple[Tensor | None, float, bool]:
         """Return new latents (P,) or None if unchanged, the acceptance probability, and whether it diverged."""

@@ -15,7 +15,7 @@ from pyrobnn._core.settings import setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
-from pyrobnn.inference.data import Source, make_source
+from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
 from pyrobnn.inference.scales.tune_prior import Per, tune_prior
 from pyrobnn.inference.svi.svi import SVI
@@ -105,7 +105,11 @@ class MarginalLikelihood(AroundAnother[Posterior]):
 
     def _without_a_constant(self, bnn: BNN, trained: Posterior, data: Any, run: Run) -> Posterior:
         """Return the first round, repeated with smaller noise that is held if its noise explains the targets."""
-        spread = _spread(trained.bnn, make_source(data, bnn, self.method.batch_size, seed=run.seed))
+        source = make_source(data, bnn, self.method.batch_size, seed=run.seed)
+        targets = (rest for _, *rest in source.one_pass(trained.bnn, _BATCH))
+        y, *weights = (torch.cat(parts).double() for parts in zip(*targets, strict=True))
+        share = weights[0] / weights[0].sum() if weights else torch.ones_like(y) / len(y)
+        spread = math.sqrt(float((share * (y - (share * y).sum()).square()).sum()))
         if not 0 < _UNEXPLAINED * spread < float(trained.bnn.likelihood.scale.detach()):
             return trained
         known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
@@ -119,24 +123,11 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         training = dataclasses.replace(self.method, guide=chosen)
         with opened([Fit(bnn, training, source, run.seed)], run) as session:
             if last is not None:
-                _move(session.posteriors[0], last)
+                begun, points = session.posteriors[0], last.guide.points()
+                with torch.no_grad():
+                    for name, point in begun.guide.points_by_name().items():
+                        point.copy_(points[name])
+                    begun.bnn.net.load_state_dict(last.bnn.net.state_dict())
+                    begun.bnn.likelihood.load_state_dict(last.bnn.likelihood.state_dict())
             session.train()
         return session.complete()[0]
-
-
-def _spread(bnn: BNN, source: Source) -> float:
-    """Return the standard deviation of a single column of targets, in the units of the model."""
-    targets = (rest for _, *rest in source.one_pass(bnn, _BATCH))
-    y, *weights = (torch.cat(parts).double() for parts in zip(*targets, strict=True))
-    share = weights[0] / weights[0].sum() if weights else torch.ones_like(y) / len(y)
-    mean = (share * y).sum()
-    return math.sqrt(float((share * (y - mean).square()).sum()))
-
-
-def _move(posterior: Posterior, last: Posterior) -> None:
-    points = last.guide.points()
-    with torch.no_grad():
-        for name, point in posterior.guide.points_by_name().items():
-            point.copy_(points[name])
-        posterior.bnn.net.load_state_dict(last.bnn.net.state_dict())
-        posterior.bnn.likelihood.load_state_dict(last.bnn.likelihood.state_dict())

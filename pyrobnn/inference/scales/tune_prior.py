@@ -13,7 +13,6 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Curvature, Point, conditioned_likelihood
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
@@ -232,8 +231,25 @@ def _fixed_point(evidence: Evidence, start: Tensor) -> Tensor:
 def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Source) -> Posterior:
     result, laplace = evidence.fill(logs), posterior.record.laplace
     assert laplace is not None  # see `_checked`
+    old, point = posterior.bnn, evidence.point
+    weights = {name: point.weights[name] for name in point.sites}
+    scales = point.by_site((-0.5 * logs[: len(evidence.group)]).exp())
+    prior = {
+        name: normal_prior(name, normal_of(law, name).loc.expand(scales[name].shape), scales[name].to(weights[name]))
+        for name, law in prior_laws(old, weights, {}).items()
+    }
+    likelihood = old.settings["likelihood"]
+    if evidence.num_targets:
+        scale = math.exp(-0.5 * logs[-1]) * float(posterior.y_scaler.scale.reshape(-1)[0])
+        likelihood = dataclasses.replace(likelihood, scale=scale)
+    bnn = old.with_parts(prior=prior | untuned(old, point.sites), likelihood=likelihood)
+    bnn = bnn.to(posterior.example[0].device)
+    bnn.scale_targets(posterior.y_scaler.scale.expand(posterior.example[1].shape[1:]))
+    bnn.net.load_state_dict(old.net.state_dict())
+    if not evidence.num_targets:
+        bnn.likelihood.load_state_dict(old.likelihood.state_dict())
     tuned = Posterior(
-        _with_scales(posterior, evidence, logs),
+        bnn,
         evidence.guide,
         example=posterior.example,
         x_scaler=posterior.x_scaler,
@@ -245,36 +261,15 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Sourc
     volume = source.total_weight * float(source.y_scaler.log_volume())
     updated = laplace_record(
         laplace.setting,
-        dataclasses.replace(evidence.point, bnn=tuned.bnn),
+        dataclasses.replace(point, bnn=bnn),
         result,
         guide=evidence.guide,
         others={},
         log_likelihood=evidence.log_likelihood_at(evidence.ratio(logs)) - volume,
     )
-    if int(evidence.group.max()) < len(evidence.point.sites):
-        alphas = evidence.point.by_site(evidence.alphas(logs))
+    if int(evidence.group.max()) < len(point.sites):
+        alphas = point.by_site(evidence.alphas(logs))
         updated = dataclasses.replace(updated, precision={n: float(a.reshape(-1)[0]) for n, a in alphas.items()})
     measured = ["scale"] if evidence.num_targets else posterior.record.measured
     tuned.record = dataclasses.replace(posterior.record, laplace=updated, measured=measured)
     return tuned
-
-
-def _with_scales(posterior: Posterior, evidence: Evidence, logs: Tensor) -> BNN:
-    """Return the model with normal priors of the tuned precisions, and the tuned noise."""
-    old, sites = posterior.bnn, evidence.point.sites
-    weights = {name: evidence.point.weights[name] for name in sites}
-    scales = evidence.point.by_site((-0.5 * logs[: len(evidence.group)]).exp())
-    prior = {
-        name: normal_prior(name, normal_of(law, name).loc.expand(scales[name].shape), scales[name].to(weights[name]))
-        for name, law in prior_laws(old, weights, {}).items()
-    }
-    likelihood = old.settings["likelihood"]
-    if evidence.num_targets:
-        scale = math.exp(-0.5 * logs[-1]) * float(posterior.y_scaler.scale.reshape(-1)[0])
-        likelihood = dataclasses.replace(likelihood, scale=scale)
-    bnn = old.with_parts(prior=prior | untuned(old, sites), likelihood=likelihood).to(posterior.example[0].device)
-    bnn.scale_targets(posterior.y_scaler.scale.expand(posterior.example[1].shape[1:]))
-    bnn.net.load_state_dict(old.net.state_dict())
-    if not evidence.num_targets:
-        bnn.likelihood.load_state_dict(old.likelihood.state_dict())
-    return bnn
