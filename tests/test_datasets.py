@@ -426,13 +426,10 @@ def test_load_features_takes_the_named_columns_in_order(tmp_path):
     [
         (["age", "doze"], "has no column 'doze'. Did you mean 'dose'"),
         (["ag", "dose", "night"], "has no columns 'ag', 'night'. Did you mean 'age'"),
-        (["age", "city"], "Column 'city' holds numbers, but text in rows 1, 2, 3, 4"),
         (["gap"], "Column 'gap' has 1 missing value, in row 2"),
-        ([], "`x` must not be empty"),
-        (["far"], "Column 'far' must be finite, and is not in row 2"),
     ],
 )
 def test_load_features_refuses(tmp_path, names, message):
-    frame = FRAME.assign(city="x", gap=[1, None, 2, 3], far=[1.0, -np.inf, 2.0, 3.0])
+    frame = FRAME.assign(gap=[1, None, 2, 3])
     with pytest.raises(InputError, match=message):
         datasets.load_features(write(tmp_path / "new.csv", frame), names)

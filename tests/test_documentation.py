@@ -91,12 +91,9 @@ def is_near(shown, printed):
 @pytest.mark.parametrize(
     ("shown", "printed", "expected"),
     [
-        ("a 1.25\n", "a 1.259\n", True),
         ("a 1.25", "a 1.27", False),
-        ("a 1.25", "b 1.25", False),
         ("a -1.2", "a 1.2", False),
         ("3 steps", "4 steps", False),
-        ("3 steps", "3 steps, 2 more", False),
         ("[ 0.1, -16.30]", "[0.1,    -16.31]", True),
         ("first 1.0 ... last 2e-05", "first 1.0\nany words 3\nlast 3.1e-05", False),
         ("first 1.0 ... last 2e-05", "first 1.0\nany words 3\nlast 2.1e-05", True),

@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from pyrobnn.inference.capture.updates import UPDATES, clip
-from pyrobnn.inference.svi.newton import VariationalNewton
 
 STEPS = 8
-OF_TORCH = sorted(set(UPDATES) - {VariationalNewton}, key=str)
 SHAPES = {"matrix": (3, 4), "vector": (5,), "number": ()}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 DTYPES = list(TOLERANCE)
