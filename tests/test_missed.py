@@ -8,7 +8,7 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn.data.gaussian_process import errors_left_out, standardised
-from pyrobnn.verdict.missed import behind_mode, missed_function
+from pyrobnn.verdict.left_out import behind_mode, missed_function
 from pyrobnn.verdict.remedies import OF_MISSED_FUNCTION, Fitted, open_to
 
 

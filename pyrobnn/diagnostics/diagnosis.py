@@ -45,8 +45,7 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.comparison import compare_with_baselines, sites_at_prior
 from pyrobnn.verdict.judgement import RARE, Verdict, ranks_better, rarest_class
-from pyrobnn.verdict.left_out import memorised_targets
-from pyrobnn.verdict.missed import behind_mode, missed_function
+from pyrobnn.verdict.left_out import behind_mode, memorised_targets, missed_function
 from pyrobnn.verdict.remedies import (
     OF_BAD_PREDICTIONS,
     OF_MISSED_FUNCTION,

@@ -102,10 +102,10 @@ def by_test(
     sign = f"A weak sign, which may be chance, that {lead[:1].lower()}{lead[1:]}"
     kind: Kind = "warning" if p_value < level else "note" if p_value < WEAK else "fine"
     said = {"warning": f"{lead}, by", "note": f"{sign}, by", "fine": "Nothing against the fit in"}[kind]
-    finding = Finding(name, kind, f"{said} {measure}.", p_value, plain=lead if kind == "warning" else "")
+    plain, tries = (lead, remedies) if kind == "warning" else ("", ())
     value, expected, error = numbers
-    tries = remedies if kind == "warning" else ()
-    return dataclasses.replace(finding, remedies=tries, value=value, expected=expected, error=error)
+    text = f"{said} {measure}."
+    return Finding(name, kind, text, p_value, tries, plain, value=value, expected=expected, error=error)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,26 +169,26 @@ class Diagnosis:
 
     def _trust(self) -> str:
         total, warnings = len(self.findings), self._of_kind("warning")
-        if warnings:
-            warn = "1 of {} checks warns" if len(warnings) == 1 else f"{len(warnings)} of {{}} checks warn"
-            first, said = next((one for one in warnings if one.name == BASELINE), warnings[0]), warn.format(total)
-            if all(finding.is_weak for finding in warnings):
-                chance = ", though this may be chance" if len(warnings) == 1 else ""
-                begin = "It is of little use yet" if first.name == BASELINE else "Use it with care"
-                return f"{begin}: {first.in_plain_words}{chance} ({said})."
-            return f"{_DISTRUST}: {first.in_plain_words} ({said})."
         notes = {finding.name: finding for finding in self._of_kind("note")}
-        if HELD_OUT in notes:
-            clause = notes[HELD_OUT].in_plain_words
-            begin = "Whether it can be trusted is open" if clause == NOTHING_HELD_OUT else "Use it with care"
-            return f"{begin}: {clause}."
         compared = notes.get(BASELINE)
-        if compared is not None and (compared.is_open or compared.remedies):
+        if warnings:
+            first = next((one for one in warnings if one.name == BASELINE), warnings[0])
+            warn = "1 of {} checks warns" if len(warnings) == 1 else f"{len(warnings)} of {{}} checks warn"
+            begin, clause, end = _DISTRUST, first.in_plain_words, f" ({warn.format(total)})"
+            if all(finding.is_weak for finding in warnings):
+                begin = "It is of little use yet" if first.name == BASELINE else "Use it with care"
+                end = f", though this may be chance{end}" if len(warnings) == 1 else end
+        elif HELD_OUT in notes:
+            clause, end = notes[HELD_OUT].in_plain_words, ""
+            begin = "Whether it can be trusted is open" if clause == NOTHING_HELD_OUT else "Use it with care"
+        elif compared is not None and (compared.is_open or compared.remedies):
+            clause, end = compared.in_plain_words, ""
             begin = "Whether it is of use is open" if compared.is_open else "It is of little use yet"
-            return f"{begin}: {compared.in_plain_words}."
-        on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
-        subject = "Its probabilities" if CLASSES in notes else "It"
-        return f"{subject} {_TRUST}: none of {total} checks{on} gave a reason not to."
+        else:
+            on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
+            begin = f"{'Its probabilities' if CLASSES in notes else 'It'} {_TRUST}"
+            clause, end = f"none of {total} checks{on} gave a reason not to", ""
+        return f"{begin}: {clause}{end}."
 
     @property
     def next_step(self) -> Remedy | None:

@@ -8,7 +8,7 @@ its false-alarm rate for small training sets too.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.random import derive
+from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics.findings import Finding, by_test
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
@@ -119,6 +120,8 @@ def predictive_findings(
     beyond three standard errors for the correlation of errors with predictions. Each simulation takes a draw of the
     weights that is not in `prediction`. All is in original units. Remedies are those that are open to the fit.
     """
+    from scipy.stats import binomtest
+
     targets = as_targets(y, len(prediction)).to(prediction.device)
     statistics = _statistics(prediction, seed)
     value, *repeated = [statistics(each) for each in (targets, *simulated.to(targets.device))]
@@ -127,15 +130,18 @@ def predictive_findings(
         null = np.array([each[name] for each in repeated])
         expected, error = float(null.mean()), float(null.std(ddof=1)) * math.sqrt(1 + 1 / len(null))
         p_value = _p_value(observed, null, expected, error, is_ranked=prediction.is_classification)
-        if name == "coverage":  # intervals hold nearly all of a few
-            p_value = max(p_value, _binomial(observed, targets.numel()))
+        if name == "coverage":  # intervals hold nearly all of a few: exact for independent targets
+            num = targets.numel()
+            p_value = max(p_value, float(binomtest(round(observed * num), num, _INSIDE).pvalue))
         words, is_high = WORDS[name], observed > expected
         lead, tries = (words.high, words.if_high) if is_high else (words.low, words.if_low)
-        remedies = () if fit is None else open_to(fit, tries)
-        numbers = (observed, expected, error)
-        own_level = _LEVELS.get(name, level)
-        findings.append(by_test(name, lead, words.measure, numbers, p_value, level=own_level, remedies=remedies))
+        options: dict[str, Any] = {"level": _LEVELS.get(name, level), "remedies": _open(fit, tries)}
+        findings.append(by_test(name, lead, words.measure, (observed, expected, error), p_value, **options))
     return findings
+
+
+def _open(fit: Fitted | None, tries: Iterable[Try]) -> tuple[Remedy, ...]:
+    return () if fit is None else open_to(fit, tries)
 
 
 def _p_value(value: float, null: np.ndarray, expected: float, error: float, *, is_ranked: bool) -> float:
@@ -156,13 +162,6 @@ def _p_value(value: float, null: np.ndarray, expected: float, error: float, *, i
 def num_simulations(level: float, members: int) -> int:
     """Return the number of simulations whose ranks resolve a p-value below a level; at least one per member."""
     return max(_FEWEST_SIMULATIONS, members, math.ceil(2.1 / level))
-
-
-def _binomial(share: float, num: int) -> float:
-    """Return the p-value of a coverage of independent targets, exact where intervals hold nearly all of a few."""
-    from scipy.stats import binomtest
-
-    return float(binomtest(round(share * num), num, _INSIDE).pvalue)
 
 
 def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[str, float]]:
@@ -201,10 +200,18 @@ def _ranks(values: Tensor) -> np.ndarray:
 
 def epistemic_finding(prediction: Prediction, fit: Fitted | None = None) -> Finding:
     """Say so if the weights' uncertainty hardly reaches the predictions of some target column."""
+
+    def mean(values: Tensor) -> Tensor:
+        """Return the mean over examples of each column; of classes, over them too."""
+        return values.double().mean() if prediction.is_classification else values.double().mean(0)
+
     share = math.nan
     if prediction.has_moments:
-        total = _total_variance(prediction)
-        share = float((_mean(prediction, prediction.epistemic_variance) / total.clamp_min(1e-300)).min())
+        total = mean(prediction.variance)
+        if prediction.has_quantiles and not bool(total.isfinite().all()):
+            lower, upper = prediction.interval(0.68)
+            total = mean(((upper - lower) / 2).square())
+        share = float((mean(prediction.epistemic_variance) / total.clamp_min(1e-300)).min())
     if not math.isfinite(share):
         text = "The predictions have no finite or known mean, so the share of epistemic uncertainty cannot be told."
         return Finding("epistemic", "note", text)
@@ -215,8 +222,7 @@ def epistemic_finding(prediction: Prediction, fit: Fitted | None = None) -> Find
         f"The epistemic part of the predictive variance is {'near ' if share > 0 else ''}zero: the posterior behaves "
         "like a single network, as a point estimate does, and says nothing about what more data would teach."
     )
-    remedies = () if fit is None else open_to(fit, (other_guide, ensemble))
-    return Finding("epistemic", "warning", text, remedies=remedies, value=share)
+    return Finding("epistemic", "warning", text, remedies=_open(fit, (other_guide, ensemble)), value=share)
 
 
 def mean_findings(prediction: Prediction, fit: Fitted) -> list[Finding]:
@@ -229,20 +235,6 @@ def mean_findings(prediction: Prediction, fit: Fitted) -> list[Finding]:
         "a few draws predict far larger targets than the others."
     )
     return [Finding("mean", "warning", text, remedies=(MEDIAN, *open_to(fit, (other_guide,))))]
-
-
-def _total_variance(prediction: Prediction) -> Tensor:
-    """Return the mean variance of each column; where it is infinite, the square of half the 68 % interval."""
-    total = _mean(prediction, prediction.variance)
-    if bool(total.isfinite().all()) or not prediction.has_quantiles:
-        return total
-    lower, upper = prediction.interval(0.68)
-    return _mean(prediction, ((upper - lower) / 2).square())
-
-
-def _mean(prediction: Prediction, values: Tensor) -> Tensor:
-    """Return the mean over examples of each column; of classes, over them too."""
-    return values.double().mean() if prediction.is_classification else values.double().mean(0)
 
 
 def ranking_finding(
@@ -273,5 +265,5 @@ def ranking_finding(
     p_value = float(student.sf((observed - chance.mean()) / error, _ORDERS - 1))
     measure = "the share of the error that is left as the least sure examples are dropped, on average"
     lead, numbers = "The uncertainty ranks errors worse than chance", (observed, float(chance.mean()), error)
-    remedies = () if fit is None else open_to(fit, (varying_noise, ensemble))
+    remedies = _open(fit, (varying_noise, ensemble))
     return by_test("ranking", lead, measure, numbers, p_value, level=level, remedies=remedies)

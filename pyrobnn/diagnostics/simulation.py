@@ -71,19 +71,15 @@ class VsbcReport:
         )
         width = max(map(len, self.table.index))
         lines = [head, f"{'':<{width}}{'mean p':>9}{'spread':>9}{'symmetric':>11}{'uniform':>11}"]
-        for name, row in self.table.iterrows():
+        for (name, row), (_, adjusted) in zip(self.table.iterrows(), self._adjusted.iterrows(), strict=True):
+            fault = ""
+            if adjusted["symmetric"] < _LEVEL:
+                fault = "draws too low" if row["mean"] > 0.5 else "draws too high"
+            elif adjusted["uniform"] < _LEVEL:
+                fault = "draws too narrow" if row["spread"] > 1 else "draws too wide"
             numbers = f"{row['mean']:>9.2f}{row['spread']:>9.2f}{row['symmetric']:>11.2g}{row['uniform']:>11.2g}"
-            lines.append(f"{name:<{width}}{numbers}  {self._finding(name)}".rstrip())
+            lines.append(f"{name:<{width}}{numbers}  {fault}".rstrip())
         return "\n".join(lines)
-
-    def _finding(self, name: Any) -> str:
-        """Return the fault in the draws of a quantity."""
-        row, adjusted = self.table.loc[name], self._adjusted.loc[name]
-        if adjusted["symmetric"] < _LEVEL:
-            return "draws too low" if row["mean"] > 0.5 else "draws too high"
-        if adjusted["uniform"] < _LEVEL:
-            return "draws too narrow" if row["spread"] > 1 else "draws too wide"
-        return ""
 
 
 def vsbc(
@@ -138,7 +134,12 @@ def vsbc(
     if num_simulations < _FEWEST_SIMULATIONS:
         raise InputError(f"`num_simulations` must be at least {_FEWEST_SIMULATIONS}, got {num_simulations}.")
     check_count(num_draws, "num_draws")
-    _require_priors(model)
+    names = [name.removesuffix("_unconstrained") for name, value in model.named_parameters() if value.requires_grad]
+    if names:
+        raise InputError(
+            f"A truth can be simulated only from a prior, and {', '.join(names)} would be optimised. Fix it, or "
+            'give it a prior, such as Gaussian(scale={"type": "half_normal", "scale": 1.0}) for the noise.'
+        )
     inputs, places = as_inputs(x), as_inputs(probes, "probes")
     if shape_of(places[0]) != shape_of(inputs[0]):
         raise InputError(f"`probes` must have the columns of `x`, {shape_of(inputs[0])}, got {shape_of(places[0])}.")
@@ -157,16 +158,6 @@ def vsbc(
         for name, values in known.items()
     }
     return _report(shares, num_draws)
-
-
-def _require_priors(model: BNN) -> None:
-    """Refuse optimised parameters: their truth cannot be drawn."""
-    names = [name.removesuffix("_unconstrained") for name, value in model.named_parameters() if value.requires_grad]
-    if names:
-        raise InputError(
-            f"A truth can be simulated only from a prior, and {', '.join(names)} would be optimised. Fix it, or "
-            'give it a prior, such as Gaussian(scale={"type": "half_normal", "scale": 1.0}) for the noise.'
-        )
 
 
 def _prior(model: BNN, x: X) -> Posterior:
@@ -200,7 +191,9 @@ def _report(shares: dict[str, np.ndarray], num_draws: int) -> VsbcReport:
     from scipy.stats import wilcoxon
 
     num_simulations = len(next(iter(shares.values())))
-    tree = az.from_dict({"prior_sbc": shares}, dims=_dims(shares), sample_dims=["simulation"])
+    named = {"mu": ["probe", "target"], "probs": ["probe", "class"]}
+    dims = {name: named[name][: values.ndim - 1] for name, values in shares.items() if name in named}
+    tree = az.from_dict({"prior_sbc": shares}, dims=dims, sample_dims=["simulation"])
     uniform = tree["prior_sbc"].to_dataset().azstats.uniformity_test(dim="simulation")[0]
     rows = {}
     for name, values in shares.items():
@@ -213,8 +206,3 @@ def _report(shares: dict[str, np.ndarray], num_draws: int) -> VsbcReport:
                 "uniform": float(uniform[name].values[place]),
             }
     return VsbcReport(tree, pd.DataFrame.from_dict(rows, orient="index"), num_simulations, num_draws)
-
-
-def _dims(shares: dict[str, np.ndarray]) -> dict[str, list[str]]:
-    named = {"mu": ["probe", "target"], "probs": ["probe", "class"]}
-    return {name: named[name][: values.ndim - 1] for name, values in shares.items() if name in named}

@@ -60,9 +60,8 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, folds: b
     """Fit a constant and a linear model of the likelihood of a BNN to training data.
 
     Constants replace the outputs of the network, or linear functions of the standardised inputs with a ridge penalty,
-    which 5-fold cross-validation chooses. The parameters of the likelihood (noise, dispersion, cut points) maximise the
-    likelihood given cross-validated outputs, so that they allow for the error of the weights. Noise that is fixed in
-    the model is learned here. The fits of all folds run at the same time, by L-BFGS in float64.
+    which 5-fold cross-validation chooses. The parameters of the likelihood (noise, dispersion, cut points), also those
+    that are fixed in the model, maximise the likelihood given cross-validated outputs.
 
     Args:
         bnn: the model; its likelihood is used.
@@ -78,7 +77,12 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, folds: b
     likelihood = bnn.settings["likelihood"]
     if len(data) < 2:
         return {}
-    outputs, width = _num_outputs(bnn, data), data.x[0].numel()
+    was_training, width = bnn.training, data.x[0].numel()
+    try:
+        with seeded(0, "outputs"), torch.no_grad():
+            outputs = bnn.eval().outputs(bnn.initial_values, bnn.cast_inputs(data.x[:2])).shape[-1]
+    finally:
+        bnn.train(was_training)
     size = max(_FEWEST_ROWS, min(most_rows, _MOST_ENTRIES // (outputs * width)))
     generator = torch.Generator().manual_seed(derive(0, "baselines"))
     rows = torch.randperm(len(data), generator=generator)[:size]
@@ -88,24 +92,11 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, folds: b
         problem = _Problem.of(opened(likelihood), x, y, weights, outputs, folds=folds)
         if problem is None:
             return {}
-        baselines = {"constant": _fit(problem, rows, _nothing, x)}
+        baselines = {"constant": _fit(problem, rows, lambda x: torch.zeros(len(x), 0, dtype=torch.float64), x)}
         enough = folds or len(y) >= _ROWS_FOR_A_WEIGHT * (width + 1)
         if enough and isinstance(x, Tensor) and width <= _WIDEST and not as_likelihood(likelihood).has_positions:
             baselines["linear"] = _fit(problem, rows, _directions(x), x)
     return baselines
-
-
-def _num_outputs(bnn: BNN, data: Data) -> int:
-    was_training = bnn.training
-    try:
-        with seeded(0, "outputs"), torch.no_grad():
-            return bnn.eval().outputs(bnn.initial_values, bnn.cast_inputs(data.x[:2])).shape[-1]
-    finally:
-        bnn.train(was_training)
-
-
-def _nothing(x: X) -> Tensor:
-    return torch.zeros(len(x), 0, dtype=torch.float64)
 
 
 def _directions(x: Tensor) -> Callable[[X], Tensor]:
@@ -190,12 +181,8 @@ class _Problem:
     @property
     def start(self) -> Tensor:
         """The parameters of the likelihood as they are, flat."""
-        parameters = list(self.module.parameters())
-        return (
-            torch.nn.utils.parameters_to_vector(parameters).detach()
-            if parameters
-            else torch.zeros(0, dtype=torch.float64)
-        )
+        none = torch.zeros(0, dtype=torch.float64)
+        return torch.cat([none, *(value.detach().flatten() for value in self.module.parameters())])
 
 
 def _fit(problem: _Problem, rows: Tensor, features: Callable[[X], Tensor], x: X) -> Baseline:

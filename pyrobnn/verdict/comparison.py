@@ -24,8 +24,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.judgement import Basis, Verdict, judge
-from pyrobnn.verdict.left_out import learned_nothing, left_out_scores, memorised_targets
-from pyrobnn.verdict.missed import behind_mode
+from pyrobnn.verdict.left_out import behind_mode, learned_nothing, left_out_scores, memorised_targets
 from pyrobnn.verdict.remedies import (
     OF_BAD_PREDICTIONS,
     OF_MISSED_FUNCTION,
@@ -78,55 +77,36 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
         return None
     record = posterior.record
     is_open = any(part is not None for part in (record.convergence, record.automatic, record.evidence))
+    is_brief = briefly or (briefly is None and not is_open)
     with threads_for(posterior.bnn.net, _ROWS):
-        if (same := _nothing_varies(data)) is not None:
-            return same
-        is_brief = briefly or (briefly is None and not is_open)
-        return (_brief_complaint if is_brief else _complaint)(posterior, data, validation)
+        if len(data) == 1:
+            return "There is one training example: predictions rest on it and on the prior alone. Collect more."
+        if data.y.numel() and bool((data.y == data.y[:1]).all()):
+            return "The target is constant in all training examples: inputs say nothing of it. Choose another target."
+        return _complaint(posterior, data, validation, is_brief=is_brief)
 
 
-def _nothing_varies(data: Data) -> str | None:
-    """Say that all targets are the same, or that there is only one."""
-    if len(data) == 1:
-        return "There is one training example: predictions rest on it and on the prior alone. Collect more."
-    if data.y.numel() and bool((data.y == data.y[:1]).all()):
-        return "The target is constant in all training examples, so inputs say nothing of it. Choose another target."
-    return None
-
-
-def _compared(
-    posterior: Posterior | Mixture, data: Data, baselines: dict[str, Baseline], held_out: Data | None, products: int
-) -> Verdict | None:
-    rows, draws = _affordable(posterior, products)
-    verdict = compare_with_baselines(
-        posterior, data, baselines, held_out, num_draws=draws, level=_LEVEL, most_rows=rows
-    )
-    return verdict if verdict is not None and verdict.kind == "warning" else None
-
-
-def _brief_complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
-    baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS, folds=False)
-    verdict = _compared(posterior, data, baselines, held_out, _FEW_PRODUCTS)
-    if verdict is None:
-        return None
-    return mended(verdict.brief, open_to(Fitted(posterior, x=data.x), (slower, standardised, measured_noise, longer)))
-
-
-def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None) -> str | None:
-    tries = open_to(Fitted(posterior, x=data.x), OF_BAD_PREDICTIONS)
-    baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS)
-    if (verdict := _compared(posterior, data, baselines, held_out, _PRODUCTS)) is not None:
+def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None, *, is_brief: bool) -> str | None:
+    baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS, folds=not is_brief)
+    rows, draws = _affordable(posterior, _FEW_PRODUCTS if is_brief else _PRODUCTS)
+    sizes = {"num_draws": draws, "most_rows": rows}
+    verdict = compare_with_baselines(posterior, data, baselines, held_out, level=_LEVEL, **sizes)
+    bad, fit = verdict if verdict is not None and verdict.kind == "warning" else None, Fitted(posterior, x=data.x)
+    if is_brief:
+        tries = open_to(fit, (slower, standardised, measured_noise, longer))
+        return None if bad is None else mended(bad.brief, tries)
+    tries = open_to(fit, OF_BAD_PREDICTIONS)
+    if bad is not None:
         lost = sites_at_prior(posterior)
         layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
-        return mended(f"{verdict.text}{layers}", tries)
+        return mended(f"{bad.text}{layers}", tries)
     if held_out is None and baselines:
         left_out = left_out_scores(posterior, data)
         text = memorised_targets(posterior, data, baselines, left_out=left_out)
         text = text or learned_nothing(posterior, data, baselines, left_out)
         if text is not None:
             return mended(text, tries)
-    rows, draws = _affordable(posterior, _PRODUCTS)
-    if (text := behind_mode(posterior, data, num_draws=draws, most_rows=rows)) is not None:
+    if (text := behind_mode(posterior, data, **sizes)) is not None:
         return mended(text, open_to(Fitted(posterior), OF_MISSED_FUNCTION))
     return _not_converged(posterior)
 

@@ -22,6 +22,8 @@ _LEAD, _LEAST_LEAD = 0.01, 0.001
 """Nats an example that are called a lead over a linear model, and where chance does not explain them."""
 _FAR_LESS = 0.8
 """Share of the gain of a linear model below which a fit has missed the linear part."""
+_SURE = 0.05
+"""The p-value below which an order may be better than guessing, so that a fit is not called of no use."""
 RARE = 0.2
 """Share of the labels up to which a class is rare."""
 
@@ -110,7 +112,37 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
         where = _where(len(scores), basis)
         return Verdict("warning", f"The fit takes {lost} of {where} for impossible: its score is not finite.")
     scored = _Scored.of(scores, baselines, level, basis)
-    return _no_better_than_constant(scored) or _no_better_than_linear(scored) or _otherwise(scored)
+    gain, linear, numbers, is_better = scored.gain, scored.linear, scored.numbers, scored.is_better
+    negligible = max(gain.below(_NEGLIGIBLE), level if gain.above(0.0) < level else 0.0)
+    if (p_value := min(negligible, gain.below(0.0))) < level:
+        sign = "none"
+        if linear is not None and scored.linear_finds:
+            sign = "clear" if linear.above(0.0) < level else "weak"
+        text = f"The fit predicts no better than a constant, which ignores the inputs. {_CAUSES[sign]} {numbers}"
+        return Verdict("warning", text, p_value, linear_finds=scored.linear_finds)
+    if linear is not None and scored.over is not None and scored.short is not None:
+        if linear.mean > 0 and (p_value := scored.short.below(0.0)) < level:
+            share = gain.mean / linear.mean
+            of_gain = f", with {share:.0%} of its gain" if share > 0 else ""
+            return Verdict(
+                "warning", f"The fit predicts worse than a linear model{of_gain}. {numbers}", p_value, is_better
+            )
+        if is_better and not scored.leads_linear:
+            is_behind = scored.over.below(0.0) < level
+            begin = "The fit predicts a little worse" if is_behind else "Nothing shows that the fit predicts better"
+            text = f"{begin} than a linear model, which is simpler. {numbers}"
+            return Verdict("note", text, is_better=True, prefers_linear=scored.over.mean < _LEAD)
+    kind: Literal["note", "fine"] = "note"
+    if is_better and basis != "training":
+        kind, text = "fine", f"The fit predicts better than a constant{' and a linear model' if linear else ''}."
+    elif is_better:
+        text = "How the fit compares with a constant and a linear model on new examples is open."
+    elif gain.mean > _NEGLIGIBLE:
+        text = f"{len(scores)} examples are too few to tell the fit from a constant by their log scores."
+    else:
+        text = "Nothing shows that the fit predicts better than a constant, which ignores the inputs."
+    finds, most = not is_better and scored.linear_finds, gain.mean + 2 * gain.stderr
+    return Verdict(kind, f"{text} {numbers}", None, is_better, linear_finds=finds, most=most)
 
 
 def hardly_better(scores: Tensor, baselines: Mapping[str, Tensor], level: float) -> str | None:
@@ -136,13 +168,14 @@ class _Scored:
 
     Attributes:
         short: the gain of the fit less 80 % of the linear model's.
+        shown: the p-value below which the fit counts as better.
     """
 
     gain: _Gain
     linear: _Gain | None
     over: _Gain | None
     short: _Gain | None
-    level: float
+    shown: float
     basis: Basis
 
     @classmethod
@@ -151,16 +184,12 @@ class _Scored:
         for name, rival in baselines.items():
             is_finite = rival.isfinite()
             floored[name] = rival.where(is_finite, torch.cat([scores, rival[is_finite]]).min())
-        constant, linear = floored["constant"], floored.get("linear")
+        constant, linear, shown = floored["constant"], floored.get("linear"), max(level, _SHOWN)
+        gain = _Gain.of(scores - constant)
         if linear is None:
-            return cls(_Gain.of(scores - constant), None, None, None, level, basis)
+            return cls(gain, None, None, None, shown, basis)
         over, short = _Gain.of(scores - linear), _Gain.of(scores - constant - _FAR_LESS * (linear - constant))
-        return cls(_Gain.of(scores - constant), _Gain.of(linear - constant), over, short, level, basis)
-
-    @property
-    def shown(self) -> float:
-        """The p-value below which the fit counts as better."""
-        return max(self.level, _SHOWN)
+        return cls(gain, _Gain.of(linear - constant), over, short, shown, basis)
 
     @property
     def is_better(self) -> bool:
@@ -189,55 +218,6 @@ class _Scored:
 def _where(num: int, basis: Basis) -> str:
     noun, rest = _EXAMPLES[basis]
     return f"{counted(num, noun)}{rest}"
-
-
-def _no_better_than_constant(scored: _Scored) -> Verdict | None:
-    worse = scored.gain.below(0.0)
-    negligible = max(scored.gain.below(_NEGLIGIBLE), scored.level if scored.gain.above(0.0) < scored.level else 0.0)
-    p_value = min(negligible, worse)
-    if not p_value < scored.level:
-        return None
-    sign = "none"
-    if scored.linear is not None and scored.linear_finds:
-        sign = "clear" if scored.linear.above(0.0) < scored.level else "weak"
-    text = f"The fit predicts no better than a constant, which ignores the inputs. {_CAUSES[sign]} {scored.numbers}"
-    return Verdict("warning", text, p_value, linear_finds=scored.linear_finds)
-
-
-def _no_better_than_linear(scored: _Scored) -> Verdict | None:
-    """Warn if the fit is far worse than the linear model, and note if it is not shown to be better."""
-    if scored.linear is None or scored.over is None or scored.short is None:
-        return None
-    if scored.linear.mean > 0 and (p_value := scored.short.below(0.0)) < scored.level:
-        share = scored.gain.mean / scored.linear.mean
-        of_gain = f", with {share:.0%} of its gain" if share > 0 else ""
-        text = f"The fit predicts worse than a linear model{of_gain}. {scored.numbers}"
-        return Verdict("warning", text, p_value, scored.is_better)
-    if scored.leads_linear or not scored.is_better:
-        return None
-    is_behind = scored.over.below(0.0) < scored.level
-    begin = "The fit predicts a little worse" if is_behind else "Nothing shows that the fit predicts better"
-    text = f"{begin} than a linear model, which is simpler. {scored.numbers}"
-    return Verdict("note", text, is_better=True, prefers_linear=scored.over.mean < _LEAD)
-
-
-def _otherwise(scored: _Scored) -> Verdict:
-    """Say whether the fit is shown to be good."""
-    kind: Literal["note", "fine"] = "note"
-    if scored.is_better and scored.basis != "training":
-        kind, text = "fine", f"The fit predicts better than a constant{' and a linear model' if scored.linear else ''}."
-    elif scored.is_better:
-        text = "How the fit compares with a constant and a linear model on new examples is open."
-    elif scored.gain.mean > _NEGLIGIBLE:
-        text = f"{scored.gain.df + 1} examples are too few to tell the fit from a constant by their log scores."
-    else:
-        text = "Nothing shows that the fit predicts better than a constant, which ignores the inputs."
-    finds, most = not scored.is_better and scored.linear_finds, scored.gain.mean + 2 * scored.gain.stderr
-    return Verdict(kind, f"{text} {scored.numbers}", None, scored.is_better, linear_finds=finds, most=most)
-
-
-_SURE = 0.05
-"""The p-value below which an order may be better than guessing, so that a fit is not called of no use."""
 
 
 def rarest_class(y: Tensor) -> tuple[int, bool]:
