@@ -45,16 +45,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class SiteTerms:
-    """The terms of one latent site, KL = -entropy - E_q[log prior].
-
-    Attributes:
-        name: the site.
-        size: its number of entries.
-        log_prior: E_q[log p(w)].
-        entropy: -E_q[log q(w)].
-        kl: KL(q || p) from the same draws.
-        kl_exact: KL(q || p) in closed form, or None without a closed form.
-    """
+    """The terms of a latent site with `size` entries, as those of `ElboReport` in total: KL = -entropy - E_q[log p]."""
 
     name: str
     size: int
@@ -77,8 +68,7 @@ class ElboReport:
         kl_exact: KL(q || p) if every site has a closed form, else None.
         elbo: log_likelihood - kl, a lower bound on log p(D).
         num_draws: number of draws in the estimates.
-        log_volume: subtract this from ELBO and log-likelihood for the original units of the targets
-            (N times the sum of the log scales of standardised targets; 0 otherwise).
+        log_volume: subtract this from ELBO and log-likelihood for the original units of standardised targets.
     """
 
     sites: tuple[SiteTerms, ...]

@@ -61,8 +61,7 @@ class FunctionConvergence:
     """R-hat and effective sample sizes of function values; str() shows the worst of each.
 
     Attributes:
-        rhat: rank-normalised split R-hat (Vehtari et al. 2021), (N, K) or (N,): near 1 if the chains agree; above 1.01
-            they do not yet.
+        rhat: rank-normalised split R-hat (Vehtari et al. 2021), (N, K) or (N,): above 1.01 chains do not agree yet.
         ess_bulk: effective number of independent draws for means, the same shape; 400 or more are enough.
         ess_tail: the same for 5 % and 95 % quantiles.
     """
@@ -82,8 +81,7 @@ class FunctionConvergence:
 def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence:
     """Compare chains by their predicted means of the targets at some inputs.
 
-    Comparing weights would mislead: permuting hidden units, or flipping their signs, keeps the function and the
-    posterior density, so chains may sit in mirror images of a mode. A chain that is stuck at another function shows.
+    Comparing weights would mislead: chains may sit in mirror images of a mode, with hidden units permuted.
 
     Args:
         posterior: the result of Markov chains, as of `NUTS` or `MCLMC`: two or more of at least 4 draws.
@@ -128,15 +126,9 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chains:
-    """The chains of a posterior.
+    """The chains of a posterior, of `num_draws` each, compared at `num_probes` training inputs.
 
-    Attributes:
-        num_chains: number of chains.
-        num_draws: draws of each chain.
-        num_probes: number of training inputs at which the chains are compared.
-        convergence: R-hat and effective sample sizes at the probes, or None if chains are too few or too short.
-        num_diverging: number of draws that diverged, or None if the method does not report it.
-        acceptance_rate: mean acceptance probability, likewise.
+    Their `convergence` is None if chains are too few or too short, and what the method does not report is None too.
     """
 
     num_chains: int
@@ -262,12 +254,7 @@ def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None
 class Gain:
     """The change of the objective by further steps, in nats on the scale of the whole data set.
 
-    Attributes:
-        mean: the objective at the average of the later iterates, less the objective of the fit.
-        stderr: its standard error, over draws shared by both objectives.
-        steps: number of further steps.
-        rate: learning rate of these steps.
-        tolerance: the largest gain that does not matter.
+    Its standard error is that over draws shared by both objectives; gains up to the tolerance do not matter.
     """
 
     mean: float
@@ -286,11 +273,9 @@ class Gain:
 
 
 class _Continuation:
-    """A copy of a fit, continued at a constant rate; the posterior is not changed.
+    """A copy of a fit, continued by a new Adam at a constant rate, to the average of the second half of the iterates.
 
-    It begins at the parameters of the fit, with a new Adam, and its result is the average of the second half of the
-    iterates. Its objective is compared with the fit's objective on the same batches and random numbers, which the steps
-    have not seen.
+    Its objective is compared with the fit's on the same batches and random numbers, which the steps have not seen.
     """
 
     def __init__(self, posterior: Posterior, method: SVI, train: Data, seed: int) -> None:
@@ -322,7 +307,10 @@ class _Continuation:
         batch_size = self._source.batch_size(self._method.batch_size)
         nan = ignored_warnings("Encountered NaN")  # at rates that are too high
         with running(self._bnn, batch_size, self._seed, "continuation"), nan:
-            mean, num_steps = start, self._num_steps()
+            with Work() as work:
+                fit.differentiate(fit.next_batches())
+            seconds = work.seconds(fit.example[0].device.type)
+            mean, num_steps = start, min(_STEPS, max(_FEWEST_STEPS, int(_SECONDS / seconds)))
             for step in range(num_steps):
                 fit.advance(1)
                 share = 1 / max(1, step + 1 - num_steps // 2)
@@ -331,13 +319,6 @@ class _Continuation:
         if not math.isfinite(change):
             change, stderr = 0.0, math.inf
         return Gain(change, stderr, num_steps, max(fit.rates), self._tolerance)
-
-    def _num_steps(self) -> int:
-        """Return the affordable number of steps, from the operations of a step."""
-        with Work() as work:
-            self._fit.differentiate(self._fit.next_batches())
-        seconds = work.seconds(self._fit.example[0].device.type)
-        return min(_STEPS, max(_FEWEST_STEPS, int(_SECONDS / seconds)))
 
     def _compare(self, new: Sequence[Tensor], old: Sequence[Tensor]) -> tuple[float, float]:
         """Return the objective at new parameters less the objective at old parameters, and the standard error."""

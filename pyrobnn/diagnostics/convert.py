@@ -66,18 +66,15 @@ def to_datatree(
     other. Targets and their densities are in original units. The groups are
 
     - posterior: the latent sites that `monitor` selects;
-    - posterior_predictive: `y`, a draw of the targets for each draw of the weights (labels, for classes), and their
-      mean `mu`, or the class probabilities `probs`;
-    - predictions and predictions_constant_data, with `x_pred` only: the same at `x_pred`, and `x`;
-    - log_likelihood: `y`, the log density of each example;
-    - log_prior: `lprior`, the log prior density of all latents;
-    - sample_stats: `lp`, the log joint density of data and latents; `log_q`, the log density of the guide (of the
-      member, in a mixture; NaN or absent without one); and the statistics of Markov chains, such as `diverging`;
-    - prior and prior_predictive: the same for draws from the prior, with the learned parameters of the fit. If they
-      cannot be drawn, the attribute `prior_left_out` of the tree says why;
+    - posterior_predictive: `y`, a draw of the targets for each draw of the weights, and their mean `mu`, or the class
+      probabilities `probs`; predictions and predictions_constant_data: the same at `x_pred`, and `x`;
+    - log_likelihood: `y`, the log density of each example; log_prior: `lprior`, that of all latents;
+    - sample_stats: `lp`, the log joint density of data and latents; `log_q`, that of the guide (of the member, in a
+      mixture; NaN or absent without one); and the statistics of Markov chains, such as `diverging`;
+    - prior and prior_predictive: draws from the prior, with the learned parameters of the fit. If they cannot be drawn,
+      the attribute `prior_left_out` of the tree says why;
     - observed_data: `y`; constant_data: `x`;
-    - guide_params: `<site>.loc` and `<site>.scale`, mean and standard deviation of every entry under the guide, (chain,
-      *event), if every guide knows them;
+    - guide_params: `<site>.loc` and `<site>.scale`, (chain, *event), if every guide knows them;
     - svi: `elbo`, `log_likelihood` and `kl` at each step, if all members have as many.
 
     See docs/how-to/arviz.md.
@@ -113,7 +110,7 @@ def to_datatree(
     if prior:
         drawn, reason = _prior_groups(given, converter, attrs["num_draws"], seed)
         groups |= drawn
-        root |= {} if reason is None else {"prior_left_out": reason}
+        root |= reason
     if x_pred is not None:
         groups["predictions_constant_data"] = _inputs(as_inputs(x_pred, "x_pred"))
     tree = _tree(groups, converter, names, attrs, root)
@@ -291,13 +288,7 @@ def _unlike(values: list[Any]) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Converter:
-    """Conversion of blocks of draws.
-
-    Attributes:
-        data: inputs and targets in original units, without weights.
-        monitored: which entries of the sites to keep.
-        x_pred: inputs (M, *in) without targets, in original units, or None.
-    """
+    """Conversion of blocks of draws, with predictions for the data, and for inputs `x_pred` (M, *in) if given."""
 
     data: Data
     monitored: "Monitored"
@@ -308,24 +299,18 @@ class _Converter:
         prediction = member.predict(self.data.x, draws=draws)
         log_likelihood, log_prior = prediction.draw_log_prob(self.data.y), log_prior_density(member, draws)
         tensors = {
-            "posterior_predictive": self._predictive(prediction, seed),
+            "posterior_predictive": self.predictive(prediction, seed),
             "log_likelihood": {"y": log_likelihood},
             "log_prior": {"lprior": log_prior},
             "sample_stats": {"lp": log_prior + log_likelihood.double().sum(1)},
         }
         if self.x_pred is not None:
             elsewhere = member.predict(self.x_pred, draws=draws)
-            tensors["predictions"] = self._predictive(elsewhere, derive(seed, "predictions"))
+            tensors["predictions"] = self.predictive(elsewhere, derive(seed, "predictions"))
         return {"posterior": self.monitored.select(draws)} | _numpy(tensors)
 
-    def convert_prior(self, prior: Posterior, draws: dict[str, Tensor], seed: int) -> Arrays:
-        """Return the groups of a block of draws from the prior; no predictive group if a prediction is not finite."""
-        prediction = prior.predict(self.data.x, draws=draws)
-        finite = bool(prediction.draw_means.isfinite().all())
-        predictive = {"prior_predictive": self._predictive(prediction, seed)} if finite else {}
-        return {"prior": self.monitored.select(draws)} | _numpy(predictive)
-
-    def _predictive(self, prediction: Prediction, seed: int) -> dict[str, Tensor]:
+    def predictive(self, prediction: Prediction, seed: int) -> dict[str, Tensor]:
+        """Return targets drawn for each draw of the weights, and their means or probabilities."""
         y = prediction.sample(seed=seed)
         if prediction.is_classification:
             return {"y": y.to(self.data.y.dtype), "probs": prediction.draw_means}
@@ -363,8 +348,8 @@ def _draw_groups(posterior: Posterior | Mixture, converter: _Converter, num_draw
 
 def _prior_groups(
     posterior: Posterior | Mixture, converter: _Converter, num_draws: int, seed: int
-) -> tuple[Arrays, str | None]:
-    """Return `prior` and `prior_predictive`, a chain for each member, and why a group is left out, or None.
+) -> tuple[Arrays, dict[str, str]]:
+    """Return `prior` and `prior_predictive`, a chain for each member, and the attribute that says what is left out.
 
     Parameters have their learned values. Large networks have fewer than `num_draws` draws.
     """
@@ -374,11 +359,11 @@ def _prior_groups(
     try:
         by_part = [_from_prior(part, key, converter, each) for part, key in zip(parts, seeds, strict=True)]
     except NotImplementedError as error:
-        return {}, f"the prior cannot be drawn from: {error or type(error).__name__}"
+        return {}, {"prior_left_out": f"the prior cannot be drawn from: {error or type(error).__name__}"}
     if all("prior_predictive" in arrays for arrays in by_part):
-        return _joined(by_part), None
-    without = [{"prior": arrays["prior"]} for arrays in by_part]
-    return _joined(without), "predictions under draws from the prior overflow, so prior_predictive is left out"
+        return _joined(by_part), {}
+    reason = "predictions under draws from the prior overflow, so prior_predictive is left out"
+    return _joined([{"prior": arrays["prior"]} for arrays in by_part]), {"prior_left_out": reason}
 
 
 def _seeds(posterior: Posterior | Mixture, seed: int) -> list[int]:
@@ -436,21 +421,19 @@ def _from_prior(member: Posterior, seed: int, converter: _Converter, num_draws: 
     """Return the groups of draws from the prior of a member's model, (1, draw, ...)."""
     with local_parameters():
         guide = PriorGuide(member.bnn)
-    prior = Posterior(
-        member.bnn,
-        guide,
-        example=member.example,
-        x_scaler=member.x_scaler,
-        y_scaler=member.y_scaler,
-        seed=seed,
-        outputs=member.outputs,
-    )
+    scalers: dict[str, Any] = {"x_scaler": member.x_scaler, "y_scaler": member.y_scaler}
+    prior = Posterior(member.bnn, guide, example=member.example, seed=seed, outputs=member.outputs, **scalers)
     noise_seeds = count(seed)
+
+    def convert(draws: dict[str, Tensor]) -> Arrays:
+        prediction, found = prior.predict(converter.data.x, draws=draws), {}
+        if bool(prediction.draw_means.isfinite().all()):
+            found = {"prior_predictive": converter.predictive(prediction, next(noise_seeds))}
+        return {"prior": converter.monitored.select(draws)} | _numpy(found)
+
     blocks: list[Arrays] = []
     for number, part_seed in _shares(prior, num_draws, derive(seed, "prior")):
-        blocks += prior.map_traces(
-            _values, lambda draws: converter.convert_prior(prior, draws, next(noise_seeds)), number, seed=part_seed
-        )
+        blocks += prior.map_traces(_values, convert, number, seed=part_seed)
     common = set.intersection(*(set(block) for block in blocks))
     return _chained([{group: block[group] for group in block if group in common} for block in blocks], 1)
 
@@ -513,11 +496,7 @@ def log_likelihoods(
 class Monitored:
     """The entries that are kept of each site, with their dimensions and labels.
 
-    Args:
-        sites: a value (*event) of each site by name, for the shapes.
-        weight_names: the sites that are weights of the network.
-        feature_names: names of the input columns, to label the inputs of the first layer with.
-        monitor: as in `to_datatree`.
+    `sites` has a value (*event) of each site, for the shapes; `feature_names` label the inputs of the first layer.
 
     Attributes:
         site_dims: names of the dimensions of every site as a whole.
@@ -545,18 +524,15 @@ class Monitored:
             most = max(1, min(_PER_SITE, MAX_WHOLE // len(sites)))
             for name, value in sites.items():
                 if value.numel() > most:
-                    self._choose(name, value, most)
+                    order = torch.randperm(value.numel(), generator=torch.Generator().manual_seed(0))
+                    self._chosen[name] = order[:most].sort().values
+                    entries = np.stack(np.unravel_index(self._chosen[name].numpy(), tuple(value.shape)), 1)
+                    self.dims[name] = [f"{name}.entry"]
+                    self.coords[f"{name}.entry"] = [",".join(map(str, entry)) for entry in entries.tolist()]
         self._normed = [name for name in weight_names if name not in kept or name in self._chosen]
         if self._normed:
             self._normed = list(weight_names)
             self.dims[NORM], self.coords["site"] = ["site"], self._normed
-
-    def _choose(self, name: str, value: Tensor, count: int) -> None:
-        order = torch.randperm(value.numel(), generator=torch.Generator().manual_seed(0))
-        self._chosen[name] = order[:count].sort().values
-        self.dims[name] = [f"{name}.entry"]
-        entries = np.stack(np.unravel_index(self._chosen[name].numpy(), tuple(value.shape)), 1)
-        self.coords[f"{name}.entry"] = [",".join(map(str, entry)) for entry in entries.tolist()]
 
     def _name_dims(self, name: str, value: Tensor) -> list[str]:
         layer, _, leaf = name.rpartition(".")
@@ -573,12 +549,9 @@ class Monitored:
         kept = {}
         for name in (name for name in draws if name in self.dims):
             values = draws[name]
-            rows = (
-                values.reshape(len(values), -1)[:, self._chosen[name].to(values.device)]
-                if name in self._chosen
-                else values
-            )
-            kept[name] = rows.cpu().numpy().copy()  # as a view would hold all the weights of the block
+            if name in self._chosen:
+                values = values.reshape(len(values), -1)[:, self._chosen[name].to(values.device)]
+            kept[name] = values.cpu().numpy().copy()  # as a view would hold all the weights of the block
         if self._normed:
             norms = [torch.linalg.vector_norm(draws[n].reshape(len(draws[n]), -1), dim=1) for n in self._normed]
             kept[NORM] = torch.stack(norms, 1).cpu().numpy()

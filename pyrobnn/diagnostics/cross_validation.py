@@ -44,8 +44,8 @@ def heldout_elpd(
 ) -> "az.ELPDData":
     """Return the expected log pointwise predictive density of examples that took no part in the fit.
 
-    elpd = sum_n log 1/S sum_s p(y_n | x_n, w_s), in the original units of the targets: N times the mean log score that
-    `score` gives. It assumes nothing about the posterior: prefer it where there are enough data.
+    It is sum_n log 1/S sum_s p(y_n | x_n, w_s), in the original units of the targets, and assumes nothing about the
+    posterior: prefer it where there are enough data.
 
     Args:
         posterior: the posterior.
@@ -119,16 +119,15 @@ def kfold(
 ) -> "az.ELPDDataLOOKFold":
     """Return exact K-fold cross-validation: each example is predicted by a fit that has not seen its fold.
 
-    This scores the procedure, model and method together, and needs no draws from the exact posterior. It takes K + 1
-    fits; the fit to all data serves only the effective number of parameters `p`. If the method is `SVI`, fits to
-    equally many examples run side by side. Scores are in original units.
+    This scores the procedure, model and method together. It takes K + 1 fits; the fit to all data serves only the
+    effective number of parameters `p`. Fits of `SVI` to equally many examples run side by side.
 
     Args:
         model: the model.
         data: `Data` or a pair (x, y) of N examples.
         method: the method of the fits.
-        folds: number of folds K, drawn at random, with the classes spread evenly over them and examples of equal inputs
-            in one fold; or the fold of each example, (N,), labels of any kind, as from a splitter of scikit-learn.
+        folds: number of folds K, drawn at random, with classes spread evenly and examples of equal inputs in one fold;
+            or the fold of each example, (N,), labels of any kind.
         seed: seed of the folds and the fits.
         num_draws: draws for each density.
         device: as in `fit`.
@@ -171,13 +170,13 @@ def _folds(folds: Any, model: BNN, data: Data, seed: int) -> np.ndarray:
 
     if not isinstance(folds, (int, np.integer)) or isinstance(folds, bool):
         check_unmasked(folds, "folds")
-        given = np.asarray(folds)
-        if given.shape != (len(data),) or len(np.unique(given)) < 2:
+        given, labels = np.asarray(folds), np.unique(folds, return_inverse=True)[1]
+        if given.shape != (len(data),) or labels.max() < 1:
             raise InputError(
                 f"`folds` must be a number, or have one label for each of the {len(data)} examples and name at least "
                 f"two folds, got values of shape {given.shape}."
             )
-        return np.unique(given, return_inverse=True)[1]
+        return labels
     if not 2 <= folds <= len(data):
         raise InputError(f"`folds` must lie between 2 and the number of examples, {len(data)}; got {folds}.")
     _, first, group = np.unique(same_inputs(data.x).numpy(), return_index=True, return_inverse=True)
@@ -235,17 +234,15 @@ def loo(
 ) -> "az.ELPDDataLOO":
     """Return Pareto-smoothed importance sampling leave-one-out cross-validation (Vehtari et al. 2017).
 
-    It reweights draws as if an example had been left out. For NUTS or HMC this estimates the exact score, of kind
-    "loo". Draws of a guide are treated as draws from the posterior: the result, of kind "LOO under q", is too certain
-    if q is too narrow. ArviZ warns if the k-hat of an example is too large: take `kfold`, or held-out data.
-
-    `correct=True` corrects for the guide, with importance weights p(w, D) / q(w) (Magnusson et al. 2019). It is refused
-    if the k-hat of these weights is above min(1 - 1 / log10 S, 0.7), as for nearly all networks.
+    For NUTS or HMC this estimates the exact score, of kind "loo". Draws of a guide are treated as draws from the
+    posterior: the result, of kind "LOO under q", is too certain if q is too narrow. ArviZ warns if the k-hat of an
+    example is too large: take `kfold`, or held-out data.
 
     Args:
         posterior: the posterior.
         data: the training data, `Data` or a pair (x, y).
-        correct: correct for the difference between guide and posterior.
+        correct: correct for the guide, by importance weights p(w, D) / q(w) (Magnusson et al. 2019); refused if their
+            k-hat is above min(1 - 1 / log10 S, 0.7), as for nearly all networks.
         num_draws: number of draws S, at least 100; 1000 if not given, or all draws of Markov chains.
         seed: seed of the draws; the fit's if not given.
 

@@ -105,9 +105,9 @@ def diagnose(
     Args:
         posterior: the fitted posterior.
         train: the training data: `Data`, a pair (x, y), or a loader, whose examples are all collected in memory.
-        test: held-out data, of which 1000 examples are used, and up to 10,000 where a class is rare. With them all
-            judgements of predictions rest on them; fewer than 10, or than 10 that are not of the most frequent class,
-            are not judged. Without them, training data tell what is bad, and never that a fit is good.
+        test: held-out data, of which 1000 examples are used, and up to 10,000 where a class is rare. Fewer than 10, or
+            than 10 that are not of the most frequent class, are not judged. Without them, training data tell what is
+            bad, and never that a fit is good.
         num_draws: number of draws S for predictions.
         false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit, split evenly between
             the tests. The comparison with baselines, the order of the errors and their growth need three standard
@@ -164,16 +164,7 @@ def diagnose(
 class _Case:
     """The evidence that the checks look at.
 
-    Attributes:
-        fit: the fit.
-        train: its training data.
-        judged: the rows that are looked at: rows held out, or else training rows.
-        is_held_out: whether they were held out.
-        num_rows: number of all rows held out, or of all training rows.
-        prediction: predictions for the rows that are looked at.
-        baselines: fitted to the training data.
-        seed: seed of draws and simulations.
-        class_names: names of the classes; empty if they have numbers.
+    The rows judged, with their predictions, are some of `num_rows` held out, or else of the training rows.
     """
 
     fit: Fitted
@@ -188,12 +179,10 @@ class _Case:
 
     @property
     def y(self) -> Tensor:
-        """The targets of the rows that are looked at."""
         return self.judged.y
 
     @property
     def has_classes(self) -> bool:
-        """Whether each row has one label."""
         return self.prediction.is_classification and self.y.ndim == 1
 
     def counted(self, label: int) -> tuple[int, str, int]:
@@ -202,7 +191,6 @@ class _Case:
         return num, f"examples of class {self.named(label)}", num + int((self.train.y == label).sum())
 
     def named(self, label: int) -> str:
-        """Return the name of a class."""
         return repr(self.class_names[label]) if self.class_names else str(label)
 
 

@@ -45,9 +45,8 @@ class Finding:
         remedies: what to try, for a reader of Python and for one at the command line.
         plain: the finding as a clause, for the verdict, if it is not the first clause of the text.
         is_open: of a note on baselines, whether a gain over a constant that would be of use may be there all the same.
-        value: the number behind the text, if there is one.
-        expected: the number of a good fit, likewise.
-        error: the standard error of their difference, likewise.
+        value, expected, error: the number behind the text, that of a good fit, and the standard error of their
+            difference; None if there is none.
     """
 
     name: str
@@ -60,11 +59,6 @@ class Finding:
     value: float | None = None
     expected: float | None = None
     error: float | None = None
-
-    @property
-    def is_weak(self) -> bool:
-        """Whether its p-value is one that tests of many fits have now and then; None is not."""
-        return self.p_value is not None and self.p_value > _CLEAR
 
     @property
     def in_plain_words(self) -> str:
@@ -175,7 +169,7 @@ class Diagnosis:
             first = next((one for one in warnings if one.name == BASELINE), warnings[0])
             warn = "1 of {} checks warns" if len(warnings) == 1 else f"{len(warnings)} of {{}} checks warn"
             begin, clause, end = _DISTRUST, first.in_plain_words, f" ({warn.format(total)})"
-            if all(finding.is_weak for finding in warnings):
+            if all(finding.p_value is not None and finding.p_value > _CLEAR for finding in warnings):
                 begin = "It is of little use yet" if first.name == BASELINE else "Use it with care"
                 end = f", though this may be chance{end}" if len(warnings) == 1 else end
         elif HELD_OUT in notes:

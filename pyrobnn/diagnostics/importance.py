@@ -35,10 +35,10 @@ class ImportanceWeights:
     """Weights that turn draws from q into draws from the posterior, and their diagnostics of q; str() sums them up.
 
     Attributes:
-        log_weights: Pareto-smoothed log weights (S,), a weight per draw of `draws()`; exp(log_weights) sums to 1.
-        khat: shape of the generalised Pareto tail of the weights; -inf if they are constant, as for an exact q, and inf
-            if they lie further apart than the range of floats.
-        khat_by_chain: the same for the draws of each member of a mixture under its density q_k, (K,).
+        log_weights: Pareto-smoothed log weights (S,), normalised, of the draws of `draws()`.
+        khat: shape of the tail of the weights; -inf if they are constant, as for an exact q, and inf if they lie
+            further apart than the range of floats.
+        khat_by_chain: the same for each member of a mixture under its density q_k, (K,).
         ess: effective number of draws, 1 / sum of squared weights.
         log_evidence: log p(D) in the original units of the targets; log p(D, points) if q holds sites at points.
         posterior: q, a mixture if several were given.
@@ -80,9 +80,7 @@ class ImportanceWeights:
         return self.posterior.draw(self.num_draws, seed=self.seed)
 
     def expectation(self, values: Tensor | np.ndarray) -> np.ndarray:
-        """Return the mean under the posterior of values (S, ...), one for each draw of `draws()`, summed in float64.
-
-        They may be `posterior.predict(x, draws=draws).draw_means`.
+        """Return the mean under the posterior of values (S, ...), such as `predict(x, draws=draws()).draw_means`.
 
         Raises:
             InputError: weights that are not reliable, or not one value per draw.
@@ -94,10 +92,9 @@ class ImportanceWeights:
         return np.tensordot(weights, array, 1)
 
     def resample(self, num_draws: int, *, seed: int) -> dict[str, Tensor]:
-        """Draw from the posterior: draws of q, picked without replacement in proportion to their weights.
+        """Draw from the posterior: pick draws of q without replacement by their weights (Rubin 1988).
 
-        Sampling importance resampling (Rubin 1988) is exact in the limit of few picked from many: keep `num_draws`,
-        at most `ess`, well below it. Values (num_draws, *event) by site go to `predict(x, draws=...)`.
+        This is exact in the limit of few picked from many: keep `num_draws` well below `ess`.
 
         Raises:
             InputError: weights that are not reliable, or more draws than they are worth.
@@ -196,8 +193,7 @@ def importance_weights(
 def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
     """Return Pareto-smoothed log weights (S,), normalised, and k-hat, from log p - log q of each draw (S,).
 
-    k-hat is -inf if the largest weights are all equal, and inf if the smaller ones of the tail are 0 beside the largest
-    in floating point. ArviZ takes log-likelihoods, whose inverses are the weights, and so minus the log ratios.
+    ArviZ takes log-likelihoods, whose inverses are the weights, and so minus the log ratios.
 
     Raises:
         InputError: a ratio that is NaN or infinite, or no weight above 0.
@@ -273,9 +269,8 @@ def _densities(
     """Return log p(w, D) and log q(w) of draws, each (S,) in float64."""
 
     def densities(draws: dict[str, Tensor], log_q: Tensor) -> Tensor:
-        log_likelihood = log_likelihoods(member, data, draws, linearized=linearized)
-        log_joint = log_prior_density(member, draws) + log_likelihood.sum(1)
-        return torch.stack([log_joint, log_q.double()])
+        log_likelihood = log_likelihoods(member, data, draws, linearized=linearized).sum(1)
+        return torch.stack([log_prior_density(member, draws) + log_likelihood, log_q.double()])
 
     log_p, log_q = torch.cat(member.map_draws(densities, num_draws, seed=seed), 1).cpu().numpy()
     return log_p, log_q

@@ -1,9 +1,7 @@
-"""Tests of predictions of held-out targets; the posterior gives the null distribution.
+"""Tests of predictions of held-out targets, against targets simulated from the posterior.
 
-If the posterior is right, held-out targets are a further draw from its joint predictive distribution: weights first,
-then all targets with the same weights. So statistics of the targets are compared with statistics of targets simulated
-in this way. Unlike a test for independent examples, this allows for their shared error through the weights, and keeps
-its false-alarm rate for small training sets too.
+All targets of a simulation share their weights. Unlike a test for independent examples, this allows for the error that
+they share, and keeps its false-alarm rate for small training sets too.
 """
 
 import functools
@@ -117,8 +115,7 @@ def predictive_findings(
     """Compare statistics of held-out targets y (N,) or (N, K) and of simulated targets (R, N, ...).
 
     A statistic counts as wrong if Student's t of its distance from the simulated mean has a p-value below `level`, or
-    beyond three standard errors for the correlation of errors with predictions. Each simulation takes a draw of the
-    weights that is not in `prediction`. All is in original units. Remedies are those that are open to the fit.
+    beyond three standard errors for the correlation of errors with predictions. All is in original units.
     """
     from scipy.stats import binomtest
 
@@ -145,10 +142,7 @@ def _open(fit: Fitted | None, tries: Iterable[Try]) -> tuple[Remedy, ...]:
 
 
 def _p_value(value: float, null: np.ndarray, expected: float, error: float, *, is_ranked: bool) -> float:
-    """Return the chance of a value as far from simulated ones, in both tails: by Student's t, of classes by rank too.
-
-    A few errors of classes are far from normal.
-    """
+    """Return the chance of a value as far from simulated ones, in both tails: by Student's t, of classes by rank too."""
     from scipy.stats import t as student
 
     below, above = (null <= value).sum(), (null >= value).sum()

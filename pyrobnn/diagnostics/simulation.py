@@ -100,12 +100,9 @@ def vsbc(
     Each simulation draws the latents from the prior and targets at x from the likelihood, and fits the method to them;
     p is the share of the fit's draws below the truth, uniform if fits are exact. Values of p that are not symmetric
     around 1/2 show a bias; values that crowd at 0 and 1 a posterior that is too narrow, and in the middle one that is
-    too wide. Weights have mirror images, so functions are compared: at the probes, the mean of the targets or the
-    probabilities of the classes. So are the latents of the likelihood, such as the scale of the noise.
-
-    Everything is in the units of the model and its prior. p is the rank of the truth over S + 1, with ties broken at
-    random, so it is exactly uniform for an exact method. Symmetry is tested by Wilcoxon's signed ranks, uniformity by
-    ArviZ's test of the ECDF. Fits run side by side if the method is `SVI`.
+    too wide. Compared are, at the probes, the mean of the targets or the probabilities of the classes, and the latents
+    of the likelihood. Everything is in the units of the model and its prior. Symmetry is tested by Wilcoxon's signed
+    ranks, uniformity by ArviZ's test of the ECDF.
 
     Args:
         model: the model; every unknown must have a prior.
