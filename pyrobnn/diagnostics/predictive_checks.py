@@ -142,7 +142,7 @@ def _open(fit: Fitted | None, tries: Iterable[Try]) -> tuple[Remedy, ...]:
 
 
 def _p_value(value: float, null: np.ndarray, expected: float, error: float, *, is_ranked: bool) -> float:
-    """Return the chance of a value as far from simulated ones, in both tails: by Student's t, of classes by rank too."""
+    """The chance of a value as far from simulated ones, in both tails: by Student's t, of classes by rank too."""
     from scipy.stats import t as student
 
     below, above = (null <= value).sum(), (null >= value).sum()
