@@ -54,7 +54,7 @@ def fit(guide, *, steps=2500, lr=0.1, engine="eager", **settings):
 
 @pytest.fixture(scope="module")
 def posteriors():
-    settings = {"mean_field": {"steps": 800, "lr": 0.2}, "full_rank": {"engine": "captured"}}
+    settings = {"mean_field": {"steps": 800, "lr": 0.2, "engine": "captured"}, "full_rank": {"engine": "captured"}}
     return {name: fit(guide, **settings.get(name, {"steps": 100})) for name, guide in GUIDES.items()}
 
 
