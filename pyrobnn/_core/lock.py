@@ -101,12 +101,7 @@ class _OneThread:
 
     @contextmanager
     def changed(self, get: Callable[[], Any], put: Callable[[Any], None]) -> Iterator[None]:
-        """Hold the lock in a block that changes a state of the process, which is put back after it.
-
-        Args:
-            get: returns the state.
-            put: puts such a state in force.
-        """
+        """Hold the lock in a block that changes a state of the process, got and put so, which is put back after it."""
         with self:
             change = _Change(get, put)
             self._changes.append(change)

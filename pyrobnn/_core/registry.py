@@ -21,13 +21,12 @@ _REGISTRIES: "list[Registry]" = []
 
 
 class Registry:
-    """The named settings of a kind, such as prior or guide.
+    """The named settings of a kind, such as prior or guide; `accepts` says which plain objects may stand for one.
 
     Other packages add theirs with `register`, or an entry point of the setting's name in the group `pyrobnn.<kind>`.
     """
 
     def __init__(self, kind: str, accepts: Callable[[Any], bool], page: str) -> None:
-        """Name the kind, say which plain objects may stand for a setting of it, and which page tells how to choose."""
         self.kind = kind
         self.page = page
         self.accepts = accepts

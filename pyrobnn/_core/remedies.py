@@ -61,7 +61,11 @@ def options(*settings: str) -> str:
         >>> options("net.hidden=[]", 'data.drop=["two words"]')
         "--set 'net.hidden=[]' --drop 'two words'"
     """
-    return " ".join(option for one in settings for option in _options(one))
+    words = []
+    for setting in settings:
+        dropped = json.loads(setting.removeprefix(_DROP)) if setting.startswith(_DROP) else []
+        words += [f"--drop {shlex.quote(name)}" for name in dropped] or [f"--set {shlex.quote(setting)}"]
+    return " ".join(words)
 
 
 def options_in(text: str) -> list[str]:
@@ -72,9 +76,3 @@ def options_in(text: str) -> list[str]:
         ["--drop 'size (m2)'"]
     """
     return _IN_BRACKETS.findall(text)
-
-
-def _options(setting: str) -> list[str]:
-    if setting.startswith(_DROP):
-        return [f"--drop {shlex.quote(name)}" for name in json.loads(setting.removeprefix(_DROP))]
-    return [f"--set {shlex.quote(setting)}"]

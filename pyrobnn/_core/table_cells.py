@@ -73,13 +73,8 @@ def read_cells(
 ) -> tuple["pd.Series", dict[str, Any], str]:
     """Return a column with texts as numbers or dates where they are, how it was read, and a line about it.
 
-    Args:
-        sheet: the file.
-        name: name of the column.
-        label: the column in messages.
-        before: how it was read in training, or None.
-        words: whether words among numbers or dates count as missing; after training only those without a digit.
-        advice: an alternative to mending such words, for messages.
+    `label` is the column in messages, `before` how it was read in training, or None. `words` tells whether words among
+    numbers or dates count as missing; in prediction only those without a digit. `advice` is what else to do.
     """
     import pandas as pd
 

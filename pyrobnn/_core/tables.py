@@ -136,9 +136,6 @@ def _refuse(faults: Sequence[str], path: Path) -> None:
         raise InputError(f"{path} cannot be used, for {len(faults)} reasons (row 1 is below the names):{listed}")
 
 
-# Inputs
-
-
 def _inputs(
     sheet: Sheet, before: Mapping[str, How | None], missing: str, faults: list[str], notes: list[str]
 ) -> Inputs:
@@ -193,9 +190,6 @@ def _as_text(values: "pd.Series") -> "pd.Series":
 
     named = [None if gap else name(value) for value, gap in zip(values, values.isna(), strict=True)]
     return pd.Series(named, dtype=object)
-
-
-# The target
 
 
 LEAST_AMOUNT = 100

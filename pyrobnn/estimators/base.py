@@ -296,13 +296,7 @@ class AbstractBNN(BaseEstimator):
         return np.asarray(_check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True))
 
     def predict_dist(self, X: Any) -> Prediction:
-        """Return the full predictive distribution of the targets: the mixture over posterior draws.
-
-        Args:
-            X: inputs (N, features).
-
-        Returns:
-            The prediction in original units; classes are numbered as in `classes_`.
+        """Return the full predictive distribution in original units: the mixture over posterior draws.
 
         Examples:
             >>> from sklearn.datasets import load_diabetes

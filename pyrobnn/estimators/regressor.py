@@ -73,13 +73,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         in the first call. A learned noise comes from the latest call, unless the marginal likelihood tuned it in the
         first.
 
-        Args:
-            X: inputs, as for `fit`, with the columns of the first call.
-            y: targets.
-            sample_weight: weights.
-
-        Raises:
-            ValueError: as `fit`; or a guide that gives some weights no spread.
+        Arguments and errors are those of `fit`; a guide that gives some weights no spread is refused, too.
 
         Examples:
             >>> from sklearn.datasets import load_diabetes

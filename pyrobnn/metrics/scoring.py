@@ -318,9 +318,7 @@ def _against_the_rest(labels: np.ndarray, probs: np.ndarray) -> list[Weighted]:
 
 
 def confusion(prediction: Prediction, y: ArrayLike, *, class_names: Sequence[str] = ()) -> "DataFrame":
-    """Count how often each class was predicted where each class was observed.
-
-    Several binary targets are pooled.
+    """Count how often each class was predicted where each class was observed; several binary targets are pooled.
 
     Args:
         prediction: a prediction of C classes.
@@ -328,8 +326,7 @@ def confusion(prediction: Prediction, y: ArrayLike, *, class_names: Sequence[str
         class_names: names of the classes; their numbers if not given.
 
     Returns:
-        Counts (C, C): a row for each observed class, a column for each predicted one. Right predictions are on the
-        diagonal.
+        Counts (C, C): a row for each observed class, a column for each predicted class.
 
     Raises:
         InputError: real targets, not one label for each prediction, or not a name for each class.
