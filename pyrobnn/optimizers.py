@@ -1,6 +1,9 @@
 """Optimisers and learning-rate schedules of torch, by name."""
 
 import inspect
+from collections.abc import Callable
+from functools import cache, wraps
+from types import MethodType
 from typing import Any
 
 import torch
@@ -11,7 +14,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pyrobnn._core.errors import InputError, did_you_mean, unknown_setting
 from pyrobnn._core.settings import FrozenDict, Options, setting
-from pyrobnn._torch.light_optimizers import light
 
 _LENGTHS = ("T_max", "total_steps", "total_iters")
 
@@ -136,3 +138,33 @@ def _construct(cls: type, name: str, *args: Any, **options: Any) -> Any:
         return cls(*args, **options)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: {error}") from None
+
+
+def light[O: TorchOptimizer](make: Callable[[], O]) -> O:
+    """Return the optimiser that a function makes, whose steps do not import torch's compiler only to disable it.
+
+    That takes two seconds of a new process. Hooks before and after steps are not called.
+    """
+    watched = TorchOptimizer.add_param_group
+    TorchOptimizer.add_param_group = inspect.unwrap(watched)  # type: ignore[method-assign]
+    try:
+        made = make()
+    finally:
+        TorchOptimizer.add_param_group = watched  # type: ignore[method-assign]
+    cls: Any = type(made)
+    for name in ("step", "zero_grad"):
+        setattr(made, name, MethodType(unwatched(cls, name), made))
+    return made
+
+
+@cache
+def unwatched(cls: Any, name: str) -> Callable[..., Any]:
+    """Return a method of a class of optimisers as it was written."""
+    work = inspect.unwrap(getattr(cls, name))
+
+    @wraps(work)
+    def call(optimizer: TorchOptimizer, *args: Any, **kwargs: Any) -> Any:
+        with torch.set_grad_enabled(optimizer.defaults["differentiable"]):
+            return work(optimizer, *args, **kwargs)
+
+    return call

@@ -22,8 +22,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.work import Work
 from pyrobnn.data.batches import LoaderBatches
 from pyrobnn.inference.capture.captured import Captured
-from pyrobnn.inference.capture.record import record
-from pyrobnn.inference.capture.run import interpreted, make_loop
+from pyrobnn.inference.capture.graph import interpreted, make_loop, record
 from pyrobnn.inference.capture.step import Noise
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.loop import Stepper
@@ -81,7 +80,7 @@ def test_a_long_captured_fit_is_the_eager_fit(settings):
 
 def run_by(monkeypatch, how):
     """Let steps run as tapes, or operation by operation as where there is no C++ compiler."""
-    monkeypatch.setattr("pyrobnn.inference.capture.run.make_loop", how)
+    monkeypatch.setattr("pyrobnn.inference.capture.graph.make_loop", how)
 
 
 def labels():

@@ -26,9 +26,16 @@ from pyrobnn._torch.devices import flushed_denormals
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.guides import Auto, Map, MeanField
+from pyrobnn.inference.capture.graph import (
+    _cuda_loop,
+    drop_unused,
+    interpreted,
+    lift_constants,
+    make_loop,
+    record,
+    slope,
+)
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
-from pyrobnn.inference.capture.run import _cuda_loop, interpreted, make_loop
 from pyrobnn.inference.capture.step import Noise
 from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.capture.run import interpreted
+from pyrobnn.inference.capture.graph import interpreted
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.potential import Leapfrog, LogJoint, eager_potential
 from pyrobnn.inference.several import automatic

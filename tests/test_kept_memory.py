@@ -16,8 +16,7 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._torch.kept_memory import kept_memory
 from pyrobnn._torch.private import sources_forgotten
-from pyrobnn.inference.capture.record import record
-from pyrobnn.inference.capture.run import make_loop, recorded_slope
+from pyrobnn.inference.capture.graph import make_loop, record, recorded_slope
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other systems have no such thresholds")
 

@@ -18,7 +18,7 @@ import pyrobnn as bnn
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
-from pyrobnn.inference.capture.run import make_loop
+from pyrobnn.inference.capture.graph import make_loop
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.chains import Target
 from pyrobnn.inference.mcmc.mcmc import RecordedNUTS, turns_back

@@ -17,7 +17,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.inference.capture.captured import Captured
-from pyrobnn.inference.capture.run import interpreted
+from pyrobnn.inference.capture.graph import interpreted
 from pyrobnn.testing import checks
 from pyrobnn.testing.checks import make_data
 

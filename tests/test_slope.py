@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.inference.capture.run import recorded_slope
+from pyrobnn.inference.capture.graph import recorded_slope
 from pyrobnn.inference.scales.tuned_modes import Search, TunedMode
 
 X = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

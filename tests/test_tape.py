@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrobnn._core.errors import NotCapturable
-from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
-from pyrobnn.inference.capture.run import interpreted
+from pyrobnn.inference.capture.graph import drop_unused, interpreted, lift_constants, record, slope
 from pyrobnn.tape import runner
 from pyrobnn.tape.plan import Tape
 from pyrobnn.tape.values import UNARY

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import tree_leaves
 from pyrobnn.data.batches import Batch, TensorBatches
+from pyrobnn.inference.capture.graph import MakeLoop, make_loop
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.capture.run import MakeLoop, make_loop
 from pyrobnn.inference.capture.step import MAX_BLOCK, CapturedStep
 from pyrobnn.inference.training.state import TrainingState
 

@@ -14,9 +14,8 @@ from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import private, tree_leaves, tree_map
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.built import rate_factors
+from pyrobnn.inference.capture.graph import MakeLoop, call, drop_unused, lift_constants, make_loop, record, slope
 from pyrobnn.inference.capture.objective import Objective, memory_order
-from pyrobnn.inference.capture.record import call, drop_unused, lift_constants, record, slope
-from pyrobnn.inference.capture.run import MakeLoop, make_loop
 from pyrobnn.inference.capture.updates import UPDATES, clip
 from pyrobnn.tape.runner import draw_normals, draws_as_torch
 
@@ -308,9 +307,8 @@ class Noise:
     """The inputs of a graph that hold its random numbers on a CPU: a table with a row for each step, or one row.
 
     The stream is torch's default generator, one draw for each random operation of a step in order. A graph with a draw
-    of another kind, such as `torch.randint`, keeps all of its draws, so that their order stays. An operation draws
-    for all particles and replicates at once, where eager steps draw for one after the other: with
-    more than one of them the same seed gives the engines other numbers of the same distribution.
+    of another kind, such as `torch.randint`, keeps all of its draws. An operation draws for all particles and
+    replicates at once: with more than one, the same seed gives the engines other numbers of the same distribution.
 
     Args:
         graph: the recorded graph; its operations that draw normal, uniform or Bernoulli numbers become inputs.

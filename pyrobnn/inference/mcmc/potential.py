@@ -150,7 +150,7 @@ def recorded_steps(
         make_loop: from a recorded graph and its inputs to a function that runs it a number of times.
     """
     # eager chains do without
-    from pyrobnn.inference.capture.record import drop_unused, lift_constants, record, slope
+    from pyrobnn.inference.capture.graph import drop_unused, lift_constants, record, slope
 
     model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
     examples, spec = private("tree_flatten")(data)

@@ -33,7 +33,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.data.gaussian_process import GaussianProcess, gaussian_process
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import defaults
-from pyrobnn.inference.capture.run import recorded_slope
+from pyrobnn.inference.capture.graph import recorded_slope
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.fixed_point import (

@@ -12,7 +12,6 @@ from torch.distributions import Normal
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn._torch.light_optimizers import light
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.distributions.support import base_of
@@ -21,7 +20,7 @@ from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.newton import VariationalNewton
 from pyrobnn.inference.svi.objective import KL
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.optimizers import Optimizer, resolve_schedule
+from pyrobnn.optimizers import Optimizer, light, resolve_schedule
 
 Rate = Annotated[float, Field(gt=0)]
 

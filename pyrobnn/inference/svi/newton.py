@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import sigmoid, softplus
 
-from pyrobnn._torch.light_optimizers import unwatched
+from pyrobnn.optimizers import unwatched
 
 
 def natural_step(

@@ -48,14 +48,7 @@ class Best:
 
 
 def cycle_after(cycle: Cycle, done: int, left: int, *, gained: bool) -> Cycle | None:
-    """Return the cycle that follows; None if the fit ends.
-
-    Args:
-        cycle: the latest cycle.
-        done: steps done.
-        left: steps that the next cycle may train.
-        gained: whether the latest cycle gained the tolerance, or more like it would.
-    """
+    """Return the cycle that follows, of at most `left` steps that train; None if the fit ends."""
     if cycle.is_lowered and not gained:
         return None
     steps, is_lower = (2 * cycle.steps, False) if gained else (cycle.steps // 2, True)
@@ -92,15 +85,11 @@ class _Now:
 class ConvergenceRule:
     """Judges a fit after each block of steps: says when its schedule begins anew, and when it has converged.
 
-    The fit trains in cycles, each of which runs the schedule of the learning rate from its start to its end, and goes
-    on from the best result so far. At the end of a cycle the objective is measured by steps at rate 0. After a cycle
-    that gained the tolerance or more, the next one has twice as many steps. After one that gained less, the next one
-    has half as many at 0.3 times the rate: noise in the gradients can keep a fit at a high rate from a better result,
-    however many steps it has. The fit has converged when that gains less than the tolerance too; the best result stays.
-    A small gain says nothing while the KL still warms up: the next cycle then has twice as many steps as well.
-    A cycle that would pass the largest number of steps takes what is left of it at a lower rate, if that is worth it.
-    (Welandawe et al. 2024 divide the rate as well, but after the tests for stationarity of Dhaka et al. 2020. On
-    networks these take longer to a worse ELBO than more steps first and then lower rates.)
+    The fit trains in cycles, each of which runs the schedule of the learning rate and goes on from the best result so
+    far. At the end of a cycle the objective is measured by steps at rate 0. After a gain of the tolerance or more, or
+    while the KL warms up, the next cycle has twice as many steps, else half as many at 0.3 times the rate. The fit has
+    converged when that gains less than the tolerance too. A cycle that would pass the largest number of steps takes
+    what is left of it at a lower rate, if that is worth it. Welandawe et al. (2024) divide the rate as well.
 
     Args:
         fit: the fit, with the schedule of the first cycle.

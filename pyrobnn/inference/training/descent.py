@@ -18,8 +18,8 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import defaults
+from pyrobnn.inference.capture.graph import recorded_slope
 from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.capture.run import recorded_slope
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Progress, Run
 from pyrobnn.inference.training.start import fresh_model
@@ -92,10 +92,9 @@ def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:
 def descend(fits: Sequence[TrainingState], tolerances: Sequence[float], run: Run, stop: Stop) -> list[Ended] | None:
     """Move each fit to its mode, one after the other, and return how they ended; None if numbers ceased to be finite.
 
-    A cycle is L-BFGS, for up to 1,000 iterations, and 500 steps of Adam (1,000 and 2,000 in later cycles, 100 where a
-    pass over the data is long), from its usual rate to 0, which are taken back if they gain nothing that matters.
-    L-BFGS stops where the network has a kink, or where rounding hides what it gains; Adam goes on there, and comes out
-    of poor modes. A fit has converged when a cycle gains less than the tolerance.
+    A cycle is L-BFGS, and steps of Adam from its usual rate to 0, which are taken back if they gain nothing that
+    matters: they go on where L-BFGS stops at a kink, and come out of poor modes. A fit has converged when a cycle gains
+    less than the tolerance.
     """
     starts = [cloned(fit.parameters) for fit in fits]
     ended = []

@@ -50,7 +50,7 @@ def capture[T](
     started = time.perf_counter()
     try:
         with sources_forgotten():
-            from pyrobnn.inference.capture.run import make_loop  # eager runs do without
+            from pyrobnn.inference.capture.graph import make_loop  # eager runs do without
 
             made = make(make_loop)
     except (NotCapturable, MissingFromTorch) as error:

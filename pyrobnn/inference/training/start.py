@@ -29,9 +29,8 @@ from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import leaves_noise_open, narrowed, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.capture.objective import check_reparameterized
-from pyrobnn.inference.data import Source
+from pyrobnn.inference.data import Source, refuse_checkpoints
 from pyrobnn.inference.laplace.sites import checked_setting
-from pyrobnn.inference.network_checks import refuse_checkpoints
 from pyrobnn.inference.svi.objective import KL, follows_draws, site_without
 from pyrobnn.inference.training.state import TrainingState, check_trainable
 from pyrobnn.nets import is_custom
@@ -246,13 +245,7 @@ def _of_modules(here: nn.Module, there: nn.Module) -> Iterator[str]:
 
 
 def go_on(start: Posterior, bnn: BNN, guide: PyroModule, setting: Any) -> None:
-    """Put model and guide where a posterior of this model has them.
-
-    Args:
-        start: the posterior.
-        bnn: a model as `model_of` returns it.
-        guide: the guide, built for it.
-        setting: the setting that built the guide, as it was asked for.
+    """Put a model, as `model_of` returns it, and the guide of a setting where a posterior has them.
 
     Raises:
         InputError: a posterior with another guide, or with a guide that has nothing to train.
