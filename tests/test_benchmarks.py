@@ -193,6 +193,7 @@ def test_a_run_that_cannot_be_is_refused(arguments, message, tmp_path):
         run_suite(load_suite(write_suite(tmp_path)), out=tmp_path / "out", **arguments)
 
 
+@pytest.mark.slow
 def test_a_measure_goes_on_where_it_was_and_the_last_row_of_a_key_counts(tmp_path, monkeypatch):
     done = []
 

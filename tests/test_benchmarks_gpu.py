@@ -48,6 +48,7 @@ def rehearse(folder, *arguments):
     return harness.run_measure("gpu_kit", ["--device", "cpu", "--rehearse", "--out", str(folder), *arguments])
 
 
+@pytest.mark.slow
 def test_a_check_that_fails_leaves_its_row_and_the_rest_goes_on(tmp_path, done, capsys):
     assert not rehearse(tmp_path)
     rows = {row["name"]: row for row in map(json.loads, (tmp_path / "gpu-kit.jsonl").read_text().splitlines())}

@@ -121,6 +121,7 @@ def quick_demo(monkeypatch):
     monkeypatch.setattr(demo, "PROBLEMS", few)
 
 
+@pytest.mark.slow
 def test_demo_tells_of_every_problem_and_ends_with_a_picture_and_a_page(here, monkeypatch):
     quick_demo(monkeypatch)
     done = invoke("demo", "--seed", "1")

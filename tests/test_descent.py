@@ -83,11 +83,13 @@ class Says(Silent, bnn.guides.BaseGuide):
     seeks_mode = True
 
 
+@pytest.mark.slow
 def test_a_guide_of_another_package_may_say_that_it_seeks_a_mode():
     assert by_lbfgs(fit(guide=Says()))
     assert not by_lbfgs(fit(guide=Silent(), max_steps=50))
 
 
+@pytest.mark.slow
 def test_eager_and_recorded_descents_agree():
     net = NET.build()
     first, second = (fit(model(net), max_steps=300, run={"engine": engine}) for engine in ("auto", "eager"))
@@ -115,6 +117,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", STEPS, ids=lambda setting: next(iter(setting)))
 def test_what_asks_for_steps_gets_them_and_the_record_says_so(setting):
     posterior = fit(**({"max_steps": 200} | setting))
@@ -150,6 +153,7 @@ def test_validation_and_checkpoints_are_of_steps(tmp_path):
     assert why_steps(fit(max_steps=200, run={"checkpoint": tmp_path})) == "checkpoint asks for steps"
 
 
+@pytest.mark.slow
 def test_members_of_an_ensemble_find_modes_of_their_own():
     ensemble = bnn.fit(model(), DATA, bnn.Ensemble(bnn.SVI(guide="map"), members=2), seed=0, progress=False)
     assert all(by_lbfgs(member) and slope(member) < 1e-3 for member in ensemble.members)

@@ -350,6 +350,7 @@ def test_khat_is_noted_and_never_warned_of_and_points_have_none():
     assert named(found.findings, "k-hat") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rare", "judged"), [(9, False), (10, True), (0, False)])
 def test_predictions_of_a_class_with_few_held_out_examples_are_not_judged(rare, judged):
     """A fit that is good and tests that are not: 30 examples of class 0 at inputs of class 1, and a few of class 1."""

@@ -51,6 +51,7 @@ def test_a_category_column_may_hold_only_missing_values_later(dtype, categories)
         np.testing.assert_array_equal(model.predict(one), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Column .* has categories")
 @pytest.mark.parametrize("categories", ["onehot", "ordinal"])
 def test_a_number_in_a_text_column_is_an_unknown_category(categories):

@@ -100,6 +100,7 @@ def test_a_converged_fit_of_open_length_keeps_the_scales_that_it_measured():
     assert gain > -first.record.convergence.tolerance - 4 * max(errors)
 
 
+@pytest.mark.slow
 def test_a_mode_that_lbfgs_seeks_is_sought_from_there():
     """Seeds lead to modes with other signs and orders of the units, and this one stays.
 

@@ -156,6 +156,7 @@ def test_missing_values_that_tell_of_the_target_get_an_indicator():
     assert model.predict(pd.DataFrame({"size": [np.nan]}))[0] == pytest.approx(-20, abs=1)
 
 
+@pytest.mark.slow
 def test_values_that_are_missing_at_first_in_new_rows_are_told(tmp_path):
     train = frame()[["size", "kind", "y"]].assign(gaps=[None, *range(59)])
     model = linear(missing="impute").fit(train.drop(columns="y"), train["y"])

@@ -94,7 +94,7 @@ def test_every_way_to_fit_takes_them(name, engine):
     assert torch.equal(probs["mapping"], probs["tuple"])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["mapping", "tuple"])
 def test_what_looks_at_a_posterior_takes_them(form, tmp_path):
     (kind, x), (_, joined) = FORMS[form], FORMS["joined"]

@@ -69,6 +69,7 @@ def test_nothing_is_said_of_other_targets(what):
     assert missed_function(fit, data, num_draws=2, most_rows=500) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 2.0])
 def test_a_guide_behind_the_mode_that_it_began_at_is_named_and_told_to_take_laplace(share):
     """The left-out score of the mode is moved above and below the guide's own score."""

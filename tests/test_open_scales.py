@@ -218,6 +218,7 @@ def test_a_tuned_prior_keeps_its_mean():
     assert 0.5 * np.abs(around - 0.5).mean() < found.scale < 2 * np.sqrt(np.mean((around - 0.5) ** 2))
 
 
+@pytest.mark.slow
 def test_a_fit_of_given_length_takes_the_model_as_it_is():
     model = bnn.BNN(bnn.MLP(COLUMNS, [4], 1))
     fixed = model.fit(X, Y, steps=5, seed=0, progress=False)

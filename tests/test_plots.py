@@ -86,6 +86,7 @@ def test_fit_1d_draws_mean_and_bands_of_two_sd(posterior, data):
     assert plots.fit_1d(posterior, data, num_draws=10).axes[0].get_xlim() == pytest.approx((-0.75, 0.75))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [

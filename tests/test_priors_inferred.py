@@ -205,6 +205,7 @@ def test_prior_predictive_of_a_line_has_the_variance_of_the_formula():
     assert correlation == pytest.approx(0.3 / math.hypot(0.7, 0.3), abs=4 / math.sqrt(num))
 
 
+@pytest.mark.slow
 def test_prior_predictive_under_a_hierarchical_prior():
     """tau ~ half-normal(0.5): the variance of f is 0.25 |x|^2, and f is heavy-tailed with kurtosis 9."""
     num, x = 1000, torch.tensor([[1.0, 2.0]], dtype=F64)

@@ -40,6 +40,7 @@ def private_uses(tree):
         yield from (name for name in dotted if re.fullmatch(r"torch(\.\w+)*\._[a-zA-Z]\w*(\.\w+)*", name))
 
 
+@pytest.mark.slow
 def test_one_file_takes_them():
     assert not [(path, use) for path in PACKAGE.rglob("*.py") for use in private_uses(ast.parse(path.read_text()))]
 

@@ -96,6 +96,7 @@ def test_a_category_of_held_out_rows_is_known_then(table, tmp_path):
     assert predict_table(tmp_path / "run", tmp_path / "new.csv")["outside"].str.contains("kind").all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_large_tables_and_data_by_name_have_one_fit(table, tmp_path, monkeypatch):
     short = {"fit": {"type": "svi", "steps": 3}}
