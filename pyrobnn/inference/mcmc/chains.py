@@ -47,9 +47,10 @@ class Target:
     def __init__(self, bnn: BNN, source: Source, device: str, seed: int, init: Starts) -> None:
         self._declared, self._device, self._seed, self._init = bnn, device, seed, init
         self.source = source
-        self.bnn, self.example = fresh_model(bnn, source, device)
-        refuse_checkpoints(self.bnn, self.example, training=False)
-        self.sites = latent_sites(self.bnn, *self.example)
+        with seeded(seed, "model"):
+            self.bnn, self.example = fresh_model(bnn, source, device)
+            refuse_checkpoints(self.bnn, self.example, training=False)
+            self.sites = latent_sites(self.bnn, *self.example)
         self.log_joint = LogJoint(self.bnn, self.sites, source.num_data)
 
     def starts(self, num_chains: int, evaluate: ValueAndGradient | None = None) -> Tensor:
@@ -128,7 +129,8 @@ class ChainMethod(BaseMethod[Posterior]):
             target = Target(bnn, source, run.device, run.seed, starts)
             chains = self.sample(target, run)
             setting = Empirical(self.num_chains, self.num_draws, tuple(chains.statistics))
-            guide = setting.build(target.bnn, *target.example)
+            with seeded(run.seed, "guide"):
+                guide = setting.build(target.bnn, *target.example)
             kept = torch.stack([*chains.statistics.values()], -1) if chains.statistics else guide.statistics
             guide.hold(target.log_joint.constrain(chains.draws), kept)
             return Posterior(

@@ -216,11 +216,12 @@ def affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
 
 def work_of_gradient(bnn: BNN, source: Source, num_rows: int) -> Work:
     """Return the work of a gradient of the outputs of `num_rows` rows."""
-    model = bnn.fresh().eval()
-    x, *_ = source.scaled(model, source.head[0][:num_rows], source.head[1][:num_rows])
-    weights = {name: value.clone().requires_grad_() for name, value in model.initial_values.items()}
-    with seeded(0, "work"), Work() as work:
-        torch.autograd.grad(model.outputs(weights, x).sum(), list(weights.values()), allow_unused=True)
+    with seeded(0, "work"):
+        model = bnn.fresh().eval()
+        x, *_ = source.scaled(model, source.head[0][:num_rows], source.head[1][:num_rows])
+        weights = {name: value.clone().requires_grad_() for name, value in model.initial_values.items()}
+        with Work() as work:
+            torch.autograd.grad(model.outputs(weights, x).sum(), list(weights.values()), allow_unused=True)
     return work
 
 
