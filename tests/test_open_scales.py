@@ -239,6 +239,7 @@ def test_replicates_have_the_scales_of_a_single_fit():
     alone = bnn.fit(model, data, bnn.SVI(max_steps=4), **arguments)
     assert [one.bnn.settings["likelihood"] for one in (*pair, alone)] == 3 * [pair[0].bnn.settings["likelihood"]]
     assert isinstance(pair[0].bnn.settings["likelihood"].scale, float)
+    assert all(one.record.evidence is not None for one in pair)
     other = bnn.Data(X, 3 * Y)
     first, second = bnn.fit_replicates(model, [data, other], bnn.SVI(max_steps=4), **arguments)
     ratio = second.bnn.settings["likelihood"].scale / first.bnn.settings["likelihood"].scale

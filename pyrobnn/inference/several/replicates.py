@@ -13,10 +13,9 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.inference.method import Callback, Engine, Run, checked_method
-from pyrobnn.inference.scales.open_scales import measured
+from pyrobnn.inference.scales.open_scales import Measured, measured
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.session import aligned, fit_side_by_side
-from pyrobnn.likelihoods.base import closed_numbers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.comparison import SEE, complaint
 
@@ -103,17 +102,16 @@ def replicates_in_silence(
     """Do the work of `fit_replicates`."""
     methods = method if isinstance(method, list) else [method]
     _check_methods(methods)
-    given = bnn if isinstance(bnn, list) else [bnn]
+    is_one = not (isinstance(bnn, list) or isinstance(data, list))
+    pairs = [(bnn, data)] if is_one else [*zip(*aligned(replicates, bnn, data), strict=True)]
+    closed = [Measured(model) for model, _ in pairs]
     if all(choice.offer().wants_measured_scales for choice in methods):
-        if isinstance(bnn, list) or isinstance(data, list):
-            pairs = zip(*aligned(replicates, bnn, data), strict=True)
-            bnn = [measured(model, rows, run, starts_there=False).bnn for model, rows in pairs]
-        else:
-            bnn = measured(bnn, data, run, starts_there=False).bnn
-    posteriors = fit_side_by_side(bnn, method, data, run, replicates=replicates, bootstrap=bootstrap)
-    for model, posterior in zip(itertools.cycle(given), posteriors):
-        found = closed_numbers(model.settings["likelihood"], posterior.bnn.settings["likelihood"])
-        posterior.record = dataclasses.replace(posterior.record, measured=found)
+        closed = [measured(model, rows, run, starts_there=False) for model, rows in pairs]
+    models = closed[0].bnn if is_one else [model.bnn for model in closed]
+    posteriors = fit_side_by_side(models, method, data, run, replicates=replicates, bootstrap=bootstrap)
+    for (model, _), found, posterior in zip(itertools.cycle(pairs), itertools.cycle(closed), posteriors):
+        of_each = dataclasses.replace(run, declared=model.settings["likelihood"], evidence=found.record)
+        posterior.record = dataclasses.replace(posterior.record, **of_each.scales_of(posterior.bnn))
     return posteriors
 
 
