@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import sys
 
 import jaxtyping
 import numpy as np
@@ -32,6 +33,22 @@ def outcome(folder):
     tree = read_tree(folder / "posterior")
     parts = [each[part] for each in tree.get("members", [tree]) for part in ("model_state", "guide_state")]
     return (folder / "metrics.json").read_bytes(), digest([part[name] for part in parts for name in sorted(part)])
+
+
+@contextlib.contextmanager
+def full_disk(most):
+    """The system refuses files of more than `most` bytes, in this process alone. Modules that are imported are not
+    compiled to files: cut off, they would fail in every later process."""
+    import resource
+
+    limits, compiled = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        sys.dont_write_bytecode = compiled
 
 
 class Branching(torch.nn.Sequential):

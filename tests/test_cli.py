@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import full_disk
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -383,20 +384,14 @@ def test_a_place_that_takes_no_files_is_refused_before_torch_is_imported(command
     ],
 )
 def test_a_disk_that_fills_up_during_a_run_ends_it_in_one_line(most, left, here, monkeypatch):
-    """The system refuses larger files, in this process alone: a checkpoint, the posterior, or what is made from it."""
-    import resource
-
+    """A checkpoint, the posterior, or what is made from it."""
     page = pyrobnn.report.Rendered("page" * 50_000, {})
     monkeypatch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: page)
     (here / "spec.toml").unlink()
     rows = "".join(f"{i / 9},{'' if i % 9 == 0 else i % 4},{i % 7 + i / 50}\n" for i in range(200))
     (here / "my.csv").write_text("a,b,y\n" + rows, encoding="utf-8")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
-    try:
+    with full_disk(most):
         done = invoke("fit", "my.csv", "y", *QUICK, "--out", "r")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert done.exit_code == 2, done.output
     *_, said = done.stderr.splitlines()
     assert said.startswith("error: r")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import full_disk
 
 import pyrobnn as bnn
 from pyrobnn import InputError, guides
@@ -311,16 +312,11 @@ def test_a_folder_that_cannot_be_made_is_refused(name, reason, tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs limits of the system")
 def test_a_full_disk_gives_one_line_and_leaves_nothing(tmp_path, posterior):
-    """The system refuses files of more than 1500 bytes, in this process alone."""
-    import resource
-
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, limits[1]))
-    try:
-        with pytest.raises(OSError, match=r"p could not be written \(File too large\): make room") as caught:
-            posterior.save(tmp_path / "p")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with (
+        full_disk(1500),
+        pytest.raises(OSError, match=r"p could not be written \(File too large\): make room") as caught,
+    ):
+        posterior.save(tmp_path / "p")
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
