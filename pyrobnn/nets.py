@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from pyrobnn._core.errors import InputError, shown
 from pyrobnn._core.registry import Registry
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Count, setting
 
 
 def _name_of(activation: Any) -> Any:
@@ -43,7 +43,6 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "elu": nn.ELU,
     "softplus": nn.Softplus,
 }
-Width = Annotated[int, Field(gt=0)]
 
 _AROUND = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
 """Wrappers that run an inner module unchanged, their attribute `module`."""
@@ -83,9 +82,9 @@ class MLP:
         [(50, 3), (20, 50), (1, 20)]
     """
 
-    in_features: Width | None = None
-    hidden: Annotated[tuple[Width, ...], BeforeValidator(_layers)] = (50,)
-    out_features: Width | None = None
+    in_features: Count | None = None
+    hidden: Annotated[tuple[Count, ...], BeforeValidator(_layers)] = (50,)
+    out_features: Count | None = None
     activation: Activation = "relu"
     bias: bool = True
     dtype: Literal["float32", "float64"] = "float32"

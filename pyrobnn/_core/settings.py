@@ -35,6 +35,7 @@ class FrozenDict(dict[str, Any]):
 
 
 Count = Annotated[int, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0)]
 Options = Annotated[dict[str, Any], AfterValidator(FrozenDict)]
 """Keyword arguments kept in a setting and passed on when the object is built."""
 

@@ -1,14 +1,13 @@
 """Normals over all weights at once: with every correlation, and with those of a few directions."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Count, setting
 from pyrobnn._torch.per_example import NormalNoise, attach
 from pyrobnn.guides.base import Model, Noise, NoisePerExample, StartsNarrow, registry
 from pyrobnn.guides.built import Part, correlated
@@ -111,7 +110,7 @@ class LowRank(StartsNarrow, NoisePerExample):
         (61, 305)
     """
 
-    rank: Annotated[int, Field(gt=0)] = 10
+    rank: Count = 10
     init_rho: float | None = None
     noise: Noise = "auto"
 

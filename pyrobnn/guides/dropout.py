@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Positive, setting
 from pyrobnn._torch.layers import dropout_rate, kind_of
 from pyrobnn._torch.per_example import InputNoise, attach
 from pyrobnn.guides.base import BuiltGuide, Model, registry
@@ -111,7 +111,7 @@ class Dropout:
     rate: Rate = 0.1
     input_rate: Rate = 0.0
     learned: bool = False
-    temperature: Annotated[float, Field(gt=0)] = 0.1
+    temperature: Positive = 0.1
     per_example: bool = False
 
     def build(self, model: Model, *args: Any) -> PyroModule:

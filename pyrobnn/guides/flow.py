@@ -1,15 +1,14 @@
 """The flow guide: a normal bent by inverse autoregressive transformations, for posteriors that are not normal."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import pyro
 import torch
-from pydantic import Field
 from pyro.nn import AutoRegressiveNN, PyroModule
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Count, setting
 from pyrobnn.guides.base import Model, StartsNarrow, registry
 from pyrobnn.guides.joint import HALF_LOG_2PI, FlatGuide, JointPart, check_size
 from pyrobnn.guides.sites import Site, latent_sites
@@ -41,7 +40,7 @@ class Flow(StartsNarrow):
         torch.Size([100, 5, 1])
     """
 
-    num_transforms: Annotated[int, Field(gt=0)] = 2
+    num_transforms: Count = 2
     init_rho: float | None = None
 
     def build(self, model: Model, *args: Any) -> PyroModule:

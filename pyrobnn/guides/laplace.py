@@ -13,7 +13,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Count, setting
 from pyrobnn.guides.base import Model, registry
 from pyrobnn.guides.blocks import Block, BlockSpec, make_block
 from pyrobnn.guides.built import Part, affine
@@ -71,11 +71,11 @@ class Laplace(SeeksMode):
     curvature: Curvature = "ggn"
     structure: Structure | None = None
     sites: Annotated[tuple[str, ...], BeforeValidator(_as_patterns)] = ("*",)
-    subnetwork: Annotated[int, Field(gt=0)] | None = None
-    rank: Annotated[int, Field(gt=0)] = 20
+    subnetwork: Count | None = None
+    rank: Count = 20
     sharing: Literal["expand", "reduce"] = "expand"
     joint_bias: bool = True
-    batch_size: Annotated[int, Field(gt=0)] = 1024
+    batch_size: Count = 1024
     linearized: bool = True
 
     def __post_init__(self) -> None:

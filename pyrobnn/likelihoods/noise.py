@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pyro.distributions as dist
 import torch
-from pydantic import Field, PlainValidator
+from pydantic import PlainValidator
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch.nn.functional import softplus
 
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.registry import Registry
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Positive, setting
 from pyrobnn.likelihoods.base import OPEN, PAGE, BaseLikelihood, Noise, check_width, num_columns, squeeze_single
 
 SMALLEST_SCALE = 1e-3
@@ -48,7 +48,7 @@ registry = Registry("noise_prior", accepts=lambda value: isinstance(value, Noise
 class HalfNormal(NoisePrior):
     """scale = |z|, z ~ N(0, scale^2), with `scale` the deviation of z: no noise is plausible, much more is not."""
 
-    scale: Annotated[float, Field(gt=0)]
+    scale: Positive
     family: ClassVar[type[TorchDistributionMixin]] = dist.HalfNormal
 
 
@@ -57,7 +57,7 @@ class HalfNormal(NoisePrior):
 class HalfCauchy(NoisePrior):
     """scale = |z|, z ~ Cauchy(0, scale), of median `scale`: for noise of unknown order of magnitude (Gelman 2006)."""
 
-    scale: Annotated[float, Field(gt=0)]
+    scale: Positive
     family: ClassVar[type[TorchDistributionMixin]] = dist.HalfCauchy
 
 
@@ -66,8 +66,8 @@ class HalfCauchy(NoisePrior):
 class Gamma(NoisePrior):
     """scale ~ Gamma(concentration, rate), of mean concentration / rate; a concentration above 1 rules out no noise."""
 
-    concentration: Annotated[float, Field(gt=0)]
-    rate: Annotated[float, Field(gt=0)]
+    concentration: Positive
+    rate: Positive
     family: ClassVar[type[TorchDistributionMixin]] = dist.Gamma
 
     def numbers(self, unit: Tensor) -> dict[str, Tensor]:

@@ -3,18 +3,17 @@
 import copy
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyro
 import torch
-from pydantic import Field
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyrobnn._core.registry import Registry
+from pyrobnn._core.settings import Positive
 
-Positive = Annotated[float, Field(gt=0)]
 Scale = Positive | Literal["tuned", "he", "fan_in"]
 """A scale: a number, or the name of a scale that follows the width of each layer, or the data (`scale_of`)."""
 

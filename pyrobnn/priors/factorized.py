@@ -6,9 +6,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Positive, setting
 from pyrobnn.distributions import latents
-from pyrobnn.priors.base import Positive, Scale, ScaledPrior, SitePrior, constant, registry, scale_of
+from pyrobnn.priors.base import Scale, ScaledPrior, SitePrior, constant, registry, scale_of
 
 
 @registry.register

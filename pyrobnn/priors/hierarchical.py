@@ -7,8 +7,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyrobnn._core.settings import setting
-from pyrobnn.priors.base import Latent, LatentSitePrior, Positive, Scale, constant, registry, scale_of
+from pyrobnn._core.settings import Positive, setting
+from pyrobnn.priors.base import Latent, LatentSitePrior, Scale, constant, registry, scale_of
 
 ScalePrior = Literal["half_cauchy", "half_normal", "gamma", "log_normal"]
 Local = Literal["unit", "weight"]

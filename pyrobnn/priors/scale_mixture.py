@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Positive, setting
 from pyrobnn.distributions.latents import Beta, ScaleMixtureNormal
-from pyrobnn.priors.base import Latent, LatentSitePrior, Positive, constant, registry
+from pyrobnn.priors.base import Latent, LatentSitePrior, constant, registry
 
 _MARGIN = 1e-6
 _RANGES = {
@@ -47,8 +47,8 @@ class ScaleMixture:
     """
 
     pi: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    sigma1: Annotated[float, Field(gt=0)] = 1.0
-    sigma2: Annotated[float, Field(gt=0)] = 0.1
+    sigma1: Positive = 1.0
+    sigma2: Positive = 0.1
     learnable: bool = False
 
     def __post_init__(self) -> None:

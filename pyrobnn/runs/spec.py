@@ -14,7 +14,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import seeded
 from pyrobnn._core.registry import Registry
-from pyrobnn._core.settings import FrozenDict, Options, in_short, setting, to_dict
+from pyrobnn._core.settings import Count, FrozenDict, Options, in_short, setting, to_dict
 from pyrobnn._core.tables import Task
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import fast_pyro
@@ -96,7 +96,7 @@ class FitSpec:
 class PredictSpec:
     """How to predict: the number of posterior draws."""
 
-    num_draws: Annotated[int, Field(gt=0)] = 500
+    num_draws: Count = 500
 
 
 def _with_guide(method: Any, guide: Any) -> Any:

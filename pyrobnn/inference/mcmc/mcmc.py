@@ -14,7 +14,7 @@ from torch import Tensor
 from pyrobnn._core.errors import warn_user
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy, change
-from pyrobnn._core.settings import Count, setting
+from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
 from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential
@@ -171,8 +171,8 @@ class HMC(Hamiltonian):
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
     """
 
-    step_size: Annotated[float, Field(gt=0)] | None = None
-    trajectory_length: Annotated[float, Field(gt=0)] = math.pi / 2
+    step_size: Positive | None = None
+    trajectory_length: Positive = math.pi / 2
     num_draws: Count = 1000
     warmup: Count = 1000
     num_chains: Count = 4

@@ -12,7 +12,7 @@ from pyrobnn._core.errors import PoorFitWarning, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy, change
-from pyrobnn._core.settings import Count, setting
+from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.data.batches import Batch, TensorBatches
@@ -22,7 +22,6 @@ from pyrobnn.inference.method import Run, registry
 from pyrobnn.optimizers import resolve_schedule
 from pyrobnn.posterior.record import EngineRecord
 
-Positive = Annotated[float, Field(gt=0)]
 _BLOCK = 50
 """Steps between two looks at the chains from the host."""
 _BETWEEN_MEASURES = 100

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._core.settings import Count, setting, to_dict
 from pyrobnn._torch.private import tree_map
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
@@ -86,12 +86,12 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     """
 
     guide: Annotated[Any, BeforeValidator(guides.resolve)] = Laplace(structure="full")
-    starts: Annotated[int, Field(gt=0)] = 4
+    starts: Count = 4
     rounds: Annotated[int, Field(ge=0)] = 8
-    iterations: Annotated[int, Field(gt=0)] = 150
+    iterations: Count = 150
     prior_counts: Annotated[float, Field(ge=0)] | None = None
     per: Literal["input", "site"] = "input"
-    guide_steps: Annotated[int, Field(gt=0)] | None = None
+    guide_steps: Count | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.guide, Laplace) and not self.takes(self.guide):

@@ -6,12 +6,12 @@ import sys
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 from tqdm.auto import tqdm
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
-from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._core.settings import Count, setting, to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
@@ -56,7 +56,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
     """
 
     method: Annotated[SVI, BeforeValidator(registry.resolve)] = SVI(guide=Laplace(), steps=1000)
-    rounds: Annotated[int, Field(gt=0)] = 5
+    rounds: Count = 5
     per: Per = "site"
     noise: bool | Literal["auto"] = "auto"
 

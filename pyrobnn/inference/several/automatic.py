@@ -5,10 +5,9 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -16,7 +15,7 @@ from pyrobnn import guides, priors
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import OutOfTime, until
 from pyrobnn._core.random import derive
-from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._core.settings import Positive, setting, to_dict
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
@@ -64,7 +63,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         True
     """
 
-    max_seconds: Annotated[float, Field(gt=0)] | None = None
+    max_seconds: Positive | None = None
 
     def offer(self) -> Offer:
         """Return the features of the method beside `infer`."""

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 from torch import nn
 
 from pyrobnn import priors
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy, change
-from pyrobnn._core.settings import described, setting
+from pyrobnn._core.settings import Count, described, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.inference.around import around
@@ -59,7 +59,7 @@ class Ensemble(BaseMethod[Mixture]):
     """
 
     method: Members = SVI(guide="map")
-    members: Annotated[int, Field(gt=0)] = 5
+    members: Count = 5
     bootstrap: bool = False
     anchored: bool = False
 

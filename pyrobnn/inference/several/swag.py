@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.settings import setting, to_dict
+from pyrobnn._core.settings import Count, Positive, setting, to_dict
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.hessian import largest_curvature
@@ -66,10 +66,10 @@ class SWAG(AroundAnother[Posterior]):
     """
 
     method: SVI = SVI(guide="map")
-    lr: Annotated[float, Field(gt=0)] | None = None
+    lr: Positive | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    steps: Annotated[int, Field(gt=0)] = 1000
-    every: Annotated[int, Field(gt=0)] = 20
+    steps: Count = 1000
+    every: Count = 20
     rank: Annotated[int, Field(gt=1)] = 20
 
     def __post_init__(self) -> None:

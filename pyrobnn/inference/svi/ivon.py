@@ -11,7 +11,7 @@ from torch.distributions import Normal
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import setting
+from pyrobnn._core.settings import Positive, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.distributions.support import base_of
@@ -21,8 +21,6 @@ from pyrobnn.inference.svi.newton import VariationalNewton
 from pyrobnn.inference.svi.objective import KL
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.optimizers import Optimizer, light, resolve_schedule
-
-Rate = Annotated[float, Field(gt=0)]
 
 
 @registry.register
@@ -61,13 +59,13 @@ class IVON(SVI):
     """
 
     guide: Annotated[Any, BeforeValidator(guides.resolve)] = guides.MeanField(init_rho=-3.0)
-    lr: Rate = 0.3
+    lr: Positive = 0.3
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = resolve_schedule("cosine_annealing_lr")
     kl: KL = "quadrature"
-    adam_lr: Rate = 0.01
+    adam_lr: Positive = 0.01
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(gt=0, lt=1)] = 0.98
-    clip_radius: Rate = 0.03
+    clip_radius: Positive = 0.03
 
     def __post_init__(self) -> None:
         """Refuse what SVI refuses, other guides, and another optimiser."""

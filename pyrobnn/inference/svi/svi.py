@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import Count, FrozenDict, setting
+from pyrobnn._core.settings import Count, FrozenDict, Positive, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.base import as_guide
@@ -21,9 +21,8 @@ from pyrobnn.inference.training.state import Length, parameter_groups
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
 
-Rate = Annotated[float, Field(gt=0)]
 Rates = Annotated[
-    Annotated[Rate, Tag("one")] | Annotated[dict[str, Rate], AfterValidator(FrozenDict), Tag("by name")],
+    Annotated[Positive, Tag("one")] | Annotated[dict[str, Positive], AfterValidator(FrozenDict), Tag("by name")],
     Discriminator(lambda value: "by name" if isinstance(value, Mapping) else "one"),
 ]
 """A learning rate, or several by patterns of the names of parameters."""
@@ -81,7 +80,7 @@ class SVI(BaseMethod[Posterior]):
     steps: Count | None = None
     epochs: Count | None = None
     max_steps: Count = 150_000
-    tolerance: Annotated[float, Field(gt=0)] | None = None
+    tolerance: Positive | None = None
     lr: Rates = 0.01
     batch_size: Count | Literal["all"] | None = None
     accumulate: Count = 1
@@ -89,8 +88,8 @@ class SVI(BaseMethod[Posterior]):
     schedule: Annotated[Any, BeforeValidator(resolve_schedule)] = None
     num_particles: Count = 1
     kl: KL = "auto"
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    temperature: Positive = 1.0
+    clip_norm: Positive | None = None
     kl_warmup: Annotated[int, Field(ge=0)] = 0
     patience: Count | None = None
     eval_every: Count = 100
