@@ -7,12 +7,12 @@ import dataclasses
 import math
 from statistics import NormalDist
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.lbfgs import descend_in_place
-from pyrobnn.data.directions import Directions, ranks
 from pyrobnn.data.in_memory import Data
 
 _FIRST = (1.0, 2.0, 4.0)
@@ -149,6 +149,19 @@ class _Process:
         return between @ solved[:, :columns], ((2 * logs[-2]).exp() - explained).clamp_min(0)
 
 
+def ranks(values: Tensor | np.ndarray) -> np.ndarray:
+    """Return the ranks in each column of values (N,) or (N, K) as vectors of mean 0 and length 1, or 0 if all alike.
+
+    Their products are Spearman's rank correlations. NaN has no rank and becomes 0, so that it says nothing.
+    """
+    from scipy.stats import rankdata
+
+    array = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
+    found = rankdata(array.reshape(len(array), -1), axis=0, nan_policy="omit")
+    found = np.nan_to_num(found - np.nanmean(found, axis=0))
+    return found / np.linalg.norm(found, axis=0).clip(1e-9)
+
+
 def standardised(values: Tensor) -> Tensor:
     """Return values (N, ...) less their mean, in standard deviations."""
     return (values - values.mean(0)) / values.std(0).clamp_min(1e-12)
@@ -217,9 +230,11 @@ class Residuals:
 
         Each is normal of variance 1 / (N - 1) where it does not. The level is for all together (Bonferroni).
         """
-        directions = Directions.of(self.x, ())
-        if not directions.names:
+        columns = [column for column in self.x.numpy().T if len(np.unique(column[~np.isnan(column)])) > 2]
+        if not columns:
             return False
-        found = directions.ranks.T @ ranks(self.values.abs())
+        values = np.stack(columns, 1)
+        away = np.abs(values - np.nanmedian(values, axis=0))
+        found = ranks(np.hstack([values, away])).T @ ranks(self.values.abs())
         bound = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(found))) / math.sqrt(len(self.values) - 1)
         return bool(abs(found).max() > bound)

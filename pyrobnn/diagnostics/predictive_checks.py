@@ -15,6 +15,7 @@ from torch import Tensor
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
+from pyrobnn.data.gaussian_process import ranks
 from pyrobnn.diagnostics.findings import Finding, by_test
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
@@ -160,7 +161,7 @@ def num_simulations(level: float, members: int) -> int:
 
 def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[str, float]]:
     """Return the function that computes the statistics of targets."""
-    medians = _ranks(prediction.quantile(0.5)) if prediction.has_quantiles else None
+    medians = ranks(prediction.quantile(0.5)) if prediction.has_quantiles else None
 
     def statistics(y: Tensor) -> dict[str, float]:
         found = {}
@@ -170,7 +171,7 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
                 "bias": 0.5 + float(away.mean()),
                 "spread": float(12 * away.square().mean()),
                 "coverage": float((away.abs() <= _INSIDE / 2).double().mean()),
-                "noise": float((_ranks(away.abs()) * medians).sum(0).mean()),
+                "noise": float((ranks(away.abs()) * medians).sum(0).mean()),
             }
         elif prediction.is_classification:
             confidence = prediction.class_probs.amax(-1).double().mean()
@@ -178,18 +179,6 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
         return found | {"surprise": float(prediction.log_prob(y).double().mean())}
 
     return statistics
-
-
-def _ranks(values: Tensor) -> np.ndarray:
-    """Return the ranks in each column of values (N,) or (N, K) as vectors of mean 0 and length 1, or 0 if all alike.
-
-    Their products are Spearman's rank correlations.
-    """
-    from scipy.stats import rankdata
-
-    found = rankdata(values.cpu().numpy().reshape(len(values), -1), axis=0)
-    found = found - found.mean(0)
-    return found / np.linalg.norm(found, axis=0).clip(1e-9)
 
 
 def epistemic_finding(prediction: Prediction, fit: Fitted | None = None) -> Finding:
