@@ -20,7 +20,7 @@ from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.laplace.curve import curve
+from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.real import Gaussian
 from pyrobnn.nets import leftovers
@@ -70,17 +70,13 @@ def around(
         point = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
     x_scaler, y_scaler = source.x_scaler, source.y_scaler
     posterior = Posterior(bnn, point, example=example, x_scaler=x_scaler, y_scaler=y_scaler, seed=seed)
-    table, laplace = to_dict(method), None
-    if as_guide(guide).curvature is not None:
-        gaussian, laplace = curve(posterior, guide, source, sites, progress=progress)
-        table |= {"guide": gaussian}
     posterior.record = FitRecord(
-        method=table,
+        method=to_dict(method),
         num_data=source.num_data,
         feature_names=source.feature_names,
         device=str(example[0].device),
-        laplace=laplace,
     )
+    complete(posterior, guide, source, sites, progress=progress)
     return posterior
 
 

@@ -22,13 +22,14 @@ from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.curvature.prior import PriorCurvature, log_entries, prior_curvature, prior_laws
 from pyrobnn.data.batches import Batch
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.blocks import BlockSpec
 from pyrobnn.guides.laplace import BlockGaussian, BlockGuide, Laplace
 from pyrobnn.guides.sites import Site, latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.sites import checked_setting
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import LaplaceRecord, Table
+from pyrobnn.posterior.record import LaplaceRecord, with_guide_table
 
 _PRODUCT_TOLERANCE = 1e-3
 
@@ -136,22 +137,22 @@ def product_of(matrix: Tensor) -> tuple[Tensor, Tensor, float]:
     return rows.exp(), columns.exp(), math.exp(min(700.0, float(error)))
 
 
-def complete(posterior: Posterior, setting: Any, source: Source, *, progress: bool) -> tuple[Table, LaplaceRecord]:
-    """Do the second phase of a posterior's guide, given by its setting; return as `curve`."""
-    with seeded(posterior.seed, "latent sites"), fast_pyro():
-        latents = latent_sites(posterior.bnn, *posterior.example)
-    return curve(posterior, setting, source, latents, progress=progress)
+def complete(
+    posterior: Posterior, setting: Any, source: Source, latents: list[Site] | None = None, *, progress: bool
+) -> None:
+    """Replace a mode by the Gaussian of its guide's setting, if it is one, and note it in the posterior's record.
 
-
-def curve(
-    posterior: Posterior, setting: Laplace, source: Source, latents: list[Site], *, progress: bool
-) -> tuple[Table, LaplaceRecord]:
-    """Replace a posterior's guide, the mode, by a Gaussian, and return its setting as a table, and what to record.
+    `latents` are the model's sites, looked for if they are not given.
 
     Raises:
         InputError: a setting that does not fit the network or its prior, or a loader that skips examples.
         FloatingPointError: curvature that is not finite.
     """
+    if as_guide(setting).curvature is None:
+        return
+    if latents is None:
+        with seeded(posterior.seed, "latent sites"), fast_pyro():
+            latents = latent_sites(posterior.bnn, *posterior.example)
     bnn = posterior.bnn
     values = posterior.guide.mean()
     weights = {name: values[name] for name in bnn.site_names}
@@ -178,7 +179,8 @@ def curve(
         record = laplace_record(to_dict(setting), point, result, guide=guide, others=others, log_likelihood=at_mode)
     _tell(setting, prior, record)
     posterior.guide = guide
-    return to_dict(gaussian_setting), record
+    table = with_guide_table(posterior.record.method, to_dict(gaussian_setting))
+    posterior.record = dataclasses.replace(posterior.record, method=table, laplace=record)
 
 
 def examples(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> Examples:

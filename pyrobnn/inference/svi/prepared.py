@@ -24,7 +24,7 @@ from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import Parts, build_parts, model_of, start_record
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import FitRecord, with_guide_table
+from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.scale_mixture import tabulate
 
 _PAGE = "how-to/own-loop"
@@ -236,13 +236,9 @@ class PreparedFit(nn.Module):
             y_scaler=source.y_scaler,
             seed=self._seed,
         )
-        table, laplace = self._record.method, None
+        posterior.record = dataclasses.replace(self._record, device=str(example[0].device))
         if as_guide(self._method.guide).curvature is not None:
-            gaussian, laplace = complete(posterior, self._method.guide, self._all(data, bnn), progress=False)
-            table = with_guide_table(table, gaussian)
-        posterior.record = dataclasses.replace(
-            self._record, method=table, device=str(example[0].device), laplace=laplace
-        )
+            complete(posterior, self._method.guide, self._all(data, bnn), progress=False)
         return posterior
 
     def _all(self, data: Any, bnn: BNN) -> Source:

@@ -35,7 +35,7 @@ from pyrobnn.inference.training.start import build_parts, running, start, start_
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.watch import Ended, Stop
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import FitRecord, with_guide_table
+from pyrobnn.posterior.record import FitRecord
 
 if TYPE_CHECKING:
     from pyrobnn.inference.svi.svi import SVI
@@ -132,13 +132,9 @@ class Session:
         for index, (fit, end) in enumerate(zip(self.fits, self._ended, strict=True)):
             started = time.perf_counter()
             posterior, method, source = fit.posterior, fit.method, fit.source
-            table, laplace = described(method), None
-            if as_guide(method.guide).curvature is not None:
-                guide, laplace = complete(posterior, method.guide, source, progress=self.run.progress)
-                table = with_guide_table(table, guide)
             posterior.history = end.history
             posterior.record = FitRecord(
-                method=table,
+                method=described(method),
                 num_data=source.num_data,
                 feature_names=source.feature_names,
                 num_steps=len(end.history),
@@ -152,11 +148,12 @@ class Session:
                 threads=self.threads,
                 replicate=index if self.are_replicates else None,
                 replicates=len(self.fits) if self.are_replicates else None,
-                seconds=until_now + time.perf_counter() - started,
-                laplace=laplace,
                 start=start_record(self.run.start),
                 **self.run.scales_of(posterior.bnn),
             )
+            complete(posterior, method.guide, source, progress=self.run.progress)
+            seconds = until_now + time.perf_counter() - started
+            posterior.record = dataclasses.replace(posterior.record, seconds=seconds)
         return self.posteriors
 
 
