@@ -1,5 +1,6 @@
 """From posteriors to an ArviZ DataTree, for the training data or for held-out data."""
 
+import copy
 import dataclasses
 import json
 import warnings
@@ -18,13 +19,13 @@ import pyrobnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.inputs import Inputs, X, as_inputs
-from pyrobnn._torch.pyro import fast_pyro, local_parameters
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.built import built
-from pyrobnn.inference.prior_predictive import PriorGuide
+from pyrobnn.inference.prior_predictive import prior_guide
 from pyrobnn.posterior.mixture import Mixture, Posteriors, members_of
-from pyrobnn.posterior.posterior import Posterior, latent_names
+from pyrobnn.posterior.posterior import Posterior, latent_values
 from pyrobnn.posterior.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -407,7 +408,7 @@ def _from_guide(member: Posterior, seed: int, converter: _Converter, num_draws: 
 
     blocks: list[Arrays] = []
     if _lengths(member) != (0, 0):
-        blocks += member.map_traces(_values, convert_stored, num_draws, seed=seed)
+        blocks += member.map_traces(latent_values, convert_stored, num_draws, seed=seed)
     else:
         for number, part_seed in _shares(member, num_draws, seed):
             blocks += member.map_draws(convert, number, seed=part_seed)
@@ -419,10 +420,8 @@ def _from_guide(member: Posterior, seed: int, converter: _Converter, num_draws: 
 
 def _from_prior(member: Posterior, seed: int, converter: _Converter, num_draws: int) -> Arrays:
     """Return the groups of draws from the prior of a member's model, (1, draw, ...)."""
-    with local_parameters():
-        guide = PriorGuide(member.bnn)
-    scalers: dict[str, Any] = {"x_scaler": member.x_scaler, "y_scaler": member.y_scaler}
-    prior = Posterior(member.bnn, guide, example=member.example, seed=seed, outputs=member.outputs, **scalers)
+    prior = copy.copy(member)
+    prior.guide, prior.seed = prior_guide(member.bnn), seed
     noise_seeds = count(seed)
 
     def convert(draws: dict[str, Tensor]) -> Arrays:
@@ -433,7 +432,7 @@ def _from_prior(member: Posterior, seed: int, converter: _Converter, num_draws: 
 
     blocks: list[Arrays] = []
     for number, part_seed in _shares(prior, num_draws, derive(seed, "prior")):
-        blocks += prior.map_traces(_values, convert, number, seed=part_seed)
+        blocks += prior.map_traces(latent_values, convert, number, seed=part_seed)
     common = set.intersection(*(set(block) for block in blocks))
     return _chained([{group: block[group] for group in block if group in common} for block in blocks], 1)
 
@@ -443,10 +442,6 @@ def _shares(member: Posterior, num_draws: int, seed: int) -> Iterator[tuple[int,
     size = max(1, _BLOCK // max(1, member.bnn.num_weights))
     for start in range(0, num_draws, size):
         yield min(size, num_draws - start), derive(seed, f"draw {start}") if start else seed
-
-
-def _values(trace: poutine.Trace) -> dict[str, Tensor]:
-    return {name: trace.nodes[name]["value"].detach() for name in latent_names(trace)}
 
 
 def _joined(parts: Sequence[Arrays]) -> Arrays:

@@ -10,11 +10,10 @@ from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._torch.inputs import X, as_inputs, shape_of
-from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Data, Scaler
+from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.cross_validation import fit_each
-from pyrobnn.inference.prior_predictive import PriorGuide
+from pyrobnn.inference.prior_predictive import prior_posterior
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -142,7 +141,7 @@ def vsbc(
         raise InputError(f"`probes` must have the columns of `x`, {shape_of(inputs[0])}, got {shape_of(places[0])}.")
     model = copy.deepcopy(model, leftovers(model))
     model.units = None  # the data are simulated in its units
-    prior = _prior(model, inputs)
+    prior = prior_posterior(copy.deepcopy(model, leftovers(model)).eval(), inputs)
     truth = prior.draw(num_simulations, seed=derive(seed, "truth"))
     targets = prior.predict(inputs, draws=truth).sample(seed=derive(seed, "targets"))
     known = _quantities(prior, places, truth)
@@ -155,17 +154,6 @@ def vsbc(
         for name, values in known.items()
     }
     return _report(shares, num_draws)
-
-
-def _prior(model: BNN, x: X) -> Posterior:
-    """Return a posterior whose guide draws from the prior."""
-    model = copy.deepcopy(model, leftovers(model)).eval()
-    targets = model.sample_prior_predictive(x[:2], num_draws=1, seed=0).sample(seed=0)[0]
-    inputs = model.cast_inputs(x[:2].clone())
-    example = (inputs, model.cast_targets(targets, model.like))
-    with local_parameters():
-        guide = PriorGuide(model)
-    return Posterior(model, guide, example=example, x_scaler=Scaler.identity(), y_scaler=Scaler.identity(), seed=0)
 
 
 def _quantities(posterior: Posterior | Mixture, probes: X, draws: Draws) -> dict[str, np.ndarray]:

@@ -37,6 +37,12 @@ class PriorGuide(PyroModule):
         self._latents(x, y)
 
 
+def prior_guide(bnn: BNN) -> PriorGuide:
+    """Return the guide that draws from the prior of a model."""
+    with local_parameters():
+        return PriorGuide(bnn)
+
+
 @under(plain_tensors)
 def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Prediction:
     """Predict as `Posterior.predict` does, with draws from the prior; see `BNN.sample_prior_predictive`."""
@@ -45,16 +51,22 @@ def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Predic
     if isinstance(given, Data):
         return _from_data(model, given).predict(given.x, num_draws=num_draws, seed=seed)
     first = next(given.one_pass(given.inputs_of)) if isinstance(given, Loader) else as_inputs(given)
-    return _from_inputs(model, first).predict(given, num_draws=num_draws, seed=seed)
+    return prior_posterior(model, first).predict(given, num_draws=num_draws, seed=seed)
 
 
 def _from_data(model: BNN, data: Data) -> Posterior:
     source = make_source(data, model, None, seed=0)
     model.scale_targets(source.target_scale)
-    return _posterior(model, source.example(model), source.x_scaler, source.y_scaler)
+    units: dict[str, Any] = {"x_scaler": source.x_scaler, "y_scaler": source.y_scaler}
+    return Posterior(model, prior_guide(model), example=source.example(model), seed=0, **units)
 
 
-def _from_inputs(model: BNN, x: X) -> Posterior:
+def prior_posterior(model: BNN, x: X) -> Posterior:
+    """Return a posterior whose guide is the prior of a model, of inputs in its units.
+
+    Raises:
+        InputError: inputs that the network does not take.
+    """
     example = model.cast_inputs(x[:2].clone())
     with torch.no_grad(), local_parameters(), seeded(0, "example"), poutine.block():
         try:
@@ -63,10 +75,5 @@ def _from_inputs(model: BNN, x: X) -> Posterior:
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             reason = first_sentence(error)
             raise InputError(f"The network does not take inputs of shape {shape_of(x)}: {reason}.") from None
-    return _posterior(model, (example, y), Scaler.identity(), Scaler.identity())
-
-
-def _posterior(model: BNN, example: tuple[X, Tensor], x_scaler: Scaler, y_scaler: Scaler) -> Posterior:
-    with local_parameters():
-        guide = PriorGuide(model)
-    return Posterior(model, guide, example=example, x_scaler=x_scaler, y_scaler=y_scaler, seed=0)
+    units: dict[str, Any] = {"x_scaler": Scaler.identity(), "y_scaler": Scaler.identity()}
+    return Posterior(model, prior_guide(model), example=(example, y), seed=0, **units)

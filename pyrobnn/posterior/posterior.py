@@ -93,7 +93,7 @@ class Posterior(AbstractPosterior):
             >>> {name: tuple(values.shape) for name, values in posterior.draw(100).items()}
             {'0.weight': (100, 10, 1), '0.bias': (100, 10), '2.weight': (100, 1, 10), '2.bias': (100, 1)}
         """
-        parts = self.map_traces(_values, lambda draws: draws, num_draws, seed=seed)
+        parts = self.map_traces(latent_values, lambda draws: draws, num_draws, seed=seed)
         return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
     def map_draws[T](
@@ -118,7 +118,7 @@ class Posterior(AbstractPosterior):
         require_density(self.guide)
 
         def read(trace: Any) -> tuple[dict[str, Tensor], Tensor]:
-            return _values(trace), trace.log_prob_sum()
+            return latent_values(trace), trace.log_prob_sum()
 
         return self.map_traces(read, lambda block: function(*block), num_draws, seed=seed)
 
@@ -183,7 +183,7 @@ class Posterior(AbstractPosterior):
             known = built(self.guide).mean()
         if known is not None:
             return known
-        sums = self.map_traces(_values, lambda draws: {name: v.sum(0) for name, v in draws.items()}, _DRAWS_FOR_MEAN)
+        sums = self.map_traces(latent_values, lambda draws: {n: v.sum(0) for n, v in draws.items()}, _DRAWS_FOR_MEAN)
         return {name: torch.stack([part[name] for part in sums]).sum(0) / _DRAWS_FOR_MEAN for name in sums[0]}
 
     @batch_by_batch
@@ -245,7 +245,7 @@ class Posterior(AbstractPosterior):
                 return outputs_of(weights), others
 
             count = self.num_distinct(num_draws)
-            parts = [apply(draws)] if draws is not None else self.map_traces(_values, apply, count, seed=seed)
+            parts = [apply(draws)] if draws is not None else self.map_traces(latent_values, apply, count, seed=seed)
             outputs = _joined([f for f, _ in parts])
             others = {name: _joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
@@ -342,5 +342,6 @@ def latent_names(trace: Any) -> list[str]:
     ]
 
 
-def _values(trace: Any) -> dict[str, Tensor]:
+def latent_values(trace: Any) -> dict[str, Tensor]:
+    """Return the values of the latent sites that a guide drew, by name."""
     return {name: trace.nodes[name]["value"].detach() for name in latent_names(trace)}

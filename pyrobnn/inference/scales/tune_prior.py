@@ -248,16 +248,8 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Sourc
     bnn.net.load_state_dict(old.net.state_dict())
     if not evidence.num_targets:
         bnn.likelihood.load_state_dict(old.likelihood.state_dict())
-    tuned = Posterior(
-        bnn,
-        evidence.guide,
-        example=posterior.example,
-        x_scaler=posterior.x_scaler,
-        y_scaler=posterior.y_scaler,
-        seed=posterior.seed,
-        history=posterior.history,
-        outputs=posterior.outputs,
-    )
+    tuned = copy.copy(posterior)
+    tuned.bnn, tuned.guide = bnn.eval(), evidence.guide
     volume = source.total_weight * float(source.y_scaler.log_volume())
     updated = laplace_record(
         laplace.setting,

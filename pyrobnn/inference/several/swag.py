@@ -1,5 +1,6 @@
 """SWAG: a Gaussian fitted to the path of stochastic gradient descent around a mode."""
 
+import copy
 import dataclasses
 import math
 from typing import Annotated, Any
@@ -155,16 +156,9 @@ class SWAG(AroundAnother[Posterior]):
             guide = LowRank(rank=self.rank).build(mode.bnn, *mode.example).to(mode.example[0].device)
         path.write_into(guide)
         method = to_dict(self) | {"guide": to_dict(LowRank(rank=self.rank))}
-        return Posterior(
-            mode.bnn,
-            guide,
-            example=mode.example,
-            x_scaler=mode.x_scaler,
-            y_scaler=mode.y_scaler,
-            seed=mode.seed,
-            history=mode.history,
-            record=dataclasses.replace(mode.record, method=method, seconds=seconds),
-        )
+        posterior = copy.copy(mode)
+        posterior.guide, posterior.record = guide, dataclasses.replace(mode.record, method=method, seconds=seconds)
+        return posterior
 
 
 class _Path:
