@@ -38,7 +38,7 @@ class Remedy:
 
     def said(self, spelling: Spelling) -> str:
         """Return the words for a reader, with options at the command line."""
-        changes = f" {change(*self.settings)}" if spelling == "command" and self.settings else ""
+        changes = f" ({options(*self.settings)})" if spelling == "command" and self.settings else ""
         return f"{self.words(spelling)}{changes}"
 
 
@@ -47,11 +47,6 @@ def mended(text: str, remedies: Sequence[Remedy], spelling: Spelling | None = No
     *others, last = [remedy.said(spelling or reader.get()) for remedy in remedies] or [""]
     listed = f"{'; '.join(others)}; or {last}" if others else last
     return f"{text} To mend it, {listed}." if listed else text
-
-
-def change(*settings: str) -> str:
-    """Return the options that change settings of a run, such as "fit.max_steps=300000", in brackets."""
-    return f"({options(*settings)})"
 
 
 def options(*settings: str) -> str:
@@ -69,7 +64,7 @@ def options(*settings: str) -> str:
 
 
 def options_in(text: str) -> list[str]:
-    """Return the options that remedies in a text have in brackets, as `change` writes them.
+    """Return the options that remedies in a text have in brackets, as `Remedy.said` writes them.
 
     Examples:
         >>> options_in("is empty: leave it out (--drop 'size (m2)'), or fill it in.")

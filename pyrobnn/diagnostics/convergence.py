@@ -21,6 +21,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Finding, Kind
 from pyrobnn.guides.built import built
 from pyrobnn.inference.data import make_source
+from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, diverged
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import running
@@ -43,7 +44,6 @@ _LARGEST_ROUGH_RHAT, _SMALLEST_ROUGH_ESS = 1.1, 50
 _MOST_CHAINS = 4
 _ACCEPTED = (0.95, 0.99)
 """Rates of acceptance to try one after the other."""
-_SMOOTHER = Remedy("choose a smoother prior, `bnn.priors.Normal()`", "choose a smoother prior", ("prior.type=normal",))
 _STEPS, _FEWEST_STEPS = 400, 20
 _SECONDS = 5.0
 """Limit on the predicted seconds of the steps."""
@@ -198,7 +198,7 @@ def chain_findings(chains: Chains, settings: Mapping[str, Any] = MappingProxyTyp
         lead, value = "Nothing tells whether the Markov chains have converged", None
         end = f"R-hat needs two or more chains of at least {_FEWEST_DRAWS} draws"
     elif not math.isfinite(rhat):
-        lead, value, remedies = "R-hat cannot be computed", None, [*step, warmer, _SMOOTHER]
+        lead, value, remedies = "R-hat cannot be computed", None, [*step, warmer, SMOOTHER_PRIOR]
         end = "at some input the predictions of the chains never change. They are stuck"
     elif is_rough:
         lead, kind, remedies = "The Markov chains are short, and agree roughly", "note", [more]
@@ -217,11 +217,8 @@ def chain_findings(chains: Chains, settings: Mapping[str, Any] = MappingProxyTyp
     if chains.num_diverging:
         rate = settings.get("target_accept", _ACCEPTED[-1])
         smaller = [_set("take smaller steps", f"target_accept={each!r}") for each in _ACCEPTED if each > rate][:1]
-        text = (
-            f"{chains.num_diverging} of {draws} draws diverged: some region of the posterior is too narrow for the "
-            "step size and not explored."
-        )
-        tries = (*(smaller or [warmer]), *step, _SMOOTHER)
+        text = diverged(chains.num_diverging, draws)
+        tries = (*(smaller or [warmer]), *step, SMOOTHER_PRIOR)
         findings.append(Finding("divergences", "warning", text, remedies=tries, value=chains.num_diverging))
     return findings
 

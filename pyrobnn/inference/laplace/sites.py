@@ -10,7 +10,7 @@ from torch.func import grad
 
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.registry import assign
-from pyrobnn._core.remedies import Remedy, change
+from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.forward_mode import missing_forward_mode
 from pyrobnn._torch.inputs import X
 from pyrobnn._torch.matrices import LARGE
@@ -148,11 +148,13 @@ def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names
             remedies=(
                 Remedy(
                     "take structure='diag' or 'low_rank'",
-                    f"take less of the curvature {change('guide.type=laplace', 'guide.structure=diag')}",
+                    "take less of the curvature",
+                    ("guide.type=laplace", "guide.structure=diag"),
                 ),
                 Remedy(
                     "take sites='last_layer'",
-                    f"take the last layer alone {change('guide.type=laplace', 'guide.sites=last_layer')}",
+                    "take the last layer alone",
+                    ("guide.type=laplace", "guide.sites=last_layer"),
                 ),
             ),
         )

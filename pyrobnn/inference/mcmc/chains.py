@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import to_dict
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
@@ -29,6 +30,17 @@ Starts = Init | Sequence[Posterior]
 _JITTER = 0.1
 """Standard deviation of the noise that is added to the network's weights, so that chains start apart."""
 _TRIES = 100
+SMOOTHER_PRIOR = Remedy(
+    "choose a smoother prior, `bnn.priors.Normal()`", "choose a smoother prior", ("prior.type=normal",)
+)
+
+
+def diverged(count: int, draws: int) -> str:
+    """Return the text on draws with a diverging trajectory."""
+    return (
+        f"{count} of {draws} draws diverged: some region of the posterior is too narrow for the step size and not "
+        "explored."
+    )
 
 
 class Chains(NamedTuple):

@@ -6,10 +6,10 @@ import torch
 
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.random import seeded
-from pyrobnn._core.remedies import Remedy, change
+from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, setting
 from pyrobnn._core.waiting import progress_bar
-from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
+from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, ChainMethod, Chains, Init, Target, diverged
 from pyrobnn.inference.mcmc.isokinetic import Walk, descended, warm_up
 from pyrobnn.inference.mcmc.potential import eager_potential, potential_of_chains
 from pyrobnn.inference.method import Run, registry
@@ -17,9 +17,9 @@ from pyrobnn.inference.training.loop import capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
 _SMALLER_STEPS = (
-    Remedy("raise `warmup`", f"warm up longer {change('fit.warmup=2000')}"),
-    Remedy("use NUTS()", f"use NUTS {change('fit.type=nuts')}"),
-    Remedy("choose a smoother prior", f"choose a smoother prior {change('prior.type=normal')}"),
+    Remedy("raise `warmup`", "warm up longer", ("fit.warmup=2000",)),
+    Remedy("use NUTS()", "use NUTS", ("fit.type=nuts",)),
+    SMOOTHER_PRIOR,
 )
 _TYPICAL_STEPS = 20
 """Steps from one draw to the next, for the choice of the engine."""
@@ -66,12 +66,7 @@ class Microcanonical(ChainMethod):
         numbers = dict(zip(_STATISTICS, rows.unbind(-1), strict=True))
         diverging = int(numbers["diverging"].sum())
         if diverging:
-            warn_user(
-                f"{diverging} of {self.num_chains * self.num_draws} draws diverged: a step before them changed the "
-                "energy by far, and was not taken. Some region of the posterior is too narrow for the step size and "
-                "not explored.",
-                remedies=_SMALLER_STEPS,
-            )
+            warn_user(diverged(diverging, self.num_chains * self.num_draws), remedies=_SMALLER_STEPS)
         return Chains(draws, numbers, record, walk.num_steps, diverging)
 
 

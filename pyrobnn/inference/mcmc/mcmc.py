@@ -13,16 +13,15 @@ from torch import Tensor
 
 from pyrobnn._core.errors import warn_user
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.remedies import Remedy, change
+from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn._core.waiting import progress_bar
-from pyrobnn.inference.mcmc.chains import ChainMethod, Chains, Init, Target
+from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, ChainMethod, Chains, Init, Target, diverged
 from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential
 from pyrobnn.inference.method import Run, registry
 from pyrobnn.inference.training.loop import capture, choose
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-_SMOOTHER_PRIOR = Remedy("choose a smoother prior", f"choose a smoother prior {change('prior.type=normal')}")
 _TYPICAL_STEPS = 50
 """Leapfrog steps of a transition, for the choice of the engine: a linear model needs 5, a small network up to 1000."""
 _MOST_NUMBERS = 2**26
@@ -48,7 +47,7 @@ class Hamiltonian(ChainMethod):
     @property
     def smaller_steps(self) -> Remedy:
         """What makes leapfrog steps smaller."""
-        return Remedy("raise `target_accept`", f"take smaller steps {change('fit.target_accept=0.95')}")
+        return Remedy("raise `target_accept`", "take smaller steps", ("fit.target_accept=0.95",))
 
     def kernel(self, potential: Potential) -> MCMCKernel:
         """Return Pyro's kernel for a chain."""
@@ -70,11 +69,8 @@ class Hamiltonian(ChainMethod):
         statistics = torch.stack([numbers for _, numbers in runs])
         diverging = int(statistics[..., 0].sum())
         if diverging:
-            warn_user(
-                f"{diverging} of {self.num_chains * self.num_draws} draws diverged: some region of the posterior is "
-                "too narrow for the step size and not explored.",
-                remedies=(self.smaller_steps, _SMOOTHER_PRIOR),
-            )
+            text = diverged(diverging, self.num_chains * self.num_draws)
+            warn_user(text, remedies=(self.smaller_steps, SMOOTHER_PRIOR))
         by_name = dict(zip(_STATISTICS, statistics.unbind(-1), strict=True))
         return Chains(torch.stack([draws for draws, _ in runs]), by_name, record, steps, diverging)
 
@@ -196,8 +192,7 @@ class HMC(Hamiltonian):
         """What makes leapfrog steps smaller: a step size that is given does not adapt."""
         if self.step_size is None:
             return super().smaller_steps
-        smaller = change(f"fit.step_size={self.step_size / 2:g}")
-        return Remedy("lower `step_size`", f"take smaller steps {smaller}")
+        return Remedy("lower `step_size`", "take smaller steps", (f"fit.step_size={self.step_size / 2:g}",))
 
 
 class RecordedNUTS(mcmc.NUTS):

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyrobnn._core.errors import PoorFitWarning, warn_user
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
-from pyrobnn._core.remedies import Remedy, change
+from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.curvature.hessian import largest_curvature
@@ -132,13 +132,12 @@ class StochasticGradient(ChainMethod):
                     end = end if _trends(densities[step // 2 :]) else step
                     bar.total = end + after
         if self.num_draws >= _FEWEST_COMPARED and _trends(densities[end:]):
-            longer = f"fit.burn_in={max(1000, 2 * end)}"
             warn_user(
                 f"The chains of {name} have not forgotten their start after {end} steps: the log density of "
                 "their draws still rises or falls. See docs/how-to/mcmc.md.",
                 PoorFitWarning,
                 remedies=(
-                    Remedy("raise `burn_in`", f"drop more of the first steps {change(longer)}"),
+                    Remedy("raise `burn_in`", "drop more of the first steps", (f"fit.burn_in={max(1000, 2 * end)}",)),
                     Remedy("raise `thinning` for longer chains", "raise fit.thinning for longer chains"),
                 ),
             )

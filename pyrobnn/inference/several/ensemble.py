@@ -11,7 +11,7 @@ from torch import nn
 from pyrobnn import priors
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.random import derive
-from pyrobnn._core.remedies import Remedy, change
+from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, described, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
@@ -154,8 +154,5 @@ def _check_alike(models: Any) -> None:
 
 _UNLIKE = (
     Remedy("pass a function that makes the network, as BNN(lambda: Net()), which starts each member anew"),
-    Remedy(
-        "use bootstrap=True, anchored=True, or a `batch_size`",
-        f"let them see other rows {change('fit.bootstrap=true')}",
-    ),
+    Remedy("use bootstrap=True, anchored=True, or a `batch_size`", "let them see other rows", ("fit.bootstrap=true",)),
 )
