@@ -1,7 +1,7 @@
 """Markov chain Monte Carlo with gradients of mini-batches, as methods for `fit`: SGLD and SGHMC of posteriors."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -94,55 +94,46 @@ class StochasticGradient(ChainMethod):
         first, own_batches = next(batches), len(streams) > 1
         evaluate = eager_potential(target.log_joint, tuple(v[0] for v in first) if own_batches else first)
         points = target.starts(self.num_chains, evaluate)
-        next_look = self._least_burn_in(1.0)
-        is_open = self.burn_in is None and self.schedule is None
-        end = _MOST_BURNT if is_open else next_look  # of the burn-in, if it is not ended by a look at the log density
-        after = self.num_draws * self.thinning
-        rates = self._rates(end + after).to(points.device)
-        densities: list[Tensor] = []  # of each step of the burn-in, and then of each draw
         potential, _ = potential_of_chains(target.log_joint, points, first, own_batches=own_batches)
-        draws, curvatures, relative, largest, step = [], [], rates.clone(), 1.0, 0
+        after = self.num_draws * self.thinning
+        burn_in = _BurnIn(self)
+        sizes = _StepSizes(self, burn_in.end + after, lambda z: evaluate(z)[1], points.device)
+        draws, densities, step = list[Tensor](), list[Tensor](), 0
         with seeded(run.seed, "transitions"), progress_bar(total=self.num_steps, shown=run.progress, desc=name) as bar:
             state = State(points, torch.empty(0) if self.friction_of(1.0) is None else torch.randn_like(points))
-            while step < end + after:
+            while step < burn_in.end + after:
                 step += 1
                 ONE_THREAD.let_waiting_in()
-                is_measured = step == 1 or (step <= end and (step - 1) % _BETWEEN_MEASURES == 0)
-                if self.step_size is None and is_measured:
-                    curvatures.append(largest_curvature(lambda z: evaluate(z)[1], state.place))
-                    largest = max(curvatures[len(curvatures) // 2 :])
-                    rates[step - 1 :] = relative[step - 1 :] * self.usual_step_size(1 / largest)
+                if step == 1 or (step <= burn_in.end and (step - 1) % _BETWEEN_MEASURES == 0):
+                    sizes.measure(state.place, step)
                 energies, slopes = potential(state.place, *(first if step == 1 else next(batches)))
-                state = self.moved(state, -slopes, rates[step - 1], 1 / largest)
-                is_draw = step > end and (step - end) % self.thinning == 0
-                if is_draw:
+                state = self.moved(state, -slopes, sizes.rates[step - 1], sizes.smallest_variance)
+                if step <= burn_in.end:
+                    burn_in.densities.append(-energies)
+                elif (step - burn_in.end) % self.thinning == 0:
                     draws.append(state.place)
-                if is_draw or step <= end:
                     densities.append(-energies)
-                if step % _BLOCK == 0 or step == end + after:
-                    finite = state.place.isfinite().all(1)
-                    if not bool(finite.all()):
-                        raise FloatingPointError(
-                            f"Chain {int((~finite).nonzero()[0]) + 1} of {name} is no longer finite at step {step}: "
-                            "give a smaller `step_size`, or standardise the data."
-                        )
+                if step % _BLOCK == 0 or step == burn_in.end + after:
+                    _check_finite(state.place, name, step)
                     bar.update(step - bar.n)
-                if is_open and max(next_look, self._least_burn_in(1 / largest)) <= step < end:
-                    next_look = math.ceil(_LONGER * step)
-                    end = end if _trends(densities[step // 2 :]) else step
-                    bar.total = end + after
-        if self.num_draws >= _FEWEST_COMPARED and _trends(densities[end:]):
+                if burn_in.looks(step, sizes.smallest_variance):
+                    bar.total = burn_in.end + after
+        if self.num_draws >= _FEWEST_COMPARED and _trends(densities):
             warn_user(
-                f"The chains of {name} have not forgotten their start after {end} steps: the log density of "
+                f"The chains of {name} have not forgotten their start after {burn_in.end} steps: the log density of "
                 "their draws still rises or falls. See docs/how-to/mcmc.md.",
                 PoorFitWarning,
                 remedies=(
-                    Remedy("raise `burn_in`", "drop more of the first steps", (f"fit.burn_in={max(1000, 2 * end)}",)),
+                    Remedy(
+                        "raise `burn_in`",
+                        "drop more of the first steps",
+                        (f"fit.burn_in={max(1000, 2 * burn_in.end)}",),
+                    ),
                     Remedy("raise `thinning` for longer chains", "raise fit.thinning for longer chains"),
                 ),
             )
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
-        kept = rates[end + self.thinning - 1 : step : self.thinning].expand(self.num_chains, -1)
+        kept = sizes.rates[burn_in.end + self.thinning - 1 : step : self.thinning].expand(self.num_chains, -1)
         statistics = {"step_size": kept} if self.step_size is None else {}
         return Chains(torch.stack(draws, 1), statistics, record, step)
 
@@ -245,6 +236,57 @@ class SGHMC(StochasticGradient):
         (place, momentum), friction = state, self.friction_of(smallest_variance)
         noise = (self.temperature * size * (2 * friction)) ** 0.5 * torch.randn_like(place)
         return State(place + size * momentum, momentum + size * gradient - size * friction * momentum + noise)
+
+
+class _BurnIn:
+    """The burn-in of chains, which ends at `end` if no look at the log `densities` of its steps ends it before."""
+
+    def __init__(self, method: StochasticGradient) -> None:
+        self._method = method
+        self._next_look = method._least_burn_in(1.0)
+        self._is_open = method.burn_in is None and method.schedule is None
+        self.end = _MOST_BURNT if self._is_open else self._next_look
+        self.densities: list[Tensor] = []
+
+    def looks(self, step: int, smallest_variance: float) -> bool:
+        """End a burn-in of open length here if its later half has no trend; return whether this was a step to look."""
+        least = max(self._next_look, self._method._least_burn_in(smallest_variance))
+        if not (self._is_open and least <= step < self.end):
+            return False
+        self._next_look = math.ceil(_LONGER * step)
+        if not _trends(self.densities[step // 2 :]):
+            self.end = step
+        return True
+
+
+class _StepSizes:
+    """The step size of each step, `rates`; where none is given, by the largest curvature along the burn-in."""
+
+    def __init__(
+        self, method: StochasticGradient, num_steps: int, slope: Callable[[Tensor], Tensor], device: torch.device
+    ) -> None:
+        self._method, self._slope = method, slope
+        self._relative = method._rates(num_steps).to(device)
+        self.rates = self._relative.clone()
+        self._curvatures: list[float] = []
+        self.smallest_variance = 1.0
+
+    def measure(self, place: Tensor, step: int) -> None:
+        """Follow the curvature at the chains from a step on, by the later half of all measurements."""
+        if self._method.step_size is not None:
+            return
+        self._curvatures.append(largest_curvature(self._slope, place))
+        self.smallest_variance = 1 / max(self._curvatures[len(self._curvatures) // 2 :])
+        self.rates[step - 1 :] = self._relative[step - 1 :] * self._method.usual_step_size(self.smallest_variance)
+
+
+def _check_finite(place: Tensor, name: str, step: int) -> None:
+    finite = place.isfinite().all(1)
+    if not bool(finite.all()):
+        raise FloatingPointError(
+            f"Chain {int((~finite).nonzero()[0]) + 1} of {name} is no longer finite at step {step}: "
+            "give a smaller `step_size`, or standardise the data."
+        )
 
 
 def _joined(streams: list[Any]) -> Iterator[Batch]:
