@@ -1,7 +1,8 @@
 """Modes, tuned together with prior precisions and noise, from several starts; for data that fit into one batch."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -414,6 +415,80 @@ def _output_of(scale: Tensor) -> Tensor:
     return (scale.double() - SMALLEST_SCALE).clamp_min(SMALLEST_SCALE / 10).expm1().log()
 
 
+@dataclasses.dataclass
+class _Starts:
+    """The starts of a search, which take their rounds one after another; `process` is that of the first."""
+
+    bnn: BNN
+    source: Source
+    num_data: int
+    examples: Callable[[BNN], Batch]
+    run: Run
+    search: Search
+    bar: Any
+    process: GaussianProcess | None = None
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        return self.search.which or range(self.search.starts)
+
+    @contextmanager
+    def running(self, place: int) -> Iterator[int]:
+        """Show which start is at work, and yield its threads, with the random state of its steps."""
+        self.bar.set_description(f"{self.search.phase}, start {place + 1} of {len(self.numbers)}")
+        seed = derive(self.run.seed, f"start {self.numbers[place]}")
+        with running(self.bnn, self.num_data, seed, "fit") as threads:
+            yield threads
+
+    def begun(self, place: int, rounds: int) -> TunedMode:
+        """Return a start after its first rounds."""
+        with self.running(place) as threads:
+            start = self._new(threads)
+            if self.search.rounds:
+                if place == 0 and self.search.per == "input":
+                    self.process = start.gaussian_process(self.run.seed)
+                self._open_scales(start, self.numbers[place])
+            self.advance(start, 0, rounds)
+        return start
+
+    def _new(self, threads: int) -> TunedMode:
+        model, example = fresh_model(self.bnn, self.source, self.run.device)
+        sites = latent_sites(model, *example)
+        if strange := [site.name for site in sites if site.name not in model.site_names]:
+            raise InputError(
+                f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
+                f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
+            )
+        check_entries(self.num_data, self.source.outputs, sum(site.start.numel() for site in sites))
+        weights, records = {site.name: site.start.clone() for site in sites}, self.run.engine != "eager"
+        return TunedMode(model, weights, self.examples(model), self.search, records=records, threads=threads)
+
+    def _open_scales(self, start: TunedMode, index: int) -> None:
+        """Begin to tune the scales: of every other start from a Gaussian process of the outputs, if there is any."""
+        has_labels = as_likelihood(start.bnn.settings["likelihood"]).has_labels
+        less = (_LESS_OF_LABELS if has_labels else _LESS_NOISE) ** (index // 2)
+        if self.process is None:
+            start.begin(float(np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(self.search.starts, 2))[index]))
+        elif index % 2:
+            start.begin(_LARGEST_NOISE * less)
+        else:
+            start.begin_at(self.process, less if has_labels else 1.0)
+
+    def advance(self, start: TunedMode, first: int, end: int) -> None:
+        """Take rounds of a start, and judge it; it has no finite score if its numbers did not stay finite."""
+        search = self.search
+        try:
+            for index in range(first, end):
+                start.to_mode(search.iterations, search.tolerance, alike=index < search.rounds // 2)
+                start.tune()
+                self.bar.update()
+            if end == search.rounds:
+                start.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
+            start.judge()
+        except FloatingPointError:
+            start.log_evidence = start.log_left_out = -np.inf
+
+
 def tuned_modes(
     bnn: BNN, source: Source, num_data: int, examples: Callable[[BNN], Batch], *, run: Run, search: Search
 ) -> tuple[list[TunedMode], int]:
@@ -426,75 +501,27 @@ def tuned_modes(
         FloatingPointError: no start with finite numbers.
     """
     refuse_mixed_examples(bnn.net)
-    numbers, rounds = search.which or range(search.starts), search.rounds
-    starts, modes, process = len(numbers), list[TunedMode](), None
-    trials = min(rounds, _TRIALS) if starts > 1 else rounds
-
-    def begun(threads: int) -> TunedMode:
-        model, example = fresh_model(bnn, source, run.device)
-        sites = latent_sites(model, *example)
-        if strange := [site.name for site in sites if site.name not in model.site_names]:
-            raise InputError(
-                f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
-                f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
-            )
-        check_entries(num_data, source.outputs, sum(site.start.numel() for site in sites))
-        weights, records = {site.name: site.start.clone() for site in sites}, run.engine != "eager"
-        return TunedMode(model, weights, examples(model), search, records=records, threads=threads)
-
-    def advance(start: TunedMode, first: int, end: int) -> None:
-        """Take rounds of a start, and judge it; it has no finite score if its numbers did not stay finite."""
-        try:
-            for index in range(first, end):
-                start.to_mode(search.iterations, search.tolerance, alike=index < rounds // 2)
-                start.tune()
-                bar.update()
-            if end == rounds:
-                start.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
-            start.judge()
-        except FloatingPointError:
-            start.log_evidence = start.log_left_out = -np.inf
-
+    num, rounds = len(search.which) or search.starts, search.rounds
+    trials = min(rounds, _TRIALS) if num > 1 else rounds
     options = {"desc": search.phase, "unit": "round", "bar_format": _FORM}
-    with progress_bar(total=starts * rounds, shown=run.progress, **options) as bar:
-        for place, number in enumerate(numbers, 1):
-            bar.set_description(f"{search.phase}, start {place} of {starts}")
-            with running(bnn, num_data, derive(run.seed, f"start {number}"), "fit") as threads:
-                start = begun(threads)
-                if rounds and not modes and search.per == "input":
-                    process = start.gaussian_process(run.seed)
-                if rounds:
-                    _begin(start, number, process, starts=search.starts)
-                advance(start, 0, trials)
-            modes.append(start)
-        least = max(start.score for start in modes) - _BEHIND
-        for index, start in enumerate(modes):
-            bar.update(starts * trials + index * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
-            start.ended = trials < rounds and start.score < least
-            if trials < rounds and not start.ended:
-                bar.set_description(f"{search.phase}, start {index + 1} of {starts}")
-                with running(bnn, num_data, derive(run.seed, f"start {numbers[index]}"), "fit"):
-                    advance(start, trials, rounds)
-        bar.update(starts * rounds - bar.n)
-    scores = [start.score for start in modes]
+    with progress_bar(total=num * rounds, shown=run.progress, **options) as bar:
+        starts = _Starts(bnn, source, num_data, examples, run, search, bar)
+        modes = [starts.begun(place, trials) for place in range(num)]
+        least = max(mode.score for mode in modes) - _BEHIND
+        for place, mode in enumerate(modes):
+            bar.update(num * trials + place * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
+            mode.ended = trials < rounds and mode.score < least
+            if trials < rounds and not mode.ended:
+                with starts.running(place):
+                    starts.advance(mode, trials, rounds)
+        bar.update(num * rounds - bar.n)
+    scores = [mode.score for mode in modes]
     if not np.isfinite(scores).any():
         raise FloatingPointError(
             "EvidenceFramework: no start kept finite numbers. Look for extreme values in the data, standardise "
             "them, or use another network."
         )
     return modes, int(np.nanargmax(scores))
-
-
-def _begin(start: TunedMode, index: int, process: GaussianProcess | None, *, starts: int) -> None:
-    """Begin to tune the scales of a start: every other from a Gaussian process of the outputs, if there is one."""
-    has_labels = as_likelihood(start.bnn.settings["likelihood"]).has_labels
-    less = (_LESS_OF_LABELS if has_labels else _LESS_NOISE) ** (index // 2)
-    if process is None:
-        start.begin(float(np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(starts, 2))[index]))
-    elif index % 2:
-        start.begin(_LARGEST_NOISE * less)
-    else:
-        start.begin_at(process, less if has_labels else 1.0)
 
 
 def evidence_record(modes: Sequence[TunedMode], chosen: int, source: Source) -> EvidenceRecord:
