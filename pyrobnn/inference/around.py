@@ -44,11 +44,7 @@ def around(
     device: str = "auto",
     progress: bool = True,
 ) -> Posterior:
-    """Return the posterior of a guide that seeks a mode, around weights that were trained elsewhere; see `Map.around`.
-
-    Raises:
-        InputError: a guide that seeks no mode, or as `Map.around` does.
-    """
+    """Return the posterior of a guide that seeks a mode, around weights trained elsewhere; see `Map.around`."""
     if not as_guide(guide).seeks_mode:
         raise InputError(
             f"{guide!r} trains more than a point, which weights that were trained elsewhere do not give: take "

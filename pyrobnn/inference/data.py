@@ -36,29 +36,17 @@ BatchSize = int | Literal["all"] | None
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-    """The source of training batches.
+    """The source of training batches."""
 
-    Attributes:
-        data: tensors or a loader, as given.
-        head: some raw inputs and targets: all in memory, or a loader's first batch.
-        x_scaler: map of the inputs, fitted on the data, or the identity.
-        y_scaler: map of the targets, likewise.
-        num_data: N.
-        shown: outputs of the network for the first rows, two where there are two.
-        num_weights: weights of the network.
-        products: multiplications of a forward pass for one example; infinite where no device is to be chosen.
-        epoch: the batches in an epoch of a loader.
-    """
-
-    data: Data | Loader
-    head: tuple[X, Tensor]
-    x_scaler: Scaler
-    y_scaler: Scaler
-    num_data: int
-    shown: Tensor
-    num_weights: int
-    products: float
-    epoch: Epoch | None = None
+    data: Data | Loader  # tensors or a loader, as given
+    head: tuple[X, Tensor]  # some raw inputs and targets: all in memory, or a loader's first batch
+    x_scaler: Scaler  # map of the inputs, fitted on the data, or the identity
+    y_scaler: Scaler  # map of the targets, likewise
+    num_data: int  # N
+    shown: Tensor  # outputs of the network for the first rows, two where there are two
+    num_weights: int  # weights of the network
+    products: float  # multiplications of a forward pass for one example; infinite where no device is to be chosen
+    epoch: Epoch | None = None  # the batches in an epoch of a loader
 
     @property
     def outputs(self) -> int:
@@ -130,11 +118,7 @@ class Source:
         likelihood.check_targets(y, likelihood.num_outputs(y) if has_positions else self.outputs)
 
     def check_pass(self) -> None:
-        """Refuse a loader whose epochs repeat or skip examples.
-
-        Raises:
-            InputError: a loader of this kind.
-        """
+        """Refuse a loader whose epochs repeat or skip examples."""
         if self.epoch is not None and not self.epoch.is_pass:
             self._refuse_pass(str(self.epoch.num_rows))
 
@@ -145,11 +129,7 @@ class Source:
         )
 
     def one_pass(self, bnn: BNN, batch_size: int) -> Iterator[Batch]:
-        """Return every example once, in parts of at most `batch_size` (a loader keeps its parts), ready for the model.
-
-        Raises:
-            InputError: a loader that does not have every example once.
-        """
+        """Return every example once, ready for the model, in parts of at most `batch_size`, or as a loader has them."""
         if not isinstance(self.data, Loader):
             for part in self.data.parts(batch_size):
                 yield self.scaled(bnn, *part.tensors)
@@ -180,9 +160,6 @@ def make_source(data: Data | Loader, bnn: BNN, batch_size: BatchSize, *, seed: i
     """Return the source for data, after checking them against the model.
 
     The units come from the model if it has any, else from the data.
-
-    Raises:
-        InputError: targets that the likelihood cannot produce, or a network that does not take the inputs.
     """
     if isinstance(data, Loader) and batch_size is not None:
         raise InputError("`batch_size` belongs to the DataLoader here: leave it out of the method.")
@@ -195,11 +172,7 @@ def make_source(data: Data | Loader, bnn: BNN, batch_size: BatchSize, *, seed: i
 
 
 def check_validation(data: Data | Loader, bnn: BNN, *, seed: int) -> None:
-    """Refuse data that a model cannot score.
-
-    Raises:
-        InputError: targets that the likelihood cannot produce, or a network that does not take the inputs.
-    """
+    """Refuse data that a model cannot score."""
     with seeded(seed, "data"):
         checked_outputs(bnn, data, first_rows(data), *_units(data, bnn))
 
@@ -231,11 +204,7 @@ _MOST_BEYOND = 0.05
 def checked_outputs(
     bnn: BNN, data: Data | Loader, head: Batch, x_scaler: Scaler, y_scaler: Scaler
 ) -> tuple[Tensor, float]:
-    """Run the network on two examples, and return its outputs and the products of a forward pass for one.
-
-    Raises:
-        InputError: shapes or targets that do not fit together.
-    """
+    """Run the network on two examples, and return its outputs and the products of a forward pass for one."""
     x, y = head
     for given, cast, scaler, name in (
         (x, bnn.cast_inputs(x), x_scaler, "x"),
@@ -322,12 +291,7 @@ def trial(bnn: BNN) -> Iterator[None]:
 
 
 def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[X, Tensor, float]:
-    """Return two examples, the outputs of the network for them, and the products of a forward pass for one.
-
-    Raises:
-        InputError: a network that does not take the inputs, changes its weights, draws random numbers in evaluation
-            mode, or does not use its weights.
-    """
+    """Return two examples, the outputs of the network for them, and the products of a forward pass for one."""
     inputs = bnn.cast_inputs(x_scaler.transform(x[:SHOWN]))
     leaves = {name: bnn.initial_values[name].detach().clone().requires_grad_() for name in bnn.site_names}
     with torch.enable_grad():

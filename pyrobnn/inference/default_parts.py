@@ -152,9 +152,6 @@ def bounded(method: Any, steps: int) -> Any:
     Starts of the evidence framework share the steps among their rounds, of which the end counts as two. A chain takes
     at most half of them to warm up. A fit that ends by itself, and members of an ensemble, take at most as many; the
     guide of the former starts wide. In other methods each round has as many.
-
-    Raises:
-        InputError: not a positive number of steps.
     """
     check_count(steps, "steps")
     if isinstance(method, EvidenceFramework):

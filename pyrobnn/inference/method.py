@@ -204,11 +204,7 @@ class AroundAnother[R](BaseMethod[R]):
 
 
 def checked_method(method: Any, data: Any) -> Any:
-    """Return a method, given after the data, as it is or by its name.
-
-    Raises:
-        InputError: not a method, or data and method swapped.
-    """
+    """Return a method, given after the data, as it is or by its name."""
     if isinstance(data, Method):
         raise InputError("The data come before the method: fit(model, data, method, seed=0).")
     if isinstance(method, str):
@@ -234,11 +230,7 @@ def checked_method(method: Any, data: Any) -> Any:
 
 
 def check_offered(method: Any, run: Run) -> None:
-    """Refuse arguments that a method does not take.
-
-    Raises:
-        InputError: with an alternative.
-    """
+    """Refuse arguments that a method does not take."""
     offer, name = method.offer(), type(method).__name__
     refused = [
         (

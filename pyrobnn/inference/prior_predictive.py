@@ -62,11 +62,7 @@ def _from_data(model: BNN, data: Data) -> Posterior:
 
 
 def prior_posterior(model: BNN, x: X) -> Posterior:
-    """Return a posterior whose guide is the prior of a model, of inputs in its units.
-
-    Raises:
-        InputError: inputs that the network does not take.
-    """
+    """Return a posterior whose guide is the prior of a model, of inputs in its units."""
     example = model.cast_inputs(x[:2].clone())
     with torch.no_grad(), local_parameters(), seeded(0, "example"), poutine.block():
         try:

@@ -32,11 +32,7 @@ def guide_of(method: Any) -> Any:
 
 
 def with_guide(method: Any, guide: Any) -> Any:
-    """Return the method with another guide, set in it or in its inner method.
-
-    Raises:
-        InputError: a method that trains no guide, or refuses this guide.
-    """
+    """Return the method with another guide, set in it or in its inner method."""
     if "guide" not in fields_of(type(innermost(method))):
         name = snake_case(type(innermost(method)).__name__)
         raise InputError(f"{name} draws from the posterior itself and trains no guide, got {guide!r}: leave it out.")
@@ -44,11 +40,7 @@ def with_guide(method: Any, guide: Any) -> Any:
 
 
 def with_settings(method: Any, table: Mapping[str, Any]) -> Any:
-    """Return a method with other settings in its innermost method.
-
-    Raises:
-        InputError: an unknown setting, or a value that is refused.
-    """
+    """Return a method with other settings in its innermost method."""
     return with_innermost(method, lambda inner: from_table(table, start=inner))
 
 
@@ -66,9 +58,6 @@ def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any
         table: `type` and settings; `method` is a table too.
         also: further valid keys, for the message.
         start: the method whose type, guide and settings hold where the table says nothing.
-
-    Raises:
-        InputError: an unknown method or setting, or a value that a setting refuses.
     """
     options = dict(table)
     cls: Any = registry.get(options.pop("type", snake_case(type(start).__name__)))

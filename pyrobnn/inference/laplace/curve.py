@@ -60,12 +60,7 @@ class Result:
 
 
 def likelihood_curvature(setting: Laplace, point: Point, prior: PriorCurvature, data: Examples) -> Curvature:
-    """Return the curvature that a setting names; the prior decides which part a subnetwork or a low rank keeps.
-
-    Raises:
-        InputError: a network that the curvature does not take.
-        FloatingPointError: curvature that is not finite.
-    """
+    """Return the curvature that a setting names; the prior decides which part a subnetwork or a low rank keeps."""
     kind = KINDS[setting.curvature]
     if setting.structure == "kron":
         curvature = kind.kronecker(point, data, sharing=setting.sharing, joint_bias=setting.joint_bias)

@@ -34,12 +34,7 @@ A_MINUTE = 60 * 20e9
 
 
 def checked_setting(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site]) -> tuple[Laplace, list[str]]:
-    """Return the setting with its structure chosen, and the names of the weights that are to be Gaussian.
-
-    Raises:
-        InputError: sites that do not exist, that are bounded, too few for the rank or subnetwork, or too many for
-            memory; or a network that the curvature does not take.
-    """
+    """Return the setting with its structure chosen, and the names of the weights that are to be Gaussian."""
     refuse_mixed_examples(bnn.net)
     weights = {name: value for name, value in bnn.initial_values.items() if name in bnn.site_names}
     names = _choose(bnn, weights, example[0], setting.sites)
@@ -113,11 +108,7 @@ def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor]
 
 
 def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> None:
-    """Warn of matrices whose eigenvectors or inverses take minutes or hours.
-
-    Raises:
-        InputError: a layer so wide that memory does not hold them.
-    """
+    """Warn of matrices whose eigenvectors or inverses take minutes or hours."""
     operations, task, fewer = 0.0, "", ""
     if setting.structure == "full":
         side = setting.subnetwork or sum(weights[name].numel() for name in names)

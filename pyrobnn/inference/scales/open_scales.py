@@ -76,9 +76,6 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
     parameters without a prior, and networks of long steps. A layer of 50 units measures the noise for these, and for
     networks whose modes say little more than a constant, if inputs are rows of up to 1,000 numbers. `starts_there`
     says that the network starts at the best mode, unlike members of an ensemble.
-
-    Raises:
-        InputError: a folder for checkpoints that cannot be made or written to, or with a damaged file of scales.
     """
     sites = {name: prior for name, prior in prior_by_site(bnn).items() if as_prior(prior).has_open_scale}
     is_open = bool(open_numbers(bnn.settings["likelihood"], (_TUNED,)))

@@ -51,14 +51,10 @@ class _NotesTerms:
     """Keeps log-likelihood and KL of the latest evaluation in float64, averaged over particles.
 
     The two are summed apart: their difference would lose the smaller one to rounding.
-
-    Attributes:
-        log_likelihood: E_q[log p(D | w)] as estimated, ().
-        kl: KL(q || p) as estimated, ().
     """
 
-    log_likelihood: Tensor
-    kl: Tensor
+    log_likelihood: Tensor  # E_q[log p(D | w)] as estimated, ()
+    kl: Tensor  # KL(q || p) as estimated, ()
 
     def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
         noted = []
@@ -110,13 +106,9 @@ class DrawnELBO(_NotesTerms, Trace_ELBO):
 
 
 class DivergenceELBO(_NotesTerms, TraceMeanField_ELBO):
-    """`TraceMeanField_ELBO` that keeps the terms of its latest evaluation, and never falls back on draws.
+    """`TraceMeanField_ELBO` that keeps the terms of its latest evaluation, and never falls back on draws."""
 
-    Attributes:
-        divergence: KL(q || p) of a site without its draw.
-    """
-
-    divergence: Callable[[Any, Any], Tensor]
+    divergence: Callable[[Any, Any], Tensor]  # KL(q || p) of a site without its draw
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
         model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)

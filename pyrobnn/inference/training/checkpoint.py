@@ -47,11 +47,7 @@ class Checkpoint:
         self._path, self._request = folder / FILE, dict(request)
 
     def read(self, fits: Sequence[TrainingState]) -> dict[str, Any] | None:
-        """Return the state to go on from; None if there is no file yet.
-
-        Raises:
-            InputError: a damaged file, or one of another fit.
-        """
+        """Return the state to go on from; None if there is no file yet."""
         self._request["starting values"] = _of_start(fits)
         if not self._path.exists():
             return None
@@ -104,11 +100,7 @@ def open_checkpoint(
     validation: Data | Loader | None = None,
     **more: Any,
 ) -> Checkpoint:
-    """Return the checkpoint of a run that keeps one, in a folder that can be written to; all else tells runs apart.
-
-    Raises:
-        InputError: a number of steps below 1, or a folder that cannot be made or written to.
-    """
+    """Return the checkpoint of a run that keeps one, in a folder that can be written to; all else tells runs apart."""
     assert run.checkpoint is not None
     check_count(run.every, "every")
     path = writable(Path(run.checkpoint))
@@ -125,11 +117,7 @@ def open_checkpoint(
 
 
 def writable(folder: Path) -> Path:
-    """Return a folder of checkpoints after it was made.
-
-    Raises:
-        InputError: it cannot be made or written to.
-    """
+    """Return a folder of checkpoints after it was made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"

@@ -23,19 +23,12 @@ Phase = Literal["train", "measure", "ended"]
 
 @dataclasses.dataclass(frozen=True)
 class Cycle:
-    """A run of the schedule, and then steps at rate 0 that measure the objective.
+    """A run of the schedule, and then steps at rate 0 that measure the objective."""
 
-    Attributes:
-        steps: steps that train.
-        start: steps done when it began.
-        rate: factor on the learning rate.
-        is_lowered: whether it is the first at its rate, after more steps at a higher rate gained nothing.
-    """
-
-    steps: int
-    start: int = 0
-    rate: float = 1.0
-    is_lowered: bool = False
+    steps: int  # steps that train
+    start: int = 0  # steps done when it began
+    rate: float = 1.0  # factor on the learning rate
+    is_lowered: bool = False  # whether it is the first at its rate, after more steps at a higher rate gained nothing
 
 
 @dataclasses.dataclass

@@ -46,40 +46,26 @@ _IN_MEMORY = "Replicates need their data in memory: pass Data(x, y), or of a loa
 
 @dataclasses.dataclass(eq=False)
 class Fit:
-    """A fit as it was asked for, and as it goes on.
-
-    Attributes:
-        posterior: what is trained, once the fit has begun.
-        state: its steps; `state.method` has the settings as resolved.
-    """
+    """A fit as it was asked for, and as it goes on."""
 
     bnn: BNN
     method: "SVI"
     source: Source
     seed: int
-    posterior: Posterior = dataclasses.field(init=False)
-    state: TrainingState = dataclasses.field(init=False)
+    posterior: Posterior = dataclasses.field(init=False)  # what is trained, once the fit has begun
+    state: TrainingState = dataclasses.field(init=False)  # its steps; `state.method` has the settings as resolved
 
 
 @dataclasses.dataclass
 class Session:
-    """R fits of one shape: `train`, and then `complete`.
+    """R fits of one shape: `train`, and then `complete`."""
 
-    Attributes:
-        fits: R of them; the length of the first is that of all.
-        run: the arguments of all together.
-        threads: threads that a step uses.
-        by_lbfgs: whether L-BFGS seeks the modes, in place of steps.
-        why_steps: why steps seek the modes of points; None of other fits.
-        are_replicates: whether the records number the fits.
-    """
-
-    fits: Sequence[Fit]
-    run: Run
-    threads: int = 1
-    by_lbfgs: bool = False
-    why_steps: str | None = None
-    are_replicates: bool = False
+    fits: Sequence[Fit]  # R of them; the length of the first is that of all
+    run: Run  # the arguments of all together
+    threads: int = 1  # threads that a step uses
+    by_lbfgs: bool = False  # whether L-BFGS seeks the modes, in place of steps
+    why_steps: str | None = None  # why steps seek the modes of points; None of other fits
+    are_replicates: bool = False  # whether the records number the fits
     _ended: list[Ended] = dataclasses.field(default_factory=list)
 
     @property
@@ -162,9 +148,6 @@ def opened(fits: Sequence[Fit], run: Run, *, replicates: bool = False) -> Iterat
     """Yield the session of fits that have begun, with the random state and the settings that their steps need.
 
     Replicates start under a seed each, and share a stream of noise.
-
-    Raises:
-        InputError: parts that do not go together.
     """
     of_points = all(as_guide(fit.method.guide).seeks_mode for fit in fits)
     reason = _why_steps(fits, run) if of_points else None
@@ -190,11 +173,7 @@ def _why_steps(fits: Sequence[Fit], run: Run) -> str | None:
 
 
 def check_parts(bnn: BNN, method: "SVI", data: Any, run: Run) -> None:
-    """Build model and guide, to refuse what does not go together.
-
-    Raises:
-        InputError: with what does not.
-    """
+    """Build model and guide, to refuse what does not go together."""
     source = make_source(data, bnn, method.batch_size, seed=run.seed)
     with seeded(run.seed, "check"), fast_pyro():
         build_parts(bnn, method, source, run.seed, run.device, earlier=run.start)

@@ -74,10 +74,6 @@ def build_parts(
     """Return an untrained copy of the model, and its guide, or both where an earlier posterior of theirs has them.
 
     The caller's `seeded` block draws the starting values; `seed` is that of the choices of noise and KL.
-
-    Raises:
-        InputError: a guide that has nothing to train, that misses a site, or that does not go with the method; a KL
-            that guide and prior do not have; numbers beyond the precision of the network.
     """
     model, example = fresh_model(bnn, source, device)
     refuse_checkpoints(model, example, training=True)
@@ -182,11 +178,7 @@ def _check_covers(guide: PyroModule, model: BNN, example: Batch, method: "SVI") 
 
 
 def model_of(start: Any, bnn: BNN) -> BNN:
-    """Return the model of a posterior to go on from, with its scales and in its units.
-
-    Raises:
-        InputError: not a posterior, or one of another model.
-    """
+    """Return the model of a posterior to go on from, with its scales and in its units."""
     if not isinstance(start, Posterior):
         raise InputError(
             f"`start` must be a Posterior, got {type(start).__name__}; of a Mixture, pass one of its `members`.",
@@ -245,11 +237,7 @@ def _of_modules(here: nn.Module, there: nn.Module) -> Iterator[str]:
 
 
 def go_on(start: Posterior, bnn: BNN, guide: PyroModule, setting: Any) -> None:
-    """Put a model, as `model_of` returns it, and the guide of a setting where a posterior has them.
-
-    Raises:
-        InputError: a posterior with another guide, or with a guide that has nothing to train.
-    """
+    """Put a model, as `model_of` returns it, and the guide of a setting where a posterior has them."""
     if not built(start.guide).trainable:
         raise InputError(
             f"The guide of `start`, {type(start.guide).__name__}, holds what another method computed and has nothing "
@@ -278,15 +266,10 @@ def start_record(start: Posterior | None) -> dict[str, int | None] | None:
 
 
 class Call(NamedTuple):
-    """A call of a layer that can give each example separate noise.
+    """A call of a layer that can give each example separate noise."""
 
-    Attributes:
-        plain: whether inputs are rows (B, units), each of which passes the weight once.
-        again: whether the weight was used before in the same pass.
-    """
-
-    plain: bool
-    again: bool
+    plain: bool  # whether inputs are rows (B, units), each of which passes the weight once
+    again: bool  # whether the weight was used before in the same pass
 
 
 class _CallNotes:

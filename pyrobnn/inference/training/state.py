@@ -23,17 +23,11 @@ if TYPE_CHECKING:
 
 
 class Length(NamedTuple):
-    """Numbers of optimiser steps of a fit.
+    """Numbers of optimiser steps of a fit."""
 
-    Attributes:
-        most: the fit never takes more.
-        expected: the choice of an engine plans with these.
-        cycle: steps of the schedule; of its first cycle where the fit ends by itself.
-    """
-
-    most: int
-    expected: int
-    cycle: int
+    most: int  # the fit never takes more
+    expected: int  # the choice of an engine plans with these
+    cycle: int  # steps of the schedule; of its first cycle where the fit ends by itself
 
 
 def named_parameters(bnn: BNN, guide: PyroModule) -> dict[str, nn.Parameter]:
@@ -44,28 +38,18 @@ def named_parameters(bnn: BNN, guide: PyroModule) -> dict[str, nn.Parameter]:
 
 
 def parameter_groups(rates: Mapping[str, float], bnn: BNN, guide: PyroModule) -> list[dict[str, Any]]:
-    """Return the groups of an optimiser, one for each pattern, in order.
-
-    Raises:
-        InputError: a parameter without a rate, or a pattern that matches nothing, with the names of the parameters.
-    """
+    """Return the groups of an optimiser, one for each pattern, in order."""
     named = named_parameters(bnn, guide)
     covered = assign(rates, named, "learning rate")
     return [{"params": [named[name] for name in names], "lr": rates[pattern]} for pattern, names in covered.items()]
 
 
 class Move(NamedTuple):
-    """What is to change in a fit before its next step.
+    """What is to change in a fit before its next step."""
 
-    Attributes:
-        rate: factor on the learning rate from now on.
-        values: parameters to go back to, or None to stay.
-        cycle: steps of the schedule to begin anew, or None to go on.
-    """
-
-    rate: float
-    values: Sequence[Tensor] | None = None
-    cycle: int | None = None
+    rate: float  # factor on the learning rate from now on
+    values: Sequence[Tensor] | None = None  # parameters to go back to, or None to stay
+    cycle: int | None = None  # steps of the schedule to begin anew, or None to go on
 
 
 class TrainingState:
@@ -272,12 +256,7 @@ class TrainingState:
 
 
 def check_trainable(bnn: BNN, guide: PyroModule, method: "SVI", example: Batch) -> None:
-    """Refuse a model and a guide that the method cannot train.
-
-    Raises:
-        InputError: a KL without draws where guide and prior have none, nothing to optimise, or rates by names that
-            there are not.
-    """
+    """Refuse a model and a guide that the method cannot train."""
     if not named_parameters(bnn, guide):
         raise InputError("There is nothing to optimise: model and guide have no parameters.")
     if not isinstance(method.lr, float):

@@ -132,17 +132,11 @@ class History:
 
 @dataclasses.dataclass
 class Ended:
-    """The end of a fit.
+    """The end of a fit."""
 
-    Attributes:
-        history: its steps.
-        stop_reason: why it ended, in words.
-        convergence: of a fit of automatic length, how it ended.
-    """
-
-    history: History
-    stop_reason: str
-    convergence: Convergence | None = None
+    history: History  # its steps
+    stop_reason: str  # why it ended, in words
+    convergence: Convergence | None = None  # of a fit of automatic length, how it ended
 
 
 class Watch:
