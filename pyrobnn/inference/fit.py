@@ -218,18 +218,7 @@ def fit_svi(
     validation: Any = None,
     **arguments: Any,
 ) -> Posterior | list[Posterior]:
-    """Fit by SVI; x may be inputs (with y), `Data` or a DataLoader.
-
-    Args:
-        bnn: the model.
-        x: inputs, or data.
-        y: targets, if x is inputs.
-        seed: seed of the fit; 0 if left out.
-        standardize: as in `Data`, if x is inputs.
-        replicates: number of independent fits; a list is returned if it is given.
-        validation: as in `fit`.
-        **arguments: settings of `SVI` and arguments of `fit`.
-    """
+    """Fit by SVI: x may be inputs (with y), `Data` or a DataLoader; see `BNN.fit`."""
     if y is None and standardize:
         raise InputError("`standardize` belongs to Data here: pass Data(x, y, standardize=True).")
     if isinstance(y, (Method, str)):

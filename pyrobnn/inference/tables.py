@@ -52,12 +52,9 @@ def to_table(method: Any) -> dict[str, Any]:
 
 
 def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any = _DEFAULT) -> Any:
-    """Return the method described by a table without a guide.
+    """Return the method described by a table without a guide: `type` and settings, of which `method` is a table too.
 
-    Args:
-        table: `type` and settings; `method` is a table too.
-        also: further valid keys, for the message.
-        start: the method whose type, guide and settings hold where the table says nothing.
+    The type, guide and settings of `start` hold where the table says nothing; `also` are further valid keys.
     """
     options = dict(table)
     cls: Any = registry.get(options.pop("type", snake_case(type(start).__name__)))
@@ -106,10 +103,6 @@ def retyped(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
     A type with an inner method takes in the old method; an inner method of the new type comes out; else settings of the
     same name stay.
-
-    Args:
-        table: the old method.
-        kind: name of the new type.
     """
     new = fields_of(registry.get(kind))
     chain = list(_from_outside_in(table))

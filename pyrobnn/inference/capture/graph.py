@@ -346,17 +346,10 @@ def _launch(recorded: Any, kept: Any, num_steps: int) -> None:
 def recorded_slope(
     function: Callable[[dict[str, Tensor]], Tensor], tensors: dict[str, Tensor]
 ) -> Callable[[], Tensor] | None:
-    """Return a function that gives terms, and the gradient of their sum, at the tensors as they are.
+    """Return a function that gives T terms, and the gradient of their sum, (T + P,) in float64 on the CPU.
 
-    Other tensors that the function reads may be changed in place later on. None where the function cannot be recorded,
-    and on devices other than CPUs and CUDA's.
-
-    Args:
-        function: returns T terms, of any shape.
-        tensors: what it takes, of P entries together.
-
-    Returns:
-        A function that returns the terms and the gradient, (T + P,) in float64 on the CPU.
+    `function` takes tensors, of P entries together, as they are then; others that it reads may change in place later
+    on. None where it cannot be recorded, and on devices other than CPUs and CUDA's.
     """
     device = next(iter(tensors.values())).device
     if device.type not in {"cpu", "cuda"}:

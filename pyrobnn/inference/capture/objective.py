@@ -26,12 +26,6 @@ class Objective(nn.Module):
 
     Densities of sites of one family are computed together on the concatenated values, which leaves one operation
     where Pyro has one for each site. The model's plate scales the log-likelihood of a batch by N / B.
-
-    Args:
-        bnn: the model.
-        guide: its guide.
-        num_data: N.
-        kl: "mc", "analytic" or "quadrature", as in `SVI`.
     """
 
     def __init__(self, bnn: BNN, guide: PyroModule, *, num_data: int, kl: KL) -> None:

@@ -31,24 +31,11 @@ class CapturedStep:
 
     Everything that changes between steps is an input that stays in its place: rows of the mini-batch, learning rate and
     weight of the KL are read from tables at a position that the graph itself moves on, and the terms of the ELBO are
-    written to one.
+    written to one. Several objectives train side by side in one graph, R replicates on a leading axis of every tensor.
 
-    Several objectives train side by side in one graph, R replicates on a leading axis of every tensor.
-
-    Args:
-        objectives: model and guide of each replicate; their tensors are those that train, changed in place.
-        optimizers: the optimiser of each after at least one step, whose state goes on.
-        trained: the parameters that each changes.
-        data: all examples, on the device and in the units of the model; with one entry for all replicates
-            or one for each.
-        batch_size: rows of a mini-batch, or None for all of them.
-        num_particles: draws for each estimate.
-        clip_norm: bound on the norm of the gradient, or None.
-        accumulate: batches whose gradients are averaged for each step; the graph runs once for each.
-        make_loop: from the recorded graph and its inputs to a function that runs it a number of times.
-
-    Attributes:
-        noise: the random numbers of the next steps.
+    Optimisers have done a step, and move what is `trained`. Data are all examples, on the device and in the units of
+    the model, with one entry for all replicates or one for each. The graph runs once for each batch of a step; `noise`
+    has the random numbers of the next steps.
 
     Raises:
         NotCapturable: with the reason.
@@ -307,18 +294,9 @@ class Noise:
     """The inputs of a graph that hold its random numbers on a CPU: a table with a row for each step, or one row.
 
     The stream is torch's default generator, one draw for each random operation of a step in order. A graph with a draw
-    of another kind, such as `torch.randint`, keeps all of its draws. An operation draws for all particles and
-    replicates at once: with more than one, the same seed gives the engines other numbers of the same distribution.
-
-    Args:
-        graph: the recorded graph; its operations that draw normal, uniform or Bernoulli numbers become inputs.
-        position: the input that counts the steps of a block.
-        num_rows: steps in a block.
-
-    Attributes:
-        inputs: the tensors to append to the inputs of the graph.
-        num_rows: steps that `draw` provides for at once.
-        is_complete: whether the graph has no random operation left.
+    of another kind, such as `torch.randint`, keeps all of its draws, and `is_complete` is False. An operation draws for
+    all particles and replicates at once: with more than one, the same seed gives the engines other numbers of the same
+    distribution. `position` is the input that counts the steps of a block of `num_rows`.
     """
 
     def __init__(self, graph: fx.GraphModule, position: fx.Node, num_rows: int) -> None:

@@ -138,10 +138,6 @@ def complete(
     """Replace a mode by the Gaussian of its guide's setting, if it is one, and note it in the posterior's record.
 
     `latents` are the model's sites, looked for if they are not given.
-
-    Raises:
-        InputError: a setting that does not fit the network or its prior, or a loader that skips examples.
-        FloatingPointError: curvature that is not finite.
     """
     if as_guide(setting).curvature is None:
         return

@@ -142,12 +142,8 @@ def recorded_steps(
 ) -> Callable[[int], None]:
     """Return a function that takes a number of steps without Python, or raise `NotCapturable`.
 
-    Args:
-        log_joint: the density.
-        data: all examples.
-        state: tensors that a step changes in place.
-        step: takes stand-ins of the state, and U with its gradient, of a chain (P,) or of several (C, P).
-        make_loop: from a recorded graph and its inputs to a function that runs it a number of times.
+    A step changes the state in place: it takes stand-ins of its tensors, and U with its gradient, of a chain (P,) or of
+    several (C, P).
     """
     # eager chains do without
     from pyrobnn.inference.capture.graph import drop_unused, lift_constants, record, slope

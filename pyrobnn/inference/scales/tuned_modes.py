@@ -89,13 +89,9 @@ class TunedMode:
     """A mode in progress, with its scales. They stay as they are until `begin`.
 
     The model is in the units of the data and in evaluation mode; its parameters are trained too, and data are all
-    examples. `records` says whether the gradient is recorded and run without Python.
-
-    Attributes:
-        tuned_numbers: names of the likelihood's numbers that are tuned.
-        log_evidence, log_left_out: of the model's targets, summed over examples; -infinity until `judge`.
-        determined: the number of weights that the data determine, gamma.
-        ended: whether other starts were ahead after a few rounds, and its scales are not those of most evidence.
+    examples. `records` says whether the gradient is recorded and run without Python. Log evidence and leave-one-out
+    score are sums over the model's targets, -infinity until `judge`; `determined` is gamma. A mode has `ended` if other
+    starts were ahead after a few rounds.
     """
 
     def __init__(

@@ -50,14 +50,8 @@ def natural_step(
 class VariationalNewton(torch.optim.Adam):
     """Adam, apart from the means and spreads of a mean-field guide, which take the steps of IVON.
 
-    Args:
-        parameters: all that is trained, loc and rho included.
-        loc: means of the guide, (D,).
-        rho: of its standard deviations, (D,).
-        prior: mean and precision of the prior of each weight, (D,) each; a precision of 0 where it is not normal.
-        lr: learning rate of loc.
-        adam_lr: learning rate of the parameters without a distribution.
-        **settings: beta1, beta2, clip_radius and temperature.
+    `prior` has mean and precision of the prior of each weight, (D,) each; a precision of 0 where it is not normal.
+    `adam_lr` is the learning rate of the parameters without a distribution.
     """
 
     def __init__(

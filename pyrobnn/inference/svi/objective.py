@@ -179,12 +179,7 @@ def site_without(
 ) -> str | None:
     """Return the first site whose guide and prior have no such KL, or None.
 
-    Args:
-        model: the model.
-        guide: its guide.
-        args: a batch to run both with.
-        kl: "analytic" or "quadrature".
-        suits: says of the prior of a site without a closed form whether a quadrature may serve it; None for any.
+    `suits` says of the prior of a site without a closed form whether a quadrature may serve it; None for any.
     """
     guide_trace, model_trace = _run(model, guide, args)
     for name, node in guide_trace.nodes.items():

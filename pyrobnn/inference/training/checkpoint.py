@@ -34,13 +34,7 @@ _log = logging.getLogger("pyrobnn")
 
 
 class Checkpoint:
-    """The file in which a fit keeps its place, replaced whole; one with another request is refused.
-
-    Attributes:
-        folder: where it is.
-        every: steps between two checkpoints.
-        finished: whether the file is from a fit that ended.
-    """
+    """The file in which a fit keeps its place every so many steps, replaced whole; `finished` if the fit has ended."""
 
     def __init__(self, folder: Path, every: int, request: Mapping[str, str]) -> None:
         self.folder, self.every, self.finished = folder, every, False

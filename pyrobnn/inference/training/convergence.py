@@ -83,11 +83,6 @@ class ConvergenceRule:
     while the KL warms up, the next cycle has twice as many steps, else half as many at 0.3 times the rate. The fit has
     converged when that gains less than the tolerance too. A cycle that would pass the largest number of steps takes
     what is left of it at a lower rate, if that is worth it. Welandawe et al. (2024) divide the rate as well.
-
-    Args:
-        fit: the fit, with the schedule of the first cycle.
-        tolerance: nats.
-        max_steps: steps that are not passed.
     """
 
     def __init__(self, fit: TrainingState, tolerance: float, max_steps: int) -> None:
@@ -116,12 +111,7 @@ class ConvergenceRule:
         return now.gain is None or now.gain >= self._tolerance or now.cycle.start < self._fit.method.kl_warmup
 
     def judge(self, terms: np.ndarray, done: int) -> Move | None:
-        """Return what is to change in the fit after a block of steps; None if it goes on as it does, or has ended.
-
-        Args:
-            terms: log-likelihood and KL of the steps, (steps, 2).
-            done: the number of the last of them.
-        """
+        """Return what is to change after steps with these log-likelihoods and KLs, (steps, 2); None if nothing is."""
         now = self._now
         if now.phase == "ended":
             return None

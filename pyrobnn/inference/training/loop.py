@@ -63,13 +63,9 @@ def capture[T](
 
 
 class Stepper:
-    """Fits in progress, one or R replicates, under an engine.
+    """Fits in progress, one or R replicates of one shape, under an engine.
 
-    The first step is eager: the captured engine goes on from it.
-
-    Attributes:
-        fits: as given, of one shape.
-        record: which engine, and why.
+    The first step is eager: the captured engine goes on from it. `record` says which engine, and why.
     """
 
     def __init__(self, fits: Sequence[TrainingState], engine: Engine, num_steps: int) -> None:
@@ -152,24 +148,14 @@ def train(
     stop: Stop | None = None,
     block: int = BLOCK,
 ) -> list[Ended]:
-    """Run the steps of fits side by side, and return how each ended.
+    """Run the steps of fits of one shape and method side by side, and return how each ended.
 
-    Convergence, patience, a callback, or Ctrl-C where it is put off, set a flag that ends them after a step.
-
-    Args:
-        fits: of one shape, with the same method.
-        run: engine, progress and callbacks.
-        length: numbers of steps.
-        rules: the judges of the convergence of each fit; none for fits of a given length.
-        validate: returns a validation score.
-        checkpoint: keeps the place of the fits, which go on from there.
-        stop: the flag.
-        block: steps between two looks.
+    Convergence, as the rule of each judges it, patience in the score that `validate` returns, a callback, or Ctrl-C if
+    it is put off, set a flag that ends them after a step. With a checkpoint they go on from its place.
 
     Raises:
         KeyboardInterrupt: an interrupt where none are noted, or after the checkpoint was written.
         FloatingPointError: an estimate of the ELBO or a parameter is not finite; it names the site.
-        InputError: a checkpoint of another fit.
     """
     stop = stop or Stop()
     stepper = Stepper(fits, run.engine, length.expected)

@@ -56,14 +56,8 @@ class TrainingState:
     """A fit in progress, which another engine may move on in its place.
 
     Model and guide are optimised in place. An example is a row of data, to check them with; the schedule follows the
-    number of steps.
-
-    Attributes:
-        done: number of steps done.
-        moved: the parameters that have a gradient in a step, once there was one.
-        parameters: the parameters of model and guide that are trained.
-        schedule_steps: number of steps of the schedule.
-        cycle_factor: another, of a fit that ends by itself: 0 while it measures, below 1 in cycles at a lower rate.
+    number of steps, `schedule_steps` of them. `moved` are the parameters that have a gradient in a step. `cycle_factor`
+    is another factor on the rate, of a fit that ends by itself: 0 while it measures.
     """
 
     def __init__(
@@ -209,12 +203,7 @@ class TrainingState:
         }
 
     def restore(self, state: State, *, in_place: bool) -> None:
-        """Go back, or on, to a state of this fit.
-
-        Args:
-            state: what `state` returned.
-            in_place: keep the tensors of the optimiser where they are, because a captured graph changes them.
-        """
+        """Go back, or on, to a state; in place, the tensors of the optimiser stay where a captured graph has them."""
         with torch.no_grad():
             self.trained.load_state_dict(state["trained"])
             for parameter, saved in zip(self.parameters, state["memories"], strict=True):

@@ -28,15 +28,10 @@ _OPEN_FORM = "{{desc}}: step {{n_fmt}} of at most {most} [{{elapsed}}{{postfix}}
 
 
 class Stop:
-    """The flag that ends a fit after the present step, and who raised it; a second Ctrl-C ends it at once.
+    """The flag that ends a fit after the present step; a second Ctrl-C ends it at once.
 
-    Args:
-        puts_off: whether Ctrl-C waits for the end of a step, once a step was done; else it goes through.
-
-    Attributes:
-        by: who asked; None while the fit goes on.
-        why: in words, where `by` and the number of steps do not say it.
-        begun: whether a step was done.
+    `by` says who asked, and `why` in words where that and the number of steps do not say it. With `puts_off`, Ctrl-C
+    waits for the end of a step, once a step has `begun`.
     """
 
     def __init__(self, *, puts_off: bool = False) -> None:
@@ -142,18 +137,8 @@ class Ended:
 class Watch:
     """Looks at fits after every block of steps: judges them, shows them, validates, and asks the callbacks.
 
-    Args:
-        fits: the fits; the first is shown to the callbacks.
-        run: progress and callbacks.
-        num_steps: the fits never take more.
-        rules: the judge of each fit's convergence; none where their number of steps is fixed.
-        validate: returns a validation score, to follow every `eval_every` steps of the method.
-        stop: the flag that ends the fits.
-        block: steps between two looks.
-
-    Attributes:
-        bar: the progress bar.
-        blocks: log-likelihood and KL of the steps, (steps, R, 2) each.
+    The fits never take more than `num_steps`, and have no rules where their number is fixed; the first is shown to the
+    callbacks. `blocks` has log-likelihood and KL of the steps, (steps, R, 2) each.
     """
 
     def __init__(
