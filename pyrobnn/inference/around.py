@@ -19,7 +19,7 @@ from pyrobnn.data.given import as_data, first_rows
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.map import MapGuide
 from pyrobnn.guides.sites import Site, latent_sites
-from pyrobnn.inference.data import Source, make_source
+from pyrobnn.inference.data import make_source
 from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.real import Gaussian
@@ -60,7 +60,10 @@ def around(
         )
         source = make_source(data, bnn, method.batch_size, seed=seed)
         bnn.to(resolve_device(device, source.products)).eval()
-        _scale_targets(bnn, source)
+        learned = {name: value.detach() for name, value in bnn.likelihood.named_parameters()}
+        bnn.scale_targets(source.target_scale)
+        for name, value in bnn.likelihood.named_parameters():  # learned values, in units of the model, stay
+            value.data.copy_(learned[name])
         example = source.example(bnn)
         sites = latent_sites(bnn, *example)
         point = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
@@ -90,14 +93,6 @@ def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], se
             total = total + (squares * counts[0][:, None] if counts else squares).sum(0).cpu()
     scales = tuple(max(square**0.5, _LEAST_NOISE) for square in (total / source.total_weight).tolist())
     return BNN(net, prior=Normal(1.0), likelihood=Gaussian(scale=scales if len(scales) > 1 else scales[0]))
-
-
-def _scale_targets(bnn: BNN, source: Source) -> None:
-    """Tell the likelihood the units of the targets; its learned values, in units of the model, stay."""
-    learned = {name: value.detach() for name, value in bnn.likelihood.named_parameters()}
-    bnn.scale_targets(source.target_scale)
-    for name, value in bnn.likelihood.named_parameters():
-        value.data.copy_(learned[name])
 
 
 def _moved(sites: list[Site], values: dict[str, Tensor]) -> list[Site]:

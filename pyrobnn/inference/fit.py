@@ -140,7 +140,12 @@ def fit(
     tell_of_constants(data)
     posterior = fit_in_silence(bnn, data, method, run)
     if is_cut_short(posterior.record):
-        _tell_of_stop(posterior)
+        go_on = ", or go on from here by `start=` of fit" if built(posterior.guide).trainable else ""
+        warn_user(
+            f"The fit has not converged: it was {posterior.record.stop_reason}. Its predictions may be far off, and "
+            f"its uncertainty too small. Fit again{go_on}.",
+            PoorFitWarning,
+        )
         return posterior
     tell_of_empty_classes(data, posterior)
     tell(posterior, data, held_out if isinstance(held_out, Data) else None, progress=progress)
@@ -159,15 +164,6 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     opens = run.start is None and offer.wants_measured_scales
     closed = measured(bnn, data, run, starts_there=offer.starts_at_mode) if opens else Measured(bnn)
     return method.infer(closed.bnn, data, dataclasses.replace(run, declared=likelihood, evidence=closed.record))
-
-
-def _tell_of_stop(posterior: Posterior) -> None:
-    go_on = ", or go on from here by `start=` of fit" if built(posterior.guide).trainable else ""
-    warn_user(
-        f"The fit has not converged: it was {posterior.record.stop_reason}. Its predictions may be far off, and its "
-        f"uncertainty too small. Fit again{go_on}.",
-        PoorFitWarning,
-    )
 
 
 def _checked(method: Any, data: Any) -> Any:

@@ -49,16 +49,13 @@ def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Predic
     model = copy.deepcopy(bnn, leftovers(bnn)).eval()
     given = as_loader(x)
     if isinstance(given, Data):
-        return _from_data(model, given).predict(given.x, num_draws=num_draws, seed=seed)
+        source = make_source(given, model, None, seed=0)
+        model.scale_targets(source.target_scale)
+        units: dict[str, Any] = {"x_scaler": source.x_scaler, "y_scaler": source.y_scaler}
+        prior = Posterior(model, prior_guide(model), example=source.example(model), seed=0, **units)
+        return prior.predict(given.x, num_draws=num_draws, seed=seed)
     first = next(given.one_pass(given.inputs_of)) if isinstance(given, Loader) else as_inputs(given)
     return prior_posterior(model, first).predict(given, num_draws=num_draws, seed=seed)
-
-
-def _from_data(model: BNN, data: Data) -> Posterior:
-    source = make_source(data, model, None, seed=0)
-    model.scale_targets(source.target_scale)
-    units: dict[str, Any] = {"x_scaler": source.x_scaler, "y_scaler": source.y_scaler}
-    return Posterior(model, prior_guide(model), example=source.example(model), seed=0, **units)
 
 
 def prior_posterior(model: BNN, x: X) -> Posterior:

@@ -56,7 +56,8 @@ class CapturedStep:
     ) -> None:
         estimate = _make_estimate(objectives[0], num_particles)
         factors = {f"guide.{name}": factor for name, factor in rate_factors(objectives[0].guide).items()}
-        groups = _names_by_group(objectives[0], optimizers[0])
+        names = {id(parameter): name for name, parameter in objectives[0].named_parameters()}
+        groups = [[names[id(parameter)] for parameter in group["params"]] for group in optimizers[0].param_groups]
         loss, move = _make_loss(estimate), _make_move(optimizers[0], groups, clip_norm, factors)
         self._accumulate = accumulate
         self._rates, self._group = UPDATES[type(optimizers[0])].rates, optimizers[0].param_groups[0]
@@ -77,7 +78,8 @@ class CapturedStep:
         leaves, self._spec = private("tree_flatten")(self._state)
         graph = record(self._in_place(loss, move), leaves)
         constants = lift_constants(graph)
-        self.noise = Noise(graph, _placeholder(graph, self._state["position"], leaves), MAX_BLOCK)
+        index = next(i for i, leaf in enumerate(leaves) if leaf is self._state["position"])
+        self.noise = Noise(graph, graph.graph.find_nodes(op="placeholder")[index], MAX_BLOCK)
         self._loop = make_loop(graph, drop_unused(graph, leaves + constants + self.noise.inputs))
         if replicates:
             _adopt(objectives, optimizers, training)
@@ -171,16 +173,6 @@ def _where(condition: Tensor, new: Tree, old: Tree) -> Tree:
         key: _where(condition, value, old[key]) if isinstance(value, dict) else torch.where(condition, value, old[key])
         for key, value in new.items()
     }
-
-
-def _names_by_group(objective: Objective, optimizer: Optimizer) -> list[list[str]]:
-    """Return the names of the parameters in each group of the optimiser."""
-    names = {id(parameter): name for name, parameter in objective.named_parameters()}
-    return [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
-
-
-def _placeholder(graph: fx.GraphModule, leaf: Tensor, leaves: list[Tensor]) -> fx.Node:
-    return graph.graph.find_nodes(op="placeholder")[next(i for i, other in enumerate(leaves) if other is leaf)]
 
 
 def _make_loss(estimate: Estimate) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -98,14 +98,9 @@ class SVI(BaseMethod[Posterior]):
         """Refuse two lengths at once, and rates that two settings give."""
         if self.steps is not None and self.epochs is not None:
             raise InputError(f"{type(self).__name__}: give `steps` or `epochs`, not both.")
-        if not isinstance(self.lr, float):
-            self._check_rates()
-
-    def _check_rates(self) -> None:
-        """Refuse a rate for all parameters beside rates by name."""
         for name, part in (("optimizer", self.optimizer), ("schedule", self.schedule)):
             given = next((key for key in _RATES if part is not None and key in part.options), None)
-            if given is not None:
+            if given is not None and not isinstance(self.lr, float):
                 raise InputError(
                     f"{type(self).__name__}: `lr` has rates by name, and `{given}` of the {name} is one for all: leave "
                     "it out."

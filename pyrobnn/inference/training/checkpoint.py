@@ -98,13 +98,17 @@ def open_checkpoint(
     assert run.checkpoint is not None
     check_count(run.every, "every")
     path = writable(Path(run.checkpoint))
+    of_validation = None
+    if validation is not None:
+        with seeded(run.seed, "data"):
+            of_validation = digest(tree_leaves(validation.tensors if isinstance(validation, Data) else validation.head))
     request = {
         "seed": run.seed,
         "method": methods,
         "model": bnns,
         "engine": run.engine,
         "data": [fingerprint(source) for source in sources],
-        "validation data": None if validation is None else _of_validation(validation, run.seed),
+        "validation data": of_validation,
         **more,
     }
     return Checkpoint(path, run.every, {name: without_addresses(value) for name, value in request.items()})
@@ -135,11 +139,6 @@ def fingerprint(source: Source) -> str:
         return f"{digest(tree_leaves(data.tensors))}, standardize={data.standardize}"
     batches = f"{source.batches_per_epoch(None)} batches, standardize={data.standardize}"
     return f"Loader of {source.num_data} examples, {batches}, the first {digest(tree_leaves(source.head))}"
-
-
-def _of_validation(data: Data | Loader, seed: int) -> str:
-    with seeded(seed, "data"):
-        return digest(tree_leaves(data.tensors if isinstance(data, Data) else data.head))
 
 
 def _of_start(fits: Sequence[TrainingState]) -> str:

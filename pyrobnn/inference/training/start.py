@@ -82,7 +82,12 @@ def build_parts(
             for part in tensors_of(values):
                 check_range(part, name)
     if as_guide(method.guide).curvature is not None:
-        _check_laplace(method, model, example)
+        if method.temperature != 1:
+            raise InputError(
+                "Laplace puts the curvature of the posterior itself around its mode, at temperature 1, got "
+                f"temperature={method.temperature}: leave it out."
+            )
+        checked_setting(method.guide, model, example, latent_sites(model, *example))
         source.check_pass()
     resolved = _resolved(method, model, source, seed)
     shown = source.shown.to(model.like.device)
@@ -93,8 +98,13 @@ def build_parts(
             f"{type(method.guide).__name__} holds what another method computed and has nothing to train: use a guide "
             "such as guides.Laplace()."
         )
-    with model.without_network(shown):
-        _check_covers(guide, model, example, resolved)
+    with model.without_network(shown), torch.no_grad(), poutine.block():
+        drawn = latent_names(poutine.trace(guide).get_trace(*example))
+        missing = [site.name for site in latent_sites(model, *example) if site.name not in drawn]
+    if missing:
+        raise InputError(
+            f"The guide {resolved.guide!r} does not draw {', '.join(missing)}: a guide must cover every latent site."
+        )
     if earlier is not None:
         go_on(earlier, model, guide, method.guide)
     if method.kl == "auto":
@@ -149,15 +159,6 @@ def start(
     )
 
 
-def _check_laplace(method: "SVI", model: BNN, example: Batch) -> None:
-    if method.temperature != 1:
-        raise InputError(
-            "Laplace puts the curvature of the posterior itself around its mode, at temperature 1, got "
-            f"temperature={method.temperature}: leave it out."
-        )
-    checked_setting(method.guide, model, example, latent_sites(model, *example))
-
-
 def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[X, torch.Tensor]]:
     """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""
     model = bnn.fresh().to(resolve_device(device, source.products))
@@ -165,16 +166,6 @@ def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[X, to
     example = source.example(model.eval())
     check_range(torch.stack([source.y_scaler.loc, source.y_scaler.scale]).to(example[1].dtype), "y")
     return model, example
-
-
-def _check_covers(guide: PyroModule, model: BNN, example: Batch, method: "SVI") -> None:
-    with torch.no_grad(), poutine.block():
-        drawn = set(latent_names(poutine.trace(guide).get_trace(*example)))
-    missing = [site.name for site in latent_sites(model, *example) if site.name not in drawn]
-    if missing:
-        raise InputError(
-            f"The guide {method.guide!r} does not draw {', '.join(missing)}: a guide must cover every latent site."
-        )
 
 
 def model_of(start: Any, bnn: BNN) -> BNN:
@@ -330,12 +321,12 @@ def choose_kl(bnn: BNN, guide: PyroModule, example: Batch) -> KL:
     if site_without(bnn, guide, example, kl="analytic") is None:
         return "analytic"
     tabulate(bnn)
-    return "mc" if site_without(bnn, guide, example, kl="quadrature", suits=_has_table) else "quadrature"
 
+    def has_table(prior: Any) -> bool:
+        law = base_of(prior)
+        return isinstance(law, ScaleMixtureNormal) and law.table is not None
 
-def _has_table(prior: Any) -> bool:
-    law = base_of(prior)
-    return isinstance(law, ScaleMixtureNormal) and law.table is not None
+    return "mc" if site_without(bnn, guide, example, kl="quadrature", suits=has_table) else "quadrature"
 
 
 def with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed: int) -> Any:

@@ -239,10 +239,6 @@ class TrainingState:
         extremes = [extreme for p in self.parameters if p.numel() for extreme in p.detach().aminmax()]
         return bool(torch.stack(extremes).isfinite().all())
 
-    def has_finite_gradients(self) -> bool:
-        """Return whether every gradient of the last step is finite."""
-        return all(bool(p.grad.isfinite().all()) for p in self.parameters if p.grad is not None)
-
 
 def check_trainable(bnn: BNN, guide: PyroModule, method: "SVI", example: Batch) -> None:
     """Refuse a model and a guide that the method cannot train."""
