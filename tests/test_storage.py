@@ -11,7 +11,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn.inference.training.watch import History
+from pyrobnn.inference import History
 from pyrobnn.storage import load
 
 X = torch.linspace(-1, 1, 12)[:, None].repeat(1, 2) * torch.tensor([1.0, 30.0])

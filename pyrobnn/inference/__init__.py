@@ -14,7 +14,7 @@ from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.several.swag import SWAG
 from pyrobnn.inference.svi.ivon import IVON
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.watch import History
+from pyrobnn.posterior.record import History
 
 __all__ = [
     "HMC",

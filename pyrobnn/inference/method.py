@@ -16,6 +16,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.base import registry as guides
 from pyrobnn.likelihoods.base import closed_numbers
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EvidenceRecord
 
@@ -66,9 +67,9 @@ class Run:
     validation: Data | Loader | None = None
     checkpoint: str | Path | None = None
     every: int = 1000
-    start: Any = None
+    start: Posterior | None = None
     chose_length: bool = False
-    earlier: Any = None
+    earlier: Posterior | Mixture | None = None
     method: Any = None
     started: float = dataclasses.field(default_factory=time.perf_counter)
     declared: Any = None

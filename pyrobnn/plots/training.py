@@ -6,11 +6,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pyrobnn._core.errors import InputError, shown
-from pyrobnn.inference.training.watch import History
 from pyrobnn.plots._colors import BLUE, INK, LIGHT_BLUE, ORANGE
 from pyrobnn.plots._style import Layout, legend_below, panels, title
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import History
 
 _WINDOWS = 50
 _WARM_UP = 0.2
@@ -33,12 +33,13 @@ def elbo(history: History | Posterior | Mixture, *, layout: Layout = "row") -> F
         >>> figure = bnn.plots.elbo(posterior)
         >>> figure.savefig("elbo.png")
     """
-    history = history.history if isinstance(history, (Posterior, Mixture)) else history
-    if not isinstance(history, History):
+    given = history.history if isinstance(history, (Posterior, Mixture)) else history
+    if not isinstance(given, History):
         raise InputError(
-            f"`elbo` takes the posterior of a fit by steps, or its history, got {shown(history)}: of an estimator pass "
+            f"`elbo` takes the posterior of a fit by steps, or its history, got {shown(given)}: of an estimator pass "
             "`posterior_`; fits without such steps, as by EvidenceFramework, have the history None."
         )
+    history = given
     if len(history) == 0:
         raise InputError("Expected a history with at least one step, got none: fit first.")
     figure, axes = panels(3 if history.validation_steps else 2, layout)

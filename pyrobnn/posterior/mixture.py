@@ -1,6 +1,5 @@
 """Equal-weight mixtures of posteriors: deep ensembles and several runs of the same guide."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from pyrobnn.guides.built import built
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction, batch_by_batch, joined
 from pyrobnn.posterior.predictor import Predictor
-from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord
+from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord, History
 
 
 class Mixture(AbstractPosterior):
@@ -98,16 +97,17 @@ class Mixture(AbstractPosterior):
         return self.members[0].y_scaler
 
     @property
-    def history(self) -> Any:
+    def history(self) -> History | None:
         """The record of the fits, averaged over the members; None if a history is missing or lengths differ.
 
         The history of a member is `members[k].history`.
         """
-        records = [member.history for member in self.members]
-        if any(record is None for record in records) or len({len(record) for record in records}) > 1:
+        records = [member.history for member in self.members if member.history is not None]
+        if len(records) < len(self.members) or len({len(record) for record in records}) > 1:
             return None
-        means = {name: np.mean([getattr(record, name) for record in records], 0) for name in ("log_likelihood", "kl")}
-        return dataclasses.replace(records[0], **means, validation_steps=[], validation_scores=[])
+        log_likelihood = np.mean([record.log_likelihood for record in records], 0)
+        kl = np.mean([record.kl for record in records], 0)
+        return History(log_likelihood, kl, [], [], records[0].engine)
 
     def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
         """Draw all latent sites jointly, an equal share from each member in order, as values (S, *event) by site name.

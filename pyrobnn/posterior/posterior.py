@@ -27,7 +27,7 @@ from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.output_draws import Tangent, output_draws
 from pyrobnn.posterior.prediction import Prediction, batch_by_batch
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
-from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord
+from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord, History
 
 _DRAWS_FOR_MEAN = 1000
 
@@ -64,7 +64,7 @@ class Posterior(AbstractPosterior):
         x_scaler: Scaler,
         y_scaler: Scaler,
         seed: int,
-        history: Any = None,
+        history: History | None = None,
         record: FitRecord | None = None,
         outputs: Tensor | None = None,
     ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pydantic
 from torch import Tensor
 
@@ -44,6 +45,34 @@ class EngineRecord:
     reason: str
     from_step: int | None = None
     compile_seconds: float | None = None
+
+
+@dataclasses.dataclass(eq=False)
+class History:
+    """Estimates of the ELBO along a fit, on the scale of the whole data set in nats.
+
+    Attributes:
+        log_likelihood: expected log-likelihood at each step, (steps,).
+        kl: KL(q || prior) at each step, (steps,), whatever weight the objective gave it.
+        validation_steps: steps after which the validation score was computed.
+        validation_scores: mean log score on the validation data at those steps.
+        engine: how the steps were run.
+    """
+
+    log_likelihood: np.ndarray
+    kl: np.ndarray
+    validation_steps: list[int]
+    validation_scores: list[float]
+    engine: EngineRecord = dataclasses.field(default_factory=lambda: EngineRecord("eager", "eager", "asked for"))
+
+    @property
+    def elbo(self) -> np.ndarray:
+        """The ELBO at each step, log_likelihood - kl."""
+        return self.log_likelihood - self.kl
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.kl)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,9 @@ from pyrobnn._torch.private import OperationMode, private, tree_leaves, tree_map
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.inference.training.watch import History
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import EngineRecord, FitRecord
+from pyrobnn.posterior.record import EngineRecord, FitRecord, History
 from pyrobnn.priors.from_posterior import FromPosterior, kept_moments
 from pyrobnn.storage.save import CUSTOM, FORMAT_VERSION, INPUTS, WIDTH, Table, Tensors, digest_of, frozen_tensors
 
@@ -287,12 +286,16 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
         bnn.settings["prior"] = priors.resolve(_with_prior(saved.parts["prior"], FromPosterior(moments)))
         bnn.units = (x_scaler, y_scaler)
         bnn.start_at(bnn.state_at(bnn.initial_values))
-    history = saved.history and History(
-        saved.history.log_likelihood.numpy(),
-        saved.history.kl.numpy(),
-        saved.history.validation_steps,
-        saved.history.validation_scores,
-        saved.history.engine,
+    history = (
+        None
+        if saved.history is None
+        else History(
+            saved.history.log_likelihood.numpy(),
+            saved.history.kl.numpy(),
+            saved.history.validation_steps,
+            saved.history.validation_scores,
+            saved.history.engine,
+        )
     )
     return Posterior(
         bnn,

@@ -14,10 +14,10 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn._core.tree_files import digest, write_tree
 from pyrobnn._torch.inputs import Inputs
 from pyrobnn.bnn import BNN
-from pyrobnn.inference.training.watch import History
 from pyrobnn.nets import is_custom
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import History
 
 FORMAT_VERSION = 3
 CUSTOM = "custom"

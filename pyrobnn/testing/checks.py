@@ -245,6 +245,7 @@ def check_prior_fits_and_predicts(setting: Any) -> None:
     """A short fit runs, with finite ELBO and predictions, and leaves nothing in Pyro's global parameter store."""
     with unchanged_globals("The prior"):
         posterior = short_fit(BNN(make_net(), prior=setting, likelihood=Gaussian(0.3)), make_data())
+        assert posterior.history is not None  # SVI keeps one
         require_finite("The ELBO of a short fit", torch.as_tensor(posterior.history.elbo))
         require_finite("The predictive mean", posterior.predict(make_inputs(), num_draws=5).mean)
 

@@ -24,8 +24,8 @@ from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Progress, Run
 from pyrobnn.inference.training.start import fresh_model
 from pyrobnn.inference.training.state import TrainingState, cloned, put_values
-from pyrobnn.inference.training.watch import BLOCK, Ended, History, Stop, ask
-from pyrobnn.posterior.record import Convergence, EngineRecord
+from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, ask
+from pyrobnn.posterior.record import Convergence, EngineRecord, History
 
 if TYPE_CHECKING:
     from pyrobnn.inference.svi.svi import SVI

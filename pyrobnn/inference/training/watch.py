@@ -17,7 +17,7 @@ from pyrobnn._core.waiting import progress_bar
 from pyrobnn.inference.method import Callback, Progress, Run
 from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.state import TrainingState
-from pyrobnn.posterior.record import Convergence, EngineRecord
+from pyrobnn.posterior.record import Convergence, EngineRecord, History
 
 BLOCK = 50
 """Steps between two looks at the ELBO from the host."""
@@ -95,34 +95,6 @@ def ask(callbacks: Sequence[Callback], state: Progress, stop: Stop) -> None:
         answers = [callback(state) for callback in callbacks]
         if any(isinstance(answer, (bool, np.bool_)) and answer for answer in answers):
             stop.ask("a callback")
-
-
-@dataclasses.dataclass(eq=False)
-class History:
-    """Estimates of the ELBO along a fit, on the scale of the whole data set in nats.
-
-    Attributes:
-        log_likelihood: expected log-likelihood at each step, (steps,).
-        kl: KL(q || prior) at each step, (steps,), whatever weight the objective gave it.
-        validation_steps: steps after which the validation score was computed.
-        validation_scores: mean log score on the validation data at those steps.
-        engine: how the steps were run.
-    """
-
-    log_likelihood: np.ndarray
-    kl: np.ndarray
-    validation_steps: list[int]
-    validation_scores: list[float]
-    engine: EngineRecord = dataclasses.field(default_factory=lambda: EngineRecord("eager", "eager", "asked for"))
-
-    @property
-    def elbo(self) -> np.ndarray:
-        """The ELBO at each step, log_likelihood - kl."""
-        return self.log_likelihood - self.kl
-
-    def __len__(self) -> int:
-        """Return the number of steps."""
-        return len(self.kl)
 
 
 @dataclasses.dataclass
