@@ -207,9 +207,15 @@ def ended(*, converged, gain=0.12, error=0.2, method=None):
         tolerance=0.5,
         cycle_ends=[600, 1500],
     )
-    reason = "converged: dividing" if converged else "not converged within max_steps=1500"
+    reason, by = (
+        ("converged: dividing", "convergence") if converged else ("not converged within max_steps=1500", "steps")
+    )
     posterior.record = FitRecord(
-        stop_reason=reason, convergence=found, num_steps=1500, method=None if method is None else to_dict(method)
+        stopped_by=by,
+        stop_reason=reason,
+        convergence=found,
+        num_steps=1500,
+        method=None if method is None else to_dict(method),
     )
     return posterior
 

@@ -234,6 +234,7 @@ def test_validation_score_stops_early_and_goes_back_to_the_best():
     assert len(history) < 400
     best = history.validation_steps[int(np.argmax(history.validation_scores))]
     assert posterior.record.stop_reason == f"no better validation score since step {best}"
+    assert posterior.record.stopped_by == "patience"
     seed = derive(posterior.seed, "validation")
     restored = float(posterior.predict(far.x, num_draws=50, seed=seed).log_prob(far.y).mean())
     assert restored == pytest.approx(max(history.validation_scores), rel=1e-6)
@@ -256,7 +257,10 @@ def test_callbacks_see_progress_and_can_stop():
     assert seen == [(50, 120), (100, 120), (120, 120)]
     stopped = fit(steps=500, callbacks=[lambda progress: progress.elbo < 0])
     assert len(stopped.history) == 50
-    assert stopped.record.stop_reason == "stopped by a callback after step 50"
+    assert (stopped.record.stopped_by, stopped.record.stop_reason) == (
+        "callback",
+        "stopped by a callback after step 50",
+    )
     assert len(fit(steps=200, callbacks=[lambda progress: np.bool_(progress.step >= 50)]).history) == 50
 
 

@@ -76,7 +76,7 @@ def test_an_interrupt_leaves_the_fit_so_far(engine):
     stopped = interrupted(
         bnn.SVI(steps=500), "stopped by Ctrl-C after step 100", engine=engine, callbacks=[stop_at(100)]
     )
-    assert stopped.record.stop_reason == "stopped by Ctrl-C after step 100"
+    assert (stopped.record.stopped_by, stopped.record.stop_reason) == ("Ctrl-C", "stopped by Ctrl-C after step 100")
     shorter = fit(bnn.SVI(steps=100), engine=engine)
     assert_same(stopped, shorter)
     assert (stopped.history.elbo == shorter.history.elbo).all()

@@ -95,6 +95,7 @@ def test_the_record_says_how_a_fit_ended(ended):
     assert convergence.elbo_error < 5.0
     assert record.num_steps == len(ended.history) == convergence.cycle_ends[-1]
     assert record.stop_reason.startswith("converged: ")
+    assert record.stopped_by == "convergence"
     assert ended.record.convergence.converged is True
     late = ended.history.elbo[-100:].mean()
     assert abs(late - convergence.elbo) < 5.0 + 5 * convergence.elbo_error
@@ -170,7 +171,7 @@ def test_a_cycle_at_a_lower_rate_that_is_cut_off_has_not_converged():
 def test_all_steps_are_too_few_if_the_last_cycle_gained_more_than_noise_and_what_matters(gain, error, needs):
     """0.02 nats for each of 60 examples are 1.2."""
     end = Convergence(converged=False, elbo=0.0, elbo_error=error, gain=gain, tolerance=0.1, cycle_ends=[9])
-    record = FitRecord(convergence=end, num_data=60, stop_reason="not converged within max_steps=9")
+    record = FitRecord(convergence=end, num_data=60, stopped_by="steps")
     assert record.needs_steps is needs
 
 

@@ -18,7 +18,6 @@ from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import fields_of
 from pyrobnn.inference.training.start import model_of
-from pyrobnn.inference.training.watch import is_cut_short
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
@@ -139,7 +138,7 @@ def fit(
     )
     tell_of_constants(data)
     posterior = fit_in_silence(bnn, data, method, run)
-    if is_cut_short(posterior.record):
+    if posterior.record.stopped_by == "Ctrl-C":
         go_on = ", or go on from here by `start=` of fit" if built(posterior.guide).trainable else ""
         warn_user(
             f"The fit has not converged: it was {posterior.record.stop_reason}. Its predictions may be far off, and "

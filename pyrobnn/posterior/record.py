@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
@@ -15,6 +15,8 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
 
 Table = dict[str, Any]
+StoppedBy = Literal["steps", "convergence", "patience", "callback", "Ctrl-C"]
+"""Why a fit ended: all its steps were done, or it was stopped before."""
 _LENIENT = pydantic.ConfigDict(extra="ignore")
 """Of records read from files: fields that have left since are passed over."""
 
@@ -224,7 +226,8 @@ class FitRecord:
         noise: how the examples of a mini-batch shared the draws of `MeanField`, as chosen for noise="auto"; by pattern
             of names if there are several guides.
         kl: how the KL was estimated, in the same form.
-        stop_reason: why the steps ended.
+        stopped_by: why the steps ended; None in the loop of a caller.
+        stop_reason: the same in words.
         convergence: how a fit of automatic length ended.
         threads: number of threads.
         num_diverging: number of draws whose trajectory diverged.
@@ -253,6 +256,7 @@ class FitRecord:
     batch_size: int | None = None
     noise: str | dict[str, str] | None = None
     kl: str | None = None
+    stopped_by: StoppedBy | None = None
     stop_reason: str | None = None
     convergence: Convergence | None = None
     threads: int | None = None
@@ -289,7 +293,7 @@ class FitRecord:
     def needs_steps(self) -> bool:
         """Whether a fit of open length took `max_steps`, and its last cycle gained more than noise and what matters."""
         end = self.convergence
-        if end is None or end.converged or not str(self.stop_reason).startswith("not converged"):
+        if end is None or end.converged or self.stopped_by not in (None, "steps"):
             return False
         if end.gain is None:
             return True

@@ -157,6 +157,7 @@ class ChainMethod(BaseMethod[Posterior]):
                     num_data=source.num_data,
                     feature_names=source.feature_names,
                     num_steps=chains.num_steps,
+                    stopped_by="steps",
                     stop_reason="all steps done",
                     device=str(target.example[0].device),
                     engine=chains.engine,

@@ -145,14 +145,16 @@ class _Descent:
         converged = gain is not None and gain < self._tolerance and self._left > 0
         if converged:
             polish_in_place(self._slope, list(self._tensors.values()))
-        reason = f"not converged within max_steps={self._fit.method.max_steps}"
+        by, reason = self._stop.by or "steps", f"not converged within max_steps={self._fit.method.max_steps}"
         if converged:
+            by = "convergence"
             reason = f"converged: L-BFGS gained {gain:.2g} nats when it was run again, and Adam after it"
         elif self._stop.by is not None:
             reason = self._stop.reason(len(self._seen))
         terms = torch.stack(self._seen or [self._terms]).numpy()
         return Ended(
             History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine),
+            by,
             reason,
             Convergence(
                 converged=converged,

@@ -129,6 +129,7 @@ class Session:
                 batch_size=source.batch_size(fit.state.method.batch_size),
                 noise=noise_of(fit.state.method.guide),
                 kl=fit.state.method.kl,
+                stopped_by=end.stopped_by,
                 stop_reason=end.stop_reason,
                 convergence=end.convergence,
                 threads=self.threads,

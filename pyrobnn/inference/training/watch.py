@@ -17,11 +17,10 @@ from pyrobnn._core.waiting import progress_bar
 from pyrobnn.inference.method import Callback, Progress, Run
 from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.state import TrainingState
-from pyrobnn.posterior.record import Convergence, EngineRecord, History
+from pyrobnn.posterior.record import Convergence, EngineRecord, History, StoppedBy
 
 BLOCK = 50
 """Steps between two looks at the ELBO from the host."""
-_CTRL_C = "Ctrl-C"
 _FORM = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 _OPEN_FORM = "{{desc}}: step {{n_fmt}} of at most {most} [{{elapsed}}{{postfix}}]"
 """Of bars: both leave room for the ELBO in 80 columns. A fit that ends by itself has no total to show."""
@@ -36,19 +35,20 @@ class Stop:
 
     def __init__(self, *, puts_off: bool = False) -> None:
         self._puts_off, self.begun = puts_off, False
-        self.by: str | None = None
+        self.by: StoppedBy | None = None
         self.why: str | None = None
 
     @property
     def by_ctrl_c(self) -> bool:
         """Whether Ctrl-C, or KeyboardInterrupt in a callback, asked for the end."""
-        return self.by == _CTRL_C
+        return self.by == "Ctrl-C"
 
     def reason(self, done: int) -> str:
         """Return why a fit has ended after that many steps."""
-        return self.why or f"stopped by {self.by} after step {done}"
+        by = "a callback" if self.by == "callback" else self.by
+        return self.why or f"stopped by {by} after step {done}"
 
-    def ask(self, by: str, why: str | None = None) -> None:
+    def ask(self, by: StoppedBy, why: str | None = None) -> None:
         """Have the fit end; the first to ask counts."""
         if self.by is None:
             self.by, self.why = by, why
@@ -56,7 +56,7 @@ class Stop:
     def _interrupt(self, *_: Any) -> None:
         if self.by_ctrl_c or not (self._puts_off and self.begun):
             raise KeyboardInterrupt
-        self.ask(_CTRL_C)
+        self.ask("Ctrl-C")
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
@@ -82,11 +82,6 @@ def _set_handler(handler: Any) -> None:
     signal.signal(signal.SIGINT, handler)
 
 
-def is_cut_short(record: Any) -> bool:
-    """Return whether Ctrl-C ended the fit of a record."""
-    return (record.stop_reason or "").startswith(f"stopped by {_CTRL_C}")
-
-
 def ask(callbacks: Sequence[Callback], state: Progress, stop: Stop) -> None:
     """Show all callbacks the state of a fit, which a plain True or a KeyboardInterrupt of theirs ends."""
     if not callbacks:
@@ -94,16 +89,30 @@ def ask(callbacks: Sequence[Callback], state: Progress, stop: Stop) -> None:
     with stop.noted(), ONE_THREAD.others_let_in():
         answers = [callback(state) for callback in callbacks]
         if any(isinstance(answer, (bool, np.bool_)) and answer for answer in answers):
-            stop.ask("a callback")
+            stop.ask("callback")
 
 
 @dataclasses.dataclass
 class Ended:
     """The end of a fit."""
 
+<<<<<<< HEAD
     history: History  # its steps
     stop_reason: str  # why it ended, in words
     convergence: Convergence | None = None  # of a fit of automatic length, how it ended
+=======
+    Attributes:
+        history: its steps.
+        stopped_by: why it ended.
+        stop_reason: the same in words.
+        convergence: of a fit of automatic length, how it ended.
+    """
+
+    history: History
+    stopped_by: StoppedBy
+    stop_reason: str
+    convergence: Convergence | None = None
+>>>>>>> 4f7e7cb3 (A record says in a typed field what ended a fit, beside the words)
 
 
 class Watch:
@@ -222,6 +231,7 @@ class Watch:
     def ended(self, done: int, engine: EngineRecord) -> list[Ended]:
         """Return how each fit ended, with what was noted until then."""
         terms = np.concatenate(self.blocks) if self.blocks else np.empty((0, len(self._fits), 2))
+        by = self._stop.by or "steps"
         all_ended = "all steps done" if self._stop.by is None else self._stop.reason(done)
         ended = []
         for index in range(len(self._fits)):
@@ -229,10 +239,12 @@ class Watch:
             log_likelihood, kl = terms[: None if rule is None else rule.end, index].T
             history = History(log_likelihood, kl, [*self._scored], [*self._scores], engine)
             if rule is None:
-                ended.append(Ended(history, all_ended))
+                ended.append(Ended(history, by, all_ended))
+            elif rule.end is None and self._stop.by is not None:
+                ended.append(Ended(history, by, all_ended, rule.record()))
             else:
-                by_rule = rule.end is not None or self._stop.by is None
-                ended.append(Ended(history, rule.reason() if by_rule else all_ended, rule.record()))
+                of_rule: StoppedBy = "convergence" if rule.converged else "steps"
+                ended.append(Ended(history, of_rule, rule.reason(), rule.record()))
         return ended
 
     def restore_best(self) -> None:
