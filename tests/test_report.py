@@ -227,7 +227,7 @@ OPEN = dataclasses.replace(USELESS, plain="24 examples are too few", is_open=Tru
 AS_GOOD = Finding("linear model", "note", "It is.", remedies=(KEEP,), plain="a linear model predicts as well")
 ASKED = Finding("leak", "note", "Column 'a' gives it: is it known?", remedies=(Remedy("leave it out"),))
 FEW = Finding("held-out data", "note", "Only 12 examples were held out.", plain="too few examples were held out")
-NONE = Finding("held-out data", "note", "No data were held out: nothing tells.", plain="no data were held out")
+NONE = Finding("held-out data", "note", "No data were held out: nothing tells.", plain="no data were held out", value=0)
 UNSURE = dataclasses.replace(BAD.findings[0], p_value=0.004, plain="its predictions are too narrow")
 MISSED = Finding("classes", "note", "No example is predicted as 'yes'.", plain="the most probable class is never 'yes'")
 TRUSTED = "It can be trusted for data like these: none of {} checks gave a reason not to."

@@ -213,13 +213,13 @@ def chain_findings(chains: Chains, settings: Mapping[str, Any] = MappingProxyTyp
         f"the largest R-hat of a prediction is {rhat:.3f}, and {draws} draws are worth {ess:.0f} independent draws"
     )
     text = f"{lead}: {numbers}.{end}" if math.isfinite(rhat) else f"{lead}: {end}."
-    findings = [Finding("chains", kind, text, remedies=tuple(remedies), value=value)]
+    findings = [Finding("chains", kind, text, remedies=tuple(remedies), plain=lead, value=value)]
     if chains.num_diverging:
         rate = settings.get("target_accept", _ACCEPTED[-1])
         smaller = [_set("take smaller steps", f"target_accept={each!r}") for each in _ACCEPTED if each > rate][:1]
-        text = diverged(chains.num_diverging, draws)
+        lead, text = f"{chains.num_diverging} of {draws} draws diverged", diverged(chains.num_diverging, draws)
         tries = (*(smaller or [warmer]), *step, SMOOTHER_PRIOR)
-        findings.append(Finding("divergences", "warning", text, remedies=tries, value=chains.num_diverging))
+        findings.append(Finding("divergences", "warning", text, None, tries, lead, value=chains.num_diverging))
     return findings
 
 
@@ -239,12 +239,13 @@ def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None
     if convergence.converged:
         text = f"The fit ended by itself: training longer gains nothing that matters ({elbo})."
         return Finding("length", "fine", text)
-    text = f"The fit did not end by itself: {record.stop_reason} ({elbo})."
+    lead = "The fit did not end by itself"
+    text = f"{lead}: {record.stop_reason} ({elbo})."
     if not record.needs_steps:
         return Finding("length", "note", text)
     steps = max(2 * (record.num_steps or 0), SVI().max_steps)
     name = "guide_steps" if any(table.get("type") == "evidence_framework" for table in record.methods) else "max_steps"
-    return Finding("length", "warning", text, remedies=(_set("train longer", f"{name}={steps}", section),))
+    return Finding("length", "warning", text, None, (_set("train longer", f"{name}={steps}", section),), lead)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -371,7 +372,7 @@ def _judged(gain: Gain, level: float, remedies: tuple[Remedy, ...], *, stops_ear
     elif gain.stderr > gain.tolerance:
         lead, kind = "The ELBO is too noisy to tell whether the fit has converged", "note"
     tries = remedies if kind == "warning" else ()
-    return Finding("elbo", kind, f"{lead}: {where}", gain.p_value, tries, value=gain.mean, error=gain.stderr)
+    return Finding("elbo", kind, f"{lead}: {where}", gain.p_value, tries, lead, value=gain.mean, error=gain.stderr)
 
 
 def _method_of(posterior: Posterior) -> SVI | None:

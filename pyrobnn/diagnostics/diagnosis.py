@@ -23,7 +23,6 @@ from pyrobnn.diagnostics.findings import (
     CLASSES,
     HELD_OUT,
     LINEAR,
-    NOTHING_HELD_OUT,
     TOO_FEW,
     Diagnosis,
     Finding,
@@ -200,8 +199,9 @@ def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
     Of labels they can be if ten or more are not of the most frequent class.
     """
     if not case.is_held_out:
-        text = f"{NOTHING_HELD_OUT.capitalize()}: nothing here tells how good predictions of new rows are."
-        return [Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,))], True
+        lead = "No data were held out"
+        text = f"{lead}: nothing here tells how good predictions of new rows are."
+        return [Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,), plain=lead, value=0)], True
     num, of, total = len(case.y), "examples", len(case.y) + len(case.train)
     can_judge, least = num >= TOO_FEW, TOO_FEW if case.has_classes or num < TOO_FEW else FOR_CALIBRATION
     if case.has_classes and can_judge:
@@ -210,8 +210,9 @@ def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
         num, of, total = case.counted(min(counts, key=counts.__getitem__))
     if num >= least:
         return [], can_judge
-    text = f"Too few {of} are held out to judge {'them' if can_judge else 'the predictions'}: {num}."
-    return [Finding(HELD_OUT, "note", text, remedies=(_more_rows(total, of, least),), value=num)], can_judge
+    lead = f"Too few {of} are held out to judge {'them' if can_judge else 'the predictions'}"
+    tries = (_more_rows(total, of, least),)
+    return [Finding(HELD_OUT, "note", f"{lead}: {num}.", remedies=tries, plain=lead, value=num)], can_judge
 
 
 def _more_rows(total: int, of: str, least: int) -> Remedy:
@@ -262,16 +263,14 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
         held_out = case.judged if case.is_held_out else None
         text = memorised_targets(posterior, case.train, case.baselines, held_out)
     if text is not None:
-        findings.append(Finding("memorised", "warning", text, remedies=bad))
+        findings.append(Finding("memorised", "warning", text, remedies=bad, plain="the fit has memorised its targets"))
     elif kind != "warning":
-        sizes = {"num_draws": case.prediction.num_draws, "most_rows": _MOST_FOR_PROCESS}
-        if text := behind_mode(posterior, case.train, **sizes) or missed_function(posterior, case.train, **sizes):
-            findings.append(Finding("missed", "warning", text, remedies=open_to(fit, OF_MISSED_FUNCTION)))
+        findings += _missed(case)
     if verdict is None:
         why = "there is one training example" if len(case.train) < 2 else "its likelihood has latent variables"
         text = f"The fit was not compared with a constant, as {why}."
         return [*findings, Finding(BASELINE, "note", text, is_open=True)]
-    found = Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value)
+    found = Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, plain=verdict.plain)
     if kind == "warning":
         other = (_OTHER_INPUTS,) if verdict.linear_finds is False else ()
         found = replace(found, remedies=(*bad, *other))
@@ -297,6 +296,15 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
     return [*findings, found]
 
 
+def _missed(case: _Case) -> list[Finding]:
+    fit, sizes = case.fit, {"num_draws": case.prediction.num_draws, "most_rows": _MOST_FOR_PROCESS}
+    plain = "the guide has lost what the data say"
+    if (text := behind_mode(fit.posterior, case.train, **sizes)) is None:
+        text, plain = missed_function(fit.posterior, case.train, **sizes), "the fit has missed what the inputs say"
+    tries = open_to(fit, OF_MISSED_FUNCTION)
+    return [] if text is None else [Finding("missed", "warning", text, remedies=tries, plain=plain)]
+
+
 def _of_held_out(case: _Case, level: float) -> list[Finding]:
     """Judge predictions by the targets held out, and by targets simulated from the fit."""
     posterior, seed = case.fit.posterior, derive(case.seed, "simulated targets")
@@ -318,7 +326,7 @@ def _never_predicted(case: _Case) -> list[Finding]:
     if not missed:
         return []
     num = sum(int((case.y == label).sum()) for label in missed)
-    text = f"The most probable class is never {', '.join(map(case.named, missed))}: {num} of {len(case.y)} are."
+    lead = f"The most probable class is never {', '.join(map(case.named, missed))}"
     remedies: tuple[Remedy, ...] = ()
     rarest = min(missed, key=missed.__getitem__)
     limit, is_one = f"{missed[rarest]:.2g}", case.y.cpu() == rarest
@@ -328,7 +336,8 @@ def _never_predicted(case: _Case) -> list[Finding]:
         column = f"prob_{case.class_names[rarest]}" if case.class_names else "its probability"
         say, call = f"say {case.named(rarest)} where", f"`prediction.class_probs[:, {rarest}] > {limit}`"
         remedies = (Remedy(f"{say} {call}, {price}", f"{say} {column} is above {limit}, {price}"),)
-    return [Finding(CLASSES, "note", text, remedies=remedies, value=num)]
+    text = f"{lead}: {num} of {len(case.y)} are."
+    return [Finding(CLASSES, "note", text, remedies=remedies, plain=lead, value=num)]
 
 
 def _of_layers(fit: Fitted, verdict: Verdict | None) -> list[Finding]:
@@ -345,10 +354,11 @@ def _of_layers(fit: Fitted, verdict: Verdict | None) -> list[Finding]:
     is_joint = any(built(member.guide).gaussian_blocks() for member in members_of(posterior))
     if not names or not (is_bad or not (is_all or is_joint)):
         return []
-    text = f"Collapse to the prior at {', '.join(names)}: the fit tells each of these weights no better than the prior."
+    lead = f"Collapse to the prior at {', '.join(names)}"
+    text = f"{lead}: the fit tells each of these weights no better than the prior."
     if not is_bad:
         return [Finding("prior", "note", f"{text} A smaller network may predict as well.")]
-    return [Finding("prior", "warning", text, remedies=() if is_all else open_to(fit, (smaller,)))]
+    return [Finding("prior", "warning", text, remedies=() if is_all else open_to(fit, (smaller,)), plain=lead)]
 
 
 def _of_weights(case: _Case) -> list[Finding]:

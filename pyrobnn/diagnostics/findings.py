@@ -1,7 +1,6 @@
 """Findings of a diagnosis: each a sentence with its number, and whether it is a reason to worry."""
 
 import dataclasses
-import re
 from typing import Literal
 
 from pyrobnn._core.errors import counted
@@ -9,8 +8,10 @@ from pyrobnn._core.remedies import Remedy, Spelling, mended
 from pyrobnn.data.leaks import LEAK
 
 Kind = Literal["warning", "note", "fine"]
-HELD_OUT, NOTHING_HELD_OUT = "held-out data", "no data were held out"
-"""Name of the finding that few data, or none, were held out; and its clause if there are none."""
+Mood = Literal["good", "care", "bad"]
+"""Whether a fit can be trusted, may be used with care, if at all, or not yet, as a report colours it."""
+HELD_OUT = "held-out data"
+"""Name of the finding that few data, or none, were held out: its value is their number."""
 BASELINE = "baseline"
 """Name of the finding that compares a fit with a constant and a linear model; it comes first."""
 LINEAR = "linear model"
@@ -26,8 +27,6 @@ TOO_FEW = 10
 """Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
 WEAK = 0.05
 """The p-value below which a statistic is not called fine, though it may be no reason to warn."""
-_TRUST = "can be trusted for data like these"
-_DISTRUST = "Do not trust it yet"
 _CLEAR = 1e-3
 """The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
@@ -43,7 +42,7 @@ class Finding:
         text: a sentence or more.
         p_value: chance of a number as extreme if the fit is good, in both tails; None without a test.
         remedies: what to try, for a reader of Python and for one at the command line.
-        plain: the finding as a clause, for the verdict, if it is not the first clause of the text.
+        plain: the finding as a clause without numbers, for the verdict, where the text is longer.
         is_open: of a note on baselines, whether a gain over a constant that would be of use may be there all the same.
         value, expected, error: the number behind the text, that of a good fit, and the standard error of their
             difference; None if there is none.
@@ -63,7 +62,7 @@ class Finding:
     @property
     def in_plain_words(self) -> str:
         """The finding as a clause without numbers."""
-        lead = self.plain or re.split(r"[.:](?: |$)|, where | \(", self.text)[0]
+        lead = self.plain or self.text.removesuffix(".")
         return lead[:1].lower() + lead[1:]
 
     def said(self, spelling: Spelling = "python") -> str:
@@ -134,14 +133,12 @@ class Diagnosis:
     @property
     def is_trusted(self) -> bool:
         """Whether the verdict is that the fit can be trusted for data like these."""
-        return f" {_TRUST}" in self._trust()
+        return self.mood == "good"
 
     @property
-    def mood(self) -> Literal["good", "care", "bad"]:
-        """Whether the fit can be trusted, may be used with care, if at all, or not yet, as a report colours it."""
-        if self.is_trusted:
-            return "good"
-        return "bad" if self._trust().startswith(_DISTRUST) else "care"
+    def mood(self) -> Mood:
+        """Whether the fit can be trusted, may be used with care, if at all, or not yet."""
+        return self._trust()[0]
 
     @property
     def verdict(self) -> str:
@@ -152,7 +149,7 @@ class Diagnosis:
     def conclusion(self) -> str:
         """Whether to trust the fit, and why, in a sentence, after columns that should not be inputs."""
         asked = [finding.text for finding in self.findings if finding.name == LEAK]
-        return " ".join([*asked, self._trust()])
+        return " ".join([*asked, self._trust()[1]])
 
     @property
     def details(self) -> tuple[str, ...]:
@@ -161,28 +158,31 @@ class Diagnosis:
         clauses = [finding.in_plain_words for finding in (*notes, *self._named(LINEAR, CLASSES))]
         return tuple(f"{clause[:1].upper()}{clause[1:]}." for clause in clauses)
 
-    def _trust(self) -> str:
+    def _trust(self) -> tuple[Mood, str]:
+        mood: Mood = "care"
         total, warnings = len(self.findings), self._of_kind("warning")
         notes = {finding.name: finding for finding in self._of_kind("note")}
         compared = notes.get(BASELINE)
         if warnings:
             first = next((one for one in warnings if one.name == BASELINE), warnings[0])
             warn = "1 of {} checks warns" if len(warnings) == 1 else f"{len(warnings)} of {{}} checks warn"
-            begin, clause, end = _DISTRUST, first.in_plain_words, f" ({warn.format(total)})"
+            clause, end = first.in_plain_words, f" ({warn.format(total)})"
+            mood, begin = "bad", "Do not trust it yet"
             if all(finding.p_value is not None and finding.p_value > _CLEAR for finding in warnings):
-                begin = "It is of little use yet" if first.name == BASELINE else "Use it with care"
+                mood, begin = "care", "It is of little use yet" if first.name == BASELINE else "Use it with care"
                 end = f", though this may be chance{end}" if len(warnings) == 1 else end
         elif HELD_OUT in notes:
             clause, end = notes[HELD_OUT].in_plain_words, ""
-            begin = "Whether it can be trusted is open" if clause == NOTHING_HELD_OUT else "Use it with care"
+            begin = "Whether it can be trusted is open" if notes[HELD_OUT].value == 0 else "Use it with care"
         elif compared is not None and (compared.is_open or compared.remedies):
             clause, end = compared.in_plain_words, ""
             begin = "Whether it is of use is open" if compared.is_open else "It is of little use yet"
         else:
             on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
-            begin = f"{'Its probabilities' if CLASSES in notes else 'It'} {_TRUST}"
+            mood = "good"
+            begin = f"{'Its probabilities' if CLASSES in notes else 'It'} can be trusted for data like these"
             clause, end = f"none of {total} checks{on} gave a reason not to", ""
-        return f"{begin}: {clause}{end}."
+        return mood, f"{begin}: {clause}{end}."
 
     @property
     def next_step(self) -> Remedy | None:

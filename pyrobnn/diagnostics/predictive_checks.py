@@ -201,11 +201,12 @@ def epistemic_finding(prediction: Prediction, fit: Fitted | None = None) -> Find
     if share > _NEGLIGIBLE:
         text = f"Uncertainty about the weights makes up {share:.1%} of the predictive variance."
         return Finding("epistemic", "fine", text, value=share)
+    lead = f"The epistemic part of the predictive variance is {'near ' if share > 0 else ''}zero"
     text = (
-        f"The epistemic part of the predictive variance is {'near ' if share > 0 else ''}zero: the posterior behaves "
-        "like a single network, as a point estimate does, and says nothing about what more data would teach."
+        f"{lead}: the posterior behaves like a single network, as a point estimate does, and says nothing about what "
+        "more data would teach."
     )
-    return Finding("epistemic", "warning", text, remedies=_open(fit, (other_guide, ensemble)), value=share)
+    return Finding("epistemic", "warning", text, None, _open(fit, (other_guide, ensemble)), lead, value=share)
 
 
 def mean_findings(prediction: Prediction, fit: Fitted) -> list[Finding]:
@@ -213,11 +214,9 @@ def mean_findings(prediction: Prediction, fit: Fitted) -> list[Finding]:
     few = int(prediction.rests_on_few_draws.sum())
     if not few:
         return []
-    text = (
-        f"The predictive mean rests on less than a fifth of the draws at {few} of {len(prediction)} inputs, where "
-        "a few draws predict far larger targets than the others."
-    )
-    return [Finding("mean", "warning", text, remedies=(MEDIAN, *open_to(fit, (other_guide,))))]
+    lead = f"The predictive mean rests on less than a fifth of the draws at {few} of {len(prediction)} inputs"
+    text = f"{lead}, where a few draws predict far larger targets than the others."
+    return [Finding("mean", "warning", text, remedies=(MEDIAN, *open_to(fit, (other_guide,))), plain=lead)]
 
 
 def ranking_finding(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -49,6 +48,8 @@ class Verdict:
         kind: "warning" where the fit predicts no better than a constant, or far worse than a linear model; "note" where
             nothing shows that it is better than either; "fine" otherwise.
         text: two sentences or three, the last with the numbers.
+        brief: the first sentence, without numbers.
+        plain: the same as a clause, which may have a share.
         p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
         is_better: whether the fit scores more than a constant, also on training examples.
         prefers_linear: whether a linear model is as good or better than a fit that is better than the constant.
@@ -59,16 +60,13 @@ class Verdict:
 
     kind: Literal["warning", "note", "fine"]
     text: str
+    brief: str
+    plain: str
     p_value: float | None = None
     is_better: bool = False
     prefers_linear: bool = False
     linear_finds: bool | None = None
     most: float = math.inf
-
-    @property
-    def brief(self) -> str:
-        """The first sentence, without numbers."""
-        return re.split(r"(?<=\.) |, with ", self.text)[0].rstrip(".:") + "."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +107,9 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
     counts with the lowest score that occurs.
     """
     if lost := int((~scores.isfinite()).sum()):
-        where = _where(len(scores), basis)
-        return Verdict("warning", f"The fit takes {lost} of {where} for impossible: its score is not finite.")
+        lead = f"The fit takes {lost} of {_where(len(scores), basis)} for impossible"
+        text = f"{lead}: its score is not finite."
+        return Verdict("warning", text, text, lead)
     scored = _Scored.of(scores, baselines, level, basis)
     gain, linear, numbers, is_better = scored.gain, scored.linear, scored.numbers, scored.is_better
     negligible = max(gain.below(_NEGLIGIBLE), level if gain.above(0.0) < level else 0.0)
@@ -118,31 +117,31 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
         sign = "none"
         if linear is not None and scored.linear_finds:
             sign = "clear" if linear.above(0.0) < level else "weak"
-        text = f"The fit predicts no better than a constant, which ignores the inputs. {_CAUSES[sign]} {numbers}"
-        return Verdict("warning", text, p_value, linear_finds=scored.linear_finds)
+        lead = "The fit predicts no better than a constant, which ignores the inputs"
+        text = f"{lead}. {_CAUSES[sign]} {numbers}"
+        return Verdict("warning", text, f"{lead}.", lead, p_value, linear_finds=scored.linear_finds)
     if linear is not None and scored.over is not None and scored.short is not None:
         if linear.mean > 0 and (p_value := scored.short.below(0.0)) < level:
             share = gain.mean / linear.mean
-            of_gain = f", with {share:.0%} of its gain" if share > 0 else ""
-            return Verdict(
-                "warning", f"The fit predicts worse than a linear model{of_gain}. {numbers}", p_value, is_better
-            )
+            lead = "The fit predicts worse than a linear model"
+            plain = f"{lead}, with {share:.0%} of its gain" if share > 0 else lead
+            return Verdict("warning", f"{plain}. {numbers}", f"{lead}.", plain, p_value, is_better)
         if is_better and not scored.leads_linear:
             is_behind = scored.over.below(0.0) < level
             begin = "The fit predicts a little worse" if is_behind else "Nothing shows that the fit predicts better"
-            text = f"{begin} than a linear model, which is simpler. {numbers}"
-            return Verdict("note", text, is_better=True, prefers_linear=scored.over.mean < _LEAD)
+            lead, is_close = f"{begin} than a linear model, which is simpler", scored.over.mean < _LEAD
+            return Verdict("note", f"{lead}. {numbers}", f"{lead}.", lead, is_better=True, prefers_linear=is_close)
     kind: Literal["note", "fine"] = "note"
     if is_better and basis != "training":
-        kind, text = "fine", f"The fit predicts better than a constant{' and a linear model' if linear else ''}."
+        kind, lead = "fine", f"The fit predicts better than a constant{' and a linear model' if linear else ''}"
     elif is_better:
-        text = "How the fit compares with a constant and a linear model on new examples is open."
+        lead = "How the fit compares with a constant and a linear model on new examples is open"
     elif gain.mean > _NEGLIGIBLE:
-        text = f"{len(scores)} examples are too few to tell the fit from a constant by their log scores."
+        lead = f"{len(scores)} examples are too few to tell the fit from a constant by their log scores"
     else:
-        text = "Nothing shows that the fit predicts better than a constant, which ignores the inputs."
+        lead = "Nothing shows that the fit predicts better than a constant, which ignores the inputs"
     finds, most = not is_better and scored.linear_finds, gain.mean + 2 * gain.stderr
-    return Verdict(kind, f"{text} {numbers}", None, is_better, linear_finds=finds, most=most)
+    return Verdict(kind, f"{lead}. {numbers}", f"{lead}.", lead, None, is_better, linear_finds=finds, most=most)
 
 
 def hardly_better(scores: Tensor, baselines: Mapping[str, Tensor], level: float) -> str | None:
