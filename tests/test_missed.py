@@ -28,10 +28,10 @@ def fit_of(weight, x, y):
 def test_a_line_through_waves_is_named_and_through_a_line_is_not():
     x, y = waves(60, 0)
     data = bnn.Data(x, y, standardize=True)
-    text = missed_function(fit_of(0.9, x, y), data, num_draws=2, most_rows=500)
-    assert text is not None
+    found = missed_function(fit_of(0.9, x, y), data, num_draws=2, most_rows=500)
+    assert found is not None
     own = (y - fit_of(0.9, x, y).predict(x).mean.double()).abs().mean()
-    assert f"are {float(own):.2g} and " in text
+    assert f"are {float(own):.2g} and " in found.text
     line = x[:, 1] + 0.1 * torch.randn(60, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     slope = float(x[:, 1].std() / line.std())
     assert (
@@ -82,10 +82,10 @@ def test_a_guide_behind_the_mode_that_it_began_at_is_named_and_told_to_take_lapl
     moved = float(own.sum()) + (share - 1) * len(y) * max(5.0 / len(y), float(own.std()) / math.sqrt(len(y))) * 1.1
     starts = [dataclasses.replace(evidence.starts[0], log_left_out=moved)]
     fit.record = dataclasses.replace(fit.record, evidence=dataclasses.replace(evidence, starts=starts))
-    text = behind_mode(fit, data, num_draws=2, most_rows=500)
-    assert (text is not None) == (share > 1)
-    if text is not None:
-        assert f"are {float(own.mean()):.2f} and {moved / len(y):.2f}." in text
+    found = behind_mode(fit, data, num_draws=2, most_rows=500)
+    assert (found is not None) == (share > 1)
+    if found is not None:
+        assert f"are {float(own.mean()):.2f} and {moved / len(y):.2f}." in found.text
         assert 'guide="laplace"' in str(open_to(Fitted(fit), OF_MISSED_FUNCTION)[0])
         assert behind_mode(fit, bnn.Data(x, y, weights=torch.ones(60)), num_draws=2, most_rows=500) is None
         own_guide = bnn.fit(model, data, dataclasses.replace(method, guide="laplace"), seed=0, progress=False)

@@ -18,7 +18,6 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.work import Work
 from pyrobnn.data.batches import Batches
 from pyrobnn.data.in_memory import Data
-from pyrobnn.diagnostics.findings import Finding, Kind
 from pyrobnn.guides.built import built
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, diverged
@@ -30,6 +29,7 @@ from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.verdict.judgement import Finding, Kind
 from pyrobnn.verdict.remedies import Fitted, longer, open_to, slower
 
 _FEWEST_DRAWS = 4

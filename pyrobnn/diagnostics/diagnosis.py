@@ -18,15 +18,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.convergence import chain_findings, chains_of, continuation_finding, ending_finding
 from pyrobnn.diagnostics.convert import MAX_WHOLE
-from pyrobnn.diagnostics.findings import (
-    BASELINE,
-    CLASSES,
-    HELD_OUT,
-    LINEAR,
-    TOO_FEW,
-    Diagnosis,
-    Finding,
-)
+from pyrobnn.diagnostics.findings import CLASSES, HELD_OUT, LINEAR, TOO_FEW, Diagnosis
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.predictive_checks import (
     epistemic_finding,
@@ -42,12 +34,9 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.comparison import compare_with_baselines, sites_at_prior
-from pyrobnn.verdict.judgement import RARE, Verdict, ranks_better, rarest_class
-from pyrobnn.verdict.left_out import behind_mode, memorised_targets, missed_function
+from pyrobnn.verdict.comparison import compare_with_baselines, findings_on_predictions, sites_at_prior
+from pyrobnn.verdict.judgement import BASELINE, RARE, Finding, Verdict, ranks_better, rarest_class
 from pyrobnn.verdict.remedies import (
-    OF_BAD_PREDICTIONS,
-    OF_MISSED_FUNCTION,
     Fitted,
     open_to,
     smaller,
@@ -256,24 +245,19 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
     Where nothing shows a gain over a constant, inputs say too little, or examples are too few to tell: too few where a
     gain of use may be true, by two standard errors, or where the fit ranks better than chance.
     """
-    fit, posterior, kind = case.fit, case.fit.posterior, None if verdict is None else verdict.kind
-    bad, linear = open_to(fit, OF_BAD_PREDICTIONS), open_to(fit, (without_hidden,))
-    findings, text = [], None
-    if kind != "fine":
-        held_out = case.judged if case.is_held_out else None
-        text = memorised_targets(posterior, case.train, case.baselines, held_out)
-    if text is not None:
-        findings.append(Finding("memorised", "warning", text, remedies=bad, plain="the fit has memorised its targets"))
-    elif kind != "warning":
-        findings += _missed(case)
+    held_out = case.judged if case.is_held_out else None
+    compared = (case.fit.posterior, case.train, case.baselines, held_out, verdict)
+    sizes = {"num_draws": case.prediction.num_draws, "most_rows": _MOST_FOR_PROCESS}
+    findings = [*findings_on_predictions(*compared, at_end=False, **sizes)]
     if verdict is None:
         why = "there is one training example" if len(case.train) < 2 else "its likelihood has latent variables"
         text = f"The fit was not compared with a constant, as {why}."
         return [*findings, Finding(BASELINE, "note", text, is_open=True)]
-    found = Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, plain=verdict.plain)
+    found, *others = findings
+    kind, linear = verdict.kind, open_to(case.fit, (without_hidden,))
     if kind == "warning":
         other = (_OTHER_INPUTS,) if verdict.linear_finds is False else ()
-        found = replace(found, remedies=(*bad, *other))
+        found = replace(found, remedies=(*found.remedies, *other))
     elif kind == "note" and verdict.prefers_linear:
         found = replace(found, name=LINEAR, remedies=linear) if linear else replace(found, kind="fine")
     elif kind == "note" and not verdict.is_better:
@@ -293,16 +277,7 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
             plain = f"{num} {of} are too few to tell it from a constant{though}"
             tries = (_more_rows(total, of, _TIMES_MORE * num),) if len(case.y) == case.num_rows else ()
             found = replace(found, remedies=tries, plain=plain, is_open=True)
-    return [*findings, found]
-
-
-def _missed(case: _Case) -> list[Finding]:
-    fit, sizes = case.fit, {"num_draws": case.prediction.num_draws, "most_rows": _MOST_FOR_PROCESS}
-    plain = "the guide has lost what the data say"
-    if (text := behind_mode(fit.posterior, case.train, **sizes)) is None:
-        text, plain = missed_function(fit.posterior, case.train, **sizes), "the fit has missed what the inputs say"
-    tries = open_to(fit, OF_MISSED_FUNCTION)
-    return [] if text is None else [Finding("missed", "warning", text, remedies=tries, plain=plain)]
+    return [found, *others]
 
 
 def _of_held_out(case: _Case, level: float) -> list[Finding]:

@@ -1,19 +1,17 @@
-"""Findings of a diagnosis: each a sentence with its number, and whether it is a reason to worry."""
+"""A diagnosis: findings, the verdict that they lead to, and what to try next."""
 
 import dataclasses
 from typing import Literal
 
 from pyrobnn._core.errors import counted
-from pyrobnn._core.remedies import Remedy, Spelling, mended
+from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.leaks import LEAK
+from pyrobnn.verdict.judgement import BASELINE, Finding, Kind
 
-Kind = Literal["warning", "note", "fine"]
 Mood = Literal["good", "care", "bad"]
 """Whether a fit can be trusted, may be used with care, if at all, or not yet, as a report colours it."""
 HELD_OUT = "held-out data"
 """Name of the finding that few data, or none, were held out: its value is their number."""
-BASELINE = "baseline"
-"""Name of the finding that compares a fit with a constant and a linear model; it comes first."""
 LINEAR = "linear model"
 """Name of the finding that a linear model is as good as the fit, or a little better."""
 CLASSES = "classes"
@@ -25,80 +23,8 @@ CAUSES = (
 """Names of findings that warn: causes stand before their effects, and are mended first."""
 TOO_FEW = 10
 """Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
-WEAK = 0.05
-"""The p-value below which a statistic is not called fine, though it may be no reason to warn."""
 _CLEAR = 1e-3
 """The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
-_MARKS = {"warning": "!", "note": "-", "fine": "+"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """The result of a check.
-
-    Attributes:
-        name: the subject of the check, such as "elbo" or "bias".
-        kind: "warning" for a reason not to trust the fit, "note" for information, "fine" otherwise.
-        text: a sentence or more.
-        p_value: chance of a number as extreme if the fit is good, in both tails; None without a test.
-        remedies: what to try, for a reader of Python and for one at the command line.
-        plain: the finding as a clause without numbers, for the verdict, where the text is longer.
-        is_open: of a note on baselines, whether a gain over a constant that would be of use may be there all the same.
-        value, expected, error: the number behind the text, that of a good fit, and the standard error of their
-            difference; None if there is none.
-    """
-
-    name: str
-    kind: Kind
-    text: str
-    p_value: float | None = None
-    remedies: tuple[Remedy, ...] = ()
-    plain: str = ""
-    is_open: bool = False
-    value: float | None = None
-    expected: float | None = None
-    error: float | None = None
-
-    @property
-    def in_plain_words(self) -> str:
-        """The finding as a clause without numbers."""
-        lead = self.plain or self.text.removesuffix(".")
-        return lead[:1].lower() + lead[1:]
-
-    def said(self, spelling: Spelling = "python") -> str:
-        """Return the text with its numbers, and what to try."""
-        numbers = ""
-        if self.value is not None and self.expected is not None:
-            error = "" if self.error is None else f" ± {self.error:.2g}"
-            numbers = f" It is {self.value:.3g}, where {self.expected:.3g}{error} is expected."
-        return mended(f"{self.text}{numbers}", self.remedies, spelling)
-
-    def __str__(self) -> str:
-        return f"{_MARKS[self.kind]} {self.said()}"
-
-
-def by_test(
-    name: str,
-    lead: str,
-    measure: str,
-    numbers: tuple[float, float, float],
-    p_value: float,
-    *,
-    level: float,
-    remedies: tuple[Remedy, ...] = (),
-) -> Finding:
-    """Return the finding of a test: a warning below a level, a note of a weak sign, or nothing against the fit.
-
-    A warning says `lead`; `measure` is a noun phrase for the number; `numbers` are its value, the expected value, and
-    the standard error of their difference.
-    """
-    sign = f"A weak sign, which may be chance, that {lead[:1].lower()}{lead[1:]}"
-    kind: Kind = "warning" if p_value < level else "note" if p_value < WEAK else "fine"
-    said = {"warning": f"{lead}, by", "note": f"{sign}, by", "fine": "Nothing against the fit in"}[kind]
-    plain, tries = (lead, remedies) if kind == "warning" else ("", ())
-    value, expected, error = numbers
-    text = f"{said} {measure}."
-    return Finding(name, kind, text, p_value, tries, plain, value=value, expected=expected, error=error)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,11 +16,11 @@ from pyrobnn._core.checks import as_targets
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.gaussian_process import ranks
-from pyrobnn.diagnostics.findings import Finding, by_test
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
 from pyrobnn.metrics.scoring import over_columns
 from pyrobnn.posterior.prediction import MEDIAN, Prediction
+from pyrobnn.verdict.judgement import Finding, Kind
 from pyrobnn.verdict.remedies import (
     Fitted,
     Try,
@@ -41,6 +41,8 @@ _INSIDE = 0.95
 _NEGLIGIBLE = 1e-4
 _FEWEST_SIMULATIONS = 200
 _ORDERS = 200
+WEAK = 0.05
+"""The p-value below which a statistic is not called fine, though it may be no reason to warn."""
 _LEVELS = {"noise": 0.0027}
 """The level of a statistic that has its own: three standard errors in both tails."""
 
@@ -134,8 +136,32 @@ def predictive_findings(
         words, is_high = WORDS[name], observed > expected
         lead, tries = (words.high, words.if_high) if is_high else (words.low, words.if_low)
         options: dict[str, Any] = {"level": _LEVELS.get(name, level), "remedies": _open(fit, tries)}
-        findings.append(by_test(name, lead, words.measure, (observed, expected, error), p_value, **options))
+        findings.append(_by_test(name, lead, words.measure, (observed, expected, error), p_value, **options))
     return findings
+
+
+def _by_test(
+    name: str,
+    lead: str,
+    measure: str,
+    numbers: tuple[float, float, float],
+    p_value: float,
+    *,
+    level: float,
+    remedies: tuple[Remedy, ...] = (),
+) -> Finding:
+    """Return the finding of a test: a warning below a level, a note of a weak sign, or nothing against the fit.
+
+    A warning says `lead`; `measure` is a noun phrase for the number; `numbers` are its value, the expected value, and
+    the standard error of their difference.
+    """
+    sign = f"A weak sign, which may be chance, that {lead[:1].lower()}{lead[1:]}"
+    kind: Kind = "warning" if p_value < level else "note" if p_value < WEAK else "fine"
+    said = {"warning": f"{lead}, by", "note": f"{sign}, by", "fine": "Nothing against the fit in"}[kind]
+    plain, tries = (lead, remedies) if kind == "warning" else ("", ())
+    value, expected, error = numbers
+    text = f"{said} {measure}."
+    return Finding(name, kind, text, p_value, tries, plain, value=value, expected=expected, error=error)
 
 
 def _open(fit: Fitted | None, tries: Iterable[Try]) -> tuple[Remedy, ...]:
@@ -248,4 +274,4 @@ def ranking_finding(
     measure = "the share of the error that is left as the least sure examples are dropped, on average"
     lead, numbers = "The uncertainty ranks errors worse than chance", (observed, float(chance.mean()), error)
     remedies = _open(fit, (varying_noise, ensemble))
-    return by_test("ranking", lead, measure, numbers, p_value, level=level, remedies=remedies)
+    return _by_test("ranking", lead, measure, numbers, p_value, level=level, remedies=remedies)

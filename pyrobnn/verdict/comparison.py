@@ -1,6 +1,7 @@
 """The message at the end of a fit: does it predict better than a constant and a linear model do?"""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,11 +24,16 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.judgement import Basis, Verdict, judge
-from pyrobnn.verdict.left_out import behind_mode, learned_nothing, left_out_scores, memorised_targets
+from pyrobnn.verdict.judgement import BASELINE, Basis, Finding, Verdict, judge
+from pyrobnn.verdict.left_out import (
+    behind_mode,
+    learned_nothing,
+    left_out_scores,
+    memorised_targets,
+    missed_function,
+)
 from pyrobnn.verdict.remedies import (
     OF_BAD_PREDICTIONS,
-    OF_MISSED_FUNCTION,
     Fitted,
     longer,
     measured_noise,
@@ -91,24 +97,52 @@ def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None
     rows, draws = _affordable(posterior, _FEW_PRODUCTS if is_brief else _PRODUCTS)
     sizes = {"num_draws": draws, "most_rows": rows}
     verdict = compare_with_baselines(posterior, data, baselines, held_out, level=_LEVEL, **sizes)
-    bad, fit = verdict if verdict is not None and verdict.kind == "warning" else None, Fitted(posterior, x=data.x)
     if is_brief:
-        tries = open_to(fit, (slower, standardised, measured_noise, longer))
-        return None if bad is None else mended(bad.brief, tries)
-    tries = open_to(fit, OF_BAD_PREDICTIONS)
-    if bad is not None:
-        lost = sites_at_prior(posterior)
-        layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
-        return mended(f"{bad.text}{layers}", tries)
-    if held_out is None and baselines:
-        left_out = left_out_scores(posterior, data)
-        text = memorised_targets(posterior, data, baselines, left_out=left_out)
-        text = text or learned_nothing(posterior, data, baselines, left_out)
-        if text is not None:
-            return mended(text, tries)
-    if (text := behind_mode(posterior, data, **sizes)) is not None:
-        return mended(text, open_to(Fitted(posterior), OF_MISSED_FUNCTION))
-    return _not_converged(posterior)
+        tries = open_to(Fitted(posterior, x=data.x), (slower, standardised, measured_noise, longer))
+        return None if verdict is None or verdict.kind != "warning" else mended(verdict.brief, tries)
+    found = findings_on_predictions(posterior, data, baselines, held_out, verdict, at_end=True, **sizes)
+    first = next((finding for finding in found if finding.kind == "warning"), None)
+    if first is None:
+        return _not_converged(posterior)
+    lost = sites_at_prior(posterior) if first.name == BASELINE else ()
+    layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
+    return mended(f"{first.text}{layers}", first.remedies)
+
+
+def findings_on_predictions(
+    posterior: Posterior | Mixture,
+    train: Data,
+    baselines: dict[str, Baseline],
+    held_out: Data | None,
+    verdict: Verdict | None,
+    *,
+    at_end: bool,
+    num_draws: int,
+    most_rows: int,
+) -> Iterator[Finding]:
+    """Yield how a fit compares with baselines, then whether it has memorised its targets or missed what inputs say.
+
+    Each is looked for where what comes before does not explain it. At the end of a fit, data held out do not say that
+    targets are memorised, a Laplace approximation is judged by rows left out of it, and no Gaussian process is fitted.
+    """
+    kind = None if verdict is None else verdict.kind
+    if verdict is not None:
+        tries = open_to(Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS) if kind == "warning" else ()
+        yield Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, tries, verdict.plain)
+    found = None
+    if kind != "fine" and not at_end:
+        found = memorised_targets(posterior, train, baselines, held_out)
+    elif kind != "fine" and held_out is None and baselines:
+        left_out = left_out_scores(posterior, train)
+        found = memorised_targets(posterior, train, baselines, left_out=left_out)
+        found = found or learned_nothing(posterior, train, baselines, left_out)
+    if found is None and kind != "warning":
+        sizes = {"num_draws": num_draws, "most_rows": most_rows}
+        found = behind_mode(posterior, train, **sizes)
+        if found is None and not at_end:
+            found = missed_function(posterior, train, **sizes)
+    if found is not None:
+        yield found
 
 
 def _not_converged(posterior: Posterior | Mixture) -> str | None:

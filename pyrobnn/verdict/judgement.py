@@ -1,4 +1,4 @@
-"""The judgement of a fit by its log scores and those of baselines, example by example."""
+"""Findings on a fit, and its judgement by log scores and those of baselines, example by example."""
 
 import dataclasses
 import math
@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import counted
+from pyrobnn._core.remedies import Remedy, Spelling, mended
 from pyrobnn.posterior.prediction import Prediction
 
+Kind = Literal["warning", "note", "fine"]
+BASELINE = "baseline"
+"""Name of the finding that compares a fit with a constant and a linear model; it comes first."""
+_MARKS = {"warning": "!", "note": "-", "fine": "+"}
 _NEGLIGIBLE = 0.05
 """Nats an example above a constant that count as none, if chance may explain them."""
 _FEWEST_NATS = 5.0
@@ -41,6 +46,51 @@ _CAUSES = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Finding:
+    """The result of a check.
+
+    Attributes:
+        name: the subject of the check, such as "elbo" or "bias".
+        kind: "warning" for a reason not to trust the fit, "note" for information, "fine" otherwise.
+        text: a sentence or more.
+        p_value: chance of a number as extreme if the fit is good, in both tails; None without a test.
+        remedies: what to try, for a reader of Python and for one at the command line.
+        plain: the finding as a clause without numbers, for the verdict, where the text is longer.
+        is_open: of a note on baselines, whether a gain over a constant that would be of use may be there all the same.
+        value, expected, error: the number behind the text, that of a good fit, and the standard error of their
+            difference; None if there is none.
+    """
+
+    name: str
+    kind: Kind
+    text: str
+    p_value: float | None = None
+    remedies: tuple[Remedy, ...] = ()
+    plain: str = ""
+    is_open: bool = False
+    value: float | None = None
+    expected: float | None = None
+    error: float | None = None
+
+    @property
+    def in_plain_words(self) -> str:
+        """The finding as a clause without numbers."""
+        lead = self.plain or self.text.removesuffix(".")
+        return lead[:1].lower() + lead[1:]
+
+    def said(self, spelling: Spelling = "python") -> str:
+        """Return the text with its numbers, and what to try."""
+        numbers = ""
+        if self.value is not None and self.expected is not None:
+            error = "" if self.error is None else f" ± {self.error:.2g}"
+            numbers = f" It is {self.value:.3g}, where {self.expected:.3g}{error} is expected."
+        return mended(f"{self.text}{numbers}", self.remedies, spelling)
+
+    def __str__(self) -> str:
+        return f"{_MARKS[self.kind]} {self.said()}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Verdict:
     """The result of a comparison with the baselines.
 
@@ -58,7 +108,7 @@ class Verdict:
         most: the gain over the constant, in nats an example, that may be true: two standard errors above the mean.
     """
 
-    kind: Literal["warning", "note", "fine"]
+    kind: Kind
     text: str
     brief: str
     plain: str
@@ -131,7 +181,7 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
             begin = "The fit predicts a little worse" if is_behind else "Nothing shows that the fit predicts better"
             lead, is_close = f"{begin} than a linear model, which is simpler", scored.over.mean < _LEAD
             return Verdict("note", f"{lead}. {numbers}", f"{lead}.", lead, is_better=True, prefers_linear=is_close)
-    kind: Literal["note", "fine"] = "note"
+    kind: Kind = "note"
     if is_better and basis != "training":
         kind, lead = "fine", f"The fit predicts better than a constant{' and a linear model' if linear else ''}"
     elif is_better:

@@ -20,8 +20,8 @@ from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import Baseline
-from pyrobnn.verdict.judgement import Basis, hardly_better, judge
-from pyrobnn.verdict.remedies import Fitted
+from pyrobnn.verdict.judgement import Basis, Finding, hardly_better, judge
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, open_to
 
 _DRAWS = 100
 _MOST_ENTRIES = 2**24
@@ -50,7 +50,7 @@ def memorised_targets(
     held_out: Data | None = None,
     *,
     left_out: Tensor | None = None,
-) -> str | None:
+) -> Finding | None:
     """Report a fit under which new examples are far less likely than training examples, if a linear model is as good.
 
     The new examples are those held out, or each training example left out of the fit (see `left_out_scores`, which
@@ -86,16 +86,19 @@ def memorised_targets(
         return None
     example = "a held-out example" if held_out is not None else "a training example left out of the fit"
     blame = "It is too sure of its classes" if prediction.is_classification else "Its intervals are too narrow"
-    return (
-        f"The fit has memorised its targets: {example} is {lost:.1f} nats less likely than in training. {blame} on "
+    lead = "The fit has memorised its targets"
+    text = (
+        f"{lead}: {example} is {lost:.1f} nats less likely than in training. {blame} on "
         f"new data. Log score above a constant's, in nats an example: fit {float((scores - constant).mean()):+.2f}, "
         f"linear model {float((rivals['linear'] - constant).mean()):+.2f}."
     )
+    tries = open_to(Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS)
+    return Finding("memorised", "warning", text, remedies=tries, plain=lead)
 
 
 def learned_nothing(
     posterior: Posterior | Mixture, train: Data, baselines: dict[str, Baseline], left_out: Tensor | None
-) -> str | None:
+) -> Finding | None:
     """Report a Laplace approximation that predicts rows left out of it no better than a constant, or hardly.
 
     It may be better on the rows that it was trained on, as any fit to noise is. None if it is better, or too few rows
@@ -107,7 +110,9 @@ def learned_nothing(
     rivals = {name: baseline.cross_validated.log_prob(train.y[rows]) for name, baseline in baselines.items()}
     verdict = judge(left_out[rows], rivals, _LEVEL, "left out")
     is_bad = verdict.kind == "warning" and not verdict.is_better
-    return verdict.text if is_bad else hardly_better(left_out[rows], rivals, _LEVEL)
+    text = verdict.text if is_bad else hardly_better(left_out[rows], rivals, _LEVEL)
+    tries = open_to(Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS)
+    return None if text is None else Finding("learned", "warning", text, remedies=tries)
 
 
 def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | None:
@@ -154,7 +159,7 @@ def _of_member(posterior: Posterior, train: Data) -> Tensor | None:
     return (scores - posterior.y_scaler.log_volume()).cpu()
 
 
-def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> str | None:
+def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> Finding | None:
     """Report a guide that scores its training rows below what the mode it began at says of rows left out.
 
     The evidence framework judges its modes by this left-out score, in closed form under a Laplace approximation.
@@ -169,18 +174,25 @@ def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, 
     of_mode, error = evidence.starts[evidence.chosen].log_left_out / len(train), float(own.std()) / math.sqrt(len(own))
     if not of_mode - float(own.mean()) > max(_BEHIND, _FEWEST_NATS / len(own), error):
         return None
-    return (
-        "The guide has lost what the data say: it predicts its own training examples worse than a Laplace "
+    lead = "The guide has lost what the data say"
+    text = (
+        f"{lead}: it predicts its own training examples worse than a Laplace "
         "approximation predicts examples left out. The log scores of an example are "
         f"{float(own.mean()):.2f} and {of_mode:.2f}."
     )
+    return _missed(posterior, train, lead, text)
+
+
+def _missed(posterior: Posterior | Mixture, train: Data, lead: str, text: str) -> Finding:
+    tries = open_to(Fitted(posterior, train.y, train.x), OF_MISSED_FUNCTION)
+    return Finding("missed", "warning", text, remedies=tries, plain=lead)
 
 
 def _some_rows(train: Data, most: int) -> Tensor:
     return torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(0, "missed")))[:most]
 
 
-def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> str | None:
+def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> Finding | None:
     """Report a fit whose errors on its own training rows are larger than a Gaussian process makes without the row.
 
     Training rows flatter the fit, so a good fit has smaller errors, whatever the noise. Rows of equal inputs, which
@@ -203,8 +215,10 @@ def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: i
     error = float(apart.std()) / math.sqrt(len(rows))
     if not (float(own.mean()) > _FACTOR * float(rival.mean()) and float(apart.mean()) > _ERRORS * error):
         return None
-    return (
-        "The fit has missed what the inputs say: on its own training examples its mean is further from the target than "
+    lead = "The fit has missed what the inputs say"
+    text = (
+        f"{lead}: on its own training examples its mean is further from the target than "
         f"that of a Gaussian process fitted to the others. The mean absolute errors on {len(rows)} of them are "
         f"{float(own.mean()):.2g} and {float(rival.mean()):.2g}."
     )
+    return _missed(posterior, train, lead, text)
