@@ -70,10 +70,9 @@ def to_datatree(
     - posterior_predictive: `y`, a draw of the targets for each draw of the weights, and their mean `mu`, or the class
       probabilities `probs`; predictions and predictions_constant_data: the same at `x_pred`, and `x`;
     - log_likelihood: `y`, the log density of each example; log_prior: `lprior`, that of all latents;
-    - sample_stats: `lp`, the log joint density of data and latents; `log_q`, that of the guide (of the member, in a
-      mixture; NaN or absent without one); and the statistics of Markov chains, such as `diverging`;
-    - prior and prior_predictive: draws from the prior, with the learned parameters of the fit. If they cannot be drawn,
-      the attribute `prior_left_out` of the tree says why;
+    - sample_stats: `lp`, the log joint density; `log_q`, that of the guide, if any; and those of Markov chains;
+    - prior and prior_predictive: draws from the prior, with the learned parameters of the fit, or else the attribute
+      `prior_left_out` of the tree says why there are none;
     - observed_data: `y`; constant_data: `x`;
     - guide_params: `<site>.loc` and `<site>.scale`, (chain, *event), if every guide knows them;
     - svi: `elbo`, `log_likelihood` and `kl` at each step, if all members have as many.
@@ -81,21 +80,18 @@ def to_datatree(
     See docs/how-to/arviz.md.
 
     Args:
-        posterior: a posterior, a mixture, a list of posteriors of the same network, or a dict whose keys name the
-            chains (`<key>.0`, ... where each holds several Markov chains).
+        posterior: a posterior, a mixture, a list of posteriors of the same network, or a dict whose keys name chains.
         data: inputs and targets in original units, usually the training data.
         x_pred: further inputs (M, *in) in original units at which to predict.
-        num_draws: number of draws S, 500 if not given (fewer, at least 100, for more than a million weights); S // K
-            from each of K members; the last S // C from each of C Markov chains, all if not given.
-        monitor: "auto" for all entries, if they are at most 1000 in total, else 20 entries of each larger site, with
-            their indices as labels, and `site_norm`, the Euclidean norm of every weight site. "all" for all entries. A
-            list of patterns of site names, such as ["4.*", "likelihood.*"], for whole sites and norms of other weights.
+        num_draws: number of draws S, 500 if not given (fewer for more than a million weights), an equal share from each
+            member; of Markov chains the last, all if not given.
+        monitor: "auto" for all entries, if they are at most 1000, else 20 of each larger site and `site_norm`, the
+            Euclidean norm of every weight site; "all"; or patterns of site names, such as ["4.*", "likelihood.*"].
         prior: have the groups prior and prior_predictive.
         seed: seed of the draws; the fit's if not given.
 
     Raises:
-        InputError: data or inputs that do not fit the model, fewer than one draw per chain, posteriors that do not fit
-            together, or a `monitor` that matches nothing.
+        InputError: data, inputs or posteriors that do not fit together, too few draws, or a `monitor` of no site.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()

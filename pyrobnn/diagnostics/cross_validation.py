@@ -197,8 +197,7 @@ def fit_each(
 ) -> list[Any]:
     """Fit a method to several data sets: sets of equal size side by side if the method is SVI, the others in turn.
 
-    The seed is `derive(seed, f"fit {index}")`, of a group side by side that of its first set. Further arguments are
-    those of `Run`. No fit warns, and an interrupt ends all.
+    Seeds derive from the number of a set, or the first of a group; further arguments are those of `Run`. No fit warns.
     """
     posteriors: list[Any] = [None] * len(sets)
     alone = []
@@ -241,8 +240,8 @@ def loo(
     Args:
         posterior: the posterior.
         data: the training data, `Data` or a pair (x, y).
-        correct: correct for the guide, by importance weights p(w, D) / q(w) (Magnusson et al. 2019); refused if their
-            k-hat is above min(1 - 1 / log10 S, 0.7), as for nearly all networks.
+        correct: correct for the guide, by importance weights p(w, D) / q(w) (Magnusson et al. 2019), if their k-hat
+            allows it, as for nearly no network.
         num_draws: number of draws S, at least 100; 1000 if not given, or all draws of Markov chains.
         seed: seed of the draws; the fit's if not given.
 
@@ -250,8 +249,7 @@ def loo(
         ArviZ's `ELPDDataLOO`, pointwise. If corrected, `elpd_i.attrs["joint_khat"]` has the k-hat of the weights.
 
     Raises:
-        InputError: a posterior of point masses, too few draws, data that do not fit the model, or a correction that
-            does not exist or is too large.
+        InputError: point masses, too few draws, data that do not fit the model, or a correction that is too large.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(100)
@@ -333,8 +331,7 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
         `dse`, stacking `weight` and ArviZ's diagnostics. `az.plot_compare` takes it.
 
     Raises:
-        InputError: fewer than two results, other objects, or results that measure different things: different kinds,
-            numbers of folds, or examples.
+        InputError: fewer than two results, other objects, or results of different kinds, folds or examples.
 
     Examples:
         >>> train, test = bnn.datasets.sinusoid(60).split(0.5, seed=0)

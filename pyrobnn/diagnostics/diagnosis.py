@@ -36,12 +36,7 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.comparison import compare_with_baselines, findings_on_predictions, sites_at_prior
 from pyrobnn.verdict.judgement import BASELINE, RARE, Finding, Verdict, ranks_better, rarest_class
-from pyrobnn.verdict.remedies import (
-    Fitted,
-    open_to,
-    smaller,
-    without_hidden,
-)
+from pyrobnn.verdict.remedies import Fitted, open_to, smaller, without_hidden
 
 _ORDER = ("warning", "note", "fine")
 _THREE_ERRORS = 0.00135
@@ -77,29 +72,26 @@ def diagnose(
 
     The checks:
 
-    - training: does the ELBO rise further, or do Markov chains disagree. A fit of automatic length is judged by its
-      ending; one of fixed length by `SVI` is continued for up to 400 steps; for others a note says it is unknown;
+    - training: does the ELBO rise further (a fit of fixed length by `SVI` is continued for up to 400 steps), or do
+      Markov chains disagree;
     - calibration: are held-out targets biased, too spread out or too close, outside their intervals, or less likely
       than the fit expects, and do errors grow with the prediction more than it says;
-    - baselines: does a constant predict as well, or a linear model better, and has the fit memorised its targets, or
-      missed what a Gaussian process finds;
-    - uncertainty: does it rank errors worse than chance, does the uncertainty of the weights reach the predictions, and
-      is the mean of counts made up by a few draws;
+    - baselines: does a constant predict as well, or a linear model better; are targets memorised, or a function missed;
+    - uncertainty: does it rank errors worse than chance, and does that of the weights reach the predictions;
     - layers: has the guide gone back to the prior at some weights.
 
-    For up to 1000 weights and 10,000 examples it notes k-hat, which is about the joint distribution of the weights, and
-    no reason to worry if predictions are good. See docs/how-to/warnings.md for what to do about each warning.
+    For up to 1000 weights and 10,000 examples it notes k-hat, no reason to worry if predictions are good. See
+    docs/how-to/warnings.md for what to do about each warning.
 
     Args:
         posterior: the fitted posterior.
-        train: the training data: `Data`, a pair (x, y), or a loader, whose examples are all collected in memory.
+        train: the training data: `Data`, a pair (x, y), or a loader, which must fit into memory.
         test: held-out data, of which 1000 examples are used, and up to 10,000 where a class is rare. Fewer than 10, or
             than 10 that are not of the most frequent class, are not judged. Without them, training data tell what is
             bad, and never that a fit is good.
         num_draws: number of draws S for predictions.
-        false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit, split evenly between
-            the tests. The comparison with baselines, the order of the errors and their growth need three standard
-            errors.
+        false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit. The comparison with
+            baselines, the order of the errors and their growth need three standard errors.
         seed: seed of draws and simulations; the fit's if not given.
         class_names: names of the classes, for the findings.
         baselines: those of `pyrobnn.verdict.baselines.fit_baselines`, where they are there already.

@@ -128,21 +128,19 @@ def importance_weights(
     """Weigh draws of a guide by p(w, D) / q(w), with Pareto-smoothed importance sampling (PSIS, Vehtari et al. 2024).
 
     Their k-hat is a test of variational inference (Yao et al. 2018). It is about the joint distribution of all weights,
-    and above 0.7 for all but very small networks, even if predictions are good. For several guides, q is their mixture
-    1/K sum_k q_k. The target is the posterior of the model that makes the predictions: for Laplace guides the network
-    linearised around the mode, unless `linearized=False`.
+    and above 0.7 for all but very small networks, even if predictions are good. The target is the posterior of the
+    model that predicts: for Laplace guides the linearised network, unless `linearized=False`.
 
     Args:
-        posterior: a posterior whose guide has a density, or a mixture, list or dict of posteriors of the same model
-            with equal parameters.
+        posterior: a posterior whose guide has a density, or several of the same model, whose mixture is q.
         data: the training data, in original units.
-        num_draws: number of draws S of all members together, at least 30 per member; take 1000 or more.
+        num_draws: number of draws S in all, at least 30 per member; take 1000 or more.
         seed: seed of the draws; the fit's if not given.
         linearized: as in `Posterior.predict`.
 
     Raises:
-        InputError: a guide without a density (points, dropout, pruned weights, stored draws), members without a
-            posterior in common or without a known mixture density, too few draws, or data that do not fit the model.
+        InputError: a guide without a density, members without a posterior in common, too few draws, or data that do
+            not fit the model.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()

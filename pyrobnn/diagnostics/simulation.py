@@ -97,11 +97,9 @@ def vsbc(
     """Check a method of inference by variational simulation-based calibration (Yao et al. 2018, algorithm 2).
 
     Each simulation draws the latents from the prior and targets at x from the likelihood, and fits the method to them;
-    p is the share of the fit's draws below the truth, uniform if fits are exact. Values of p that are not symmetric
-    around 1/2 show a bias; values that crowd at 0 and 1 a posterior that is too narrow, and in the middle one that is
-    too wide. Compared are, at the probes, the mean of the targets or the probabilities of the classes, and the latents
-    of the likelihood. Everything is in the units of the model and its prior. Symmetry is tested by Wilcoxon's signed
-    ranks, uniformity by ArviZ's test of the ECDF.
+    p is the share of the fit's draws below the truth, uniform if fits are exact. Compared are, at the probes, the mean
+    of the targets or the probabilities of the classes, and the latents of the likelihood, in the units of the model.
+    Symmetry around 1/2, without which there is a bias, is tested by Wilcoxon's signed ranks, uniformity by ArviZ.
 
     Args:
         model: the model; every unknown must have a prior.
@@ -116,8 +114,7 @@ def vsbc(
         progress: show progress bars.
 
     Raises:
-        InputError: too few simulations or draws, inputs that do not fit the model, parameters without a prior, or
-            arguments that `fit` refuses.
+        InputError: too few simulations or draws, a parameter without a prior, or arguments that `fit` refuses.
 
     Examples:
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
