@@ -24,11 +24,8 @@ def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Tensor:
 
     Args:
         prediction: predictions at N inputs.
-        y: their targets in original units, (N,) or (N, K).
+        y: their targets in original units, (N,) or (N, K), as the result.
         seed: seed of these draws.
-
-    Returns:
-        (N,) or (N, K).
 
     Raises:
         InputError: classes, or another likelihood without a distribution function; y not of the predictions' shape.

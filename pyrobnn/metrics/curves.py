@@ -204,9 +204,8 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
     """Score how well uncertainty separates inputs outside the data from inputs inside (Hendrycks 2017).
 
     For each measure of uncertainty, as entropy: "auroc_entropy", the area under the receiver operating characteristic;
-    "aupr_entropy", the average precision with the outside inputs as positives, which depends on their share;
-    "fpr_95_entropy", the share of inside inputs above the threshold that 95 % of the outside inputs reach. Standard
-    errors come from 200 bootstrap resamples of either group under a fixed seed.
+    "aupr_entropy", the average precision with the outside inputs as positives; "fpr_95_entropy", the share of inside
+    inputs above the threshold that 95 % of the outside inputs reach. Standard errors come from 200 bootstrap resamples.
 
     Args:
         inside: predictions at inputs like the data.

@@ -34,15 +34,14 @@ def permutation_importance(
 ) -> "DataFrame":
     """Return how much worse the log score is with the values of a column shuffled among the examples (Breiman 2001).
 
-    A column that the fit ignores has an importance of 0. Of two columns that say the same each may have little, as the
-    other stands in for it. Use data that the fit has not seen. The standard error is over the examples.
+    A column that is ignored has an importance of 0; of two columns that say the same each may have little. Use data
+    that the fit has not seen. The standard error is over the examples.
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
         data: the held-out data, at least two examples: `Data`, a pair (x, y), or a loader.
-        groups: positions of columns that are shuffled together, by name, such as the columns of a category; of an
-            estimator they are `estimator.encoder_.positions()`. If not given, each column is by itself, with the one
-            that marks where it is missing.
+        groups: positions of columns that are shuffled together, by name; of an estimator they are
+            `estimator.encoder_.positions()`. If not given, each column is by itself, with the mark of its gaps.
         num_shuffles: number of shuffles of each column.
         num_draws: number of posterior draws; at least the members of a mixture.
         seed: seed of the shuffles.

@@ -32,9 +32,12 @@ from pyrobnn.posterior.prediction import Prediction
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the central intervals that are scored."""
+_SAMPLES, _MOST_DISTANCES = 400, 4_000_000
+"""Samples for the energy score, and distances of their numbers at one time."""
+_FEWEST = 10
+"""Examples of each class from which no exception is told from few; resamples of one example, or of none, are alike."""
 _MOST_COLUMNS = 20
 """Target columns that are also scored by themselves."""
 
@@ -48,10 +51,8 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
     Real targets and counts: "crps", the continuous ranked probability score of the mixture; "rmse", "mae" and
     "median_error" of the predictive mean; "r2", the share of the targets' variance that it explains; "pit_error", the
     area between the distribution function of the transforms (see `pit`) and the diagonal; for every level, as 95 %,
-    "coverage_95", "width_95" and "interval_score_95" of the central interval (Winkler 1972; Gneiting & Raftery 2007),
-    which for counts holds at least its level. With several target columns all but the log score are averaged,
-    "energy_score" is added, from 400 samples, and `by_column` of the result has the errors and the coverage of each
-    column, up to 20.
+    "coverage_95", "width_95" and "interval_score_95" of the central interval (Winkler 1972; Gneiting & Raftery 2007).
+    Several target columns are averaged; "energy_score" is added, and `by_column` has the errors of each, up to 20.
 
     Classes: "accuracy"; "brier", the squared error of the probabilities summed over the classes (Brier 1950); "ece",
     the expected calibration error of the most probable class in 15 bins (Guo et al. 2017); "auroc" of each class
@@ -59,20 +60,15 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
     `selective_risk`). Several binary columns are averaged, too; the bins pool them.
 
     A score that the likelihood does not define, such as the RMSE without a finite mean, is left out. Standard errors
-    of means are exact up to the estimated variance; others come from 200 bootstrap resamples under a fixed seed, and
-    do not include the bias of calibration errors.
+    that are not of means come from 200 bootstrap resamples, without the bias of calibration errors.
 
     Args:
         prediction: predictions at N inputs.
         y: the targets in original units, (N,) or (N, K).
         levels: levels of the intervals, each in (0, 1).
 
-    Returns:
-        Scores by name, a dictionary that prints as a table.
-
     Raises:
-        InputError: not numeric, not finite, not one row per input, labels out of range, counts that are not whole, or a
-            level outside (0, 1).
+        InputError: targets that do not fit the predictions, or a level outside (0, 1).
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
@@ -164,10 +160,6 @@ def _p_value(difference: float, stderr: float, df: float) -> float:
     if stderr == 0:
         return 1.0 if difference == 0 else 0.0
     return float(2 * stdtr(df, -abs(difference) / stderr))
-
-
-_SAMPLES = 400
-_MOST_DISTANCES = 4_000_000
 
 
 def real_statistics(prediction: Prediction, y: ArrayLike, levels: Sequence[float]) -> dict[str, Statistic]:
@@ -274,10 +266,6 @@ def energy(prediction: Prediction, targets: np.ndarray, *, seed: int = 0) -> np.
         samples = torch.stack(rows).detach().cpu().double().numpy()
         scores.append(np.atleast_1d(scoringrules.es_ensemble(y, samples, estimator="fair")))
     return np.concatenate(scores)
-
-
-_FEWEST = 10
-"""Examples of each class from which no exception is told from few; resamples of one example, or of none, are alike."""
 
 
 def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statistic]:
