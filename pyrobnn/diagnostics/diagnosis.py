@@ -238,9 +238,18 @@ def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
     gain of use may be true, by two standard errors, or where the fit ranks better than chance.
     """
     held_out = case.judged if case.is_held_out else None
-    compared = (case.fit.posterior, case.train, case.baselines, held_out, verdict)
-    sizes = {"num_draws": case.prediction.num_draws, "most_rows": _MOST_FOR_PROCESS}
-    findings = [*findings_on_predictions(*compared, at_end=False, **sizes)]
+    findings = [
+        *findings_on_predictions(
+            case.fit.posterior,
+            case.train,
+            case.baselines,
+            held_out,
+            verdict,
+            at_end=False,
+            num_draws=case.prediction.num_draws,
+            most_rows=_MOST_FOR_PROCESS,
+        )
+    ]
     if verdict is None:
         why = "there is one training example" if len(case.train) < 2 else "its likelihood has latent variables"
         text = f"The fit was not compared with a constant, as {why}."

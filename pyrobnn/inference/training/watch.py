@@ -96,23 +96,10 @@ def ask(callbacks: Sequence[Callback], state: Progress, stop: Stop) -> None:
 class Ended:
     """The end of a fit."""
 
-<<<<<<< HEAD
     history: History  # its steps
-    stop_reason: str  # why it ended, in words
-    convergence: Convergence | None = None  # of a fit of automatic length, how it ended
-=======
-    Attributes:
-        history: its steps.
-        stopped_by: why it ended.
-        stop_reason: the same in words.
-        convergence: of a fit of automatic length, how it ended.
-    """
-
-    history: History
     stopped_by: StoppedBy
-    stop_reason: str
-    convergence: Convergence | None = None
->>>>>>> 4f7e7cb3 (A record says in a typed field what ended a fit, beside the words)
+    stop_reason: str  # the same in words
+    convergence: Convergence | None = None  # of a fit of automatic length, how it ended
 
 
 class Watch:
