@@ -12,12 +12,12 @@ from rich.table import Column, Table
 
 from pyrobnn._core.errors import InputError, counted, printable
 from pyrobnn._core.folders import check_writable
-from pyrobnn._core.table_files import ENDINGS, check_names, ending
 from pyrobnn._core.waiting import waiting
 from pyrobnn.runs import run_folders
 from pyrobnn.runs.endings import PlainErrors, ended_by, escaped, kept_of, stopped_cleanly
 from pyrobnn.runs.run_folders import check_new_run, is_run_folder, new_run_folder, run_folder, time_of
 from pyrobnn.runs.spec_files import check_values, command_of, first_line, in_full, not_of_data, sections_of, target_of
+from pyrobnn.tables.files import ENDINGS, check_names, ending
 
 _OF_PREDICTIONS = ("", ".csv", ".txt")
 """Endings of names of files that `predict` writes."""

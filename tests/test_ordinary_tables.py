@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn._core import table_files
 from pyrobnn.cli import app
 from pyrobnn.data.splits import split_rows
 from pyrobnn.datasets import load_features, load_table
@@ -20,6 +19,7 @@ from pyrobnn.datasets.base import test_share as share_of
 from pyrobnn.datasets.outside import range_of
 from pyrobnn.datasets.table import load_rows
 from pyrobnn.runs.spec import RunSpec
+from pyrobnn.tables import files as table_files
 
 ROWS = 24
 NUMBERS = [1.5 + i for i in range(ROWS)]

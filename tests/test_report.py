@@ -16,13 +16,13 @@ from matplotlib.text import Text
 
 import pyrobnn as bnn
 from pyrobnn._core.remedies import Remedy
-from pyrobnn._core.table_cells import MARK
 from pyrobnn.diagnostics import FunctionConvergence
 from pyrobnn.diagnostics.convergence import Chains, chain_findings, chains_of
 from pyrobnn.diagnostics.findings import CAUSES, Diagnosis
 from pyrobnn.diagnostics.predictive_checks import WORDS
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Rendered, render, words
+from pyrobnn.tables.cells import MARK
 from pyrobnn.verdict.judgement import BASELINE, Finding
 
 HOSTILE = "<script>alert('x')</script>"

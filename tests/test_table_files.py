@@ -14,9 +14,9 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
 from pyrobnn import InputError
-from pyrobnn._core.columns import Encoder, as_table
 from pyrobnn.datasets import load_features, load_table
 from pyrobnn.datasets.table import columns_of, load_rows
+from pyrobnn.tables.encoder import Encoder, as_table
 
 
 @pytest.mark.parametrize(

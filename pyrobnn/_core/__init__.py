@@ -1,1 +1,1 @@
-"""Foundations of every room: checks, errors, settings, registries, random state, the lock, files and tables."""
+"""Foundations of every room: checks, errors, settings, registries, random state, the lock, and files."""

@@ -8,11 +8,11 @@ import numpy as np
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.tables import Task
 from pyrobnn._torch.inputs import single
 from pyrobnn.data.imputed import Imputer, stacked
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import classes_of, same_inputs, split_rows
+from pyrobnn.tables.reading import Task
 
 NUM_RANDOM_SPLITS = 20
 TEST_FRACTION = 0.1

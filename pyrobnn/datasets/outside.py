@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyrobnn._core import cell_texts
 from pyrobnn._core.errors import counted
-from pyrobnn._core.table_cells import DATES, TEXTS
+from pyrobnn.tables.cells import DATES, TEXTS
+from pyrobnn.tables.texts import day
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pyrobnn._core.columns import Encoder
+    from pyrobnn.tables.encoder import Encoder
 
 _MOST_LINES = 6
 """Columns with a line, those with the most rows outside."""
@@ -46,7 +46,7 @@ def outside_of(name: str, columns: "pd.DataFrame", how: Mapping[str, Any], encod
         is_far = ((values < low - below) | (values > high + above)).to_numpy()
     if is_far.any():
         first = int(is_far.argmax())
-        ends = [cell_texts.day(how, v) if how["kind"] == DATES else f"{v:g}" for v in (low, high, values.iloc[first])]
+        ends = [day(how, v) if how["kind"] == DATES else f"{v:g}" for v in (low, high, values.iloc[first])]
         where = f"{ends[0]} to {ends[1]}, such as {ends[2]} in row {first + 1}"
         lines.append(f"{name}: {counted(int(is_far.sum()), 'row')} well outside of the range in training, {where}")
     return Outside(np.where(is_far | is_gap | is_new, name, ""), lines)

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.tables import Task
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import _files
 from pyrobnn.datasets.base import NUM_RANDOM_SPLITS
+from pyrobnn.tables.reading import Task
 
 Splits = tuple[tuple[np.ndarray, np.ndarray], ...]
 """Pairs (train_index, test_index) of row numbers."""

@@ -6,7 +6,6 @@ import zlib
 from pathlib import Path
 
 from pyrobnn._core.errors import InputError, did_you_mean
-from pyrobnn._core.tables import Task
 from pyrobnn._torch.inputs import single
 from pyrobnn.datasets import _files
 from pyrobnn.datasets.base import Dataset
@@ -16,6 +15,7 @@ from pyrobnn.datasets.measurements import MEASURED_SETS
 from pyrobnn.datasets.published import PublishedSet
 from pyrobnn.datasets.uci import UCI_SETS
 from pyrobnn.datasets.uci_classification import CLASSIFICATION_SETS
+from pyrobnn.tables.reading import Task
 
 SETS = {entry.name: entry for entry in (*UCI_SETS, *IMAGE_SETS, *CLASSIFICATION_SETS, *MEASURED_SETS, *BUNDLED_SETS)}
 

@@ -10,12 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core import cell_texts
 from pyrobnn._core.checks import as_tensor, check_inputs
 from pyrobnn._core.errors import counted
-from pyrobnn._core.table_cells import DATES, NUMBERS, TEXTS, expanded, learned_reading
-from pyrobnn._core.table_files import ending
-from pyrobnn._core.tables import Table, read_inputs, read_table
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
@@ -23,11 +19,15 @@ from pyrobnn.data.splits import same_marks, split_rows
 from pyrobnn.datasets._files import sha256
 from pyrobnn.datasets.base import Dataset, test_share
 from pyrobnn.datasets.outside import outside_most, outside_of, range_of
+from pyrobnn.tables.cells import DATES, NUMBERS, TEXTS, expanded, learned_reading
+from pyrobnn.tables.files import ending
+from pyrobnn.tables.reading import Table, read_inputs, read_table
+from pyrobnn.tables.texts import dates_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pyrobnn._core.columns import Encoder
+    from pyrobnn.tables.encoder import Encoder
 
 
 def load_table(
@@ -92,7 +92,7 @@ def load_table(
     whole = train[~torch.from_numpy(lacks)[train]]
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
     lines = (
-        f"column {name!r}: read as {cell_texts.said(how)}" for name, how in encoder["read"].items() if "start" in how
+        f"column {name!r}: read as {dates_in_words(how)}" for name, how in encoder["read"].items() if "start" in how
     )
     columns = inputs.iloc[train.numpy()]
     return Dataset(
@@ -233,7 +233,7 @@ def _copies(table: Table) -> Tensor:
 
 def _learned(table: Table, rows: Tensor, categories: str, missing: str) -> dict[str, Any]:
     """Return the encoder that these rows teach."""
-    from pyrobnn._core.columns import Encoder
+    from pyrobnn.tables.encoder import Encoder
 
     train = table.inputs.columns.iloc[table.rows[rows.numpy()]]
     read = learned_reading(train, table.inputs.how)
@@ -247,6 +247,6 @@ def _learned(table: Table, rows: Tensor, categories: str, missing: str) -> dict[
 
 def _encoder(stored: Mapping[str, Any]) -> "Encoder":
     """Return the encoder of a table, from what is stored of it."""
-    from pyrobnn._core.columns import Encoder
+    from pyrobnn.tables.encoder import Encoder
 
     return Encoder(stored["categories"], stored["missing"], stored["columns"], stored.get("read", {}))

@@ -19,19 +19,8 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
-from pyrobnn._core.columns import (
-    Encoder,
-    as_table,
-    is_frame,
-    require_distinct_names,
-    require_finite,
-    require_known,
-    tell_of_new_values,
-)
 from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, warn_user
 from pyrobnn._core.modes import gradients, under
-from pyrobnn._core.table_cells import How, expanded, learned_reading
-from pyrobnn._core.tables import Task
 from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.imputed import Imputer, stacked
@@ -49,6 +38,17 @@ from pyrobnn.posterior.copies import predict_copies
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
+from pyrobnn.tables.cells import How, expanded, learned_reading
+from pyrobnn.tables.encoder import (
+    Encoder,
+    as_table,
+    is_frame,
+    require_distinct_names,
+    require_finite,
+    require_known,
+    tell_of_new_values,
+)
+from pyrobnn.tables.reading import Task
 from pyrobnn.verdict.comparison import tell
 
 NO_TARGETS = "no_validation"

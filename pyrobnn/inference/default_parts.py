@@ -12,7 +12,6 @@ from torch import Tensor
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.random import seeded
-from pyrobnn._core.tables import LEAST_AMOUNT, Task
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
@@ -25,6 +24,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import fields_of, with_guide, with_innermost
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.priors.base import as_prior
+from pyrobnn.tables.reading import LEAST_AMOUNT, Task
 
 PARTS: dict[str, ModuleType] = {
     "net": nets,

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.random import derive
-from pyrobnn._core.tables import LEAST_AMOUNT
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.gaussian_process import Residuals
 from pyrobnn.data.in_memory import Data
@@ -27,6 +26,7 @@ from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.tables.reading import LEAST_AMOUNT
 from pyrobnn.verdict.comparison import complaint
 
 _SHAPES = (

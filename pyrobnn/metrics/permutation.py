@@ -10,11 +10,11 @@ import torch
 
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.table_cells import with_marks
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.given import collected
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.tables.cells import with_marks
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -14,7 +14,6 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.table_cells import MARK, category_name, with_marks
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
@@ -24,6 +23,7 @@ from pyrobnn.plots.classification import class_draws
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.tables.cells import MARK, category_name, with_marks
 
 _POINTS, _MOST_VALUES = 15, 10
 """Points of a curve, and values that are dots instead."""

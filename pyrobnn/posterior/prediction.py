@@ -15,7 +15,6 @@ from pyrobnn._core.checks import as_targets, as_tensor
 from pyrobnn._core.errors import FewDrawsWarning, InputError, warn_user
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy, reader
-from pyrobnn._core.table_cells import rows_of
 from pyrobnn.data.given import as_loader
 from pyrobnn.data.in_memory import Scaler, row_index
 from pyrobnn.data.loader import Loader
@@ -26,6 +25,7 @@ from pyrobnn.distributions.quantiles import count_quantile, real_quantile
 from pyrobnn.distributions.support import Components
 from pyrobnn.distributions.targets import CensoredNormal, LabelOrIgnored
 from pyrobnn.likelihoods.base import require_whole
+from pyrobnn.tables.cells import rows_of
 
 if TYPE_CHECKING:
     import pandas as pd

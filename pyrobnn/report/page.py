@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 
 from pyrobnn import plots
 from pyrobnn._core.remedies import Spelling
-from pyrobnn._core.table_cells import with_marks
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import ElboReport, elbo_report
 from pyrobnn.diagnostics.convergence import chains_of
@@ -31,6 +30,7 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.report import words
+from pyrobnn.tables.cells import with_marks
 
 _AUDIT_DRAWS = 300
 _PREDICTIVE_DRAWS = 500

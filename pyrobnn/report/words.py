@@ -13,13 +13,13 @@ from pyrobnn._core.errors import counted
 from pyrobnn._core.folders import next_name
 from pyrobnn._core.remedies import Spelling, options
 from pyrobnn._core.settings import in_short, kind_of, leaves, to_dict
-from pyrobnn._core.table_cells import MARK, input_name, with_marks
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.findings import Diagnosis
 from pyrobnn.metrics import Score, Scores
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.tables.cells import MARK, input_name, with_marks
 
 SCORES = {
     "accuracy": ("share that is right", "Share of the examples whose most probable class was right."),

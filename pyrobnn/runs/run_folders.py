@@ -8,7 +8,7 @@ from shlex import quote
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.folders import check_free, check_writable, next_name
 from pyrobnn._core.remedies import reader
-from pyrobnn._core.table_files import ending
+from pyrobnn.tables.files import ending
 
 
 def is_run_folder(path: Path) -> bool:

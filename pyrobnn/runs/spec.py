@@ -15,7 +15,6 @@ from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import seeded
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import Count, FrozenDict, Options, in_short, setting, to_dict
-from pyrobnn._core.tables import Task
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
@@ -32,6 +31,7 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec_files import DataSpec, check_rows, check_sections, data_section, parse_change, read_spec
+from pyrobnn.tables.reading import Task
 
 __all__ = ["DataSpec", "FitSpec", "PredictSpec", "Prepared", "RunSpec"]
 

@@ -15,9 +15,9 @@ from pydantic import Field
 from pyrobnn._core.errors import InputError, counted, did_you_mean
 from pyrobnn._core.remedies import options, options_in
 from pyrobnn._core.settings import setting
-from pyrobnn._core.table_cells import NAMELESS, teaches_nothing
-from pyrobnn._core.table_files import Sheet, check_names, column_names, ending, looks_like_data, read_sheet
-from pyrobnn._core.tables import Task, read_table
+from pyrobnn.tables.cells import NAMELESS, teaches_nothing
+from pyrobnn.tables.files import Sheet, check_names, column_names, ending, looks_like_data, read_sheet
+from pyrobnn.tables.reading import Task, read_table
 
 if TYPE_CHECKING:
     from pyrobnn.datasets import Dataset

@@ -98,7 +98,7 @@ def _phases(dates: "pd.Series") -> dict[str, "pd.Series"]:
     return {"year": (dates.dt.day_of_year - 1) / 365.25, "week": dates.dt.day_of_week / 7, "hour": clock}
 
 
-def said(stored: Mapping[str, Any]) -> str:
+def dates_in_words(stored: Mapping[str, Any]) -> str:
     """Say how dates become numbers."""
     waves = " and ".join(_PHASES[phase] for phase in stored["phases"])
     return f"days since {day(stored, 0.0)}" + (f", and sine and cosine of {waves}" if waves else "")

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pyrobnn._core.cell_texts import date_names
 from pyrobnn._core.errors import InputError, counted, warn_user
-from pyrobnn._core.table_cells import DATES, MARK, NUMBERS, TEXTS, How, expanded, read_cells, require_repeated, rows_of
-from pyrobnn._core.table_files import Sheet, has_decimal_commas
+from pyrobnn.tables.cells import DATES, MARK, NUMBERS, TEXTS, How, expanded, read_cells, require_repeated, rows_of
+from pyrobnn.tables.files import Sheet, has_decimal_commas
+from pyrobnn.tables.texts import date_names
 
 _NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
 _OTHER_OBJECTS = ("complex", "date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")

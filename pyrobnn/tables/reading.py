@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from pyrobnn._core.errors import InputError, counted
-from pyrobnn._core.table_cells import (
+from pyrobnn.tables.cells import (
     DATES,
     NAMELESS,
     TEXTS,
@@ -22,7 +22,7 @@ from pyrobnn._core.table_cells import (
     require_repeated,
     rows_of,
 )
-from pyrobnn._core.table_files import Sheet, check_names, read_sheet, require
+from pyrobnn.tables.files import Sheet, check_names, read_sheet, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +150,7 @@ def _inputs(
 
 
 def _input(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["pd.Series", How, str]:
-    from pyrobnn._core.columns import as_column
+    from pyrobnn.tables.encoder import as_column
 
     label = f"Column {name!r}"
     if name.startswith(NAMELESS):

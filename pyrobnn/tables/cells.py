@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobnn._core.cell_texts import date_columns, dates_of, learned_dates, read_numbers, without_zone
 from pyrobnn._core.errors import InputError, counted
-from pyrobnn._core.table_files import Sheet
+from pyrobnn.tables.files import Sheet
+from pyrobnn.tables.texts import date_columns, dates_of, learned_dates, read_numbers, without_zone
 
 if TYPE_CHECKING:
     import pandas as pd

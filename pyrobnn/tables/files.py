@@ -123,7 +123,7 @@ def has_decimal_commas(frame: "pd.DataFrame") -> bool:
     """Return whether a column has numbers whose commas can only mark decimals."""
     from pandas.api.types import infer_dtype
 
-    from pyrobnn._core.cell_texts import read_numbers
+    from pyrobnn.tables.texts import read_numbers
 
     texts = (frame[name].dropna() for name in frame.columns if infer_dtype(frame[name], skipna=True) == "string")
     commas = (column for column in texts if column.str.contains(",", regex=False).any())
