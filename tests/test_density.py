@@ -16,14 +16,14 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 import pyrobnn as bnn
-from pyrobnn.data import gaussian_process
-from pyrobnn.data.gaussian_process import Residuals
 from pyrobnn.inference import density
 from pyrobnn.inference.default_parts import parts_for
 from pyrobnn.inference.density import compare_densities
 from pyrobnn.inference.method import Run
 from pyrobnn.runs.spec import RunSpec
+from pyrobnn.verdict import residuals
 from pyrobnn.verdict.remedies import Fitted
+from pyrobnn.verdict.residuals import Residuals
 
 RUN = Run(seed=0, progress=False)
 NO_INPUTS = torch.zeros(150, 0)
@@ -399,16 +399,14 @@ def test_residuals_are_those_of_a_gaussian_process_that_has_not_seen_the_row():
     squared = pdist(inputs, "sqeuclidean")
     usual = np.sort(np.repeat(squared, 2))[len(squared) - 1]  # of an even count torch takes the lower median
     tried = []
-    for length, noise in itertools.product(gaussian_process._LENGTHS, gaussian_process._NOISES):
+    for length, noise in itertools.product(residuals._LENGTHS, residuals._NOISES):
         process = GaussianProcessRegressor(RBF(math.sqrt(length * usual)) + WhiteKernel(noise), alpha=0, optimizer=None)
         left = np.array([left_out(process, inputs, targets, row) for row in range(70)])
         tried.append((np.abs(left[:, 0]).mean(), left))
     errors, spreads = min(tried, key=lambda one: one[0])[1].T
     found = Residuals.of(bnn.Data(x, y), seed=0).values  # in another order
     assert np.allclose(np.sort(found), np.sort(errors / spreads), rtol=1e-5)
-    assert np.allclose(
-        gaussian_process.errors_left_out(torch.tensor(inputs), torch.tensor(targets))[0], errors, rtol=1e-5
-    )
+    assert np.allclose(residuals.errors_left_out(torch.tensor(inputs), torch.tensor(targets))[0], errors, rtol=1e-5)
 
 
 def left_out(process, x, y, row):

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.data.gaussian_process import errors_left_out, standardised
 from pyrobnn.verdict.left_out import behind_mode, missed_function
 from pyrobnn.verdict.remedies import OF_MISSED_FUNCTION, Fitted, open_to
+from pyrobnn.verdict.residuals import errors_left_out, standardised
 
 
 def waves(num, seed, noise=0.1):

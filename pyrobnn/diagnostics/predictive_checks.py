@@ -15,7 +15,6 @@ from torch import Tensor
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
-from pyrobnn.data.gaussian_process import ranks
 from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
 from pyrobnn.metrics.scoring import over_columns
@@ -36,6 +35,7 @@ from pyrobnn.verdict.remedies import (
     spread_counts,
     varying_noise,
 )
+from pyrobnn.verdict.residuals import ranks
 
 _INSIDE = 0.95
 _NEGLIGIBLE = 1e-4

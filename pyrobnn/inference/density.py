@@ -14,7 +14,6 @@ from torch import Tensor
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.random import derive
 from pyrobnn._core.waiting import waiting
-from pyrobnn.data.gaussian_process import Residuals
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import drawn_together, same_inputs
 from pyrobnn.inference import defaults
@@ -28,6 +27,7 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.tables.reading import LEAST_AMOUNT
 from pyrobnn.verdict.comparison import complaint
+from pyrobnn.verdict.residuals import Residuals
 
 _SHAPES = (
     likelihoods.StudentT(scale="heteroscedastic", df="learned"),

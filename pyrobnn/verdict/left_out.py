@@ -12,7 +12,6 @@ from pyrobnn.curvature.base import Point, conditioned_likelihood
 from pyrobnn.curvature.linear_model import linear_model, log_scores
 from pyrobnn.curvature.metric import score_columns
 from pyrobnn.curvature.prior import prior_curvature
-from pyrobnn.data.gaussian_process import errors_left_out, standardised
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.guides.built import built
@@ -22,6 +21,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import Baseline
 from pyrobnn.verdict.judgement import Basis, Finding, hardly_better, judge
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, open_to
+from pyrobnn.verdict.residuals import errors_left_out, standardised
 
 _DRAWS = 100
 _MOST_ENTRIES = 2**24

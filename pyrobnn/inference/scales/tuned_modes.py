@@ -31,7 +31,6 @@ from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.curvature.prior import prior_laws
 from pyrobnn.curvature.tracker import refuse_mixed_examples
 from pyrobnn.data.batches import Batch
-from pyrobnn.data.gaussian_process import GaussianProcess, gaussian_process
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.graph import recorded_slope
@@ -45,6 +44,7 @@ from pyrobnn.inference.scales.fixed_point import (
     normal_prior,
     untuned,
 )
+from pyrobnn.inference.scales.gaussian_process import GaussianProcess, gaussian_process
 from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.likelihoods.noise import SMALLEST_SCALE

@@ -1,19 +1,16 @@
-"""Gaussian processes of targets, without any network: length scales of largest evidence, and errors of rows left out.
+"""Length scales of inputs: the Gaussian process of largest evidence, from which open scales begin.
 
 The kernel is squared exponential. Source: Rasmussen and Williams (2006), Gaussian Processes for Machine Learning.
 """
 
 import dataclasses
 import math
-from statistics import NormalDist
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.random import seeded
 from pyrobnn._torch.lbfgs import descend_in_place
-from pyrobnn.data.in_memory import Data
 
 _FIRST = (1.0, 2.0, 4.0)
 """Length scales to begin from, in standard deviations of the inputs: the best after a few steps goes on."""
@@ -25,15 +22,6 @@ length scales below the distances of the rows, a process is noise under another 
 _MOST_ROWS = 250
 _GRID = 2.0**30
 """Standardised numbers are rounded to its inverse, so that other units of the data lead to the same length scales."""
-_LENGTHS, _NOISES = (0.125, 0.5, 2.0, 8.0), (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Squared length scales, relative to the median squared distance, and noise relative to the signal."""
-_MOST_JUDGED = 500
-"""Rows that are looked at: a Gaussian process of as many takes a tenth of a second."""
-_HEAVY = 4.0
-"""Standard errors by which the excess kurtosis must be above that of a Gaussian."""
-_LEVEL = 1e-4
-"""The chance that residuals alike everywhere seem to depend on an input: so low that rows held out need to agree by no
-more than a standard error."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,94 +135,3 @@ class _Process:
         columns = self.y.shape[1]
         explained = (between * solved[:, columns:].T).sum(1)
         return between @ solved[:, :columns], ((2 * logs[-2]).exp() - explained).clamp_min(0)
-
-
-def ranks(values: Tensor | np.ndarray) -> np.ndarray:
-    """Return the ranks in each column of values (N,) or (N, K) as vectors of mean 0 and length 1, or 0 if all alike.
-
-    Their products are Spearman's rank correlations. NaN has no rank and becomes 0, so that it says nothing.
-    """
-    from scipy.stats import rankdata
-
-    array = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
-    found = rankdata(array.reshape(len(array), -1), axis=0, nan_policy="omit")
-    found = np.nan_to_num(found - np.nanmean(found, axis=0))
-    return found / np.linalg.norm(found, axis=0).clip(1e-9)
-
-
-def standardised(values: Tensor) -> Tensor:
-    """Return values (N, ...) less their mean, in standard deviations."""
-    return (values - values.mean(0)) / values.std(0).clamp_min(1e-12)
-
-
-def errors_left_out(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the errors (N,) of a Gaussian process at rows left out one by one, and the same in standard deviations.
-
-    Length scale and noise are those of a grid whose predictions of rows left out have the smallest mean absolute error,
-    which outliers change little. Equation 5.12.
-
-    Args:
-        x: standardised inputs (N, columns), in float64.
-        y: standardised targets (N,).
-    """
-    squared = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
-    usual = squared[squared > 0].median() if bool((squared > 0).any()) else 1.0
-    least, errors, residuals = math.inf, y, y
-    for length in _LENGTHS:
-        values, vectors = torch.linalg.eigh((-squared / (2 * length * usual)).exp())
-        turned = vectors.T @ y
-        for noise in _NOISES:
-            spectrum = values.clamp_min(0) + noise
-            weights = vectors @ (turned / spectrum)
-            precisions = vectors.square() @ (1 / spectrum)
-            mean = float((weights / precisions).abs().mean())
-            if mean < least:
-                least, errors, residuals = mean, weights / precisions, weights / precisions.sqrt()
-    return errors, residuals
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Residuals:
-    """Residuals of a Gaussian process at some rows, each fitted to the others, in standard deviations.
-
-    Attributes:
-        x: inputs of the rows (N, columns), in float64.
-        values: the residuals (N,).
-    """
-
-    x: Tensor
-    values: Tensor
-
-    @classmethod
-    def of(cls, data: Data, seed: int) -> "Residuals":
-        """Return those of at most 500 rows, drawn by a seed; of inputs that are no tensor, the targets themselves."""
-        rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(derive(seed, "residuals")))[
-            :_MOST_JUDGED
-        ]
-        y = standardised(data.y.double().cpu()[rows])
-        if not isinstance(data.x, Tensor):
-            return cls(torch.zeros(len(rows), 0), y)
-        x = data.x.double().cpu().flatten(1)[rows]
-        return cls(x, errors_left_out(standardised(x), y)[1])
-
-    @property
-    def have_heavy_tails(self) -> bool:
-        """Whether their excess kurtosis is above that of as many normal numbers."""
-        away = self.values - self.values.mean()
-        excess = float(away.pow(4).mean() / away.square().mean().square()) - 3
-        return excess > _HEAVY * math.sqrt(24 / len(away))
-
-    @property
-    def vary_with_inputs(self) -> bool:
-        """Whether their size depends on a column, or on the distance from its median, by rank correlations.
-
-        Each is normal of variance 1 / (N - 1) where it does not. The level is for all together (Bonferroni).
-        """
-        columns = [column for column in self.x.numpy().T if len(np.unique(column[~np.isnan(column)])) > 2]
-        if not columns:
-            return False
-        values = np.stack(columns, 1)
-        away = np.abs(values - np.nanmedian(values, axis=0))
-        found = ranks(np.hstack([values, away])).T @ ranks(self.values.abs())
-        bound = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(found))) / math.sqrt(len(self.values) - 1)
-        return bool(abs(found).max() > bound)
