@@ -50,7 +50,7 @@ from .metrics import score as score
 from .metrics import score_ood as score_ood
 from .nets import MLP as MLP
 from .posterior.calibration import calibrate as calibrate
-from .posterior.conformal import conformal as conformal
+from .posterior.calibration import conformal as conformal
 from .posterior.mixture import Mixture as Mixture
 from .posterior.output_covariance import functional as functional
 from .posterior.posterior import Posterior as Posterior

@@ -16,7 +16,7 @@ import pyrobnn as bnn
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.support import base_of, cdf
 from pyrobnn.distributions.targets import Gamma
-from pyrobnn.posterior.conformal import ConformalPrediction, ConformityScores
+from pyrobnn.posterior.calibration import ConformalPrediction, ConformityScores
 
 DRAWS, HELD_OUT, NEW = 200, 99, 200
 

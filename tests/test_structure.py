@@ -41,7 +41,7 @@ UPWARD = {
     "bnn.py": {"inference.fit.fit_svi", "inference.prior_predictive.predict_from_prior"},
     "guides/laplace.py": {"curvature.kinds.check_structure"},
     "guides/map.py": {"inference.around.around"},
-    "posterior/record.py": {"storage.save.save"},
+    "posterior/base.py": {"storage.save.save"},
 }
 """Functions of rooms above that a class offers as a method too: imported where they are called."""
 TYPES = {

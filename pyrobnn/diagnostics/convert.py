@@ -1,6 +1,5 @@
 """From posteriors to an ArviZ DataTree, for the training data or for held-out data."""
 
-import copy
 import dataclasses
 import json
 import warnings
@@ -416,8 +415,7 @@ def _from_guide(member: Posterior, seed: int, converter: _Converter, num_draws: 
 
 def _from_prior(member: Posterior, seed: int, converter: _Converter, num_draws: int) -> Arrays:
     """Return the groups of draws from the prior of a member's model, (1, draw, ...)."""
-    prior = copy.copy(member)
-    prior.guide, prior.seed = prior_guide(member.bnn), seed
+    prior = member.with_fields(guide=prior_guide(member.bnn), seed=seed)
     noise_seeds = count(seed)
 
     def convert(draws: dict[str, Tensor]) -> Arrays:

@@ -15,9 +15,9 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.cross_validation import fit_each
 from pyrobnn.inference.prior_predictive import prior_posterior
 from pyrobnn.nets import leftovers
+from pyrobnn.posterior.base import Draws
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import Draws
 
 if TYPE_CHECKING:
     import pandas as pd

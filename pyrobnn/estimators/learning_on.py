@@ -39,7 +39,7 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -
         for index, (member, model) in enumerate(models.items())
     }
     first = later[members[0]]
-    first.record = dataclasses.replace(first.record, measured=fitted.record.measured)
+    first.note(measured=fitted.record.measured)
     if not isinstance(fitted, Mixture):
         return first
     return Mixture([later[member] for member in members], seed=run.seed, record=first.record)

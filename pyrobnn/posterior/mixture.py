@@ -12,10 +12,11 @@ from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.guides.built import built
+from pyrobnn.posterior.base import AbstractPosterior, Draws
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction, batch_by_batch, joined
 from pyrobnn.posterior.predictor import Predictor
-from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord, History
+from pyrobnn.posterior.record import FitRecord, History
 
 
 class Mixture(AbstractPosterior):
@@ -82,14 +83,9 @@ class Mixture(AbstractPosterior):
         return self.members[0].bnn
 
     @property
-    def x_scaler(self) -> Scaler:
+    def x_scaler(self) -> Scaler:  # type: ignore[override]  # likewise
         """The map from inputs in original units to the units of the model."""
         return self.members[0].x_scaler
-
-    @x_scaler.setter
-    def x_scaler(self, scaler: Scaler) -> None:
-        for member in self.members:
-            member.x_scaler = scaler
 
     @property
     def y_scaler(self) -> Scaler:
@@ -143,11 +139,11 @@ class Mixture(AbstractPosterior):
         """Predict targets at inputs x (N, *in), given in original units.
 
         Args:
-            x: inputs with the same columns as in training, or a loader, as in `Posterior.predict`.
-            num_draws: number of draws S in the mixture, at least one per member. Points, and stored draws of chains
-                where all members have fewer, appear once.
+            x: inputs or a loader, as in `Posterior.predict`.
             seed: seed of the draws; the mixture's if not given.
             draws: draws to use in place of new draws, as `draw` returns them.
+            num_draws: number of draws S in the mixture, at least one per member. Points, and stored draws of chains
+                where all members have fewer, appear once.
             at_mean: predict with the mean of the weights of each member (S = K).
             linearized: as in `Posterior.predict`; each member is linearised around its mean.
 

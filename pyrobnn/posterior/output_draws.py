@@ -116,17 +116,11 @@ class Tangent:
 
     def _by_jvp(self, moving: tuple[str, ...]) -> DrawMap:
         def outputs(values: Mapping[str, Tensor], x: X) -> Tensor:
-            f, slope = self._moved({name: values[name] - self._point[name] for name in moving}, x)
+            f, slope = along(self._bnn, self._point, {name: values[name] - self._point[name] for name in moving}, x)
             return f + slope
 
         function = outputs if moving else self._bnn.outputs
         return DrawMap(function, self._inputs, self._bnn.net, copies=2)
-
-    def _moved(self, change: Mapping[str, Tensor], x: X) -> tuple[Tensor, Tensor]:
-        """Return the outputs at the point, and their derivative along a change of some weights."""
-        start = {name: self._point[name] for name in change}
-        f, slope, *_ = torch.func.jvp(lambda some: self._bnn.outputs(self._point | some, x), (start,), (dict(change),))
-        return f, slope
 
     def _fault_of_forward_mode(self, tracker: Tracker, moving: tuple[str, ...]) -> str:
         """Return why the derivative of an input fails in forward mode or differs from reverse mode; "" if neither."""
@@ -140,7 +134,7 @@ class Tangent:
             return fault
         like = {name: self._point[name] for name in moving}
         change = {n: torch.arange(m.numel(), device=m.device).view(m.shape).cos().to(m) for n, m in like.items()}
-        _, slope = self._moved(change, x)
+        _, slope = along(self._bnn, self._point, change, x)
         column = torch.arange(1, 1 + slope.numel(), device=slope.device).view(1, *slope.shape).cos().to(slope)
         row = tracker.pull(x, lambda _: column).rows(moving).reshape(-1)
         flat = torch.cat([value.reshape(-1) for value in change.values()])
@@ -156,6 +150,13 @@ class Tangent:
             pulled = tracker.pull(x)
             parts.append(pulled.f + (pulled.rows(moving) @ change.T).permute(2, 1, 0))
         return torch.cat(parts, 1)
+
+
+def along(bnn: BNN, point: dict[str, Tensor], change: dict[str, Tensor], x: X) -> tuple[Tensor, Tensor]:
+    """Return the outputs at a point of all weights, and their derivative along a change of some, by forward mode."""
+    start = {name: point[name] for name in change}
+    f, slope, *_ = torch.func.jvp(lambda some: bnn.outputs(point | some, x), (start,), (change,))
+    return f, slope
 
 
 def output_draws(

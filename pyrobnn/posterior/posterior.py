@@ -1,5 +1,6 @@
 """The posterior: a trained model and its guide, which draw weights and predict."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,10 +25,11 @@ from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.posterior.base import AbstractPosterior, Draws
 from pyrobnn.posterior.output_draws import Tangent, output_draws
 from pyrobnn.posterior.prediction import Prediction, batch_by_batch
 from pyrobnn.posterior.predictor import FixedDraws, Predictor
-from pyrobnn.posterior.record import AbstractPosterior, Draws, FitRecord, History
+from pyrobnn.posterior.record import FitRecord, History
 
 _DRAWS_FOR_MEAN = 1000
 
@@ -80,6 +82,12 @@ class Posterior(AbstractPosterior):
             with seeded(0, "outputs"), torch.no_grad():
                 outputs = self.bnn.outputs(self.bnn.initial_values, example[0])
         self.outputs = outputs
+
+    def with_fields(self, **fields: Any) -> "Posterior":
+        """Return a posterior with other values of some attributes, which shares the rest with this one."""
+        other = copy.copy(self)
+        vars(other).update(fields)
+        return other
 
     def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
         """Draw all latent sites jointly, as values (S, *event) by site name.
@@ -224,20 +232,12 @@ class Posterior(AbstractPosterior):
             inputs = self.inputs(x)
             if at_mean:
                 draws = {name: value[None] for name, value in self.mean().items()}
-            linear = built(self.guide).linearized if linearized is None else linearized
-            if linear and not at_mean and draws is None:
+            linear = not at_mean and (built(self.guide).linearized if linearized is None else linearized)
+            if linear and draws is None:
                 drawn = self._output_draws(inputs, num_draws, seed)
                 if drawn is not None:
                     return drawn
-            is_table = isinstance(inputs, Tensor) and inputs.ndim == 2
-            network = DrawMap(self.bnn.outputs, inputs, self.bnn.net)
-
-            def outputs_of(weights: Mapping[str, Tensor]) -> Tensor:
-                layers = stack_linear(self.bnn.net, weights) if weights and is_table else None
-                return network(weights) if layers is None else run_stacked(layers, single(inputs, "A stack of layers"))
-
-            if linear and not at_mean:
-                outputs_of = Tangent(self.bnn, self._split(self.mean())[0], inputs).outputs
+            outputs_of = self._outputs_at(inputs, linear=linear)
 
             @torch.no_grad()
             def apply(draws: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -249,6 +249,18 @@ class Posterior(AbstractPosterior):
             outputs = _joined([f for f, _ in parts])
             others = {name: _joined([sites[name] for _, sites in parts]) for name in parts[0][1]}
             return Prediction(self._likelihood(outputs, others), self.y_scaler)
+
+    def _outputs_at(self, inputs: X, *, linear: bool) -> Callable[[Mapping[str, Tensor]], Tensor]:
+        """Return the outputs at inputs, (S, N, outputs), as a function of draws of the weights."""
+        if linear:
+            return Tangent(self.bnn, self._split(self.mean())[0], inputs).outputs
+        network, is_table = DrawMap(self.bnn.outputs, inputs, self.bnn.net), isinstance(inputs, Tensor)
+
+        def outputs(weights: Mapping[str, Tensor]) -> Tensor:
+            layers = stack_linear(self.bnn.net, weights) if weights and is_table and inputs.ndim == 2 else None
+            return network(weights) if layers is None else run_stacked(layers, single(inputs, "A stack of layers"))
+
+        return outputs
 
     def _output_draws(self, inputs: X, num_draws: int, seed: int | None) -> Prediction | None:
         """Return the prediction of a Gaussian of curvature by draws of the outputs; None where draws of weights do."""

@@ -19,7 +19,7 @@ from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.distributions.support import base_of
 from pyrobnn.nets import leftovers
-from pyrobnn.posterior.output_draws import Tangent
+from pyrobnn.posterior.output_draws import Tangent, along
 from pyrobnn.posterior.prediction import Prediction, variance_over_draws
 
 
@@ -176,9 +176,7 @@ class _Member(nn.Module):
             return _over_draws(lambda values: self.bnn.outputs(start | values, x), draws)
 
         def moved(values: dict[str, Tensor]) -> Tensor:
-            point = {name: start[name] for name in values}
-            change = {name: value - start[name] for name, value in values.items()}
-            f, slope, *_ = torch.func.jvp(lambda some: self.bnn.outputs(start | some, x), (point,), (change,))
+            f, slope = along(self.bnn, start, {name: value - start[name] for name, value in values.items()}, x)
             return f + slope
 
         return _over_draws(moved, draws)

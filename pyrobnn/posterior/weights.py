@@ -1,7 +1,6 @@
 """Functions of the weights of a posterior: summarise, prune, draw functions, use as the next prior."""
 
 import copy
-import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -103,12 +102,12 @@ def prune(posterior: Posterior, fraction: float) -> Posterior:
     pieces = kept.split([ratio.numel() for ratio in ratios.values()])
     masks = {name: piece.view(ratio.shape) for (name, ratio), piece in zip(ratios.items(), pieces, strict=True)}
     others = {name: torch.ones_like(value[0]) for name, value in posterior.draw(1).items()}
-    pruned = copy.copy(posterior)
     with local_parameters():
-        pruned.guide = PrunedGuide(copy.deepcopy(posterior.guide), others | masks)
+        guide = PrunedGuide(copy.deepcopy(posterior.guide), others | masks)
+    pruned = posterior.with_fields(guide=guide)
     if posterior.record.guide is not None:
-        table = with_guide_table(posterior.record.method, {"type": "pruned", "guide": posterior.record.guide})
-        pruned.record = dataclasses.replace(posterior.record, method=table)
+        table = {"type": "pruned", "guide": posterior.record.guide}
+        pruned.note(method=with_guide_table(posterior.record.method, table))
     return pruned
 
 

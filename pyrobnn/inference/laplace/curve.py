@@ -171,7 +171,7 @@ def complete(
     _tell(setting, prior, record)
     posterior.guide = guide
     table = with_guide_table(posterior.record.method, to_dict(gaussian_setting))
-    posterior.record = dataclasses.replace(posterior.record, method=table, laplace=record)
+    posterior.note(method=table, laplace=record)
 
 
 def examples(source: Source, bnn: BNN, batch_size: int, *, progress: bool) -> Examples:

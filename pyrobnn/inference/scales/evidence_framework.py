@@ -166,7 +166,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         options: Any = {"seed": run.seed, "device": run.device, "progress": run.progress}
         posterior = around(tuned, data, guide, weights=best.weights, **options)
         used = EngineRecord(run.engine, best.engine, "L-BFGS seeks the modes, on all data")
-        posterior.record = dataclasses.replace(posterior.record, engine=used, threads=best.threads)
+        posterior.note(engine=used, threads=best.threads)
         return posterior
 
 

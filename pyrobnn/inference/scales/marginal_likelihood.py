@@ -95,8 +95,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         assert posterior is not None  # there is a round
         assert laplace is not None
         posterior.seed = run.seed
-        posterior.record = dataclasses.replace(
-            posterior.record,
+        posterior.note(
             method=to_dict(self) | {"noise": noise, "guide": posterior.record.guide},
             laplace=dataclasses.replace(laplace, rounds=evidence),
             seconds=run.seconds,

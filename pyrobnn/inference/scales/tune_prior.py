@@ -248,8 +248,7 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Sourc
     bnn.net.load_state_dict(old.net.state_dict())
     if not evidence.num_targets:
         bnn.likelihood.load_state_dict(old.likelihood.state_dict())
-    tuned = copy.copy(posterior)
-    tuned.bnn, tuned.guide = bnn.eval(), evidence.guide
+    tuned = posterior.with_fields(bnn=bnn.eval(), guide=evidence.guide)
     volume = source.total_weight * float(source.y_scaler.log_volume())
     updated = laplace_record(
         laplace.setting,
@@ -263,5 +262,5 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Sourc
         alphas = point.by_site(evidence.alphas(logs))
         updated = dataclasses.replace(updated, precision={n: float(a.reshape(-1)[0]) for n, a in alphas.items()})
     measured = ["scale"] if evidence.num_targets else posterior.record.measured
-    tuned.record = dataclasses.replace(posterior.record, laplace=updated, measured=measured)
+    tuned.note(laplace=updated, measured=measured)
     return tuned

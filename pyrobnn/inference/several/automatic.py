@@ -123,7 +123,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             tqdm.write(str(record), file=sys.stderr)
         given = dataclasses.replace(self._ending_at(self._share(1.0, run), method, run), evidence=model.record)
         posterior: Posterior | Mixture = method.infer(model.bnn, data, given)
-        posterior.record = dataclasses.replace(posterior.record, automatic=record, seconds=run.seconds)
+        posterior.note(automatic=record, seconds=run.seconds)
         return posterior
 
     def _by_evidence(self, bnn: BNN, data: Data, source: Source, run: Run) -> Posterior | Mixture | None:
@@ -139,7 +139,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 posterior = method.infer(bnn, data, run)
         except (FloatingPointError, OutOfTime):
             return None
-        posterior.record = dataclasses.replace(posterior.record, automatic=record, seconds=run.seconds)
+        posterior.note(automatic=record, seconds=run.seconds)
         return posterior
 
     def _share(self, share: float, run: Run) -> float | None:

@@ -111,7 +111,7 @@ def replicates_in_silence(
     posteriors = fit_side_by_side(models, method, data, run, replicates=replicates, bootstrap=bootstrap)
     for (model, _), found, posterior in zip(itertools.cycle(pairs), itertools.cycle(closed), posteriors):
         of_each = dataclasses.replace(run, declared=model.settings["likelihood"], evidence=found.record)
-        posterior.record = dataclasses.replace(posterior.record, **of_each.scales_of(posterior.bnn))
+        posterior.note(**of_each.scales_of(posterior.bnn))
     return posteriors
 
 

@@ -1,6 +1,5 @@
 """SWAG: a Gaussian fitted to the path of stochastic gradient descent around a mode."""
 
-import copy
 import dataclasses
 import math
 from typing import Annotated, Any
@@ -92,7 +91,7 @@ class SWAG(AroundAnother[Posterior]):
             FloatingPointError: the path of SGD left the mode.
         """
         posterior = self.side_by_side(bnn, data, run, replicates=1, bootstrap=False)[0]
-        posterior.record = dataclasses.replace(posterior.record, replicate=None, replicates=None)
+        posterior.note(replicate=None, replicates=None)
         return posterior
 
     def side_by_side(self, bnn: BNN, data: Any, run: Run, *, replicates: int, bootstrap: bool) -> list[Posterior]:
@@ -156,8 +155,8 @@ class SWAG(AroundAnother[Posterior]):
             guide = LowRank(rank=self.rank).build(mode.bnn, *mode.example).to(mode.example[0].device)
         path.write_into(guide)
         method = to_dict(self) | {"guide": to_dict(LowRank(rank=self.rank))}
-        posterior = copy.copy(mode)
-        posterior.guide, posterior.record = guide, dataclasses.replace(mode.record, method=method, seconds=seconds)
+        posterior = mode.with_fields(guide=guide)
+        posterior.note(method=method, seconds=seconds)
         return posterior
 
 

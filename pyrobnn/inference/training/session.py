@@ -140,7 +140,7 @@ class Session:
             )
             complete(posterior, method.guide, source, progress=self.run.progress)
             seconds = until_now + time.perf_counter() - started
-            posterior.record = dataclasses.replace(posterior.record, seconds=seconds)
+            posterior.note(seconds=seconds)
         return self.posteriors
 
 
