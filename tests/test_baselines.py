@@ -13,8 +13,8 @@ from pyrobnn import likelihoods
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import seeded
 from pyrobnn.verdict.baselines import fit_baselines
-from pyrobnn.verdict.comparison import compare_with_baselines, leave_one_out, sites_at_prior
-from pyrobnn.verdict.judgement import hardly_better, judge
+from pyrobnn.verdict.comparison import compare_with_baselines, judge, leave_one_out
+from pyrobnn.verdict.complaint import sites_at_prior
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, open_to
 
 NUM, FEATURES = 400, 4
@@ -173,7 +173,7 @@ def test_a_gain_as_small_as_noise_leaves_is_told(gain, linear_gain, num, is_told
     constant = noise(num, seed=7)
     own, of_linear = gains(gain, 1, num=num), gains(linear_gain, 2, num=num)
     rivals = {"constant": constant, "linear": constant + of_linear}
-    assert (hardly_better(constant + own, rivals, 0.01) is not None) == is_told
+    assert judge(constant + own, rivals, 0.01, "left out").is_slight == is_told
 
 
 def test_pure_noise_is_shrunk_to_a_constant():

@@ -11,10 +11,15 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn import likelihoods
-from pyrobnn.diagnostics.predictive_checks import WORDS, epistemic_finding, predictive_findings, ranking_finding
+from pyrobnn.diagnostics.predictive_checks import (
+    WORDS,
+    epistemic_finding,
+    predictive_findings,
+    ranking_finding,
+    ranks_better,
+)
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.targets import StudentT
-from pyrobnn.verdict.judgement import ranks_better
 from pyrobnn.verdict.remedies import Fitted, open_to
 
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3

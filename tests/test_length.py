@@ -14,7 +14,7 @@ from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.session import Fit, Session
 from pyrobnn.inference.training.state import put_values
 from pyrobnn.posterior.record import Convergence, FitRecord
-from pyrobnn.verdict.comparison import _not_converged
+from pyrobnn.verdict.complaint import _not_converged
 
 NOISE = 0.3
 N, D = 60, 4

@@ -18,12 +18,12 @@ import pyrobnn as bnn
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics import FunctionConvergence
 from pyrobnn.diagnostics.convergence import Chains, chain_findings, chains_of
-from pyrobnn.diagnostics.findings import CAUSES, Diagnosis
+from pyrobnn.diagnostics.diagnosis import CAUSES, Diagnosis
 from pyrobnn.diagnostics.predictive_checks import WORDS
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Rendered, render, words
 from pyrobnn.tables.cells import MARK
-from pyrobnn.verdict.judgement import BASELINE, Finding
+from pyrobnn.verdict.finding import BASELINE, Finding
 
 HOSTILE = "<script>alert('x')</script>"
 GOOD = Diagnosis((Finding("elbo", "fine", "The ELBO is flat.", 0.5),), 0.01)
@@ -302,7 +302,9 @@ def test_the_next_step_mends_the_cause_before_its_effects(tmp_path):
 
 def test_every_warning_has_its_place_among_causes():
     sources = [path.read_text(encoding="utf-8") for path in Path(bnn.__file__).parent.rglob("*.py")]
-    named = {name for text in sources for name in re.findall(r'Finding\("([a-z -]+)", "warning"', text)}
+    named = {
+        name for text in sources for name in re.findall(r'(?:Finding|_warning)\("([a-z -]+)", (?:"warning"|lead)', text)
+    }
     assert {"prior", "memorised", "epistemic", "length", "divergences"} <= named
     assert named | {BASELINE, "chains", "elbo", *WORDS} <= set(CAUSES)
 

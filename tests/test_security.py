@@ -128,10 +128,10 @@ class Structure(HTMLParser):
 
 def page(names):
     """The page of a classification all of whose names are those given, with the same words everywhere."""
-    from pyrobnn.diagnostics.findings import Diagnosis
+    from pyrobnn.diagnostics.diagnosis import Diagnosis
     from pyrobnn.metrics import Score
     from pyrobnn.report import render
-    from pyrobnn.verdict.judgement import Finding
+    from pyrobnn.verdict.finding import Finding
 
     x = torch.linspace(-1, 1, 24)[:, None]
     data = bnn.Data(x, (x[:, 0] > 0).long(), feature_names=names[:1], target_name=names[1])

@@ -4,11 +4,10 @@ from pyrobnn.diagnostics.audit import ElboReport, Estimate, SiteTerms, elbo_repo
 from pyrobnn.diagnostics.convergence import FunctionConvergence, function_rhat
 from pyrobnn.diagnostics.convert import eval_datatree, to_datatree
 from pyrobnn.diagnostics.cross_validation import compare, heldout_elpd, kfold, loo
-from pyrobnn.diagnostics.diagnosis import diagnose
-from pyrobnn.diagnostics.findings import Diagnosis
+from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnose
 from pyrobnn.diagnostics.importance import ImportanceWeights, importance_weights
 from pyrobnn.diagnostics.simulation import VsbcReport, vsbc
-from pyrobnn.verdict.judgement import Finding
+from pyrobnn.verdict.finding import Finding
 
 __all__ = [
     "Diagnosis",

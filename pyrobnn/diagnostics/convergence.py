@@ -29,7 +29,7 @@ from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.verdict.judgement import Finding, Kind
+from pyrobnn.verdict.finding import Finding, Kind
 from pyrobnn.verdict.remedies import Fitted, longer, open_to, slower
 
 _FEWEST_DRAWS = 4

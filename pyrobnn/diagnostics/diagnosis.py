@@ -1,31 +1,34 @@
-"""The check of a whole fit: can it be trusted?"""
+"""Can a fit be trusted? `diagnose` collects the findings of all checks, and a `Diagnosis` decides on trust by them."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
+from pyrobnn.data.leaks import LEAK
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.convergence import chain_findings, chains_of, continuation_finding, ending_finding
 from pyrobnn.diagnostics.convert import MAX_WHOLE
-from pyrobnn.diagnostics.findings import CLASSES, HELD_OUT, LINEAR, TOO_FEW, Diagnosis
 from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.diagnostics.predictive_checks import (
+    CLASSES,
+    class_finding,
     epistemic_finding,
     mean_findings,
     num_simulations,
     predictive_findings,
     ranking_finding,
+    ranks_better,
+    rarest_class,
     statistics_of,
 )
 from pyrobnn.guides.built import built
@@ -34,18 +37,33 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.comparison import compare_with_baselines, findings_on_predictions, sites_at_prior
-from pyrobnn.verdict.judgement import BASELINE, RARE, Finding, Verdict, ranks_better, rarest_class
+from pyrobnn.verdict.comparison import Comparison, compare_with_baselines
+from pyrobnn.verdict.complaint import findings_on_predictions, sites_at_prior
+from pyrobnn.verdict.finding import BASELINE, Finding, Kind
 from pyrobnn.verdict.remedies import Fitted, open_to, smaller, without_hidden
 
+Mood = Literal["good", "care", "bad"]
+"""Whether a fit can be trusted, may be used with care, if at all, or not yet, as a report colours it."""
+HELD_OUT = "held-out data"
+"""Name of the finding that few data, or none, were held out: its value is their number."""
+LINEAR = "linear model"
+"""Name of the finding that a linear model is as good as the fit, or a little better."""
+CAUSES = (
+    "memorised", "learned", "missed", "length", "elbo", "chains", "divergences", BASELINE, "prior", "spread",
+    "coverage", "confidence", "bias", "noise", "surprise", "epistemic", "ranking", "mean",
+)  # fmt: skip
+"""Names of findings that warn: causes stand before their effects, and are mended first."""
+TOO_FEW = 10
+"""Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
+_CLEAR = 1e-3
+"""The p-value from which on a warning may be chance: tests of many fits have such numbers now and then."""
 _ORDER = ("warning", "note", "fine")
 _THREE_ERRORS = 0.00135
 """Probability of a normal number beyond three standard errors on one side."""
-_KHAT_DRAWS = 1000
+_KHAT_DRAWS, _MOST_FOR_KHAT = 1000, 10_000
 _MOST_EXAMPLES, _MOST_FOR_RARE, _MOST_FOR_PROCESS = 1000, 10_000, 500
 _DRAWS_OF_STEPS = 100
 """Draws for targets with point masses, whose distribution function is slow."""
-_MOST_FOR_KHAT = 10_000
 _HOLD_OUT = Remedy("hold rows out, `train, test = data.split(0.25)`")
 _OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: from these it learned too little")
 _USEFUL, _SHARE = 0.1, 0.2
@@ -54,6 +72,112 @@ _TIMES_MORE = 4
 """Examples for each one there is that halve a standard error."""
 _MOST_HELD_OUT = 0.5
 """Share of the examples above which holding out more is no remedy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """The findings for and against a fit; str() lists it: the verdict, what to try next, then the findings.
+
+    Attributes:
+        findings: all of them, warnings first, then notes.
+        false_alarm_rate: the chance that any of the tests of ELBO and calibration warns of a good fit, at most.
+        num_held_out: number of held-out examples that were looked at; 0 if it is not known.
+    """
+
+    findings: tuple[Finding, ...]
+    false_alarm_rate: float
+    num_held_out: int = 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The reasons not to trust the fit."""
+        return tuple(finding.said() for finding in self._of_kind("warning"))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Further findings that a reader should know."""
+        return tuple(finding.said() for finding in self._of_kind("note"))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the findings that are warnings."""
+        return tuple(finding.name for finding in self._of_kind("warning"))
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the verdict is that the fit can be trusted for data like these."""
+        return self.mood == "good"
+
+    @property
+    def mood(self) -> Mood:
+        """Whether the fit can be trusted, may be used with care, if at all, or not yet."""
+        return self._trust()[0]
+
+    @property
+    def verdict(self) -> str:
+        """Whether to trust the fit, and the most important reason, in a sentence or two."""
+        return " ".join([self.conclusion, *self.details])
+
+    @property
+    def conclusion(self) -> str:
+        """Whether to trust the fit, and why, in a sentence, after columns that should not be inputs."""
+        asked = [finding.text for finding in self.findings if finding.name == LEAK]
+        return " ".join([*asked, self._trust()[1]])
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """What a reader of the verdict should know besides, a sentence each."""
+        notes = [finding for finding in self._of_kind("note") if self.is_trusted and finding.name == BASELINE]
+        clauses = [finding.in_plain_words for finding in (*notes, *self._named(LINEAR, CLASSES))]
+        return tuple(f"{clause[:1].upper()}{clause[1:]}." for clause in clauses)
+
+    def _trust(self) -> tuple[Mood, str]:
+        mood: Mood = "care"
+        total, warnings = len(self.findings), self._of_kind("warning")
+        notes = {finding.name: finding for finding in self._of_kind("note")}
+        compared = notes.get(BASELINE)
+        if warnings:
+            first = next((one for one in warnings if one.name == BASELINE), warnings[0])
+            warn = "1 of {} checks warns" if len(warnings) == 1 else f"{len(warnings)} of {{}} checks warn"
+            clause, end = first.in_plain_words, f" ({warn.format(total)})"
+            mood, begin = "bad", "Do not trust it yet"
+            if all(finding.p_value is not None and finding.p_value > _CLEAR for finding in warnings):
+                mood, begin = "care", "It is of little use yet" if first.name == BASELINE else "Use it with care"
+                end = f", though this may be chance{end}" if len(warnings) == 1 else end
+        elif HELD_OUT in notes:
+            clause, end = notes[HELD_OUT].in_plain_words, ""
+            begin = "Whether it can be trusted is open" if notes[HELD_OUT].value == 0 else "Use it with care"
+        elif compared is not None and (compared.is_open or compared.remedies):
+            clause, end = compared.in_plain_words, ""
+            begin = "Whether it is of use is open" if compared.is_open else "It is of little use yet"
+        else:
+            on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
+            mood = "good"
+            begin = f"{'Its probabilities' if CLASSES in notes else 'It'} can be trusted for data like these"
+            clause, end = f"none of {total} checks{on} gave a reason not to", ""
+        return mood, f"{begin}: {clause}{end}."
+
+    @property
+    def next_step(self) -> Remedy | None:
+        """What to try first: the first remedy of the first cause; None where there is nothing to mend."""
+        warnings = sorted(
+            self._of_kind("warning"), key=lambda one: CAUSES.index(one.name) if one.name in CAUSES else 99
+        )
+        notes = sorted(self._named(HELD_OUT, BASELINE, LINEAR, CLASSES), key=lambda finding: finding.is_open)
+        # columns that should not be inputs change all others
+        every = (*self._named(LEAK), *warnings, *(finding for finding in notes if finding.kind == "note"))
+        return next((remedy for finding in every for remedy in finding.remedies), None)
+
+    def _of_kind(self, kind: Kind) -> list[Finding]:
+        return [finding for finding in self.findings if finding.kind == kind]
+
+    def _named(self, *names: str) -> list[Finding]:
+        return [finding for name in names for finding in self.findings if finding.name == name]
+
+    def __str__(self) -> str:
+        step = [] if self.next_step is None else [f"Next: {self.next_step.said('python')}."]
+        rate = f"Tests of ELBO and calibration raise a false alarm in at most {self.false_alarm_rate:.0%} of cases."
+        return "\n".join([self.verdict, *step, *map(str, self.findings), rate])
 
 
 @under(gradients)
@@ -110,85 +234,79 @@ def diagnose(
     train = collected(train, weighted=True)
     baselines = fit_baselines(posterior.bnn, train) if baselines is None else baselines
     seed = posterior.seed if seed is None else seed
-    every, is_held_out = (train, False) if test is None else (collected(test), True)
+    every = train if test is None else collected(test)
     judged = _some(every, seed, has_labels=as_likelihood(posterior.bnn.settings["likelihood"]).has_labels)
     prediction = posterior.predict(judged.x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
         prediction = posterior.predict(judged.x, num_draws=max(_DRAWS_OF_STEPS, len(members_of(posterior))), seed=seed)
+    held_out = None if test is None else judged
+    has_classes = prediction.is_classification and judged.y.ndim == 1
+    examples = _Examples(train, judged, held_out, len(every) + len(train), has_classes, class_names)
     fit = Fitted(posterior, train.y, train.x)
-    case = _Case(fit, train, judged, is_held_out, len(every), prediction, baselines, seed, class_names)
-    num_tests = _by_steps(posterior) + (len(statistics_of(prediction)) if is_held_out else 0)
+    num_tests = _by_steps(posterior) + (0 if test is None else len(statistics_of(prediction)))
     level = false_alarm_rate / max(1, num_tests)
-    few, can_judge = _number_held_out(case)
-    verdict = None
+    few, can_judge = _number_held_out(examples)
+    compared, on_predictions = None, []
     if can_judge:
-        options = {"num_draws": prediction.num_draws, "most_rows": max(_MOST_EXAMPLES, len(judged))}
-        held_out = judged if is_held_out else None
-        verdict = compare_with_baselines(posterior, train, baselines, held_out, level=_THREE_ERRORS, **options)
+        draws = prediction.num_draws
+        options = {"num_draws": draws, "most_rows": max(_MOST_EXAMPLES, len(judged))}
+        compared = compare_with_baselines(posterior, train, baselines, held_out, level=_THREE_ERRORS, **options)
+        sizes = {"num_draws": draws, "most_rows": _MOST_FOR_PROCESS}
+        found = findings_on_predictions(posterior, train, baselines, held_out, compared, at_end=False, **sizes)
+        on_predictions = _with_tries(list(found), compared, examples, prediction, fit)
     findings = [
-        *_of_training(case, level),
+        *_of_training(fit, train, level, seed),
         epistemic_finding(prediction, fit),
         *mean_findings(prediction, fit),
-        *(_of_baselines(case, verdict) if can_judge else ()),
-        *_of_layers(fit, verdict),
+        *on_predictions,
+        *_of_layers(fit, compared),
         *few,
-        *(_of_held_out(case, level) if can_judge and is_held_out else ()),
-        *(_never_predicted(case) if case.has_classes else ()),
-        *_of_weights(case),
+        *(_of_held_out(fit, judged, prediction, level, seed) if can_judge and test is not None else ()),
+        *(class_finding(prediction, judged.y, train.y, class_names) if has_classes else ()),
+        *_of_weights(posterior, train),
     ]
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name not in (BASELINE, LINEAR)))
-    return Diagnosis(tuple(findings), false_alarm_rate, len(judged) if is_held_out else 0)
+    return Diagnosis(tuple(findings), false_alarm_rate, 0 if test is None else len(judged))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Case:
-    """The evidence that the checks look at.
+class _Examples:
+    """The examples of a diagnosis: those judged are some of the rows held out, or else of the training rows.
 
-    The rows judged, with their predictions, are some of `num_rows` held out, or else of the training rows.
+    `total` is the number of training rows and of rows held out.
     """
 
-    fit: Fitted
     train: Data
     judged: Data
-    is_held_out: bool
-    num_rows: int
-    prediction: Prediction
-    baselines: dict[str, Baseline]
-    seed: int
+    held_out: Data | None
+    total: int
+    has_classes: bool
     class_names: Sequence[str]
 
-    @property
-    def y(self) -> Tensor:
-        return self.judged.y
-
-    @property
-    def has_classes(self) -> bool:
-        return self.prediction.is_classification and self.y.ndim == 1
-
-    def counted(self, label: int) -> tuple[int, str, int]:
-        """Return the number of rows of a class that are looked at, their name, and their number with training rows."""
-        num = int((self.y == label).sum())
-        return num, f"examples of class {self.named(label)}", num + int((self.train.y == label).sum())
-
-    def named(self, label: int) -> str:
-        return repr(self.class_names[label]) if self.class_names else str(label)
+    def counted(self, label: int | None) -> tuple[int, str, int]:
+        """Return the number judged, of a class if given, their name, and their number with training rows."""
+        y = self.judged.y
+        if label is None:
+            return len(y), "examples", self.total
+        num, name = int((y == label).sum()), repr(self.class_names[label]) if self.class_names else str(label)
+        return num, f"examples of class {name}", num + int((self.train.y == label).sum())
 
 
-def _number_held_out(case: _Case) -> tuple[list[Finding], bool]:
+def _number_held_out(examples: _Examples) -> tuple[list[Finding], bool]:
     """Note that no rows were held out, or too few, and say whether predictions can be judged.
 
     Of labels they can be if ten or more are not of the most frequent class.
     """
-    if not case.is_held_out:
+    if examples.held_out is None:
         lead = "No data were held out"
         text = f"{lead}: nothing here tells how good predictions of new rows are."
         return [Finding(HELD_OUT, "note", text, remedies=(_HOLD_OUT,), plain=lead, value=0)], True
-    num, of, total = len(case.y), "examples", len(case.y) + len(case.train)
-    can_judge, least = num >= TOO_FEW, TOO_FEW if case.has_classes or num < TOO_FEW else FOR_CALIBRATION
-    if case.has_classes and can_judge:
-        counts = {int(label): int((case.y == label).sum()) for label in case.train.y.unique()}
+    num, of, total = examples.counted(None)
+    can_judge, least = num >= TOO_FEW, TOO_FEW if examples.has_classes or num < TOO_FEW else FOR_CALIBRATION
+    if examples.has_classes and can_judge:
+        counts = {int(label): int((examples.judged.y == label).sum()) for label in examples.train.y.unique()}
         can_judge = num - max(counts.values()) >= TOO_FEW
-        num, of, total = case.counted(min(counts, key=counts.__getitem__))
+        num, of, total = examples.counted(min(counts, key=counts.__getitem__))
     if num >= least:
         return [], can_judge
     lead = f"Too few {of} are held out to judge {'them' if can_judge else 'the predictions'}"
@@ -218,105 +336,76 @@ def _by_steps(posterior: Posterior | Mixture) -> bool:
     return bool(posterior.record.own_loop) or (posterior.history is not None and len(posterior.history) > 0)
 
 
-def _of_training(case: _Case, level: float) -> list[Finding]:
+def _of_training(fit: Fitted, train: Data, level: float, seed: int) -> list[Finding]:
     """Say whether chains agree, and whether steps led far enough."""
-    posterior = case.fit.posterior
-    chains = chains_of(posterior, case.train)
-    settings = next((table for table in case.fit.methods if "num_draws" in table), {})
+    posterior = fit.posterior
+    chains = chains_of(posterior, train)
+    settings = next((table for table in fit.methods if "num_draws" in table), {})
     findings = [] if chains is None else chain_findings(chains, settings)
-    every = (ending_finding(member, case.fit.section) for member in members_of(posterior))
+    every = (ending_finding(member, fit.section) for member in members_of(posterior))
     endings = [ending for ending in every if ending is not None]
     if _by_steps(posterior) and not endings:
-        findings.append(continuation_finding(posterior, case.train, level, derive(case.seed, "continuation")))
+        findings.append(continuation_finding(posterior, train, level, derive(seed, "continuation")))
     return findings + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
 
 
-def _of_baselines(case: _Case, verdict: Verdict | None) -> list[Finding]:
-    """Say whether the fit has memorised or missed its targets, and how it compares with the baselines.
-
-    Where nothing shows a gain over a constant, inputs say too little, or examples are too few to tell: too few where a
-    gain of use may be true, by two standard errors, or where the fit ranks better than chance.
-    """
-    held_out = case.judged if case.is_held_out else None
-    findings = [
-        *findings_on_predictions(
-            case.fit.posterior,
-            case.train,
-            case.baselines,
-            held_out,
-            verdict,
-            at_end=False,
-            num_draws=case.prediction.num_draws,
-            most_rows=_MOST_FOR_PROCESS,
-        )
-    ]
-    if verdict is None:
-        why = "there is one training example" if len(case.train) < 2 else "its likelihood has latent variables"
+def _with_tries(
+    findings: list[Finding], compared: Comparison | None, examples: _Examples, prediction: Prediction, fit: Fitted
+) -> list[Finding]:
+    """Return the findings on predictions, of which that on baselines gets what to try besides, or says why it lacks."""
+    if compared is None:
+        why = "there is one training example" if len(examples.train) < 2 else "its likelihood has latent variables"
         text = f"The fit was not compared with a constant, as {why}."
         return [*findings, Finding(BASELINE, "note", text, is_open=True)]
     found, *others = findings
-    kind, linear = verdict.kind, open_to(case.fit, (without_hidden,))
-    if kind == "warning":
-        other = (_OTHER_INPUTS,) if verdict.linear_finds is False else ()
-        found = replace(found, remedies=(*found.remedies, *other))
-    elif kind == "note" and verdict.prefers_linear:
+    linear = open_to(fit, (without_hidden,))
+    if compared.kind == "warning" and compared.linear_finds is False:
+        found = replace(found, remedies=(*found.remedies, _OTHER_INPUTS))
+    elif compared.kind == "note" and compared.prefers_linear:
         found = replace(found, name=LINEAR, remedies=linear) if linear else replace(found, kind="fine")
-    elif kind == "note" and not verdict.is_better:
-        useful, ranks, num, of, total = _USEFUL, False, len(case.y), "examples", case.num_rows + len(case.train)
-        if case.has_classes:
-            shares = case.y.unique(return_counts=True)[1].double() / len(case.y)
-            useful = min(_USEFUL, _SHARE * float(-(shares * shares.log()).sum()))
-            label, is_rare = rarest_class(case.y)
-            ranks = case.is_held_out and ranks_better(case.prediction, case.y, label)
-            num, of, total = case.counted(label) if is_rare else (num, of, total)
-        if verdict.most < useful and not ranks:
-            found = replace(found, remedies=(*(linear if verdict.linear_finds else ()), _OTHER_INPUTS))
-        elif not case.is_held_out:
-            found = replace(found, is_open=True)
-        else:
-            though = ", though it ranks better than guessing" if ranks else ""
-            plain = f"{num} {of} are too few to tell it from a constant{though}"
-            tries = (_more_rows(total, of, _TIMES_MORE * num),) if len(case.y) == case.num_rows else ()
-            found = replace(found, remedies=tries, plain=plain, is_open=True)
+    elif compared.kind == "note" and not compared.is_better:
+        tries = (*(linear if compared.linear_finds else ()), _OTHER_INPUTS)
+        found = _without_gain(found, compared.most, examples, prediction, tries)
     return [found, *others]
 
 
-def _of_held_out(case: _Case, level: float) -> list[Finding]:
+def _without_gain(
+    found: Finding, most: float, examples: _Examples, prediction: Prediction, tries: tuple[Remedy, ...]
+) -> Finding:
+    """Say whether inputs tell too little where nothing shows a gain over a constant, or examples are too few to tell.
+
+    They are too few where a gain of use may be true, `most` nats an example, or where the fit ranks better than chance.
+    """
+    y, useful, ranks, rare = examples.judged.y, _USEFUL, False, None
+    if examples.has_classes:
+        shares = y.unique(return_counts=True)[1].double() / len(y)
+        useful = min(_USEFUL, _SHARE * float(-(shares * shares.log()).sum()))
+        label, is_rare = rarest_class(y)
+        ranks = examples.held_out is not None and ranks_better(prediction, y, label)
+        rare = label if is_rare else None
+    if most < useful and not ranks:
+        return replace(found, remedies=tries)
+    if examples.held_out is None:
+        return replace(found, is_open=True)
+    num, of, total = examples.counted(rare)
+    though = ", though it ranks better than guessing" if ranks else ""
+    plain = f"{num} {of} are too few to tell it from a constant{though}"
+    is_all = len(y) == examples.total - len(examples.train)
+    more = (_more_rows(total, of, _TIMES_MORE * num),) if is_all else ()
+    return replace(found, remedies=more, plain=plain, is_open=True)
+
+
+def _of_held_out(fit: Fitted, held_out: Data, prediction: Prediction, level: float, seed: int) -> list[Finding]:
     """Judge predictions by the targets held out, and by targets simulated from the fit."""
-    posterior, seed = case.fit.posterior, derive(case.seed, "simulated targets")
-    num = num_simulations(level, len(members_of(posterior)))
-    simulated = posterior.predict(case.judged.x, num_draws=num, seed=seed).sample(seed=seed)
-    ranking = ranking_finding(case.prediction, case.y, _THREE_ERRORS, seed=case.seed, fit=case.fit)
-    findings = predictive_findings(case.prediction, case.y, simulated, level, seed=case.seed, fit=case.fit)
+    simulated_seed = derive(seed, "simulated targets")
+    num = num_simulations(level, len(members_of(fit.posterior)))
+    simulated = fit.posterior.predict(held_out.x, num_draws=num, seed=simulated_seed).sample(seed=simulated_seed)
+    ranking = ranking_finding(prediction, held_out.y, _THREE_ERRORS, seed=seed, fit=fit)
+    findings = predictive_findings(prediction, held_out.y, simulated, level, seed=seed, fit=fit)
     return findings if ranking is None else [*findings, ranking]
 
 
-def _never_predicted(case: _Case) -> list[Finding]:
-    """Note the classes among targets that are never the most probable, with a threshold for the rarest if it is rare.
-
-    The threshold is the share of the class in training; none if no example of the class is above it.
-    """
-    predicted = set(case.prediction.label.unique().tolist())
-    shares = {int(label): float((case.train.y == label).double().mean()) for label in case.y.unique()}
-    missed = {label: share for label, share in shares.items() if label not in predicted}
-    if not missed:
-        return []
-    num = sum(int((case.y == label).sum()) for label in missed)
-    lead = f"The most probable class is never {', '.join(map(case.named, missed))}"
-    remedies: tuple[Remedy, ...] = ()
-    rarest = min(missed, key=missed.__getitem__)
-    limit, is_one = f"{missed[rarest]:.2g}", case.y.cpu() == rarest
-    said = case.prediction.class_probs[:, rarest].cpu() > float(limit)
-    if 0 < missed[rarest] <= RARE and (right := int((said & is_one).sum())):
-        price = f"which finds {right} of {int(is_one.sum())} among {int(said.sum())}"
-        column = f"prob_{case.class_names[rarest]}" if case.class_names else "its probability"
-        say, call = f"say {case.named(rarest)} where", f"`prediction.class_probs[:, {rarest}] > {limit}`"
-        remedies = (Remedy(f"{say} {call}, {price}", f"{say} {column} is above {limit}, {price}"),)
-    text = f"{lead}: {num} of {len(case.y)} are."
-    return [Finding(CLASSES, "note", text, remedies=remedies, plain=lead, value=num)]
-
-
-def _of_layers(fit: Fitted, verdict: Verdict | None) -> list[Finding]:
+def _of_layers(fit: Fitted, compared: Comparison | None) -> list[Finding]:
     """Name the layers in which the guide has gone back to the prior: a warning if the predictions are bad, else a note.
 
     Weights may be useful together though each alone stays near its prior: so nothing is said of all layers, or of
@@ -325,7 +414,7 @@ def _of_layers(fit: Fitted, verdict: Verdict | None) -> list[Finding]:
     posterior = fit.posterior
     names = sites_at_prior(posterior)
     weights = [name for name in posterior.bnn.site_names if posterior.bnn.initial_values[name].ndim > 1]
-    is_bad = verdict is not None and verdict.kind == "warning"
+    is_bad = compared is not None and compared.kind == "warning"
     is_all = len(names) == len(weights)
     is_joint = any(built(member.guide).gaussian_blocks() for member in members_of(posterior))
     if not names or not (is_bad or not (is_all or is_joint)):
@@ -337,19 +426,19 @@ def _of_layers(fit: Fitted, verdict: Verdict | None) -> list[Finding]:
     return [Finding("prior", "warning", text, remedies=() if is_all else open_to(fit, (smaller,)), plain=lead)]
 
 
-def _of_weights(case: _Case) -> list[Finding]:
+def _of_weights(posterior: Posterior | Mixture, train: Data) -> list[Finding]:
     """Note k-hat where a guide has a density over few enough weights."""
-    posterior, train = case.fit.posterior, case.train
     if posterior.bnn.num_weights > MAX_WHOLE or len(train) > _MOST_FOR_KHAT:
         return []
     try:
         weights = importance_weights(posterior, train, num_draws=_KHAT_DRAWS)
     except InputError:  # no density
         return []
-    text = f"The fitted distribution of weights is close to the posterior: {weights}."
-    if not weights.is_reliable:
-        text = (
-            "The fitted distribution of the weights differs much from the posterior, as is usual for networks: k-hat "
-            f"{weights.khat:.2f}, close below {weights.good_khat:.2f}. This says nothing against the predictions."
-        )
-    return [Finding("k-hat", "fine" if weights.is_reliable else "note", text, value=weights.khat)]
+    if weights.is_reliable:
+        text = f"The fitted distribution of weights is close to the posterior: {weights}."
+        return [Finding("k-hat", "fine", text, value=weights.khat)]
+    text = (
+        "The fitted distribution of the weights differs much from the posterior, as is usual for networks: k-hat "
+        f"{weights.khat:.2f}, close below {weights.good_khat:.2f}. This says nothing against the predictions."
+    )
+    return [Finding("k-hat", "note", text, value=weights.khat)]

@@ -6,7 +6,7 @@ they share, and keeps its false-alarm rate for small training sets too.
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
 from pyrobnn.metrics.scoring import over_columns
 from pyrobnn.posterior.prediction import MEDIAN, Prediction
-from pyrobnn.verdict.judgement import Finding, Kind
+from pyrobnn.verdict.finding import Finding, Kind
 from pyrobnn.verdict.remedies import (
     Fitted,
     Try,
@@ -41,7 +41,13 @@ _INSIDE = 0.95
 _NEGLIGIBLE = 1e-4
 _FEWEST_SIMULATIONS = 200
 _ORDERS = 200
-WEAK = 0.05
+CLASSES = "classes"
+"""Name of the finding that a class is never predicted."""
+_RARE = 0.2
+"""Share of the labels up to which a class is rare."""
+_SURE = 0.05
+"""The p-value below which an order may be better than guessing, so that a fit is not called of no use."""
+_WEAK = 0.05
 """The p-value below which a statistic is not called fine, though it may be no reason to warn."""
 _LEVELS = {"noise": 0.0027}
 """The level of a statistic that has its own: three standard errors in both tails."""
@@ -156,7 +162,7 @@ def _by_test(
     the standard error of their difference.
     """
     sign = f"A weak sign, which may be chance, that {lead[:1].lower()}{lead[1:]}"
-    kind: Kind = "warning" if p_value < level else "note" if p_value < WEAK else "fine"
+    kind: Kind = "warning" if p_value < level else "note" if p_value < _WEAK else "fine"
     said = {"warning": f"{lead}, by", "note": f"{sign}, by", "fine": "Nothing against the fit in"}[kind]
     plain, tries = (lead, remedies) if kind == "warning" else ("", ())
     value, expected, error = numbers
@@ -275,3 +281,49 @@ def ranking_finding(
     lead, numbers = "The uncertainty ranks errors worse than chance", (observed, float(chance.mean()), error)
     remedies = _open(fit, (varying_noise, ensemble))
     return _by_test("ranking", lead, measure, numbers, p_value, level=level, remedies=remedies)
+
+
+def rarest_class(y: Tensor) -> tuple[int, bool]:
+    """Return the rarest label that occurs in y (N,), and whether it is rare."""
+    labels, counts = y.unique(return_counts=True)
+    return int(labels[counts.argmin()]), float(counts.min()) <= _RARE * len(y)
+
+
+def ranks_better(prediction: Prediction, y: Tensor, label: int) -> bool:
+    """Return whether the examples of a class have larger probabilities of it than the others, by Mann and Whitney."""
+    from scipy.stats import mannwhitneyu
+
+    probs, is_one = prediction.class_probs[:, label].cpu().double(), y.cpu() == label
+    if bool(is_one.all()):
+        return False
+    p_value = mannwhitneyu(probs[is_one].numpy(), probs[~is_one].numpy(), alternative="greater").pvalue
+    return bool(p_value < _SURE)
+
+
+def class_finding(prediction: Prediction, y: Tensor, train_y: Tensor, class_names: Sequence[str] = ()) -> list[Finding]:
+    """Note the classes among targets that are never the most probable, with a threshold for the rarest if it is rare.
+
+    The threshold is the share of the class in training; none if no example of the class is above it.
+    """
+
+    def named(label: int) -> str:
+        return repr(class_names[label]) if class_names else str(label)
+
+    predicted = set(prediction.label.unique().tolist())
+    shares = {int(label): float((train_y == label).double().mean()) for label in y.unique()}
+    missed = {label: share for label, share in shares.items() if label not in predicted}
+    if not missed:
+        return []
+    num = sum(int((y == label).sum()) for label in missed)
+    lead = f"The most probable class is never {', '.join(map(named, missed))}"
+    remedies: tuple[Remedy, ...] = ()
+    rarest = min(missed, key=missed.__getitem__)
+    limit, is_rarest = f"{missed[rarest]:.2g}", y.cpu() == rarest
+    said = prediction.class_probs[:, rarest].cpu() > float(limit)
+    if 0 < missed[rarest] <= _RARE and (right := int((said & is_rarest).sum())):
+        price = f"which finds {right} of {int(is_rarest.sum())} among {int(said.sum())}"
+        column = f"prob_{class_names[rarest]}" if class_names else "its probability"
+        say, call = f"say {named(rarest)} where", f"`prediction.class_probs[:, {rarest}] > {limit}`"
+        remedies = (Remedy(f"{say} {call}, {price}", f"{say} {column} is above {limit}, {price}"),)
+    text = f"{lead}: {num} of {len(y)} are."
+    return [Finding(CLASSES, "note", text, remedies=remedies, plain=lead, value=num)]

@@ -49,7 +49,7 @@ from pyrobnn.tables.encoder import (
     tell_of_new_values,
 )
 from pyrobnn.tables.reading import Task
-from pyrobnn.verdict.comparison import tell
+from pyrobnn.verdict.complaint import tell
 
 NO_TARGETS = "no_validation"
 """In place of targets where there are none, as in scikit-learn."""

@@ -26,7 +26,7 @@ from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.tables.reading import LEAST_AMOUNT
-from pyrobnn.verdict.comparison import complaint
+from pyrobnn.verdict.complaint import complaint
 from pyrobnn.verdict.residuals import Residuals
 
 _SHAPES = (

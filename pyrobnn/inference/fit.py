@@ -21,7 +21,7 @@ from pyrobnn.inference.training.start import model_of
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.verdict.comparison import tell
+from pyrobnn.verdict.complaint import tell
 
 
 class Arguments(TypedDict, total=False):

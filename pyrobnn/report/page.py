@@ -18,7 +18,7 @@ from pyrobnn._core.remedies import Spelling
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import ElboReport, elbo_report
 from pyrobnn.diagnostics.convergence import chains_of
-from pyrobnn.diagnostics.findings import Diagnosis
+from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.guides.built import built
 from pyrobnn.metrics import Score, permutation_importance
 from pyrobnn.metrics.base import digits

@@ -15,7 +15,7 @@ from pyrobnn._core.remedies import Spelling, options
 from pyrobnn._core.settings import in_short, kind_of, leaves, to_dict
 from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
-from pyrobnn.diagnostics.findings import Diagnosis
+from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.metrics import Score, Scores
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError, counted, printable
 from pyrobnn._core.settings import leaves
-from pyrobnn.diagnostics.findings import TOO_FEW
+from pyrobnn.diagnostics.diagnosis import TOO_FEW
 from pyrobnn.metrics import Score, compare_scores, score
 from pyrobnn.metrics.base import plus_minus
 from pyrobnn.posterior.prediction import Prediction

@@ -19,7 +19,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import LEAK, leaks
 from pyrobnn.datasets.table import columns_of, first_days_of
-from pyrobnn.diagnostics.findings import Diagnosis
+from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.metrics import Score, score
@@ -33,7 +33,7 @@ from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
 from pyrobnn.verdict.baselines import fit_baselines
-from pyrobnn.verdict.judgement import Finding
+from pyrobnn.verdict.finding import Finding
 
 CHECKPOINT_EVERY = 1000
 """Steps between two checkpoints of a run."""

@@ -1,1 +1,1 @@
-"""Comparisons of a fit with a constant, a linear model, and itself without an example."""
+"""What is said of the predictions of a fit: compared with a constant and a linear model, memorised, or missed."""

@@ -99,6 +99,16 @@ def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, folds: b
     return baselines
 
 
+def scores_of(baselines: dict[str, Baseline], data: Data) -> dict[str, Tensor]:
+    """Return the log scores (N,) of the baselines, by name, on new examples."""
+    return {name: baseline.predict(data.x).log_prob(data.y) for name, baseline in baselines.items()}
+
+
+def cross_validated_scores(baselines: dict[str, Baseline], train: Data) -> dict[str, Tensor]:
+    """Return the log scores (M,) of the baselines, by name, on the rows that they were fitted to."""
+    return {name: baseline.cross_validated.log_prob(train.y[baseline.rows]) for name, baseline in baselines.items()}
+
+
 def _directions(x: Tensor) -> Callable[[X], Tensor]:
     """Return the map from inputs to standardised inputs; for more inputs than rows, to the span of the rows.
 

@@ -1,172 +1,81 @@
-"""The message at the end of a fit: does it predict better than a constant and a linear model do?"""
+"""Does a fit predict better than a constant and a linear model? Decided by log scores, example by example."""
 
+import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
-from pyro import poutine
 from torch import Tensor
 
-from pyrobnn._core.errors import PoorFitWarning, warn_user
-from pyrobnn._core.modes import gradients, under
-from pyrobnn._core.random import seeded
-from pyrobnn._core.remedies import mended
-from pyrobnn._core.waiting import waiting
-from pyrobnn._torch.devices import threads_for
-from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._core.errors import counted
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.base import registry
 from pyrobnn.guides.built import built
-from pyrobnn.guides.by_name import narrowed
-from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.judgement import BASELINE, Basis, Finding, Verdict, judge
-from pyrobnn.verdict.left_out import (
-    behind_mode,
-    learned_nothing,
-    left_out_scores,
-    memorised_targets,
-    missed_function,
-)
-from pyrobnn.verdict.remedies import (
-    OF_BAD_PREDICTIONS,
-    Fitted,
-    longer,
-    measured_noise,
-    open_to,
-    slower,
-    standardised,
-)
+from pyrobnn.verdict.baselines import Baseline, cross_validated_scores, scores_of
+from pyrobnn.verdict.finding import Kind
 
-SEE = "See docs/how-to/warnings.md."
-"""Where the warnings at the end of a fit are explained."""
-_ROWS = 500
-_FEWEST_ROWS = 20
-_DRAWS = 100
-_FEWEST_DRAWS = 10
-_PRODUCTS = 500_000_000
-"""Products of a weight with an activation that the end of any fit may take, about a tenth of a second."""
-_FEW_PRODUCTS = 50_000_000
-"""The same where a loop of short fits must not wait."""
-_SHARE_OF_FIT = 0.05
-_LEVEL = 0.01
-_NEGLIGIBLE = 0.02
-"""Nats a weight, in the mean, below which a site has taken nothing from the data."""
-_LEARNED = 0.25
-"""Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
+_NEGLIGIBLE = 0.05
+"""Nats an example above a constant that count as none, if chance may explain them."""
+_FEWEST_NATS = 5.0
+"""Nats in all that noise and prior scales, which have seen the examples left out, do not gain on pure noise."""
+_SHOWN = 0.05
+"""The p-value below which a fit counts as better than a baseline; a warning needs far more."""
+_LEAD, _LEAST_LEAD = 0.01, 0.001
+"""Nats an example that are called a lead over a linear model, and where chance does not explain them."""
+_FAR_LESS = 0.8
+"""Share of the gain of a linear model below which a fit has missed the linear part."""
+
+Basis = Literal["held out", "left out", "training"]
+"""The examples of a comparison: unseen by the fit, left out of it one by one, or those that it was trained on."""
+_EXAMPLES: dict[Basis, tuple[str, str]] = {
+    "held out": ("held-out example", ""),
+    "left out": ("training example", ", each left out of the fit"),
+    "training": ("training example", ", which flatter the fit"),
+}
+_CAUSES = {
+    "clear": "The inputs do tell of the target: a linear model is better than a constant.",
+    "weak": "A linear model finds something in the inputs, though this may be chance.",
+    "none": "Either the inputs say nothing of the target, or the fit has missed what they say.",
+}
 
 
-def tell(
-    posterior: Any, data: Any, validation: Data | None = None, *, known: str | None = None, progress: bool
-) -> None:
-    """Warn with the `complaint` about a fit, or with one that is known from rows held out."""
-    with waiting("checking", shown=progress):
-        text = complaint(posterior, data, validation) if known is None else known
-    if text is not None:
-        warn_user(f"{text} {SEE}", PoorFitWarning)
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """How the predictions of a fit compare with the baselines.
 
-
-@under(gradients)
-def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool | None = None) -> str | None:
-    """Report a fit that predicts no better than a constant, worse than a linear model, or was cut short; else None.
-
-    A fit that measured its scales, or chose its length, is also compared on rows left out of it. It uses up to 500
-    examples of the validation data, or of the training data. Data in loaders are skipped. `briefly` is to compare with
-    a constant and one linear fit alone, in a text without numbers, which Python can show once for the line of a loop;
-    by default where the length was given.
+    Attributes:
+        kind: "warning" where the fit predicts no better than a constant, or far worse than a linear model; "note" where
+            nothing shows that it is better than either; "fine" otherwise.
+        lead: the result as a clause without numbers.
+        rest: a sentence or two, the last with the numbers.
+        share: goes on after `lead` with the share of the gain of a linear model, if that is the reason to warn.
+        p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
+        is_better: whether the fit scores more than a constant, also on training examples.
+        is_slight: whether its gain over a constant is less than noise may leave, and a linear model finds nothing.
+        prefers_linear: whether a linear model is as good or better than a fit that is better than the constant.
+        linear_finds: whether a linear model shows a sign where the fit is not shown to be better than the constant;
+            None where it was not compared.
+        most: the gain over the constant, in nats an example, that may be true: two standard errors above the mean.
     """
-    if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data)):
-        return None
-    record = posterior.record
-    is_open = any(part is not None for part in (record.convergence, record.automatic, record.evidence))
-    is_brief = briefly or (briefly is None and not is_open)
-    with threads_for(posterior.bnn.net, _ROWS):
-        if len(data) == 1:
-            return "There is one training example: predictions rest on it and on the prior alone. Collect more."
-        if data.y.numel() and bool((data.y == data.y[:1]).all()):
-            return "The target is constant in all training examples: inputs say nothing of it. Choose another target."
-        return _complaint(posterior, data, validation, is_brief=is_brief)
 
+    kind: Kind
+    lead: str
+    rest: str
+    share: str = ""
+    p_value: float | None = None
+    is_better: bool = False
+    is_slight: bool = False
+    prefers_linear: bool = False
+    linear_finds: bool | None = None
+    most: float = math.inf
 
-def _complaint(posterior: Posterior | Mixture, data: Data, held_out: Data | None, *, is_brief: bool) -> str | None:
-    baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS, folds=not is_brief)
-    rows, draws = _affordable(posterior, _FEW_PRODUCTS if is_brief else _PRODUCTS)
-    sizes = {"num_draws": draws, "most_rows": rows}
-    verdict = compare_with_baselines(posterior, data, baselines, held_out, level=_LEVEL, **sizes)
-    if is_brief:
-        tries = open_to(Fitted(posterior, x=data.x), (slower, standardised, measured_noise, longer))
-        return None if verdict is None or verdict.kind != "warning" else mended(verdict.brief, tries)
-    found = findings_on_predictions(posterior, data, baselines, held_out, verdict, at_end=True, **sizes)
-    first = next((finding for finding in found if finding.kind == "warning"), None)
-    if first is None:
-        return _not_converged(posterior)
-    lost = sites_at_prior(posterior) if first.name == BASELINE else ()
-    layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
-    return mended(f"{first.text}{layers}", first.remedies)
-
-
-def findings_on_predictions(
-    posterior: Posterior | Mixture,
-    train: Data,
-    baselines: dict[str, Baseline],
-    held_out: Data | None,
-    verdict: Verdict | None,
-    *,
-    at_end: bool,
-    num_draws: int,
-    most_rows: int,
-) -> Iterator[Finding]:
-    """Yield how a fit compares with baselines, then whether it has memorised its targets or missed what inputs say.
-
-    Each is looked for where what comes before does not explain it. At the end of a fit, data held out do not say that
-    targets are memorised, a Laplace approximation is judged by rows left out of it, and no Gaussian process is fitted.
-    """
-    kind = None if verdict is None else verdict.kind
-    if verdict is not None:
-        tries = open_to(Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS) if kind == "warning" else ()
-        yield Finding(BASELINE, verdict.kind, verdict.text, verdict.p_value, tries, verdict.plain)
-    found = None
-    if kind != "fine" and not at_end:
-        found = memorised_targets(posterior, train, baselines, held_out)
-    elif kind != "fine" and held_out is None and baselines:
-        left_out = left_out_scores(posterior, train)
-        found = memorised_targets(posterior, train, baselines, left_out=left_out)
-        found = found or learned_nothing(posterior, train, baselines, left_out)
-    if found is None and kind != "warning":
-        sizes = {"num_draws": num_draws, "most_rows": most_rows}
-        found = behind_mode(posterior, train, **sizes)
-        if found is None and not at_end:
-            found = missed_function(posterior, train, **sizes)
-    if found is not None:
-        yield found
-
-
-def _not_converged(posterior: Posterior | Mixture) -> str | None:
-    """Say if a fit of open length ended at its last step before its guide, which starts narrow, had widened."""
-    record = members_of(posterior)[0].record
-    guide = (record.method if isinstance(record.method, dict) else {}).get("guide", {})
-    is_over = not any(member.record.needs_steps for member in members_of(posterior))
-    if is_over or guide.get("type") not in registry.names:
-        return None
-    if "evidence_framework" in Fitted(posterior).types or narrowed(registry.resolve(guide)) == registry.resolve(guide):
-        return None
-    return (
-        f"The fit ended before it had converged ({record.stop_reason}), so its uncertainty may be far too small: give "
-        "SVI a larger `max_steps`."
-    )
-
-
-def _affordable(posterior: Posterior | Mixture, products: int) -> tuple[int, int]:
-    """Return numbers of examples and draws that take a small share of the time of the fit, or that many products."""
-    history = posterior.history
-    steps = 0 if history is None else len(history) * min(_ROWS, posterior.record.num_data or 0)
-    passes = max(products // posterior.bnn.num_weights, int(_SHARE_OF_FIT * steps))
-    draws = max(min(_DRAWS, max(_FEWEST_DRAWS, passes // _ROWS)), len(members_of(posterior)))
-    return min(_ROWS, max(_FEWEST_ROWS, passes // draws)), draws
+    @property
+    def text(self) -> str:
+        """All that is said, with the numbers."""
+        return f"{self.lead}{self.share}. {self.rest}"
 
 
 def compare_with_baselines(
@@ -178,7 +87,7 @@ def compare_with_baselines(
     num_draws: int,
     level: float,
     most_rows: int,
-) -> Verdict | None:
+) -> Comparison | None:
     """Compare predictions with those of baselines: on data held out if there are some, else on training data.
 
     On training data the baselines are cross-validated, and draws of Markov chains have the scores of `leave_one_out`.
@@ -191,15 +100,14 @@ def compare_with_baselines(
     if held_out is not None:
         order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))
         part = held_out[order[:most_rows]]
-        rivals = {name: baseline.predict(part.x).log_prob(part.y) for name, baseline in baselines.items()}
         scores = posterior.predict(part.x, num_draws=num_draws).log_prob(part.y).double().cpu()
-        return judge(scores, rivals, level, "held out")
+        return judge(scores, scores_of(baselines, part), level, "held out")
     rows = baselines["constant"].rows[:most_rows]
     basis: Basis = "training"
     part = train[rows]
     prediction = posterior.predict(part.x, num_draws=num_draws)
     scores = prediction.log_prob(part.y).double().cpu()
-    rivals = {name: base.cross_validated.log_prob(train.y[base.rows])[: len(rows)] for name, base in baselines.items()}
+    rivals = {name: rival[: len(rows)] for name, rival in cross_validated_scores(baselines, train).items()}
     if part.weights is not None:  # a difference counts as often as its example
         share = (part.weights / part.weights.mean()).double().cpu()
         scores, rivals = share * scores, {name: share * rival for name, rival in rivals.items()}
@@ -221,30 +129,144 @@ def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
     return (log_weights + log_prob).logsumexp(0) - log_weights.logsumexp(0)
 
 
-def sites_at_prior(posterior: Posterior | Mixture) -> tuple[str, ...]:
-    """Return the weights that have learned nothing from the data: KL(q || p) below 0.02 nats per entry, at most 0.25.
+def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> Comparison:
+    """Compare the log scores (N,) of a fit and of the baselines, "constant" and perhaps "linear", on N >= 2 examples.
 
-    Biases are left out, since many good fits do not need them, and so are sites whose KL has no closed form and no
-    quadrature. In a mixture, all members must agree.
+    It warns if a score is not finite, if the fit is worse than the constant, or if it is not shown to be better and
+    gains at most 0.05 nats per example, at a p-value below `level`. It also warns if the fit attains less than 80 % of
+    the linear model's gain over the constant. To be called better than a baseline, a p-value below 0.05 is enough. The
+    examples that a fit was trained on never show that it is good. Where a baseline takes a target for impossible, it
+    counts with the lowest score that occurs.
     """
-    names_by_member = [_at_prior(member) for member in members_of(posterior)]
-    return tuple(name for name in names_by_member[0] if all(name in names for names in names_by_member))
+    if lost := int((~scores.isfinite()).sum()):
+        lead = f"The fit takes {lost} of {_where(len(scores), basis)} for impossible"
+        return Comparison("warning", lead, "Its score is not finite.")
+    gains = _Gains.of(scores, baselines, level, basis)
+    gain, linear, is_better = gains.fit, gains.linear, gains.is_better
+    negligible = max(gain.below(_NEGLIGIBLE), level if gain.above(0.0) < level else 0.0)
+    if (p_value := min(negligible, gain.below(0.0))) < level:
+        sign = "none"
+        if linear is not None and gains.linear_finds:
+            sign = "clear" if linear.above(0.0) < level else "weak"
+        lead, rest = "The fit predicts no better than a constant, which ignores the inputs", f"{_CAUSES[sign]} {gains}"
+        finds = gains.linear_finds
+        return Comparison("warning", lead, rest, p_value=p_value, linear_finds=finds, is_slight=gains.are_slight)
+    about: dict[str, Any] = {"is_better": is_better, "is_slight": gains.are_slight}
+    if linear is not None and gains.over is not None and gains.short is not None:
+        if linear.mean > 0 and (p_value := gains.short.below(0.0)) < level:
+            share = f", with {gain.mean / linear.mean:.0%} of its gain" if gain.mean > 0 else ""
+            lead = "The fit predicts worse than a linear model"
+            return Comparison("warning", lead, str(gains), share, p_value, **about)
+        if is_better and not gains.leads_linear:
+            is_behind = gains.over.below(0.0) < level
+            begin = "The fit predicts a little worse" if is_behind else "Nothing shows that the fit predicts better"
+            lead, is_close = f"{begin} than a linear model, which is simpler", gains.over.mean < _LEAD
+            return Comparison("note", lead, str(gains), prefers_linear=is_close, **about)
+    kind: Kind = "note"
+    if is_better and basis != "training":
+        kind, lead = "fine", f"The fit predicts better than a constant{' and a linear model' if linear else ''}"
+    elif is_better:
+        lead = "How the fit compares with a constant and a linear model on new examples is open"
+    elif gain.mean > _NEGLIGIBLE:
+        lead = f"{len(scores)} examples are too few to tell the fit from a constant by their log scores"
+    else:
+        lead = "Nothing shows that the fit predicts better than a constant, which ignores the inputs"
+    finds = not is_better and gains.linear_finds
+    return Comparison(kind, lead, str(gains), linear_finds=finds, most=gain.mean + 2 * gain.stderr, **about)
 
 
-def _at_prior(posterior: Posterior) -> list[str]:
-    with seeded(posterior.seed, "sites"), fast_pyro(), torch.no_grad():
-        guide = posterior.trace(posterior.guide)
-        model = posterior.trace(poutine.replay(posterior.bnn, trace=guide))
-        unlearned = []
-        for name in posterior.bnn.site_names:
-            if model.nodes[name]["value"].ndim < 2:
-                continue
-            try:
-                divergence = quadrature_kl(guide.nodes[name]["fn"], model.nodes[name]["fn"])
-            except NotImplementedError:
-                continue
-            size = model.nodes[name]["value"].numel()
-            has_learned = divergence.numel() == size and float(divergence.max()) > _LEARNED
-            if float(divergence.sum()) < _NEGLIGIBLE * size and not has_learned:
-                unlearned.append(name)
-        return unlearned
+@dataclasses.dataclass(frozen=True)
+class _Gain:
+    """A mean difference of log scores, with its standard error and degrees of freedom."""
+
+    mean: float
+    stderr: float
+    df: int
+
+    @classmethod
+    def of(cls, differences: Tensor) -> "_Gain":
+        num = len(differences)
+        return cls(float(differences.mean()), float(differences.std()) / math.sqrt(num), num - 1)
+
+    def below(self, bound: float) -> float:
+        """Return the p-value of the hypothesis that the difference is at least a bound, by Student's t."""
+        from scipy.special import stdtr
+
+        return float(stdtr(self.df, (self.mean - bound) / max(self.stderr, 1e-12)))
+
+    def above(self, bound: float) -> float:
+        """Return the p-value of the hypothesis that the difference is at most a bound."""
+        return 1 - self.below(bound)
+
+    def said(self, digits: int) -> str:
+        """Return the mean with its standard error."""
+        return f"{self.mean:+.{digits}f} ± {self.stderr:.{digits}f}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gains:
+    """Gains in log score; str() is a sentence with them.
+
+    Attributes:
+        fit, linear: the gains of the fit and of the linear model over the constant.
+        over: the gain of the fit over the linear model.
+        short: the gain of the fit less 80 % of the linear model's.
+        level, shown: the p-values below which a difference counts, and below which a gain does.
+    """
+
+    fit: _Gain
+    linear: _Gain | None
+    over: _Gain | None
+    short: _Gain | None
+    level: float
+    shown: float
+    basis: Basis
+
+    @classmethod
+    def of(cls, scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> "_Gains":
+        floored = {}
+        for name, rival in baselines.items():
+            is_finite = rival.isfinite()
+            floored[name] = rival.where(is_finite, torch.cat([scores, rival[is_finite]]).min())
+        own, shown = scores - floored["constant"], max(level, _SHOWN)
+        if "linear" not in floored:
+            return cls(_Gain.of(own), None, None, None, level, shown, basis)
+        linear = floored["linear"] - floored["constant"]
+        over, short = scores - floored["linear"], own - _FAR_LESS * linear
+        return cls(_Gain.of(own), _Gain.of(linear), _Gain.of(over), _Gain.of(short), level, shown, basis)
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the fit is better than the constant."""
+        return self.fit.above(0.0) < self.shown
+
+    @property
+    def leads_linear(self) -> bool:
+        """Whether the fit is shown to be better than the linear model."""
+        return self.over is not None and self.over.above(0.0) < self.shown and self.over.mean >= _LEAST_LEAD
+
+    @property
+    def linear_finds(self) -> bool | None:
+        """Whether the linear model shows a sign that it is better than the constant."""
+        return None if self.linear is None else self.linear.above(0.0) < self.shown
+
+    @property
+    def are_slight(self) -> bool:
+        """Whether the fit gains below 0.05 nats by a standard error, and the linear model finds nothing.
+
+        Scales that have seen the examples gain up to 3 nats in all on pure noise: from 5 nats on, a gain that chance
+        does not explain is real.
+        """
+        is_real = self.fit.above(0.0) < self.level and self.fit.mean * (self.fit.df + 1) >= _FEWEST_NATS
+        return self.linear_finds is False and not is_real and self.fit.mean + self.fit.stderr < _NEGLIGIBLE
+
+    def __str__(self) -> str:
+        digits = 3 if self.leads_linear and self.over is not None and self.over.mean < _LEAD else 2
+        beside = "" if self.linear is None else f", linear model {self.linear.said(digits)}"
+        where = _where(self.fit.df + 1, self.basis)
+        return f"Log score above a constant's, in nats an example, on {where}: fit {self.fit.said(digits)}{beside}."
+
+
+def _where(num: int, basis: Basis) -> str:
+    noun, rest = _EXAMPLES[basis]
+    return f"{counted(num, noun)}{rest}"

@@ -18,9 +18,10 @@ from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.verdict.baselines import Baseline
-from pyrobnn.verdict.judgement import Basis, Finding, hardly_better, judge
-from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, open_to
+from pyrobnn.verdict.baselines import Baseline, cross_validated_scores, scores_of
+from pyrobnn.verdict.comparison import judge
+from pyrobnn.verdict.finding import Finding
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, Try, open_to
 from pyrobnn.verdict.residuals import errors_left_out, standardised
 
 _DRAWS = 100
@@ -53,8 +54,8 @@ def memorised_targets(
 ) -> Finding | None:
     """Report a fit under which new examples are far less likely than training examples, if a linear model is as good.
 
-    The new examples are those held out, or each training example left out of the fit (see `left_out_scores`, which
-    `left_out` are where the caller has them). The loss is at least 2 nats per example; for labels and counts, 80 % of
+    The new examples are those held out, or each training example left out of the fit, whose `left_out_scores` the
+    caller may have. The loss is at least 2 nats per example; for labels and counts, 80 % of
     the constant's loss if that is less. So this is for large effects: noise that is set too small, or learned after
     all targets are met. Real targets that are ten times as many as the weights are skipped.
     """
@@ -62,38 +63,33 @@ def memorised_targets(
     is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
     if "linear" not in baselines or (is_real and train.y.numel() > _TOO_MANY * bnn.num_weights):
         return None
-    part = train[baselines["constant"].rows]
+    rows = baselines["constant"].rows
+    part = train[rows]
     draws = max(_DRAWS, len(members_of(posterior)))
-    prediction = posterior.predict(part.x, num_draws=draws)
-    basis: Basis = "left out" if held_out is None else "held out"
     if held_out is None:
         left_out = left_out_scores(posterior, train) if left_out is None else left_out
         if left_out is None:
             return None
-        new = left_out[baselines["constant"].rows]
-        rivals = {name: baseline.cross_validated.log_prob(part.y) for name, baseline in baselines.items()}
+        new, rivals, example = left_out[rows], cross_validated_scores(baselines, train), "a training example left out"
     else:
         new = posterior.predict(held_out.x, num_draws=draws).log_prob(held_out.y).double().cpu()
-        rivals = {name: baseline.predict(held_out.x).log_prob(held_out.y) for name, baseline in baselines.items()}
-    constant = rivals["constant"]
+        rivals, example = scores_of(baselines, held_out), "a held-out example"
+    prediction, constant = posterior.predict(part.x, num_draws=draws), rivals["constant"]
     scores = torch.maximum(new, constant - _FAR_BELOW)
     lost = float(prediction.log_prob(part.y).double().mean() - scores.mean())
-    threshold = _LOST
-    if bnn.settings["likelihood"].integer_targets:
-        threshold = min(_LOST, -_SHARE * float(constant.mean()))
-    kind = judge(scores, rivals, _LEVEL, basis).kind
-    if lost < threshold or kind == "fine" or (basis == "held out" and kind == "note"):
+    has_integers = bnn.settings["likelihood"].integer_targets
+    threshold = min(_LOST, -_SHARE * float(constant.mean())) if has_integers else _LOST
+    kind = judge(scores, rivals, _LEVEL, "left out" if held_out is None else "held out").kind
+    if lost < threshold or kind == "fine" or (held_out is not None and kind == "note"):
         return None
-    example = "a held-out example" if held_out is not None else "a training example left out of the fit"
     blame = "It is too sure of its classes" if prediction.is_classification else "Its intervals are too narrow"
     lead = "The fit has memorised its targets"
     text = (
-        f"{lead}: {example} is {lost:.1f} nats less likely than in training. {blame} on "
-        f"new data. Log score above a constant's, in nats an example: fit {float((scores - constant).mean()):+.2f}, "
-        f"linear model {float((rivals['linear'] - constant).mean()):+.2f}."
+        f"{lead}: {example} is {lost:.1f} nats less likely than in training. {blame} on new data. Log score above a "
+        f"constant's, in nats an example: fit {float((scores - constant).mean()):+.2f}, linear model "
+        f"{float((rivals['linear'] - constant).mean()):+.2f}."
     )
-    tries = open_to(Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS)
-    return Finding("memorised", "warning", text, remedies=tries, plain=lead)
+    return _warning("memorised", lead, text, Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS)
 
 
 def learned_nothing(
@@ -106,13 +102,19 @@ def learned_nothing(
     """
     if left_out is None or any(member.record.laplace is None for member in members_of(posterior)):
         return None
-    rows = baselines["constant"].rows
-    rivals = {name: baseline.cross_validated.log_prob(train.y[rows]) for name, baseline in baselines.items()}
-    verdict = judge(left_out[rows], rivals, _LEVEL, "left out")
-    is_bad = verdict.kind == "warning" and not verdict.is_better
-    text = verdict.text if is_bad else hardly_better(left_out[rows], rivals, _LEVEL)
-    tries = open_to(Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS)
-    return None if text is None else Finding("learned", "warning", text, remedies=tries)
+    scores = left_out[baselines["constant"].rows]
+    compared = judge(scores, cross_validated_scores(baselines, train), _LEVEL, "left out")
+    lead, text = compared.lead, compared.text
+    if compared.kind != "warning" or compared.is_better:
+        if not compared.is_slight:
+            return None
+        lead = "The fit predicts hardly better than a constant, which ignores the inputs, if at all"
+        text = f"{lead}. More rows may show more, or columns that tell more of the target. {compared.rest}"
+    return _warning("learned", lead, text, Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS)
+
+
+def _warning(name: str, lead: str, text: str, fit: Fitted, tries: tuple[Try, ...]) -> Finding:
+    return Finding(name, "warning", text, remedies=open_to(fit, tries), plain=lead)
 
 
 def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | None:
@@ -176,16 +178,10 @@ def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, 
         return None
     lead = "The guide has lost what the data say"
     text = (
-        f"{lead}: it predicts its own training examples worse than a Laplace "
-        "approximation predicts examples left out. The log scores of an example are "
-        f"{float(own.mean()):.2f} and {of_mode:.2f}."
+        f"{lead}: it predicts its own training examples worse than a Laplace approximation predicts examples left out. "
+        f"The log scores of an example are {float(own.mean()):.2f} and {of_mode:.2f}."
     )
-    return _missed(posterior, train, lead, text)
-
-
-def _missed(posterior: Posterior | Mixture, train: Data, lead: str, text: str) -> Finding:
-    tries = open_to(Fitted(posterior, train.y, train.x), OF_MISSED_FUNCTION)
-    return Finding("missed", "warning", text, remedies=tries, plain=lead)
+    return _warning("missed", lead, text, Fitted(posterior, train.y, train.x), OF_MISSED_FUNCTION)
 
 
 def _some_rows(train: Data, most: int) -> Tensor:
@@ -217,8 +213,8 @@ def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: i
         return None
     lead = "The fit has missed what the inputs say"
     text = (
-        f"{lead}: on its own training examples its mean is further from the target than "
-        f"that of a Gaussian process fitted to the others. The mean absolute errors on {len(rows)} of them are "
-        f"{float(own.mean()):.2g} and {float(rival.mean()):.2g}."
+        f"{lead}: on its own training examples its mean is further from the target than that of a Gaussian process "
+        f"fitted to the others. The mean absolute errors on {len(rows)} of them are {float(own.mean()):.2g} and "
+        f"{float(rival.mean()):.2g}."
     )
-    return _missed(posterior, train, lead, text)
+    return _warning("missed", lead, text, Fitted(posterior, train.y, train.x), OF_MISSED_FUNCTION)

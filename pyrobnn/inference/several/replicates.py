@@ -17,7 +17,7 @@ from pyrobnn.inference.scales.open_scales import Measured, measured
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.session import aligned, fit_side_by_side
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.verdict.comparison import SEE, complaint
+from pyrobnn.verdict.complaint import SEE, complaint
 
 _MAY_DIFFER = ("guide", "lr", "schedule", "temperature", "kl_warmup", "eval_every", "tolerance")
 """Settings that may differ between replicates; other settings shape the shared graph."""

@@ -1,0 +1,192 @@
+"""The warning at the end of a fit: the first of the findings on its predictions that warns."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from pyro import poutine
+
+from pyrobnn._core.errors import PoorFitWarning, warn_user
+from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.random import seeded
+from pyrobnn._core.remedies import mended
+from pyrobnn._core.waiting import waiting
+from pyrobnn._torch.devices import threads_for
+from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.base import registry
+from pyrobnn.guides.by_name import narrowed
+from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.verdict.baselines import Baseline, fit_baselines
+from pyrobnn.verdict.comparison import Comparison, compare_with_baselines
+from pyrobnn.verdict.finding import BASELINE, Finding
+from pyrobnn.verdict.left_out import (
+    behind_mode,
+    learned_nothing,
+    left_out_scores,
+    memorised_targets,
+    missed_function,
+)
+from pyrobnn.verdict.remedies import (
+    OF_BAD_PREDICTIONS,
+    Fitted,
+    longer,
+    measured_noise,
+    open_to,
+    slower,
+    standardised,
+)
+
+SEE = "See docs/how-to/warnings.md."
+"""Where the warnings at the end of a fit are explained."""
+_ROWS = 500
+_FEWEST_ROWS = 20
+_DRAWS = 100
+_FEWEST_DRAWS = 10
+_PRODUCTS = 500_000_000
+"""Products of a weight with an activation that the end of any fit may take, about a tenth of a second."""
+_FEW_PRODUCTS = 50_000_000
+"""The same where a loop of short fits must not wait."""
+_SHARE_OF_FIT = 0.05
+_LEVEL = 0.01
+_NEGLIGIBLE = 0.02
+"""Nats a weight, in the mean, below which a site has taken nothing from the data."""
+_LEARNED = 0.25
+"""Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
+
+
+def tell(
+    posterior: Any, data: Any, validation: Data | None = None, *, known: str | None = None, progress: bool
+) -> None:
+    """Warn with the `complaint` about a fit, or with one that is known from rows held out."""
+    with waiting("checking", shown=progress):
+        text = complaint(posterior, data, validation) if known is None else known
+    if text is not None:
+        warn_user(f"{text} {SEE}", PoorFitWarning)
+
+
+@under(gradients)
+def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool | None = None) -> str | None:
+    """Report a fit that predicts no better than a constant, worse than a linear model, or was cut short; else None.
+
+    A fit that measured its scales, or chose its length, is also compared on rows left out of it. It uses up to 500
+    examples of the validation data, or of the training data. Data in loaders are skipped. `briefly` is to compare with
+    a constant and one linear fit alone, in a text without numbers, which Python can show once for the line of a loop;
+    by default where the length was given.
+    """
+    if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data)):
+        return None
+    if len(data) == 1:
+        return "There is one training example: predictions rest on it and on the prior alone. Collect more."
+    if data.y.numel() and bool((data.y == data.y[:1]).all()):
+        return "The target is constant in all training examples: inputs say nothing of it. Choose another target."
+    record = posterior.record
+    is_open = any(part is not None for part in (record.convergence, record.automatic, record.evidence))
+    is_brief = briefly or (briefly is None and not is_open)
+    with threads_for(posterior.bnn.net, _ROWS):
+        baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS, folds=not is_brief)
+        rows, draws = _affordable(posterior, _FEW_PRODUCTS if is_brief else _PRODUCTS)
+        sizes = {"num_draws": draws, "most_rows": rows}
+        compared = compare_with_baselines(posterior, data, baselines, validation, level=_LEVEL, **sizes)
+        if is_brief:
+            tries = open_to(Fitted(posterior, x=data.x), (slower, standardised, measured_noise, longer))
+            return None if compared is None or compared.kind != "warning" else mended(f"{compared.lead}.", tries)
+        findings = findings_on_predictions(posterior, data, baselines, validation, compared, at_end=True, **sizes)
+        first = next((finding for finding in findings if finding.kind == "warning"), None)
+        if first is None:
+            return _not_converged(posterior)
+        lost = sites_at_prior(posterior) if first.name == BASELINE else ()
+        layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
+        return mended(f"{first.text}{layers}", first.remedies)
+
+
+def findings_on_predictions(
+    posterior: Posterior | Mixture,
+    train: Data,
+    baselines: dict[str, Baseline],
+    held_out: Data | None,
+    compared: Comparison | None,
+    *,
+    at_end: bool,
+    num_draws: int,
+    most_rows: int,
+) -> Iterator[Finding]:
+    """Yield how a fit compares with baselines, then whether it has memorised its targets or missed what inputs say.
+
+    Each is looked for where what comes before does not explain it. At the end of a fit, data held out do not say that
+    targets are memorised, a Laplace approximation is judged by rows left out of it, and no Gaussian process is fitted.
+    """
+    kind = None if compared is None else compared.kind
+    if compared is not None:
+        tries = open_to(Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS) if kind == "warning" else ()
+        plain = f"{compared.lead}{compared.share}"
+        yield Finding(BASELINE, compared.kind, compared.text, compared.p_value, tries, plain)
+    found = None
+    if kind != "fine" and not at_end:
+        found = memorised_targets(posterior, train, baselines, held_out)
+    elif kind != "fine" and held_out is None and baselines:
+        left_out = left_out_scores(posterior, train)
+        found = memorised_targets(posterior, train, baselines, left_out=left_out)
+        found = found or learned_nothing(posterior, train, baselines, left_out)
+    if found is None and kind != "warning":
+        sizes = {"num_draws": num_draws, "most_rows": most_rows}
+        found = behind_mode(posterior, train, **sizes)
+        if found is None and not at_end:
+            found = missed_function(posterior, train, **sizes)
+    if found is not None:
+        yield found
+
+
+def _not_converged(posterior: Posterior | Mixture) -> str | None:
+    """Say if a fit of open length ended at its last step before its guide, which starts narrow, had widened."""
+    record = members_of(posterior)[0].record
+    guide = (record.method if isinstance(record.method, dict) else {}).get("guide", {})
+    is_over = not any(member.record.needs_steps for member in members_of(posterior))
+    if is_over or guide.get("type") not in registry.names:
+        return None
+    if "evidence_framework" in Fitted(posterior).types or narrowed(registry.resolve(guide)) == registry.resolve(guide):
+        return None
+    return (
+        f"The fit ended before it had converged ({record.stop_reason}), so its uncertainty may be far too small: give "
+        "SVI a larger `max_steps`."
+    )
+
+
+def _affordable(posterior: Posterior | Mixture, products: int) -> tuple[int, int]:
+    """Return numbers of examples and draws that take a small share of the time of the fit, or that many products."""
+    history = posterior.history
+    steps = 0 if history is None else len(history) * min(_ROWS, posterior.record.num_data or 0)
+    passes = max(products // posterior.bnn.num_weights, int(_SHARE_OF_FIT * steps))
+    draws = max(min(_DRAWS, max(_FEWEST_DRAWS, passes // _ROWS)), len(members_of(posterior)))
+    return min(_ROWS, max(_FEWEST_ROWS, passes // draws)), draws
+
+
+def sites_at_prior(posterior: Posterior | Mixture) -> tuple[str, ...]:
+    """Return the weights that have learned nothing from the data: KL(q || p) below 0.02 nats per entry, at most 0.25.
+
+    Biases are left out, since many good fits do not need them, and so are sites whose KL has no closed form and no
+    quadrature. In a mixture, all members must agree.
+    """
+    names_by_member = [_at_prior(member) for member in members_of(posterior)]
+    return tuple(name for name in names_by_member[0] if all(name in names for names in names_by_member))
+
+
+def _at_prior(posterior: Posterior) -> list[str]:
+    with seeded(posterior.seed, "sites"), fast_pyro(), torch.no_grad():
+        guide = posterior.trace(posterior.guide)
+        model = posterior.trace(poutine.replay(posterior.bnn, trace=guide))
+        unlearned = []
+        for name in posterior.bnn.site_names:
+            if model.nodes[name]["value"].ndim < 2:
+                continue
+            try:
+                divergence = quadrature_kl(guide.nodes[name]["fn"], model.nodes[name]["fn"])
+            except NotImplementedError:
+                continue
+            size = model.nodes[name]["value"].numel()
+            has_learned = divergence.numel() == size and float(divergence.max()) > _LEARNED
+            if float(divergence.sum()) < _NEGLIGIBLE * size and not has_learned:
+                unlearned.append(name)
+        return unlearned
