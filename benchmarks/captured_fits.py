@@ -3,8 +3,8 @@
 from typing import Any
 
 import pyrobnn as bnn
-from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.data import make_source
+from pyrobnn.inference.training.captured import Captured
 from pyrobnn.inference.training.start import running, start
 
 __all__ = ["begin", "captured", "running"]

@@ -21,10 +21,10 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.work import Work
 from pyrobnn.data.batches import LoaderBatches
-from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.capture.graph import interpreted, make_loop, record
 from pyrobnn.inference.capture.step import Noise
 from pyrobnn.inference.data import make_source
+from pyrobnn.inference.training.captured import Captured
 from pyrobnn.inference.training.loop import Stepper
 from pyrobnn.inference.training.start import start
 from pyrobnn.tape import build, runner
@@ -599,4 +599,4 @@ def test_replicates_are_not_trained_under_the_settings_of_the_first(priors, sche
             fits.append(start(model, method, source, 0, "cpu")[1])
             fits[-1].advance(1)
         with pytest.raises(NotCapturable, match=reason):
-            Captured(fits, interpreted)
+            Captured(fits)

@@ -37,7 +37,7 @@ from pyrobnn.inference.capture.graph import (
 )
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
 from pyrobnn.inference.capture.step import Noise
-from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
+from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.priors import Normal, ScaleMixture
 from pyrobnn.tape import runner

@@ -15,7 +15,7 @@ from pyrobnn import Data, InputError
 from pyrobnn._core.checks import check_flag
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.diagnostics.cross_validation import _folds
-from pyrobnn.inference.several import automatic
+from pyrobnn.inference import automatic
 from pyrobnn.verdict.baselines import _Problem
 
 X = torch.arange(8.0).reshape(4, 2)

@@ -17,7 +17,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.distributions.latents import Beta, StudentT
-from pyrobnn.inference.svi.objective import make_elbo
+from pyrobnn.inference.training.elbo import make_elbo
 
 
 @pytest.mark.parametrize("every", [pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)])

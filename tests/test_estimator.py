@@ -9,7 +9,8 @@ from pyrobnn import guides, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.training.start import Call, choose_noise, layer_calls, start
+from pyrobnn.inference.training.noise_choice import Call, choose_noise, layer_calls
+from pyrobnn.inference.training.start import start
 
 UNIT = bnn.priors.Normal(1.0)
 

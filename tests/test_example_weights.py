@@ -12,10 +12,9 @@ from torch.utils.data import DataLoader
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.capture.graph import interpreted
+from pyrobnn.inference import automatic
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.potential import Leapfrog, LogJoint, eager_potential
-from pyrobnn.inference.several import automatic
 from pyrobnn.inference.training.start import fresh_model
 
 F64 = torch.float64
@@ -128,7 +127,7 @@ def test_the_potential_is_that_of_repeated_rows(captured):
         joint, everything = density(data)
         energy = eager_potential(joint, everything)
         if captured:
-            energy = Leapfrog(joint, everything, z, interpreted).evaluate
+            energy = Leapfrog(joint, everything, z).evaluate
         found.append(energy(z))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)

@@ -20,7 +20,7 @@ from pyrobnn._torch.devices import threads_for
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.batches import TensorBatches
-from pyrobnn.inference.svi.objective import make_elbo
+from pyrobnn.inference.training.elbo import make_elbo
 
 NOISE = 0.4
 
@@ -186,7 +186,7 @@ def test_kl_warmup_ramps_the_weight_up_to_the_temperature():
 @pytest.mark.parametrize("kl", ["mc", "analytic"])
 def test_weight_on_the_kl_multiplies_its_gradient(kl):
     """With the same noise, gradient(temperature) = gradient(likelihood) + temperature * gradient(KL)."""
-    from pyrobnn.inference.svi.objective import WeightLatents
+    from pyrobnn.inference.training.elbo import WeightLatents
 
     x, y = linear_problem()
     gradients = []

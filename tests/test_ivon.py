@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
-from pyrobnn.inference.svi.newton import VariationalNewton
+from pyrobnn.inference.newton import VariationalNewton
 from pyrobnn.testing.checks import require_capturable
 
 UNIT = bnn.priors.Normal(1.0)

@@ -18,7 +18,6 @@ import pyrobnn as bnn
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
-from pyrobnn.inference.capture.graph import make_loop
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.chains import Target
 from pyrobnn.inference.mcmc.mcmc import RecordedNUTS, turns_back
@@ -190,7 +189,7 @@ def test_captured_potential_equals_the_eager_one(name, dtype):
     with fast_pyro():
         like = made.starts(1)[0]
         eager = eager_potential(made.log_joint, data)
-        captured = Leapfrog(made.log_joint, data, like, make_loop)
+        captured = Leapfrog(made.log_joint, data, like)
         for z in (like, 0.1 * like, -like):
             for found, expected in zip(captured.evaluate(z), eager(z), strict=True):
                 assert found.dtype == dtype
@@ -200,7 +199,7 @@ def test_captured_potential_equals_the_eager_one(name, dtype):
 def test_captured_results_do_not_change_with_the_next_evaluation():
     made, data = target(linear_model())
     with fast_pyro():
-        captured = Leapfrog(made.log_joint, data, torch.zeros(3, dtype=F64), make_loop).evaluate
+        captured = Leapfrog(made.log_joint, data, torch.zeros(3, dtype=F64)).evaluate
         first = captured(torch.zeros(3, dtype=F64))
         before = [tensor.clone() for tensor in first]
         captured(torch.ones(3, dtype=F64))
@@ -217,7 +216,7 @@ def test_leapfrog_steps_are_those_by_hand(dense):
     root = factor if dense else factor.diagonal().diag()
     with fast_pyro():
         evaluate = eager_potential(made.log_joint, data)
-        leapfrog = Leapfrog(made.log_joint, data, z, make_loop, num_kept=8, dense=dense)
+        leapfrog = Leapfrog(made.log_joint, data, z, num_kept=8, dense=dense)
         leapfrog.set_root(root if dense else root.diagonal())
         start = State(z, torch.tensor([1.0, -0.5, 0.3, 0.2], dtype=F64), evaluate(z)[1])
         place, momentum, gradient = start
@@ -262,7 +261,7 @@ def test_kernels_without_room_for_a_trajectory_are_those_of_pyro():
     eager = Potential(eager_potential(made.log_joint, data))
     with fast_pyro():
         roomy, tight = (
-            Potential(eager.evaluate, Leapfrog(made.log_joint, data, like, make_loop, num_kept=kept))
+            Potential(eager.evaluate, Leapfrog(made.log_joint, data, like, num_kept=kept))
             for kept in (nuts.num_kept, 0)
         )
         assert isinstance(nuts.kernel(roomy), RecordedNUTS)

@@ -13,10 +13,10 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
+from pyrobnn.inference import automatic
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.open_scales import Measured, measured
-from pyrobnn.inference.several import automatic
 from pyrobnn.priors.base import scale_of
 
 ROWS, COLUMNS = 60, 3

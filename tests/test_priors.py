@@ -16,8 +16,8 @@ from pyrobnn import InputError, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.capture.graph import interpreted
+from pyrobnn.inference.training.captured import Captured
 from pyrobnn.testing import checks
 from pyrobnn.testing.checks import make_data
 
@@ -261,7 +261,7 @@ def test_refused(message):
 
 
 @pytest.mark.slow
-def test_replicates_have_numbers_of_their_own():
+def test_replicates_have_numbers_of_their_own(monkeypatch):
     """Two horseshoes of different scales in one vmapped graph do what each does alone, with the same noise."""
     both = [priors.RegularizedHorseshoe(scale, slab_df=df) for scale, df in ((0.01, 3.0), (2.0, 9.0))]
     method, data = bnn.SVI(steps=10), bnn.Data(X, Y)
@@ -271,9 +271,10 @@ def test_replicates_have_numbers_of_their_own():
     def begin(prior):
         return checks._begin(model(prior, net), method, data, seed=0)
 
+    monkeypatch.setattr("pyrobnn.inference.capture.graph.make_loop", interpreted)
     with seeded(0), fast_pyro():
-        alone = [Captured([begin(prior)], interpreted) for prior in both]
-        together = Captured([begin(prior) for prior in both], interpreted)
+        alone = [Captured([begin(prior)]) for prior in both]
+        together = Captured([begin(prior) for prior in both])
     terms = torch.stack([checks._run(one) for one in alone], 1)
     for table, column in zip(together.step.noise.inputs, alone[0].step.noise.inputs, strict=True):
         table.copy_(torch.stack([column, column], 1))

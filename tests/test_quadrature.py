@@ -27,7 +27,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.distributions.latents import ReparameterizedNormal, ScaleMixtureNormal
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
+from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
 from pyrobnn.testing.checks import require_capturable
 
 F64 = torch.float64

@@ -17,12 +17,17 @@ ROOT = PACKAGE.parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
-FLOOR = {
-    room: int(row[1])
-    for row in re.finditer(r"^\| (\d+) \| ([^|]+) \|", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE)
-    for room in re.findall(r"`(\w+)`", row[2])
-}
-"""The floor of each room, from the table of the page on architecture."""
+
+def floors(section):
+    """The floor of each room, from the table in a section of the page on architecture."""
+    text = ARCHITECTURE.read_text(encoding="utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    rows = re.finditer(r"^\| (\d+) \| ([^|]+) \|", text, re.MULTILINE)
+    return {room: int(row[1]) for row in rows for room in re.findall(r"`(\w+)`", row[2])}
+
+
+FLOOR = floors("Floors")
+INSIDE = {"inference": floors("Inside `inference`")}
+"""The floors of the files and rooms in a room."""
 
 
 def unit(path):
@@ -73,7 +78,7 @@ KNOWS_CLASSES = {
     "diagnostics/importance.py": {"MaskedPoint"},  # the distribution of one site
     "inference/scales/evidence_framework.py": {"Laplace"},  # reads and changes its fields
     "inference/svi/ivon.py": {"MeanField"},  # an optimiser of its mu and rho
-    "inference/svi/objective.py": {"RealPart"},  # the distribution of one site
+    "inference/training/elbo.py": {"RealPart"},  # the distribution of one site
 }
 """Classes of guides, priors and likelihoods that a file outside their family asks for, and what it does with them."""
 
@@ -114,14 +119,20 @@ def test_the_rule_on_classes_can_fail(line, caught):
 
 
 def violations(path, tree):
-    own = unit(path)
-    for target in {name.split(".")[1] for name in imported(path, tree)} - {own, "__version__"}:
-        if FLOOR.get(target, math.inf) >= FLOOR[own]:
-            yield f"{own} imports {target}"
+    own, inner, *_ = *path.relative_to(PACKAGE).with_suffix("").parts, ""
+    for name in imported(path, tree):
+        room, inside, *_ = *name.split(".")[1:], ""
+        if room not in (own, "__version__") and FLOOR.get(room, math.inf) >= FLOOR[own]:
+            yield f"{own} imports {name}"
+        floor = INSIDE.get(own, {}) if room == own else {}
+        if inside != inner and inner in floor and floor.get(inside, math.inf) >= floor[inner]:
+            yield f"{inner} in {own} imports {name}"
 
 
 def test_every_room_has_a_floor():
     assert set(FLOOR) == UNITS
+    for room, floor in INSIDE.items():
+        assert set(floor) == {path.stem for path in (PACKAGE / room).glob("[!_]*")}
 
 
 def test_few_files_stand_outside_rooms():
@@ -171,6 +182,10 @@ def test_no_modules_import_each_other_in_a_circle():
         ("bnn.py", "if TYPE_CHECKING:\n    from pyrobnn.posterior.mixture import Mixture", True),
         ("bnn.py", "def fit():\n    from pyrobnn.inference.fit import fit_svi", False),
         ("_core/checks.py", "from pyrobnn._torch import pyro", True),
+        ("inference/capture/step.py", "from pyrobnn.inference.training.state import TrainingState", True),
+        ("inference/training/state.py", "from pyrobnn.inference.svi.svi import IVON", True),
+        ("inference/training/state.py", "from pyrobnn.inference import data, defaults", False),
+        ("inference/data.py", "from pyrobnn.inference.method import Run", False),
     ],
 )
 def test_the_rule_on_imports_can_fail(module, line, caught):

@@ -14,8 +14,7 @@ from pyrobnn._torch import per_example
 from pyrobnn._torch.per_example import InputNoise, NormalNoise, attach, perturbation_of
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.capture.objective import FreshNoise, Objective
-from pyrobnn.inference.capture.step import _make_estimate
-from pyrobnn.inference.svi.objective import make_elbo
+from pyrobnn.inference.training.elbo import make_elbo
 from pyrobnn.testing.checks import require_capturable
 
 LOCAL, FLIPOUT = guides.MeanField(noise="local"), guides.MeanField(noise="flipout")
@@ -304,11 +303,10 @@ def gradients(name, setting, *, kl="mc", num=NUM, draws=DRAWS, init_rho=-1.0):
     """Independent estimates of the gradient of -ELBO, (draws, parameters), loc first."""
     model, guide, x, y = make(name, setting, num=num, init_rho=init_rho)
     objective = Objective(model, guide, num_data=3 * num, kl=kl)
-    estimate = _make_estimate(objective, 1)
     fixed = {k: v.detach() for k, v in [*objective.named_buffers(), *model.named_parameters()]}
 
     def loss(trained):
-        log_likelihood, divergence = estimate(fixed | trained, (x, y))
+        log_likelihood, divergence = functional_call(objective, fixed | trained, (x, y))
         return divergence - log_likelihood
 
     trained = {f"guide.{k}": v.detach() for k, v in guide.named_parameters()}

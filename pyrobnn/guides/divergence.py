@@ -1,7 +1,7 @@
 """KL divergences of the sites of a guide from their priors, without draws."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pyro.distributions.util import sum_rightmost
@@ -12,6 +12,7 @@ from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.joint import RealPart
 
+KL = Literal["auto", "mc", "analytic", "quadrature"]
 _QUADRATURE_POINTS = 32
 
 
@@ -39,6 +40,10 @@ def quadrature_kl(q: Any, p: Any) -> Tensor:
     else:
         log_p = _gauss_hermite(density.log_prob, entries.loc, entries.scale)
     return sum_rightmost(-entries.entropy() - log_p, q.event_dim)
+
+
+DIVERGENCES: dict[KL, Callable[[Any, Any], Tensor]] = {"analytic": kl_divergence, "quadrature": quadrature_kl}
+"""KL(q || p) of a site without its draw, for each setting that needs none."""
 
 
 def _on_all_reals(density: Any) -> bool:

@@ -1,5 +1,6 @@
 """Inference: from a model and data to a posterior."""
 
+from pyrobnn.inference.automatic import Automatic
 from pyrobnn.inference.fit import fit, fit_svi
 from pyrobnn.inference.mcmc.mclmc import MCLMC
 from pyrobnn.inference.mcmc.mcmc import HMC, NUTS
@@ -7,7 +8,6 @@ from pyrobnn.inference.mcmc.sgmcmc import SGHMC, SGLD
 from pyrobnn.inference.method import BaseMethod, Method, Offer, Progress, Run, SideBySide
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
-from pyrobnn.inference.several.automatic import Automatic
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.several.mile import MILE
 from pyrobnn.inference.several.replicates import fit_replicates

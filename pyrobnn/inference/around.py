@@ -75,7 +75,8 @@ def around(
         feature_names=source.feature_names,
         device=str(example[0].device),
     )
-    complete(posterior, guide, source, sites, progress=progress)
+    if as_guide(guide).curvature is not None:
+        complete(posterior, guide, source, sites, progress=progress)
     return posterior
 
 

@@ -11,9 +11,9 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.built import built
+from pyrobnn.inference.automatic import Automatic
 from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offered, checked_method
 from pyrobnn.inference.scales.open_scales import Measured, measured
-from pyrobnn.inference.several.automatic import Automatic
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import fields_of

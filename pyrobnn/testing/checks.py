@@ -26,8 +26,8 @@ from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.diagnostics import elbo_report
 from pyrobnn.guides.built import built
 from pyrobnn.inference import SVI
-from pyrobnn.inference.capture.captured import Captured
 from pyrobnn.inference.data import make_source
+from pyrobnn.inference.training.captured import Captured
 from pyrobnn.inference.training.start import start
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.likelihoods import Gaussian

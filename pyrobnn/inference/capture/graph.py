@@ -71,6 +71,22 @@ def slope[T](
     return dict(zip(leaves, gradients, strict=True)), tree_map(_detached, more)
 
 
+def recorded(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> "Loop":
+    """Return a function that does a number of times what a function does to its inputs, without Python in between.
+
+    Raises:
+        NotCapturable: as of `record`.
+    """
+    graph = record(function, inputs)
+    constants = lift_constants(graph)
+    return loop_of(graph, inputs + constants)
+
+
+def loop_of(graph: fx.GraphModule, leaves: list[Tensor]) -> "Loop":
+    """Return a function that runs a graph on the leaves that it reads or changes, a number of times."""
+    return make_loop(graph, drop_unused(graph, leaves))
+
+
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
 
@@ -275,7 +291,6 @@ def _replace(old: fx.Node, new: fx.Node) -> None:
 
 
 Loop = Callable[[int], None]
-MakeLoop = Callable[[fx.GraphModule, list[Tensor]], Loop]
 _WARM_UP = 3
 """Runs before a CUDA graph is recorded, in which libraries set themselves up."""
 _log = logging.getLogger("pyrobnn")
@@ -372,9 +387,7 @@ def recorded_slope(
     inputs = [*(value.detach() for value in tensors.values()), result]
     try:
         with sources_forgotten():
-            graph = record(step, inputs)
-            constants = lift_constants(graph)
-            loop = make_loop(graph, drop_unused(graph, inputs + constants))
+            loop = recorded(step, inputs)
     except (NotCapturable, MissingFromTorch):
         return None
 

@@ -17,8 +17,7 @@ from pyrobnn._torch.private import tree_leaves
 from pyrobnn.bnn import BNN
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.distributions.support import base_of
-from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.inference.svi.objective import DIVERGENCES, KL
+from pyrobnn.guides.divergence import DIVERGENCES, KL, quadrature_kl
 
 
 class Objective(nn.Module):

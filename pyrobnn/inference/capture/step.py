@@ -1,8 +1,8 @@
 """The captured step: a graph that advances its state, parameters and position in its tables, each time it runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import private, tree_leaves, tree_map
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.built import rate_factors
-from pyrobnn.inference.capture.graph import MakeLoop, call, drop_unused, lift_constants, make_loop, record, slope
+from pyrobnn.inference.capture.graph import call, lift_constants, loop_of, record, slope
 from pyrobnn.inference.capture.objective import Objective, memory_order
 from pyrobnn.inference.capture.updates import UPDATES, clip
 from pyrobnn.tape.runner import draw_normals, draws_as_torch
@@ -22,8 +22,42 @@ from pyrobnn.tape.runner import draw_normals, draws_as_torch
 MAX_BLOCK = 256
 """Steps for which the tables of a captured step have room."""
 Tree = dict[str, Any]
-Estimate = Callable[[Tree, Batch], tuple[Tensor, Tensor]]
-"""Estimates of log-likelihood and KL for the tensors of an objective and a batch."""
+
+
+class Replicate(NamedTuple):
+    """What a graph trains, alone or as one of several of one shape."""
+
+    objective: Objective
+    optimizer: Optimizer  # it has done a step
+    moved: Sequence[Tensor]  # the parameters that a step changes
+
+    def named_groups(self) -> list[list[str]]:
+        """Return the names of the parameters in each group of the optimiser."""
+        names = {id(parameter): name for name, parameter in self.objective.named_parameters()}
+        return [[names[id(parameter)] for parameter in group["params"]] for group in self.optimizer.param_groups]
+
+    def training_state(self) -> Tree:
+        """Return the tensors of model, guide and optimiser that a step reads or changes, by name; storage is shared."""
+        objective, memory = self.objective, self.optimizer.state
+        trained = {name: p for name, p in objective.named_parameters() if any(p is other for other in self.moved)}
+        everything = [*objective.named_parameters(), *objective.named_buffers()]
+        return {
+            "trained": {name: p.detach() for name, p in trained.items()},
+            "optimizer": {
+                name: {key: value for key, value in memory[p].items() if key != "step" and value is not None}
+                for name, p in trained.items()
+            },
+            "fixed": {name: value.detach() for name, value in everything if name not in trained},
+        }
+
+    def adopt(self, training: Tree, index: int) -> None:
+        """Make the tensors views into those of all replicates, so that they follow the training."""
+        stacked = training["trained"] | training["fixed"]
+        for name, value in [*self.objective.named_parameters(), *self.objective.named_buffers()]:
+            value.data = stacked[name][index]
+        for name, parameter in self.objective.named_parameters():
+            memory = training["optimizer"].get(name, {})
+            self.optimizer.state[parameter].update({key: value[index] for key, value in memory.items()})
 
 
 class CapturedStep:
@@ -31,11 +65,10 @@ class CapturedStep:
 
     Everything that changes between steps is an input that stays in its place: rows of the mini-batch, learning rate and
     weight of the KL are read from tables at a position that the graph itself moves on, and the terms of the ELBO are
-    written to one. Several objectives train side by side in one graph, R replicates on a leading axis of every tensor.
+    written to one. R replicates train side by side in one graph, on a leading axis of every tensor.
 
-    Optimisers have done a step, and move what is `trained`. Data are all examples, on the device and in the units of
-    the model, with one entry for all replicates or one for each. The graph runs once for each batch of a step; `noise`
-    has the random numbers of the next steps.
+    Data are all examples, on the device and in the units of the model, with one entry for all replicates or one for
+    each. The graph runs once for each batch of a step; `noise` has the random numbers of the next steps.
 
     Raises:
         NotCapturable: with the reason.
@@ -43,48 +76,45 @@ class CapturedStep:
 
     def __init__(
         self,
-        objectives: Sequence[Objective],
-        optimizers: Sequence[Optimizer],
-        trained: Sequence[Sequence[Tensor]],
+        replicates: Sequence[Replicate],
         data: Sequence[Batch],
         *,
         batch_size: int | None,
         num_particles: int,
         clip_norm: float | None,
-        accumulate: int = 1,
-        make_loop: MakeLoop = make_loop,
+        accumulate: int,
     ) -> None:
-        estimate = _make_estimate(objectives[0], num_particles)
-        factors = {f"guide.{name}": factor for name, factor in rate_factors(objectives[0].guide).items()}
-        names = {id(parameter): name for name, parameter in objectives[0].named_parameters()}
-        groups = [[names[id(parameter)] for parameter in group["params"]] for group in optimizers[0].param_groups]
-        loss, move = _make_loss(estimate), _make_move(optimizers[0], groups, clip_norm, factors)
-        self._accumulate = accumulate
-        self._rates, self._group = UPDATES[type(optimizers[0])].rates, optimizers[0].param_groups[0]
-        states = [_training_state(*parts) for parts in zip(objectives, optimizers, trained, strict=True)]
-        replicates = (len(states),) if len(states) > 1 else ()
-        own_data = len(data) > 1
-        training = _stack(states) if replicates else states[0]
-        if replicates:
+        first, self._accumulate = replicates[0], accumulate
+        groups = first.named_groups()
+        loss, move = _make_loss(first.objective, num_particles), _make_move(first, groups, clip_norm)
+        self._rates, self._group = UPDATES[type(first.optimizer)].rates, first.optimizer.param_groups[0]
+        states, own_data = [replicate.training_state() for replicate in replicates], len(data) > 1
+        training, shape = states[0], tuple[int, ...]()
+        if len(replicates) > 1:
+            training, shape = _stack(states), (len(replicates),)
             loss = vmap(loss, in_dims=(0, 0, 0 if own_data else None, 0, 0), randomness="different")
             move = vmap(move)
         like = next(iter(training["trained"].values()))
-        self._state: Tree = {"training": training, "data": _stack(list(data)) if own_data else data[0]}
         rates_shape = (len(groups), 1 + len(self._rates(self._group, 1)))
-        self._state |= _tables(replicates, batch_size, rates_shape, like)
+        self._state: Tree = {"training": training, "data": _stack(list(data)) if own_data else data[0]}
+        self._state |= _tables(shape, batch_size, rates_shape, like)
         if accumulate > 1:
             training["gradients"] = {name: torch.zeros_like(value) for name, value in training["trained"].items()}
             self._state["tables"]["is_last"] = like.new_zeros(MAX_BLOCK)
+        self._record(loss, move)
+        for index, replicate in enumerate(replicates):
+            if len(replicates) > 1:
+                replicate.adopt(training, index)
+            replicate.optimizer.zero_grad(set_to_none=True)
+
+    def _record(self, loss: Callable[..., Any], move: Callable[..., Tree]) -> None:
+        """Record the step that changes the state."""
         leaves, self._spec = private("tree_flatten")(self._state)
         graph = record(self._in_place(loss, move), leaves)
         constants = lift_constants(graph)
         index = next(i for i, leaf in enumerate(leaves) if leaf is self._state["position"])
         self.noise = Noise(graph, graph.graph.find_nodes(op="placeholder")[index], MAX_BLOCK)
-        self._loop = make_loop(graph, drop_unused(graph, leaves + constants + self.noise.inputs))
-        if replicates:
-            _adopt(objectives, optimizers, training)
-        for optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=True)
+        self._loop = loop_of(graph, leaves + constants + self.noise.inputs)
 
     def _in_place(self, loss: Callable[..., Any], move: Callable[..., Tree]) -> Callable[..., tuple[()]]:
         spec = self._spec
@@ -175,8 +205,15 @@ def _where(condition: Tensor, new: Tree, old: Tree) -> Tree:
     }
 
 
-def _make_loss(estimate: Estimate) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return the function that gives the loss of a step and its terms, log-likelihood and KL."""
+def _make_loss(objective: Objective, num_particles: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return the function that gives the loss of a step and its terms, log-likelihood and KL, means over particles."""
+
+    def estimate(tensors: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
+        if num_particles == 1:
+            return functional_call(objective, tensors, batch)
+        draws = vmap(lambda _: functional_call(objective, tensors, batch), randomness="different")
+        log_likelihood, kl = draws(batch[0].new_empty(num_particles, 0))
+        return log_likelihood.mean(), kl.mean()
 
     def loss(trained: Tree, fixed: Tree, data: Batch, rows: Any, kl_weight: Tensor) -> tuple[Tensor, Tensor]:
         batch = tuple(values[rows] for values in data) if isinstance(rows, Tensor) else data
@@ -186,15 +223,15 @@ def _make_loss(estimate: Estimate) -> Callable[..., tuple[Tensor, Tensor]]:
     return loss
 
 
-def _make_move(
-    optimizer: Optimizer, groups: Sequence[Sequence[str]], clip_norm: float | None, factors: Mapping[str, float]
-) -> Callable[..., Tree]:
+def _make_move(replicate: Replicate, groups: Sequence[Sequence[str]], clip_norm: float | None) -> Callable[..., Tree]:
     """Return the function from training state, gradients and rates (groups, rates) to the state after a step."""
+    optimizer = replicate.optimizer
     if type(optimizer) not in UPDATES:
         raise NotCapturable(f"the optimiser {type(optimizer).__name__} has no recorded form")
     if optimizer.param_groups[0].get("amsgrad"):
         raise NotCapturable("`amsgrad` has no recorded form")
     rule, group = UPDATES[type(optimizer)], {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    factors = {f"guide.{name}": factor for name, factor in rate_factors(replicate.objective.guide).items()}
 
     def move(state: Tree, gradients: dict[str, Tensor], rates: Tensor) -> Tree:
         trained = state["trained"]
@@ -210,34 +247,6 @@ def _make_move(
         return {"trained": new | damped, "optimizer": memories}
 
     return move
-
-
-def _make_estimate(objective: Objective, num_particles: int) -> Estimate:
-    """Return the function that gives log-likelihood and KL averaged over the particles, for tensors and a batch."""
-
-    def draw(tensors: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
-        return functional_call(objective, tensors, batch)
-
-    def several(tensors: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
-        draws = vmap(lambda _: draw(tensors, batch), randomness="different")
-        log_likelihood, kl = draws(batch[0].new_empty(num_particles, 0))
-        return log_likelihood.mean(), kl.mean()
-
-    return draw if num_particles == 1 else several
-
-
-def _training_state(objective: Objective, optimizer: Optimizer, moved: Sequence[Tensor]) -> Tree:
-    """Return the tensors of model, guide and optimiser that a step reads or changes, by name; storage is shared."""
-    trained = {name: p for name, p in objective.named_parameters() if any(p is other for other in moved)}
-    everything = [*objective.named_parameters(), *objective.named_buffers()]
-    return {
-        "trained": {name: p.detach() for name, p in trained.items()},
-        "optimizer": {
-            name: {key: value for key, value in optimizer.state[p].items() if key != "step" and value is not None}
-            for name, p in trained.items()
-        },
-        "fixed": {name: value.detach() for name, value in everything if name not in trained},
-    }
 
 
 def _tables(replicates: tuple[int, ...], batch_size: int | None, rates_shape: tuple[int, int], like: Tensor) -> Tree:
@@ -258,17 +267,6 @@ def _tables(replicates: tuple[int, ...], batch_size: int | None, rates_shape: tu
 
 def _stack(trees: list[Any]) -> Any:
     return tree_map(lambda *leaves: torch.stack(leaves), *trees)
-
-
-def _adopt(objectives: Sequence[Objective], optimizers: Sequence[Optimizer], training: Tree) -> None:
-    """Make the tensors of every replicate views into the stacked ones, so that they follow the training."""
-    stacked = training["trained"] | training["fixed"]
-    for index, (objective, optimizer) in enumerate(zip(objectives, optimizers, strict=True)):
-        for name, value in [*objective.named_parameters(), *objective.named_buffers()]:
-            value.data = stacked[name][index]
-        for name, parameter in objective.named_parameters():
-            memory = training["optimizer"].get(name, {})
-            optimizer.state[parameter].update({key: value[index] for key, value in memory.items()})
 
 
 _aten = torch.ops.aten

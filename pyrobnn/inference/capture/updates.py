@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobnn.inference.svi.newton import VariationalNewton, natural_step
+from pyrobnn.inference.newton import VariationalNewton, natural_step
 
 Tensors = dict[str, Tensor]
 State = dict[str, Tensor]

@@ -22,7 +22,6 @@ from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.curvature.prior import PriorCurvature, log_entries, prior_curvature, prior_laws
 from pyrobnn.data.batches import Batch
-from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.blocks import BlockSpec
 from pyrobnn.guides.laplace import BlockGaussian, BlockGuide, Laplace
 from pyrobnn.guides.sites import Site, latent_sites
@@ -135,12 +134,10 @@ def product_of(matrix: Tensor) -> tuple[Tensor, Tensor, float]:
 def complete(
     posterior: Posterior, setting: Any, source: Source, latents: list[Site] | None = None, *, progress: bool
 ) -> None:
-    """Replace a mode by the Gaussian of its guide's setting, if it is one, and note it in the posterior's record.
+    """Replace a mode by the Gaussian of a setting of the guide `Laplace`, and note it in the posterior's record.
 
     `latents` are the model's sites, looked for if they are not given.
     """
-    if as_guide(setting).curvature is None:
-        return
     if latents is None:
         with seeded(posterior.seed, "latent sites"), fast_pyro():
             latents = latent_sites(posterior.bnn, *posterior.example)

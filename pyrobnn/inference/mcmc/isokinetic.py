@@ -13,7 +13,6 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._torch.lbfgs import descend_in_place, joined
 from pyrobnn.data.batches import Batch
 from pyrobnn.inference.mcmc.potential import LogJoint, ValueAndGradient, recorded_steps
-from pyrobnn.inference.training.loop import MakeLoop
 
 _END = 0.1931833275037836
 """Share of a step in the first and in the last turn of the direction, of the least error (McLachlan 1995)."""
@@ -149,13 +148,13 @@ class Walk:
 
         self._loop: Callable[[int], None] = eagerly
 
-    def recorded(self, log_joint: LogJoint, data: Batch, make_loop: MakeLoop) -> "Walk":
+    def recorded(self, log_joint: LogJoint, data: Batch) -> "Walk":
         """Record a step, so that steps run without Python from now on; return the walk, or raise `NotCapturable`."""
 
         def step(held: list[Tensor], slopes: ValueAndGradient) -> None:
             stepped(State(*held), slopes)
 
-        self._loop = recorded_steps(log_joint, data, self.state.tensors, step, make_loop)
+        self._loop = recorded_steps(log_joint, data, self.state.tensors, step)
         return self
 
     def set(self, size: Tensor | float, length: float) -> None:

@@ -20,7 +20,6 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.empirical import segments
 from pyrobnn.guides.sites import Site
-from pyrobnn.inference.training.loop import MakeLoop
 
 ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From latents to U = -log p(z, D) and its gradient: of a chain, (P,), or of several, (C, P), as new tensors."""
@@ -138,15 +137,13 @@ def recorded_steps(
     data: Batch,
     state: Sequence[Tensor],
     step: Callable[[list[Tensor], ValueAndGradient], None],
-    make_loop: MakeLoop,
 ) -> Callable[[int], None]:
     """Return a function that takes a number of steps without Python, or raise `NotCapturable`.
 
     A step changes the state in place: it takes stand-ins of its tensors, and U with its gradient, of a chain (P,) or of
     several (C, P).
     """
-    # eager chains do without
-    from pyrobnn.inference.capture.graph import drop_unused, lift_constants, record, slope
+    from pyrobnn.inference.capture.graph import recorded, slope  # eager chains do without
 
     model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
     examples, spec = private("tree_flatten")(data)
@@ -168,10 +165,7 @@ def recorded_steps(
         step(held, evaluate)
         return ()
 
-    leaves = [*state, *examples, *model.values()]
-    graph = record(run, leaves)
-    constants = lift_constants(graph)
-    return make_loop(graph, drop_unused(graph, leaves + constants))
+    return recorded(run, [*state, *examples, *model.values()])
 
 
 class Potential:
@@ -223,14 +217,7 @@ class Leapfrog:
     """
 
     def __init__(
-        self,
-        log_joint: LogJoint,
-        data: Batch,
-        like: Tensor,
-        make_loop: MakeLoop,
-        *,
-        num_kept: int = 0,
-        dense: bool = False,
+        self, log_joint: LogJoint, data: Batch, like: Tensor, *, num_kept: int = 0, dense: bool = False
     ) -> None:
         self.num_kept = num_kept
         self._state = State(like.clone(), torch.zeros_like(like), torch.zeros_like(like))
@@ -254,7 +241,7 @@ class Leapfrog:
                 index.add_(1)
 
         state = [*self._state, self._potential, self._size, self._root, self._index, *self._path]
-        self._loop = recorded_steps(log_joint, data, state, step, make_loop)
+        self._loop = recorded_steps(log_joint, data, state, step)
 
     def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return U and its gradient at z (P,), by a step of size 0."""

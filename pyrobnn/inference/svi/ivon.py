@@ -15,10 +15,10 @@ from pyrobnn._core.settings import Positive, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.distributions.support import base_of
+from pyrobnn.guides.divergence import KL
 from pyrobnn.guides.mean_field import MeanFieldGuide
 from pyrobnn.inference.method import registry
-from pyrobnn.inference.svi.newton import VariationalNewton
-from pyrobnn.inference.svi.objective import KL
+from pyrobnn.inference.newton import VariationalNewton
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.optimizers import Optimizer, light, resolve_schedule
 

@@ -20,8 +20,8 @@ from pyrobnn.guides.built import rate_factors
 from pyrobnn.guides.by_name import noise_of
 from pyrobnn.inference.data import SHOWN, Source, make_source
 from pyrobnn.inference.laplace.curve import complete
-from pyrobnn.inference.svi.objective import WeightLatents, make_elbo
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
 from pyrobnn.inference.training.start import Parts, build_parts, model_of, start_record
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord

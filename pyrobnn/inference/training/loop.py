@@ -27,8 +27,6 @@ from pyrobnn.posterior.record import EngineRecord
 LONG = 100
 """Steps from which on a step is captured. In a new process, 100 steps of a perceptron or a small convolution take 0.7 s
 less so, and 50 as long."""
-MakeLoop = Callable[[Any, list[Tensor]], Callable[[int], None]]
-"""From a recorded graph and its inputs to a function that runs it a number of times."""
 _log = logging.getLogger("pyrobnn")
 
 
@@ -42,7 +40,7 @@ def choose(engine: Engine, num_steps: int) -> EngineRecord:
 
 
 def capture[T](
-    choice: EngineRecord, make: Callable[[MakeLoop], T], *, what: str, from_step: int
+    choice: EngineRecord, make: Callable[[], T], *, what: str, from_step: int
 ) -> tuple[T | None, EngineRecord]:
     """Return what `make` captures, or None, and the record; `what` is for messages."""
     if choice.used == "eager":
@@ -50,9 +48,7 @@ def capture[T](
     started = time.perf_counter()
     try:
         with sources_forgotten():
-            from pyrobnn.inference.capture.graph import make_loop  # eager runs do without
-
-            made = make(make_loop)
+            made = make()
     except (NotCapturable, MissingFromTorch) as error:
         if choice.asked == "captured":
             warnings.warn(f"The {what} eagerly, since {error}.", stacklevel=2)
@@ -122,10 +118,10 @@ class Stepper:
         return torch.stack([terms[0] if len(terms) == 1 else torch.stack(terms) for terms in steps])
 
     def _capture(self, choice: EngineRecord) -> None:
-        def make(make_loop: MakeLoop) -> Any:
-            from pyrobnn.inference.capture.captured import Captured  # eager fits do without
+        def make() -> Any:
+            from pyrobnn.inference.training.captured import Captured  # eager fits do without
 
-            return Captured(self.fits, make_loop)
+            return Captured(self.fits)
 
         from_step = self.fits[0].done + 1
         self._captured, self.record = capture(choice, make, what="fit runs", from_step=from_step)

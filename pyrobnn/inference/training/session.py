@@ -138,7 +138,8 @@ class Session:
                 start=start_record(self.run.start),
                 **self.run.scales_of(posterior.bnn),
             )
-            complete(posterior, method.guide, source, progress=self.run.progress)
+            if as_guide(method.guide).curvature is not None:
+                complete(posterior, method.guide, source, progress=self.run.progress)
             seconds = until_now + time.perf_counter() - started
             posterior.note(seconds=seconds)
         return self.posteriors

@@ -1,43 +1,38 @@
 """The start of a fit: model and guide for the data, new or from an earlier posterior, with all choices made."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from pyro import poutine
 from pyro.nn import PyroModule
-from torch import Tensor, nn
+from torch import nn
 
 from pyrobnn._core.checks import check_range
-from pyrobnn._core.errors import InputError, NotCapturable
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import described
 from pyrobnn._torch.devices import flushed_denormals, resolve_device, threads_for
 from pyrobnn._torch.inputs import X, tensors_of
 from pyrobnn._torch.kept_memory import kept_memory
-from pyrobnn._torch.per_example import Layer, attach
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
-from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
-from pyrobnn.distributions.latents import ScaleMixtureNormal
-from pyrobnn.distributions.support import base_of
-from pyrobnn.guides.base import Noise, as_guide
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.built import built
 from pyrobnn.guides.by_name import leaves_noise_open, narrowed, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.capture.objective import check_reparameterized
 from pyrobnn.inference.data import Source, refuse_checkpoints
 from pyrobnn.inference.laplace.sites import checked_setting
-from pyrobnn.inference.svi.objective import KL, follows_draws, site_without
+from pyrobnn.inference.training.elbo import choose_kl
+from pyrobnn.inference.training.noise_choice import with_least_noise
 from pyrobnn.inference.training.state import TrainingState, check_trainable
 from pyrobnn.nets import is_custom
 from pyrobnn.optimizers import Schedule
 from pyrobnn.posterior.posterior import Posterior, latent_names
 from pyrobnn.priors.by_name import by_site
-from pyrobnn.priors.scale_mixture import tabulate
 
 if TYPE_CHECKING:
     from pyrobnn.inference.svi.svi import SVI
@@ -254,92 +249,3 @@ def start_record(start: Posterior | None) -> dict[str, int | None] | None:
     if start is None:
         return None
     return {"seed": start.seed, "num_steps": start.record.num_steps, "num_data": start.record.num_data}
-
-
-class Call(NamedTuple):
-    """A call of a layer that can give each example separate noise."""
-
-    plain: bool  # whether inputs are rows (B, units), each of which passes the weight once
-    again: bool  # whether the weight was used before in the same pass
-
-
-class _CallNotes:
-    """A perturbation that changes nothing and notes the calls of its weight."""
-
-    def __init__(self, value: Tensor, calls: list[Call]) -> None:
-        self._value, self._calls = value, calls
-
-    def outputs(self, layer: Layer) -> Tensor:
-        """Return the outputs of the layer as it is."""
-        result = layer.function(layer.x, self._value, layer.bias)
-        self._calls.append(Call(layer.channel == -1 and layer.x.ndim == 2, bool(layer.memory)))
-        layer.memory["seen"] = result
-        return result
-
-
-def layer_calls(bnn: BNN, x: X) -> dict[str, list[Call]]:
-    """Return the calls of layers that can give each example separate noise, by the name of the weight.
-
-    None where a weight is used in two ways, for which such noise would be refused.
-    """
-    calls: dict[str, list[Call]] = {name: [] for name in bnn.initial_values}
-    weights = {}
-    for name, value in bnn.initial_values.items():
-        copy = value.detach().clone()
-        weights[name] = attach(copy, _CallNotes(copy, calls[name]))
-    try:
-        with torch.no_grad():
-            bnn.perturbed_outputs(weights, x)
-    except InputError:
-        return {}
-    return {name: noted for name, noted in calls.items() if noted}
-
-
-def choose_noise(calls: list[Call], *, sees_all: bool) -> Noise:
-    """Return how the examples of a mini-batch best share the draws of the weights that these calls use.
-
-    "local" wherever it is exact, else "flipout" if each step sees all data, and "shared" in mini-batches, of which the
-    choice of examples is most of the variance. See benchmarks/results/least-noise.md.
-    """
-    if any(call.plain for call in calls) and not any(call.again for call in calls):
-        return "local"
-    return "flipout" if calls and sees_all else "shared"
-
-
-def choose_kl(bnn: BNN, guide: PyroModule, example: Batch) -> KL:
-    """Return how the KL of guide and prior is best estimated.
-
-    "analytic" where every site has a closed form; "quadrature" where the others have a table, as a fixed `ScaleMixture`
-    has. Nodes at each step, for learned mixtures and Student's t, cost more than they gain.
-    """
-    try:
-        check_reparameterized(guide, *example)
-    except NotCapturable:
-        return "mc"
-    if follows_draws(guide):
-        return "mc"
-    if site_without(bnn, guide, example, kl="analytic") is None:
-        return "analytic"
-    tabulate(bnn)
-
-    def has_table(prior: Any) -> bool:
-        law = base_of(prior)
-        return isinstance(law, ScaleMixtureNormal) and law.table is not None
-
-    return "mc" if site_without(bnn, guide, example, kl="quadrature", suits=has_table) else "quadrature"
-
-
-def with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed: int) -> Any:
-    """Return the guide with the noise that suits layers and batches where it is "auto"."""
-    if not leaves_noise_open(guide):
-        return guide
-    with seeded(seed, "noise"):
-        example = source.example(bnn)
-        calls = layer_calls(bnn, example[0])
-        names = [site.name for site in latent_sites(bnn, *example)]
-    sees_all = batch_size >= source.num_data
-
-    def choose(covered: Sequence[str]) -> Noise:
-        return choose_noise([call for name in covered for call in calls.get(name, [])], sees_all=sees_all)
-
-    return with_noise_chosen(guide, names, choose)

@@ -15,7 +15,8 @@ from pyrobnn._core.registry import assign
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, State
 from pyrobnn.guides.built import rate_factors
-from pyrobnn.inference.svi.objective import DIVERGENCES, WeightLatents, check_divergence, make_elbo
+from pyrobnn.guides.divergence import DIVERGENCES
+from pyrobnn.inference.training.elbo import WeightLatents, check_divergence, make_elbo
 from pyrobnn.priors.scale_mixture import tabulate
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import tree_leaves
 from pyrobnn.data.batches import Batch, TensorBatches
-from pyrobnn.inference.capture.graph import MakeLoop, make_loop
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.capture.step import MAX_BLOCK, CapturedStep
+from pyrobnn.inference.capture.step import MAX_BLOCK, CapturedStep, Replicate
 from pyrobnn.inference.training.state import TrainingState
 
 
@@ -27,7 +26,7 @@ class Captured:
         NotCapturable: with the reason; the fits are as they were.
     """
 
-    def __init__(self, fits: Sequence[TrainingState], make_loop: MakeLoop = make_loop) -> None:
+    def __init__(self, fits: Sequence[TrainingState]) -> None:
         first = fits[0]
         self._fits, self._batches = fits, first.batches
         check_same_program(fits)
@@ -44,15 +43,12 @@ class Captured:
         with torch.random.fork_rng():
             check_reparameterized(first.guide, *(values[:1] for values in data[0]))
             self.step = CapturedStep(
-                [_objective(fit, first.num_data) for fit in fits],
-                [fit.optimizer for fit in fits],
-                [fit.moved for fit in fits],
+                [_replicate(fit, first.num_data) for fit in fits],
                 data,
                 batch_size=batch_size,
                 num_particles=first.method.num_particles,
                 clip_norm=first.method.clip_norm,
                 accumulate=first.method.accumulate,
-                make_loop=make_loop,
             )
 
     def advance(self, num_steps: int) -> Tensor:
@@ -84,8 +80,9 @@ class Captured:
         return fit.step([batch])[None]
 
 
-def _objective(fit: TrainingState, num_data: int) -> Objective:
-    return Objective(fit.bnn, fit.guide, num_data=num_data, kl=fit.method.kl)
+def _replicate(fit: TrainingState, num_data: int) -> Replicate:
+    objective = Objective(fit.bnn, fit.guide, num_data=num_data, kl=fit.method.kl)
+    return Replicate(objective, fit.optimizer, fit.moved)
 
 
 def _distinct(data: list[Batch]) -> list[Batch]:

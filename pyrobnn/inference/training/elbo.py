@@ -1,7 +1,7 @@
 """The objective of SVI: Pyro's ELBO, with a weight on the KL, and its two terms noted."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pyro import poutine
@@ -14,16 +14,17 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, NotCapturable
+from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch
+from pyrobnn.distributions.latents import ScaleMixtureNormal
+from pyrobnn.distributions.support import base_of
 from pyrobnn.guides.built import built
-from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.guides.divergence import DIVERGENCES, KL
 from pyrobnn.guides.joint import RealPart
+from pyrobnn.inference.capture.objective import check_reparameterized
+from pyrobnn.priors.scale_mixture import tabulate
 
-KL = Literal["auto", "mc", "analytic", "quadrature"]
-
-
-DIVERGENCES: dict[KL, Callable[[Any, Any], Tensor]] = {"analytic": kl_divergence, "quadrature": quadrature_kl}
-"""KL(q || p) of a site without its draw, for each setting that needs none."""
 _NEEDS = {
     "analytic": "a closed form at every site, and there is none",
     "quadrature": "a normal guide, with a prior of independent entries on all reals, or a closed form at every site, "
@@ -166,6 +167,29 @@ def check_divergence(model: Any, guide: Any, args: Any, *, kl: KL, guide_name: s
             f"kl={kl!r} needs {_NEEDS[kl]} at {name!r} for the guide {guide_name} with the prior {prior_name}: "
             "use kl='mc'."
         )
+
+
+def choose_kl(bnn: BNN, guide: PyroModule, example: Batch) -> KL:
+    """Return how the KL of guide and prior is best estimated.
+
+    "analytic" where every site has a closed form; "quadrature" where the others have a table, as a fixed `ScaleMixture`
+    has. Nodes at each step, for learned mixtures and Student's t, cost more than they gain.
+    """
+    try:
+        check_reparameterized(guide, *example)
+    except NotCapturable:
+        return "mc"
+    if follows_draws(guide):
+        return "mc"
+    if site_without(bnn, guide, example, kl="analytic") is None:
+        return "analytic"
+    tabulate(bnn)
+
+    def has_table(prior: Any) -> bool:
+        law = base_of(prior)
+        return isinstance(law, ScaleMixtureNormal) and law.table is not None
+
+    return "mc" if site_without(bnn, guide, example, kl="quadrature", suits=has_table) else "quadrature"
 
 
 def follows_draws(guide: Any) -> bool:
