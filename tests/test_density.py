@@ -17,7 +17,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 import pyrobnn as bnn
 from pyrobnn.inference import density
-from pyrobnn.inference.default_parts import parts_for
+from pyrobnn.inference.default_parts import Chosen, Known, Parts, parts_for
 from pyrobnn.inference.density import compare_densities
 from pyrobnn.inference.method import Run
 from pyrobnn.runs.spec import RunSpec
@@ -43,7 +43,7 @@ def table(name, rows=450, seed=0):
 
 
 def chosen(x, y, **options):
-    default = parts_for("regression", num_data=len(y), num_inputs=2) | {"method": SHORT}
+    default = parts_for(Known(task="regression", num_data=len(y), num_inputs=2), Chosen(method=SHORT))
     return compare_densities(bnn.Data(x, y, standardize=True, **options), default, RUN)
 
 
@@ -84,7 +84,7 @@ def test_another_likelihood_is_chosen_where_it_predicts_better(name):
     found = chosen(*made())
     assert (found.gain is None) == (expected is None)
     if expected is not None:
-        assert isinstance(found.parts["likelihood"], expected)
+        assert isinstance(found.parts.likelihood, expected)
         assert found.gain.mean > max(0.02, found.gain.error)
 
 
@@ -99,7 +99,7 @@ def test_what_is_given_is_obeyed(given, monkeypatch):
     def compared(*_, **__):
         raise InterruptedError
 
-    monkeypatch.setattr("pyrobnn.estimators.base.compare_densities", compared)
+    monkeypatch.setattr("pyrobnn.inference.density.compare_densities", compared)
     x, y = table("branches", 30)
     monkeypatch.setattr("pyrobnn.estimators.base.make_model", stopped)
     regressor = bnn.BNNRegressor(random_state=0, **given)
@@ -187,7 +187,7 @@ class Scored(density._Judge):
         return parts
 
     def scores(self, posterior):
-        return self.by_likelihood[posterior["likelihood"]]
+        return self.by_likelihood[posterior.likelihood]
 
 
 def test_up_to_500_rows_each_row_is_held_out_once_from_brief_fits(monkeypatch):
@@ -197,12 +197,12 @@ def test_up_to_500_rows_each_row_is_held_out_once_from_brief_fits(monkeypatch):
     monkeypatch.setattr(Scored, "by_likelihood", scores)
     full, brief = bnn.EvidenceFramework(), bnn.EvidenceFramework(starts=2, rounds=2, iterations=50)
     data = bnn.Data(torch.arange(90.0)[:, None], torch.arange(90.0))
-    usual = [{"likelihood": name, "method": full} for name in "abc"]
+    usual = [Parts(net=None, prior=None, likelihood=name, method=full) for name in "abc"]
     thirds = density._two_thirds(data, RUN)
     best, fitted, gain = Scored(*thirds[0], RUN, by_mass=False, others=thirds[1:]).best(usual)
     assert (best, gain.mean) == (usual[1], 2.0)
-    assert [each["likelihood"] for each in Scored.fitted] == [*"abc", *"ab", *"ab"]
-    assert all(each["method"] == brief for each in Scored.fitted)
+    assert [each.likelihood for each in Scored.fitted] == [*"abc", *"ab", *"ab"]
+    assert all(each.method == brief for each in Scored.fitted)
     assert fitted() == usual[1]
     assert torch.cat([rest.y for _, rest in thirds]).sort().values.tolist() == list(range(90))
     assert all(set(train.y.tolist()).isdisjoint(rest.y.tolist()) and len(train) == 60 for train, rest in thirds)
@@ -225,7 +225,7 @@ def test_a_rival_must_gain_on_more_than_one_row(first, second, gains, taken, mon
     told = [bnn.likelihoods.resolve(name) for name in (first, second)]
     monkeypatch.setattr(Scored, "by_likelihood", {told[0]: torch.zeros(30), told[1]: torch.tensor(gains)})
     data = bnn.Data(torch.arange(30.0)[:, None], torch.arange(30.0))
-    usual = [{"likelihood": one, "method": bnn.EvidenceFramework()} for one in told]
+    usual = [Parts(net=None, prior=None, likelihood=one, method=bnn.EvidenceFramework()) for one in told]
     assert Scored(data, data, RUN, by_mass=False).best(usual)[0] == usual[taken]
 
 
@@ -251,7 +251,7 @@ def test_what_rows_held_out_say_of_the_fit_is_said_at_its_end(monkeypatch):
     x, y = rng.normal(size=(60, 3)), rng.normal(size=60)
     complaint = density.Compared({}, None, lambda: "Of a fit to two thirds of the rows: it is poor.")
     monkeypatch.setattr(
-        "pyrobnn.estimators.base.compare_densities",
+        "pyrobnn.inference.density.compare_densities",
         lambda _, parts, *__, **___: dataclasses.replace(complaint, parts=parts),
     )
     with pytest.warns(bnn.PoorFitWarning, match="two thirds of the rows: it is poor. See docs/how-to/warnings.md"):
@@ -260,12 +260,8 @@ def test_what_rows_held_out_say_of_the_fit_is_said_at_its_end(monkeypatch):
     noise = bnn.Data(x, y, standardize=True)
     judge = density._Judge(noise[:30], noise[30:], RUN, by_mass=False)
     net, known = bnn.MLP(hidden=(50,), dtype="float64"), bnn.likelihoods.Gaussian(0.05)
-    parts = {
-        "net": net,
-        "prior": bnn.priors.Normal(1.0),
-        "likelihood": known,
-        "method": bnn.SVI(guide="map", steps=500),
-    }
+    method = bnn.SVI(guide="map", steps=500)
+    parts = Parts(net=net, prior=bnn.priors.Normal(1.0), likelihood=known, method=method)
     said = judge.compared(parts, lambda: judge.fit(parts), None).complain()
     assert said.startswith("Of a fit to two thirds of the rows: The fit predicts no better than a constant")
 

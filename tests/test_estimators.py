@@ -12,6 +12,7 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn._core.settings import setting
 from pyrobnn.inference import default_parts
+from pyrobnn.inference.default_parts import Chosen, Known, parts_for
 
 NOISE, SCALE = 0.5, 0.8
 TO_THE_MODE = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=100, lr=0.005, optimizer="sgd")
@@ -256,11 +257,12 @@ def test_steps_alone_bound_the_default_fit():
 
 
 def test_steps_alone_bound_every_default_method():
-    few = default_parts.bounded(default_parts.parts_for("classification", num_data=50, num_inputs=2)["method"], 30)
+    few = default_parts.bounded(parts_for(Known(task="classification", num_data=50, num_inputs=2)).method, 30)
     assert (few.warmup, few.num_draws) == (15, 15)
-    many = default_parts.parts_for("classification", num_data=5000, num_inputs=2, settings=["steps"])["method"]
+    bound = Chosen(settings={"steps": 30})
+    many = parts_for(Known(task="classification", num_data=5000, num_inputs=2), bound).method
     assert default_parts.bounded(many, 30) == bnn.SVI(guide=bnn.guides.MeanField(init_rho=-3.0), max_steps=30)
-    large = default_parts.parts_for("regression", num_data=5000, num_inputs=2, settings=["steps"])["method"]
+    large = parts_for(Known(task="regression", num_data=5000, num_inputs=2), bound).method
     assert default_parts.bounded(large, 7000).method.steps == 7000
     members = bnn.Ensemble(bnn.SVI(guide="map", steps=40))
     assert [default_parts.bounded(members, steps).method.steps for steps in (30, 50)] == [30, 40]
@@ -273,16 +275,15 @@ def test_a_prior_that_is_not_normal_keeps_the_network_of_few_rows(prior):
     """A mean-field guide suits any prior. Under more rows, or under a normal prior, the parts are others."""
     given = bnn.priors.resolve(prior)
     for task, most in (("regression", 500), ("classification", 1000)):
-        default = default_parts.parts_for(task, num_data=most, num_inputs=10)
-        few, many = (
-            default_parts.parts_for(task, prior=given, num_data=num, num_inputs=10) for num in (most, most + 1)
-        )
-        assert few["net"] == default["net"] != many["net"]
-        assert few["prior"] == given
-        assert few["method"].guide == bnn.guides.MeanField(init_rho=-3.0)
-        assert (few["method"].num_particles, few["method"].steps) == (2, None)
-    named = default_parts.parts_for("regression", prior=given, guide=bnn.guides.Map(), num_data=100, num_inputs=10)
-    assert named["method"] == bnn.SVI(guide=bnn.guides.Map())
+        at_most, above = (Known(task=task, num_data=num, num_inputs=10) for num in (most, most + 1))
+        few, many = (parts_for(known, Chosen(prior=given)) for known in (at_most, above))
+        assert few.net == parts_for(at_most).net != many.net
+        assert few.prior == given
+        assert few.method.guide == bnn.guides.MeanField(init_rho=-3.0)
+        assert (few.method.num_particles, few.method.steps) == (2, None)
+    known = Known(task="regression", num_data=100, num_inputs=10)
+    named = parts_for(known, Chosen(prior=given, guide=bnn.guides.Map()))
+    assert named.method == bnn.SVI(guide=bnn.guides.Map())
 
 
 def test_chains_draw_few_labels_under_any_prior_without_numbers_to_optimise():
@@ -295,8 +296,8 @@ def test_chains_draw_few_labels_under_any_prior_without_numbers_to_optimise():
         (learned, 150, bnn.SVI),
     ):
         given = bnn.priors.resolve(prior)
-        parts = default_parts.parts_for("classification", prior=given, num_data=num, num_inputs=2)
-        assert (type(parts["method"]), parts["prior"]) == (type_, given)
+        parts = parts_for(Known(task="classification", num_data=num, num_inputs=2), Chosen(prior=given))
+        assert (type(parts.method), parts.prior) == (type_, given)
 
 
 @pytest.mark.slow

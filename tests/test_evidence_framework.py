@@ -14,7 +14,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
-from pyrobnn.inference.default_parts import parts_for
+from pyrobnn.inference.default_parts import Chosen, Known, parts_for
 from pyrobnn.inference.scales.evidence_framework import _members
 from pyrobnn.inference.scales.tuned_modes import TunedMode
 
@@ -238,7 +238,7 @@ def test_targets_without_a_pattern_stay_a_constant():
 
 
 @pytest.mark.parametrize(
-    ("task", "sizes", "name"),
+    ("task", "given", "name"),
     [
         ("regression", {"num_data": 500}, "EvidenceFramework"),
         ("regression", {"num_data": 501}, "MarginalLikelihood"),
@@ -250,8 +250,8 @@ def test_targets_without_a_pattern_stay_a_constant():
         ("classification", {"num_data": 100, "num_inputs": 4, "learns_on": True}, "EvidenceFramework"),
         ("classification", {"num_data": 100, "num_inputs": 4, "guide": bnn.guides.Laplace()}, "EvidenceFramework"),
         ("classification", {"num_data": 100, "num_inputs": 4, "prior": bnn.priors.Laplace()}, "NUTS"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "settings": ["steps"]}, "NUTS"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "settings": ["steps", "lr"]}, "SVI"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "settings": {"steps": 9}}, "NUTS"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "settings": {"steps": 9, "lr": 0.1}}, "SVI"),
         (
             "classification",
             {"num_data": 9, "num_inputs": 4, "likelihood": bnn.likelihoods.Ordinal(num_classes=3)},
@@ -268,23 +268,29 @@ def test_targets_without_a_pattern_stay_a_constant():
         ("classification", {"num_data": 300, "num_classes": 10}, "SVI"),
         ("regression", {"num_data": 150, "guide": bnn.guides.FullRank()}, "EvidenceFramework"),
         ("regression", {"num_data": 501, "guide": bnn.guides.FullRank()}, "SVI"),
-        ("regression", {"num_data": 150, "guide": bnn.guides.FullRank(), "settings": ["lr"]}, "SVI"),
+        ("regression", {"num_data": 150, "guide": bnn.guides.FullRank(), "settings": {"lr": 0.1}}, "SVI"),
         ("regression", {"num_data": 150, "guide": bnn.guides.Laplace(curvature="fisher")}, "MarginalLikelihood"),
         ("classification", {"num_data": 150, "guide": bnn.guides.FullRank()}, "SVI"),
     ],
 )
-def test_the_default_method_follows_from_sizes_and_from_what_is_given(task, sizes, name):
-    assert type(parts_for(task, **sizes)["method"]).__name__ == name
+def test_the_default_method_follows_from_sizes_and_from_what_is_given(task, given, name):
+    assert type(parts(task, **given).method).__name__ == name
+
+
+def parts(task, **given):
+    of_data = {field.name for field in dataclasses.fields(Known)} & given.keys()
+    known = Known(task=task, **{name: given[name] for name in of_data})
+    return parts_for(known, Chosen(**{name: given[name] for name in given.keys() - of_data}))
 
 
 def test_other_default_parts_follow_from_sizes():
     sizes = [("regression", 50), ("regression", 49), ("classification", 50)]
-    nets = [parts_for(task, num_data=100, num_inputs=inputs)["net"].activation for task, inputs in sizes]
+    nets = [parts(task, num_data=100, num_inputs=inputs).net.activation for task, inputs in sizes]
     assert nets == ["relu", "silu", "silu"]
-    few, more = (parts_for("classification", num_data=rows, num_classes=3)["method"] for rows in (101, 1000))
+    few, more = (parts("classification", num_data=rows, num_classes=3).method for rows in (101, 1000))
     assert (few.tolerance_for(101), more.tolerance_for(1000)) == (2.0, 5.0)
-    given = ({}, {"standardize": False}, {"prior": bnn.priors.Normal(0.3)})
-    priors = [parts_for("classification", **each)["prior"] for each in given]
+    given = ({}, {"is_standardized": False}, {"prior": bnn.priors.Normal(0.3)})
+    priors = [parts("classification", **each).prior for each in given]
     assert priors == [bnn.priors.Hierarchical("log_normal"), bnn.priors.Normal(), bnn.priors.Normal(0.3)]
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.inference.default_parts import parts_for
+from pyrobnn.inference.default_parts import Chosen, Known, parts_for
 from pyrobnn.inference.scales.tuned_modes import NoiseOutputs, TunedMode
 
 VARYING = bnn.likelihoods.Gaussian("heteroscedastic")
@@ -62,10 +62,10 @@ def curve(num, seed, *, grows=True):
 
 
 def fitted(x, y, likelihood, **settings):
-    parts = parts_for("regression", num_data=len(y), num_inputs=2, likelihood=likelihood)
+    parts = parts_for(Known(task="regression", num_data=len(y), num_inputs=2), Chosen(likelihood=likelihood))
     model = bnn.BNN(
         bnn.MLP(2, [20], likelihood.num_outputs(torch.tensor(y)), activation="silu", dtype="float64"),
-        prior=parts["prior"],
+        prior=parts.prior,
         likelihood=likelihood,
     )
     method = bnn.EvidenceFramework(**settings)

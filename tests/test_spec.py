@@ -7,6 +7,7 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn import InputError
+from pyrobnn.inference.default_parts import Known, method_for, parts_for
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec, apply_overrides
 
 FULL = """
@@ -103,12 +104,12 @@ def test_what_is_left_out_is_what_the_estimators_take(name, estimator, tables):
     resolved = spec.prepare().spec
     own = estimator(**{key: table["type"] for key, table in tables.items() if key != "fit"} | tables.get("fit", {}))
     x = bnn.datasets.load(name).data.x
-    sizes = {"num_data": len(x), "num_inputs": x.shape[1], "num_classes": 3}
-    parts = own._parts(**sizes)
-    assert resolved.method == own._method(parts)
-    assert (resolved.prior, resolved.likelihood) == (parts["prior"], parts["likelihood"])
+    known = Known(task=own.TASK, num_data=len(x), num_inputs=x.shape[1], num_classes=3)
+    parts = parts_for(known, own._chosen())
+    assert resolved.method == method_for(own._chosen(), parts.method)
+    assert (resolved.prior, resolved.likelihood) == (parts.prior, parts.likelihood)
     widths = {"in_features": resolved.net.in_features, "out_features": resolved.net.out_features}
-    assert resolved.net == dataclasses.replace(parts["net"], **widths)
+    assert resolved.net == dataclasses.replace(parts.net, **widths)
     assert RunSpec.from_dict(resolved.as_dict()) == resolved
     assert RunSpec.from_dict(spec.as_dict()) == spec
 
@@ -131,7 +132,7 @@ def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
 
 
 def test_validation_is_taken_from_the_training_part_and_chooses_no_likelihood(tmp_path, monkeypatch):
-    monkeypatch.setattr("pyrobnn.runs.spec.compare_densities", None)
+    monkeypatch.setattr("pyrobnn.inference.density.compare_densities", None)
     with pytest.raises(InputError, match="is followed along the steps of svi, and .* has evidence_framework"):
         diabetes(tmp_path, "data.validation=0.25").prepare()
     prepared = diabetes(tmp_path, "data.validation=0.25", "fit.type=svi").prepare()

@@ -163,6 +163,14 @@ class Data:
         return self[rest], self[part]
 
 
+def held_out(data: Data, parts: Sequence[Tensor]) -> list[tuple[Data, Data]]:
+    """Return, for each part given by its rows, the other rows and the part, both in the order of the data."""
+    masks = torch.zeros(len(parts), len(data), dtype=torch.bool)
+    for mask, rows in zip(masks, parts, strict=True):
+        mask[rows] = True
+    return [(data[~mask], data[mask]) for mask in masks]
+
+
 def _as_weights(values: Any, num_rows: int) -> Tensor:
     weights = as_tensor(values, "weights").double()
     if weights.shape != (num_rows,):

@@ -22,18 +22,16 @@ from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
 from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.waiting import waiting
-from pyrobnn.bnn import BNN
 from pyrobnn.data.imputed import Imputer, stacked
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
-from pyrobnn.inference import default_parts
 from pyrobnn.inference import tables as methods
-from pyrobnn.inference.default_parts import PARTS, make_model
-from pyrobnn.inference.density import Compared, compare_densities
+from pyrobnn.inference.default_parts import PARTS, Chosen, Known, make_model, method_for, parts_for, predicts_classes
+from pyrobnn.inference.density import Compared, better_parts
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.tables import guide_of, with_guide, with_innermost
+from pyrobnn.inference.tables import guide_of
 from pyrobnn.posterior.copies import predict_copies
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.storage.load import load
@@ -101,7 +99,7 @@ class AbstractBNN(BaseEstimator):
             return params
         try:
             parts = self._parts()
-            parts["method"] = self._method(parts)
+            parts["method"] = method_for(self._chosen(), parts["method"])
         except (ValueError, TypeError):  # only parts have settings; `fit` reports other values
             return params
         return params | {key: value for name, part in parts.items() for key, value in nested(name, part)}
@@ -134,14 +132,19 @@ class AbstractBNN(BaseEstimator):
     def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:  # noqa: FBT001, FBT002 - as above
         return super()._get_params_html(deep=False, doc_link=doc_link)
 
-    def _parts(self, **known: Any) -> dict[str, Any]:
-        """Return the parts as settings; `parts_for` chooses for None, from the known sizes."""
+    def _chosen(self) -> Chosen:
+        """Return the parts and settings that were given, the parts as settings."""
         given = {name: getattr(self, name) for name in PARTS}
-        resolved = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
-        chosen: dict[str, Any] = {name: resolved.get(name) for name in PARTS}
-        known |= {"settings": self._settings(), "standardize": bool(self.standardize)}
-        defaults = default_parts.parts_for(self.TASK, **chosen, **known)
-        return {"guide": guide_of((defaults | resolved)["method"])} | defaults | resolved
+        parts = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
+        settings = {"steps": self.steps, "lr": self.lr, "batch_size": self.batch_size}
+        return Chosen(**parts, settings={name: value for name, value in settings.items() if value is not None})
+
+    def _parts(self) -> dict[str, Any]:
+        """Return the parts by name, before any data: those given, and the defaults."""
+        chosen = self._chosen()
+        parts = parts_for(Known(task=self.TASK, is_standardized=bool(self.standardize)), chosen)
+        guide = guide_of(parts.method) if chosen.guide is None else chosen.guide
+        return {"guide": guide, **vars(parts)}
 
     def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:
         """Return targets as numbers, and keep their properties for predictions."""
@@ -163,7 +166,7 @@ class AbstractBNN(BaseEstimator):
             ValueError: inputs or targets that cannot be used, in the words of scikit-learn, or `InputError`.
         """
         self._fit(X, y, sample_weight, reset=True)
-        if 1 < (num_data := self._sizes["num_data"]) < _FEWEST_ROWS:
+        if 1 < (num_data := self._known.num_data) < _FEWEST_ROWS:
             warn_user(
                 f"There are {num_data} training examples: they say little of the function, its noise and its scales, "
                 f"and predictions rest on the prior. Collect {_FEWEST_ROWS} or more.",
@@ -181,10 +184,11 @@ class AbstractBNN(BaseEstimator):
         if self._kept is not None and learns_on and not reset:
             examples, reset = joined(self._kept, examples), True
         if reset:
-            num_data = max(len(examples), round(examples.total_weight))
-            self._sizes = {"num_data": num_data, "num_inputs": examples.x[0].numel(), "num_classes": self._width}
-            self._sizes["skewed"] = self.TASK == "regression" and default_parts.is_skewed(examples.y)
-        parts = self._parts(**self._sizes, learns_on=learns_on)
+            self._known = Known.of(self.TASK, examples, self._width)
+            tell_of_constants(examples)
+            for text in leaks(examples).values():
+                warn_user(text, PoorFitWarning)
+        chosen, known = self._chosen(), dataclasses.replace(self._known, learns_on=learns_on)
         run = Run(
             seed=int(check_random_state(self.random_state).randint(_LARGEST_SEED)),
             device=self.device,
@@ -192,31 +196,24 @@ class AbstractBNN(BaseEstimator):
             progress=bool(self.verbose),
             chose_length=self.method is None and self.steps is None,
         )
-        compared = Compared(parts)
-        if reset:
-            tell_of_constants(examples)
-            for text in leaks(examples).values():
-                warn_user(text, PoorFitWarning)
-        words = "fitting" if parts["guide"] is not None else "fitting by chains, which may take minutes"
+        default = parts_for(known, chosen)
+        words = "fitting by chains, which may take minutes" if guide_of(default.method) is None else "fitting"
         with waiting(f"{words} (verbose=True shows more)", shown=self.verbose is None):
-            if reset and self.TASK == "regression" and self._is_open() and not learns_on:
-                is_told = self.likelihood is not None
-                compared = compare_densities(examples, parts, run, is_told=is_told, steps=self.steps)
-                parts = compared.parts
-                if compared.gain is not None and run.progress:
-                    tqdm.write(f"Likelihood {parts['likelihood']!r}{compared.gain.reason}.", file=sys.stderr)
-            method = self._method(parts)
+            compared = better_parts(default, examples, known, chosen, run) if reset else Compared(default)
+            if compared.gain is not None and run.progress:
+                tqdm.write(f"Likelihood {compared.parts.likelihood!r}{compared.gain.reason}.", file=sys.stderr)
+            method = method_for(chosen, compared.parts.method)
             if reset:
-                outputs = self._num_outputs(parts["likelihood"], examples.y)
-                model = make_model(parts["net"], parts["prior"], parts["likelihood"], examples, outputs)
-                self._check_task(model, examples)
+                self._check_task(compared.parts.likelihood, examples)
+                outputs = self._num_outputs(compared.parts.likelihood, examples.y)
+                model = make_model(compared.parts, examples, outputs)
                 self.posterior_ = fit_in_silence(model, examples, method, run)
-                self._kept = examples if self.method is None and holds_chains(self.posterior_) else None
+                self._kept = examples if self.method is None and guide_of(method) is None else None
             else:
                 self.posterior_ = fit_on(self.posterior_, method, examples, run)
-            known = compared.complain()
+            complaint = compared.complain()
         if reset:  # the newest rows alone may suit a constant that is bad for all
-            tell(self.posterior_, examples, known=known, progress=run.progress)
+            tell(self.posterior_, examples, known=complaint, progress=run.progress)
         return self
 
     def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Data:
@@ -238,7 +235,8 @@ class AbstractBNN(BaseEstimator):
         return Data(x, targets, weights=weights, standardize=bool(self.standardize), feature_names=names)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
-        require_learning_on(self._method(self._parts(learns_on=True)))
+        chosen, known = self._chosen(), Known(task=self.TASK, is_standardized=bool(self.standardize), learns_on=True)
+        require_learning_on(method_for(chosen, parts_for(known, chosen).method))
         reset = not hasattr(self, "posterior_")
         if not reset and self.method is None and self._kept is None and holds_chains(self.posterior_):
             raise InputError(
@@ -247,33 +245,14 @@ class AbstractBNN(BaseEstimator):
             )
         return self._fit(X, y, sample_weight, reset=reset, classes=classes, learns_on=True)
 
-    def _method(self, parts: dict[str, Any]) -> Any:
-        """Return the method with the guide, and with the settings that are parameters of the estimator."""
-        method = parts["method"] if self.guide is None else with_guide(parts["method"], parts["guide"])
-        settings = self._settings()
-        if self.method is None and default_parts.only_bounds(settings, self.guide):
-            return default_parts.bounded(method, self.steps)
-        return with_innermost(method, lambda inner: replaced(inner, settings)) if settings else method
-
-    def _is_open(self) -> bool:
-        """Return whether no part but the likelihood and no setting of the method but its length was given."""
-        is_open = all(getattr(self, name) is None for name in PARTS if name != "likelihood")
-        return is_open and set(self._settings()) <= {"steps"}
-
-    def _settings(self) -> dict[str, Any]:
-        """Return the settings of the method that are parameters of the estimator, where given."""
-        given = {"steps": self.steps, "lr": self.lr, "batch_size": self.batch_size}
-        return {name: value for name, value in given.items() if value is not None}
-
-    def _check_task(self, model: BNN, examples: Data) -> None:
+    def _check_task(self, likelihood: Any, examples: Data) -> None:
         """Refuse a likelihood for the wrong kind of targets."""
-        is_for_classes = model.sample_prior_predictive(examples.x[:1], num_draws=1, seed=0).is_classification
+        is_for_classes = predicts_classes(likelihood, examples.y)
         if is_for_classes == (self.TASK == "classification"):
             return
         kinds = ("numbers", "classes", "BNNClassifier") if is_for_classes else ("classes", "numbers", "BNNRegressor")
         raise InputError(
-            f"{type(self).__name__} predicts {kinds[0]}, and {model.settings['likelihood']!r} is for {kinds[1]}: use "
-            f"{kinds[2]}."
+            f"{type(self).__name__} predicts {kinds[0]}, and {likelihood!r} is for {kinds[1]}: use {kinds[2]}."
         )
 
     def _checked(self, X: Any, y: Any = NO_TARGETS, *, reset: bool) -> tuple[pd.DataFrame, Any]:

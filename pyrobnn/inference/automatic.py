@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyrobnn import guides, priors
+from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import OutOfTime, until
 from pyrobnn._core.random import derive
@@ -19,11 +19,11 @@ from pyrobnn._core.settings import Positive, setting, to_dict
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
-from pyrobnn.data.in_memory import Data
+from pyrobnn.data.in_memory import Data, held_out
 from pyrobnn.data.splits import classes_of, drawn_together, same_inputs
 from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.default_parts import evidence_for, suits_evidence
+from pyrobnn.inference.default_parts import Chosen, evidence_for, suits_evidence
 from pyrobnn.inference.mcmc.mcmc import NUTS
 from pyrobnn.inference.method import BaseMethod, Method, Offer, Run, registry
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
@@ -200,7 +200,7 @@ def of_small_data(bnn: BNN, data: Data, source: Source) -> EvidenceFramework | N
     if not is_open or any(weight.requires_grad for weight in bnn.net.parameters()):
         return None
     method = evidence_for("classification" if likelihood.has_labels else "regression")
-    size = affordable(bnn, source) if suits_evidence(priors.Normal(), None, bnn.settings["likelihood"]) else None
+    size = affordable(bnn, source) if suits_evidence(Chosen(likelihood=bnn.settings["likelihood"])) else None
     if size is None or size[0] < len(data):
         return None
     return dataclasses.replace(method, starts=min(size[1], method.starts))
@@ -268,10 +268,7 @@ def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
     sizes = [data.total_weight / folds if data.weights is not None else len(data) // folds] * used
     groups, classes = same_inputs(data.x), classes_of(data.y)
     parts, _ = drawn_together(groups, sizes, seed=seed, weights=data.weights, classes=classes)
-    is_held_out = torch.zeros(used, len(data), dtype=torch.bool)
-    for mask, part in zip(is_held_out, parts, strict=True):
-        mask[part] = True
-    return [(data[~mask], data[mask]) for mask in is_held_out]
+    return held_out(data, parts)
 
 
 def _record(name: str, scores: Tensor, weights: Tensor | None, seconds: float) -> CandidateRecord:

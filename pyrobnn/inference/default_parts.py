@@ -2,16 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import torch
+from pyro import poutine
 from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
@@ -21,8 +23,9 @@ from pyrobnn.inference.scales.evidence_framework import EvidenceFramework, until
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.tables import fields_of, with_guide, with_innermost
+from pyrobnn.inference.tables import fields_of, with_guide, with_innermost, with_settings
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
+from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.priors.base import as_prior
 from pyrobnn.tables.reading import LEAST_AMOUNT, Task
 
@@ -34,8 +37,8 @@ PARTS: dict[str, ModuleType] = {
     "method": tables,
 }
 """Where each part is declared: `registry` knows the names, and `resolve` turns a name or a table into a setting."""
-Parts = dict[str, Any]
-"""The parts net, prior, likelihood and method, by name."""
+
+
 _NET = nets.MLP(hidden=(50,), activation="silu", dtype="float64")
 _NET_OF_WIDE = nets.MLP(hidden=(50,), activation="relu", dtype="float64")
 """For real targets: a smooth network bends every line a little."""
@@ -50,6 +53,7 @@ _GUIDES: dict[Task, Any] = {
     "classification": guides.MeanField(init_rho=-3.0),
 }
 """Where classes can be told apart a Laplace approximation is too wide: it has the curvature of a plateau."""
+_FAN_IN = priors.Normal(scale="fan_in")
 _OF_ANY_PRIOR = guides.MeanField(init_rho=-3.0)
 """For priors that are not normal, and noise that is an output."""
 _STEPS_OF_LABELS = 1000
@@ -61,76 +65,143 @@ _TOLERANCE = 2.0
 """Nats that a fit of few rows of classes may still gain: it ends sooner with the same log score."""
 
 
-def parts_for(
-    task: Task,
-    *,
-    net: Any = None,
-    prior: Any = None,
-    guide: Any = None,
-    likelihood: Any = None,
-    method: Any = None,
-    num_data: int | None = None,
-    num_inputs: int | None = None,
-    num_classes: int = 2,
-    settings: Collection[str] = (),
-    standardize: bool = True,
-    skewed: bool = False,
-    learns_on: bool = False,
-) -> Parts:
-    """Return the parts for a task, given the parts that were chosen; docs/explanations/defaults.md has the rules.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Known:
+    """The properties of the data that decide the defaults; sizes that are not known yet are 0."""
+
+    task: Task
+    num_data: int = 0
+    num_inputs: int = 0
+    num_classes: int = 2
+    is_standardized: bool = True
+    is_skewed: bool = False
+    learns_on: bool = False  # whether later rows have the posterior, as independent normals, for their prior
+
+    @classmethod
+    def of(cls, task: Task, data: Data, num_classes: int = 2) -> "Known":
+        """Return the properties of data; a row of weight 2 counts as two."""
+        return cls(
+            task=task,
+            num_data=max(len(data), round(data.total_weight)),
+            num_inputs=data.x[0].numel(),
+            num_classes=num_classes,
+            is_standardized=bool(data.standardize),
+            is_skewed=task == "regression" and is_skewed(data.y),
+        )
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether there are few rows for each input."""
+        return 0 < self.num_data <= defaults.ROWS_OF_WIDE * self.num_inputs
+
+    @property
+    def most_evidence_rows(self) -> int:
+        """The number of rows up to which the evidence framework, or a fit that takes as long, is affordable."""
+        fewest = max(defaults.FEWEST_ROWS_OF_CLASSES, defaults.FEWEST_FOR_AN_INPUT * self.num_inputs)
+        if self.task == "classification" and (self.num_classes == 2 or self.num_data > fewest):
+            return defaults.MOST_EVIDENCE_LABELS // (self.num_classes - 1)
+        return defaults.MOST_EVIDENCE_ROWS[self.task]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The choices of a user: parts as settings, None where open, and settings of the method by name."""
+
+    net: Any = None
+    prior: Any = None
+    likelihood: Any = None
+    guide: Any = None
+    method: Any = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def only_bounds(self) -> bool:
+        """Whether `steps` is the only choice for the method: it then bounds the fit that is the default."""
+        return set(self.settings) == {"steps"} and self.guide is None
+
+    @property
+    def compares(self) -> bool:
+        """Whether nothing was chosen but a likelihood and a bound: rows held out then choose."""
+        parts = (self.net, self.prior, self.guide, self.method)
+        return all(part is None for part in parts) and set(self.settings) <= {"steps"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of a fit; the method has its guide."""
+
+    net: Any
+    prior: Any
+    likelihood: Any
+    method: Any
+
+
+_NOTHING = Chosen()
+
+
+def parts_for(known: Known, chosen: Chosen = _NOTHING) -> Parts:
+    """Return the chosen parts, and the default of each open part; docs/explanations/defaults.md has the rules.
 
     Up to 100 rows of classes, 3,000 numbers in all, NUTS draws the weights and their scales; under a prior that is not
     normal up to 200. Otherwise, and for wide tables, the evidence framework tunes a normal prior and Gaussian noise: up
     to 500 rows, for labels up to 1,000 times classes less one, and with a single start up to 2,000 under other noise.
-    Up to as many rows, a mean-field guide, or the guide that was named, is trained under other priors. For more rows,
-    Laplace of another curvature, or settings of stochastic training, the parts come from `_trained_regression` and
-    `_trained_classification`.
-
-    A part or a size that is None was not chosen, or is not known yet. A method that was chosen gets a prior that all
-    methods take. `settings` names what was chosen for the method; those that `only_bounds` change no part. Targets that
-    are `skewed` (`is_skewed`) are log-normal. `learns_on` says that the posterior becomes the prior of later rows, as
-    independent normals, which draws of chains are far from.
+    Up to as many rows, a mean-field guide, or the guide that was named, is trained under other priors. More rows, a
+    Laplace guide of another curvature, and settings of stochastic training take longer training. Skewed targets are
+    log-normal. A method that was chosen gets a prior that all methods take.
     """
-    settings = () if only_bounds(settings, guide) else settings
-    if likelihood is None:
-        likelihood = _OF_SKEWED if skewed and standardize and not learns_on else _LIKELIHOODS[task]
-    rows, numbers = num_data or 0, (num_data or 0) * (num_inputs or 0)
-    takes_any = _is_drawn(net, prior, likelihood, num_inputs, num_classes)
-    most_sampled = defaults.MOST_SAMPLED_ROWS_OF_ANY_PRIOR if takes_any else defaults.MOST_SAMPLED_ROWS
-    is_few = rows <= most_sampled and numbers <= defaults.MOST_SAMPLED_NUMBERS
-    is_wide = num_data is not None and num_data <= defaults.ROWS_OF_WIDE * (num_inputs or 0)
-    is_sampled = task == "classification" and is_few and not is_wide and not learns_on
-    if is_sampled and guide is None and not settings and (takes_any or _suits_chains(net, prior, likelihood)):
-        drawn = _OF_FEW_LABELS if standardize and method is None else priors.Normal()
-        return {"net": _NET, "prior": drawn if prior is None else prior, "likelihood": likelihood, "method": _CHAINS}
-    small_prior = priors.Normal(scale="fan_in") if prior is None else prior
-    fewest = max(defaults.FEWEST_ROWS_OF_CLASSES, defaults.FEWEST_FOR_AN_INPUT * (num_inputs or 0))
-    has_many_labels = task == "classification" and (num_classes == 2 or rows > fewest)
-    most = defaults.MOST_EVIDENCE_LABELS // (num_classes - 1) if has_many_labels else defaults.MOST_EVIDENCE_ROWS[task]
-    is_small = num_data is None or num_data <= most
-    suits = suits_evidence(small_prior, guide, likelihood, settings)
-    if is_small and (suits or not as_prior(small_prior).is_normal):
-        method = evidence_for(task, guide) if suits else until_converged(_OF_ANY_PRIOR if guide is None else guide)
-        small_net = _NET_OF_WIDE if is_wide and task == "regression" else _NET
-        return {"net": small_net, "prior": small_prior, "likelihood": likelihood, "method": method}
-    has_noise_of_outputs = as_likelihood(likelihood).noise == "heteroscedastic"
-    is_open = bool(open_numbers(likelihood)) and not as_likelihood(likelihood).is_normal
-    if task == "regression" and (is_open or has_noise_of_outputs):
-        takes_guide = guide is None or EvidenceFramework.takes(guide)
-        is_short = rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and takes_guide
-        if is_short and suits_evidence(small_prior, guide, likelihood, settings):
-            return short_evidence(likelihood, small_prior, guide)
-        guide = _OF_ANY_PRIOR if guide is None else guide
-    is_regression = task == "regression"
-    trained = _trained_regression(prior, guide) if is_regression else _trained_classification(prior, guide, rows)
-    return trained | {"likelihood": likelihood}
+    if chosen.likelihood is None:
+        is_log_normal = known.is_skewed and known.is_standardized and not known.learns_on
+        usual = _OF_SKEWED if is_log_normal else _LIKELIHOODS[known.task]
+        chosen = dataclasses.replace(chosen, likelihood=usual)
+    if chosen.only_bounds:
+        chosen = dataclasses.replace(chosen, settings={})
+    trained = _trained_regression if known.task == "regression" else _trained_classification
+    parts = _drawn(known, chosen) or _of_few_rows(known, chosen) or trained(known, chosen)
+    given = {name: getattr(chosen, name) for name in ("net", "prior", "method")}
+    return dataclasses.replace(parts, **{name: value for name, value in given.items() if value is not None})
 
 
-def short_evidence(likelihood: Any, prior: Any = None, guide: Any = None) -> Parts:
+def method_for(chosen: Chosen, default: Any) -> Any:
+    """Return the chosen method, or a default, with the chosen guide and settings; `steps` alone bounds a default."""
+    if chosen.method is None and chosen.only_bounds:
+        return bounded(default, chosen.settings["steps"])
+    method = default if chosen.method is None else chosen.method
+    method = method if chosen.guide is None else with_guide(method, chosen.guide)
+    return with_settings(method, chosen.settings) if chosen.settings else method
+
+
+def _drawn(known: Known, chosen: Chosen) -> Parts | None:
+    """Return parts for chains, which draw the weights of few rows of classes; None where others suit."""
+    if known.task != "classification" or known.is_wide or known.learns_on:
+        return None
+    takes_any = _takes_any_prior(known, chosen)
+    most = defaults.MOST_SAMPLED_ROWS_OF_ANY_PRIOR if takes_any else defaults.MOST_SAMPLED_ROWS
+    is_few = known.num_data <= most and known.num_data * known.num_inputs <= defaults.MOST_SAMPLED_NUMBERS
+    if not is_few or chosen.guide is not None or chosen.settings or not (takes_any or _suits_chains(chosen)):
+        return None
+    prior = _OF_FEW_LABELS if known.is_standardized and chosen.method is None else priors.Normal()
+    return Parts(net=_NET, prior=prior, likelihood=chosen.likelihood, method=_CHAINS)
+
+
+def _of_few_rows(known: Known, chosen: Chosen) -> Parts | None:
+    """Return parts for the evidence framework, or a guide trained under another prior; None where they do not suit."""
+    if known.num_data > known.most_evidence_rows:
+        return None
+    if suits_evidence(chosen):
+        method: Any = evidence_for(known.task, chosen.guide)
+    elif chosen.prior is not None and not as_prior(chosen.prior).is_normal:
+        method = until_converged(_OF_ANY_PRIOR if chosen.guide is None else chosen.guide)
+    else:
+        return None
+    net = _NET_OF_WIDE if known.is_wide and known.task == "regression" else _NET
+    return Parts(net=net, prior=_FAN_IN, likelihood=chosen.likelihood, method=method)
+
+
+def short_evidence(chosen: Chosen) -> Parts:
     """Return a layer of 50 units with one short start of the evidence framework, for real targets."""
-    method = shortened(EvidenceFramework(guide=_GUIDES["regression"] if guide is None else guide, starts=1))
-    prior = priors.Normal(scale="fan_in") if prior is None else prior
-    return {"net": _NET, "prior": prior, "likelihood": likelihood, "method": method}
+    guide = _GUIDES["regression"] if chosen.guide is None else chosen.guide
+    method = shortened(EvidenceFramework(guide=guide, starts=1))
+    return Parts(net=_NET, prior=_FAN_IN, likelihood=chosen.likelihood, method=method)
 
 
 def shortened(method: Any) -> Any:
@@ -139,11 +210,6 @@ def shortened(method: Any) -> Any:
         return method
     shorter = {"rounds": 3, "iterations": 75} if isinstance(method, EvidenceFramework) else {"rounds": 1}
     return dataclasses.replace(method, **shorter)
-
-
-def only_bounds(settings: Collection[str], guide: Any) -> bool:
-    """Return whether `steps` is the only choice for the method: it then bounds the fit that is the default."""
-    return set(settings) == {"steps"} and guide is None
 
 
 def bounded(method: Any, steps: int) -> Any:
@@ -173,14 +239,26 @@ def bounded(method: Any, steps: int) -> Any:
     return with_innermost(method, shorter)
 
 
-def make_model(net: Any, prior: Any, likelihood: Any, data: Data, num_outputs: int | None = None) -> BNN:
-    """Return the model, with the widths of a declared network filled in: of the output, what the likelihood needs."""
-    outputs = likelihood.num_outputs(data.y) if num_outputs is None else num_outputs
-    widths = {"in_features": data.x[0].numel(), "out_features": outputs}
+def with_widths(net: Any, data: Data, num_outputs: int) -> Any:
+    """Return a network with the widths of inputs and outputs that its declaration leaves open."""
+    widths = {"in_features": data.x[0].numel(), "out_features": num_outputs}
     open_widths = {name: width for name, width in widths.items() if getattr(net, name, 0) is None}
-    net = dataclasses.replace(net, **open_widths) if open_widths else net
+    return dataclasses.replace(net, **open_widths) if open_widths else net
+
+
+def make_model(parts: Parts, data: Data, num_outputs: int | None = None) -> BNN:
+    """Return the model, with as many outputs as the likelihood needs, or a given number."""
+    outputs = parts.likelihood.num_outputs(data.y) if num_outputs is None else num_outputs
     with seeded(0, "model"):  # a fit draws the first weights of a declared network anew
-        return BNN(net, prior=prior, likelihood=likelihood)
+        return BNN(with_widths(parts.net, data, outputs), prior=parts.prior, likelihood=parts.likelihood)
+
+
+def predicts_classes(likelihood: Any, y: Tensor) -> bool:
+    """Return whether a likelihood predicts classes; targets y (N,) or (N, K) tell the number of columns."""
+    labels = torch.zeros((1, *y.shape[1:]), dtype=torch.int64)
+    with seeded(0), torch.no_grad(), fast_pyro(), poutine.block():
+        module = likelihood.build(torch.zeros(()), torch.ones(y.shape[1:]))
+        return Prediction(module(torch.zeros(1, 1, likelihood.num_outputs(labels)))).is_classification
 
 
 def is_skewed(y: Tensor, most: float = _MOST_SKEW) -> bool:
@@ -194,8 +272,9 @@ def is_skewed(y: Tensor, most: float = _MOST_SKEW) -> bool:
     return skew > most and abs(of_logs) < skew / 2
 
 
-def _suits_chains(net: Any, prior: Any, likelihood: Any) -> bool:
+def _suits_chains(chosen: Chosen) -> bool:
     """Return whether chains take these parts, which must have no numbers to optimise, and are short."""
+    net, prior, likelihood = chosen.net, chosen.prior, chosen.likelihood
     is_small = net is None or (isinstance(net, nets.MLP) and sum(net.hidden) <= defaults.MOST_SAMPLED_UNITS)
     takes_prior = prior is None or as_prior(prior).is_normal
     if not (is_small and takes_prior and as_likelihood(likelihood).has_labels):
@@ -203,14 +282,15 @@ def _suits_chains(net: Any, prior: Any, likelihood: Any) -> bool:
     return not [*likelihood.build(torch.zeros(()), torch.ones(())).parameters()]
 
 
-def _is_drawn(net: Any, prior: Any, likelihood: Any, num_inputs: int | None, num_classes: int) -> bool:
+def _takes_any_prior(known: Known, chosen: Chosen) -> bool:
     """Return whether a prior that is not normal leaves no numbers to optimise in the network of few labels."""
-    is_default = net is None and num_inputs is not None and likelihood == _LIKELIHOODS["classification"]
-    if not is_default or prior is None or as_prior(prior).is_normal:
+    is_default = chosen.net is None and known.num_inputs and chosen.likelihood == _LIKELIHOODS["classification"]
+    if not is_default or chosen.prior is None or as_prior(chosen.prior).is_normal:
         return False
     with seeded(0, "model"):
-        net = dataclasses.replace(_NET, in_features=num_inputs, out_features=num_classes)
-        return not any(one.requires_grad for one in BNN(net, prior=prior, likelihood=likelihood).parameters())
+        net = dataclasses.replace(_NET, in_features=known.num_inputs, out_features=known.num_classes)
+        model = BNN(net, prior=chosen.prior, likelihood=chosen.likelihood)
+        return not any(one.requires_grad for one in model.parameters())
 
 
 def evidence_for(task: Task, guide: Any = None) -> EvidenceFramework:
@@ -220,34 +300,45 @@ def evidence_for(task: Task, guide: Any = None) -> EvidenceFramework:
     return EvidenceFramework(guide=_GUIDES[task] if guide is None else guide)
 
 
-def suits_evidence(prior: Any, guide: Any, likelihood: Any, settings: Collection[str] = ()) -> bool:
-    """Return whether the evidence framework takes these parts and settings.
+def suits_evidence(chosen: Chosen) -> bool:
+    """Return whether the evidence framework takes these parts, of which a likelihood, and settings.
 
     Guides other than Laplace suit real targets alone: the evidence of labels prefers a prior that is too wide.
     """
-    is_real = as_likelihood(likelihood).noise is not None
+    prior, guide, told = chosen.prior, chosen.guide, as_likelihood(chosen.likelihood)
+    is_real = told.noise is not None
+    takes_prior = prior is None or as_prior(prior).is_normal
     takes_guide = guide is None or EvidenceFramework.takes(guide) or (is_real and as_guide(guide).curvature is None)
-    takes_settings = set(settings) <= set(fields_of(EvidenceFramework))
-    told = as_likelihood(likelihood)
     takes_noise = told.varies_normally or told.noise not in _BEYOND_EVIDENCE
-    return as_prior(prior).is_normal and takes_guide and takes_noise and takes_settings
+    return takes_prior and takes_guide and takes_noise and set(chosen.settings) <= set(fields_of(EvidenceFramework))
 
 
-def _trained_regression(prior: Any, guide: Any) -> Parts:
-    """Return two layers of 50 units, their prior and noise tuned by the marginal likelihood if it is Laplace's."""
-    prior = priors.Normal(scale="fan_in") if prior is None else prior
-    training = SVI(guide="laplace", steps=4000, batch_size=128, schedule="cosine_annealing_lr")
-    method: Any = training if guide is None else with_guide(training, guide)
-    if as_prior(prior).is_normal and as_guide(method.guide).curvature is not None:
+def _trained_regression(known: Known, chosen: Chosen) -> Parts:
+    """Return two layers of 50 units, their prior and noise tuned by the marginal likelihood if it is Laplace's.
+
+    Noise that it does not tune gets a short start of the evidence framework, or is trained with a mean-field guide.
+    """
+    guide, told = chosen.guide, as_likelihood(chosen.likelihood)
+    if told.noise == "heteroscedastic" or (open_numbers(chosen.likelihood) and not told.is_normal):
+        takes_guide = guide is None or EvidenceFramework.takes(guide)
+        is_short = known.num_data <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and takes_guide
+        if is_short and suits_evidence(chosen):
+            return short_evidence(chosen)
+        guide = _OF_ANY_PRIOR if guide is None else guide
+    method: Any = SVI(guide="laplace", steps=4000, batch_size=128, schedule="cosine_annealing_lr")
+    method = method if guide is None else with_guide(method, guide)
+    is_normal = chosen.prior is None or as_prior(chosen.prior).is_normal
+    if is_normal and as_guide(method.guide).curvature is not None:
         method = MarginalLikelihood(method, rounds=3)
     else:
         method = SVI(guide=method.guide)
-    return {"net": nets.MLP(hidden=(50, 50), dtype="float64"), "prior": prior, "method": method}
+    net = nets.MLP(hidden=(50, 50), dtype="float64")
+    return Parts(net=net, prior=_FAN_IN, likelihood=chosen.likelihood, method=method)
 
 
-def _trained_classification(prior: Any, guide: Any, rows: int) -> Parts:
+def _trained_classification(known: Known, chosen: Chosen) -> Parts:
     """Return a layer of 50 units with a tuned prior and a mean-field guide, which ends early on few rows."""
-    prior = priors.Normal() if prior is None else prior
-    tolerance = _TOLERANCE if rows < _TOLERANCE / defaults.TOLERANCE else None
-    method = SVI(guide=guides.MeanField() if guide is None else guide, tolerance=tolerance)
-    return {"net": nets.MLP(hidden=(50,), dtype="float64"), "prior": prior, "method": method}
+    tolerance = _TOLERANCE if known.num_data < _TOLERANCE / defaults.TOLERANCE else None
+    method = SVI(guide=guides.MeanField() if chosen.guide is None else chosen.guide, tolerance=tolerance)
+    net = nets.MLP(hidden=(50,), dtype="float64")
+    return Parts(net=net, prior=priors.Normal(), likelihood=chosen.likelihood, method=method)

@@ -14,10 +14,20 @@ from torch import Tensor
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.random import derive
 from pyrobnn._core.waiting import waiting
-from pyrobnn.data.in_memory import Data
+from pyrobnn.data.in_memory import Data, held_out
 from pyrobnn.data.splits import drawn_together, same_inputs
 from pyrobnn.inference import defaults
-from pyrobnn.inference.default_parts import Parts, bounded, is_skewed, make_model, parts_for, short_evidence, shortened
+from pyrobnn.inference.default_parts import (
+    Chosen,
+    Known,
+    Parts,
+    bounded,
+    is_skewed,
+    make_model,
+    parts_for,
+    short_evidence,
+    shortened,
+)
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
@@ -90,6 +100,14 @@ class Compared:
     complain: Callable[[], str | None] = lambda: None
 
 
+def better_parts(default: Parts, data: Data, known: Known, chosen: Chosen, run: Run) -> Compared:
+    """Return the parts that rows held out prefer to the default, if they may choose."""
+    if known.task == "classification" or known.learns_on or not chosen.compares:
+        return Compared(default)
+    is_told, steps = chosen.likelihood is not None, chosen.settings.get("steps")
+    return compare_densities(data, default, run, is_told=is_told, steps=steps)
+
+
 def compare_densities(
     data: Data, default: Parts, run: Run, *, is_told: bool = False, steps: int | None = None
 ) -> Compared:
@@ -131,37 +149,30 @@ def compare_densities(
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
         are_counts = data.y.ndim == 1 and _are_repeated_counts(data.y.double())
         first, *others = _two_thirds(data, run)
-        are_brief = len(data) <= _MOST_THOROUGH and all(isinstance(one["method"], EvidenceFramework) for one in rivals)
+        are_brief = len(data) <= _MOST_THOROUGH and all(isinstance(one.method, EvidenceFramework) for one in rivals)
         judge = _Judge(*first, silent, by_mass=are_counts, steps=steps, others=others if are_brief else ())
         default, fitted, gain = judge.best(rivals)
-        if (clear := judge.clear_shape(default["likelihood"], shapes)) is not None:
+        if (clear := judge.clear_shape(default.likelihood, shapes)) is not None:
             ensemble = judge.fit(clear)
             fitted = functools.cache(fitted or functools.partial(judge.fit, default))
             gains = judge.scores(ensemble) - judge.scores(fitted())
             if _is_clear(gains, len(shapes)):
                 return judge.compared(clear, lambda: ensemble, _mean(gains))
         elif fitted is None and are_counts:
-            fitted = functools.partial(judge.fit, default | {"method": shortened(default["method"])})
+            fitted = functools.partial(judge.fit, dataclasses.replace(default, method=shortened(default.method)))
     return Compared(default, gain) if fitted is None else judge.compared(default, fitted, gain)
 
 
 def _two_thirds(data: Data, run: Run) -> list[tuple[Data, Data]]:
     """Return two thirds of the rows, and the others, three times, so that each row is among the others once."""
     parts, last = drawn_together(same_inputs(data.x), [len(data) // 3] * 2, seed=derive(run.seed, "density"))
-    is_held_out = torch.zeros(3, len(data), dtype=torch.bool)
-    for mask, rows in zip(is_held_out, (*parts, last), strict=True):
-        mask[rows] = True
-    return [(data[~mask], data[mask]) for mask in is_held_out]
+    return held_out(data, [*parts, last])
 
 
 def _ensemble_parts(likelihood: Any, steps: int) -> Parts:
     member = dataclasses.replace(_QUICK, guide=_GUIDE, steps=steps, patience=None)
-    return {
-        "net": _NET,
-        "prior": _PRIOR,
-        "likelihood": likelihood,
-        "method": Ensemble(member, members=5, anchored=True),
-    }
+    method = Ensemble(member, members=5, anchored=True)
+    return Parts(net=_NET, prior=_PRIOR, likelihood=likelihood, method=method)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -177,7 +188,7 @@ class _Judge:
 
     def quick(self, likelihood: Any) -> tuple[Tensor, int]:
         """Return the log score of each row held out under a point estimate, and its best number of steps."""
-        parts = {"net": _NET, "prior": _PRIOR, "likelihood": likelihood, "method": _QUICK}
+        parts = Parts(net=_NET, prior=_PRIOR, likelihood=likelihood, method=_QUICK)
         try:
             posterior = self.fit(parts, validation=self.rest)
         except FloatingPointError:
@@ -187,12 +198,12 @@ class _Judge:
 
     def suitable(self, parts: Parts) -> Parts:
         """Return the parts; for noise that is an output, an ensemble with the best number of steps."""
-        _, steps = self.quick(parts["likelihood"]) if _needs_length(parts) else (None, 0)
-        return _ensemble_parts(parts["likelihood"], steps) if steps else parts
+        _, steps = self.quick(parts.likelihood) if _needs_length(parts) else (None, 0)
+        return _ensemble_parts(parts.likelihood, steps) if steps else parts
 
     def fit(self, parts: Parts, **options: Any) -> Any:
-        model = make_model(parts["net"], parts["prior"], parts["likelihood"], self.train)
-        method = parts["method"] if self.steps is None else bounded(parts["method"], self.steps)
+        model = make_model(parts, self.train)
+        method = parts.method if self.steps is None else bounded(parts.method, self.steps)
         return fit_in_silence(model, self.train, method, dataclasses.replace(self.run, **options))
 
     def best(self, usual: list[Parts]) -> tuple[Parts, Callable[[], Any] | None, Gain | None]:
@@ -201,9 +212,11 @@ class _Judge:
             return usual[0], None, None
         compared = usual
         if self.others:
-            least = [_BRIEF | {"starts": min(_BRIEF["starts"], parts["method"].starts)} for parts in usual]
+            least = [_BRIEF | {"starts": min(_BRIEF["starts"], parts.method.starts)} for parts in usual]
             pairs = zip(usual, least, strict=True)
-            compared = [parts | {"method": dataclasses.replace(parts["method"], **each)} for parts, each in pairs]
+            compared = [
+                dataclasses.replace(parts, method=dataclasses.replace(parts.method, **each)) for parts, each in pairs
+            ]
         fits = [self.fit(parts) for parts in compared]
         scores = [self.scores(fit) for fit in fits]
         kept = _not_far_behind(scores) if self.others else range(len(usual))
@@ -216,7 +229,7 @@ class _Judge:
             gain = _mean(_without_extremes(scores[index] - scores[taken]))
             if gain.mean > _least_gain(usual[index], usual[taken], gain):
                 taken = index
-        is_other = usual[taken]["likelihood"] != usual[0]["likelihood"]
+        is_other = usual[taken].likelihood != usual[0].likelihood
         whole = functools.partial(self.fit, usual[taken]) if self.others else lambda: fits[taken]
         return usual[taken], whole, _mean(scores[taken] - scores[0]) if is_other else None
 
@@ -269,21 +282,23 @@ def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[lis
                 wanted = _USUAL
             elif _are_repeated_counts(y) and rows <= _MOST_THOROUGH:
                 wanted = _COUNTS
-            if is_real and default["likelihood"] == likelihoods.Gaussian():
+            if is_real and default.likelihood == likelihoods.Gaussian():
                 told = Residuals.of(data, run.seed)
                 tails = (*_VARYING, *_ROBUST) if told.have_heavy_tails else ()
                 noises = _VARYING if told.vary_with_inputs else tails
 
-    def parts(likelihood: Any) -> Parts:
-        return parts_for("regression", likelihood=likelihood, num_data=rows, num_inputs=data.x[0].numel())
+    sizes = Known(task="regression", num_data=rows, num_inputs=data.x[0].numel())
 
-    others = [parts(one) for one in wanted if one != default["likelihood"]]
+    def parts(likelihood: Any) -> Parts:
+        return parts_for(sizes, Chosen(likelihood=likelihood))
+
+    others = [parts(one) for one in wanted if one != default.likelihood]
     if wanted is _COUNTS:
-        others = [each | {"method": shortened(each["method"])} for each in others]
+        others = [dataclasses.replace(each, method=shortened(each.method)) for each in others]
     rivals = []
     for each in (default, *others):
-        is_trained = y.numel() <= most and isinstance(each["method"], MarginalLikelihood)
-        rivals += [short_evidence(each["likelihood"]), each] if is_trained else [each]
+        is_trained = y.numel() <= most and isinstance(each.method, MarginalLikelihood)
+        rivals += [short_evidence(Chosen(likelihood=each.likelihood)), each] if is_trained else [each]
     return rivals + [parts(one) for one in noises], shapes
 
 
@@ -306,8 +321,8 @@ def _are_repeated_counts(y: Tensor) -> bool:
 
 def _needs_length(parts: Parts) -> bool:
     """Return whether the noise is an output of the network, and nothing holds it against training for too long."""
-    is_output = as_likelihood(parts["likelihood"]).noise == "heteroscedastic"
-    return is_output and not isinstance(parts["method"], EvidenceFramework)
+    is_output = as_likelihood(parts.likelihood).noise == "heteroscedastic"
+    return is_output and not isinstance(parts.method, EvidenceFramework)
 
 
 def _not_far_behind(scores: list[Tensor]) -> list[int]:
@@ -323,7 +338,7 @@ def _without_extremes(gains: Tensor) -> Tensor:
 
 
 def _least_gain(rival: Parts, taken: Parts, gain: Gain) -> float:
-    if all(parts["likelihood"] in _USUAL for parts in (rival, taken)):
+    if all(parts.likelihood in _USUAL for parts in (rival, taken)):
         return _OF_USUAL * gain.error
     return max(defaults.LEAST_GAIN_OF_DENSITY, gain.error)
 

@@ -57,7 +57,7 @@ def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any
     The type, guide and settings of `start` hold where the table says nothing; `also` are further valid keys.
     """
     options = dict(table)
-    cls: Any = registry.get(options.pop("type", snake_case(type(start).__name__)))
+    cls: Any = registry.get(options.pop("type")) if "type" in options else type(start)
     fields = fields_of(cls)
     unknown = [key for key in options if key not in fields or key == "guide"]
     if unknown:

@@ -8,28 +8,33 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import BeforeValidator, Field
-from pyro import poutine
-from torch import Tensor
 
 from pyrobnn._core.errors import InputError, counted
-from pyrobnn._core.random import seeded
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import Count, FrozenDict, Options, in_short, setting, to_dict
 from pyrobnn._torch.devices import resolve_device
-from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
-from pyrobnn.inference import SVI, Ensemble, default_parts
+from pyrobnn.inference import SVI, Ensemble
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import check_validation
-from pyrobnn.inference.default_parts import PARTS
-from pyrobnn.inference.density import Compared, Gain, compare_densities
+from pyrobnn.inference.default_parts import (
+    PARTS,
+    Chosen,
+    Known,
+    Parts,
+    is_skewed,
+    method_for,
+    parts_for,
+    predicts_classes,
+    with_widths,
+)
+from pyrobnn.inference.density import Compared, Gain, better_parts
 from pyrobnn.inference.method import Engine, Run, registry
 from pyrobnn.likelihoods import noise
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec_files import DataSpec, check_rows, check_sections, data_section, parse_change, read_spec
 from pyrobnn.tables.reading import Task
 
@@ -187,17 +192,6 @@ class RunSpec:
         """The method with its guide; None where the spec leaves it to the task."""
         return self.fit.method
 
-    def parts_for(self, task: Task, **known: Any) -> default_parts.Parts:
-        """Return the parts of the estimators for a task and a table's known properties, under the spec's choices."""
-        chosen = {"net": self.net, "prior": self.prior, "guide": self.guide, "likelihood": self.likelihood}
-        return default_parts.parts_for(task, **chosen, **known, method=self.fit.method, settings=self.fit.settings)
-
-    def _with_settings(self, method: Any) -> Any:
-        """Return a default method with the settings of [fit]."""
-        if default_parts.only_bounds(self.fit.settings, self.guide):
-            return default_parts.bounded(method, self.fit.settings["steps"])
-        return methods.with_settings(method, self.fit.settings)
-
     def prepare(self) -> "Prepared":
         """Load the data, fill in settings that follow from them, build the model, and check that all parts fit.
 
@@ -231,47 +225,38 @@ class RunSpec:
         chose_length = self.fit.method is None and {"steps", "epochs"}.isdisjoint(self.fit.settings)
         return Prepared(spec, dataset, train, validation, test, bnn, because, is_told, chose_length, compared.gain)
 
+    @property
+    def _chosen(self) -> Chosen:
+        parts = {name: getattr(self, name) for name in PARTS}
+        return Chosen(**parts, settings=self.fit.settings)
+
     def _compared(self, dataset: Dataset, train: Data) -> Compared:
         """Return the parts for the data: those that are better on rows of the training data, where none is given.
 
         A validation part is a choice of SVI, which the comparison would not keep; its rows are not for choices.
         """
-        default = self.parts_for(dataset.task, **_known(dataset))
-        given = (self.net, self.prior, self.guide, self.fit.method, self.data.validation)
-        is_open = all(part is None for part in given) and set(self.fit.settings) <= {"steps"}
-        if dataset.task == "classification" or not is_open:
+        y = dataset.data.y
+        num_classes = int(y.max()) + 1 if dataset.task == "classification" else 2
+        known = Known.of(dataset.task, dataset.data, num_classes)
+        default = parts_for(known, self._chosen)
+        if self.data.validation is not None:
             return Compared(default)
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
-        is_told, steps = self.likelihood is not None, self.fit.settings.get("steps")
-        return compare_densities(train, default, run, is_told=is_told, steps=steps)
+        return better_parts(default, train, known, self._chosen, run)
 
-    def _resolved(self, dataset: Dataset, parts: dict[str, Any]) -> "RunSpec":
+    def _resolved(self, dataset: Dataset, parts: Parts) -> "RunSpec":
         """Return the spec with the parts that it leaves out and the widths of the network filled in."""
-        likelihood = parts["likelihood"]
-        _check_task(dataset, likelihood)
-        method = self.fit.method or self._with_settings(parts["method"])
+        _check_task(dataset, parts.likelihood)
+        method = self.fit.method or method_for(self._chosen, parts.method)
         fit = dataclasses.replace(self.fit, method=method, settings={})
-        net: Any = self.net or parts["net"]
-        if hasattr(net, "in_features") and net.in_features is None:
-            net = dataclasses.replace(net, in_features=dataset.data.x[0].numel())
-        if hasattr(net, "out_features") and net.out_features is None:
-            net = dataclasses.replace(net, out_features=likelihood.num_outputs(dataset.data.y))
+        net = with_widths(parts.net, dataset.data, parts.likelihood.num_outputs(dataset.data.y))
         data = self.data if self.data.path is None else dataclasses.replace(self.data, test=dataset.test)
-        return dataclasses.replace(self, data=data, net=net, prior=parts["prior"], likelihood=likelihood, fit=fit)
-
-
-def _known(dataset: Dataset) -> dict[str, Any]:
-    """Return the properties of the data that decide the defaults."""
-    data = dataset.data
-    rows = {"num_data": len(data), "num_inputs": data.x[0].numel(), "standardize": data.standardize}
-    if dataset.task == "classification":
-        return rows | {"num_classes": int(dataset.data.y.max()) + 1}
-    return rows | {"skewed": default_parts.is_skewed(data.y)}
+        return dataclasses.replace(self, data=data, net=net, prior=parts.prior, likelihood=parts.likelihood, fit=fit)
 
 
 def _check_task(dataset: Dataset, likelihood: Any) -> None:
     """Refuse classes as targets for a likelihood of numbers, and numbers for a likelihood of classes."""
-    has_classes, wants_classes = dataset.task == "classification", _is_of_classes(likelihood, dataset.data.y)
+    has_classes, wants_classes = dataset.task == "classification", predicts_classes(likelihood, dataset.data.y)
     if has_classes == wants_classes:
         return
     given, wanted = ("classes", "numbers") if has_classes else ("numbers", "classes")
@@ -285,15 +270,7 @@ def _check_task(dataset: Dataset, likelihood: Any) -> None:
 
 def _task_of(likelihood: Any) -> Task:
     """Return the task of a single column of targets under a likelihood."""
-    return "classification" if _is_of_classes(likelihood, torch.zeros(1)) else "regression"
-
-
-def _is_of_classes(likelihood: Any, y: Tensor) -> bool:
-    """Whether predictions by a likelihood are of classes; targets y (N,) or (N, K) tell the number of columns."""
-    labels = torch.zeros((1, *y.shape[1:]), dtype=torch.int64)
-    with seeded(0), torch.no_grad(), fast_pyro(), poutine.block():
-        module = likelihood.build(torch.zeros(()), torch.ones(y.shape[1:]))
-        return Prediction(module(torch.zeros(1, 1, likelihood.num_outputs(labels)))).is_classification
+    return "classification" if predicts_classes(likelihood, torch.zeros(1)) else "regression"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -337,7 +314,7 @@ class Prepared:
         if self.gain is not None:
             return f"{self.gain.reason} (`--set likelihood.type=gaussian` takes it otherwise)"
         y, name = self.dataset.data.y, self.dataset.data.target_name
-        if not default_parts.is_skewed(y):
+        if not is_skewed(y):
             return ""
         return f", since {name!r} is positive and skewed (`--set likelihood.type=gaussian` takes it otherwise)"
 
