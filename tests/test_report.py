@@ -21,7 +21,7 @@ from pyrobnn.diagnostics.convergence import Chains, chain_findings, chains_of
 from pyrobnn.diagnostics.diagnosis import CAUSES, Diagnosis
 from pyrobnn.diagnostics.predictive_checks import WORDS
 from pyrobnn.metrics import Score, score
-from pyrobnn.report import Rendered, render, words
+from pyrobnn.report import Facts, Rendered, render, words
 from pyrobnn.tables.cells import MARK
 from pyrobnn.verdict.finding import BASELINE, Finding
 
@@ -36,11 +36,11 @@ def fitted(data, likelihood, outputs=1, guide="mean_field", hidden=(3,), **argum
     return quick(model, bnn.SVI(guide=guide, steps=20), data, **arguments)
 
 
-def report(posterior, train, test=None, spec=None, **arguments):
+def report(posterior, train, test=None, spec=None, diagnosis=GOOD, **arguments):
     scored = train if test is None else test
     scores = score(posterior.predict(scored.x, num_draws=50), scored.y)
-    arguments = {"diagnosis": GOOD, "spec": spec, "manifest": MANIFEST} | arguments
-    return render(posterior, train=train, test=test, scores=scores, **arguments)
+    facts = Facts(spec, MANIFEST, **arguments)
+    return render(posterior, train=train, test=test, scores=scores, diagnosis=diagnosis, facts=facts)
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +120,14 @@ def test_figures_are_the_pngs_of_the_page(page):
 def test_scores_stand_with_standard_error_and_meaning(regression, drawn):
     train, posterior = regression
     scores = {"rmse": Score(1.2345, 0.056, higher_is_better=False), "own": Score(3.0, 1.0, higher_is_better=True)}
-    rendered = render(posterior, train=train, test=None, scores=scores, diagnosis=GOOD, spec=None, manifest={})
+    rendered = render(posterior, train=train, test=None, scores=scores, diagnosis=GOOD)
     text = flat_text(rendered)
     assert f"typical error (RMSE)1.234± 0.056{words.SCORES['rmse'][1]}" in text
     assert "own3.0± 1.0Higher is better." in text
     assert "Manifest" not in text
     assert "Gaussian(scale=0.5)" in text
     posterior.history, history = None, posterior.history
-    without = render(posterior, train=train, test=None, scores={}, diagnosis=GOOD, spec=None, manifest={})
+    without = render(posterior, train=train, test=None, scores={}, diagnosis=GOOD)
     posterior.history = history
     assert "None were computed." in without.html
     assert list(without.figures) == ["fit.png", "coverage.png"]
@@ -141,7 +141,7 @@ def test_baselines_stand_beside_the_scores_and_the_verdict_above_all(regression,
     train, posterior = regression
     scores, simple = {"rmse": _score(1.0), "r2": _score(0.5)}, {"rmse": _score(2.346)}
     worse = Diagnosis((Finding("baseline", "warning", "No better than a constant."), *BAD.findings), 0.01)
-    options = {"train": train, "test": None, "scores": scores, "spec": None, "manifest": {}, "diagnosis": worse}
+    options = {"train": train, "test": None, "scores": scores, "diagnosis": worse}
     text = flat_text(render(posterior, baselines={"constant": simple}, **options))
     assert "± standard errorconstantmeaning" in text
     assert "± 0.10constant 2.35Root mean" in text

@@ -130,7 +130,7 @@ def page(names):
     """The page of a classification all of whose names are those given, with the same words everywhere."""
     from pyrobnn.diagnostics.diagnosis import Diagnosis
     from pyrobnn.metrics import Score
-    from pyrobnn.report import render
+    from pyrobnn.report import Facts, render
     from pyrobnn.verdict.finding import Finding
 
     x = torch.linspace(-1, 1, 24)[:, None]
@@ -144,9 +144,11 @@ def page(names):
         test=None,
         scores={names[2]: Score(float("nan"), float("inf"), higher_is_better=True)},
         diagnosis=Diagnosis((Finding("elbo", "warning", names[3], float("nan")),), 0.05),
-        spec={"data": {"path": names[4], names[5]: [names[6], float("nan")]}, "prior": {names[7]: {}}},
-        manifest={names[8]: names[0]},
-        class_names=names[:2],
+        facts=Facts(
+            spec={"data": {"path": names[4], names[5]: [names[6], float("nan")]}, "prior": {names[7]: {}}},
+            manifest={names[8]: names[0]},
+            class_names=names[:2],
+        ),
     ).html
 
 

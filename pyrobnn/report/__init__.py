@@ -1,8 +1,8 @@
 """The report of a run: a self-contained HTML page."""
 
-from pyrobnn.report.page import Rendered, render
+from pyrobnn.report.page import Facts, Rendered, render
 
-__all__ = ["Rendered", "render"]
+__all__ = ["Facts", "Rendered", "render"]
 
 
 def __dir__() -> list[str]:

@@ -35,9 +35,10 @@ from pyrobnn.tables.cells import with_marks
 _AUDIT_DRAWS = 300
 _PREDICTIVE_DRAWS = 500
 _PLANE_DRAWS = 100
-_MOST_ROWS = 30
+_MOST_AUDITS = 30
 _FEWEST_FOR_CURVES = 20
-_SHUFFLES, _SHUFFLE_DRAWS = 3, 50
+_SHUFFLES = 3
+_SHUFFLE_DRAWS = 50
 _MOST_COLUMNS = 300
 """Columns whose importance is worth its wait."""
 _MOST_EFFECTS = 6
@@ -74,6 +75,59 @@ class _Picture:
         return base64.b64encode(self.png).decode("ascii")
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Facts:
+    """Facts about a run that its report shows beside the fit.
+
+    Attributes:
+        spec: the settings of the run as nested tables, with the file or data set for the title, or as a setting, or
+            None. Remedies are calls for None, else options of the command line.
+        manifest: versions, seed, device and time, as nested tables.
+        class_names: the names of the classes.
+        columns: the positions of inputs by the column of a table that they were made from.
+        first_days: the first days of the table's columns of dates.
+        notes: lines on what was assumed in reading the data.
+        doubts: lines on columns to look at.
+        folder: the run folder, for commands.
+
+    Examples:
+        >>> bnn.report.Facts(class_names=("setosa", "virginica"), folder="runs/iris").folder
+        'runs/iris'
+    """
+
+    spec: Any = None
+    manifest: Mapping[str, Any] = MappingProxyType({})
+    class_names: Sequence[str] = ()
+    columns: Mapping[str, Sequence[int]] | None = None
+    first_days: Mapping[str, str] = MappingProxyType({})
+    notes: Sequence[str] = ()
+    doubts: Sequence[str] = ()
+    folder: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Fit:
+    """A fit with the data that it was scored on: the test part, or the training data without one."""
+
+    posterior: Posterior | Mixture
+    train: Data
+    test: Data | None
+    scores: Mapping[str, Score]
+    facts: Facts
+
+    @property
+    def part(self) -> str:
+        return "training" if self.test is None else "test"
+
+    @property
+    def scored(self) -> Data:
+        return self.train if self.test is None else self.test
+
+    @functools.cached_property
+    def prediction(self) -> Prediction:
+        return self.posterior.predict(self.scored.x, num_draws=_PREDICTIVE_DRAWS)
+
+
 def render(
     posterior: Posterior | Mixture,
     *,
@@ -81,43 +135,28 @@ def render(
     test: Data | None,
     scores: Mapping[str, Score],
     diagnosis: Diagnosis,
-    spec: Any,
-    manifest: Mapping[str, Any],
-    class_names: Sequence[str] = (),
     baselines: Mapping[str, Mapping[str, Score]] = MappingProxyType({}),
-    notes: Sequence[str] = (),
-    columns: Mapping[str, Sequence[int]] | None = None,
-    first_days: Mapping[str, str] = MappingProxyType({}),
-    doubts: Sequence[str] = (),
-    folder: str = "",
+    facts: Facts = Facts(),
 ) -> Rendered:
     """Make the report of a run, with `test` None if the scores are about the training data.
 
-    `spec` are the settings of the run as nested tables, with the file or data set for the title, or as a setting, or
-    None: then remedies are calls, else options of the command line. `baselines` are the same scores of simpler models,
-    by name. `notes` say what was assumed in reading the data, and `doubts` which columns to look at, a line for each.
-    `columns` are the positions of inputs by the column of a table that they were made from, and `first_days` the first
-    days of its columns of dates. `folder` is the run folder, for commands.
+    `baselines` are the same scores of simpler models, by name.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(10)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, guide="laplace", steps=20, seed=0, progress=False)
         >>> scores, diagnosis = bnn.score(posterior.predict(data.x), data.y), bnn.diagnose(posterior, data)
-        >>> told = {"scores": scores, "diagnosis": diagnosis, "spec": None, "manifest": {}}
-        >>> bnn.report.render(posterior, train=data, test=None, **told).html[:15]
+        >>> bnn.report.render(posterior, train=data, test=None, scores=scores, diagnosis=diagnosis).html[:15]
         '<!doctype html>'
     """
-    scored = train if test is None else test
-    prediction = posterior.predict(scored.x, num_draws=_PREDICTIVE_DRAWS)
-    told: dict[str, Any] = {"columns": columns, "first_days": first_days, "class_names": class_names}
-    pictures = _pictures(posterior, train, scored, prediction, scores=scores, **told)
-    chains = chains_of(posterior, train)
-    spelling: Spelling = "python" if spec is None else "command"
+    fit = _Fit(posterior, train, test, scores, facts)
+    pictures = _pictures(fit)
+    spelling: Spelling = "python" if facts.spec is None else "command"
     html = _template().render(
-        title=words.title(spec, train.target_name),
+        title=words.title(facts.spec, train.target_name),
         shown=_shown,
         names=words.SCORES,
-        found=words.found(scores, baselines, train, len(scored), has_test=test is not None),
+        found=words.found(scores, baselines, train, len(fit.scored), has_test=test is not None),
         sentence=words.sentence(posterior, train),
         diagnosis=diagnosis,
         score_tables=[
@@ -127,22 +166,22 @@ def render(
         baselines=baselines,
         evidence=None if isinstance(posterior, Mixture) else posterior.record.laplace,
         spelling=spelling,
-        next_step=words.next_step(diagnosis, spelling, folder),
-        folder=shlex.quote(folder or "RUN_DIR"),
-        scored="training" if test is None else "test",
-        num_scored=len(scored),
+        next_step=words.next_step(diagnosis, spelling, facts.folder),
+        folder=shlex.quote(facts.folder or "RUN_DIR"),
+        scored=fit.part,
+        num_scored=len(fit.scored),
         pictures=pictures,
         explained=words.EXPLAINED,
         audits=_audits(posterior, train),
         num_members=len(members_of(posterior)),
-        most_rows=_MOST_ROWS,
-        chains=chains,
-        notes=notes,
-        doubts=[*doubts, *words.gap_line(scored, "training" if test is None else "test")],
+        most_rows=_MOST_AUDITS,
+        chains=chains_of(posterior, train),
+        notes=facts.notes,
+        doubts=[*facts.doubts, *words.gap_line(fit.scored, fit.part)],
         by_column=words.column_rows(scores, train.target_name),
-        data_rows=words.data_rows(train, test, class_names, columns),
+        data_rows=words.data_rows(train, test, facts.class_names, facts.columns),
         ending_rows=words.ending_rows(posterior),
-        tables=[("Settings", words.settings(posterior, spec)), ("Manifest", words.flat(manifest))],
+        tables=[("Settings", words.settings(posterior, facts.spec)), ("Manifest", words.flat(facts.manifest))],
     )
     return Rendered(html, {picture.name: picture.png for picture in pictures})
 
@@ -156,60 +195,36 @@ def _shown(name: str, score: Score) -> tuple[str, str]:
 def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, ElboReport]]:
     """Return the ELBO of the members that have a density, with their numbers; a posterior is its only member."""
     members = [pair for pair in enumerate(members_of(posterior), 1) if built(pair[1].guide).chains() is None]
-    return [(number, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for number, each in members[:_MOST_ROWS]]
+    return [(number, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for number, each in members[:_MOST_AUDITS]]
 
 
-def _pictures(
-    posterior: Posterior | Mixture,
-    train: Data,
-    scored: Data,
-    prediction: Prediction,
-    *,
-    scores: Mapping[str, Score],
-    columns: Mapping[str, Sequence[int]] | None,
-    first_days: Mapping[str, str],
-    class_names: Sequence[str],
-) -> list[_Picture]:
+def _pictures(fit: _Fit) -> list[_Picture]:
     """Return at most six pictures: predictions, calibration, columns, simulated data and training."""
-    target, enough = train.target_name, len(scored) >= _FEWEST_FOR_CURVES
-    pictures = _over_the_inputs(posterior, train, class_names, of_classes=prediction.is_classification)
-    if not pictures and prediction.is_classification:
-        figure, (axis,) = panels(1, panel=TALL)
-        plots.confusion(prediction, scored.y, ax=axis, target=target, class_names=class_names)
-        pictures.append(_picture("confusion.png", "Confusion of classes", words.CONFUSION, figure))
-    elif not pictures and prediction.has_quantiles:
-        figure = _alone(draw_intervals, prediction, scored.y, target)
-        pictures.append(_picture("observed_vs_predicted.png", "Predictions", words.INTERVALS, figure))
-    if prediction.is_classification:
-        figure = _alone(draw_reliability, prediction, scored.y, target)
-        pictures.append(_picture("reliability.png", "Calibration", words.RELIABILITY, figure))
-    elif prediction.has_quantiles:
-        figure = _alone(draw_coverage, prediction, scored.y, target)
-        pictures.append(_picture("coverage.png", "Calibration", words.COVERAGE, figure))
-    has_means = prediction.is_classification or "rmse" in scores
+    pictures = _of_inputs(fit) or _of_targets(fit)
+    pictures += _of_calibration(fit)
     if len(pictures) <= 2:  # a plane shows what two columns do
-        pictures += _over_the_columns(posterior, scored, columns, first_days, class_names, has_means=has_means)
-    if enough:
-        figure = plots.predictive_check(prediction, scored.y, target=target, class_names=class_names)
+        pictures += _of_columns(fit)
+    if len(fit.scored) >= _FEWEST_FOR_CURVES:
+        target, class_names = fit.train.target_name, fit.facts.class_names
+        figure = plots.predictive_check(fit.prediction, fit.scored.y, target=target, class_names=class_names)
         pictures.append(_picture("predictive_check.png", "Simulated data", words.SIMULATED, figure))
-    if posterior.history is not None and len(posterior.history):
-        pictures.append(_picture("elbo.png", "Training", words.ELBO, plots.elbo(posterior.history, layout="column")))
+    history = fit.posterior.history
+    if history is not None and len(history):
+        pictures.append(_picture("elbo.png", "Training", words.ELBO, plots.elbo(history, layout="column")))
     return pictures
 
 
-def _over_the_inputs(
-    posterior: Posterior | Mixture, train: Data, class_names: Sequence[str], *, of_classes: bool
-) -> list[_Picture]:
+def _of_inputs(fit: _Fit) -> list[_Picture]:
     """Return pictures of the predictions over one or two inputs; none for more, or for a curve of classes."""
-    num_inputs = train.x[0].numel() if train.x.ndim == 2 else 0
-    if num_inputs == 1 and not of_classes:
+    num_inputs = fit.train.x[0].numel() if fit.train.x.ndim == 2 else 0
+    if num_inputs == 1 and not fit.prediction.is_classification:
         figure, (axis,) = panels(1, panel=TALL)
-        plots.fit_1d(posterior, train, ax=axis)
+        plots.fit_1d(fit.posterior, fit.train, ax=axis)
         return [_picture("fit.png", "Predictions", words.FIT, figure)]
     if num_inputs != 2:
         return []
-    num_draws = max(_PLANE_DRAWS, len(members_of(posterior)))
-    plane = Plane.of(posterior, train, num_draws=num_draws, class_names=class_names)
+    num_draws = max(_PLANE_DRAWS, len(members_of(fit.posterior)))
+    plane = Plane.of(fit.posterior, fit.train, num_draws=num_draws, class_names=fit.facts.class_names)
     first, last = (_alone(plane.draw, number) for number in (0, len(plane.surfaces) - 1))
     return [
         _picture("surface.png", "Predictions over the inputs", "They are shown with the training data.", first),
@@ -217,23 +232,39 @@ def _over_the_inputs(
     ]
 
 
-def _over_the_columns(
-    posterior: Posterior | Mixture,
-    scored: Data,
-    columns: Mapping[str, Sequence[int]] | None,
-    first_days: Mapping[str, str],
-    class_names: Sequence[str],
-    *,
-    has_means: bool,
-) -> list[_Picture]:
+def _of_targets(fit: _Fit) -> list[_Picture]:
+    """Return a picture of the predictions beside the targets."""
+    target = fit.train.target_name
+    if fit.prediction.is_classification:
+        figure, (axis,) = panels(1, panel=TALL)
+        plots.confusion(fit.prediction, fit.scored.y, ax=axis, target=target, class_names=fit.facts.class_names)
+        return [_picture("confusion.png", "Confusion of classes", words.CONFUSION, figure)]
+    if not fit.prediction.has_quantiles:
+        return []
+    figure = _alone(draw_intervals, fit.prediction, fit.scored.y, target)
+    return [_picture("observed_vs_predicted.png", "Predictions", words.INTERVALS, figure)]
+
+
+def _of_calibration(fit: _Fit) -> list[_Picture]:
+    if fit.prediction.is_classification:
+        figure = _alone(draw_reliability, fit.prediction, fit.scored.y, fit.train.target_name)
+        return [_picture("reliability.png", "Calibration", words.RELIABILITY, figure)]
+    if not fit.prediction.has_quantiles:
+        return []
+    figure = _alone(draw_coverage, fit.prediction, fit.scored.y, fit.train.target_name)
+    return [_picture("coverage.png", "Calibration", words.COVERAGE, figure)]
+
+
+def _of_columns(fit: _Fit) -> list[_Picture]:
     """Return pictures of the importance and the effects of columns, from as many rows as a second or two allow."""
+    scored, columns = fit.scored, fit.facts.columns
     num_columns = len(columns or scored.feature_names)
     if not 1 < num_columns <= _MOST_COLUMNS or len(scored) < _FEWEST_FOR_CURVES:
         return []
     num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _SHUFFLED_ROWS // (num_columns * _SHUFFLES)))
-    draws = max(_SHUFFLE_DRAWS, len(members_of(posterior)))
+    draws = max(_SHUFFLE_DRAWS, len(members_of(fit.posterior)))
     table = permutation_importance(
-        posterior,
+        fit.posterior,
         scored[np.linspace(0, len(scored) - 1, num_rows).round().astype(int)],
         groups=columns,
         num_shuffles=_SHUFFLES,
@@ -242,12 +273,17 @@ def _over_the_columns(
     if not np.isfinite(table["importance"]).all():  # a target that cannot be
         return []
     importance = plots.importance(table)
-    if not has_means:
+    if not fit.prediction.is_classification and "rmse" not in fit.scores:  # no means
         return [_picture("importance.png", "Which columns matter", words.IMPORTANCE, importance)]
     places = columns or with_marks(scored.feature_names)
-    shown = {str(name): places[str(name)] for name in table.index[:_MOST_EFFECTS]}
-    options: dict[str, Any] = {"num_draws": draws, "class_names": class_names, "first_days": first_days}
-    effects = plots.effects(posterior, scored, groups=shown, **options)
+    effects = plots.effects(
+        fit.posterior,
+        scored,
+        groups={str(name): places[str(name)] for name in table.index[:_MOST_EFFECTS]},
+        num_draws=draws,
+        class_names=fit.facts.class_names,
+        first_days=fit.facts.first_days,
+    )
     width, height = effects.get_size_inches()  # the two stand beside each other
     importance.set_figheight(max(importance.get_figheight(), importance.get_figwidth() * height / width))
     return [

@@ -212,7 +212,7 @@ def settings(posterior: Posterior | Mixture, spec: Any) -> list[tuple[str, str]]
 def data_rows(
     train: Data, test: Data | None, class_names: Sequence[str], columns: Mapping[str, Sequence[int]] | None = None
 ) -> list[tuple[str, str]]:
-    """Return the facts about the data as rows; `columns` are as in `render`."""
+    """Return the facts about the data as rows; `columns` are as in `Facts`."""
     groups = columns or with_marks(train.feature_names)
     inputs = [input_name(train.feature_names[place], name) for name, places in groups.items() for place in places]
     names = ", ".join(inputs) or f"arrays of shape {shape_of(train.x[0])}"

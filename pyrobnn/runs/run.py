@@ -7,15 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.folders import check_free, new_file, new_folder
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.waiting import waiting
-from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import LEAK, leaks
 from pyrobnn.datasets.table import columns_of, first_days_of
@@ -27,29 +24,22 @@ from pyrobnn.posterior.copies import predict_copies
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.runs.all_rows import far_apart, is_sound, with_all_rows
 from pyrobnn.runs.files import make_manifest, write_all_rows, write_json, write_rows
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_complete, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
-from pyrobnn.verdict.baselines import fit_baselines
+from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.finding import Finding
+
+if TYPE_CHECKING:
+    from pyrobnn.report import Facts
 
 CHECKPOINT_EVERY = 1000
 """Steps between two checkpoints of a run."""
 _REPLACES = "replaces"
 """Mark of an unfinished run that will replace an earlier run."""
-
-
-_MOST_ROWS = 2000
-"""Rows of a table up to which all are learned, of which a third, a fifth or a tenth is held out. On 60, 150, 400 and
-1,000 rows of Friedman's function (1991) a fit to all has 0.59, 0.92, 0.99 and 0.99 times the error of a fit to the
-training part, and takes 1 to 7 s."""
-_FAR, _MATTERS = 1.5, 0.25
-"""Epistemic and predictive deviations from which two fits differ by more than expected. In 12 runs on six tables they
-were 0.14 to 1.03 epistemic deviations apart."""
-_TOLERANCE = 0.1
-"""Nats an example by which draws and other starts may lower a log score on rows that were learned."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -202,28 +192,18 @@ def _judge(
     prepared: Prepared, posterior: Posterior | Mixture, path: Path, manifest: dict[str, Any], *, progress: bool
 ) -> RunResult:
     """Add the files that are made from the fit to the run folder."""
-    from pyrobnn.diagnostics.diagnosis import diagnose
-
-    train, test, num_draws = prepared.train, prepared.test, prepared.spec.predict.num_draws
     try:
         with waiting("scoring the fit", shown=progress):
-            scores = score(_predicted(prepared, posterior), test.y)
-            fitted = fit_baselines(posterior.bnn, train)
-            baselines = {name: dict(score(each.predict(test.x), test.y)) for name, each in fitted.items()}
+            simple = fit_baselines(posterior.bnn, prepared.train)
+            scores, baselines = _score(prepared, posterior, simple)
             write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
         with waiting("checking the fit", shown=progress):
-            names = prepared.dataset.class_names
-            diagnosis = diagnose(posterior, train, test, num_draws=num_draws, class_names=names, baselines=fitted)
-        found = (
-            Finding(LEAK, "note", text, remedies=(_without(name, prepared),)) for name, text in leaks(train).items()
+            diagnosis = _diagnose(prepared, posterior, simple)
+            write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
+        final, num_learned, apart = _fit_for_new_rows(prepared, posterior, path, progress=progress)
+        result = RunResult(
+            posterior, prepared.train, prepared.test, scores, baselines, diagnosis, path, final, num_learned, apart
         )
-        diagnosis = dataclasses.replace(diagnosis, findings=(*found, *diagnosis.findings))
-        write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
-        final, num_learned, apart = posterior, len(train), ""
-        if (whole := with_all_rows(prepared, posterior)) is not None:
-            with waiting(f"fitting all {counted(len(whole.train), 'row')}, for predictions", shown=progress):
-                final, num_learned, apart = _fit_all(whole, posterior, prepared, path)
-        result = RunResult(posterior, train, test, scores, baselines, diagnosis, path, final, num_learned, apart)
         with waiting("drawing the pictures and writing the report", shown=progress):
             _write_views(result, prepared, manifest)
     except BaseException as error:
@@ -232,18 +212,52 @@ def _judge(
     return result
 
 
-def _fit_all(
-    whole: Prepared, judged: Posterior | Mixture, prepared: Prepared, path: Path
-) -> tuple[Posterior | Mixture, int, str]:
-    """Fit all rows and write the fit; return it with their number, or else the fit that was judged; and `far_apart`."""
-    started = time.perf_counter()
-    final = _fit(whole, None, progress=False)
+def _score(
+    prepared: Prepared, posterior: Posterior | Mixture, simple: dict[str, Baseline]
+) -> tuple[dict[str, Score], dict[str, dict[str, Score]]]:
+    """Return the scores of a fit and of simple models on the test part."""
     test = prepared.test
-    found, before = _predicted(whole, final), _predicted(prepared, judged)
-    if not is_sound(found.log_prob(test.y), before.log_prob(test.y)):
+    scores = score(_predicted(prepared, posterior), test.y)
+    return scores, {name: dict(score(model.predict(test.x), test.y)) for name, model in simple.items()}
+
+
+def _diagnose(prepared: Prepared, posterior: Posterior | Mixture, simple: dict[str, Baseline]) -> Diagnosis:
+    """Return the diagnosis of a fit, with the columns that may tell its target first."""
+    from pyrobnn.diagnostics.diagnosis import diagnose
+
+    diagnosis = diagnose(
+        posterior,
+        prepared.train,
+        prepared.test,
+        num_draws=prepared.spec.predict.num_draws,
+        class_names=prepared.dataset.class_names,
+        baselines=simple,
+    )
+    leaking = (
+        Finding(LEAK, "note", text, remedies=(_without(name, prepared),))
+        for name, text in leaks(prepared.train).items()
+    )
+    return dataclasses.replace(diagnosis, findings=(*leaking, *diagnosis.findings))
+
+
+def _fit_for_new_rows(
+    prepared: Prepared, judged: Posterior | Mixture, path: Path, *, progress: bool
+) -> tuple[Posterior | Mixture, int, str]:
+    """Return the fit that predicts new rows, the number of rows that it learned, and `far_apart`.
+
+    It is a fit to all rows, which is written too; or the fit that was judged, for a large table or a worse fit.
+    """
+    whole = with_all_rows(prepared, judged)
+    if whole is None:
         return judged, len(prepared.train), ""
-    write_all_rows(path, whole, final, time.perf_counter() - started)
-    return final, len(whole.train), far_apart(found, before)
+    with waiting(f"fitting all {counted(len(whole.train), 'row')}, for predictions", shown=progress):
+        started = time.perf_counter()
+        final = _fit(whole, None, progress=False)
+        found, before, y = _predicted(whole, final), _predicted(prepared, judged), prepared.test.y
+        if not is_sound(found.log_prob(y), before.log_prob(y)):
+            return judged, len(prepared.train), ""
+        write_all_rows(path, whole, final, time.perf_counter() - started)
+        return final, len(whole.train), far_apart(found, before)
 
 
 def _predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction:
@@ -283,11 +297,10 @@ def _remedy(table: dict[str, Any]) -> Remedy:
 
 
 def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]) -> None:
-    """Write the files that are made from the fit, each file or folder whole or not at all."""
+    """Write the pictures, the report and the file for ArviZ, each file or folder whole or not at all."""
     from pyrobnn.diagnostics.convert import to_datatree
     from pyrobnn.report import render
 
-    spec, dataset, encoder, folder = prepared.spec, prepared.dataset, prepared.dataset.encoder, result.path
     rendered = render(
         result.posterior,
         train=result.train,
@@ -295,15 +308,9 @@ def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]
         scores=result.scores,
         baselines=result.baselines,
         diagnosis=result.diagnosis,
-        spec=spec.as_dict(),
-        manifest=manifest,
-        class_names=dataset.class_names,
-        notes=[*dataset.notes, *filter(None, [result.learned])],
-        columns=None if encoder is None else columns_of(encoder),
-        first_days={} if encoder is None else first_days_of(encoder),
-        doubts=dataset.doubts,
-        folder=str(folder),
+        facts=_facts(result, prepared, manifest),
     )
+    folder, spec, dataset = result.path, prepared.spec, prepared.dataset
     with new_folder(folder / "figures", replaces=lambda _: True) as figures:
         for name, png in rendered.figures.items():
             (figures / name).write_bytes(png)
@@ -314,6 +321,22 @@ def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]
         rows = dataset.data[dataset.rows(spec.data.split)[0]] if is_weighted else result.train
         tree = to_datatree(result.posterior, rows, num_draws=spec.predict.num_draws)
         tree.to_netcdf(file, engine="h5netcdf")
+
+
+def _facts(result: RunResult, prepared: Prepared, manifest: dict[str, Any]) -> "Facts":
+    from pyrobnn.report import Facts
+
+    dataset, encoder = prepared.dataset, prepared.dataset.encoder
+    return Facts(
+        spec=prepared.spec.as_dict(),
+        manifest=manifest,
+        class_names=dataset.class_names,
+        columns=None if encoder is None else columns_of(encoder),
+        first_days={} if encoder is None else first_days_of(encoder),
+        notes=[*dataset.notes, *filter(None, [result.learned])],
+        doubts=dataset.doubts,
+        folder=str(result.path),
+    )
 
 
 def _metrics(
@@ -335,54 +358,3 @@ def _metrics(
 
 def _as_tables(scores: dict[str, Score]) -> dict[str, Any]:
     return {name: dataclasses.asdict(entry) for name, entry in scores.items()}
-
-
-def with_all_rows(prepared: Prepared, judged: Posterior | Mixture) -> Prepared | None:
-    """Return the run with all rows in its training part, or None where the fit to the training part stays the last.
-
-    Of several starts of a search, the fit to all rows repeats those that the fit that was judged has kept.
-    It stays for large tables, and for data sets by name, whose test part is there for comparisons. The test part of the
-    result has the same rows as before.
-    """
-    spec = prepared.spec
-    if prepared.dataset.encoder is None or len(prepared.dataset.data) > _MOST_ROWS:
-        return None
-    dataset = spec.data.load(prepared.dataset.task, all_rows=True)
-    _, test = dataset.split(spec.data.split)
-    train, validation, net = dataset.to_fit(), None, spec.net
-    if spec.data.validation is not None:
-        train, validation = train.split(spec.data.validation, seed=spec.fit.seed)
-    if (width := train.x[0].numel()) != prepared.train.x[0].numel():  # the others have another category
-        net = dataclasses.replace(net, in_features=width)
-    spec = dataclasses.replace(spec, net=net)
-    bnn = BNN(net, prior=spec.prior, likelihood=spec.likelihood)
-    return dataclasses.replace(
-        prepared, spec=spec, dataset=dataset, train=train, validation=validation, test=test, bnn=bnn, earlier=judged
-    )
-
-
-def is_sound(scores: Tensor, judged: Tensor) -> bool:
-    """Return whether a fit that learned the test part is no worse there, by log scores (N,), than one that did not."""
-    return float(scores.mean()) >= float(judged.mean()) - _TOLERANCE
-
-
-def far_apart(final: Prediction, judged: Prediction) -> str:
-    """Say how far the fit to all rows is from the fit that was judged, where that is more than expected; else nothing.
-
-    Further rows move a mean by less than its epistemic deviation: the square of a move is on average the variance that
-    they take away. Two modes may be further apart. Moves far below the predictive deviation do not matter.
-    """
-    if not judged.has_moments:
-        return ""
-    moves = (final.mean - judged.mean).double().square()
-    of_epistemic = (moves / judged.epistemic_variance).nan_to_num(0.0).mean().sqrt()
-    of_all = (moves / judged.variance).nan_to_num(0.0).mean().sqrt()
-    if not (float(of_epistemic) > _FAR and float(of_all) > _MATTERS):
-        return ""
-    what = f"their means are {float(of_all):.2f} predictive standard deviations apart (root mean square)"
-    if judged.is_classification:
-        what = f"their probabilities of a class differ by {float(moves.sqrt().mean()):.2f} on average"
-    return (
-        f"The two fits differ by more than {len(judged)} further rows explain: at the held-out rows {what}. So the "
-        "scores may not hold for predictions of new rows. Other seeds, as by `--set fit.seed=1`, may agree."
-    )
