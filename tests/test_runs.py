@@ -167,7 +167,7 @@ def test_a_fit_that_cannot_be_written_is_kept(step, error, tmp_path, no_report, 
 
 VIEWS = {
     "pyrobnn.runs.run.score": ["manifest.json", "posterior", "spec.toml"],
-    "pyrobnn.diagnostics.diagnosis.diagnose": ["manifest.json", "metrics.json", "posterior", "spec.toml"],
+    "pyrobnn.runs.run.diagnose": ["manifest.json", "metrics.json", "posterior", "spec.toml"],
     "pyrobnn.diagnostics.convert.to_datatree": sorted({*FILES} - {"posterior.nc"}),
     "pyrobnn.report.render": FIT_FILES,
 }

@@ -16,7 +16,7 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import LEAK, leaks
 from pyrobnn.datasets.table import columns_of, first_days_of
-from pyrobnn.diagnostics.diagnosis import Diagnosis
+from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnose
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.metrics import Score, score
@@ -223,8 +223,6 @@ def _score(
 
 def _diagnose(prepared: Prepared, posterior: Posterior | Mixture, simple: dict[str, Baseline]) -> Diagnosis:
     """Return the diagnosis of a fit, with the columns that may tell its target first."""
-    from pyrobnn.diagnostics.diagnosis import diagnose
-
     diagnosis = diagnose(
         posterior,
         prepared.train,
