@@ -149,9 +149,8 @@ class Algebra:
 
     def _for_blas(self, ref: Ref) -> Ref:
         """Return a factor as the BLAS takes it: a copy if rows or columns repeat, as those of a state of zeros do."""
-        if ref.size[-2:] == (1, 1) or all(
-            n == 1 or step for n, step in zip(ref.size[-2:], ref.stride[-2:], strict=True)
-        ):
+        sides = zip(ref.size[-2:], ref.stride[-2:], strict=True)
+        if all(n == 1 or step for n, step in sides):
             return ref
         key = ("dense", id(ref.value), *ref[1:])
         if key not in self._known:
@@ -166,7 +165,7 @@ class Algebra:
             if whole is not None:
                 return Ref(whole.value, whole.offset, size, dense(size) if whole.stride == (1,) else (0,) * len(size))
         kind = parts[0].kind
-        storage, at, pieces = Storage(kind, numel(size)), 0, list[Ref]()
+        storage, pieces = Storage(kind, numel(size)), list[Ref]()
         strides, offset = dense(size), 0
         for ref in parts:
             if not numel(ref.size):
@@ -185,7 +184,6 @@ class Algebra:
                 value.place = Ref(value, offset, ref.size, strides)
                 self._values.append(value)
                 pieces.append(value.place)
-            at += ref.size[dim]
             offset += ref.size[dim] * strides[dim]
         join = Value("join", pieces, storage)
         join.place = Ref(join, 0, size, strides)
@@ -206,7 +204,7 @@ class Algebra:
             at += ref.size[0]
         else:
             return Ref(first.value, first.offset, (total,), (1,))
-        if len(parts) == 1 or not all(_is_each(ref) and ref.value.what == first.value.what for ref in parts):
+        if len(parts) == 1 or not all(_is_whole(ref) and ref.value.what == first.value.what for ref in parts):
             return None
         operands = [
             [_flat(each) for each in column] for column in zip(*(ref.value.inputs for ref in parts), strict=True)
@@ -224,7 +222,7 @@ class Algebra:
         return self.each(first.value.what, whole, (total,), first.kind)
 
 
-def _is_each(ref: Ref) -> bool:
+def _is_whole(ref: Ref) -> bool:
     """Return whether all of an operation, element by element, is meant."""
     value = ref.value
     return (
@@ -241,11 +239,6 @@ def _flat(ref: Ref) -> Ref | None:
     if ref.number() is not None:
         return Ref(ref.value, 0, (count,), (0,))
     return Ref(ref.value, ref.offset, (count,), (1,)) if ref.is_dense() else None
-
-
-def squeezed(layout: Any) -> list[tuple[int, int]]:
-    """Return the sizes and strides of dimensions with more than one entry."""
-    return [(n, s) for n, s in zip(layout.size, layout.stride, strict=True) if n != 1]
 
 
 def broadcast(ref: Ref, size: Size) -> Ref:

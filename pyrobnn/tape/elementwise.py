@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,8 +27,13 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 def out(fold: Fold, node: fx.Node) -> tuple[Size, str]:
     """Return size and type of the result of a node."""
-    memory = fold.memories[node]
-    return memory.size, KINDS[memory.dtype]
+    view = fold.views[node]
+    return view.size, KINDS[view.dtype]
+
+
+def name_of(node: fx.Node) -> str:
+    """Return the name of the operation of a node, without namespace and form."""
+    return str(node.target._schema.name.split("::")[1])  # type: ignore[union-attr]
 
 
 def apply(fold: Fold, node: fx.Node, what: str, *operands: Any) -> Ref:
@@ -38,11 +44,25 @@ def apply(fold: Fold, node: fx.Node, what: str, *operands: Any) -> Ref:
 
 for _name in UNARY:
     RULES[f"{_name}.default"] = lambda fold, node, a, _name=_name: apply(fold, node, _name, a)
-RULES["sgn.default"] = RULES["sign.default"] = lambda fold, node, a: apply(fold, node, "sign", a)
-RULES["square.default"] = lambda fold, node, a: apply(fold, node, "square", a)
-for _name, _what in {"mul": "mul", "maximum": "max", "minimum": "min"}.items():
+for _name, _what in {"mul": "mul", "div": "div", "maximum": "max", "minimum": "min"}.items():
     for _form in ("default", "Tensor", "Scalar"):
         RULES[f"{_name}.{_form}"] = lambda fold, node, a, b, _what=_what: apply(fold, node, _what, a, b)
+_FORMULAS: dict[str, Callable[..., Ref]] = {
+    "sgn.default": lambda do, a: do("sign", a),
+    "sign.default": lambda do, a: do("sign", a),
+    "square.default": lambda do, a: do("square", a),
+    "silu.default": lambda do, a: do("mul", a, do("sigmoid", a)),
+    "lerp.Scalar": lambda do, a, b, weight: do("lerp", a, b, weight),
+    "addcmul.default": lambda do, a, b, c, value=1: do("add", a, do("mul", do("mul", b, c), value)),
+    "addcdiv.default": lambda do, a, b, c, value=1: do("add", a, do("mul", do("div", b, c), value)),
+    "sigmoid_backward.default": lambda do, slope, y: do("mul", slope, do("mul", y, do("sub", 1, y))),
+    "tanh_backward.default": lambda do, slope, y: do("mul", slope, do("sub", 1, do("square", y))),
+    "log_sigmoid_backward.default": lambda do, slope, a, _: do("mul", slope, do("sigmoid", do("neg", a))),
+}
+for _name, _formula in _FORMULAS.items():
+    RULES[_name] = lambda fold, node, *operands, _formula=_formula, **more: _formula(
+        partial(apply, fold, node), *operands, **more
+    )
 for _name in COMPARED:
     for _form in ("Tensor", "Scalar"):
         RULES[f"{_name}.{_form}"] = lambda fold, node, a, b, _name=_name: _compared(fold, node, _name, a, b)
@@ -58,7 +78,7 @@ def _compared(fold: Fold, node: fx.Node, what: str, a: Ref, b: Any) -> Ref:
 @rule("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar")
 def _sum_or_difference(fold: Fold, node: fx.Node, a: Any, b: Any, alpha: Any = 1) -> Ref:
     kind = out(fold, node)[1]
-    what = "add" if "add" in node.target._schema.name else "sub"  # type: ignore[union-attr]
+    what = name_of(node)
     scaled = fold.each("mul", [fold.cast(b, kind), fold.number(alpha, kind)], b.size, kind) if alpha != 1 else b
     return apply(fold, node, what, a, scaled)
 
@@ -66,11 +86,6 @@ def _sum_or_difference(fold: Fold, node: fx.Node, a: Any, b: Any, alpha: Any = 1
 @rule("rsub.Scalar", "rsub.Tensor")
 def _reversed_difference(fold: Fold, node: fx.Node, a: Any, b: Any, alpha: Any = 1) -> Any:
     return apply(fold, node, "sub", b, a) if alpha == 1 else NotImplemented
-
-
-@rule("div.Tensor", "div.Scalar")
-def _quotient(fold: Fold, node: fx.Node, a: Any, b: Any) -> Ref:
-    return apply(fold, node, "div", a, b)
 
 
 @rule("pow.Tensor_Scalar")
@@ -98,16 +113,6 @@ def _softplus_backward(fold: Fold, node: fx.Node, slope: Ref, a: Ref, beta: Any,
     return apply(fold, node, "mul", slope, apply(fold, node, "sigmoid", a))
 
 
-@rule("sigmoid_backward.default")
-def _sigmoid_backward(fold: Fold, node: fx.Node, slope: Ref, y: Ref) -> Ref:
-    return apply(fold, node, "mul", slope, apply(fold, node, "mul", y, apply(fold, node, "sub", 1, y)))
-
-
-@rule("tanh_backward.default")
-def _tanh_backward(fold: Fold, node: fx.Node, slope: Ref, y: Ref) -> Ref:
-    return apply(fold, node, "mul", slope, apply(fold, node, "sub", 1, apply(fold, node, "square", y)))
-
-
 @rule("threshold_backward.default")
 def _threshold_backward(fold: Fold, node: fx.Node, slope: Ref, a: Ref, threshold: Any) -> Ref:
     size, kind = out(fold, node)
@@ -120,11 +125,6 @@ def _log_sigmoid(fold: Fold, node: fx.Node, a: Ref) -> list[Ref]:
     negative, distance = (fold.each(what, [a], a.size, a.kind) for what in ("neg", "abs"))
     result = fold.each("neg", [fold.each("softplus", [negative], a.size, a.kind)], a.size, a.kind)
     return [result, fold.each("exp", [fold.each("neg", [distance], a.size, a.kind)], a.size, a.kind)]
-
-
-@rule("log_sigmoid_backward.default")
-def _log_sigmoid_backward(fold: Fold, node: fx.Node, slope: Ref, a: Ref, _: Ref) -> Ref:
-    return apply(fold, node, "mul", slope, apply(fold, node, "sigmoid", apply(fold, node, "neg", a)))
 
 
 @rule("xlogy.Tensor")
@@ -140,39 +140,29 @@ def _xlogy(fold: Fold, node: fx.Node, a: Ref, b: Ref) -> Any:
 
 @rule("elu.default")
 def _elu(fold: Fold, node: fx.Node, a: Ref, alpha: Any = 1, scale: Any = 1, inner: Any = 1) -> Ref:
-    size, kind = out(fold, node)
-    below = apply(fold, node, "mul", apply(fold, node, "expm1", apply(fold, node, "mul", a, inner)), alpha * scale)
-    return fold.each(
-        "where", [_compared(fold, node, "gt", a, 0), apply(fold, node, "mul", a, scale), below], size, kind
-    )
+    (size, kind), do = out(fold, node), partial(apply, fold, node)
+    below = do("mul", do("expm1", do("mul", a, inner)), alpha * scale)
+    return fold.each("where", [_compared(fold, node, "gt", a, 0), do("mul", a, scale), below], size, kind)
 
 
 @rule("elu_backward.default")
 def _elu_backward(
     fold: Fold, node: fx.Node, slope: Ref, alpha: Any, scale: Any, inner: Any, is_result: bool, a: Ref
 ) -> Ref:
-    size, kind = out(fold, node)
-    factor = apply(fold, node, "exp", apply(fold, node, "mul", a, inner))
-    factor = (
-        apply(fold, node, "add", a, alpha * scale) if is_result else apply(fold, node, "mul", factor, alpha * scale)
-    )
-    below = apply(fold, node, "mul", slope, apply(fold, node, "mul", factor, inner))
-    return fold.each(
-        "where", [_compared(fold, node, "le", a, 0), below, apply(fold, node, "mul", slope, scale)], size, kind
-    )
-
-
-@rule("silu.default")
-def _silu(fold: Fold, node: fx.Node, a: Ref) -> Ref:
-    return apply(fold, node, "mul", a, apply(fold, node, "sigmoid", a))
+    (size, kind), do = out(fold, node), partial(apply, fold, node)
+    factor = do("exp", do("mul", a, inner))
+    factor = do("add", a, alpha * scale) if is_result else do("mul", factor, alpha * scale)
+    below = do("mul", slope, do("mul", factor, inner))
+    return fold.each("where", [_compared(fold, node, "le", a, 0), below, do("mul", slope, scale)], size, kind)
 
 
 @rule("gelu.default")
 def _gelu(fold: Fold, node: fx.Node, a: Ref, approximate: str = "none") -> Any:
     if approximate != "none":
         return NotImplemented
-    half = apply(fold, node, "erf", apply(fold, node, "mul", a, math.sqrt(0.5)))
-    return apply(fold, node, "mul", apply(fold, node, "mul", a, 0.5), apply(fold, node, "add", half, 1))
+    do = partial(apply, fold, node)
+    half = do("erf", do("mul", a, math.sqrt(0.5)))
+    return do("mul", do("mul", a, 0.5), do("add", half, 1))
 
 
 @rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
@@ -191,7 +181,7 @@ def _clamp(
     fold: Fold, node: fx.Node, a: Ref, least: Any = None, most: Any = None, min: Any = None, max: Any = None
 ) -> Ref:
     least, most = (least if min is None else min), (most if max is None else max)
-    if "clamp_max" in node.target._schema.name:  # type: ignore[union-attr]
+    if name_of(node) == "clamp_max":
         least, most = None, least
     a = a if least is None else apply(fold, node, "max", a, least)
     return a if most is None else apply(fold, node, "min", a, most)
@@ -202,22 +192,7 @@ def _clamp(
 def _logic(fold: Fold, node: fx.Node, *operands: Ref) -> Any:
     if any(ref.kind != "b8" for ref in operands):
         return NotImplemented
-    return apply(fold, node, node.target._schema.name.rpartition("_")[2], *operands)  # type: ignore[union-attr]
-
-
-@rule("lerp.Scalar")
-def _lerp(fold: Fold, node: fx.Node, a: Ref, b: Ref, weight: float) -> Ref:
-    return apply(fold, node, "lerp", a, b, weight)
-
-
-@rule("addcmul.default")
-def _addcmul(fold: Fold, node: fx.Node, a: Ref, b: Ref, c: Ref, value: Any = 1) -> Ref:
-    return apply(fold, node, "add", a, apply(fold, node, "mul", apply(fold, node, "mul", b, c), value))
-
-
-@rule("addcdiv.default")
-def _addcdiv(fold: Fold, node: fx.Node, a: Ref, b: Ref, c: Ref, value: Any = 1) -> Ref:
-    return apply(fold, node, "add", a, apply(fold, node, "mul", apply(fold, node, "div", b, c), value))
+    return apply(fold, node, name_of(node).rpartition("_")[2], *operands)
 
 
 @rule("_to_copy.default", "clone.default", "detach.default", "alias.default", "lift_fresh_copy.default")

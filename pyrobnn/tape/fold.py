@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from pyrobnn.tape.algebra import Algebra, broadcast, squeezed
-from pyrobnn.tape.values import KINDS, NATIVE, Ref, Size, Storage, Value, numel
+from pyrobnn.tape.algebra import Algebra, broadcast
+from pyrobnn.tape.values import KINDS, NATIVE, Ref, Storage, Value, View, numel
 
 _aten = torch.ops.aten
 _IN_PLACE_VIEWS = (
@@ -23,28 +23,18 @@ _IN_PLACE_VIEWS = (
 Rule = Callable[..., Any]
 
 
-class Memory(NamedTuple):
-    """How a node shows a recorded storage."""
-
-    storage: Any
-    offset: int
-    size: Size
-    stride: Size
-    dtype: torch.dtype
-
-
 class _Base(NamedTuple):
     """What a recorded storage is: as its first tensor was laid out there, it is these numbers."""
 
     ref: Ref
-    memory: Memory
+    view: View
 
 
 class Fold(Algebra):
     """Reads a graph, as `record` makes it, node by node; `inputs` are the tensors that stand for its placeholders.
 
     `rules` map names of operations to functions of this, a node and its arguments, which return what the node is:
-    numbers, a list of these, None where it changed something in place, or `NotImplemented`. `memories` are the sizes
+    numbers, a list of these, None where it changed something in place, or `NotImplemented`. `views` are the sizes
     and strides of the tensors of nodes, as they were recorded.
     """
 
@@ -53,7 +43,7 @@ class Fold(Algebra):
         self._last_draw: Value | None = None
         self._rules = rules
         self._bases: dict[Any, _Base] = {}
-        self.memories: dict[fx.Node, Memory] = {}
+        self.views: dict[fx.Node, View] = {}
         nodes = list(graph.graph.nodes)
         self._look_ahead(graph, nodes, inputs)
         tensors = iter(inputs)
@@ -96,46 +86,44 @@ class Fold(Algebra):
         self._last: dict[Any, int] = {}
         self._written: dict[Any, list[int]] = {}
         for index, node in enumerate(nodes):
-            memory = self._memory_of(node)
-            if memory is not None:
-                self.memories[node] = memory
+            view = self._view_of(node)
+            if view is not None:
+                self.views[node] = view
             for source in node.all_input_nodes:
-                if source in self.memories:
-                    self._last[self.memories[source].storage] = index
+                if source in self.views:
+                    self._last[self.views[source].storage] = index
             for source in _changed(node):
-                self._written.setdefault(self.memories[source].storage, []).append(index)
+                self._written.setdefault(self.views[source].storage, []).append(index)
 
-    def _memory_of(self, node: fx.Node) -> Memory | None:
-        if "memory" in node.meta:
-            return Memory(*node.meta["memory"][:5])
+    def _view_of(self, node: fx.Node) -> View | None:
+        if "view" in node.meta:
+            return node.meta["view"]
         value = node.meta.get("val")
         if not isinstance(value, Tensor):
             return None
         storage = ("val", value.untyped_storage().data_ptr()) if value.numel() else ("node", node)
-        return Memory(storage, int(value.storage_offset()), tuple(value.shape), value.stride(), value.dtype)
+        return View.of(value, storage)
 
     def _enter(self, node: fx.Node, tensor: Tensor) -> None:
-        memory = self.memories[node]
-        if memory.storage not in self._bases:
+        view = self.views[node]
+        if view.storage not in self._bases:
             flat = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
             value = Value("input", (), Storage(KINDS[tensor.dtype], flat.numel(), flat))
             value.place = Ref(value, 0, tuple(flat.shape), (1,))
-            here = memory._replace(
-                offset=int(tensor.storage_offset()), size=tuple(tensor.shape), stride=tensor.stride()
-            )
-            self._bases[memory.storage] = _Base(Ref(value, *here[1:4]), memory)
+            here = view._replace(offset=int(tensor.storage_offset()), size=tuple(tensor.shape), stride=tensor.stride())
+            self._bases[view.storage] = _Base(Ref(value, *here[1:4]), view)
 
     def ref(self, node: fx.Node) -> Ref:
         """Return what a node shows now."""
-        memory, (ref, whole) = self.memories[node], self._bases[self.memories[node].storage]
-        if memory.size == whole.size and memory.stride == whole.stride and memory.offset == whole.offset:
+        view, (ref, whole) = self.views[node], self._bases[self.views[node].storage]
+        if view.size == whole.size and view.stride == whole.stride and view.offset == whole.offset:
             return ref
-        is_number = ref.number() is not None
-        if is_number or (ref.is_uniform() and not Ref(ref.value, *whole[1:4]).is_uniform()):
-            return Ref(ref.value, ref.offset, memory.size, (0,) * len(memory.size))
-        if squeezed(ref) != squeezed(whole) and ref.size != ():
-            ref = self._materialised(memory.storage)
-        return Ref(ref.value, memory.offset + ref.offset - whole.offset, memory.size, memory.stride)
+        recorded = Ref(ref.value, *whole[1:4])
+        if ref.number() is not None or (ref.is_uniform() and not recorded.is_uniform()):
+            return Ref(ref.value, ref.offset, view.size, (0,) * len(view.size))
+        if ref.squeezed() != recorded.squeezed() and ref.size != ():
+            ref = self._materialised(view.storage)
+        return Ref(ref.value, view.offset + ref.offset - whole.offset, view.size, view.stride)
 
     def _materialised(self, storage: Any) -> Ref:
         ref, whole = self._bases[storage]
@@ -146,10 +134,10 @@ class Fold(Algebra):
 
     def _bind(self, node: fx.Node, ref: Ref) -> None:
         """Note what a node with a new storage is."""
-        memory = self.memories[node]
-        storage = memory.storage
+        view = self.views[node]
+        storage = view.storage
         changes = self._written.get(storage)
-        base = _Base(Ref(ref.value, ref.offset, memory.size, broadcast(ref, memory.size).stride), memory)
+        base = _Base(Ref(ref.value, ref.offset, view.size, broadcast(ref, view.size).stride), view)
         self._bases[storage] = base
         if changes is not None or self._is_overwritten(ref, self._last.get(storage, 0)):
             self._materialised(storage)
@@ -179,14 +167,14 @@ class Fold(Algebra):
 
     def overwritten(self, node: fx.Node, start: Ref, target: Ref, what: str, inputs: Sequence[Ref]) -> Ref:
         """Add a value, the result of a node, that overwrites some numbers of a new one; return all of them."""
-        self._bases[node] = _Base(start, self.memories[node])
+        self._bases[node] = _Base(start, self.views[node])
         self.write(node, target, what, inputs)
         return self._bases.pop(node).ref
 
     def _outside(self, node: fx.Node, args: Any, kwargs: Any) -> None:
         """Leave an operation to ATen."""
         changed = _changed(node)
-        keys = [self.memories[source].storage for source in changed]
+        keys = [self.views[source].storage for source in changed]
         for key in keys:
             value = self._bases[key].ref.value
             if value.storage.tensor is None and value.what in ("number", "input"):
@@ -200,15 +188,15 @@ class Fold(Algebra):
             self._last_draw = call
         call.place = Ref(call, 0, (), ())
         self._values.append(call)
-        results = [node] if node in self.memories else [user for user in node.users if user in self.memories]
+        results = [node] if node in self.views else [user for user in node.users if user in self.views]
         parts: list[tuple[fx.Node, int | None, Value]] = []
         for result in results:
-            memory = self.memories[result]
-            if memory.storage in self._bases:
+            view = self.views[result]
+            if view.storage in self._bases:
                 continue
-            ref = self.new("part", [call.place], memory.dtype, memory.size, memory.stride, memory.offset)
-            ref.value.storage.changes = memory.storage in self._written
-            self._bases[memory.storage] = _Base(ref, memory)
+            ref = self.new("part", [call.place], view.dtype, view.size, view.stride, view.offset)
+            ref.value.storage.changes = view.storage in self._written
+            self._bases[view.storage] = _Base(ref, view)
             parts.append((node, None if result is node else result.args[1], ref.value))  # type: ignore[arg-type]
         call.more = (node, refs, [(index, value) for _, index, value in parts])
         for key in dict.fromkeys(keys):
@@ -218,15 +206,15 @@ class Fold(Algebra):
     def _do(self, node: fx.Node) -> None:
         target: Any = node.target
         self._find_source(node)
-        if target is getitem or (node not in self.memories and not target._schema.is_mutable and _is_view(target)):
+        if target is getitem or (node not in self.views and not target._schema.is_mutable and _is_view(target)):
             return
-        memory = self.memories.get(node)
-        if memory is not None and memory.storage in self._bases and not _changed(node):
+        view = self.views.get(node)
+        if view is not None and view.storage in self._bases and not _changed(node):
             return  # a view
         name = f"{target._schema.name.split('::')[1]}.{target._overloadname}"
         rule = self._rules.get(name)
         known = all(
-            m.dtype in NATIVE for m in (self.memories.get(n) for n in (node, *node.all_input_nodes)) if m is not None
+            m.dtype in NATIVE for m in (self.views.get(n) for n in (node, *node.all_input_nodes)) if m is not None
         )
         if rule is not None and known:
             args = fx.map_arg(node.args, self._ref_or_node)
@@ -244,14 +232,14 @@ class Fold(Algebra):
 
     def _find_source(self, node: fx.Node) -> None:
         """Note what a view of a storage shows whose first tensor was replaced by another."""
-        memory, source = self.memories.get(node), node
+        view, source = self.views.get(node), node
         while source.op == "call_function" and (source.target is getitem or _is_view(source.target)):
             source = source.args[0]  # type: ignore[assignment]
-        if memory is not None and memory.storage not in self._bases and source is not node and source in self.memories:
-            self._bases[memory.storage] = _Base(self.ref(source), self.memories[source]._replace(offset=0))
+        if view is not None and view.storage not in self._bases and source is not node and source in self.views:
+            self._bases[view.storage] = _Base(self.ref(source), self.views[source]._replace(offset=0))
 
     def _ref_or_node(self, node: fx.Node) -> Any:
-        return self.ref(node) if node in self.memories else node
+        return self.ref(node) if node in self.views else node
 
 
 def _changed(node: fx.Node) -> list[fx.Node]:

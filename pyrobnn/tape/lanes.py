@@ -167,8 +167,8 @@ class Lanes:
         return self._where[key]
 
     def _strides(self, ref: Ref) -> Size:
-        pairs = [(n, s) for n, s in zip(ref.size, ref.stride, strict=True) if n != 1]
-        return tuple(pairs[d][1] for d in self._axes)
+        stride = ref.squeezed()[1]
+        return tuple(stride[d] for d in self._axes)
 
     def _is_stream(self, ref: Ref) -> bool:
         return self._numbers == 1 or self._strides(ref) == dense(self._sizes)

@@ -25,56 +25,32 @@ class Memory:
         self._numbers: dict[tuple[str, str], int] = {}
         self._addresses: dict[Storage, int] = {}
         self.readers = _readers([value for group in (*once, *steps) for value in group])
-        first, last = dict[Storage, int](), dict[Storage, int]()
-        stays = {root(value.storage) for group in once for value in group}
+        lives = self._lives(steps) | dict.fromkeys(_staying(once), (-1, len(steps)))
+        sizes = {
+            storage: -(-storage.numbers * BYTES[storage.kind] // ALIGNED) * ALIGNED
+            for storage in lives
+            if storage.tensor is None and storage.numbers
+        }
+        places, total = _places(sizes, lives)
+        self._arena = torch.zeros(total + ALIGNED, dtype=torch.uint8)
+        begin = -(-self._arena.data_ptr() // ALIGNED) * ALIGNED
+        for storage in lives:
+            if storage.tensor is not None:
+                self._addresses[storage] = storage.tensor.data_ptr()
+            elif storage in places:
+                self._addresses[storage] = begin + places[storage]
+
+    def _lives(self, steps: list[Group]) -> dict[Storage, tuple[int, int]]:
+        """Return the first and the last group of a step that use each storage."""
+        lives: dict[Storage, tuple[int, int]] = {}
         for index, group in enumerate(steps):
             inside = set(group)
             for value in group:
-                storages = [root(value.storage)] if self.is_needed(value, inside) else []
-                storages += [
-                    root(ref.value.storage)
-                    for ref in value.inputs
-                    if ref.value not in inside and ref.value.what != "number"
-                ]
-                if value.what in ("call", "call!"):
-                    storages += [root(part.storage) for _, part in value.more[2]]
-                for storage in storages:
-                    first.setdefault(storage, index)
-                    last[storage] = index
-        stays |= {
-            root(ref.value.storage)
-            for group in once
-            for value in group
-            for ref in value.inputs
-            if ref.value.what != "number"
-        }
-        stays |= {
-            root(part.storage) for group in once for value in group if value.what == "call" for _, part in value.more[2]
-        }
-        spans: list[tuple[int, Storage, int, int]] = []
-        for storage in {*first, *stays}:
-            if storage.tensor is not None:
-                self._addresses[storage] = storage.tensor.data_ptr()
-            elif storage.numbers:
-                size = -(-storage.numbers * BYTES[storage.kind] // ALIGNED) * ALIGNED
-                span = (-1, len(steps)) if storage in stays else (first[storage], last[storage])
-                spans.append((size, storage, *span))
-        total, placed = 0, list[tuple[int, int, int, int]]()
-        for size, storage, start, end in sorted(spans, key=lambda span: (-span[0], span[2])):
-            at = 0
-            for other, room, begins, ends in placed:  # by their addresses
-                if begins <= end and start <= ends:
-                    if at + size <= other:
-                        break
-                    at = max(at, other + room)
-            placed.append((at, size, start, end))
-            placed.sort()
-            self._addresses[storage] = at
-            total = max(total, at + size)
-        self._arena = torch.zeros(total + ALIGNED, dtype=torch.uint8)
-        begin = -(-self._arena.data_ptr() // ALIGNED) * ALIGNED
-        for _, storage, _, _ in spans:
-            self._addresses[storage] += begin
+                used = [value.storage] if self.is_needed(value, inside) else []
+                used += [read.storage for read in _read(value) if read not in inside]
+                for storage in map(root, [*used, *_parts(value)]):
+                    lives[storage] = lives.get(storage, (index, index))[0], index
+        return lives
 
     def is_needed(self, value: Value, inside: set[Value]) -> bool:
         """Return whether what a value of a group writes is read elsewhere, or stays."""
@@ -145,3 +121,36 @@ def _readers(values: list[Value]) -> dict[Value, list[Value]]:
             if value not in readers_of_value:
                 readers_of_value.append(value)
     return readers
+
+
+def _read(value: Value) -> list[Value]:
+    return [ref.value for ref in value.inputs if ref.value.what != "number"]
+
+
+def _parts(value: Value) -> list[Storage]:
+    """Return the storages of the results of a call of ATen."""
+    return [part.storage for _, part in value.more[2]] if value.what in ("call", "call!") else []
+
+
+def _staying(once: list[Group]) -> set[Storage]:
+    """Return the storages that groups computed once at each call read and write."""
+    values = [value for group in once for value in group]
+    used = (storage for v in values for storage in (v.storage, *(read.storage for read in _read(v)), *_parts(v)))
+    return set(map(root, used))
+
+
+def _places(sizes: dict[Storage, int], lives: dict[Storage, tuple[int, int]]) -> tuple[dict[Storage, int], int]:
+    """Return where storages begin, the largest first at the first gap that is free all their life; and the whole."""
+    places, total = dict[Storage, int](), 0
+    placed = list[tuple[int, int, int, int]]()
+    for storage in sorted(sizes, key=lambda storage: (-sizes[storage], lives[storage][0])):
+        at, size, (start, end) = 0, sizes[storage], lives[storage]
+        for other, room, begins, ends in placed:  # by their addresses
+            if begins <= end and start <= ends:
+                if at + size <= other:
+                    break
+                at = max(at, other + room)
+        placed.append((at, size, start, end))
+        placed.sort()
+        places[storage], total = at, max(total, at + size)
+    return places, total

@@ -46,7 +46,8 @@ class Tape:
         self._scratch, self._threads, self._calls = 0, torch.get_num_threads(), list[Callable[[], None]]()
         values = Fold(graph, inputs, ALL_RULES).result()
         fixed = _fixed(values)
-        once, steps = (_ordered([value for value in values if (value in fixed) == side]) for side in (True, False))
+        sides = ([value for value in values if (value in fixed) == side] for side in (True, False))
+        once, steps = ([*_Backwards(side).groups()][::-1] for side in sides)
         self._memory = Memory(once, steps)
         self._finish(self._table(once), self._table(steps))
 
@@ -185,58 +186,58 @@ def _is_for_blas(rows: int, columns: int, row: int, column: int) -> bool:
     return (column == 1 and row >= columns) or (row == 1 and column >= rows)
 
 
-def _ordered(values: list[Value]) -> list[Group]:
-    """Return values in groups, in an order in which they can be computed."""
-    alive, left = set(values), dict.fromkeys(values, 0)
-    before = {
-        value: {r.value for r in value.inputs if r.value in alive} | {o for o in value.before if o in alive}
-        for value in values
-    }
-    after: dict[Value, set[Value]] = {value: set() for value in values}
-    for value in values:
-        for other in before[value]:
-            after[other].add(value)
-            left[other] += 1
-    groups: list[Group] = []
-    alone, together = list[Value](), dict[Size, list[Value]]()
+class _Backwards:
+    """Groups of values from the last to the first: a value is ready when all that come after it are in groups."""
 
-    def ready(value: Value) -> None:
-        if is_each(value):
-            together.setdefault(domain(value), []).append(value)
-        else:
-            alone.append(value)
+    def __init__(self, values: list[Value]) -> None:
+        alive = set(values)
+        self._before = {
+            value: {r.value for r in value.inputs if r.value in alive} | {o for o in value.before if o in alive}
+            for value in values
+        }
+        self._after: dict[Value, set[Value]] = {value: set() for value in values}
+        for value, others in self._before.items():
+            for other in others:
+                self._after[other].add(value)
+        self._left = {value: len(after) for value, after in self._after.items()}
+        self._alone, self._together = list[Value](), dict[Size, list[Value]]()
+        for value in reversed(values):
+            if not self._left[value]:
+                self._ready(value)
 
-    def done(value: Value) -> None:
-        for other in sorted(before[value], key=lambda v: -v.order):
-            left[other] -= 1
-            if not left[other]:
-                ready(other)
+    def groups(self) -> Iterator[Group]:
+        while self._alone or self._together:
+            if self._alone:
+                value = self._alone.pop(0)
+                self._done(value)
+                yield [value]
+            else:
+                yield self._aligned(min(self._together, key=numel))
 
-    for value in reversed(values):
-        if not left[value]:
-            ready(value)
-    while alone or together:
-        if alone:
-            value = alone.pop(0)
-            groups.append([value])
-            done(value)
-            continue
-        size = min(together, key=numel)
-        members = dict[Value, None]()
-        waiting = list[Value]()
-        while together.get(size):
-            value = together[size].pop(0)
-            if all(_is_aligned(value, user) for user in after[value] if user in members):
+    def _ready(self, value: Value) -> None:
+        ready = self._together.setdefault(domain(value), []) if is_each(value) else self._alone
+        ready.append(value)
+
+    def _done(self, value: Value) -> None:
+        for other in sorted(self._before[value], key=lambda v: -v.order):
+            self._left[other] -= 1
+            if not self._left[other]:
+                self._ready(other)
+
+    def _aligned(self, size: Size) -> Group:
+        """Return the ready values of a size, and those that they make ready, that can go block by block."""
+        members, waiting = dict[Value, None](), list[Value]()
+        while self._together.get(size):
+            value = self._together[size].pop(0)
+            if all(_is_aligned(value, user) for user in self._after[value] if user in members):
                 members[value] = None
-                done(value)
+                self._done(value)
             else:
                 waiting.append(value)
-        del together[size]
+        del self._together[size]
         if waiting:
-            together[size] = waiting
-        groups.append(list(members))
-    groups.reverse()
-    return groups
+            self._together[size] = waiting
+        return list(members)
 
 
 def _is_aligned(value: Value, user: Value) -> bool:

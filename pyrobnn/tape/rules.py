@@ -6,7 +6,7 @@ from typing import Any
 from torch import fx
 
 from pyrobnn.tape.algebra import broadcast
-from pyrobnn.tape.elementwise import RULES, out, rule
+from pyrobnn.tape.elementwise import RULES, name_of, out, rule
 from pyrobnn.tape.fold import Fold
 from pyrobnn.tape.values import DTYPES, UNARY, Ref, dense, numel
 
@@ -28,14 +28,14 @@ for _name, _number in {
 @rule("full.default", "scalar_tensor.default", "full_like.default", "new_full.default", "fill.Scalar")
 def _full(fold: Fold, node: fx.Node, *args: Any, **_: Any) -> Ref:
     size, kind = out(fold, node)
-    number = args[0] if "scalar_tensor" in node.target._schema.name else args[-1]  # type: ignore[union-attr]
+    number = args[0] if name_of(node) == "scalar_tensor" else args[-1]
     number = node.kwargs.get("fill_value", number)
     return fold.number(number, kind, size)
 
 
 @rule("sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "amax.default", "amin.default")
 def _reduction(fold: Fold, node: fx.Node, a: Ref, dims: Any = None, keep: bool = False, **_: Any) -> Any:  # noqa: FBT002
-    name, kind = node.target._schema.name.split("::")[1], out(fold, node)[1]  # type: ignore[union-attr]
+    name, kind = name_of(node), out(fold, node)[1]
     dims = (
         [d % len(a.size) for d in ([dims] if isinstance(dims, int) else dims)]
         if dims and a.size
@@ -80,7 +80,7 @@ def _softmax(fold: Fold, node: fx.Node, a: Ref, dim: int, _: Any) -> Any:
     shifted = fold.each("sub", [a, fold.total(a, dims, keep=True, what="amax")], a.size, kind)
     e = fold.each("exp", [shifted], a.size, kind)
     total = fold.total(e, dims, keep=True)
-    if "log" in node.target._schema.name:  # type: ignore[union-attr]
+    if "log" in name_of(node):
         return fold.each("sub", [shifted, fold.each("log", [total], total.size, kind)], a.size, kind)
     return fold.each("div", [e, total], a.size, kind)
 
@@ -90,7 +90,7 @@ def _softmax_backward(fold: Fold, node: fx.Node, slope: Ref, y: Ref, dim: int, _
     kind, size, dims = y.kind, y.size, [dim % len(y.size)] if y.size else []
     if not numel(size) or not _can_reduce(y, dims):
         return NotImplemented
-    if "log" in node.target._schema.name:  # type: ignore[union-attr]
+    if "log" in name_of(node):
         total = fold.total(slope, dims, keep=True)
         return fold.each(
             "sub", [slope, fold.each("mul", [fold.each("exp", [y], size, kind), total], size, kind)], size, kind
@@ -132,15 +132,17 @@ def _can_multiply(a: Ref, b: Ref) -> bool:
     return a.kind in ("f32", "f64") and bool(numel(a.size) and numel(b.size))
 
 
+def _unsqueezed(ref: Ref, dim: int) -> Ref:
+    size, stride = ((*shown[:dim], 1, *shown[dim:]) for shown in (ref.size, ref.stride))
+    return Ref(ref.value, ref.offset, size, stride)
+
+
 @rule("cat.default", "stack.default")
 def _cat(fold: Fold, node: fx.Node, parts: list[Ref], dim: int = 0) -> Any:
     size, kind = out(fold, node)
     dim %= len(size)
-    if "stack" in node.target._schema.name:  # type: ignore[union-attr]
-        parts = [
-            Ref(r.value, r.offset, (*r.size[:dim], 1, *r.size[dim:]), (*r.stride[:dim], 1, *r.stride[dim:]))
-            for r in parts
-        ]
+    if name_of(node) == "stack":
+        parts = [_unsqueezed(part, dim) for part in parts]
     return fold.joined([fold.cast(part, kind) for part in parts], size, dim)
 
 
@@ -181,13 +183,8 @@ def _scatter_add(fold: Fold, node: fx.Node, a: Ref, dim: int, index: Ref, source
 
 @rule("select_backward.default")
 def _select_backward(fold: Fold, node: fx.Node, slope: Ref, size: Any, dim: int, index: int) -> Ref:
-    wide = Ref(
-        slope.value,
-        slope.offset,
-        (*slope.size[: dim % len(size)], 1, *slope.size[dim % len(size) :]),
-        (*slope.stride[: dim % len(size)], 1, *slope.stride[dim % len(size) :]),
-    )
-    return _padded(fold, node, wide, dim % len(size), index % size[dim], 1)
+    dim %= len(size)
+    return _padded(fold, node, _unsqueezed(slope, dim), dim, index % size[dim], 1)
 
 
 @rule("slice_backward.default")
@@ -211,7 +208,7 @@ def _into(fold: Fold, node: fx.Node, source: Ref) -> None:
     """Overwrite the first argument of a node."""
     target = fold.ref(node.args[0])  # type: ignore[arg-type]
     source = broadcast(fold.cast(source, target.kind), target.size)
-    fold.write(fold.memories[node.args[0]].storage, target, "same", [source])  # type: ignore[index]
+    fold.write(fold.views[node.args[0]].storage, target, "same", [source])  # type: ignore[index]
 
 
 @rule("copy_.default")
@@ -231,10 +228,9 @@ def _fill_(fold: Fold, node: fx.Node, target: Ref, number: Any) -> None:
 
 @rule("add_.Tensor", "sub_.Tensor", "mul_.Tensor", "div_.Tensor")
 def _in_place(fold: Fold, node: fx.Node, target: Ref, other: Any, alpha: Any = 1) -> Any:
-    if alpha != 1 or target.kind == "b8" or (target.kind == "i64" and "div" in node.target._schema.name):  # type: ignore[union-attr]
+    if alpha != 1 or target.kind == "b8" or (target.kind == "i64" and name_of(node) == "div_"):
         return NotImplemented
-    what = node.target._schema.name.split("::")[1][:-1]  # type: ignore[union-attr]
-    _into(fold, node, fold.each(what, [target, fold.cast(other, target.kind)], target.size, target.kind))
+    _into(fold, node, fold.each(name_of(node)[:-1], [target, fold.cast(other, target.kind)], target.size, target.kind))
     return None
 
 
@@ -244,10 +240,9 @@ def _masked_fill_(fold: Fold, node: fx.Node, target: Ref, mask: Ref, number: Any
 
 
 def _unary_in_place(fold: Fold, node: fx.Node, target: Ref) -> Any:
-    what = node.target._schema.name.split("::")[1][:-1]  # type: ignore[union-attr]
     if target.kind not in ("f32", "f64"):
         return NotImplemented
-    _into(fold, node, fold.each(what, [target], target.size, target.kind))
+    _into(fold, node, fold.each(name_of(node)[:-1], [target], target.size, target.kind))
     return None
 
 
@@ -261,7 +256,7 @@ def _index_copy_(fold: Fold, node: fx.Node, target: Ref, dim: int, index: Ref, s
         return NotImplemented
     if not source.is_dense():
         source = fold.new("same", [source], DTYPES[source.kind], source.size)
-    fold.write(fold.memories[node.args[0]].storage, target, "put_rows", [source, index])  # type: ignore[index]
+    fold.write(fold.views[node.args[0]].storage, target, "put_rows", [source, index])  # type: ignore[index]
     return None
 
 

@@ -26,6 +26,24 @@ EACH = {
 Size = tuple[int, ...]
 
 
+class View(NamedTuple):
+    """The numbers of a recorded storage that a tensor shows: tensors with the same view are the same."""
+
+    storage: Any
+    offset: int
+    size: Size
+    stride: Size
+    dtype: torch.dtype
+    flags: tuple[bool, bool]
+    """Whether they are shown conjugated, and negated."""
+
+    @classmethod
+    def of(cls, tensor: Tensor, storage: Any) -> "View":
+        """Return what a tensor shows of a storage of this name."""
+        offset, flags = int(tensor.storage_offset()), (tensor.is_conj(), tensor.is_neg())
+        return cls(storage, offset, tuple(tensor.shape), tensor.stride(), tensor.dtype, flags)
+
+
 class Storage:
     """Memory with room for numbers of a kind that values share: of a tensor, or still to be placed.
 

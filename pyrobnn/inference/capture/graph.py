@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -23,6 +23,7 @@ from pyrobnn._torch.private import (
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.capture.objective import FreshNoise
 from pyrobnn.tape.plan import Tape
+from pyrobnn.tape.values import View
 
 _MASKS = (torch.bool, torch.uint8)
 _aten = torch.ops.aten
@@ -91,23 +92,11 @@ def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
 
 
-class _Memory(NamedTuple):
-    """The numbers that a tensor shows: tensors with the same are the same."""
-
-    storage: int
-    offset: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    flags: tuple[bool, bool]
-    """Whether they are shown conjugated, and negated."""
-
-
 class _Recorder(OperationMode):
     """Writes the operations in its block into a graph; of views of the same numbers, the first alone.
 
     Attributes:
-        graph: of all operations so far; `meta["memory"]` of its nodes says what their tensors show.
+        graph: of all operations so far; `meta["view"]` of its nodes says what their tensors show.
         constants: by name, tensors that were there before and are no inputs.
     """
 
@@ -119,7 +108,7 @@ class _Recorder(OperationMode):
         self._before: dict[int, torch.UntypedStorage] = {}
         self._storages: dict[int, int] = {}
         self._num_storages = 0
-        self._shown: dict[_Memory, fx.Node] = {}
+        self._shown: dict[View, fx.Node] = {}
         for index, value in enumerate(inputs):
             self._enter(value, self.graph.placeholder(f"input_{index}"))
             self._nodes[value].meta["val"] = value
@@ -134,7 +123,7 @@ class _Recorder(OperationMode):
         given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         if _writes(func):
             self._keep(given)
-        storages = {value.untyped_storage().data_ptr(): self._nodes[value].meta["memory"].storage for value in given}
+        storages = {value.untyped_storage().data_ptr(): self._nodes[value].meta["view"].storage for value in given}
         result = func(*args, **kwargs)
         if isinstance(result, Tensor):
             node.meta["val"] = result if torch.Tag.nondeterministic_seeded in func.tags else None
@@ -169,23 +158,18 @@ class _Recorder(OperationMode):
         """Note the node of a tensor that was there before, and may share its storage with others."""
         place = value.untyped_storage().data_ptr()
         self._storages.setdefault(place, self._new_storage())
-        node.meta["memory"] = _memory(value, self._storages[place])
-        self._nodes[value] = self._shown.setdefault(node.meta["memory"], node)
+        node.meta["view"] = View.of(value, self._storages[place])
+        self._nodes[value] = self._shown.setdefault(node.meta["view"], node)
 
     def _put(self, value: Tensor, node: fx.Node, storages: dict[int, int]) -> None:
         """Note the node of a result, or the earlier one that shows the same; storages are those of the arguments."""
         storage = storages.get(value.untyped_storage().data_ptr())
-        node.meta["memory"] = _memory(value, self._new_storage() if storage is None else storage)
-        self._nodes[value] = self._shown.setdefault(node.meta["memory"], node)
+        node.meta["view"] = View.of(value, self._new_storage() if storage is None else storage)
+        self._nodes[value] = self._shown.setdefault(node.meta["view"], node)
 
     def _new_storage(self) -> int:
         self._num_storages += 1
         return self._num_storages
-
-
-def _memory(value: Tensor, storage: int) -> _Memory:
-    flags = value.is_conj(), value.is_neg()
-    return _Memory(storage, int(value.storage_offset()), tuple(value.shape), value.stride(), value.dtype, flags)
 
 
 def _take_as_joined(graph: fx.Graph) -> None:
@@ -195,24 +179,24 @@ def _take_as_joined(graph: fx.Graph) -> None:
     """
     nodes = list(graph.nodes)
     position = {node: index for index, node in enumerate(nodes)}
-    used, written, shown = dict[int, int](), dict[int, int](), dict[_Memory, fx.Node]()
+    used, written, shown = dict[int, int](), dict[int, int](), dict[View, fx.Node]()
     for node in nodes:
         for source in node.all_input_nodes:
-            if "memory" in source.meta:
-                used[source.meta["memory"].storage] = position[node]
+            if "view" in source.meta:
+                used[source.meta["view"].storage] = position[node]
         for storage in _written_by(node):
             written.setdefault(storage, position[node])
-        if "memory" in node.meta:
-            shown.setdefault(node.meta["memory"], node)
+        if "view" in node.meta:
+            shown.setdefault(node.meta["view"], node)
     for node in nodes:
-        if node.target is not torch.ops.aten.cat.default or len(node.meta["memory"].size) != 1:
+        if node.target is not torch.ops.aten.cat.default or len(node.meta["view"].size) != 1:
             continue
-        together = _joined([part.meta["memory"] for part in node.args[0]])
+        together = _joined([part.meta["view"] for part in node.args[0]])
         whole = None if together is None else shown.get(together)
-        storage = node.meta["memory"].storage
+        storage = node.meta["view"].storage
         if whole is None or position[whole] > position[node] or storage in written:
             continue
-        if used.get(storage, 0) < written.get(whole.meta["memory"].storage, len(nodes)):
+        if used.get(storage, 0) < written.get(whole.meta["view"].storage, len(nodes)):
             node.replace_all_uses_with(whole)
 
 
@@ -220,7 +204,7 @@ def _written_by(node: fx.Node) -> Iterable[int]:
     """Return the storages that an operation writes to."""
     if node.op != "call_function" or node.target is getitem or not _writes(node.target):
         return ()
-    return [source.meta["memory"].storage for source in node.all_input_nodes if "memory" in source.meta]
+    return [source.meta["view"].storage for source in node.all_input_nodes if "view" in source.meta]
 
 
 def _writes(func: Any) -> bool:
@@ -228,7 +212,7 @@ def _writes(func: Any) -> bool:
     return func._schema.is_mutable or func is _BATCH_NORM
 
 
-def _joined(parts: list[_Memory]) -> _Memory | None:
+def _joined(parts: list[View]) -> View | None:
     """Return what vectors that follow one another in a storage show together, or None."""
     first, total = parts[0], 0
     for part in parts:
