@@ -63,7 +63,7 @@ class Branching(torch.nn.Sequential):
 
 def block_covariance(guide):
     """The covariance of all weights under blocks of a Gaussian, in the order of the sites, in double precision."""
-    sizes = {name: part.numel() for name, part in guide.points().items()}
+    sizes = {name: part.numel() for name, part in guide.points_by_name().items()}
     starts = dict(zip(sizes, np.cumsum([0, *sizes.values()])[:-1], strict=True))
     whole = torch.zeros(sum(sizes.values()), sum(sizes.values()), dtype=torch.float64)
     for block in guide.gaussian_blocks():

@@ -78,13 +78,13 @@ def test_the_posterior_is_that_of_rows_without_those_that_have_no_label(structur
     """At the same mode; a Kronecker product, exact for neither, also takes the inputs of positions without a label."""
     guide = Laplace(structure=structure, curvature=curvature)
     rows = bnn.fit(model(Rows, Categorical()), plain(X[KEPT], Y[KEPT]), bnn.SVI(guide=guide), seed=0, progress=False)
-    mode = {name: value.detach() for name, value in rows.guide.points().items()}
+    mode = {name: value.detach() for name, value in rows.guide.points_by_name().items()}
     around = {"weights": mode, "progress": False}
     dense = guide.around(model(Last), plain(X, Y), **around)
     if structure != "kron":
         torch.testing.assert_close(block_covariance(dense.guide), block_covariance(rows.guide), rtol=1e-6, atol=1e-9)
     fitted = bnn.fit(model(Last), plain(X, Y), bnn.SVI(guide=guide), seed=0, progress=False)
-    for name, value in fitted.guide.points().items():
+    for name, value in fitted.guide.points_by_name().items():
         torch.testing.assert_close(value, mode[name], atol=1e-4, rtol=1e-4)
     assert fitted.record.laplace.log_evidence == pytest.approx(rows.record.laplace.log_evidence, abs=1e-3) or (
         structure == "kron"

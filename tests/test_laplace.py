@@ -218,7 +218,7 @@ def test_draws_have_the_mean_and_covariance_of_the_guide(name):
     posterior = around(model_with(), X, Y, **STRUCTURES[name])
     num = 4000
     draws = posterior.draw(num, seed=5)
-    points, expected = posterior.guide.points(), covariance(posterior.guide)
+    points, expected = posterior.guide.points_by_name(), covariance(posterior.guide)
     flat = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
     spread = posterior.guide.spread().detach()
     torch.testing.assert_close(spread, expected.diagonal().sqrt().detach(), rtol=1e-8, atol=1e-10)
@@ -236,7 +236,7 @@ def test_draws_have_the_mean_and_covariance_of_the_guide(name):
 def test_log_q_of_a_draw_is_its_density(name):
     """log q that Trace_ELBO adds up, over all sites, is the multivariate normal's; Deltas count nothing."""
     posterior = around(model_with(), X, Y, **STRUCTURES[name])
-    guide, points, whole = posterior.guide, posterior.guide.points(), covariance(posterior.guide).detach()
+    guide, points, whole = posterior.guide, posterior.guide.points_by_name(), covariance(posterior.guide).detach()
     varies = whole.diagonal() > 0
     normal = MultivariateNormal(torch.zeros(int(varies.sum()), dtype=F64), whole[varies][:, varies])
     with seeded(6):
@@ -257,7 +257,7 @@ def test_closed_form_kl_of_the_guide_is_that_of_the_normals():
     p = MultivariateNormal(torch.zeros(len(whole), dtype=F64), 0.49 * torch.eye(len(whole), dtype=F64))
     q_trace = poutine.trace(posterior.guide).get_trace()
     p_trace = poutine.trace(posterior.bnn).get_trace(X, Y)
-    sites = posterior.guide.points()
+    sites = posterior.guide.points_by_name()
     total = sum(
         torch.distributions.kl_divergence(q_trace.nodes[site]["fn"], p_trace.nodes[site]["fn"]) for site in sites
     )
@@ -268,7 +268,7 @@ def test_closed_form_kl_of_the_guide_is_that_of_the_normals():
 
 
 def varying(posterior):
-    spread = dict(zip(posterior.guide.points(), posterior.guide.moments().values(), strict=True))
+    spread = dict(zip(posterior.guide.points_by_name(), posterior.guide.moments().values(), strict=True))
     return {name: int((std > 0).sum()) for name, (_, std) in spread.items()}
 
 

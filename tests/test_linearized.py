@@ -198,7 +198,7 @@ def posterior_of(name, **settings):
 
 def explicit_jacobian(posterior, net, x):
     """(N, C, D) by PyTorch alone."""
-    points = posterior.guide.points()
+    points = posterior.guide.points_by_name()
     sizes = [part.numel() for part in points.values()]
 
     def outputs(flat):
@@ -246,7 +246,7 @@ def test_law_of_the_outputs_is_that_of_the_explicit_jacobian(name, structure):
 def test_linearised_outputs_of_draws_are_f_plus_jacobian_times_deviation(name):
     posterior, net, x = posterior_of(name)
     draws = posterior.draw(6, seed=1)
-    points = posterior.guide.points()
+    points = posterior.guide.points_by_name()
     flat = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
     expected = net(x) + torch.einsum("ncd,sd->snc", explicit_jacobian(posterior, net, x), flat)
     logits = expected.log_softmax(-1).detach()
@@ -267,7 +267,7 @@ def test_fits_of_networks_that_torch_batches_badly_predict_by_their_jacobian(nam
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihoods.Gaussian(0.3))
     data = bnn.Data(x, y, standardize=False)
     posterior = model.fit(data, guide=Laplace(structure="full"), steps=3, seed=0, progress=False, device="cpu")
-    points = {site: value.detach() for site, value in posterior.guide.points().items()}
+    points = {site: value.detach() for site, value in posterior.guide.points_by_name().items()}
     jac = looped_jacobian(net, points, x)
     rows = jac.flatten(0, 1)
     precision = torch.eye(rows.shape[1], dtype=F64) + rows.T @ rows / 0.3**2
@@ -285,7 +285,7 @@ def test_draws_of_the_last_layer_run_the_rest_once(name, structure, monkeypatch)
     """The reference is the jacobian of all weights, most of which do not move."""
     posterior, net, x = posterior_of(name, sites="last_layer", **SETTINGS[structure])
     draws = posterior.draw(6, seed=1)
-    points = posterior.guide.points()
+    points = posterior.guide.points_by_name()
     flat = torch.cat([(draws[site] - points[site]).flatten(1) for site in points], 1).detach()
     assert 0 < int((flat != 0).any(0).sum()) < flat.shape[1]
     expected = net(x) + torch.einsum("ncd,sd->snc", explicit_jacobian(posterior, net, x), flat)

@@ -9,6 +9,7 @@ from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import Count, setting
 from pyrobnn._torch.per_example import NormalNoise, attach
+from pyrobnn._torch.softplus import inverse_softplus
 from pyrobnn.guides.base import Model, Noise, NoisePerExample, StartsNarrow, registry
 from pyrobnn.guides.built import Part, correlated
 from pyrobnn.guides.joint import HALF_LOG_2PI, JointGuide, RealPart, check_size, normal_part
@@ -127,7 +128,7 @@ class LowRankGuide(CorrelatedGuide):
     def __init__(self, sites: list[Site], setting: LowRank) -> None:
         super().__init__(sites)
         half = softplus(torch.tensor(setting.start_rho, dtype=torch.float64)) * 0.5**0.5
-        self.rho = nn.Parameter(torch.full_like(self.loc, float(half.expm1().log())))
+        self.rho = nn.Parameter(torch.full_like(self.loc, float(inverse_softplus(half))))
         # A zero factor is a saddle: no direction would be better than its opposite.
         self.factor = nn.Parameter(torch.randn_like(self.loc[:, None].expand(-1, setting.rank)) / setting.rank**0.5)
         self.noise = "shared" if setting.noise == "auto" else setting.noise

@@ -146,7 +146,7 @@ class BlockGuide(GuideWithMoments):
         return {name: point if transform is None else transform(point) for name, transform, point in segments}
 
     def fixed_sites(self) -> frozenset[str]:
-        return frozenset(self.points()).difference(*(block.shapes for block in self.gaussian_blocks()))
+        return frozenset(self.points_by_name()).difference(*(block.shapes for block in self.gaussian_blocks()))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         drawn = {name: part for block in self.gaussian_blocks() for name, part in self._draw(block)}
@@ -159,7 +159,7 @@ class BlockGuide(GuideWithMoments):
         """Return the parts of a draw; the first site has the density of the whole block, the others have none."""
         noise = torch.randn(block.dimension, dtype=self.loc.dtype, device=self.loc.device)
         deviations, spreads = block.split(block.transform(noise)), block.split(block.spread())
-        density, entropy, points = block.log_density(noise), block.entropy(), self.points()
+        density, entropy, points = block.log_density(noise), block.entropy(), self.points_by_name()
         is_whole = block.dimension == sum(block.sizes)
         for name, deviation in deviations.items():
             value = points[name] + deviation
@@ -167,17 +167,17 @@ class BlockGuide(GuideWithMoments):
             yield name, whole(value, density) if is_whole else JointPart(value, density)
             density, entropy = torch.zeros_like(density), torch.zeros_like(entropy)
 
-    def points(self) -> dict[str, Tensor]:
+    def points_by_name(self) -> dict[str, Tensor]:
         """Return the point of each site by name, on the unconstrained side for constrained sites."""
         return {name: point for name, _, point in self._segments(self.loc)}
 
     def spread(self) -> Tensor:
         spreads = {name: part for block in self.gaussian_blocks() for name, part in block.split(block.spread()).items()}
-        points = self.points().items()
+        points = self.points_by_name().items()
         return torch.cat([spreads.get(name, torch.zeros_like(point)).reshape(-1) for name, point in points])
 
     def parts(self) -> list[Part]:
-        points = self.points()
+        points = self.points_by_name()
         return [
             affine(list(block.shapes), torch.cat([points[name].reshape(-1) for name in block.shapes]), block.transform)
             for block in self.gaussian_blocks()

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import setting
+from pyrobnn._torch.softplus import inverse_softplus
 from pyrobnn.guides.base import Model, StartsNarrow, registry
 from pyrobnn.guides.built import Part, affine
 from pyrobnn.guides.joint import JointGuide, RealPart, check_size, normal_part
@@ -117,7 +118,7 @@ class Sides(nn.Module):
     def __init__(self, like: Tensor, init_rho: float, *, full: bool) -> None:
         super().__init__()
         # Both sides start with the square root of the standard deviation of their product.
-        root = float(softplus(torch.tensor(init_rho, dtype=torch.float64)).sqrt().expm1().log())
+        root = float(inverse_softplus(softplus(torch.tensor(init_rho, dtype=torch.float64)).sqrt()))
         matrix = like.flatten(1)
         self.rows, self.columns = Side(matrix[:, 0], root, full=full), Side(matrix[0], root, full=full)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import sigmoid, softplus
 
+from pyrobnn._torch.softplus import inverse_softplus
 from pyrobnn.optimizers import unwatched
 
 
@@ -44,7 +45,7 @@ def natural_step(
     momentum = torch.lerp(state["momentum"], gradients[0] / group["temperature"] - pull, 1 - group["beta1"])
     direction = scale.square() * (momentum / correction + pull)
     direction = direction.clamp(-group["clip_radius"], group["clip_radius"])
-    return loc - lr * direction, scale + torch.log(-torch.expm1(-scale)), momentum
+    return loc - lr * direction, inverse_softplus(scale), momentum
 
 
 class VariationalNewton(torch.optim.Adam):

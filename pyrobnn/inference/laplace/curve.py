@@ -160,7 +160,7 @@ def complete(
         guide = BlockGuide(latents, gaussian_setting)
         with torch.no_grad():
             points = posterior.guide.points_by_name()
-            guide.loc.copy_(torch.cat([points[name].reshape(-1) for name in guide.points()]))
+            guide.loc.copy_(torch.cat([points[name].reshape(-1) for name in guide.points_by_name()]))
         result.fill(guide, progress=progress)
         at_mode = log_likelihood(point, data, result.curvature)
         at_mode -= source.total_weight * float(source.y_scaler.log_volume())

@@ -122,7 +122,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         training = dataclasses.replace(self.method, guide=chosen)
         with opened([Fit(bnn, training, source, run.seed)], run) as session:
             if last is not None:
-                begun, points = session.posteriors[0], last.guide.points()
+                begun, points = session.posteriors[0], last.guide.points_by_name()
                 with torch.no_grad():
                     for name, point in begun.guide.points_by_name().items():
                         point.copy_(points[name])

@@ -16,6 +16,7 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.lbfgs import descend_in_place, minimize_in_place, polish_in_place, slope_of
+from pyrobnn._torch.softplus import inverse_softplus
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import (
@@ -408,7 +409,7 @@ class NoiseOutputs:
 
 def _output_of(scale: Tensor) -> Tensor:
     """Return the output whose softplus, above the smallest scale, is a standard deviation."""
-    return (scale.double() - SMALLEST_SCALE).clamp_min(SMALLEST_SCALE / 10).expm1().log()
+    return inverse_softplus((scale.double() - SMALLEST_SCALE).clamp_min(SMALLEST_SCALE / 10))
 
 
 @dataclasses.dataclass

@@ -13,6 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import Count, Positive, setting, to_dict
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.softplus import inverse_softplus
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.curvature.metric import log_probs
@@ -182,7 +183,7 @@ class _Path:
         columns = torch.stack(self._deviations, 1) / math.sqrt(2 * (self._rank - 1))
         with torch.no_grad():
             guide.loc.copy_(self._mean)
-            guide.rho.copy_(scale + torch.log(-torch.expm1(-scale)))
+            guide.rho.copy_(inverse_softplus(scale))
             guide.factor.copy_(columns / softplus(guide.rho.double())[:, None])
 
 
