@@ -12,7 +12,7 @@ from pyrobnn.tape import runner
 from pyrobnn.tape.fold import Fold
 from pyrobnn.tape.lanes import Lanes
 from pyrobnn.tape.memory import Memory
-from pyrobnn.tape.rules import ALL_RULES
+from pyrobnn.tape.rules import RULES
 from pyrobnn.tape.values import BYTES, EACH, Group, Size, Value, domain, is_each, numel
 
 GROUP, PRODUCT, REDUCE, TAKE_ROWS, PUT_ROWS, GATHER, SCATTER_ADD, CALL = range(8)
@@ -44,7 +44,7 @@ class Tape:
         self._given, inputs = inputs, [value.detach() for value in inputs]
         self._places = [(value, value.data_ptr()) for value in inputs]
         self._scratch, self._threads, self._calls = 0, torch.get_num_threads(), list[Callable[[], None]]()
-        values = Fold(graph, inputs, ALL_RULES).result()
+        values = Fold(graph, inputs, RULES).result()
         fixed = _fixed(values)
         sides = ([value for value in values if (value in fixed) == side] for side in (True, False))
         once, steps = ([*_Backwards(side).groups()][::-1] for side in sides)
