@@ -220,42 +220,65 @@ def warm_up(walk: Walk, num_steps: int) -> Tuned:
     of the latents, those of the third part again, and the autocorrelation in the fourth gives the length. The step size
     of each chain follows the changes of the energy all along, until all share a size and a length in the end.
     """
-    place, root, num_looks = walk.state.place, walk.state.root, math.ceil(num_steps / (_PARTS * _LOOK))
-    length = math.sqrt(place.shape[-1])
-    steps = _StepSize(torch.full_like(walk.state.potential, 0.25 * length))
-
-    def looks(every: int = _LOOK) -> Iterator[None]:
-        steps.forget()
-        for _ in range(num_looks):
-            walk.set(steps.size, length)
-            squares = torch.zeros_like(steps.size)
-            for _ in range(_LOOK // every):
-                walk.run(every)
-                squares += walk.state.squares
-                yield
-            steps.follow(squares / _LOOK)
-
+    warm = _WarmUp(walk, num_steps)
     walk.turn_anew()
-    for _ in looks():
-        pass
-    for _ in range(2):
+    warm.settle()
+    warm.take_units()
+    warm.take_units()
+    length = warm.length()
+    return Tuned(warm.steps.shared(), length)
+
+
+class _WarmUp:
+    """The parts of a warm-up, of equal length; `steps` has the step sizes."""
+
+    def __init__(self, walk: Walk, num_steps: int) -> None:
+        place = walk.state.place
+        self._walk, self._num_looks = walk, math.ceil(num_steps / (_PARTS * _LOOK))
+        self._length = math.sqrt(place.shape[-1])
+        self.steps = _StepSize(torch.full_like(walk.state.potential, 0.25 * self._length))
+
+    def _looks(self, every: int = _LOOK) -> Iterator[None]:
+        """Take the steps of a part, with a pause after so many, and follow the changes of the energy."""
+        self.steps.forget()
+        for _ in range(self._num_looks):
+            self._walk.set(self.steps.size, self._length)
+            squares = torch.zeros_like(self.steps.size)
+            for _ in range(_LOOK // every):
+                self._walk.run(every)
+                squares += self._walk.state.squares
+                yield
+            self.steps.follow(squares / _LOOK)
+
+    def settle(self) -> None:
+        """Let chains reach the bulk of the posterior."""
+        for _ in self._looks():
+            pass
+
+    def take_units(self) -> None:
+        """Make the standard deviations of the latents their units."""
+        place, root = self._walk.state.place, self._walk.state.root
         origin = place.double().clone()
         total, squares = torch.zeros_like(origin), torch.zeros_like(origin)
-        for _ in looks():
+        for _ in self._looks():
             total += place - origin
             squares += (place - origin).square()
-        variance = squares / num_looks - (total / num_looks).square()
-        weight = num_looks / (num_looks + _SHRINKAGE)
+        variance = squares / self._num_looks - (total / self._num_looks).square()
+        weight = self._num_looks / (self._num_looks + _SHRINKAGE)
         before = root.log().mean(1)
         root.copy_((weight * variance.clamp(min=0) + (1 - weight) * _SMALLEST).sqrt())
-        steps.size = steps.size * (before - root.log().mean(1)).exp()
-    chosen = torch.linspace(0, place.shape[-1] - 1, min(place.shape[-1], _COORDINATES), dtype=torch.float64).long()
-    chosen = chosen.to(place.device)
-    path = torch.stack([place[:, chosen] for _ in looks(every=1)], 1)
-    late = path[None, :, path.shape[1] // 4 :].double()
-    independent = effective_sample_size(late, chain_dim=0, sample_dim=2).clamp(min=1, max=late.shape[2])
-    lengths = steps.size * (late.shape[2] / independent).mean(-1)
-    return Tuned(steps.shared(), _LENGTH * float(lengths.mean()))
+        self.steps.size = self.steps.size * (before - root.log().mean(1)).exp()
+
+    def length(self) -> float:
+        """Return the length for all chains, by the autocorrelation of a part's steps."""
+        place = self._walk.state.place
+        chosen = torch.linspace(0, place.shape[-1] - 1, min(place.shape[-1], _COORDINATES), dtype=torch.float64).long()
+        chosen = chosen.to(place.device)
+        path = torch.stack([place[:, chosen] for _ in self._looks(every=1)], 1)
+        late = path[None, :, path.shape[1] // 4 :].double()
+        independent = effective_sample_size(late, chain_dim=0, sample_dim=2).clamp(min=1, max=late.shape[2])
+        lengths = self.steps.size * (late.shape[2] / independent).mean(-1)
+        return _LENGTH * float(lengths.mean())
 
 
 class _StepSize:

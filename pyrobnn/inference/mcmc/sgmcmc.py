@@ -89,53 +89,29 @@ class StochasticGradient(ChainMethod):
         name = type(self).__name__
         if run.engine == "captured":
             warn_user(f"The chains run eagerly: {name} has no captured form.")
-        streams = self._streams(target, run.seed)
-        batches = _joined(streams)
-        first, own_batches = next(batches), len(streams) > 1
-        evaluate = eager_potential(target.log_joint, tuple(v[0] for v in first) if own_batches else first)
-        points = target.starts(self.num_chains, evaluate)
-        potential, _ = potential_of_chains(target.log_joint, points, first, own_batches=own_batches)
-        after = self.num_draws * self.thinning
-        burn_in = _BurnIn(self)
-        sizes = _StepSizes(self, burn_in.end + after, lambda z: evaluate(z)[1], points.device)
-        draws, densities, step = list[Tensor](), list[Tensor](), 0
+        walk, draws, densities = _Walk(self, target, run.seed), list[Tensor](), list[Tensor]()
         with seeded(run.seed, "transitions"), progress_bar(total=self.num_steps, shown=run.progress, desc=name) as bar:
-            state = State(points, torch.empty(0) if self.friction_of(1.0) is None else torch.randn_like(points))
-            while step < burn_in.end + after:
-                step += 1
-                ONE_THREAD.let_waiting_in()
-                if step == 1 or (step <= burn_in.end and (step - 1) % _BETWEEN_MEASURES == 0):
-                    sizes.measure(state.place, step)
-                energies, slopes = potential(state.place, *(first if step == 1 else next(batches)))
-                state = self.moved(state, -slopes, sizes.rates[step - 1], sizes.smallest_variance)
-                if step <= burn_in.end:
-                    burn_in.densities.append(-energies)
-                elif (step - burn_in.end) % self.thinning == 0:
-                    draws.append(state.place)
-                    densities.append(-energies)
-                if step % _BLOCK == 0 or step == burn_in.end + after:
-                    _check_finite(state.place, name, step)
-                    bar.update(step - bar.n)
-                if burn_in.looks(step, sizes.smallest_variance):
-                    bar.total = burn_in.end + after
+            walk.draw_momenta()
+            while walk.step < walk.num_steps:
+                density = walk.advance()
+                after = walk.step - walk.burn_in.end
+                if after <= 0:
+                    walk.burn_in.densities.append(density)
+                elif after % self.thinning == 0:
+                    draws.append(walk.state.place)
+                    densities.append(density)
+                if walk.step % _BLOCK == 0 or walk.step == walk.num_steps:
+                    _check_finite(walk.state.place, name, walk.step)
+                    bar.update(walk.step - bar.n)
+                if walk.burn_in.looks(walk.step, walk.sizes.smallest_variance):
+                    bar.total = walk.num_steps
+        burnt = walk.burn_in.end
         if self.num_draws >= _FEWEST_COMPARED and _trends(densities):
-            warn_user(
-                f"The chains of {name} have not forgotten their start after {burn_in.end} steps: the log density of "
-                "their draws still rises or falls. See docs/how-to/mcmc.md.",
-                PoorFitWarning,
-                remedies=(
-                    Remedy(
-                        "raise `burn_in`",
-                        "drop more of the first steps",
-                        (f"fit.burn_in={max(1000, 2 * burn_in.end)}",),
-                    ),
-                    Remedy("raise `thinning` for longer chains", "raise fit.thinning for longer chains"),
-                ),
-            )
+            _tell_of_trend(name, burnt)
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
-        kept = sizes.rates[burn_in.end + self.thinning - 1 : step : self.thinning].expand(self.num_chains, -1)
+        kept = walk.sizes.rates[burnt + self.thinning - 1 : walk.step : self.thinning].expand(self.num_chains, -1)
         statistics = {"step_size": kept} if self.step_size is None else {}
-        return Chains(torch.stack(draws, 1), statistics, record, step)
+        return Chains(torch.stack(draws, 1), statistics, record, walk.step)
 
     def _streams(self, target: Target, seed: int) -> list[Any]:
         """Return the batches of each chain, or one stream for all if each batch is the whole set or a loader's."""
@@ -238,6 +214,44 @@ class SGHMC(StochasticGradient):
         return State(place + size * momentum, momentum + size * gradient - size * friction * momentum + noise)
 
 
+class _Walk:
+    """Chains on their way, side by side, at `state` after `step` steps."""
+
+    def __init__(self, method: StochasticGradient, target: Target, seed: int) -> None:
+        streams = method._streams(target, seed)
+        own_batches = len(streams) > 1
+        self._method, self._batches = method, _joined(streams)
+        first = next(self._batches)
+        evaluate = eager_potential(target.log_joint, tuple(v[0] for v in first) if own_batches else first)
+        points = target.starts(method.num_chains, evaluate)
+        self._potential, _ = potential_of_chains(target.log_joint, points, first, own_batches=own_batches)
+        self._first = first
+        self.burn_in, self.step = _BurnIn(method), 0
+        self.sizes = _StepSizes(method, self.num_steps, lambda z: evaluate(z)[1], points.device)
+        self.state = State(points, torch.empty(0))
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps to the last draw, as long as the burn-in may still take."""
+        return self.burn_in.end + self._method.num_draws * self._method.thinning
+
+    def draw_momenta(self) -> None:
+        """Give chains momenta, under a method that has any."""
+        if self._method.friction_of(1.0) is not None:
+            self.state = State(self.state.place, torch.randn_like(self.state.place))
+
+    def advance(self) -> Tensor:
+        """Do a step, and return the log densities where it began, (C,)."""
+        ONE_THREAD.let_waiting_in()
+        if self.step == 0 or (self.step < self.burn_in.end and self.step % _BETWEEN_MEASURES == 0):
+            self.sizes.measure(self.state.place, self.step + 1)
+        batch = self._first if self.step == 0 else next(self._batches)
+        energies, slopes = self._potential(self.state.place, *batch)
+        self.state = self._method.moved(self.state, -slopes, self.sizes.rates[self.step], self.sizes.smallest_variance)
+        self.step += 1
+        return -energies
+
+
 class _BurnIn:
     """The burn-in of chains, which ends at `end` if no look at the log `densities` of its steps ends it before."""
 
@@ -287,6 +301,18 @@ def _check_finite(place: Tensor, name: str, step: int) -> None:
             f"Chain {int((~finite).nonzero()[0]) + 1} of {name} is no longer finite at step {step}: "
             "give a smaller `step_size`, or standardise the data."
         )
+
+
+def _tell_of_trend(name: str, burnt: int) -> None:
+    warn_user(
+        f"The chains of {name} have not forgotten their start after {burnt} steps: the log density of their draws "
+        "still rises or falls. See docs/how-to/mcmc.md.",
+        PoorFitWarning,
+        remedies=(
+            Remedy("raise `burn_in`", "drop more of the first steps", (f"fit.burn_in={max(1000, 2 * burnt)}",)),
+            Remedy("raise `thinning` for longer chains", "raise fit.thinning for longer chains"),
+        ),
+    )
 
 
 def _joined(streams: list[Any]) -> Iterator[Batch]:

@@ -123,18 +123,9 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             joined: Batch = tree_map(lambda *parts: torch.cat(parts), *source.one_pass(model, _BATCH))
             return joined
 
-        likelihood = bnn.settings["likelihood"]
-        is_real = not (likelihood.integer_targets or as_likelihood(likelihood).has_labels)
-        if is_real:
-            hyperprior = Hyperprior.of_real_targets(source.total_weight, source.head[0][0].numel(), self.prior_counts)
-        else:
-            is_linear = sum(value.ndim > 1 for value in bnn.initial_values.values()) == 1
-            hyperprior = Hyperprior.of_labels(self.prior_counts, is_linear=is_linear)
-        kept = None if run.earlier is None else run.earlier.record.evidence
-        which = [] if kept is None else [number for number, count in enumerate(kept.members or ()) if count]
-        search = Search(self.starts, self.rounds, self.iterations, self.per, hyperprior, which=which)
+        search = self._search(bnn, source, run)
         modes, chosen = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
-        mixes = isinstance(self.guide, Laplace) and is_real
+        mixes = isinstance(self.guide, Laplace) and _has_real_targets(bnn)
         least = -_FAR_BEHIND * source.total_weight
         counts = _members([start.score for start in modes], self.starts, mixes=mixes, least=least)
         order = sorted(range(len(modes)), key=lambda index: index != chosen)
@@ -150,6 +141,17 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             one.record = record
         members = [around[index] for index in order for _ in range(counts[index])]
         return around[chosen] if len(around) == 1 else Mixture(members, seed=run.seed, record=record)
+
+    def _search(self, bnn: BNN, source: Source, run: Run) -> Search:
+        """Return the settings of the search; of a fit that is repeated, only the starts with members are done."""
+        if _has_real_targets(bnn):
+            hyperprior = Hyperprior.of_real_targets(source.total_weight, source.head[0][0].numel(), self.prior_counts)
+        else:
+            is_linear = sum(value.ndim > 1 for value in bnn.initial_values.values()) == 1
+            hyperprior = Hyperprior.of_labels(self.prior_counts, is_linear=is_linear)
+        kept = None if run.earlier is None else run.earlier.record.evidence
+        which = [] if kept is None else [number for number, count in enumerate(kept.members or ()) if count]
+        return Search(self.starts, self.rounds, self.iterations, self.per, hyperprior, which=which)
 
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
         """Return the posterior around the mode of a start, under its prior and noise."""
@@ -168,6 +170,11 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         used = EngineRecord(run.engine, best.engine, "L-BFGS seeks the modes, on all data")
         posterior.note(engine=used, threads=best.threads)
         return posterior
+
+
+def _has_real_targets(bnn: BNN) -> bool:
+    likelihood = bnn.settings["likelihood"]
+    return not (likelihood.integer_targets or as_likelihood(likelihood).has_labels)
 
 
 def until_converged(guide: Any) -> SVI:

@@ -77,7 +77,7 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
     networks whose modes say little more than a constant, if inputs are rows of up to 1,000 numbers. `starts_there`
     says that the network starts at the best mode, unlike members of an ensemble.
     """
-    sites = {name: prior for name, prior in prior_by_site(bnn).items() if as_prior(prior).has_open_scale}
+    sites = {name for name, prior in prior_by_site(bnn).items() if as_prior(prior).has_open_scale}
     is_open = bool(open_numbers(bnn.settings["likelihood"], (_TUNED,)))
     if not (sites or is_open) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
         return Measured(bnn)
@@ -87,39 +87,11 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
         tree = read_tree(file)
         found: Found | None = Found(**(tree | {"record": _RECORD.validate_python(tree["record"])}))
     else:
-        found = _found(bnn, data, source, run, set(sites), is_open=is_open, starts_there=starts_there)
+        best = _best(bnn, source, data, run, is_open=is_open)
+        found = None if best is None else best.found(bnn, source, sites, is_open=is_open, starts_there=starts_there)
         if file is not None and found is not None:
             _write(file, found)
     return Measured(bnn) if found is None else Measured(_closed(bnn, found), found.record)
-
-
-def _found(
-    bnn: BNN, data: Data, source: Source, run: Run, sites: set[str], *, is_open: bool, starts_there: bool
-) -> Found | None:
-    """Return the scales of some sites, and of the noise if it is open; None where nothing could be measured."""
-    best = _look(bnn, source, data, run)
-    num_inputs = data.x[0].numel()
-    is_table = data.x.ndim == 2 and num_inputs <= defaults.MOST_INPUTS_OF_STAND_IN
-    if is_open and is_table and (best is None or best.score < _constant(bnn, data) + defaults.LITTLE_GAIN):
-        net = MLP(num_inputs, defaults.STAND_IN, source.outputs)
-        small = BNN(**(bnn.settings | {"net": net, "prior": priors.Normal()}))
-        small.units = bnn.units
-        of_small = _look(small, source, data, run)
-        if best is None or (of_small is not None and of_small.score > best.score):
-            best = of_small
-    if best is None:
-        return None
-    mode, is_of_model = best.modes[best.chosen], best.bnn is bnn
-    keeps_noise = best.num_rows == len(data) or bnn.num_weights >= len(data)
-    precisions = {name: value.reshape(-1)[0] for name, value in mode.prior.by_site().items()}  # a site shares its own
-    scales = {name: max(float(value.rsqrt()), defaults.SMALLEST_PRIOR_SCALE) for name, value in precisions.items()}
-    return Found(
-        {name: scale for name, scale in scales.items() if name in sites and is_of_model},
-        mode.numbers(source) if is_open and keeps_noise else None,
-        mode.bnn.state_at(mode.weights) if starts_there and is_of_model else None,
-        dict(mode.bnn.likelihood.state_dict()) if is_open and not keeps_noise else None,
-        evidence_record(best.modes, best.chosen, source),
-    )
 
 
 class _Look(NamedTuple):
@@ -131,46 +103,82 @@ class _Look(NamedTuple):
     num_rows: int
     score: float
 
+    def found(self, bnn: BNN, source: Source, sites: set[str], *, is_open: bool, starts_there: bool) -> Found:
+        """Return the scales of some sites of a model, and of its noise if it is open, and where to start."""
+        mode, is_of_model = self.modes[self.chosen], self.bnn is bnn
+        keeps_noise = self.num_rows == source.num_data or bnn.num_weights >= source.num_data
+        precisions = {name: value.reshape(-1)[0] for name, value in mode.prior.by_site().items()}  # one for a site
+        scales = {name: max(float(value.rsqrt()), defaults.SMALLEST_PRIOR_SCALE) for name, value in precisions.items()}
+        return Found(
+            {name: scale for name, scale in scales.items() if name in sites and is_of_model},
+            mode.numbers(source) if is_open and keeps_noise else None,
+            mode.bnn.state_at(mode.weights) if starts_there and is_of_model else None,
+            dict(mode.bnn.likelihood.state_dict()) if is_open and not keeps_noise else None,
+            evidence_record(self.modes, self.chosen, source),
+        )
+
+
+def _best(bnn: BNN, source: Source, data: Data, run: Run, *, is_open: bool) -> _Look | None:
+    """Return the modes of a network, or of a small one where these tell more of open noise; None without any."""
+    best = _look(bnn, source, data, run)
+    num_inputs = data.x[0].numel()
+    is_table = data.x.ndim == 2 and num_inputs <= defaults.MOST_INPUTS_OF_STAND_IN
+    if not (is_open and is_table) or (best is not None and best.score >= _constant(bnn, data) + defaults.LITTLE_GAIN):
+        return best
+    net = MLP(num_inputs, defaults.STAND_IN, source.outputs)
+    small = BNN(**(bnn.settings | {"net": net, "prior": priors.Normal()}))
+    small.units = bnn.units
+    looks = [look for look in (best, _look(small, source, data, run)) if look is not None]
+    return max(looks, key=lambda look: look.score, default=None)
+
 
 def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
     """Return the modes of a network; None where that takes too long, or where no start stays finite."""
     size = None if mixes_examples(bnn.net) else affordable(bnn, source)
     if size is None:
         return None
-    rows = torch.arange(size[0])
-    if size[0] < source.num_data:
+    num_rows, starts = size
+    rows = torch.arange(num_rows)
+    if num_rows < source.num_data:
         with seeded(run.seed, "rows"):
-            rows = torch.randperm(source.num_data)[: size[0]].sort().values
+            rows = torch.randperm(source.num_data)[:num_rows].sort().values
+    search = _search(bnn, data, num_rows, starts)
     try:
-        modes, chosen = _modes(bnn, source, data, rows, run, starts=size[1])
+        modes, chosen = _modes(bnn, source, data, rows, run=run, search=search)
         best = modes[chosen]
         is_flexible = best.determined > defaults.MOST_DETERMINED * float(best.counts.sum())
-        if "scale" in best.tuned_numbers and is_flexible and len(rows) > 1:
+        if "scale" in best.tuned_numbers and is_flexible and num_rows > 1:
             with seeded(run.seed, "held out"):
-                order = rows[torch.randperm(len(rows))]
-            others, kept = order.tensor_split([max(len(rows) // _FOLDS, 1)])
-            (mode, *_), _ = _modes(bnn, source, data, kept, run, starts=1, phase="noise on rows held out")
+                order = rows[torch.randperm(num_rows)]
+            others, kept = order.tensor_split([max(num_rows // _FOLDS, 1)])
+            search = dataclasses.replace(_search(bnn, data, len(kept), 1), phase="noise on rows held out")
+            (mode, *_), _ = _modes(bnn, source, data, kept, run=run, search=search)
             best.widen_noise(mode, source.scaled(mode.bnn, *(values[others] for values in data.tensors)))
     except FloatingPointError:
         return None  # the fit itself reports the non-finite values
     score = best.log_left_out / float(best.counts.sum()) - float(source.y_scaler.log_volume())
-    return _Look(bnn, modes, chosen, len(rows), score)
+    return _Look(bnn, modes, chosen, num_rows, score)
+
+
+def _search(bnn: BNN, data: Data, num_rows: int, starts: int) -> Search:
+    """Return the settings of a search on some rows; normal priors without an open scale are held."""
+    by_name = {name: as_prior(prior) for name, prior in prior_by_site(bnn).items()}
+    held = [name for name, prior in by_name.items() if prior.is_normal and not prior.has_open_scale]
+    hyperprior = Hyperprior(defaults.PRIOR_COUNTS)
+    if as_likelihood(bnn.settings["likelihood"]).noise is not None:
+        of_few = Hyperprior.of_real_targets(float(num_rows), data.x[0].numel())
+        hyperprior = of_few if of_few.counts else Hyperprior()
+    return Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE, held, "search for scales")
 
 
 def _modes(
-    bnn: BNN, source: Source, data: Data, rows: Tensor, run: Run, *, starts: int, phase: str = "search for scales"
+    bnn: BNN, source: Source, data: Data, rows: Tensor, *, run: Run, search: Search
 ) -> tuple[list[TunedMode], int]:
     """Return a mode for each start, of some rows, and the number of the best: of the weights, under normal priors."""
-    given, likelihood = prior_by_site(bnn), bnn.settings["likelihood"]
-    held = [name for name, prior in given.items() if as_prior(prior).is_normal and not as_prior(prior).has_open_scale]
-    chosen = {name: prior if as_prior(prior).is_normal else priors.Normal() for name, prior in given.items()}
-    hyperprior = Hyperprior(defaults.PRIOR_COUNTS)
-    if (noise := as_likelihood(likelihood).noise) is not None:
-        of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
-        hyperprior = of_few if of_few.counts else Hyperprior()
-    if noise == "inferred":
+    chosen = {n: prior if as_prior(prior).is_normal else priors.Normal() for n, prior in prior_by_site(bnn).items()}
+    likelihood = bnn.settings["likelihood"]
+    if as_likelihood(likelihood).noise == "inferred":
         likelihood = dataclasses.replace(likelihood, scale=_TUNED)
-    search = Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE, held, phase)
 
     def examples(model: BNN) -> Batch:
         return source.scaled(model, *(values[rows] for values in data.tensors))
@@ -180,6 +188,7 @@ def _modes(
 
 
 def _constant(bnn: BNN, data: Data) -> float:
+    """Return the mean log score of a row by the best constant; -infinity where there is none."""
     baselines = fit_baselines(bnn, data, most_rows=defaults.MOST_MEASURED_ROWS)
     if "constant" not in baselines:
         return -math.inf

@@ -13,6 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Curvature, Point, conditioned_likelihood
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
@@ -180,27 +181,34 @@ def _problem(
     even = PriorCurvature({name: torch.ones_like(weights[name]) for name in sites})
     curvature = likelihood_curvature(setting, point, even, data)
     at_mode = log_likelihood(point, data, curvature)
-    group = {
-        "all": torch.zeros(point.size, dtype=torch.int64),
-        "site": torch.arange(len(sites)).repeat_interleave(torch.tensor([shape.numel() for shape in point.shapes])),
-        "weight": torch.arange(point.size),
-    }[per].to(next(iter(weights.values())).device)
     squares = point.flat({name: (weights[name] - law.loc).square() for name, law in normals.items()})
     beta, targets = 1.0, 0.0
     if noise:
-        likelihood = bnn.settings["likelihood"]
-        if not as_likelihood(likelihood).is_normal or others or bnn.likelihood.scale.numel() != 1:
-            raise InputError(
-                f"`noise=True` tunes a single scale of Gaussian noise, known or learned; got {likelihood!r}."
-            )
-        beta = float(bnn.likelihood.scale.detach().reshape(())) ** -2
+        beta = _noise_precision(bnn, has_latents=bool(others))
         targets = source.total_weight * math.prod(source.head[1].shape[1:])
     power = KINDS[setting.curvature].noise_power
-    evidence = Evidence(point, curvature, guide, group, squares, at_mode, targets, beta, power)
+    evidence = Evidence(point, curvature, guide, _groups(point, per), squares, at_mode, targets, beta, power)
     scales = {name: law.scale.expand(weights[name].shape) for name, law in normals.items()}
     flat = -2 * point.flat(scales).double().log()
     start = evidence.by_group(flat) / evidence.by_group(torch.ones_like(flat))
     return evidence, torch.cat([start, start.new_tensor([math.log(beta)])]) if noise else start
+
+
+def _groups(point: Point, per: str) -> Tensor:
+    """Return the number of each weight's group, flat."""
+    if per == "site":
+        sizes = torch.tensor([shape.numel() for shape in point.shapes])
+        group = torch.arange(len(point.sites)).repeat_interleave(sizes)
+    else:
+        group = torch.arange(point.size) if per == "weight" else torch.zeros(point.size, dtype=torch.int64)
+    return group.to(next(iter(point.weights.values())).device)
+
+
+def _noise_precision(bnn: BNN, *, has_latents: bool) -> float:
+    likelihood = bnn.settings["likelihood"]
+    if not as_likelihood(likelihood).is_normal or has_latents or bnn.likelihood.scale.numel() != 1:
+        raise InputError(f"`noise=True` tunes a single scale of Gaussian noise, known or learned; got {likelihood!r}.")
+    return float(bnn.likelihood.scale.detach().reshape(())) ** -2
 
 
 def _fixed_point(evidence: Evidence, start: Tensor) -> Tensor:
@@ -229,8 +237,30 @@ def _fixed_point(evidence: Evidence, start: Tensor) -> Tensor:
 
 
 def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Source) -> Posterior:
-    result, laplace = evidence.fill(logs), posterior.record.laplace
+    """Return the posterior under other scales, with its record."""
+    result, laplace, point = evidence.fill(logs), posterior.record.laplace, evidence.point
     assert laplace is not None  # see `_checked`
+    bnn = _tuned_model(posterior, evidence, logs)
+    tuned = posterior.with_fields(bnn=bnn.eval(), guide=evidence.guide)
+    volume = source.total_weight * float(source.y_scaler.log_volume())
+    updated = laplace_record(
+        laplace.setting,
+        dataclasses.replace(point, bnn=bnn),
+        result,
+        guide=evidence.guide,
+        others={},
+        log_likelihood=evidence.log_likelihood_at(evidence.ratio(logs)) - volume,
+    )
+    if int(evidence.group.max()) < len(point.sites):
+        alphas = point.by_site(evidence.alphas(logs))
+        updated = dataclasses.replace(updated, precision={n: float(a.reshape(-1)[0]) for n, a in alphas.items()})
+    measured = ["scale"] if evidence.num_targets else posterior.record.measured
+    tuned.note(laplace=updated, measured=measured)
+    return tuned
+
+
+def _tuned_model(posterior: Posterior, evidence: Evidence, logs: Tensor) -> BNN:
+    """Return the model of a posterior with other scales, and all that was learned beside the weights."""
     old, point = posterior.bnn, evidence.point
     weights = {name: point.weights[name] for name in point.sites}
     scales = point.by_site((-0.5 * logs[: len(evidence.group)]).exp())
@@ -248,19 +278,4 @@ def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Sourc
     bnn.net.load_state_dict(old.net.state_dict())
     if not evidence.num_targets:
         bnn.likelihood.load_state_dict(old.likelihood.state_dict())
-    tuned = posterior.with_fields(bnn=bnn.eval(), guide=evidence.guide)
-    volume = source.total_weight * float(source.y_scaler.log_volume())
-    updated = laplace_record(
-        laplace.setting,
-        dataclasses.replace(point, bnn=bnn),
-        result,
-        guide=evidence.guide,
-        others={},
-        log_likelihood=evidence.log_likelihood_at(evidence.ratio(logs)) - volume,
-    )
-    if int(evidence.group.max()) < len(point.sites):
-        alphas = point.by_site(evidence.alphas(logs))
-        updated = dataclasses.replace(updated, precision={n: float(a.reshape(-1)[0]) for n, a in alphas.items()})
-    measured = ["scale"] if evidence.num_targets else posterior.record.measured
-    tuned.note(laplace=updated, measured=measured)
-    return tuned
+    return bnn

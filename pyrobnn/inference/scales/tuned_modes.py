@@ -246,21 +246,31 @@ class TunedMode:
             self.prior.update(self.varying.free(solution.determined), deviation)
             if self.tuned_numbers and self._is_normal:
                 scale, before = self._next_noise(f, solution.leverage()), self.noise()
-                with torch.no_grad():
-                    likelihood = self.bnn.likelihood
-                    likelihood.scale = scale.to(f.device).view(likelihood.scale.shape).to(self.bnn.like.dtype)
-                model = dataclasses.replace(model, columns=model.columns / (scale / before))
+                self._set_noise(scale)
+                columns = model.columns / (scale / before)
             elif self.varying.columns or self.tuned_numbers:
                 if self.varying.columns:
-                    share = self.varying.look(f, solution.covariance)
-                    if self.varying.is_held:  # the noise that all rows share moves on
-                        scale = self._next_noise(f[:, : self.varying.columns], self.counts[:, None] * share)
-                        self.varying.hold(self.weights, scale)
-                        f = self.varying.with_scale(f, scale)
+                    f = self._with_next_noise(f, solution.covariance)
                 else:
                     self._tune_numbers(f.detach(), solution.covariance)
                 columns = information(point, f.to(self.bnn.like), *self._targets)
-                model = dataclasses.replace(model, columns=columns)
+            else:
+                continue
+            model = dataclasses.replace(model, columns=columns)
+
+    def _set_noise(self, scale: Tensor) -> None:
+        likelihood = self.bnn.likelihood
+        with torch.no_grad():
+            likelihood.scale = scale.to(likelihood.scale.device).view(likelihood.scale.shape).to(self.bnn.like.dtype)
+
+    def _with_next_noise(self, f: Tensor, covariance: Tensor) -> Tensor:
+        """Look at outputs whose last columns are the noise; return them with the next noise if all rows share it."""
+        share = self.varying.look(f, covariance)
+        if not self.varying.is_held:
+            return f
+        scale = self._next_noise(f[:, : self.varying.columns], self.counts[:, None] * share)
+        self.varying.hold(self.weights, scale)
+        return self.varying.with_scale(f, scale)
 
     def _next_noise(self, f: Tensor, leverage: Tensor) -> Tensor:
         """Return the next deviation of the noise of each column, (K,); its prior counts targets too."""

@@ -156,35 +156,23 @@ def train(
     stop = stop or Stop()
     stepper = Stepper(fits, run.engine, length.expected)
     watch = Watch(fits, run, length.most, rules=rules, validate=validate, stop=stop, block=block)
-    turns = _Turns(stepper, stop)
+    turns, place = _Turns(stepper, stop), _Place(stepper, watch, checkpoint)
     for fit in fits:
         fit.bnn.train()
     with watch.bar, ExitStack() as at_end:
         for fit in fits:
             at_end.callback(fit.batches.close)
-        done = 0 if checkpoint is None else _resume(stepper, watch, checkpoint)
-        kept = done, _copied(stepper)
+        done = place.resumed()
+        sound = _Sound(stepper, done)
         while done < length.most and stop.by is None:
-            terms = turns.advance(watch.steps_to_next_look(done, checkpoint.every if checkpoint else None))
-            watch.blocks.append(terms)
+            terms = turns.advance(watch.steps_to_next_look(done, place.every))
             done += len(terms)
-            fault = _fault(fits, terms, done)
-            if fault is not None:
-                stepper.restore(kept[1])
-                raise FloatingPointError(_in_words(fits, *fault, since=kept[0]))
-            watch.look(done)
-            if done % _KEEP_EVERY == 0:
-                kept = done, _copied(stepper)
-            if checkpoint is not None and done % checkpoint.every == 0 and done < length.most and stop.by is None:
-                checkpoint.write(_place(done, stepper, watch), finished=False)
-        if checkpoint is not None and not checkpoint.finished:
-            interrupted = stop.by_ctrl_c and done < length.most
-            checkpoint.write(_place(done, stepper, watch), finished=not interrupted)
-            if interrupted:
-                raise KeyboardInterrupt(
-                    f"The fit was {stop.reason(done)}. Its state is kept in {checkpoint.folder}: the same call goes on "
-                    "from there."
-                )
+            sound.check(terms, done)
+            watch.look(terms, done)
+            sound.move_on(done)
+            if done < length.most and stop.by is None:
+                place.keep(done)
+        place.end(done, interrupted=stop.by_ctrl_c and done < length.most)
     for fit in fits:
         fit.bnn.eval()
     watch.restore_best()
@@ -213,40 +201,79 @@ class _Turns:
         return np.concatenate(terms)
 
 
-def _resume(stepper: Stepper, watch: Watch, checkpoint: Checkpoint) -> int:
-    """Go to the place of a checkpoint, if there is one, and return the steps done."""
-    state = checkpoint.read(stepper.fits)
-    if state is None:
-        return 0
-    stepper.resume(state["training"], finished=checkpoint.finished)
-    watch.restore(state["watch"], state["done"])
-    return int(state["done"])
+class _Place:
+    """The place of fits in their checkpoint; nothing is kept where there is none."""
+
+    def __init__(self, stepper: Stepper, watch: Watch, checkpoint: Checkpoint | None) -> None:
+        self._stepper, self._watch, self._checkpoint = stepper, watch, checkpoint
+        self.every = None if checkpoint is None else checkpoint.every
+
+    def resumed(self) -> int:
+        """Go to the place that is kept, if there is one, and return the steps done."""
+        state = None if self._checkpoint is None else self._checkpoint.read(self._stepper.fits)
+        if self._checkpoint is None or state is None:
+            return 0
+        self._stepper.resume(state["training"], finished=self._checkpoint.finished)
+        self._watch.restore(state["watch"], state["done"])
+        return int(state["done"])
+
+    def keep(self, done: int) -> None:
+        """Keep a place that is due."""
+        if self.every is not None and done % self.every == 0:
+            self._write(done, finished=False)
+
+    def end(self, done: int, *, interrupted: bool) -> None:
+        """Keep the last place, and raise a KeyboardInterrupt where the fit is to go on from it later."""
+        if self._checkpoint is None or self._checkpoint.finished:
+            return
+        self._write(done, finished=not interrupted)
+        if interrupted:
+            raise KeyboardInterrupt(
+                f"The fit was stopped by Ctrl-C after step {done}. Its state is kept in {self._checkpoint.folder}: the "
+                "same call goes on from there."
+            )
+
+    def _write(self, done: int, *, finished: bool) -> None:
+        if self._checkpoint is not None:
+            state = {"done": done, "training": _copied(self._stepper), "watch": self._watch.state()}
+            self._checkpoint.write(state, finished=finished)
 
 
-def _place(done: int, stepper: Stepper, watch: Watch) -> dict[str, Any]:
-    return {"done": done, "training": _copied(stepper), "watch": watch.state()}
+class _Sound:
+    """The latest state that is kept of fits whose numbers were finite until then."""
+
+    def __init__(self, stepper: Stepper, done: int) -> None:
+        self._stepper, self._done, self._state = stepper, done, _copied(stepper)
+
+    def move_on(self, done: int) -> None:
+        """Keep a state that is due."""
+        if done % _KEEP_EVERY == 0:
+            self._done, self._state = done, _copied(self._stepper)
+
+    def check(self, terms: np.ndarray, done: int) -> None:
+        """Raise FloatingPointError, with the site at fault, if the latest terms (steps, R, 2) are not finite."""
+        fits, fault = self._stepper.fits, self._fault(terms, done)
+        if fault is None:
+            return
+        from pyrobnn.inference.training.faults import explain  # sound fits do without
+
+        step, replicate, value = fault
+        self._stepper.restore(self._state)
+        of_which = f" of replicate {replicate}" if len(fits) > 1 else ""
+        why = explain(fits[replicate], step - self._done)
+        advice = "Lower the learning rate, standardise the data, or start the guide narrower."
+        raise FloatingPointError(f"The ELBO{of_which} became {value} at step {step}: {why}. {advice}")
+
+    def _fault(self, terms: np.ndarray, done: int) -> tuple[int, int, float] | None:
+        """Return step, replicate and value of the first bad ELBO; a parameter counts as NaN, at the end."""
+        elbo = terms[..., 0] - terms[..., 1]
+        good = np.isfinite(elbo)
+        if not good.all():
+            index, replicate = np.argwhere(~good)[0]
+            return done - len(elbo) + int(index) + 1, int(replicate), float(elbo[index, replicate])
+        lost = [index for index, fit in enumerate(self._stepper.fits) if not fit.is_finite()]
+        return (done, lost[0], float("nan")) if lost else None
 
 
 def _copied(stepper: Stepper) -> Any:
     return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, stepper.state())
-
-
-def _fault(fits: Sequence[TrainingState], terms: np.ndarray, done: int) -> tuple[int, int, float] | None:
-    """Return step, replicate and value of the first ELBO that is not finite; a parameter counts as NaN, at the end."""
-    elbo = terms[..., 0] - terms[..., 1]
-    good = np.isfinite(elbo)
-    if not good.all():
-        index, replicate = np.argwhere(~good)[0]
-        return done - len(elbo) + int(index) + 1, int(replicate), float(elbo[index, replicate])
-    lost = [index for index, fit in enumerate(fits) if not fit.is_finite()]
-    return (done, lost[0], float("nan")) if lost else None
-
-
-def _in_words(fits: Sequence[TrainingState], step: int, replicate: int, value: float, *, since: int) -> str:
-    """Return what became of the ELBO of a fit at a step, and the site at fault, after the state of an earlier step."""
-    from pyrobnn.inference.training.faults import explain  # sound fits do without
-
-    of_which = f" of replicate {replicate}" if len(fits) > 1 else ""
-    why = explain(fits[replicate], step - since)
-    advice = "Lower the learning rate, standardise the data, or start the guide narrower."
-    return f"The ELBO{of_which} became {value} at step {step}: {why}. {advice}"

@@ -19,6 +19,7 @@ from pyrobnn._torch.inputs import X, tensors_of
 from pyrobnn._torch.kept_memory import kept_memory
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
+from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.built import built
@@ -72,34 +73,11 @@ def build_parts(
     """
     model, example = fresh_model(bnn, source, device)
     refuse_checkpoints(model, example, training=True)
-    if isinstance(source.data, Data):
-        for values, name in zip(source.scaled(model, *source.data.tensors), ("x", "y", "weights"), strict=False):
-            for part in tensors_of(values):
-                check_range(part, name)
+    _check_numbers(model, source)
     if as_guide(method.guide).curvature is not None:
-        if method.temperature != 1:
-            raise InputError(
-                "Laplace puts the curvature of the posterior itself around its mode, at temperature 1, got "
-                f"temperature={method.temperature}: leave it out."
-            )
-        checked_setting(method.guide, model, example, latent_sites(model, *example))
-        source.check_pass()
+        _check_laplace(method, model, example, source)
     resolved = _resolved(method, model, source, seed)
-    shown = source.shown.to(model.like.device)
-    with model.without_network(shown):
-        guide = resolved.guide.build(model, *example).to(example[0].device)
-    if not built(guide).trainable:
-        raise InputError(
-            f"{type(method.guide).__name__} holds what another method computed and has nothing to train: use a guide "
-            "such as guides.Laplace()."
-        )
-    with model.without_network(shown), torch.no_grad(), poutine.block():
-        drawn = latent_names(poutine.trace(guide).get_trace(*example))
-        missing = [site.name for site in latent_sites(model, *example) if site.name not in drawn]
-    if missing:
-        raise InputError(
-            f"The guide {resolved.guide!r} does not draw {', '.join(missing)}: a guide must cover every latent site."
-        )
+    guide = _built_guide(resolved.guide, model, example, source)
     if earlier is not None:
         go_on(earlier, model, guide, method.guide)
     if method.kl == "auto":
@@ -108,6 +86,45 @@ def build_parts(
         resolved = dataclasses.replace(resolved, kl=kl)
     check_trainable(model, guide, resolved, example)
     return Parts(model, guide, resolved, example)
+
+
+def _check_numbers(model: BNN, source: Source) -> None:
+    """Refuse data in memory that the precision of the model cannot hold."""
+    if isinstance(source.data, Data):
+        for values, name in zip(source.scaled(model, *source.data.tensors), ("x", "y", "weights"), strict=False):
+            for part in tensors_of(values):
+                check_range(part, name)
+
+
+def _check_laplace(method: "SVI", model: BNN, example: Batch, source: Source) -> None:
+    """Refuse, before a fit, what the curvature at its end cannot be taken of."""
+    if method.temperature != 1:
+        raise InputError(
+            "Laplace puts the curvature of the posterior itself around its mode, at temperature 1, got "
+            f"temperature={method.temperature}: leave it out."
+        )
+    checked_setting(method.guide, model, example, latent_sites(model, *example))
+    source.check_pass()
+
+
+def _built_guide(setting: Any, model: BNN, example: Batch, source: Source) -> PyroModule:
+    """Build a guide that can be trained and draws every latent site."""
+    shown = source.shown.to(model.like.device)
+    with model.without_network(shown):
+        guide: PyroModule = setting.build(model, *example).to(example[0].device)
+    if not built(guide).trainable:
+        raise InputError(
+            f"{type(setting).__name__} holds what another method computed and has nothing to train: use a guide such "
+            "as guides.Laplace()."
+        )
+    with model.without_network(shown), torch.no_grad(), poutine.block():
+        drawn = latent_names(poutine.trace(guide).get_trace(*example))
+        missing = [site.name for site in latent_sites(model, *example) if site.name not in drawn]
+    if missing:
+        raise InputError(
+            f"The guide {setting!r} does not draw {', '.join(missing)}: a guide must cover every latent site."
+        )
+    return guide
 
 
 def _resolved(method: "SVI", model: BNN, source: Source, seed: int) -> "SVI":

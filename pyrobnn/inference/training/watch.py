@@ -106,7 +106,7 @@ class Watch:
     """Looks at fits after every block of steps: judges them, shows them, validates, and asks the callbacks.
 
     The fits never take more than `num_steps`, and have no rules where their number is fixed; the first is shown to the
-    callbacks. `blocks` has log-likelihood and KL of the steps, (steps, R, 2) each.
+    callbacks.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Watch:
         form = _OPEN_FORM.format(most=num_steps) if rules else _FORM
         total = None if rules else num_steps
         self.bar = progress_bar(total=total, shown=run.progress, desc="training", bar_format=form)
-        self.blocks: list[np.ndarray] = []
+        self._blocks: list[np.ndarray] = []  # log-likelihood and KL of the steps, (steps, R, 2) each
         self._scores: list[float] = []
         self._scored: list[int] = []
         self._elbo = ""
@@ -137,8 +137,9 @@ class Watch:
         intervals = [self._block, *([] if self._validate is None else [self._method.eval_every]), every or self._block]
         return min(self._num_steps - done, *(interval - done % interval for interval in intervals))
 
-    def look(self, done: int) -> None:
-        """Judge, show and validate the fits after that many steps, all of which are finite; ask the callbacks."""
+    def look(self, terms: np.ndarray, done: int) -> None:
+        """Judge, show and validate the fits, by the finite terms of the latest of so many steps; ask the callbacks."""
+        self._blocks.append(terms)
         at_end = done == self._num_steps
         if done % self._block == 0 or at_end:
             terms = self._latest(done % self._block or self._block)
@@ -156,7 +157,7 @@ class Watch:
     def _latest(self, count: int) -> np.ndarray:
         """Return the terms of the latest steps, (steps, R, 2)."""
         blocks: list[np.ndarray] = []
-        for block in reversed(self.blocks):
+        for block in reversed(self._blocks):
             blocks.insert(0, block)
             if sum(map(len, blocks)) >= count:
                 break
@@ -197,7 +198,7 @@ class Watch:
     def state(self) -> dict[str, Any]:
         """Return what was seen so far."""
         return {
-            "terms": torch.from_numpy(np.concatenate(self.blocks)),
+            "terms": torch.from_numpy(np.concatenate(self._blocks)),
             "scores": [*self._scores],
             "scored": [*self._scored],
             "best": self._best_state,
@@ -207,7 +208,7 @@ class Watch:
 
     def restore(self, state: dict[str, Any], done: int) -> None:
         """Go on from what was seen after that many steps."""
-        self.blocks = [state["terms"].numpy()]
+        self._blocks = [state["terms"].numpy()]
         self._scores, self._scored, self._best_state = [*state["scores"]], [*state["scored"]], state["best"]
         for rule, saved in zip(self._rules, state["rules"], strict=True):
             rule.restore(saved)
@@ -217,7 +218,7 @@ class Watch:
 
     def ended(self, done: int, engine: EngineRecord) -> list[Ended]:
         """Return how each fit ended, with what was noted until then."""
-        terms = np.concatenate(self.blocks) if self.blocks else np.empty((0, len(self._fits), 2))
+        terms = np.concatenate(self._blocks) if self._blocks else np.empty((0, len(self._fits), 2))
         by = self._stop.by or "steps"
         all_ended = "all steps done" if self._stop.by is None else self._stop.reason(done)
         ended = []
