@@ -110,9 +110,12 @@ def test_early_stopping_leaves_a_fit_before_its_end():
     assert continuation_finding(posterior, data, LEVEL, 0).kind == "note"
 
 
-def test_noise_that_hides_a_gain_is_a_note_and_errors_of_zero_are_certain():
+def test_noise_that_hides_a_gain_is_a_note_and_errors_of_zero_are_certain(monkeypatch):
+    posterior, data = mean_field(0)
+
     def found(mean, stderr):
-        return convergence._judged(Gain(mean, stderr, 100, 0.01, 0.5), LEVEL, ()).kind
+        monkeypatch.setattr(convergence._Continuation, "gain", lambda self: Gain(mean, stderr, 100, 0.01, 0.5))
+        return continuation_finding(posterior, data, LEVEL, 0).kind
 
     assert [found(1.0, 2.0), found(0.1, 0.1), found(9.0, 0.1)] == ["note", "fine", "warning"]
     assert [Gain(mean, 0.0, 1, 1.0, 0.5).p_value for mean in (0.4, 0.6)] == [1.0, 0.0]

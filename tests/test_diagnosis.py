@@ -12,7 +12,8 @@ from torch import nn
 import pyrobnn as bnn
 from pyrobnn import likelihoods
 from pyrobnn.diagnostics.predictive_checks import (
-    WORDS,
+    IF_HIGH,
+    IF_LOW,
     epistemic_finding,
     predictive_findings,
     ranking_finding,
@@ -256,7 +257,7 @@ def test_remedies_of_noise_by_the_likelihood_and_the_targets(name, is_high, like
     data = bnn.Data(y[:, None], y.round() if isinstance(likelihood, bnn.likelihoods.Poisson) else y)
     model = bnn.BNN(nn.Linear(1, likelihood.num_outputs(data.y)), likelihood=likelihood, prior="normal")
     fit = Fitted(model.fit(data, guide="map", steps=1, progress=False), data.y)
-    tries = WORDS[name].if_high if is_high else WORDS[name].if_low
+    tries = (IF_HIGH if is_high else IF_LOW)[name][1]
     assert [remedy.settings[0] for remedy in open_to(fit, tries)][: len(settings)] == settings
 
 
@@ -277,7 +278,7 @@ def test_a_spec_takes_each_advice_for_predictions(kind, tmp_path):
     }
     prepared = RunSpec.from_dict(tables).prepare()
     posterior = prepared.bnn.fit(prepared.train, guide="mean_field", steps=2, progress=False)
-    tries = {one for words in WORDS.values() for one in (*words.if_low, *words.if_high)}
+    tries = {one for table in (IF_LOW, IF_HIGH) for _, tries in table.values() for one in tries}
     changes = {remedy.settings for remedy in open_to(Fitted(posterior, prepared.train.y), tries)}
     assert len(changes) > 3
     for settings in changes:

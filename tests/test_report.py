@@ -19,7 +19,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics import FunctionConvergence
 from pyrobnn.diagnostics.convergence import Chains, chain_findings, chains_of
 from pyrobnn.diagnostics.diagnosis import CAUSES, Diagnosis
-from pyrobnn.diagnostics.predictive_checks import WORDS
+from pyrobnn.diagnostics.predictive_checks import MEASURES
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Facts, Rendered, render, words
 from pyrobnn.tables.cells import MARK
@@ -306,7 +306,7 @@ def test_every_warning_has_its_place_among_causes():
         name for text in sources for name in re.findall(r'(?:Finding|_warning)\("([a-z -]+)", (?:"warning"|lead)', text)
     }
     assert {"prior", "memorised", "epistemic", "length", "divergences"} <= named
-    assert named | {BASELINE, "chains", "elbo", *WORDS} <= set(CAUSES)
+    assert named | {BASELINE, "chains", "elbo", *MEASURES} <= set(CAUSES)
 
 
 def letters(figures):

@@ -190,30 +190,27 @@ def chain_findings(chains: Chains, settings: Mapping[str, Any] = MappingProxyTyp
     draws, rhat, ess = chains.num_chains * chains.num_draws, math.nan, math.nan
     if (found := chains.convergence) is not None:
         rhat, ess = float(np.max(found.rhat)), float(min(np.min(found.ess_bulk), np.min(found.ess_tail)))
+    said = f"the largest R-hat of a prediction is {rhat:.3f}, and {draws} draws are worth {ess:.0f} independent draws."
     is_rough = draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT and ess >= _SMALLEST_ROUGH_ESS
     kind: Kind = "warning"
     value: float | None = rhat
-    end, remedies = "", [*chain, more, warmer]
+    remedies = [*chain, more, warmer]
     if found is None:
         lead, value = "Nothing tells whether the Markov chains have converged", None
-        end = f"R-hat needs two or more chains of at least {_FEWEST_DRAWS} draws"
+        said = f"R-hat needs two or more chains of at least {_FEWEST_DRAWS} draws."
     elif not math.isfinite(rhat):
         lead, value, remedies = "R-hat cannot be computed", None, [*step, warmer, SMOOTHER_PRIOR]
-        end = "at some input the predictions of the chains never change. They are stuck"
+        said = "at some input the predictions of the chains never change. They are stuck."
     elif is_rough:
         lead, kind, remedies = "The Markov chains are short, and agree roughly", "note", [more]
     elif rhat > _LARGEST_RHAT:
-        lead, end = "The Markov chains do not agree yet", f" R-hat should be below {_LARGEST_RHAT}."
+        lead, said = "The Markov chains do not agree yet", f"{said} R-hat should be below {_LARGEST_RHAT}."
     elif ess < _SMALLEST_ESS:
-        lead, value, remedies = "The Markov chains are too short", ess, [more]
-        end = f" {_SMALLEST_ESS} or more are enough."
+        lead, said = "The Markov chains are too short", f"{said} {_SMALLEST_ESS} or more are enough."
+        value, remedies = ess, [more]
     else:
         lead, kind, remedies = "The Markov chains agree", "fine", []
-    numbers = (
-        f"the largest R-hat of a prediction is {rhat:.3f}, and {draws} draws are worth {ess:.0f} independent draws"
-    )
-    text = f"{lead}: {numbers}.{end}" if math.isfinite(rhat) else f"{lead}: {end}."
-    findings = [Finding("chains", kind, text, remedies=tuple(remedies), plain=lead, value=value)]
+    findings = [Finding("chains", kind, f"{lead}: {said}", remedies=tuple(remedies), plain=lead, value=value)]
     if chains.num_diverging:
         rate = settings.get("target_accept", _ACCEPTED[-1])
         smaller = [_set("take smaller steps", f"target_accept={each!r}") for each in _ACCEPTED if each > rate][:1]
@@ -355,24 +352,18 @@ def continuation_finding(posterior: Posterior | Mixture, train: Data, level: flo
         return Finding("elbo", "note", text, remedies=(open_end,) if given else ())
     gains = [(_Continuation(*pair, train, seed).gain(), pair[1]) for pair in pairs]
     gain, method = min(gains, key=lambda pair: (pair[0].p_value, -pair[0].mean))
-    remedies = open_to(fit, (slower, longer)) or (Remedy("train longer"),)
-    return _judged(gain, level / len(members), remedies, stops_early=method.patience is not None)
-
-
-def _judged(gain: Gain, level: float, remedies: tuple[Remedy, ...], *, stops_early: bool = False) -> Finding:
-    """Return the finding on a gain; early stopping leaves a fit before its end."""
-    where = (
-        f"{gain.steps} further steps at a constant learning rate of {gain.rate:.2g} change the ELBO by "
-        f"{gain.mean:+.3g} ± {gain.stderr:.2g} nats; changes below {gain.tolerance:.2g} do not matter."
-    )
     kind: Kind
     lead, kind = "Training longer gains nothing that matters", "fine"
-    if gain.p_value < level:
-        lead, kind = "The fit has not converged", "note" if stops_early else "warning"
+    if gain.p_value < level / len(members):
+        lead, kind = "The fit has not converged", "warning" if method.patience is None else "note"
     elif gain.stderr > gain.tolerance:
         lead, kind = "The ELBO is too noisy to tell whether the fit has converged", "note"
-    tries = remedies if kind == "warning" else ()
-    return Finding("elbo", kind, f"{lead}: {where}", gain.p_value, tries, lead, value=gain.mean, error=gain.stderr)
+    tries = open_to(fit, (slower, longer)) or (Remedy("train longer"),) if kind == "warning" else ()
+    text = (
+        f"{lead}: {gain.steps} further steps at a constant learning rate of {gain.rate:.2g} change the ELBO by "
+        f"{gain.mean:+.3g} ± {gain.stderr:.2g} nats; changes below {gain.tolerance:.2g} do not matter."
+    )
+    return Finding("elbo", kind, text, gain.p_value, tries, lead, value=gain.mean, error=gain.stderr)
 
 
 def _method_of(posterior: Posterior) -> SVI | None:

@@ -378,9 +378,14 @@ def _from_chains(member: Posterior, seed: int, converter: _Converter, kept: int)
     """Return the groups of the last draws of each chain, (chain, draw, ...), in their order."""
     guide = built(member.guide)
     chains = {name: values[:, -kept:] for name, values in (guide.chains() or {}).items()}
-    num_chains, noise_seeds = len(next(iter(chains.values()))), count(seed)
+    size = max(1, _BLOCK // max(1, member.bnn.num_weights))
+    pieces = {name: values.flatten(0, 1).split(size) for name, values in chains.items()}
+    num_chains, num_blocks = len(next(iter(chains.values()))), len(next(iter(pieces.values())))
     with fast_pyro(), torch.no_grad():
-        blocks = [converter.convert(member, block, next(noise_seeds)) for block in _blocks(member, chains)]
+        blocks = [
+            converter.convert(member, {name: piece[index] for name, piece in pieces.items()}, seed + index)
+            for index in range(num_blocks)
+        ]
     groups = _chained(blocks, num_chains)
     groups["sample_stats"] |= {
         name: values[:, -kept:].cpu().numpy().astype(_TYPES.get(name, float))
@@ -393,17 +398,15 @@ def _from_guide(member: Posterior, seed: int, converter: _Converter, num_draws: 
     """Return the groups of independent draws, (1, draw, ...), with NaN for the log density where there is none."""
     noise_seeds = count(seed)
 
-    def convert(draws: dict[str, Tensor], log_q: Tensor) -> Arrays:
+    def convert(draws: dict[str, Tensor], log_q: Tensor | None = None) -> Arrays:
         arrays = converter.convert(member, draws, next(noise_seeds))
-        arrays["sample_stats"]["log_q"] = log_q.double().cpu().numpy()
+        none = np.full(len(arrays["sample_stats"]["lp"]), np.nan)
+        arrays["sample_stats"]["log_q"] = none if log_q is None else log_q.double().cpu().numpy()
         return arrays
-
-    def convert_stored(draws: dict[str, Tensor]) -> Arrays:
-        return convert(draws, torch.full((len(next(iter(draws.values()))),), torch.nan))
 
     blocks: list[Arrays] = []
     if _lengths(member) != (0, 0):
-        blocks += member.map_traces(latent_values, convert_stored, num_draws, seed=seed)
+        blocks += member.map_traces(latent_values, convert, num_draws, seed=seed)
     else:
         for number, part_seed in _shares(member, num_draws, seed):
             blocks += member.map_draws(convert, number, seed=part_seed)
@@ -452,14 +455,6 @@ def _chained(blocks: Sequence[Arrays], num_chains: int) -> Arrays:
         group: {name: values.reshape(num_chains, -1, *values.shape[1:]) for name, values in variables.items()}
         for group, variables in _joined(blocks).items()
     }
-
-
-def _blocks(member: Posterior, chains: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """Yield the draws of chains in order, in blocks (B, *event) that fit into memory."""
-    size = max(1, _BLOCK // max(1, member.bnn.num_weights))
-    pieces = {n: v.flatten(0, 1).split(size) for n, v in chains.items()}
-    for index in range(len(next(iter(pieces.values())))):
-        yield {name: piece[index] for name, piece in pieces.items()}
 
 
 def log_prior_density(member: Posterior, draws: dict[str, Tensor]) -> Tensor:

@@ -44,8 +44,7 @@ def heldout_elpd(
 ) -> "az.ELPDData":
     """Return the expected log pointwise predictive density of examples that took no part in the fit.
 
-    It is sum_n log 1/S sum_s p(y_n | x_n, w_s), in the original units of the targets, and assumes nothing about the
-    posterior: prefer it where there are enough data.
+    It is sum_n log 1/S sum_s p(y_n | x_n, w_s), in the original units of the targets. Prefer it where there are data.
 
     Args:
         posterior: the posterior.
@@ -199,28 +198,24 @@ def fit_each(
 
     Seeds derive from the number of a set, or the first of a group; further arguments are those of `Run`. No fit warns.
     """
-    posteriors: list[Any] = [None] * len(sets)
-    alone = []
     side_by_side = isinstance(method, SVI) and method.patience is None
     most = max(1, _WEIGHTS_AT_ONCE // model.num_weights) if side_by_side else 1
-    groups = []
+    groups: list[list[int]] = []
     for size in dict.fromkeys(map(len, sets)):
         members = [index for index, data in enumerate(sets) if len(data) == size]
         groups += [part.tolist() for part in np.array_split(members, -(-len(members) // most))]
+    posteriors: dict[int, Any] = {}
     for group in groups:
-        if len(group) == 1:
-            alone += group
-            continue
-        parts = [sets[index] for index in group]
-        run = Run(seed=derive(seed, f"fit {group[0]}"), progress=progress, **arguments)
-        posteriors_of_group = replicates_in_silence(model, parts, method, run)
-        for index, posterior in zip(group, posteriors_of_group, strict=True):
-            posteriors[index] = posterior
+        if len(group) > 1:
+            run = Run(seed=derive(seed, f"fit {group[0]}"), progress=progress, **arguments)
+            fits = replicates_in_silence(model, [sets[index] for index in group], method, run)
+            posteriors |= zip(group, fits, strict=True)
+    alone = [group[0] for group in groups if len(group) == 1]
     with progress_bar(alone, desc="fits", unit="fit", shown=progress and bool(alone)) as bar:
         for index in bar:
             run = Run(seed=derive(seed, f"fit {index}"), progress=False, **arguments)
             posteriors[index] = fit_in_silence(model, sets[index], method, run)
-    return posteriors
+    return [posteriors[index] for index in range(len(sets))]
 
 
 def loo(
@@ -352,18 +347,18 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
     if len(elpds) < 2:
         raise InputError(f"`compare` needs two or more results, got {len(elpds)}.")
     targets = "Results can be compared on the same examples in the same order only"
-    described = {
-        "Results of different kinds measure different things": _kind,
-        targets: lambda one: one.elpd_i.attrs.get("targets"),
-        "Results rest on different numbers of examples": lambda one: one.n_data_points,
+    described: dict[str, dict[str, Any]] = {
+        "Results of different kinds measure different things": {name: _kind(one) for name, one in elpds.items()},
+        targets: {name: one.elpd_i.attrs.get("targets") for name, one in elpds.items()},
+        "Results rest on different numbers of examples": {name: one.n_data_points for name, one in elpds.items()},
     }
-    for problem, describe in described.items():
-        values = {name: describe(result) for name, result in elpds.items() if describe(result) is not None}
-        if len(set(values.values())) > 1:
+    for problem, values in described.items():
+        if len(set(values.values()) - {None}) > 1:
             listed = ", ".join(f"{name}: {value}" for name, value in values.items())
             raise InputError(f"{problem}; got {listed}. Use one function on one data set for all.")
     return az.compare(dict(elpds), method="stacking", round_to="none")
 
 
 def _kind(result: "az.ELPDData") -> str:
-    return f"{result.kind} with {result.n_folds} folds" if hasattr(result, "n_folds") else str(result.kind)
+    folds = getattr(result, "n_folds", None)
+    return str(result.kind) if folds is None else f"{result.kind} with {folds} folds"

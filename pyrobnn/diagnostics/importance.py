@@ -167,11 +167,8 @@ def importance_weights(
     seed = given.seed if seed is None else seed
     shares = given.shares(num_draws, seed=seed) if isinstance(given, Mixture) else [(given, num_draws, seed)]
     pairs = [_densities(member, data, count, part_seed, linearized=linearized) for member, count, part_seed in shares]
-    alone = [log_p - log_q for log_p, log_q in pairs]
-    ratios = alone[0]
-    if isinstance(given, Mixture):
-        log_p, log_q = zip(*pairs, strict=True)
-        ratios = np.concatenate(log_p) - _mixture_log_q(shares, log_q)
+    log_ps, log_qs = zip(*pairs, strict=True)
+    ratios = np.concatenate(log_ps) - _mixture_log_q(shares, log_qs)
     log_weights, khat = pareto_smooth(ratios)
     highest = ratios.max()
     scaled = np.exp(ratios - highest)
@@ -180,7 +177,7 @@ def importance_weights(
     return ImportanceWeights(
         log_weights=log_weights,
         khat=khat,
-        khat_by_chain=np.array([pareto_smooth(each)[1] for each in alone]),
+        khat_by_chain=np.array([pareto_smooth(log_p - log_q)[1] for log_p, log_q in pairs]),
         ess=float(1 / np.exp(2 * log_weights).sum()),
         log_evidence=Estimate(float(highest + math.log(mean)), error),
         posterior=given,
@@ -278,15 +275,15 @@ def _mixture_log_q(shares: Sequence[tuple[Posterior, int, int]], log_qs: Sequenc
     """Return log 1/K sum_k q_k at the draws of all members, in the order of the members, (S,)."""
     columns = []
     for (drawer, count, seed), known in zip(shares, log_qs, strict=True):
-        draws, terms = drawer.draw(count, seed=seed), []
+        draws, terms = drawer.draw(count, seed=seed) if len(shares) > 1 else {}, []
         for member, *_ in shares:
             with fast_pyro(), torch.no_grad():
-                log_q = None if member is drawer else built(member.guide).log_density(draws)
-            if log_q is None and member is not drawer:
+                log_q = torch.from_numpy(known) if member is drawer else built(member.guide).log_density(draws)
+            if log_q is None:
                 raise InputError(
                     f"{type(member.guide).__name__} knows its density only at its own draws, or holds sites at points: "
                     "pass the members one by one."
                 )
-            terms.append(known if log_q is None else log_q.cpu().numpy())
+            terms.append(log_q.cpu().numpy())
         columns.append(np.logaddexp.reduce(terms, axis=0) - math.log(len(shares)))
     return np.concatenate(columns)

@@ -7,7 +7,7 @@ they share, and keeps its false-alarm rate for small training sets too.
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -37,78 +37,47 @@ from pyrobnn.verdict.remedies import (
 )
 from pyrobnn.verdict.residuals import ranks
 
-_INSIDE = 0.95
-_NEGLIGIBLE = 1e-4
-_FEWEST_SIMULATIONS = 200
-_ORDERS = 200
 CLASSES = "classes"
 """Name of the finding that a class is never predicted."""
+_INSIDE = 0.95
+_NEGLIGIBLE = 1e-4
+_FEWEST_SIMULATIONS, _ORDERS = 200, 200
 _RARE = 0.2
 """Share of the labels up to which a class is rare."""
-_SURE = 0.05
-"""The p-value below which an order may be better than guessing, so that a fit is not called of no use."""
-_WEAK = 0.05
-"""The p-value below which a statistic is not called fine, though it may be no reason to warn."""
+_SURE, _WEAK = 0.05, 0.05
+"""The p-values below which an order may be better than guessing, and a statistic is not called fine."""
 _LEVELS = {"noise": 0.0027}
 """The level of a statistic that has its own: three standard errors in both tails."""
-
-
-class _Words(NamedTuple):
-    """What a statistic measures, what a value that is too low or too high says, and what to try then."""
-
-    measure: str
-    low: str
-    high: str
-    if_low: tuple[Try, ...]
-    if_high: tuple[Try, ...]
-
-
+MEASURES = {
+    "bias": "the mean share of a predictive distribution below its target",
+    "spread": "the spread of the ranks of targets in their predictions, over that of uniform ones",
+    "coverage": "the share of targets inside the central 95 %",
+    "confidence": "the share of right labels less the mean confidence",
+    "noise": "the rank correlation of the size of errors, in units of the predicted spread, with the median",
+    "surprise": "the mean log score in nats",
+}
+"""The statistics by name."""
 _OF_NARROW = (measured_noise, spread_counts, varying_noise, other_noise, ensemble)
 _OF_WIDE = (measured_noise, longer, narrower, other_noise)
-WORDS = {
-    "bias": _Words(
-        "the mean share of a predictive distribution below its target",
-        "Targets lie below the predictions",
-        "Targets lie above the predictions",
-        (ensemble,),
-        (ensemble,),
-    ),
-    "spread": _Words(
-        "the spread of the ranks of targets in their predictions, over that of uniform ones",
-        "The predictions are too wide",
-        "The predictions are too narrow",
-        _OF_WIDE,
-        _OF_NARROW,
-    ),
-    "coverage": _Words(
-        "the share of targets inside the central 95 %",
-        "The intervals are too narrow",
-        "The intervals are too wide",
-        _OF_NARROW,
-        _OF_WIDE,
-    ),
-    "confidence": _Words(
-        "the share of right labels less the mean confidence",
-        "The fit is over-confident",
-        "The fit is under-confident",
-        (narrower, by_evidence, ensemble),
-        (longer, narrower, by_evidence),
-    ),
-    "noise": _Words(
-        "the rank correlation of the size of errors, in units of the predicted spread, with the median",
-        "Errors shrink as the prediction grows, more than the fit says",
-        "Errors grow with the prediction, more than the fit says",
-        (varying_noise, ensemble),
-        (amounts, spread_counts, varying_noise, ensemble),
-    ),
-    "surprise": _Words(
-        "the mean log score in nats",
-        "Targets are less likely than the fit expects of itself",
-        "Targets are more likely than the fit expects of itself",
-        (other_noise, spread_counts),
-        _OF_WIDE,
-    ),
+_OF_GROWING = (amounts, spread_counts, varying_noise, ensemble)
+IF_LOW: dict[str, tuple[str, tuple[Try, ...]]] = {
+    "bias": ("Targets lie below the predictions", (ensemble,)),
+    "spread": ("The predictions are too wide", _OF_WIDE),
+    "coverage": ("The intervals are too narrow", _OF_NARROW),
+    "confidence": ("The fit is over-confident", (narrower, by_evidence, ensemble)),
+    "noise": ("Errors shrink as the prediction grows, more than the fit says", (varying_noise, ensemble)),
+    "surprise": ("Targets are less likely than the fit expects of itself", (other_noise, spread_counts)),
 }
+"""What a value that is too low says, and what to try then."""
+IF_HIGH: dict[str, tuple[str, tuple[Try, ...]]] = {
+    "bias": ("Targets lie above the predictions", (ensemble,)),
+    "spread": ("The predictions are too narrow", _OF_NARROW),
+    "coverage": ("The intervals are too wide", _OF_WIDE),
+    "confidence": ("The fit is under-confident", (longer, narrower, by_evidence)),
+    "noise": ("Errors grow with the prediction, more than the fit says", _OF_GROWING),
+    "surprise": ("Targets are more likely than the fit expects of itself", _OF_WIDE),
+}
+"""The same of a value that is too high."""
 
 
 def statistics_of(prediction: Prediction) -> tuple[str, ...]:
@@ -139,10 +108,9 @@ def predictive_findings(
         if name == "coverage":  # intervals hold nearly all of a few: exact for independent targets
             num = targets.numel()
             p_value = max(p_value, float(binomtest(round(observed * num), num, _INSIDE).pvalue))
-        words, is_high = WORDS[name], observed > expected
-        lead, tries = (words.high, words.if_high) if is_high else (words.low, words.if_low)
+        lead, tries = (IF_HIGH if observed > expected else IF_LOW)[name]
         options: dict[str, Any] = {"level": _LEVELS.get(name, level), "remedies": _open(fit, tries)}
-        findings.append(_by_test(name, lead, words.measure, (observed, expected, error), p_value, **options))
+        findings.append(_by_test(name, lead, MEASURES[name], (observed, expected, error), p_value, **options))
     return findings
 
 
@@ -158,8 +126,7 @@ def _by_test(
 ) -> Finding:
     """Return the finding of a test: a warning below a level, a note of a weak sign, or nothing against the fit.
 
-    A warning says `lead`; `measure` is a noun phrase for the number; `numbers` are its value, the expected value, and
-    the standard error of their difference.
+    A warning says `lead`; `numbers` are the value, the expected value, and the error of their difference.
     """
     sign = f"A weak sign, which may be chance, that {lead[:1].lower()}{lead[1:]}"
     kind: Kind = "warning" if p_value < level else "note" if p_value < _WEAK else "fine"
@@ -215,18 +182,14 @@ def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[st
 
 def epistemic_finding(prediction: Prediction, fit: Fitted | None = None) -> Finding:
     """Say so if the weights' uncertainty hardly reaches the predictions of some target column."""
-
-    def mean(values: Tensor) -> Tensor:
-        """Return the mean over examples of each column; of classes, over them too."""
-        return values.double().mean() if prediction.is_classification else values.double().mean(0)
-
+    dims = None if prediction.is_classification else 0  # each column by itself, classes together
     share = math.nan
     if prediction.has_moments:
-        total = mean(prediction.variance)
+        total = prediction.variance.double().mean(dims)
         if prediction.has_quantiles and not bool(total.isfinite().all()):
             lower, upper = prediction.interval(0.68)
-            total = mean(((upper - lower) / 2).square())
-        share = float((mean(prediction.epistemic_variance) / total.clamp_min(1e-300)).min())
+            total = ((upper - lower) / 2).square().double().mean(dims)
+        share = float((prediction.epistemic_variance.double().mean(dims) / total.clamp_min(1e-300)).min())
     if not math.isfinite(share):
         text = "The predictions have no finite or known mean, so the share of epistemic uncertainty cannot be told."
         return Finding("epistemic", "note", text)

@@ -62,12 +62,9 @@ class VsbcReport:
         return tests * tests.size
 
     def __str__(self) -> str:
-        num_tests = 2 * len(self.table)
-        verdict = "nothing speaks against calibration" if self.is_calibrated else "not calibrated"
-        head = (
-            f"{self.num_simulations} simulations, {self.num_draws} draws of each fit: {verdict} "
-            f"(p = {self.p_value:.2g} for {num_tests} tests together, Bonferroni)"
-        )
+        said = "nothing speaks against calibration" if self.is_calibrated else "not calibrated"
+        tests = f"p = {self.p_value:.2g} for {2 * len(self.table)} tests together, Bonferroni"
+        head = f"{self.num_simulations} simulations, {self.num_draws} draws of each fit: {said} ({tests})"
         width = max(map(len, self.table.index))
         lines = [head, f"{'':<{width}}{'mean p':>9}{'spread':>9}{'symmetric':>11}{'uniform':>11}"]
         for (name, row), (_, adjusted) in zip(self.table.iterrows(), self._adjusted.iterrows(), strict=True):

@@ -114,9 +114,8 @@ def wrong_and_doubt(labels: np.ndarray, probs: np.ndarray) -> tuple[np.ndarray, 
 
 def _mean(errors: np.ndarray, uncertainty: np.ndarray, shape: Curve = np.asarray) -> RiskCurves:
     """Return the curves of columns (N, K), shaped and averaged."""
-    everyone, curves = np.ones(len(errors)), []
-    for error, by in zip(errors.T, uncertainty.T, strict=True):
-        curves.append([shape(risk_by_coverage(error, order)(everyone)) for order in (by, error)])
+    everyone, columns = np.ones(len(errors)), zip(errors.T, uncertainty.T, strict=True)
+    curves = [[shape(risk_by_coverage(error, order)(everyone)) for order in (by, error)] for error, by in columns]
     error, oracle = np.mean(curves, 0)
     return RiskCurves(np.arange(1, len(error) + 1) / len(error), error, oracle, float(error[-1]))
 
@@ -167,33 +166,34 @@ def receiver_operating(positive: np.ndarray, number: np.ndarray) -> dict[str, We
     """
     values, place = np.unique(-number, return_inverse=True)
 
-    def counts(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of positive and of other examples at each value, from the largest value down."""
-        hits = np.bincount(place, weights * positive, minlength=len(values))
-        return hits, np.bincount(place, weights, minlength=len(values)) - hits
-
-    def auroc(hits: np.ndarray, alarms: np.ndarray) -> float:
-        ahead = alarms.cumsum()
-        return 1 - float(hits @ (ahead - alarms / 2) / (hits.sum() * ahead[-1]))
-
-    def aupr(hits: np.ndarray, alarms: np.ndarray) -> float:
-        cumulative, shown = hits.cumsum(), (hits + alarms).cumsum()
-        precision = np.divide(cumulative, shown, out=np.zeros_like(cumulative), where=shown > 0)
-        return float(hits @ precision / cumulative[-1])
-
-    def fpr_95(hits: np.ndarray, alarms: np.ndarray) -> float:
-        cumulative = hits.cumsum()
-        reached = int(np.argmax(cumulative >= 0.95 * cumulative[-1] * (1 - 1e-12)))
-        return float(alarms[: reached + 1].sum() / alarms.sum())
-
     def where_defined(score: Callable[[np.ndarray, np.ndarray], float]) -> Weighted:
+        """Return a score of the numbers of positive and of other examples at each value, from the largest down."""
+
         def of(weights: np.ndarray) -> float:
-            hits, alarms = counts(weights)
+            hits = np.bincount(place, weights * positive, minlength=len(values))
+            alarms = np.bincount(place, weights, minlength=len(values)) - hits
             return score(hits, alarms) if hits.any() and alarms.any() else float("nan")
 
         return of
 
-    return {"auroc": where_defined(auroc), "aupr": where_defined(aupr), "fpr_95": where_defined(fpr_95)}
+    return {"auroc": where_defined(_auroc), "aupr": where_defined(_aupr), "fpr_95": where_defined(_fpr_95)}
+
+
+def _auroc(hits: np.ndarray, alarms: np.ndarray) -> float:
+    ahead = alarms.cumsum()
+    return 1 - float(hits @ (ahead - alarms / 2) / (hits.sum() * ahead[-1]))
+
+
+def _aupr(hits: np.ndarray, alarms: np.ndarray) -> float:
+    cumulative, shown = hits.cumsum(), (hits + alarms).cumsum()
+    precision = np.divide(cumulative, shown, out=np.zeros_like(cumulative), where=shown > 0)
+    return float(hits @ precision / cumulative[-1])
+
+
+def _fpr_95(hits: np.ndarray, alarms: np.ndarray) -> float:
+    cumulative = hits.cumsum()
+    reached = int(np.argmax(cumulative >= 0.95 * cumulative[-1] * (1 - 1e-12)))
+    return float(alarms[: reached + 1].sum() / alarms.sum())
 
 
 _OF_CLASSES = ("mutual_information", "entropy", "max_prob")
@@ -226,16 +226,12 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
     """
     values = ood_measures(inside, outside, by=by)
     positive = np.repeat([False, True], [len(inside), len(outside)])
-    functions = {
-        f"{name}_{measure}": of
-        for measure, number in values.items()
-        for name, of in receiver_operating(positive, number).items()
-    }
-    errors = bootstrap(functions, (len(inside), len(outside)))
-    everyone = np.ones(len(positive))
-    return Scores(
-        {name: Score(of(everyone), errors[name], not name.startswith("fpr")) for name, of in functions.items()}
-    )
+    functions: dict[str, Weighted] = {}
+    for measure, number in values.items():
+        functions |= {f"{name}_{measure}": of for name, of in receiver_operating(positive, number).items()}
+    errors, everyone = bootstrap(functions, (len(inside), len(outside))), np.ones(len(positive))
+    scores = {name: Score(of(everyone), errors[name], not name.startswith("fpr")) for name, of in functions.items()}
+    return Scores(scores)
 
 
 def ood_measures(inside: Prediction, outside: Prediction, *, by: str = "all") -> dict[str, np.ndarray]:
@@ -255,19 +251,17 @@ def ood_measures(inside: Prediction, outside: Prediction, *, by: str = "all") ->
     known = _OF_CLASSES if inside.is_classification else _OF_NUMBERS
     if by not in ("all", *known):
         raise InputError(f"`by` must be 'all' or one of {list(known)}, got {by!r}.{did_you_mean(by, known)}")
-    measure = _class_measure if inside.is_classification else _real_measure
-    return {name: measure(name, inside, outside) for name in (known if by == "all" else (by,))}
+    return {name: _uncertainty(name, inside, outside) for name in (known if by == "all" else (by,))}
 
 
-def _class_measure(name: str, *predictions: Prediction) -> np.ndarray:
+def _uncertainty(name: str, inside: Prediction, outside: Prediction) -> np.ndarray:
+    pair = (inside, outside)
     if name == "max_prob":
-        return np.concatenate([1 - as_columns(each.class_probs.amax(-1)).mean(1) for each in predictions])
-    return np.concatenate([as_columns(getattr(prediction, name))[:, 0] for prediction in predictions])
-
-
-def _real_measure(name: str, inside: Prediction, outside: Prediction) -> np.ndarray:
-    variances = [as_columns(getattr(prediction, name)) ** 2 for prediction in (inside, outside)]
-    if variances[0].shape[1] != variances[1].shape[1]:
+        return np.concatenate([1 - as_columns(each.class_probs.amax(-1)).mean(1) for each in pair])
+    values = [as_columns(getattr(each, name)) for each in pair]
+    if inside.is_classification:
+        return np.concatenate(values)[:, 0]
+    if values[0].shape[1] != values[1].shape[1]:
         raise InputError(f"Predictions inside and outside must have as many columns, got {inside!r} and {outside!r}.")
-    usual = variances[0].mean(0)
-    return np.sqrt((np.concatenate(variances) / np.where(usual > 0, usual, 1.0)).mean(1))
+    usual = np.square(values[0]).mean(0)
+    return np.sqrt((np.square(np.concatenate(values)) / np.where(usual > 0, usual, 1.0)).mean(1))
