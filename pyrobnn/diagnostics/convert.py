@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import version
 from itertools import count
@@ -19,6 +19,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.inputs import Inputs, X, as_inputs
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.vectorize import draws_at_once
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.built import built
@@ -41,8 +42,6 @@ _DRAWS, _FEWEST_DRAWS, _DRAWN_NUMBERS = 500, 100, 2**29
 """Default number of draws, and its least value where that many draws would be more numbers than the last."""
 _FEWEST_FROM_PRIOR, _FROM_PRIOR = 50, 2**27
 """Fewest draws from the prior of a large network, and most floats for as many draws as from the posterior."""
-_BLOCK = 2**23
-"""Most floats of draws held at one time: 32 MiB in float32, and a few times more for their densities."""
 _TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}
 """Types in ArviZ of the statistics of chains that are not real numbers."""
 _HISTORY = ("elbo", "log_likelihood", "kl")
@@ -378,7 +377,7 @@ def _from_chains(member: Posterior, seed: int, converter: _Converter, kept: int)
     """Return the groups of the last draws of each chain, (chain, draw, ...), in their order."""
     guide = built(member.guide)
     chains = {name: values[:, -kept:] for name, values in (guide.chains() or {}).items()}
-    size = max(1, _BLOCK // max(1, member.bnn.num_weights))
+    size = draws_at_once(member.bnn.num_weights, member.bnn.like.device)
     pieces = {name: values.flatten(0, 1).split(size) for name, values in chains.items()}
     num_chains, num_blocks = len(next(iter(chains.values()))), len(next(iter(pieces.values())))
     with fast_pyro(), torch.no_grad():
@@ -404,12 +403,10 @@ def _from_guide(member: Posterior, seed: int, converter: _Converter, num_draws: 
         arrays["sample_stats"]["log_q"] = none if log_q is None else log_q.double().cpu().numpy()
         return arrays
 
-    blocks: list[Arrays] = []
-    if _lengths(member) != (0, 0):
-        blocks += member.map_traces(latent_values, convert, num_draws, seed=seed)
+    if _lengths(member) == (0, 0):
+        blocks = member.map_draws(convert, num_draws, seed=seed)
     else:
-        for number, part_seed in _shares(member, num_draws, seed):
-            blocks += member.map_draws(convert, number, seed=part_seed)
+        blocks = member.map_traces(latent_values, convert, num_draws, seed=seed)
     groups = _chained(blocks, 1)
     if not groups["sample_stats"]["log_q"].any():
         groups["sample_stats"]["log_q"][:] = np.nan
@@ -427,18 +424,9 @@ def _from_prior(member: Posterior, seed: int, converter: _Converter, num_draws: 
             found = {"prior_predictive": converter.predictive(prediction, next(noise_seeds))}
         return {"prior": converter.monitored.select(draws)} | _numpy(found)
 
-    blocks: list[Arrays] = []
-    for number, part_seed in _shares(prior, num_draws, derive(seed, "prior")):
-        blocks += prior.map_traces(latent_values, convert, number, seed=part_seed)
+    blocks = prior.map_traces(latent_values, convert, num_draws, seed=derive(seed, "prior"))
     common = set.intersection(*(set(block) for block in blocks))
     return _chained([{group: block[group] for group in block if group in common} for block in blocks], 1)
-
-
-def _shares(member: Posterior, num_draws: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Yield the number of draws and the seed of each part; a large network draws in several parts."""
-    size = max(1, _BLOCK // max(1, member.bnn.num_weights))
-    for start in range(0, num_draws, size):
-        yield min(size, num_draws - start), derive(seed, f"draw {start}") if start else seed
 
 
 def _joined(parts: Sequence[Arrays]) -> Arrays:

@@ -16,7 +16,6 @@ from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.diagnostics.convert import to_datatree
-from pyrobnn.diagnostics.importance import importance_weights
 from pyrobnn.guides.built import built
 from pyrobnn.inference import SVI
 from pyrobnn.inference.fit import fit_in_silence
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 _WEIGHTS_AT_ONCE = 2**20
 """Weights that fits side by side may have together."""
 _DRAWS_FOR_LOO, _FEWEST_DRAWS_FOR_LOO = 1000, 100
-_SHARE_OF_EQUAL = 0.9999
 _EXACT = ("nuts", "hmc")
 """Methods whose draws come from the exact posterior, in the limit."""
 
@@ -222,7 +220,6 @@ def loo(
     posterior: Posterior | Mixture,
     data: Any,
     *,
-    correct: bool = False,
     num_draws: int | None = None,
     seed: int | None = None,
 ) -> "az.ELPDDataLOO":
@@ -235,16 +232,14 @@ def loo(
     Args:
         posterior: the posterior.
         data: the training data, `Data` or a pair (x, y).
-        correct: correct for the guide, by importance weights p(w, D) / q(w) (Magnusson et al. 2019), if their k-hat
-            allows it, as for nearly no network.
         num_draws: number of draws S, at least 100; 1000 if not given, or all draws of Markov chains.
         seed: seed of the draws; the fit's if not given.
 
     Returns:
-        ArviZ's `ELPDDataLOO`, pointwise. If corrected, `elpd_i.attrs["joint_khat"]` has the k-hat of the weights.
+        ArviZ's `ELPDDataLOO`, pointwise.
 
     Raises:
-        InputError: point masses, too few draws, data that do not fit the model, or a correction that is too large.
+        InputError: point masses, too few draws, or data that do not fit the model.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(100)
@@ -263,7 +258,6 @@ def loo(
     members = members_of(posterior)
     has_chains = all(built(member.guide).chains() is not None for member in members)
     asked = _DRAWS_FOR_LOO if num_draws is None else num_draws
-    khat = _khat(posterior, data, asked, seed) if correct else math.nan
     tree = to_datatree(posterior, data, num_draws=num_draws if has_chains else asked, prior=False, seed=seed)
     stats = tree["sample_stats"]
     if not has_chains and ("log_q" not in stats or bool(stats["log_q"].isnull().any())):
@@ -272,34 +266,13 @@ def loo(
         )
     if (size := stats["lp"].size) < _FEWEST_DRAWS_FOR_LOO:
         raise InputError(f"`num_draws` must be at least {_FEWEST_DRAWS_FOR_LOO} for importance sampling, got {size}.")
-    options = {"var_name": "y", "pointwise": True}
     with seeded(0, "loo"):  # ArviZ imports jax, whose import draws random numbers
-        if correct:
-            result = az.loo_approximate_posterior(tree, log_p=stats["lp"], log_q=stats["log_q"], **options)
-            result.elpd_i.attrs["joint_khat"] = khat
-        else:
-            efficiency = _efficiency(tree["log_likelihood"]["y"]) if has_chains else 1.0
-            result = az.loo(tree, reff=efficiency, **options)
+        efficiency = _efficiency(tree["log_likelihood"]["y"]) if has_chains else 1.0
+        result = az.loo(tree, reff=efficiency, var_name="y", pointwise=True)
     methods = [member.record.methods for member in members]
-    if not (correct or all(tables and tables[0]["type"] in _EXACT for tables in methods)):
+    if not all(tables and tables[0]["type"] in _EXACT for tables in methods):
         result.__class__ = LooUnderQ
     return _mark(result, data)
-
-
-def _khat(posterior: Posterior | Mixture, data: Data, num_draws: int, seed: int | None) -> float:
-    """Return k-hat of the joint weights of the draws; refuse a guide too far from the posterior to correct for."""
-    if isinstance(posterior, Mixture):
-        raise InputError(
-            f"`correct=True` corrects for one guide, got a mixture of {len(posterior)}: pass its `members`."
-        )
-    weights = importance_weights(posterior, data, num_draws=num_draws, seed=seed)
-    are_equal = weights.ess > _SHARE_OF_EQUAL * num_draws  # then the tail is rounding, and its k-hat may be NaN
-    if not (weights.is_reliable or are_equal):
-        raise InputError(
-            f"The guide is too far from the posterior to correct for: k-hat of its {num_draws} joint weights is "
-            f"{weights.khat:.2f}, and must be below {weights.good_khat:.2f}. Leave `correct` out, or use `kfold`."
-        )
-    return weights.khat
 
 
 def _efficiency(log_likelihood: "xr.DataArray") -> float:
