@@ -23,12 +23,7 @@ from pyrobnn.posterior.posterior import Posterior, latent_names
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A Monte Carlo estimate.
-
-    Attributes:
-        mean: the estimate, in nats.
-        stderr: its standard error.
-    """
+    """A Monte Carlo estimate in nats: its `mean`, with the standard error `stderr`."""
 
     mean: float
     stderr: float
@@ -62,9 +57,7 @@ class ElboReport:
     Attributes:
         sites: terms by latent site; a joint guide of Pyro has one more, of size 0, with the entropy of all.
         log_likelihood: E_q[log p(D | w)], in the units of the model's targets.
-        log_prior: E_q[log p(w)] in total.
-        entropy: -E_q[log q(w)] in total.
-        kl: KL(q || p) in total.
+        log_prior, entropy, kl: E_q[log p(w)], -E_q[log q(w)] and KL(q || p) in total.
         kl_exact: KL(q || p) if every site has a closed form, else None.
         elbo: log_likelihood - kl, a lower bound on log p(D).
         num_draws: number of draws in the estimates.

@@ -45,7 +45,7 @@ _FEWEST_FROM_PRIOR, _FROM_PRIOR = 50, 2**27
 _TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}
 """Types in ArviZ of the statistics of chains that are not real numbers."""
 _HISTORY = ("elbo", "log_likelihood", "kl")
-_HELD_OUT = ("posterior", "posterior_predictive", "log_likelihood")
+_HELD_OUT = ("posterior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data")
 
 
 def to_datatree(
@@ -98,7 +98,10 @@ def to_datatree(
         >>> tree["posterior"]["0.weight"].shape, tree["predictions"]["mu"].shape
         ((1, 100, 10, 1), (1, 100, 2))
     """
-    given, names, seed, converter = _asked(posterior, data, monitor, seed, x_pred)
+    given, names = as_one(posterior)
+    seed, data = given.seed if seed is None else seed, in_memory(data)
+    monitored = Monitored(_example(given, data, seed), given.bnn.site_names, data.feature_names, monitor)
+    converter = _Converter(data, monitored, x_pred)
     groups = _draw_groups(given, converter, num_draws, seed)
     attrs = _attributes(given, groups["log_prior"]["lprior"].size, seed)
     root = dict(attrs)
@@ -109,7 +112,7 @@ def to_datatree(
     if x_pred is not None:
         groups["predictions_constant_data"] = _inputs(as_inputs(x_pred, "x_pred"))
     tree = _tree(groups, converter, names, attrs, root)
-    _add_fit(tree, given, converter.monitored, attrs)
+    _add_fit(tree, given, monitored, attrs)
     return tree
 
 
@@ -134,10 +137,10 @@ def eval_datatree(
         >>> dict(tree["posterior_predictive"]["y"].sizes)
         {'chain': 1, 'draw': 100, 'obs_id': 10}
     """
-    given, names, seed, converter = _asked(posterior, data, monitor, seed)
-    groups = _draw_groups(given, converter, num_draws, seed)
-    attrs = _attributes(given, groups["log_prior"]["lprior"].size, seed)
-    return _tree({group: groups[group] for group in _HELD_OUT}, converter, names, attrs, attrs)
+    tree = to_datatree(posterior, data, num_draws=num_draws, monitor=monitor, prior=False, seed=seed)
+    for group in set(tree.children) - set(_HELD_OUT):
+        del tree[group]
+    return tree
 
 
 def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:
@@ -158,16 +161,9 @@ def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:
     )
 
 
-def _asked(
-    posterior: Posteriors, data: Any, monitor: Any, seed: int | None, x_pred: Any = None
-) -> tuple[Posterior | Mixture, list[str] | None, int, "_Converter"]:
-    """Return the posterior, its names, the seed, and how blocks of draws become arrays.
-
-    A draw from each member checks that all are of the same kind.
-    """
-    given, names = as_one(posterior)
-    seed, data = given.seed if seed is None else seed, in_memory(data)
-    members = members_of(given)
+def _example(posterior: Posterior | Mixture, data: Data, seed: int) -> dict[str, Tensor]:
+    """Return a draw (*event) of each site; refuse members whose sites or kinds of targets differ."""
+    members = members_of(posterior)
     drawn = [member.draw(1, seed=seed) for member in members]
     for member, draws in zip(members, drawn, strict=True):
         if odd := sorted(set(draws) ^ set(drawn[0])):
@@ -175,9 +171,7 @@ def _asked(
         kinds = {each.predict(data.x[:1], draws=drawn[0]).is_classification for each in (members[0], member)}
         if len(kinds) > 1:
             raise InputError("Posteriors in one tree must have the same kind of targets, classes or not: make two.")
-    example = {name: values[0] for name, values in drawn[0].items()}
-    monitored = Monitored(example, given.bnn.site_names, data.feature_names, monitor)
-    return given, names, seed, _Converter(data, monitored, x_pred)
+    return {name: values[0] for name, values in drawn[0].items()}
 
 
 def _tree(

@@ -75,17 +75,10 @@ def _scores(posterior: Posterior | Mixture, data: Data, num_draws: int, seed: in
 
 def _summed(kind: Any, pointwise: np.ndarray, data: Data, num_draws: int, **more: Any) -> "az.ELPDData":
     """Return the result of ArviZ of some class with scores (N,) of the examples, and further fields."""
-    found = kind(
-        elpd=float(pointwise.sum()),
-        se=math.sqrt(len(data) * pointwise.var()),
-        n_samples=num_draws,
-        n_data_points=len(data),
-        scale="log",
-        warning=False,
-        good_k=math.nan,
-        elpd_i=_by_example(pointwise),
-        **({"p": math.nan} | more),
-    )
+    numbers = {"elpd": float(pointwise.sum()), "se": math.sqrt(len(data) * pointwise.var()), "p": math.nan} | more
+    sizes = {"n_samples": num_draws, "n_data_points": len(data)}
+    options = {"scale": "log", "warning": False, "good_k": math.nan}
+    found = kind(**numbers, **sizes, **options, elpd_i=_by_example(pointwise))
     return _mark(found, data)
 
 
