@@ -196,8 +196,8 @@ def test_chunks_do_not_change_predictions(monkeypatch):
     posterior, data = fitted()
     draws = posterior.draw(20)
     whole = posterior.predict(data.x, draws=draws)
-    monkeypatch.setattr("pyrobnn._torch.vectorize._BUDGET", 37)
-    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", 37)
+    monkeypatch.setattr("pyrobnn._torch.vectorize._FLOATS_ON_ACCELERATOR", 37)
+    monkeypatch.setattr("pyrobnn._torch.vectorize._ACTIVATION_FLOATS_ON_CPU", 37)
     chunked = posterior.predict(data.x, draws=draws)
     torch.testing.assert_close(chunked.draw_means, whole.draw_means)
     streamed = posterior.predict(data.x, num_draws=20)
@@ -257,7 +257,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", [*SEQUENCES, *OTHERS])
 def test_draws_together_give_the_outputs_of_single_draws(name, budget, moving, monkeypatch):
     """Odd numbers of draws and inputs, chunks that do not divide them, weights that are the same in all draws."""
-    monkeypatch.setattr("pyrobnn._torch.vectorize._CACHE", budget)
+    monkeypatch.setattr("pyrobnn._torch.vectorize._ACTIVATION_FLOATS_ON_CPU", budget)
     net = {**SEQUENCES, **OTHERS}[name]().double()
     model = bnn.BNN(net, likelihood=bnn.likelihoods.Gaussian(scale=1.0), prior=bnn.priors.Normal(1.0)).eval()
     generator = torch.Generator().manual_seed(0)

@@ -44,7 +44,7 @@ def test_a_large_matrix_of_low_rank_is_taken_apart_without_lapacks_eigenvectors_
 ):
     """Up to an eighth of its rows. The error is some units of rounding; that of LAPACK is 42 of them for rank 600."""
     monkeypatch.setattr("pyrobnn._torch.matrices.LARGE", 500)
-    monkeypatch.setattr("pyrobnn._torch.matrices._RANK", 20)
+    monkeypatch.setattr("pyrobnn._torch.matrices._FIRST_RANK", 20)
     matrix, sizes, real = of_rank(500, rank, dtype), [], torch.linalg.eigh
     monkeypatch.setattr(torch.linalg, "eigh", lambda of: sizes.append(len(of)) or real(of))
     state = torch.get_rng_state()

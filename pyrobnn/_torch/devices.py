@@ -11,7 +11,7 @@ from pyrobnn._core.errors import InputError
 
 SMALL = 10_000
 """Products of a forward pass for one example, below which a CPU is faster; see docs/how-to/speed.md."""
-_SMALL_BATCH = 2**24
+_PRODUCTS_WORTH_THREADS = 2**24
 """Multiplications in a forward pass below which one thread is faster."""
 
 
@@ -43,7 +43,7 @@ def threads_for(net: nn.Module, batch_size: int) -> Iterator[int]:
     """
     before = torch.get_num_threads()
     values = list(net.state_dict().values())
-    small = sum(value.numel() for value in values) * batch_size < _SMALL_BATCH
+    small = sum(value.numel() for value in values) * batch_size < _PRODUCTS_WORTH_THREADS
     if small and all(value.ndim <= 2 for value in values):
         torch.set_num_threads(1)
     try:

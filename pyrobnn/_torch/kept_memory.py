@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-"""Numbers of glibc's settings, from malloc.h."""
-_LARGEST_MMAP = 32 * 2**20
+_TRIM_THRESHOLD = -1
+_TOP_PAD = -2
+_MMAP_THRESHOLD = -3
+_LARGEST_MMAP_THRESHOLD = 32 * 2**20
 """The largest threshold that glibc allows, where its dynamic threshold settles."""
-_MEANWHILE = {_MMAP_THRESHOLD: _LARGEST_MMAP, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20}
-_AFTERWARDS = {_TRIM_THRESHOLD: 2 * _LARGEST_MMAP, _TOP_PAD: 128 * 2**10}
+_MEANWHILE = {_MMAP_THRESHOLD: _LARGEST_MMAP_THRESHOLD, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20}
+_AFTERWARDS = {_TRIM_THRESHOLD: 2 * _LARGEST_MMAP_THRESHOLD, _TOP_PAD: 128 * 2**10}
 _LOCK = threading.Lock()
 _inside = 0
 

@@ -5,10 +5,11 @@ from torch import Tensor
 
 LARGE = 4000
 """Rows from which on eigenvectors take more than a minute on a CPU."""
-_RANK = 128
-"""Rank that is tried first of a large matrix; the second is an eighth of its rows."""
-_ROUNDING, _TINY = 10, 1e-13
-"""Relative distance from low rank that counts as rounding; of sums of outer products it is 1 to 5 units in float32."""
+_FIRST_RANK = 128
+"""The second rank is an eighth of the rows of a large matrix."""
+_ROUNDING_UNITS = 10
+"""Of sums of outer products it is 1 to 5 units in float32."""
+_LEAST_TOLERANCE = 1e-13
 
 
 def as_matrix(values: Tensor, shape: torch.Size, *, transposed: bool = False) -> Tensor:
@@ -54,8 +55,8 @@ def _of_low_rank(matrix: Tensor) -> tuple[Tensor, Tensor] | None:
     with Randomness", algorithm 4.4 with one power).
     """
     size, generator = len(matrix), torch.Generator().manual_seed(0)
-    tolerance = max(_ROUNDING * torch.finfo(matrix.dtype).eps, _TINY) * float(matrix.norm())
-    for rank in (_RANK, size // 8):
+    tolerance = max(_ROUNDING_UNITS * torch.finfo(matrix.dtype).eps, _LEAST_TOLERANCE) * float(matrix.norm())
+    for rank in (_FIRST_RANK, size // 8):
         probes = torch.randn(size, rank, generator=generator, dtype=matrix.dtype).to(matrix.device)
         basis = torch.linalg.qr(matrix @ torch.linalg.qr(matrix @ probes)[0])[0]
         inside = basis.T @ matrix

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.layers import LAYERS
 
-_LOOKS_UP = LAYERS["embedding"].modules
-_HALF = (torch.float16, torch.bfloat16)
+_EMBEDDINGS = LAYERS["embedding"].modules
+_HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 
 def trained_names(net: nn.Module) -> list[str]:
@@ -52,9 +52,9 @@ def train_in_full_precision(net: nn.Module, frozen: list[str]) -> None:
     for module in net.modules():
         if id(module) not in kept:
             for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-                if value.dtype in _HALF:
+                if value.dtype in _HALF_PRECISION:
                     getattr(module, name).data = value.data.float()
-    if any(value.dtype in _HALF for value in net.parameters()):
+    if any(value.dtype in _HALF_PRECISION for value in net.parameters()):
         for module in net.modules():
             if _precision(module) is not None:
                 module.register_forward_pre_hook(_take_in_own_precision, with_kwargs=True)
@@ -80,7 +80,7 @@ def refuse_max_norm(net: nn.Module, names: tuple[str, ...]) -> None:
     """Refuse embeddings that change their weights in place, naming the layer."""
     weights = {id(net.get_parameter(name)) for name in names}
     for prefix, module in net.named_modules():
-        if isinstance(module, _LOOKS_UP) and module.max_norm is not None and id(module.weight) in weights:
+        if isinstance(module, _EMBEDDINGS) and module.max_norm is not None and id(module.weight) in weights:
             raise InputError(
                 f"The layer {prefix!r}, {type(module).__name__}(max_norm={module.max_norm}), changes its weights in "
                 "place, so that they are not those that a guide drew: leave out max_norm, since a prior bounds weights."

@@ -18,8 +18,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._torch.layers import LAYERS, NAME_OF_FUNCTION
 from pyrobnn._torch.private import tree_leaves
 
-_NOISE = "_pyrobnn_per_example"
-_DRAWN = "outputs drawn"
+_NOISE_ATTRIBUTE = "_pyrobnn_per_example"
+_DRAWN_OUTPUTS = "outputs drawn"
 
 
 class Layer(NamedTuple):
@@ -75,7 +75,7 @@ class NormalNoise:
             InputError: a local reparameterisation would be the second use of a weight.
         """
         local = self.local and layer.channel == -1 and layer.x.ndim == 2
-        if layer.memory and (local or _DRAWN in layer.memory):
+        if layer.memory and (local or _DRAWN_OUTPUTS in layer.memory):
             raise InputError(
                 "A layer is applied more than once in a pass: its outputs depend on each other, and noise='local' "
                 "cannot draw them one by one. Use noise='flipout'."
@@ -88,8 +88,8 @@ class NormalNoise:
     def _local(self, layer: Layer, bias: "NormalNoise | None") -> Tensor:
         variance = layer.function(layer.x.square(), self.scale.square(), None if bias is None else bias.scale.square())
         spread = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()  # sqrt has no finite gradient at 0
-        layer.memory[_DRAWN] = torch.randn_like(spread)
-        return spread * layer.memory[_DRAWN]
+        layer.memory[_DRAWN_OUTPUTS] = torch.randn_like(spread)
+        return spread * layer.memory[_DRAWN_OUTPUTS]
 
     def _flipout(self, layer: Layer, bias: "NormalNoise | None", mean: Tensor) -> Tensor:
         if not layer.memory:
@@ -123,13 +123,13 @@ def attach(value: Tensor, perturbation: Perturbation) -> Tensor:
 
     The network must get this tensor object: copies and views carry no perturbation.
     """
-    setattr(value, _NOISE, perturbation)
+    setattr(value, _NOISE_ATTRIBUTE, perturbation)
     return value
 
 
 def perturbation_of(value: Tensor) -> Perturbation | None:
     """Return the perturbation attached to a tensor, or None."""
-    return getattr(value, _NOISE, None)
+    return getattr(value, _NOISE_ATTRIBUTE, None)
 
 
 def without_noise(value: Tensor) -> Tensor:

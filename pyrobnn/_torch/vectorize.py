@@ -14,23 +14,19 @@ from pyrobnn._torch.inputs import X
 from pyrobnn._torch.layers import ENTRYWISE
 from pyrobnn._torch.private import tree_leaves
 
-_BUDGET = 2**26
+_FLOATS_ON_ACCELERATOR = 2**26
 """Floats in the weights of a block of draws, or in a chunk of activations, on an accelerator."""
-_KEPT = 2**22
-"""Floats that the weights of a block of draws may hold on a CPU: 16 MiB in float32, which a process keeps for the next
-block; larger blocks are given back to the system and mapped anew."""
-_WIDE = 512
-"""Width of a layer from which on draw by draw is faster than many draws at a time."""
-
-_FEW = 4
-"""Draws of a chunk up to which draw by draw is faster than vmap on a CPU."""
-
-_CACHE, _CACHE_OF_LARGE = 2**20, 2**21
-"""Floats in a chunk of activations on a CPU, 4 MiB in float32; up to the second number if there are as many weights,
-since each chunk reads all weights."""
-
-
-_SOME_DRAWS = 3
+_WEIGHT_FLOATS_ON_CPU = 2**22
+"""16 MiB in float32 for a block of draws, which a process keeps for the next;
+larger blocks are given back to the system and mapped anew."""
+_WIDTH_FOR_DRAW_BY_DRAW = 512
+"""Draw by draw is faster from this width of a layer on."""
+_FEW_DRAWS = 4
+"""Draw by draw is faster than vmap on a CPU up to so many draws of a chunk."""
+_ACTIVATION_FLOATS_ON_CPU = 2**20
+_ACTIVATION_FLOATS_OF_LARGE_NETS = 2**21
+"""For as many weights or more: each chunk reads all weights."""
+_COMPARED_DRAWS = 3
 """Draws of the example that compares vmap with a run of the last draw."""
 
 
@@ -74,13 +70,13 @@ def _held_by(module: nn.Module) -> Iterator[Tensor | None]:
 
 def draws_at_once(num_weights: int, device: torch.device) -> int:
     """Return how many draws of a network of that many weights to hold at the same time."""
-    return max(1, (_KEPT if device.type == "cpu" else _BUDGET) // max(1, num_weights))
+    return max(1, (_WEIGHT_FLOATS_ON_CPU if device.type == "cpu" else _FLOATS_ON_ACCELERATOR) // max(1, num_weights))
 
 
 def pairs_at_once(per_pair: int, device: torch.device, num_weights: int = 0) -> int:
     """Return the number of pairs of a draw and an input, with so many values each, to run at once."""
-    on_cpu = max(_CACHE, min(num_weights, _CACHE_OF_LARGE))
-    return max(1, (on_cpu if device.type == "cpu" else _BUDGET) // per_pair)
+    on_cpu = max(_ACTIVATION_FLOATS_ON_CPU, min(num_weights, _ACTIVATION_FLOATS_OF_LARGE_NETS))
+    return max(1, (on_cpu if device.type == "cpu" else _FLOATS_ON_ACCELERATOR) // per_pair)
 
 
 def chunks(num_draws: int, x: X, pairs: int, *, inputs_first: bool = True) -> Iterator[tuple[slice, slice]]:
@@ -206,7 +202,7 @@ def run_stacked(layers: list[StackedLinear], x: Tensor) -> Tensor:
         x, layers = layers[0].run_one(x, 0, x.new_empty(len(x) * layers[0].width)), layers[1:]
     widest = max(layer.width for layer in layers)
     outputs = x.new_empty(num_draws, len(x), layers[-1].width)
-    if x.device.type == "cpu" and widest >= _WIDE:
+    if x.device.type == "cpu" and widest >= _WIDTH_FOR_DRAW_BY_DRAW:
         _run_in_turn(layers, x, outputs, widest)
         return outputs
     parts = list(chunks(num_draws, x, pairs_at_once(widest, x.device)))
@@ -222,7 +218,7 @@ def run_stacked(layers: list[StackedLinear], x: Tensor) -> Tensor:
 
 def _run_in_turn(layers: list[StackedLinear], x: Tensor, outputs: Tensor, widest: int) -> None:
     """Write the outputs draw by draw: products of wide layers are faster with the inputs in rows."""
-    parts = x.split(max(1, _KEPT // widest))
+    parts = x.split(max(1, _WEIGHT_FLOATS_ON_CPU // widest))
     memory = x.new_empty(2, len(parts[0]) * widest)
     for draw in range(len(outputs)):
         for part, out in zip(parts, outputs[draw].split(len(parts[0])), strict=True):
@@ -272,14 +268,14 @@ class DrawMap:
         def of_moving(values: dict[str, Tensor], part: X) -> Tensor:
             return self._function(alike | values, part)
 
-        few = {name: value[:_SOME_DRAWS] for name, value in moving.items()}
-        question = _Question(self._copies, frozenset(moving), min(num_draws, _SOME_DRAWS))
-        width, expected = self._look({name: value[:_SOME_DRAWS][-1] for name, value in draws.items()}, question)
+        few = {name: value[:_COMPARED_DRAWS] for name, value in moving.items()}
+        question = _Question(self._copies, frozenset(moving), min(num_draws, _COMPARED_DRAWS))
+        width, expected = self._look({name: value[:_COMPARED_DRAWS][-1] for name, value in draws.items()}, question)
         num_weights = sum(value[0].numel() for value in moving.values())
         pairs = pairs_at_once(self._copies * width, self._x.device, num_weights)
         parts_of = list(chunks(num_draws, self._x, pairs, inputs_first=not alike))
         run = _one_by_one(of_moving)
-        if alike or self._copies > 1 or self._x.device.type != "cpu" or parts_of[0][0].stop > _FEW:
+        if alike or self._copies > 1 or self._x.device.type != "cpu" or parts_of[0][0].stop > _FEW_DRAWS:
             mapped = torch.func.vmap(of_moving, in_dims=(0, None), randomness="same")
 
             def last() -> Tensor:

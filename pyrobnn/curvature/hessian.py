@@ -17,10 +17,9 @@ from pyrobnn.curvature.tracker import Tracker
 from pyrobnn.curvature.uses import Use
 
 Energy = Callable[[Mapping[str, Tensor]], Tensor]
-_ENTRIES = 2**24
+_ENTRIES_AT_ONCE = 2**24
 _POWER_STEPS = 10
-_REACH = 1e-3
-"""Length of the differences that curvature is taken from."""
+_DIFFERENCE_LENGTH = 1e-3
 
 
 class Hessian(Kind):
@@ -80,7 +79,7 @@ def _rows(gradient: Callable[[Tensor], Tensor], flat: Tensor) -> Tensor:
 
 
 def _products_at_once(values: Tensor) -> int:
-    return max(1, _ENTRIES // (64 * max(64, values.numel())))
+    return max(1, _ENTRIES_AT_ONCE // (64 * max(64, values.numel())))
 
 
 def _by_entry(energy: Energy, weights: Mapping[str, Tensor], name: str) -> Tensor:
@@ -99,7 +98,7 @@ def _in_units(energy: Energy, weights: Mapping[str, Tensor], use: Use) -> Tensor
             return energy(weights)
 
     zero = torch.zeros_like(use.output.detach()).flatten(1)
-    return own_derivatives(grad(shifted), zero, max(1, _ENTRIES // (8 * zero.numel())))
+    return own_derivatives(grad(shifted), zero, max(1, _ENTRIES_AT_ONCE // (8 * zero.numel())))
 
 
 class _Shifted(TorchFunctionMode):
@@ -122,7 +121,7 @@ def largest_curvature(gradient: Callable[[Tensor], Tensor], points: Tensor) -> f
     for z in points.detach():
         direction = torch.randn_like(z)
         for _ in range(_POWER_STEPS):
-            reach = _REACH * direction / direction.norm()
-            direction = (gradient(z + reach) - gradient(z - reach)) / (2 * _REACH)
+            reach = _DIFFERENCE_LENGTH * direction / direction.norm()
+            direction = (gradient(z + reach) - gradient(z - reach)) / (2 * _DIFFERENCE_LENGTH)
         sizes.append(float(direction.norm()))
     return max(sizes)

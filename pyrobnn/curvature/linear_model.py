@@ -17,9 +17,10 @@ from pyrobnn.curvature.tracker import Tracker
 
 MOST_ENTRIES = 2**26
 """Entries of the Jacobian that are held, half a GiB in double precision."""
-_LEAST_OPEN = 1e-15
-_DRAWS, _DRAWS_AT_ONCE = 512, 32
-_ROUNDING = 10 * torch.finfo(torch.float64).eps
+_SMALLEST_OPEN_SHARE = 1e-15
+_SCORE_DRAWS = 512
+_SCORE_DRAWS_AT_ONCE = 32
+_RELATIVE_ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Added to the diagonal, as a share of its sum, where rounding has made an eigenvalue negative."""
 _GGN = GGN()
 
@@ -45,7 +46,7 @@ class LinearModel:
         scaled = self.jacobian * precision.rsqrt()
         rows = torch.einsum("nck,ncp->nkp", self.columns, scaled).flatten(0, 1)
         gram = rows @ rows.T if len(rows) < len(precision) else rows.T @ rows
-        rounding = _ROUNDING * gram.trace()
+        rounding = _RELATIVE_ROUNDING * gram.trace()
         gram.diagonal().add_(1)
         root, failed = torch.linalg.cholesky_ex(gram)
         if bool(failed):
@@ -144,7 +145,7 @@ class Solution:
         eye = torch.eye(self.open.shape[1]).to(self.open)
         remaining, vectors = torch.linalg.eigh((1 - share) * eye + share * self.open)
         pulled = self.covariance @ self.columns @ vectors
-        moved = pulled * (share / remaining.clamp_min(_LEAST_OPEN)[:, None, :]) @ pulled.mT
+        moved = pulled * (share / remaining.clamp_min(_SMALLEST_OPEN_SHARE)[:, None, :]) @ pulled.mT
         covariance = self.covariance + moved
         return f - (covariance @ (share * score[..., None]))[..., 0], covariance
 
@@ -197,9 +198,9 @@ def log_scores(point: Point, y: Tensor, mean: Tensor, covariance: Tensor, noise:
         law = torch.distributions.MultivariateNormal(mean, covariance + noise.square().diag())
         return law.log_prob(y.view(mean.shape).double())
     like = next(iter(point.weights.values()))
-    draws = normal_draws(mean, covariance, _DRAWS).to(like).split(_DRAWS_AT_ONCE)
+    draws = normal_draws(mean, covariance, _SCORE_DRAWS).to(like).split(_SCORE_DRAWS_AT_ONCE)
     scores = torch.cat([point.likelihood(part).log_prob(y) for part in draws])
-    return scores.double().logsumexp(0) - math.log(_DRAWS)
+    return scores.double().logsumexp(0) - math.log(_SCORE_DRAWS)
 
 
 def normal_draws(mean: Tensor, covariance: Tensor, num_draws: int) -> Tensor:

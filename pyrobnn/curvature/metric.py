@@ -65,11 +65,12 @@ class DiagonalLess(NamedTuple):
 
 Outer = Columns | DiagonalLess
 """A matrix (O, O) for each of B examples, never held: a sum of outer products of derivatives in a layer's outputs."""
-_DRAWS = 256
-_NODES = 64
-_WIDEST = 8.0
-_SINH = 6.0
-_COUNTS, _FAR_COUNTS = 512, 20.0
+_FISHER_DRAWS = 256
+_NUM_NODES = 64
+_REACH_IN_DEVIATIONS = 8.0
+_SINH_REACH = 6.0
+_MOST_COUNT_NODES = 512
+_COUNT_REACH_IN_DEVIATIONS = 20.0
 Likelihood = Callable[[Tensor], Any]
 Information = Tensor | Callable[[], Tensor]
 Terms = list[tuple[Tensor, Information]]
@@ -215,15 +216,15 @@ Nodes = tuple[Tensor, Tensor]
 @singledispatch
 def _nodes(distribution: Any) -> Nodes:
     """Return targets (K, *batch) and weights, so that sum w g(y) is the mean of g; draws where nothing is known."""
-    drawn = distribution.sample((_DRAWS,))
-    return drawn, torch.full(drawn.shape[: 1 + len(distribution.batch_shape)], 1 / _DRAWS, dtype=torch.float64)
+    drawn = distribution.sample((_FISHER_DRAWS,))
+    return drawn, torch.full(drawn.shape[: 1 + len(distribution.batch_shape)], 1 / _FISHER_DRAWS, dtype=torch.float64)
 
 
 @_nodes.register
 def _(distribution: targets.CensoredNormal) -> Nodes:
     """Gauss-Legendre quadrature between the limits, and the limits themselves, weighed with their probabilities."""
     loc, scale = distribution.loc, distribution.scale
-    lower, upper = loc - _WIDEST * scale, loc + _WIDEST * scale
+    lower, upper = loc - _REACH_IN_DEVIATIONS * scale, loc + _REACH_IN_DEVIATIONS * scale
     if distribution.lower is not None:
         lower = torch.maximum(distribution.lower, lower)
     if distribution.upper is not None:
@@ -271,14 +272,14 @@ def _of_dispersion(distribution: counts.NegativeBinomial) -> Tensor:
 def _nodes_of_counts(distribution: Any) -> Nodes:
     """All counts that matter, or the middles of as many ranges of them."""
     mean, std = distribution.mean.double(), distribution.variance.double().sqrt()
-    first = (mean - _FAR_COUNTS * std).floor().clamp_min(0)
-    stride = ((2 * _FAR_COUNTS * std + 8) / _COUNTS).ceil().clamp_min(1)
-    steps = torch.arange(_COUNTS, device=mean.device, dtype=torch.float64).view(-1, *[1] * mean.ndim)
+    first = (mean - _COUNT_REACH_IN_DEVIATIONS * std).floor().clamp_min(0)
+    stride = ((2 * _COUNT_REACH_IN_DEVIATIONS * std + 8) / _MOST_COUNT_NODES).ceil().clamp_min(1)
+    steps = torch.arange(_MOST_COUNT_NODES, device=mean.device, dtype=torch.float64).view(-1, *[1] * mean.ndim)
     places = (first + stride * steps + ((stride - 1) / 2).floor()).to(distribution.mean.dtype)
     return places, stride * distribution.log_prob(places).double().exp()
 
 
-def _legendre(like: Tensor, num: int = _NODES) -> Nodes:
+def _legendre(like: Tensor, num: int = _NUM_NODES) -> Nodes:
     """Return nodes and weights for (-1, 1), with an axis for each of `like`."""
     nodes, weights = (like.new_tensor(values) for values in np.polynomial.legendre.leggauss(num))
     return nodes.view(-1, *[1] * like.ndim), weights.view(-1, *[1] * like.ndim)
@@ -286,8 +287,10 @@ def _legendre(like: Tensor, num: int = _NODES) -> Nodes:
 
 def _sinh_nodes(like: Tensor) -> Nodes:
     """Return nodes and weights of the trapezoidal rule for all real numbers, dense near 0."""
-    t = torch.linspace(-_SINH, _SINH, 4 * _NODES, dtype=like.dtype, device=like.device).view(-1, *[1] * like.ndim)
-    return torch.sinh(t), torch.cosh(t) * (2 * _SINH / (4 * _NODES - 1))
+    t = torch.linspace(-_SINH_REACH, _SINH_REACH, 4 * _NUM_NODES, dtype=like.dtype, device=like.device).view(
+        -1, *[1] * like.ndim
+    )
+    return torch.sinh(t), torch.cosh(t) * (2 * _SINH_REACH / (4 * _NUM_NODES - 1))
 
 
 def _location_scale(distribution: Any, of_loc: float | Tensor, of_scale: float | Tensor) -> Terms:

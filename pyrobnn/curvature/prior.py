@@ -15,10 +15,10 @@ from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 
-_DRAWS = 1000
+_MOMENT_DRAWS = 1000
 _NORMAL_MAD = 0.6745
 """Median absolute deviation of a standard normal."""
-_SMALLEST = 1e-6
+_SMALLEST_PRIOR_SCALE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ def prior_curvature(
             joint[name] = matrix.reshape(value.numel(), value.numel())
             diagonal = joint[name].diagonal().reshape(value.shape)
         spread = _precision_of(law, value)
-        is_bad = ~(diagonal > _SMALLEST * spread)
+        is_bad = ~(diagonal > _SMALLEST_PRIOR_SCALE * spread)
         precision[name] = torch.where(is_bad, spread, diagonal)
         clipped[name] = int(is_bad.sum())
         if not bool((precision[name] > 0).all()):
@@ -118,6 +118,6 @@ def _precision_of(law: Any, value: Tensor) -> Tensor:
     if bool((variance.isfinite() & (variance > 0)).all()):
         return variance.reciprocal()
     with seeded(0, "spread of a prior"), torch.no_grad():
-        drawn = law.sample((_DRAWS,))
+        drawn = law.sample((_MOMENT_DRAWS,))
     spread = (drawn - drawn.median(0).values).abs().median(0).values / _NORMAL_MAD
     return spread.square().reciprocal()

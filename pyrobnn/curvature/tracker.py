@@ -19,10 +19,10 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.metric import Columns, DiagonalLess, Outer
 from pyrobnn.curvature.uses import Recorder, Use
 
-_ENTRIES = 2**24
+_DERIVATIVE_ENTRIES_AT_ONCE = 2**24
 """Entries of a per-example derivative that are held at once, roughly."""
 _NORMALISES_BATCHES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_FEW = 3
+_COMPARED_EXAMPLES = 3
 """Number of examples for the comparison of batched results with loops."""
 Gradients = Callable[[Tensor, list[Tensor], Tensor], list[Tensor]]
 """Takes f (B, C), tensors that it is made of, and columns (K, B, C) to the derivatives of sum_bc columns[k, b, c]
@@ -43,8 +43,8 @@ def _column_by_column(f: Tensor, tensors: list[Tensor], columns: Tensor) -> list
     return [torch.stack(parts) for parts in zip(*each, strict=True)]
 
 
-_COPIES = {"AliasBackward0", "CloneBackward0", "ReshapeAliasBackward0", "SqueezeBackward0", "SqueezeBackward1"}
-_COPIES |= {"ToCopyBackward0", "UnsafeViewBackward0", "UnsqueezeBackward0", "ViewBackward0"}
+_COPYING_NODES = {"AliasBackward0", "CloneBackward0", "ReshapeAliasBackward0", "SqueezeBackward0", "SqueezeBackward1"}
+_COPYING_NODES |= {"ToCopyBackward0", "UnsafeViewBackward0", "UnsqueezeBackward0", "ViewBackward0"}
 """Steps of autograd that keep all values."""
 
 
@@ -95,7 +95,7 @@ class Recording:
             return False
         step = self.f.grad_fn
         while step is not None and step is not output.grad_fn:
-            step = step.next_functions[0][0] if step.name() in _COPIES else None
+            step = step.next_functions[0][0] if step.name() in _COPYING_NODES else None
         return step is not None
 
 
@@ -275,7 +275,7 @@ class Tracker:
         columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1) if columns_at is None else columns_at(f)
         others = recording.others
         is_last = self._look.is_last_layer and not others
-        way = Way() if is_last else self._way(x[:_FEW], others)
+        way = Way() if is_last else self._way(x[:_COMPARED_EXAMPLES], others)
         dense = (self._side_by_side if way.takes_examples else self._one_by_one)(others, x, columns) if others else []
         names = [*(name for use in recording.uses for name in use.sites), *others]
         shapes = {name: self._fixed[name].shape for name in names}
@@ -342,4 +342,4 @@ class Tracker:
 
 def examples_at_once(numbers: int) -> int:
     """Return how many examples to take at once if each needs that many numbers."""
-    return max(1, _ENTRIES // max(1, numbers))
+    return max(1, _DERIVATIVE_ENTRIES_AT_ONCE // max(1, numbers))

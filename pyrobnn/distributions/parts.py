@@ -12,11 +12,10 @@ from torch.distributions import Distribution, Transform, constraints
 from pyrobnn._core.errors import InputError
 
 Build = Callable[[Iterator[Tensor]], Any]
-_ATTRIBUTES = {"base_distribution": "base_dist", "transform": "inv"}
+_ATTRIBUTE_OF_ARGUMENT = {"base_distribution": "base_dist", "transform": "inv"}
 """Attributes of torch's classes that have a different name in the constructor."""
-_SAME = (("probs", "logits"), ("gate", "gate_logits"), ("covariance_matrix", "precision_matrix", "scale_tril"))
-"""Alternative arguments: a constructor takes one of each group."""
-_LEFT_OUT = ("validate_args", "cache_size")
+_ALTERNATIVES = (("probs", "logits"), ("gate", "gate_logits"), ("covariance_matrix", "precision_matrix", "scale_tril"))
+_ARGUMENTS_LEFT_OUT = ("validate_args", "cache_size")
 _ABSENT = object()
 
 
@@ -83,13 +82,13 @@ def _build(kind: Any, builds: dict[str, Build]) -> Build:
 
 def _arguments(part: Any) -> Iterator[tuple[str, Any]]:
     """Yield the arguments that make a distribution or transform; of equivalent arguments, the given one."""
-    names = tuple(name for name in _parameters(part.__class__) if name not in _LEFT_OUT)
-    for same in _SAME:
+    names = tuple(name for name in _parameters(part.__class__) if name not in _ARGUMENTS_LEFT_OUT)
+    for same in _ALTERNATIVES:
         stored = [name for name in vars(part) if name in same and vars(part)[name] is not None]
         kept = stored[0] if stored else same[-1]
         names = tuple(name for name in names if name not in same or name == kept)
     for name in names:
-        value = getattr(part, _ATTRIBUTES.get(name, name), _ABSENT)
+        value = getattr(part, _ATTRIBUTE_OF_ARGUMENT.get(name, name), _ABSENT)
         if value is _ABSENT or inspect.ismethod(value):
             raise InputError(
                 f"Rows of predictions are made by the constructor of their distribution, and {type(part).__name__} "

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SECANTS = 12
+_MOST_SECANTS = 12
 """Values that are tried by secants before brackets are halved."""
-_CLAMPED = 4
+_CLAMPED_SECANTS = 4
 """The first of them may lie next to an end of the bracket, where distributions with limits jump."""
 
 
@@ -134,10 +134,10 @@ class _Search:
         """Return values inside the bracket: its middle in place of those that are not, or no longer are secants."""
         middle = (self.low + self.high) / 2
         least = self._error(self.reach) if self.eps else torch.ones_like(middle)
-        if tried <= _CLAMPED:
+        if tried <= _CLAMPED_SECANTS:
             value = torch.minimum(torch.maximum(value, self.low + least), self.high - least)
         is_good = (value > self.low) & (value < self.high)
-        if tried > _SECANTS:
+        if tried > _MOST_SECANTS:
             is_good &= torch.zeros_like(is_good) if is_secant is None else is_secant
         return torch.where(is_good, value, middle if self.eps else middle.floor())
 

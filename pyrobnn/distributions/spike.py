@@ -19,30 +19,31 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-_NODES = 48
-"""Nodes for the spike of a scale mixture: 1e-7 off at worst, where 32 are 3e-5 and 48 of Gauss-Legendre 8e-6 off."""
-_SPREADS = 6.5
+_SPIKE_NODES = 48
+"""They are 1e-7 off at worst, where 32 are 3e-5 and 48 of Gauss-Legendre 8e-6 off."""
+_REACH_IN_DEVIATIONS = 6.5
 """Standard deviations beyond which a normal has no mass: 8e-11 of it."""
-_FAINT = 22.0
+_NEGLIGIBLE_LOG_ODDS = 22.0
 """Log odds at which the spike is negligible beside the slab: it adds 3e-10 to the log density there."""
-_CELLS_X, _CELLS_T = 256, 96
-_EDGE = 16.0
+_GRID_CELLS_X = 256
+_GRID_CELLS_T = 96
+_GRID_MARGIN = 16.0
 """How far the grid goes beyond x = a, where f is 1e-7."""
 _NODES_OF_TABLE = 120
-_TINY = 1e-9
+_EDGE_STEP = 1e-9
 """Distance from the grid's edges at which their derivatives are taken, as a fraction of its length."""
 
 
 def rule(
-    a: Tensor, b: Tensor, distance: Tensor, scale: Tensor, num_nodes: int = _NODES
+    a: Tensor, b: Tensor, distance: Tensor, scale: Tensor, num_nodes: int = _SPIKE_NODES
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return nodes w, (w - distance) / scale and weights for the mean of log(1 + exp(a - b w^2)), w normal.
 
     The mean of w, distance, has the batch shape; results have a leading axis of nodes. b and distance are not negative.
     """
     # Equal components have b = 0 and no end of the spike: c is infinite, or so large that it does not matter.
-    c = ((a + _FAINT).clamp_min(0) / b.clamp_min(torch.finfo(b.dtype).tiny)).sqrt()
-    reach = _SPREADS * scale
+    c = ((a + _NEGLIGIBLE_LOG_ODDS).clamp_min(0) / b.clamp_min(torch.finfo(b.dtype).tiny)).sqrt()
+    reach = _REACH_IN_DEVIATIONS * scale
     # [-c, c] and distance +- reach overlap in middle +- half, written without differences of nearly equal numbers.
     half = torch.minimum(torch.minimum(reach, c), 0.5 * (reach + c - distance)).clamp_min(0)
     middle = torch.minimum((0.5 * (c + distance - reach)).clamp_min(0), distance)
@@ -66,22 +67,22 @@ def integrate(a: Tensor, b: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 def table(a: float) -> Tensor:
     """Return f and its derivatives by x, t and both, in units of a cell, at the nodes of the grid, (x, t, 4)."""
     length, k = _length(torch.tensor(a, dtype=torch.float64)), _rate(torch.tensor(a, dtype=torch.float64))
-    x = torch.linspace(0, 1, _CELLS_X + 1, dtype=torch.float64).clamp_min(_TINY) * length
-    t = torch.linspace(0, 1, _CELLS_T + 1, dtype=torch.float64)
-    rows = [_derivatives(a, part[:, None], t[1:].clamp_max(1 - _TINY), k) for part in x.split(32)]
+    x = torch.linspace(0, 1, _GRID_CELLS_X + 1, dtype=torch.float64).clamp_min(_EDGE_STEP) * length
+    t = torch.linspace(0, 1, _GRID_CELLS_T + 1, dtype=torch.float64)
+    rows = [_derivatives(a, part[:, None], t[1:].clamp_max(1 - _EDGE_STEP), k) for part in x.split(32)]
     inside = torch.cat(rows)
     # f = t exp(-x) times a constant where t vanishes: the integral of the bump, in units of s, times a normal density.
-    w = torch.linspace(-1, 1, 4001, dtype=torch.float64) * math.sqrt(max(a + _FAINT, 1.0))
+    w = torch.linspace(-1, 1, 4001, dtype=torch.float64) * math.sqrt(max(a + _NEGLIGIBLE_LOG_ODDS, 1.0))
     slope = torch.trapezoid(softplus(a - w.square()), w) * (k / (2 * math.pi)).sqrt() * (-x).exp()
     nothing = torch.zeros_like(slope)
     at_zero = torch.stack([nothing, nothing, slope, -slope], -1)[:, None]
-    width, height = length / _CELLS_X, 1 / _CELLS_T
+    width, height = length / _GRID_CELLS_X, 1 / _GRID_CELLS_T
     units = torch.stack([torch.ones_like(width), width, torch.full_like(width, height), width * height])
     return torch.cat([at_zero, inside], 1) * units
 
 
 def _length(a: Tensor) -> Tensor:
-    return (a + _EDGE).clamp_min(1.0)
+    return (a + _GRID_MARGIN).clamp_min(1.0)
 
 
 def _rate(a: Tensor) -> Tensor:
@@ -118,32 +119,32 @@ def interpolate(values: Tensor, a: Tensor, b: Tensor, loc: Tensor, scale: Tensor
     length, k = _length(a), _rate(a)
     mean, sd = loc.detach(), scale.detach()
     shrink = (1 + 2 * b * sd.square()).reciprocal()
-    slope = _CELLS_X / length * b * shrink
+    slope = _GRID_CELLS_X / length * b * shrink
     x, t = slope * mean.square(), (1 + k * b * sd.square()).rsqrt()
-    f, f_x, f_t = _hermite(values, x, t * _CELLS_T)
+    f, f_x, f_t = _hermite(values, x, t * _GRID_CELLS_T)
     x_by_scale = -4 * b * sd * shrink * x
-    t_by_scale = -_CELLS_T * k * b * sd * t.pow(3)
+    t_by_scale = -_GRID_CELLS_T * k * b * sd * t.pow(3)
     by_loc, by_scale = f_x * 2 * slope * mean, f_x * x_by_scale + f_t * t_by_scale
     return f + by_loc * (loc - mean) + by_scale * (scale - sd)
 
 
 def _hermite(values: Tensor, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the bicubic interpolant at places in units of a cell and its derivatives by both, 0 beyond the grid."""
-    column, row = x.clamp_max(_CELLS_X - 0.5).floor(), t.clamp_max(_CELLS_T - 0.5).floor()
-    corner = (column * (_CELLS_T + 1) + row).to(torch.int64)
-    corner = corner.clamp(0, _CELLS_X * (_CELLS_T + 1) - 2)  # of numbers that are not finite, too
+    column, row = x.clamp_max(_GRID_CELLS_X - 0.5).floor(), t.clamp_max(_GRID_CELLS_T - 0.5).floor()
+    corner = (column * (_GRID_CELLS_T + 1) + row).to(torch.int64)
+    corner = corner.clamp(0, _GRID_CELLS_X * (_GRID_CELLS_T + 1) - 2)  # of numbers that are not finite, too
     flat = values.reshape(-1, 4)
     along_t, d_along_t = _basis(t - row)
     f = f_x = f_t = torch.zeros_like(x)
     (values_x, tangents_x), (d_values_x, d_tangents_x) = _basis(x - column)
     for side in (0, 1):
-        lower, upper = (flat[corner + side * (_CELLS_T + 1) + step].unbind(-1) for step in (0, 1))
+        lower, upper = (flat[corner + side * (_GRID_CELLS_T + 1) + step].unbind(-1) for step in (0, 1))
         here, d_here = (_combined(weights, lower[::2], upper[::2]) for weights in (along_t, d_along_t))
         slope, d_slope = (_combined(weights, lower[1::2], upper[1::2]) for weights in (along_t, d_along_t))
         f = f + values_x[side] * here + tangents_x[side] * slope
         f_x = f_x + d_values_x[side] * here + d_tangents_x[side] * slope
         f_t = f_t + values_x[side] * d_here + tangents_x[side] * d_slope
-    beyond = x >= _CELLS_X
+    beyond = x >= _GRID_CELLS_X
     return f.masked_fill(beyond, 0), f_x.masked_fill(beyond, 0), f_t.masked_fill(beyond, 0)
 
 

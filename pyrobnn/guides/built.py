@@ -12,7 +12,7 @@ from torch.distributions import Independent, MultivariateNormal, Normal, biject_
 from pyrobnn._core.errors import InputError
 from pyrobnn.guides.base import BuiltGuide
 
-_LARGEST = 10_000
+_MOST_COVARIANCE_ENTRIES = 10_000
 """Entries of a dense covariance, which then takes 0.8 GB."""
 Part = tuple[list[str], Callable[[Tensor], Tensor]]
 """Names of sites, and the log density (S,) of their entries (S, entries), flat and in float64, unconstrained."""
@@ -84,10 +84,10 @@ def independent(names: list[str], loc: Tensor, scale: Tensor) -> Part:
 
 def correlated(names: list[str], loc: Tensor, covariance: Callable[[], Tensor]) -> Part:
     """Return a part with any covariance, which is asked for unless there are too many entries."""
-    if loc.numel() > _LARGEST:
+    if loc.numel() > _MOST_COVARIANCE_ENTRIES:
         raise InputError(
             f"The density of a mixture of such guides would need the covariance of {loc.numel()} weights, more than "
-            f"{_LARGEST}: pass the members one by one."
+            f"{_MOST_COVARIANCE_ENTRIES}: pass the members one by one."
         )
     return names, MultivariateNormal(loc.reshape(-1).double(), covariance().double()).log_prob
 

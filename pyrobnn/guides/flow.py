@@ -14,7 +14,7 @@ from pyrobnn.guides.joint import HALF_LOG_2PI, FlatGuide, JointPart, check_size
 from pyrobnn.guides.sites import Site, latent_sites
 
 _LARGEST_LOG_SCALE = 3.0
-_START = 0.01
+_START_OF_LAST_LAYERS = 0.01
 """Factor on the last layers at the start, which leaves the flow near the identity but not in a saddle."""
 
 
@@ -79,6 +79,6 @@ def _network(like: Tensor, *, reverse: bool) -> nn.Module:
     order = torch.arange(size - 1, -1, -1) if reverse else torch.arange(size)
     network = AutoRegressiveNN(size, [size], permutation=order, nonlinearity=nn.ELU())
     with torch.no_grad():
-        network.layers[-1].weight.mul_(_START)
-        network.layers[-1].bias.mul_(_START)
+        network.layers[-1].weight.mul_(_START_OF_LAST_LAYERS)
+        network.layers[-1].bias.mul_(_START_OF_LAST_LAYERS)
     return network.to(like.device, like.dtype)

@@ -21,10 +21,9 @@ from pyrobnn.guides.sites import Site
 _ONE_DRAW = torch.Size()
 _QUADRATURE_POINTS = 32
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-_COPIES = 5
-"""Tensors of the size of a parameter that a step holds: the parameter, its gradient, two of Adam, and a product."""
-_LARGEST = 2**35
-"""Bytes that the parameters of a guide may need in training."""
+_TENSORS_PER_PARAMETER = 5
+"""A step holds the parameter, its gradient, two tensors of Adam, and a product."""
+_MOST_TRAINING_BYTES = 2**35
 
 
 class JointPart(TorchDistribution):
@@ -182,11 +181,11 @@ def normal_part(value: Tensor, noise: Tensor, log_volume: Tensor, *, loc: Tensor
 
 def check_size(guide: str, numbers: int, like: Tensor, instead: str) -> None:
     """Refuse a guide whose `numbers` parameters, in the precision of `like`, would not fit into memory."""
-    needed = _COPIES * numbers * like.element_size()
-    if needed > _LARGEST:
+    needed = _TENSORS_PER_PARAMETER * numbers * like.element_size()
+    if needed > _MOST_TRAINING_BYTES:
         raise InputError(
             f"{guide} would have {numbers:,} parameters for this network and need {needed / 2**30:,.0f} GiB in "
-            f"training, more than {_LARGEST / 2**30:.0f}: use {instead}."
+            f"training, more than {_MOST_TRAINING_BYTES / 2**30:.0f}: use {instead}."
         )
 
 

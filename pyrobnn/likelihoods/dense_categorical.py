@@ -15,8 +15,8 @@ from pyrobnn._core.settings import setting
 from pyrobnn.distributions.targets import LabelOrIgnored
 from pyrobnn.likelihoods.base import PAGE, BaseLikelihood, LikelihoodModule, registry, require_whole
 
-_EXACT, _DRAWN = 64, 16
-"""Outputs of an example up to which its Fisher information is exact, and columns that are drawn beyond."""
+_MOST_OUTPUTS_FOR_EXACT_FISHER = 64
+_FISHER_DRAWS = 16
 
 
 @registry.register
@@ -149,12 +149,12 @@ class DenseCategoricalFromLogits(LikelihoodModule):
         over 4: the information is its expectation (Martens & Grosse 2015, sec. 5), other numbers for other logits.
         """
         probs = f.reshape(len(f), -1, self._classes).softmax(-1)
-        if f.shape[1] <= _EXACT:
+        if f.shape[1] <= _MOST_OUTPUTS_FOR_EXACT_FISHER:
             roots = probs.sqrt()[..., None] * (torch.eye(self._classes).to(f) - probs[..., None, :])  # (B, P, C, C)
             places = torch.eye(probs.shape[1]).to(f)
             return torch.einsum("bpkc,pq->pkbqc", roots, places).flatten(3).flatten(0, 1)
         generator = torch.Generator().manual_seed(derive(0, f"labels {float(f.double().sum())}"))
-        uniform = torch.rand(_DRAWN, *probs.shape[:2], 1, generator=generator, dtype=torch.float64).to(f)
+        uniform = torch.rand(_FISHER_DRAWS, *probs.shape[:2], 1, generator=generator, dtype=torch.float64).to(f)
         drawn = (uniform > probs.cumsum(-1)[..., :-1]).sum(-1)
         scores = torch.nn.functional.one_hot(drawn, self._classes).to(f) - probs
-        return scores.flatten(2) / math.sqrt(_DRAWN)
+        return scores.flatten(2) / math.sqrt(_FISHER_DRAWS)

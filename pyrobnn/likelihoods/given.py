@@ -16,7 +16,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.distributions.support import base_of, log_prob
 from pyrobnn.likelihoods.base import PAGE, BaseLikelihood, Likelihood, registry
 
-_ROWS, _MOST_OUTPUTS = 3, 100
+_NUM_ROWS = 3
+_MOST_OUTPUTS = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,7 @@ class FromFunction(BaseLikelihood):
         """Return the number that was given, or the least, up to 100, with which the function fits the targets."""
         if self.outputs is not None:
             return self.outputs
-        expected = ((_ROWS,), tuple(y.shape[1:]))
+        expected = ((_NUM_ROWS,), tuple(y.shape[1:]))
         for width in range(1, _MOST_OUTPUTS + 1):
             law = self._law(width)
             if isinstance(law, Distribution) and (tuple(law.batch_shape), tuple(law.event_shape)) == expected:
@@ -77,11 +78,11 @@ class FromFunction(BaseLikelihood):
     def check_targets(self, y: Tensor, outputs: int) -> None:
         law = self._law(outputs)
         shapes = (tuple(law.batch_shape), tuple(law.event_shape)) if isinstance(law, Distribution) else None
-        if shapes != ((_ROWS,), tuple(y.shape[1:])) or self.outputs not in (None, outputs):
+        if shapes != ((_NUM_ROWS,), tuple(y.shape[1:])) or self.outputs not in (None, outputs):
             raise InputError(
                 f"The function given as a likelihood must map outputs (N, {outputs}) to a distribution of batch shape "
-                f"(N,) and event shape {tuple(y.shape[1:])}, which targets {tuple(y.shape)} have; for N = {_ROWS} it "
-                f"gives {law!r}.",
+                f"(N,) and event shape {tuple(y.shape[1:])}, which targets {tuple(y.shape)} have; for N = {_NUM_ROWS} "
+                f"it gives {law!r}.",
                 page=PAGE,
             )
         many = _pyro(self.function(torch.zeros(len(y), outputs, dtype=torch.float64)))
@@ -96,7 +97,7 @@ class FromFunction(BaseLikelihood):
     def _law(self, width: int) -> Any:
         """Return the distribution for a few rows of zeros, or what the function raises."""
         try:
-            return self.function(torch.zeros(_ROWS, width, dtype=torch.float64))
+            return self.function(torch.zeros(_NUM_ROWS, width, dtype=torch.float64))
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             return error
 

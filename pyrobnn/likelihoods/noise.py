@@ -23,7 +23,7 @@ from pyrobnn.likelihoods.base import OPEN, PAGE, BaseLikelihood, Noise, check_wi
 SMALLEST_SCALE = 1e-3
 Estimated = Literal["tuned", "learned", "heteroscedastic"]
 """A number that is learned before or in a fit, or depends on the input; see `Scale`."""
-_EXPECTED = (
+_EXPECTED_SCALE = (
     'a positive number, a tuple with one per target column, "tuned", "learned", "heteroscedastic", or a prior such '
     'as {"type": "half_normal", "scale": 1.0}'
 )
@@ -82,7 +82,7 @@ def _as_scale(value: Any) -> Any:
         return registry.resolve(value)
     numbers = value if isinstance(value, (tuple, list)) else [value]
     if not numbers or not all(_is_positive(number) for number in numbers):
-        raise InputError(f"`scale` must be {_EXPECTED}; got {value!r}.")
+        raise InputError(f"`scale` must be {_EXPECTED_SCALE}; got {value!r}.")
     return tuple(map(float, numbers)) if isinstance(value, (tuple, list)) else float(value)
 
 

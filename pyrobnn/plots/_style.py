@@ -22,9 +22,9 @@ SQUARE = (4.0, 3.9)
 """The same for a panel whose axes share a scale."""
 TALL = (4.0, 4.7)
 """The same with room for two lines of a legend below."""
-_PLAIN = (-4, 5)
+_PLAIN_POWERS_OF_TEN = (-4, 5)
 """Powers of ten between which ticks are written out; longer labels would run into each other."""
-_BETWEEN = 0.08
+_PANEL_GAP = 0.08
 """Room above and below each of several panels, in inches."""
 _LONGEST_NAME = 24
 _LABEL_INCHES = 0.42
@@ -103,10 +103,10 @@ def grid(num: int, most_columns: int, panel: tuple[float, float] = PANEL) -> tup
     figure = Picture(**options) if plt is None else plt.figure(FigureClass=Picture, **options)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     if rows > 1:
-        figure.set_layout_engine("constrained", h_pad=_BETWEEN)
+        figure.set_layout_engine("constrained", h_pad=_PANEL_GAP)
     for axis in axes[:num]:
         tidy(axis)
-        axis.ticklabel_format(scilimits=_PLAIN)
+        axis.ticklabel_format(scilimits=_PLAIN_POWERS_OF_TEN)
     for axis in axes[num:]:
         axis.remove()
     return figure, axes[:num]

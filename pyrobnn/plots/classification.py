@@ -17,11 +17,12 @@ from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import SQUARE, Layout, as_array, legend_below, one_panel, panels, plain, title
 from pyrobnn.posterior.prediction import Prediction
 
-_MOST_NAMES, _MOST_COUNTS, _MOST_SHARES = 20, 12, 5
-"""Classes that are named, and classes whose counts, and shares, have room."""
-_FOOT = 0.1
+_MOST_NAMED_CLASSES = 20
+_MOST_CLASSES_WITH_COUNTS = 12
+_MOST_CLASSES_WITH_SHARES = 5
+_FOOT_SHARE = 0.1
 """Share of the height that the counts at the foot take."""
-_MOST_LETTERS = 24
+_LETTERS_UNDER_A_SQUARE = 24
 """Letters that fit beside each other under a square panel."""
 
 
@@ -70,7 +71,7 @@ def draw_reliability(axis: Axes, prediction: Prediction, y: ArrayLike, target: s
     axis.set(xlabel=f"confidence in the predicted {plain(target)}", ylabel="share predicted correctly")
     axis.set_xlim(_leftmost(mean) - 0.02, 1.03)
     bottom = _leftmost(np.concatenate([accuracy, low]))
-    axis.set_ylim(bottom - _FOOT * (1.06 - bottom), 1.06)
+    axis.set_ylim(bottom - _FOOT_SHARE * (1.06 - bottom), 1.06)
     title(axis, f"Reliability, with counts below; ECE {gap:.3f}")
     legend_below(axis)
 
@@ -115,17 +116,17 @@ def confusion(
     gaps = np.arange(1, len(names)) - 0.5
     axis.hlines(gaps, -0.5, len(names) - 0.5, color="white", linewidth=3)
     axis.vlines(gaps, -0.5, len(names) - 0.5, color="white", linewidth=3)
-    shown = range(0, len(names), -(-len(names) // _MOST_NAMES))
-    is_long = sum(len(names[label]) for label in shown) > _MOST_LETTERS
+    shown = range(0, len(names), -(-len(names) // _MOST_NAMED_CLASSES))
+    is_long = sum(len(names[label]) for label in shown) > _LETTERS_UNDER_A_SQUARE
     axis.set_xticks(shown, [names[label] for label in shown])
     axis.set_yticks(shown, [names[label] for label in shown])
     axis.tick_params(axis="x", rotation=35 if is_long else 0)
     for label in axis.get_xticklabels() if is_long else ():
         label.set(ha="right", rotation_mode="anchor")
-    if len(names) <= _MOST_COUNTS:
+    if len(names) <= _MOST_CLASSES_WITH_COUNTS:
         for (row, column), count in np.ndenumerate(counts):
             color = "white" if row == column and share[row, column] > 0.5 else INK if count else GREY
-            part = f"\n{100 * share[row, column]:.0f} %" if count and len(names) <= _MOST_SHARES else ""
+            part = f"\n{100 * share[row, column]:.0f} %" if count and len(names) <= _MOST_CLASSES_WITH_SHARES else ""
             axis.text(column, row, f"{count}{part}", ha="center", va="center", color=color, fontsize=9)
     axis.set(xlabel=f"predicted {plain(target)}", ylabel=f"observed {plain(target)}")
     title(axis, f"Confusion: {counts.trace()} of {counts.sum()} are right")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _MOST_COLUMNS = 15
-_FRAME, _ROW = 1.4, 0.28
-"""Height of a picture without its rows, and of a row, in inches."""
+_FRAME_INCHES = 1.4
+_ROW_INCHES = 0.28
 
 
 def importance(table: "DataFrame", *, ax: Axes | None = None) -> Figure:
@@ -43,7 +43,7 @@ def importance(table: "DataFrame", *, ax: Axes | None = None) -> Figure:
             f"columns {list(table.columns)}."
         )
     shown = table.iloc[:_MOST_COLUMNS]
-    figure, axis = one_panel(ax, (PANEL[0], _FRAME + _ROW * len(shown)))
+    figure, axis = one_panel(ax, (PANEL[0], _FRAME_INCHES + _ROW_INCHES * len(shown)))
     rows, loss, error = np.arange(len(shown)), shown["importance"].to_numpy(), shown["stderr"].to_numpy()
     axis.axvline(0, color=GREY, linewidth=1)
     axis.hlines(rows, loss - 2 * error, loss + 2 * error, color=LIGHT_BLUE, linewidth=5, label="±2 se")

@@ -25,19 +25,21 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.tables.cells import MARK, category_name, with_marks
 
-_POINTS, _MOST_VALUES = 15, 10
-"""Points of a curve, and values that are dots instead."""
-_MOST_LETTERS = 18
-_MOST_ROWS, _MOST_COLUMNS, _ACROSS = 100, 6, 2
-_PANEL = (2.9, 2.3)
-_CENTRAL = (0.02, 0.98)
+_CURVE_POINTS = 15
+_MOST_DOTS = 10
+_LETTERS_UNDER_A_PANEL = 18
+_MOST_EXAMPLES = 100
+_MOST_COLUMNS = 6
+_PANELS_ACROSS = 2
+_PANEL_INCHES = (2.9, 2.3)
+_CURVE_QUANTILES = (0.02, 0.98)
 """Quantiles, of the examples or of their different values, between which a curve is drawn: outside are few."""
-_SEEN = 0.06
+_VISIBLE_SHARE = 0.06
 """Share of the range of all curves from which on a band is wider than its line."""
-_BELOW = 13.0
+_DATE_LABEL_PAD = 13.0
 """Points between the labels of dates and the name of their axis, where their year or month stands."""
-_MARGIN, _BESIDE = 0.05, 0.08
-"""Free shares of the axes: above and below all curves, and between a curve and what is missing."""
+_FREE_SHARE_ABOVE = 0.05
+_FREE_SHARE_BEFORE_MISSING = 0.08
 
 
 def effects(
@@ -84,10 +86,10 @@ def effects(
         raise InputError(f"`effects` draws the columns of a table, got x of shape {shape_of(x)}.")
     has_numbers = ~x.isnan().any(1)
     x = x[has_numbers] if has_numbers.any() else x.nan_to_num()
-    examples = x[np.linspace(0, len(x) - 1, min(_MOST_ROWS, len(x))).round().astype(int)]
+    examples = x[np.linspace(0, len(x) - 1, min(_MOST_EXAMPLES, len(x))).round().astype(int)]
     named = groups or with_marks(data.feature_names)
     columns = [*named.items()][:_MOST_COLUMNS]
-    figure, axes = grid(len(columns), _ACROSS, _PANEL)
+    figure, axes = grid(len(columns), _PANELS_ACROSS, _PANEL_INCHES)
     ends, widest = [], 0.0
     for axis, (name, positions) in zip(axes, columns, strict=True):
         places = list(positions)
@@ -104,18 +106,18 @@ def effects(
         widest = max(widest, float((high - low).max()))
         start = (first_days or {}).get(name)
         _draw(axis, levels, mean, low, high, first_day=start)
-        is_part = len(levels.places) > _MOST_VALUES and start is None
+        is_part = len(levels.places) > _MOST_DOTS and start is None
         axis.set_xlabel(plain(data.feature_names[places[0]] if is_part else name))
         axis.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    margin = _MARGIN * (max(ends) - min(ends)) or 1.0
+    margin = _FREE_SHARE_ABOVE * (max(ends) - min(ends)) or 1.0
     for number, axis in enumerate(axes):
         axis.set_ylim(min(ends) - margin, max(ends) + margin)
-        axis.tick_params(labelleft=number % _ACROSS == 0)
+        axis.tick_params(labelleft=number % _PANELS_ACROSS == 0)
     if len(columns) < len(named):
         figure.suptitle(f"The first {len(columns)} of {len(named)} columns; choose others by groups", fontsize=8.5)
     figure.supylabel(label, fontsize=10)
     handles, (spread, mean_name) = axes[0].get_legend_handles_labels()
-    narrow = "" if widest > _SEEN * (max(ends) - min(ends)) else ": narrower than the line"
+    narrow = "" if widest > _VISIBLE_SHARE * (max(ends) - min(ends)) else ": narrower than the line"
     names = [f"{spread}{narrow}", mean_name]
     figure.legend(handles, names, loc="outside upper center", ncols=2, frameon=False, fontsize=8.5)
     return figure
@@ -152,11 +154,11 @@ def _levels(columns: Tensor, made: Sequence[str], name: str) -> _Levels:
     known = columns[~is_gap]
     places, order = known[:, 0].unique(return_inverse=True)
     chosen = np.arange(len(places))
-    if len(places) > _MOST_VALUES:
-        ends = np.quantile(chosen, _CENTRAL), np.quantile(as_array(order), _CENTRAL)
-        chosen = np.unique(np.linspace(np.min(ends), np.max(ends), _POINTS).round().astype(int))
+    if len(places) > _MOST_DOTS:
+        ends = np.quantile(chosen, _CURVE_QUANTILES), np.quantile(as_array(order), _CURVE_QUANTILES)
+        chosen = np.unique(np.linspace(np.min(ends), np.max(ends), _CURVE_POINTS).round().astype(int))
     if int((~marks).sum()) == 1:
-        places = _evenly_filled(places[chosen]) if len(places) > _MOST_VALUES else places
+        places = _evenly_filled(places[chosen]) if len(places) > _MOST_DOTS else places
         rows = [*torch.where(marks, 0.0, places[:, None, None])]
     else:
         parts = np.array_split(np.arange(len(places)), len(chosen)) if len(chosen) else []
@@ -167,7 +169,7 @@ def _levels(columns: Tensor, made: Sequence[str], name: str) -> _Levels:
 
 def _evenly_filled(places: Tensor) -> Tensor:
     """Return sorted numbers, and others between neighbours that are far apart: a curve may bend where no rows are."""
-    step = (places[-1] - places[0]) / (_POINTS - 1)
+    step = (places[-1] - places[0]) / (_CURVE_POINTS - 1)
     pairs = pairwise(places)
     parts = [torch.linspace(float(a), float(b), max(int((b - a) / step), 1) + 1).to(places)[:-1] for a, b in pairs]
     return torch.cat([*parts, places[-1:]])
@@ -198,7 +200,7 @@ def _draw(
     places, num = levels.places, len(levels.places)
     if first_day is not None:
         places = np.datetime64(first_day) + (86_400 * places).astype("timedelta64[s]")
-    is_curve = num > _MOST_VALUES
+    is_curve = num > _MOST_DOTS
     if is_curve and not levels.names:
         band(axis, places, low[:num], high[:num], color=LIGHT_BLUE, alpha=0.6, label="epistemic, ±2 sd")
         axis.plot(places, mean[:num], color=BLUE, linewidth=1.6, label="mean")
@@ -206,7 +208,7 @@ def _draw(
         _dots(axis, places, mean[:num], low[:num], high[:num])
         axis.margins(x=0.15)
     if levels.names:
-        is_long = sum(map(len, levels.names)) > _MOST_LETTERS
+        is_long = sum(map(len, levels.names)) > _LETTERS_UNDER_A_PANEL
         axis.set_xticks(places, levels.names, rotation=30 if is_long else 0, ha="right" if is_long else "center")
         return
     if first_day is None:
@@ -217,11 +219,11 @@ def _draw(
     else:
         locator = AutoDateLocator(minticks=2, maxticks=4)
         axis.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
-        axis.xaxis.labelpad = _BELOW
+        axis.xaxis.labelpad = _DATE_LABEL_PAD
     if len(mean) > num:
         left, right = axis.get_xlim()
         ticks = [tick for tick in axis.get_xticks() if left <= tick <= right]
-        place = right + _BESIDE * (right - left)
+        place = right + _FREE_SHARE_BEFORE_MISSING * (right - left)
         _dots(axis, np.array([place]), *(values[num:] for values in (mean, low, high)), is_named=False)
         axis.xaxis.set_ticks(ticks)
         axis.set_xticks([place], ["missing"], minor=True)

@@ -21,12 +21,12 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
-_GRID = 300
-_MARGIN = 0.25
+_GRID_POINTS = 300
+_SHARE_BEYOND_DATA = 0.25
 """How far curves go on beyond the data, as a share of their range: farther out, bands are all that can be seen."""
-_REACH = 1.5
+_SHARE_BEYOND_TARGETS = 1.5
 """How far bands are shown above and below the targets, as a share of the range of these."""
-_MANY = 60
+_MOST_FULL_SIZE_POINTS = 60
 """Data points that are drawn in full size; more are smaller, and leave the bands visible."""
 
 
@@ -86,13 +86,15 @@ def fit_1d(
 
 
 def _limits(present: tuple[float, float], y: np.ndarray, mean: np.ndarray) -> tuple[float, float]:
-    """Return limits no farther from the targets than `_REACH` times their range, or a little more for the mean."""
+    """Return limits near the targets, or a little farther for the mean."""
     low, high = float(y.min()), float(y.max())
     span = high - low
     if span == 0:
         return present
     lowest, highest = (float(np.clip(end, low - 2 * span, high + 2 * span)) for end in (mean.min(), mean.max()))
-    return max(present[0], min(low - _REACH * span, lowest)), min(present[1], max(high + _REACH * span, highest))
+    return max(present[0], min(low - _SHARE_BEYOND_TARGETS * span, lowest)), min(
+        present[1], max(high + _SHARE_BEYOND_TARGETS * span, highest)
+    )
 
 
 def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tensor:
@@ -101,7 +103,7 @@ def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tenso
     if not is_number(x):
         return x
     low, high = x.double().amin(0), x.double().amax(0)
-    steps = as_tensor(np.linspace(-_MARGIN, 1 + _MARGIN, _GRID)[:, None], "x")
+    steps = as_tensor(np.linspace(-_SHARE_BEYOND_DATA, 1 + _SHARE_BEYOND_DATA, _GRID_POINTS)[:, None], "x")
     grid = low + steps * (high - low)
     try:
         for posterior in posteriors:
@@ -118,9 +120,9 @@ def draw_data(axis: Axes, data: Data) -> None:
         first_column(data.y),
         "o",
         color=INK,
-        ms=3.5 if len(data) <= _MANY else 2,
+        ms=3.5 if len(data) <= _MOST_FULL_SIZE_POINTS else 2,
         mec="white",
-        mew=0.5 if len(data) <= _MANY else 0,
+        mew=0.5 if len(data) <= _MOST_FULL_SIZE_POINTS else 0,
         label="data",
     )
     axis.set(xlabel=input_name(data), ylabel=plain(data.target_name))

@@ -21,13 +21,13 @@ from pyrobnn.posterior.prediction import Prediction
 
 _MOST_SETS = 500
 _MOST_QUANTITIES = 12
-_GRID = 300
+_CURVE_POINTS = 300
 _MOST_BINS = 4000
-_CENTRAL = (0.025, 0.975)
-_INSIDE = 0.95
-_MOST_LETTERS = 28
+_BAND_QUANTILES = (0.025, 0.975)
+_SHOWN_SHARE = 0.95
+_LETTERS_UNDER_A_PANEL = 28
 """Letters that fit beside each other under a panel."""
-_FLOOR = 0.1
+_LEAST_SHARE_OF_SPREAD = 0.1
 """Share of the largest spread of curves that counts where they hardly differ."""
 
 
@@ -89,9 +89,9 @@ def predictive_check(
 def _envelope(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of a band that holds 95 % of curves (S, G) as wholes, wide where they differ most."""
     mean, spread = curves.mean(0), curves.std(0)
-    unit = spread + _FLOOR * spread.max()
+    unit = spread + _LEAST_SHARE_OF_SPREAD * spread.max()
     farthest = (np.abs(curves - mean) / np.where(unit > 0, unit, 1.0)).max(1)
-    reach = np.quantile(farthest, _INSIDE) * unit
+    reach = np.quantile(farthest, _SHOWN_SHARE) * unit
     return np.maximum(mean - reach, 0.0), mean + reach
 
 
@@ -107,7 +107,7 @@ def _densities(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ends = np.quantile(finite, [0.005, 0.995]) if len(finite) else observed
     width = _bandwidth(observed) or _bandwidth(finite) or 1.0
     low, high = min(observed.min(), ends.min()) - 3 * width, max(observed.max(), ends.max()) + 3 * width
-    num_bins = int(np.clip(4 * (high - low) / width, _GRID, _MOST_BINS))
+    num_bins = int(np.clip(4 * (high - low) / width, _CURVE_POINTS, _MOST_BINS))
     edges = np.linspace(low, high, num_bins + 1)
     size = edges[1] - edges[0]
     counts = np.stack([np.histogram(values[np.isfinite(values)], edges)[0] for values in sets])
@@ -129,8 +129,10 @@ def _distributions(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     finite = sets[1:][np.isfinite(sets[1:])]
     low, high = np.quantile(finite, [0.005, 0.995]) if len(finite) else (np.inf, -np.inf)
     values = np.unique(np.concatenate([sets[0], finite[(low <= finite) & (finite <= high)]]))
-    if len(values) > _GRID:
-        values = np.unique(np.concatenate([np.quantile(values, np.linspace(0, 1, _GRID)), sets[0][:_GRID]]))
+    if len(values) > _CURVE_POINTS:
+        values = np.unique(
+            np.concatenate([np.quantile(values, np.linspace(0, 1, _CURVE_POINTS)), sets[0][:_CURVE_POINTS]])
+        )
     margin = 0.03 * (values[-1] - values[0]) or 0.5
     points = np.concatenate([[values[0] - margin], values, [values[-1] + margin]])
     shares = np.stack([np.searchsorted(np.sort(each), points, side="right") for each in sets]) / sets.shape[1]
@@ -153,7 +155,7 @@ def _frequencies(
     num_classes = len(class_names)
     classes = np.arange(num_classes)
     share = np.stack([(simulated == label).mean(1) for label in classes])
-    low, high = np.quantile(share, _CENTRAL, axis=1)
+    low, high = np.quantile(share, _BAND_QUANTILES, axis=1)
     figure, axis = one_panel(ax)
     axis.vlines(classes, low, high, color=LIGHT_BLUE, linewidth=7, label="simulated, 95 %")
     axis.plot(classes, share.mean(1), "_", color=BLUE, ms=12, mew=1.6, label="simulated, mean")
@@ -162,7 +164,7 @@ def _frequencies(
     axis.set_xlim(-0.6, num_classes - 0.4)
     shown = classes[:: max(1, num_classes // 10)]
     names = [plain(str(class_names[label])) for label in shown]
-    is_long = sum(map(len, names)) > _MOST_LETTERS
+    is_long = sum(map(len, names)) > _LETTERS_UNDER_A_PANEL
     place: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
     axis.set_xticks(shown, names, **place)
     axis.set_ylim(0, 1.1 * axis.get_ylim()[1])

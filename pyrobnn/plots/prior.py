@@ -25,9 +25,9 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
 _SHOWN_DRAWS = 12
-_LEVELS = (0.05, 0.95)
+_INNER_QUANTILES = (0.05, 0.95)
 _MOST_PROBES = 4
-_CENTRAL = (0.025, 0.975)
+_OUTER_QUANTILES = (0.025, 0.975)
 
 Quantity = tuple[str, np.ndarray, np.ndarray]
 """The name of a number, and its draws (chain, draw) from the prior and the posterior."""
@@ -75,7 +75,7 @@ def _functions(prediction: Prediction, x: np.ndarray, data: Data | None, seed: i
     values = np.stack([first_column(draw) for draw in prediction.draw_means])[:, order]
     targets = np.stack([first_column(draw) for draw in prediction.sample(seed=seed)])[:, order]
     figure, (axis,) = panels(1)
-    limits, inner = (np.quantile(each, _LEVELS, axis=0) for each in (targets, values))
+    limits, inner = (np.quantile(each, _INNER_QUANTILES, axis=0) for each in (targets, values))
     band(axis, x[order], *limits, color=PALE, label="90 % predictive interval")
     band(axis, x[order], *inner, color=LIGHT_BLUE, label="90 % of functions")
     for draw in values[:_SHOWN_DRAWS]:
@@ -118,7 +118,7 @@ def _classes(prediction: Prediction, layout: Layout) -> Figure:
 
 
 def _histogram(axis: Axes, values: np.ndarray, label: str, heading: str) -> None:
-    low, high = np.quantile(values, _CENTRAL)
+    low, high = np.quantile(values, _OUTER_QUANTILES)
     bins = np.linspace(low, high, 1 + min(40, max(10, math.isqrt(len(values)))))
     axis.hist(values, bins=list(bins), density=True, color=LIGHT_BLUE, edgecolor="white", linewidth=0.4)
     axis.set(xlabel=label, ylabel="density")
@@ -220,6 +220,6 @@ def _place(probes: Data, example: int) -> str:
 
 def _cut(prior: np.ndarray, posterior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Leave out draws from the prior in its tails, except where the posterior lies."""
-    low, high = np.quantile(prior, _CENTRAL)
+    low, high = np.quantile(prior, _OUTER_QUANTILES)
     outside = (prior < min(low, posterior.min())) | (prior > max(high, posterior.max()))
     return np.where(outside, np.nan, prior), posterior

@@ -24,9 +24,9 @@ from pyrobnn.plots._style import (
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_POINTS = 200
-_LINES = 4000
-_MARGIN = 0.03
-_MOST_BEYOND = 0.5
+_SIMULATED_LINES = 4000
+_AXIS_MARGIN = 0.03
+_MOST_SHARE_BEYOND = 0.5
 """How far intervals stretch the scales beyond the targets and their predictions, as a share of their range."""
 LEVELS = np.arange(1, 20) / 20
 """Nominal levels of the intervals whose coverage is shown."""
@@ -104,9 +104,9 @@ def _common_ends(observed: np.ndarray, mean: np.ndarray, lower: np.ndarray, uppe
     """Return the ends of a scale for targets, predictions and, unless they are far longer, intervals."""
     values = np.concatenate([observed, mean[np.isfinite(mean)]])
     low, high = values.min(), values.max()
-    beyond = _MOST_BEYOND * (high - low)
+    beyond = _MOST_SHARE_BEYOND * (high - low)
     low, high = min(low, max(np.nanmin(lower), low - beyond)), max(high, min(np.nanmax(upper), high + beyond))
-    margin = _MARGIN * (high - low) or 1.0
+    margin = _AXIS_MARGIN * (high - low) or 1.0
     return float(low - margin), float(high + margin)
 
 
@@ -134,7 +134,7 @@ def draw_coverage(axis: Axes, prediction: Prediction, y: ArrayLike, target: str 
 def _errors_of_line(num: int) -> float:
     """Return the standard errors within which the whole line of N calibrated predictions lies in 95 % of cases."""
     shares = np.full(len(LEVELS) + 1, 1 / (len(LEVELS) + 1))
-    lines = np.random.default_rng(0).multinomial(num, shares, _LINES)[:, :-1].cumsum(1) / num
+    lines = np.random.default_rng(0).multinomial(num, shares, _SIMULATED_LINES)[:, :-1].cumsum(1) / num
     errors = np.abs(lines - LEVELS) / np.sqrt(LEVELS * (1 - LEVELS) / num)
     return float(np.quantile(errors.max(1), 0.95))
 

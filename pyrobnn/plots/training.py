@@ -12,8 +12,8 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import History
 
-_WINDOWS = 50
-_WARM_UP = 0.2
+_NUM_WINDOWS = 50
+_WARM_UP_SHARE = 0.2
 
 
 def elbo(history: History | Posterior | Mixture, *, layout: Layout = "row") -> Figure:
@@ -67,7 +67,7 @@ def elbo(history: History | Posterior | Mixture, *, layout: Layout = "row") -> F
 
 def running_mean(values: np.ndarray) -> np.ndarray:
     """Return the mean over a window that ends at each step, a fiftieth of the steps long."""
-    window = max(1, len(values) // _WINDOWS)
+    window = max(1, len(values) // _NUM_WINDOWS)
     sums = np.cumsum(np.concatenate([[0.0], values]))
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(ends - window, 0)
@@ -83,8 +83,8 @@ def _curve(axis: Axes, values: np.ndarray, color: str, label: str, style: str = 
 
 def _limit(axis: Axes, curves: list[np.ndarray]) -> int:
     """Limit the axis to the steps after the first fifth, and count the earlier steps that fall off the picture."""
-    late = np.concatenate([values[int(_WARM_UP * len(values)) :] for values in curves])
+    late = np.concatenate([values[int(_WARM_UP_SHARE * len(values)) :] for values in curves])
     low, high = np.quantile(late, [0.005, 0.995])
     margin = 0.08 * (high - low) or 1.0
     axis.set_ylim(low - margin, high + margin)
-    return max(int((values[: int(_WARM_UP * len(values))] < low - margin).sum()) for values in curves)
+    return max(int((values[: int(_WARM_UP_SHARE * len(values))] < low - margin).sum()) for values in curves)

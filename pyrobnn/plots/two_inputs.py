@@ -22,11 +22,11 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
-_SIDE = 80
-_LEVELS = 15
+_GRID_SIDE = 80
+_CONTOUR_LEVELS = 15
 _MOST_POINTS = 400
 _MOST_MARKED = 6
-_FACES = (ORANGE, "white", INK)
+_MARK_COLORS = (ORANGE, "white", INK)
 _HALO: list[AbstractPathEffect] = [withStroke(linewidth=3.0, foreground="white")]
 
 Surface = tuple[str, np.ndarray, float, float]
@@ -108,7 +108,7 @@ class Plane:
     def draw(self, axis: Axes, number: int) -> None:
         """Draw a surface with its colour scale and the data; on the first surface, also the lines between classes."""
         heading, values, low, high = self.surfaces[number]
-        levels = np.linspace(low, max(high, low + 1e-6), _LEVELS + 1)
+        levels = np.linspace(low, max(high, low + 1e-6), _CONTOUR_LEVELS + 1)
         surface = axis.contourf(*self.mesh, values.reshape(self.mesh[0].shape), levels=levels, cmap=SHADES)
         axis.figure.colorbar(surface, ax=axis, ticks=MaxNLocator(5, steps=[1, 2, 5, 10]))
         title(axis, heading)
@@ -127,7 +127,7 @@ class Plane:
             axis.plot(*x.T, "o", color=ORANGE, mec=INK, mew=0.5, ms=3)
             return
         for label in labels:
-            face, marker = _FACES[label % len(_FACES)], MARKERS[label % len(MARKERS)]
+            face, marker = _MARK_COLORS[label % len(_MARK_COLORS)], MARKERS[label % len(MARKERS)]
             edge, name = "white" if face == INK else INK, _name(int(label), self.class_names)
             axis.plot(*x[y == label].T, marker, color=face, mec=edge, mew=0.6, ms=5, label=name)
 
@@ -146,7 +146,7 @@ def _points(mesh: Sequence[np.ndarray], data: Data) -> Tensor:
 def _side(values: Tensor) -> np.ndarray:
     low, high = float(values.min()), float(values.max())
     margin = 0.3 * (high - low) or 1.0
-    return np.linspace(low - margin, high + margin, _SIDE)
+    return np.linspace(low - margin, high + margin, _GRID_SIDE)
 
 
 def _of_classes(prediction: Prediction, second: str) -> list[Surface]:

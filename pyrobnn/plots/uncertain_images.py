@@ -15,9 +15,9 @@ from pyrobnn.plots._style import as_array, first_column, grid, plain
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.posterior.prediction import Prediction
 
-_COLUMNS = 4
-_PANEL = (1.5, 2.05)
-_COLORS = (1, 3)
+_IMAGES_ACROSS = 4
+_PANEL_INCHES = (1.5, 2.05)
+_COLOR_CHANNELS = (1, 3)
 _FEW_PIXELS = 16
 """Sides of images below this are smoothed: single pixels hide what they show."""
 
@@ -74,7 +74,7 @@ def images(
     values = measure(prediction)
     rows = np.argsort(values if by == "confidence" else -values, kind="stable")[: max(1, num)]
     predicted = as_array(prediction.label).astype(int)
-    figure, axes = grid(len(rows), _COLUMNS, _PANEL)
+    figure, axes = grid(len(rows), _IMAGES_ACROSS, _PANEL_INCHES)
     smooth = "bicubic" if max(pixels.shape[1:3]) < _FEW_PIXELS else None
     limits = {"vmin": pixels[rows].min(), "vmax": pixels[rows].max()}
     for axis, row in zip(axes, rows, strict=True):
@@ -102,7 +102,7 @@ def _pixels(x: Any, num: int) -> np.ndarray:
         return values.reshape(num, side, side)
     if values.ndim == 3:
         return values
-    if values.ndim == 4 and values.shape[1] in _COLORS:
+    if values.ndim == 4 and values.shape[1] in _COLOR_CHANNELS:
         moved = np.moveaxis(values, 1, -1)
         return moved[..., 0] if values.shape[1] == 1 else (moved - moved.min()) / max(np.ptp(moved), 1e-12)
     raise InputError(

@@ -14,15 +14,15 @@ from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import Layout, as_array, band, legend, one_panel, panels, plain, shares, title
 from pyrobnn.posterior.prediction import Prediction
 
-_NAMES = {
+_NAME_OF_MEASURE = {
     "mutual_information": "mutual information (nats)",
     "entropy": "entropy (nats)",
     "max_prob": "1 - probability of the predicted class",
     "epistemic_std": "epistemic standard deviation, relative to inside",
     "std": "standard deviation, relative to inside",
 }
-_FEW, _FEW_OF = 10, 20
-"""Examples, and the part of all, below which an error is that of a few; of a small table, a quarter."""
+_FEWEST_FOR_AN_ERROR = 10
+_LEAST_PART_FOR_AN_ERROR = 20
 
 
 def sparsification(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = None) -> Figure:
@@ -86,7 +86,7 @@ def selective_risk(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = No
 
 def _curves(axis: Axes, x: np.ndarray, curves: RiskCurves, label: str) -> None:
     axis.axhline(curves.random, color=GREY, linewidth=1.2, linestyle=":", label="in random order")
-    few = max(len(x) // _FEW_OF, min(_FEW, len(x) // 4))
+    few = max(len(x) // _LEAST_PART_FOR_AN_ERROR, min(_FEWEST_FOR_AN_ERROR, len(x) // 4))
     x, error, oracle = x[few:], curves.error[few:], curves.oracle[few:]
     band(axis, x, oracle, error, color=PALE)
     axis.plot(x, error, color=BLUE, linewidth=1.8, label=label)
@@ -175,13 +175,15 @@ def ood(inside: Prediction, outside: Prediction, *, by: str | None = None, layou
         2
     """
     if by == "all":
-        raise InputError(f"`ood` draws a single measure of uncertainty, got by='all': name one of {list(_NAMES)}.")
+        raise InputError(
+            f"`ood` draws a single measure of uncertainty, got by='all': name one of {list(_NAME_OF_MEASURE)}."
+        )
     measure = by or ("mutual_information" if inside.is_classification else "epistemic_std")
     number = ood_measures(inside, outside, by=measure)[measure]
     scores = score_ood(inside, outside, by=measure)
     figure, axes = panels(2, layout)
     groups = number[: len(inside)], number[len(inside) :]
-    _histograms(axes[0], *groups, _NAMES[measure])
+    _histograms(axes[0], *groups, _NAME_OF_MEASURE[measure])
     _characteristic(axes[1], *groups)
     title(axes[1], f"ROC; area {scores[f'auroc_{measure}']}")
     return figure

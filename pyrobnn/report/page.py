@@ -39,14 +39,12 @@ _MOST_AUDITS = 30
 _FEWEST_FOR_CURVES = 20
 _SHUFFLES = 3
 _SHUFFLE_DRAWS = 50
-_MOST_COLUMNS = 300
-"""Columns whose importance is worth its wait."""
+_MOST_COLUMNS_FOR_IMPORTANCE = 300
 _MOST_EFFECTS = 6
-_SHUFFLED_ROWS = 60_000
-"""Rows that are predicted for the importance of the columns, in all."""
-_WIDTH = 4.0
-"""Width of a picture in inches: on a phone 390 points wide a letter of 9 points has 10 of them or more."""
-_DPI = 200
+_ROWS_FOR_IMPORTANCE = 60_000
+_PICTURE_INCHES = 4.0
+"""On a phone 390 points wide a letter of 9 points has 10 of them or more."""
+_PICTURE_DPI = 200
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -259,9 +257,9 @@ def _of_columns(fit: _Fit) -> list[_Picture]:
     """Return pictures of the importance and the effects of columns, from as many rows as a second or two allow."""
     scored, columns = fit.scored, fit.facts.columns
     num_columns = len(columns or scored.feature_names)
-    if not 1 < num_columns <= _MOST_COLUMNS or len(scored) < _FEWEST_FOR_CURVES:
+    if not 1 < num_columns <= _MOST_COLUMNS_FOR_IMPORTANCE or len(scored) < _FEWEST_FOR_CURVES:
         return []
-    num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _SHUFFLED_ROWS // (num_columns * _SHUFFLES)))
+    num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _ROWS_FOR_IMPORTANCE // (num_columns * _SHUFFLES)))
     draws = max(_SHUFFLE_DRAWS, len(members_of(fit.posterior)))
     table = permutation_importance(
         fit.posterior,
@@ -301,9 +299,9 @@ def _alone(draw: Callable[..., None], *arguments: Any) -> Figure:
 
 def _picture(name: str, title: str, caption: str, figure: Figure) -> _Picture:
     width, height = figure.get_size_inches()
-    figure.set_size_inches(_WIDTH, _WIDTH * height / width)
+    figure.set_size_inches(_PICTURE_INCHES, _PICTURE_INCHES * height / width)
     stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=_DPI)
+    figure.savefig(stream, format="png", dpi=_PICTURE_DPI)
     close(figure)
     return _Picture(name, title, caption, stream.getvalue())
 

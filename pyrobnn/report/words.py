@@ -58,7 +58,7 @@ SCORES = {
     if (kind, level) not in (("coverage", 95), ("width", 95))
 }
 """The name and the meaning of each score; those that matter most are first."""
-_MAIN = tuple(SCORES)[:9]
+_MAIN_SCORES = tuple(SCORES)[:9]
 FIT = (
     "The grey lines bound the predictive interval, which should hold 19 of 20 targets. The blue band is its epistemic "
     "part, which more data would narrow."
@@ -89,13 +89,13 @@ EXPLAINED = {
 }
 """The subject of a check, by the name of its finding, if the finding takes it as known."""
 
-_ONE_SIDED = 0.8
+_MOST_FREQUENT_SHARE = 0.8
 """Share of the most frequent class from which on accuracy says little."""
 
 
 def score_rows(scores: Mapping[str, Score]) -> tuple[list[str], list[str]]:
     """Return the names of the scores that matter most, or that are a user's, and of the others."""
-    first = [name for name in (*_MAIN, *(name for name in scores if name not in SCORES)) if name in scores]
+    first = [name for name in (*_MAIN_SCORES, *(name for name in scores if name not in SCORES)) if name in scores]
     return first, [name for name in scores if name not in first]
 
 
@@ -117,7 +117,7 @@ def found(
         "r2": (_share, "explains", f"# of the variance of {train.target_name} in {where}"),
         "log_likelihood": (_nats, "has", f"a mean log score of # on {where}"),
     }
-    if usual is None or usual.value < _ONE_SIDED:
+    if usual is None or usual.value < _MOST_FREQUENT_SHARE:
         del ways["auroc"]
     for name, (shown, verb, phrase) in ways.items():
         if name not in scores or not math.isfinite(scores[name].value):

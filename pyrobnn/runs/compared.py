@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.table import Table
 
-_INNER = "fit.method."
-_WIDTHS = ("net.in_features", "net.out_features")
+_INNER_METHOD = "fit.method."
+_DERIVED_SETTINGS = ("net.in_features", "net.out_features")
 """Settings that follow from the columns and the likelihood."""
-_LEAST_P = 1e-4
-"""The smallest p-value that is shown as a number."""
-_AHEAD, _CLEAR = 2, 3
-"""Standard errors of a difference from which on a run is ahead, and from which on it is better."""
+_SMALLEST_SHOWN_P = 1e-4
+_AHEAD_ERRORS = 2
+_BETTER_ERRORS = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,17 +59,17 @@ class Comparison:
         """
         rows: dict[str, Any] = {name: table.loc["log_likelihood"] for name, table in self.differences.items()}
         apart = {name: _in_errors(row["difference"], row["stderr"]) for name, row in rows.items()}
-        near = [name for name, errors in apart.items() if errors < _AHEAD]
-        far = {} if self.too_few else {name: errors for name, errors in apart.items() if errors >= _CLEAR}
+        near = [name for name, errors in apart.items() if errors < _AHEAD_ERRORS]
+        far = {} if self.too_few else {name: errors for name, errors in apart.items() if errors >= _BETTER_ERRORS}
         ahead = {name: errors for name, errors in apart.items() if name not in (*near, *far)}
         told = [
             near
-            and f"{' and '.join(near)} cannot be told apart from {self.best}: less than {_AHEAD} standard errors "
-            "between them.",
+            and f"{' and '.join(near)} cannot be told apart from {self.best}: less than {_AHEAD_ERRORS} standard "
+            "errors between them.",
             far and f"{self.best} is better than {_by(far)}.",
             ahead
             and f"{self.best} is ahead of {_by(ahead)}. "
-            f"This may be chance: {self.too_few or f'{_CLEAR} or more are clear'}.",
+            f"This may be chance: {self.too_few or f'{_BETTER_ERRORS} or more are clear'}.",
         ]
         return f"By log score {' '.join(sentence for sentence in told if sentence)}"
 
@@ -92,7 +91,7 @@ class Comparison:
 
 
 def _cells(row: Any) -> tuple[str, str]:
-    p_value = f"< {_LEAST_P:g}" if row["p_value"] < _LEAST_P else f"{row['p_value']:.2g}"
+    p_value = f"< {_SMALLEST_SHOWN_P:g}" if row["p_value"] < _SMALLEST_SHOWN_P else f"{row['p_value']:.2g}"
     return plus_minus(row["difference"], row["stderr"], "+"), "–" if math.isnan(row["p_value"]) else p_value
 
 
@@ -166,15 +165,17 @@ def _prepare(folder: Path) -> Prepared:
 def _settings_of(prepared: Prepared) -> dict[str, Any]:
     """Return dotted keys and values; an ensemble's settings of its members stand where a single fit has them."""
     settings = dict(leaves(prepared.spec.as_dict()))
-    inner = {key: value for key, value in settings.items() if key.startswith(_INNER) and key != f"{_INNER}type"}
-    return {key: value for key, value in settings.items() if not key.startswith(_INNER)} | {
-        key.replace(_INNER, "fit."): value for key, value in inner.items()
+    inner = {
+        key: value for key, value in settings.items() if key.startswith(_INNER_METHOD) and key != f"{_INNER_METHOD}type"
+    }
+    return {key: value for key, value in settings.items() if not key.startswith(_INNER_METHOD)} | {
+        key.replace(_INNER_METHOD, "fit."): value for key, value in inner.items()
     }
 
 
 def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], int]:
     """Return the settings that differ, and the number of those that the types of some runs do not have."""
-    keys = sorted({key for spec in specs.values() for key in spec} - {*_WIDTHS})
+    keys = sorted({key for spec in specs.values() for key in spec} - {*_DERIVED_SETTINGS})
     rows = {key: {name: spec.get(key) for name, spec in specs.items()} for key in keys}
     unlike = {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
     types = {key for key in unlike if key.count(".") == 1 and key.endswith(".type")}

@@ -17,7 +17,7 @@ from pyrobnn.runs.spec import RunSpec
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_GAP = 0.35
+_HALF_GAP = 0.35
 
 
 class Problem(NamedTuple):
@@ -33,7 +33,7 @@ def _with_a_gap() -> "DataFrame":
     import pandas as pd
 
     generator = np.random.default_rng(0)
-    x = generator.uniform(_GAP, 1.0, 200) * np.repeat([-1, 1], 100)
+    x = generator.uniform(_HALF_GAP, 1.0, 200) * np.repeat([-1, 1], 100)
     return pd.DataFrame({"x": x, "y": 10 * np.sin(2 * np.pi * x) + generator.normal(size=200)})
 
 
@@ -55,7 +55,7 @@ def _moons() -> "DataFrame":
 
 PROBLEMS: Mapping[str, Problem] = {
     "gap": Problem(
-        f"a sine wave with noise, and no data for x between -{_GAP} and {_GAP}", "y", _with_a_gap, "fit.png"
+        f"a sine wave with noise, and no data for x between -{_HALF_GAP} and {_HALF_GAP}", "y", _with_a_gap, "fit.png"
     ),
     "friedman": Problem(
         "ten columns, five of which matter, in products and curves (Friedman 1991)",

@@ -28,8 +28,8 @@ from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save as save_posterior
 
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "arviz", "pydantic", "scikit-learn", "safetensors")
-_ROWS = "rows.safetensors"
-_ALL_ROWS = "all_rows"
+_ROWS_FILE = "rows.safetensors"
+_ALL_ROWS_FOLDER = "all_rows"
 
 
 def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
@@ -71,21 +71,21 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 def write_rows(imputer: Imputer | None, folder: Path) -> None:
     """Write the rows, if there are any."""
     if imputer is not None:
-        (folder / _ROWS).write_bytes(save({"rows": imputer.rows}))
+        (folder / _ROWS_FILE).write_bytes(save({"rows": imputer.rows}))
 
 
 def predict_run(folder: Path, x: Tensor, *, num_draws: int) -> Prediction:
     """Return the predictions of the posterior of a run for rows, with NaN where they lack a value."""
     imputer = None
-    if (folder / _ROWS).is_file():
+    if (folder / _ROWS_FILE).is_file():
         encoder = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["data"]["encoder"]
-        imputer = Imputer(load_file(folder / _ROWS)["rows"], categories_of(encoder))
+        imputer = Imputer(load_file(folder / _ROWS_FILE)["rows"], categories_of(encoder))
     return predict_copies(load(folder / "posterior"), imputer, x.numpy().astype(np.float64), num_draws=num_draws)
 
 
 def write_all_rows(folder: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> None:
     """Write the fit into a run folder, whole or not at all."""
-    with new_folder(folder / _ALL_ROWS, replaces=lambda _: True) as place:
+    with new_folder(folder / _ALL_ROWS_FOLDER, replaces=lambda _: True) as place:
         write_json(place / "manifest.json", make_manifest(prepared, members_of(posterior)[0], seconds))
         save_posterior(posterior, place / "posterior")
         write_rows(prepared.dataset.imputer, place)
@@ -93,7 +93,7 @@ def write_all_rows(folder: Path, prepared: Prepared, posterior: Posterior | Mixt
 
 def folder_for_new_rows(folder: Path) -> Path:
     """Return the folder, in a run folder or itself, with the posterior that predicts new rows."""
-    return folder / _ALL_ROWS if (folder / _ALL_ROWS).is_dir() else folder
+    return folder / _ALL_ROWS_FOLDER if (folder / _ALL_ROWS_FOLDER).is_dir() else folder
 
 
 def _plain(value: Any) -> Any:

@@ -17,11 +17,11 @@ from pyrobnn.runs.files import folder_for_new_rows, predict_run
 from pyrobnn.runs.run_folders import run_folder
 from pyrobnn.runs.spec import RunSpec
 
-_DIGITS = 6
+_SHOWN_DIGITS = 6
 """Significant digits of numbers, and decimals of probabilities."""
-_FAR = 10.0
+_FAR_RANGES = 10.0
 """Ranges of the targets that were learned, by which a mean beyond them counts as far."""
-_DIGITS_OF_SPREAD = 4
+_SHOWN_DIGITS_OF_SPREAD = 4
 """Digits of a standard deviation that a mean and the ends of an interval show."""
 
 
@@ -73,12 +73,12 @@ def _far_line(frame: pd.DataFrame, learned: Sequence[float] | None) -> str:
     if learned is None:
         return ""
     (low, high), mean = learned, frame["mean"]
-    far = mean[(mean > high + _FAR * (high - low)) | (mean < low - _FAR * (high - low))]
+    far = mean[(mean > high + _FAR_RANGES * (high - low)) | (mean < low - _FAR_RANGES * (high - low))]
     if far.empty:
         return ""
     return (
-        f"mean: {counted(len(far), 'row')} beyond the targets in training, {low:g} to {high:g}, by more than {_FAR:g} "
-        f"times their range, such as {far.iloc[0]:.3g} in row {far.index[0] + 1}: do not use these"
+        f"mean: {counted(len(far), 'row')} beyond the targets in training, {low:g} to {high:g}, by more than "
+        f"{_FAR_RANGES:g} times their range, such as {far.iloc[0]:.3g} in row {far.index[0] + 1}: do not use these"
     )
 
 
@@ -99,13 +99,13 @@ def rounded(predictions: pd.DataFrame) -> pd.DataFrame:
     _, *others = predictions.columns
     numbers = [name for name in others if predictions[name].dtype.kind == "f"]
     if "std" not in predictions:
-        return predictions.assign(**{name: predictions[name].round(_DIGITS) + 0.0 for name in numbers})
-    of_spread = [_decimals(value, _DIGITS_OF_SPREAD) for value in predictions["std"]]
+        return predictions.assign(**{name: predictions[name].round(_SHOWN_DIGITS) + 0.0 for name in numbers})
+    of_spread = [_decimals(value, _SHOWN_DIGITS_OF_SPREAD) for value in predictions["std"]]
     made: dict[str, list[float]] = {}
     for name in numbers:
         least = of_spread if name in ("median", "mean", "lower_95", "upper_95") else [0] * len(predictions)
         pairs = zip(predictions[name].tolist(), least, strict=True)
-        made[name] = [round(value, max(_decimals(value, _DIGITS), decimals)) for value, decimals in pairs]
+        made[name] = [round(value, max(_decimals(value, _SHOWN_DIGITS), decimals)) for value, decimals in pairs]
     return predictions.assign(**made)
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_EVERY = 1000
 """Steps between two checkpoints of a run."""
-_REPLACES = "replaces"
+_REPLACES_MARK = "replaces"
 """Mark of an unfinished run that will replace an earlier run."""
 
 
@@ -114,7 +114,7 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
     path, unfinished = Path(run_dir), unfinished_folder(run_dir)
     started = time.perf_counter()
     if (unfinished / "spec.toml").is_file():
-        overwrite = (unfinished / _REPLACES).exists()
+        overwrite = (unfinished / _REPLACES_MARK).exists()
         check_free(path, is_run_folder if overwrite else None)
         prepared = RunSpec.from_toml(unfinished / "spec.toml").prepare()
         return _run(prepared, path, started, progress=progress, overwrite=overwrite)
@@ -159,7 +159,7 @@ def _fit_resumably(prepared: Prepared, path: Path, *, progress: bool, overwrite:
     unfinished.mkdir(parents=True, exist_ok=True)
     (unfinished / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
     if overwrite and path.exists():
-        (unfinished / _REPLACES).touch()
+        (unfinished / _REPLACES_MARK).touch()
     try:
         return _fit(prepared, unfinished, progress=progress)
     except BaseException as error:
