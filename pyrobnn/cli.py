@@ -239,21 +239,8 @@ def predict(
 ) -> None:
     """Predict for the rows of a CSV, Excel or Parquet file with the posterior of a run."""
     check_names(table, run_folders.columns_of_run(run_folder(run_dir)))
-    if out is not None and out.is_file() and not ending(out):
-        endings = ", ".join(ENDINGS)
-        raise InputError(
-            f"--out {out} is there already, and is no table ({endings}): choose another name, or delete it."
-        )
-    if out is not None and out.suffix.lower() not in _OF_PREDICTIONS:
-        raise InputError(
-            f"--out {out} ends in {out.suffix}, and predictions are written as CSV: choose a name that ends in .csv."
-        )
-    if out is not None and out.exists() and out.samefile(table):
-        raise InputError(f"--out {out} is the table to predict for, and would replace it: choose another name.")
-    if out is not None and not os.path.isdir(out.parent):
-        raise InputError(f"There is no folder {out.parent} for --out: make it, or choose another.")
     if out is not None:
-        check_writable(out, "file")
+        _check_out(out, table)
     with waiting(_LOADING):
         from pyrobnn.runs.predictions import predict_table, rounded, write_predictions
 
@@ -263,6 +250,24 @@ def predict(
     else:
         write_predictions(predictions, out)
         typer.echo(f"Predictions of {counted(len(predictions), 'row')}: {out}")
+
+
+def _check_out(out: Path, table: Path) -> None:
+    """Refuse a file of predictions that could not be written, or would replace a table."""
+    if out.is_file() and not ending(out):
+        endings = ", ".join(ENDINGS)
+        raise InputError(
+            f"--out {out} is there already, and is no table ({endings}): choose another name, or delete it."
+        )
+    if out.suffix.lower() not in _OF_PREDICTIONS:
+        raise InputError(
+            f"--out {out} ends in {out.suffix}, and predictions are written as CSV: choose a name that ends in .csv."
+        )
+    if out.exists() and out.samefile(table):
+        raise InputError(f"--out {out} is the table to predict for, and would replace it: choose another name.")
+    if not os.path.isdir(out.parent):
+        raise InputError(f"There is no folder {out.parent} for --out: make it, or choose another.")
+    check_writable(out, "file")
 
 
 @data_app.command("list", epilog=_such_as("data list"))

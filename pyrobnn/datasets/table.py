@@ -21,7 +21,7 @@ from pyrobnn.datasets.base import Dataset, test_share
 from pyrobnn.datasets.outside import outside_most, outside_of, range_of
 from pyrobnn.tables.cells import DATES, NUMBERS, TEXTS, expanded, learned_reading
 from pyrobnn.tables.files import ending
-from pyrobnn.tables.reading import Table, read_inputs, read_table
+from pyrobnn.tables.reading import Table, read_features, read_table
 from pyrobnn.tables.texts import dates_in_words
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ def load_table(
     """
     path = Path(path)
     table = read_table(path, target, task=task, id_column=id, drop=drop, missing=missing)
-    inputs = table.inputs.columns.iloc[table.rows]
+    features = table.features.columns.iloc[table.rows]
     groups, y = _copies(table), torch.tensor(table.target.values)
     test = test_share(y) if test is None else test
     train = torch.arange(len(y)) if all_rows else split_rows(groups, y, test, seed=split)[0]
     encoder = _learned(table, train, categories, missing)
-    given = _encoder(encoder).matrix(expanded(inputs, encoder["read"]))
+    given = _encoder(encoder).matrix(expanded(features, encoder["read"]))
     imputer = Imputer(given[train.numpy()], categories_of(encoder))
     has_all = not (lacks := imputer.lacking(given).any(1)).any()
     x = imputer.copies(given, 1)[0]
@@ -94,28 +94,23 @@ def load_table(
     lines = (
         f"column {name!r}: read as {dates_in_words(how)}" for name, how in encoder["read"].items() if "start" in how
     )
-    columns = inputs.iloc[train.numpy()]
     return Dataset(
-        path.name.removesuffix(ending(path)),
-        table.target.task,
-        data,
-        (),
-        table.target.classes,
-        str(path),
-        "not stated",
-        sha256(path),
-        table.target.reason,
-        encoder,
-        (*table.inputs.notes, *lines),
-        (
-            *(leaks(data[whole]).values() if len(whole) else ()),
-            *_constants(columns),
-            *_gaps(columns),
-        ),
-        groups,
-        test,
-        None if has_all else given,
-        imputer if imputer.categories or missing == "impute" else None,
+        name=path.name.removesuffix(ending(path)),
+        task=table.target.task,
+        data=data,
+        splits=(),
+        class_names=table.target.classes,
+        source=str(path),
+        licence="not stated",
+        checksum=sha256(path),
+        reason=table.target.reason,
+        encoder=encoder,
+        notes=(*table.features.notes, *lines),
+        doubts=_doubts(data[whole], features.iloc[train.numpy()]),
+        groups=groups,
+        test=test,
+        given=None if has_all else given,
+        imputer=imputer if imputer.categories or missing == "impute" else None,
     )
 
 
@@ -182,15 +177,21 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[s
     read = stored.get("read") or {
         name: {"kind": TEXTS if "values" in column else NUMBERS} for name, column in stored["columns"].items()
     }
-    inputs = read_inputs(Path(path), read, missing=stored["missing"])
-    columns = expanded(inputs.columns, read)
+    features = read_features(Path(path), read, missing=stored["missing"])
+    columns = expanded(features.columns, read)
     x = as_tensor(_encoder(stored).matrix(columns), "x")
     check_inputs(x.nan_to_num(nan=0.0))
     if encoder is None or "read" not in encoder:
-        return NewRows(x, inputs.frame, None, inputs.notes)
+        return NewRows(x, features.frame, None, features.notes)
     found = {name: outside_of(name, columns, how, _encoder(encoder)) for name, how in read.items()}
     outside = [", ".join(filter(None, row)) for row in zip(*(one.marks for one in found.values()), strict=True)]
-    return NewRows(x, inputs.frame, outside, (*inputs.notes, *outside_most(found)))
+    return NewRows(x, features.frame, outside, (*features.notes, *outside_most(found)))
+
+
+def _doubts(whole: Data, columns: "pd.DataFrame") -> tuple[str, ...]:
+    """Return a line for each column to look at again: of rows to train on, and those of them that lack nothing."""
+    found = leaks(whole) if len(whole) else {}
+    return (*found.values(), *_constants(columns), *_gaps(columns))
 
 
 def _constants(columns: "pd.DataFrame") -> list[str]:
@@ -227,7 +228,7 @@ def _copies(table: Table) -> Tensor:
     """Return the group of each row with a target, (N,), which its copies share, from the cells as they were read."""
     import pandas as pd
 
-    marks = pd.util.hash_pandas_object(table.inputs.frame[list(table.compared)].iloc[table.rows], index=False)
+    marks = pd.util.hash_pandas_object(table.features.frame[list(table.compared)].iloc[table.rows], index=False)
     return same_marks(torch.from_numpy(marks.to_numpy(copy=True).view(np.int64)))
 
 
@@ -235,8 +236,8 @@ def _learned(table: Table, rows: Tensor, categories: str, missing: str) -> dict[
     """Return the encoder that these rows teach."""
     from pyrobnn.tables.encoder import Encoder
 
-    train = table.inputs.columns.iloc[table.rows[rows.numpy()]]
-    read = learned_reading(train, table.inputs.how)
+    train = table.features.columns.iloc[table.rows[rows.numpy()]]
+    read = learned_reading(train, table.features.how)
     columns = expanded(train, read)
     for name, how in read.items():
         present = columns[f"{name} (days)" if how["kind"] == DATES else name].dropna()

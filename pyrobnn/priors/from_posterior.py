@@ -37,13 +37,13 @@ class FromPosterior:
     def __post_init__(self) -> None:
         """Refuse values other than a mapping to pairs of tensors."""
         moments = {} if self.moments is None else self.moments
-        pairs = moments.values() if isinstance(moments, Mapping) else [moments]
+        pairs = moments.values() if isinstance(moments, Mapping) else [None]
         if not all(isinstance(pair, tuple) and all(isinstance(value, Tensor) for value in pair) for pair in pairs):
             raise InputError(
                 "FromPosterior: `moments` must be pairs of tensors, mean and standard deviation, by parameter name: "
                 "let pyrobnn.update_prior make it. A spec file cannot hold it."
             )
-        for name, (mean, std) in moments.items() if isinstance(moments, Mapping) else ():
+        for name, (mean, std) in moments.items():
             if not bool(mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
                 raise InputError(
                     f"FromPosterior: the means of {name!r} must be finite, and its standard deviations positive, too."
@@ -92,12 +92,11 @@ class PosteriorPrior(PyroModule):
 
     def moments(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return mean and standard deviation by parameter name."""
-        return {
-            name: (self.get_buffer(f"loc_{index}"), self.get_buffer(f"scale_{index}"))
-            for name, index in self._index.items()
-        }
+        return {name: self._pair(name) for name in self._index}
+
+    def _pair(self, name: str) -> tuple[Tensor, Tensor]:
+        index = self._index[name]
+        return self.get_buffer(f"loc_{index}"), self.get_buffer(f"scale_{index}")
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        index = self._index[name]
-        loc, scale = self.get_buffer(f"loc_{index}"), self.get_buffer(f"scale_{index}")
-        return dist.Normal(loc, scale).to_event(value.ndim)
+        return dist.Normal(*self._pair(name)).to_event(value.ndim)

@@ -39,8 +39,7 @@ class FromDistribution(_Unwritable):
             )
 
     def build(self, values: Mapping[str, Tensor]) -> PyroModule:
-        module = DistributionPrior(self.distribution, next(iter(values.values())))
-        return _checked(module, values)
+        return _checked(DistributionPrior(self.distribution, next(iter(values.values()))), values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +79,8 @@ class FunctionPrior(PyroModule):
         self._function = function
 
     def forward(self, name: str, value: Tensor) -> TorchDistributionMixin:
-        return _over_parameter(
-            _with_tensors(self._function(name, value), lambda tensor: _like(tensor, value)), name, value
-        )
+        distribution = _with_tensors(self._function(name, value), lambda tensor: _like(tensor, value))
+        return _over_parameter(distribution, name, value)
 
 
 def resolve_one(value: Any) -> Prior:
@@ -118,20 +116,14 @@ def _over_parameter(distribution: Any, name: str, value: Tensor) -> TorchDistrib
     batch, event = distribution.batch_shape, distribution.event_shape
     if not batch and event == value.shape:
         return distribution
-    if event or not _expands(batch, value.shape):
+    ends = zip(reversed(batch), reversed(value.shape), strict=False)
+    if event or len(batch) > value.ndim or any(have not in (1, want) for have, want in ends):
         raise InputError(
             f"The prior of {name!r} must be a distribution of single entries that expands to {tuple(value.shape)}, or "
             f"one whose event has this shape, got batch shape {tuple(batch)} and event shape {tuple(event)}: choose "
             "priors by name where parameters differ in shape."
         )
     return over(distribution, value)
-
-
-def _expands(shape: torch.Size, to: torch.Size) -> bool:
-    try:
-        return torch.broadcast_shapes(shape, to) == to
-    except RuntimeError:
-        return False
 
 
 def _checked(module: PyroModule, values: Mapping[str, Tensor]) -> PyroModule:

@@ -119,6 +119,11 @@ class SavedHistory:
     validation_scores: list[Annotated[float, Field(allow_inf_nan=True)]]
     engine: EngineRecord
 
+    def as_saved(self) -> History:
+        """Return the history."""
+        steps, scores = self.validation_steps, self.validation_scores
+        return History(self.log_likelihood.numpy(), self.kl.numpy(), steps, scores, self.engine)
+
 
 @setting
 class SavedPosterior:
@@ -173,11 +178,9 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
     path, place = Path(path), resolve_device(device)
     mixture, saved = read(path)
     posteriors = [_load(path, each, net, place) for each in saved]
-    return (
-        posteriors[0]
-        if mixture is None
-        else Mixture(posteriors, seed=mixture.seed, record=FitRecord.from_table(mixture.info))
-    )
+    if mixture is None:
+        return posteriors[0]
+    return Mixture(posteriors, seed=mixture.seed, record=FitRecord.from_table(mixture.info))
 
 
 def read(path: Path) -> tuple[SavedMixture | None, list[SavedPosterior]]:
@@ -286,17 +289,6 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
         bnn.settings["prior"] = priors.resolve(_with_prior(saved.parts["prior"], FromPosterior(moments)))
         bnn.units = (x_scaler, y_scaler)
         bnn.start_at(bnn.state_at(bnn.initial_values))
-    history = (
-        None
-        if saved.history is None
-        else History(
-            saved.history.log_likelihood.numpy(),
-            saved.history.kl.numpy(),
-            saved.history.validation_steps,
-            saved.history.validation_scores,
-            saved.history.engine,
-        )
-    )
     return Posterior(
         bnn,
         guide,
@@ -304,7 +296,7 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
         x_scaler=x_scaler,
         y_scaler=y_scaler,
         seed=saved.seed,
-        history=history,
+        history=None if saved.history is None else saved.history.as_saved(),
         record=FitRecord.from_table(saved.info),
         outputs=outputs,
     )

@@ -53,7 +53,7 @@ class Target:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Inputs:
+class Features:
     """The columns to predict from, float64, text and None, or dates; how each was read; and the whole table."""
 
     columns: "pd.DataFrame"
@@ -64,12 +64,12 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """A checked table: inputs of all rows, and the target of those that have one, at positions `rows`.
+    """A checked table: features of all rows, and the target of those that have one, at positions `rows`.
 
     `compared` are the columns that tell whether rows are copies: all but the target and names of rows.
     """
 
-    inputs: Inputs
+    features: Features
     target: Target
     rows: np.ndarray
     compared: tuple[str, ...]
@@ -85,15 +85,15 @@ def read_table(
     drop: Sequence[str] = (),
     missing: str = "raise",
 ) -> Table:
-    """Return a file as inputs and a target; `sheet` has its cells if they were read."""
+    """Return a file as features and a target; `sheet` has its cells if they were read."""
     if task not in (None, *get_args(Task)):
         raise InputError(f"`task` must be 'regression', 'classification' or None, got {task!r}.")
     wanted = [target, *drop] if id_column is None else [target, id_column, *drop]
     check_names(path, wanted)
     sheet = read_sheet(path) if sheet is None else sheet
     require(wanted, list(sheet.frame.columns), path)
-    features = [name for name in sheet.frame.columns if name not in wanted]
-    if not features:
+    names = [name for name in sheet.frame.columns if name not in wanted]
+    if not names:
         raise InputError(f"{path} has no feature columns, only the target {target!r}: add at least one column.")
     faults: list[str] = []
     notes, is_known = list(sheet.notes), sheet.frame[target].notna()
@@ -101,22 +101,22 @@ def read_table(
         gone = counted(int((~is_known).sum()), "row")
         notes.append(f"{gone} ({rows_of(~is_known)}) without a target: left out")
     target_column = _collected(faults, lambda: _target(sheet, target, task, missing, notes))
-    inputs = _inputs(sheet, dict.fromkeys(features), missing, faults, notes)
+    features = _features(sheet, dict.fromkeys(names), missing, faults, notes)
     _refuse(faults, path)
     assert target_column is not None  # a target without a fault
     compared = [name for name in sheet.frame.columns if name != target and not names_rows(sheet, name)]
-    return Table(inputs, target_column, np.flatnonzero(is_known), tuple(compared))
+    return Table(features, target_column, np.flatnonzero(is_known), tuple(compared))
 
 
-def read_inputs(path: Path, how: Mapping[str, How], *, missing: str = "raise") -> Inputs:
+def read_features(path: Path, how: Mapping[str, How], *, missing: str = "raise") -> Features:
     """Return columns of a file for prediction, in this order, read as in training."""
     check_names(path, list(how))
     sheet = read_sheet(path)
     require(list(how), list(sheet.frame.columns), path)
     faults: list[str] = []
-    inputs = _inputs(sheet, how, missing, faults, list(sheet.notes))
+    features = _features(sheet, how, missing, faults, list(sheet.notes))
     _refuse(faults, path)
-    return inputs
+    return features
 
 
 def _collected[R](faults: list[str], make: Callable[[], R]) -> R | None:
@@ -136,20 +136,20 @@ def _refuse(faults: Sequence[str], path: Path) -> None:
         raise InputError(f"{path} cannot be used, for {len(faults)} reasons (row 1 is below the names):{listed}")
 
 
-def _inputs(
+def _features(
     sheet: Sheet, before: Mapping[str, How | None], missing: str, faults: list[str], notes: list[str]
-) -> Inputs:
+) -> Features:
     """Return columns as numbers, dates or text, and note the faults of each; `before` is how training read them."""
     import pandas as pd
 
-    read = {name: _collected(faults, partial(_input, sheet, name, missing, known)) for name, known in before.items()}
+    read = {name: _collected(faults, partial(_feature, sheet, name, missing, known)) for name, known in before.items()}
     good = {name: column for name, column in read.items() if column is not None}
     notes += [line for _, _, line in good.values() if line]
     columns = pd.DataFrame({name: values for name, (values, _, _) in good.items()})
-    return Inputs(columns, {name: how for name, (_, how, _) in good.items()}, tuple(notes), sheet.frame)
+    return Features(columns, {name: how for name, (_, how, _) in good.items()}, tuple(notes), sheet.frame)
 
 
-def _input(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["pd.Series", How, str]:
+def _feature(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["pd.Series", How, str]:
     from pyrobnn.tables.encoder import as_column
 
     label = f"Column {name!r}"
