@@ -23,7 +23,7 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn._torch import parameters
 from pyrobnn._torch.inputs import Inputs, X
 from pyrobnn._torch.kernels import plain_kernels
-from pyrobnn._torch.layers import LAYERS, padding_rows
+from pyrobnn._torch.layers import LAYERS
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.data.in_memory import Scaler
@@ -105,7 +105,7 @@ class BNN(PyroModule):
         self.frozen_names: tuple[str, ...] = tuple(parameters.frozen_values(self.net, self._frozen))
         parameters.refuse_max_norm(self.net, self.site_names)
         self._aliases = parameters.make_buffers(self.net, self.site_names)
-        self._padding = padding_rows(self.net)
+        self._padding = parameters.padding_rows(self.net)
         self._time_first = any(not getattr(module, "batch_first", True) for module in self.net.modules())
         if self.site_names:
             self.prior = prior.build(self._weights)

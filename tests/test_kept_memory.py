@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn._torch.kept_memory import kept_memory
+from pyrobnn._torch.devices import kept_memory
 from pyrobnn._torch.private import sources_forgotten
 from pyrobnn.inference.capture.graph import make_loop, record, recorded_slope
 

@@ -12,7 +12,7 @@ import torch
 
 import pyrobnn
 from pyrobnn._torch import private
-from pyrobnn._torch.batching import vmap_or_loop
+from pyrobnn._torch.transforms import vmap_or_loop
 
 PACKAGE = Path(pyrobnn.__file__).parent
 

@@ -8,7 +8,7 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn.inference import tables as methods
+from pyrobnn.inference.method import guide_of
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec
 
 DATA = '[data]\nname = "sinusoid"\n'
@@ -54,7 +54,7 @@ READ = {
 def test_a_method_is_read_and_written(text, expected, tmp_path):
     spec = read(tmp_path, text)
     assert spec.method == (expected or bnn.SGLD(step_size=1e-3, schedule="cosine_annealing_lr"))
-    assert spec.guide == methods.guide_of(spec.method)
+    assert spec.guide == guide_of(spec.method)
     assert RunSpec.from_dict(tomllib.loads(spec.to_toml())) == spec
     assert RunSpec.from_dict(json.loads(json.dumps(spec.as_dict()))) == spec
     assert ("guide" in spec.as_dict()) == (spec.guide is not None)

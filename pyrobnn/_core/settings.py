@@ -169,3 +169,8 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from leaves(item, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", item
+
+
+def fields_of(cls: type) -> dict[str, Any]:
+    """Return the fields of a setting's class by name."""
+    return {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}

@@ -99,12 +99,3 @@ def dropout_rate(module: nn.Module) -> float:
     has_own = isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1)
     rate: Any = module.p if isinstance(module, LAYERS["dropout"].modules) else module.dropout if has_own else 0.0
     return rate
-
-
-def padding_rows(net: nn.Module) -> dict[str, int]:
-    """Return the row of each embedding that stands for padding, by the name of its weight."""
-    return {
-        f"{prefix}.weight" if prefix else "weight": module.padding_idx
-        for prefix, module in net.named_modules()
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None
-    }

@@ -98,3 +98,12 @@ def make_buffers(net: nn.Module, names: tuple[str, ...]) -> dict[str, list[str]]
                 delattr(module, name)
                 module.register_buffer(name, parameter.detach().clone())
     return aliases
+
+
+def padding_rows(net: nn.Module) -> dict[str, int]:
+    """Return the row of each embedding that stands for padding, by the name of its weight."""
+    return {
+        f"{prefix}.weight" if prefix else "weight": module.padding_idx
+        for prefix, module in net.named_modules()
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None
+    }

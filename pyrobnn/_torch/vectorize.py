@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._torch.batching import once, vmap_or_loop
 from pyrobnn._torch.inputs import X
 from pyrobnn._torch.layers import ENTRYWISE
 from pyrobnn._torch.private import tree_leaves
+from pyrobnn._torch.transforms import once, vmap_or_loop
 
 _FLOATS_ON_ACCELERATOR = 2**26
 """Floats in the weights of a block of draws, or in a chunk of activations, on an accelerator."""

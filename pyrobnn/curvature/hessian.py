@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.func import grad, jvp
 from torch.overrides import TorchFunctionMode
 
-from pyrobnn._torch.forward_mode import load_forward_mode, own_derivatives, rows_of
 from pyrobnn._torch.inputs import X
 from pyrobnn._torch.matrices import from_matrix
+from pyrobnn._torch.transforms import load_forward_mode, own_derivatives, rows_of
 from pyrobnn.curvature.base import Curvature, Examples, Kind, Point
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.curvature.tracker import Tracker

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from pyrobnn._torch.forward_mode import load_forward_mode
 from pyrobnn._torch.inputs import X
+from pyrobnn._torch.transforms import load_forward_mode
 from pyrobnn.curvature.base import Curvature, Examples, Factors, Kind, Point, require_finite
 from pyrobnn.curvature.metric import (
     Columns,

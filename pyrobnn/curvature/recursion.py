@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.func import grad, jvp
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._torch.forward_mode import own_derivatives
 from pyrobnn._torch.inputs import X, shape_of, single
+from pyrobnn._torch.transforms import own_derivatives
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Curvature, Examples, Kind, Point
 from pyrobnn.curvature.metric import Likelihood, log_probs

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._torch.batching import once, vmap_or_loop
 from pyrobnn._torch.inputs import X, shape_of
 from pyrobnn._torch.matrices import from_matrix
+from pyrobnn._torch.transforms import once, vmap_or_loop
 from pyrobnn._torch.vectorize import pairs_at_once, widest_activation
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.metric import Columns, DiagonalLess, Outer

@@ -21,17 +21,16 @@ from tqdm.auto import tqdm
 from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
 from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, warn_user
 from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.settings import fields_of
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.imputed import Imputer, stacked
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
-from pyrobnn.inference import tables as methods
 from pyrobnn.inference.default_parts import PARTS, Chosen, Known, make_model, method_for, parts_for, predicts_classes
 from pyrobnn.inference.density import Compared, better_parts
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
-from pyrobnn.inference.method import Run
-from pyrobnn.inference.tables import guide_of
+from pyrobnn.inference.method import Run, guide_of
 from pyrobnn.posterior.copies import predict_copies
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.storage.load import load
@@ -230,7 +229,8 @@ class AbstractBNN(BaseEstimator):
         x, categories = self.encoder_.matrix(table), self.encoder_.onehot()
         if reset:
             self._imputer = Imputer(x, categories) if categories or self.missing == "impute" else None
-        x, targets, weights = stacked(x, targets, weights, categories, labels=self.TASK == "classification")
+        if self._imputer is not None:
+            x, targets, weights = stacked(x, targets, weights, categories, labels=self.TASK == "classification")
         names = [*self.encoder_.get_feature_names_out()]
         return Data(x, targets, weights=weights, standardize=bool(self.standardize), feature_names=names)
 
@@ -332,7 +332,7 @@ class AbstractBNN(BaseEstimator):
 
 def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:
     """Yield the settings of a part and of the parts in it, by names such as guide__rank."""
-    for name in methods.fields_of(type(part)):
+    for name in fields_of(type(part)):
         value = getattr(part, name)
         yield f"{prefix}__{name}", value
         yield from nested(f"{prefix}__{name}", value)
@@ -341,7 +341,7 @@ def nested(prefix: str, part: Any) -> Iterator[tuple[str, Any]]:
 def replaced(part: Any, values: Mapping[str, Any]) -> Any:
     """Return a part with other settings by name; "method__lr" is the setting `lr` of the inner part `method`."""
     direct, inner = grouped(values)
-    known = list(methods.fields_of(type(part)))
+    known = list(fields_of(type(part)))
     for name in (*direct, *inner):
         if name not in known:
             hint = did_you_mean(name, known)

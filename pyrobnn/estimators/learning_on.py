@@ -14,8 +14,7 @@ from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.built import built
 from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
 from pyrobnn.inference.fit import fit_in_silence
-from pyrobnn.inference.method import Run
-from pyrobnn.inference.tables import guide_of, innermost
+from pyrobnn.inference.method import Run, guide_of, innermost
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.weights import update_prior

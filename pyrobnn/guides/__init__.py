@@ -1,13 +1,12 @@
 """Guides: families of approximate posteriors over the latent sites of a model."""
 
-from pyrobnn.guides.auto import Auto, autoguide_names
 from pyrobnn.guides.base import BaseGuide, BuiltGuide, Guide, Model, registry
 from pyrobnn.guides.built import built
-from pyrobnn.guides.by_name import ByName, resolve
 from pyrobnn.guides.correlated import FullRank, LowRank
 from pyrobnn.guides.dropout import Dropout
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.flow import Flow
+from pyrobnn.guides.given import Auto, ByName, autoguide_names, resolve
 from pyrobnn.guides.laplace import BlockGaussian, Laplace
 from pyrobnn.guides.map import Map
 from pyrobnn.guides.matrix_normal import MatrixNormal

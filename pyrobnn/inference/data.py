@@ -16,10 +16,10 @@ from torch.utils import checkpoint
 from pyrobnn._core.checks import check_digits
 from pyrobnn._core.errors import REFUSALS, InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import mark, seeded
-from pyrobnn._torch.batching import first_sentence
 from pyrobnn._torch.devices import has_gpu
 from pyrobnn._torch.inputs import Inputs, X, shape_of, tensors_of
 from pyrobnn._torch.private import written
+from pyrobnn._torch.transforms import first_sentence
 from pyrobnn._torch.work import Work
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches, several_inputs_advice

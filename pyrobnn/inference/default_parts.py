@@ -13,17 +13,19 @@ from torch import Tensor
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.checks import check_count
 from pyrobnn._core.random import seeded
+from pyrobnn._core.settings import fields_of
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import defaults, tables
 from pyrobnn.inference.mcmc.mcmc import NUTS
+from pyrobnn.inference.method import with_guide, with_innermost
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework, until_converged
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.tables import fields_of, with_guide, with_innermost, with_settings
+from pyrobnn.inference.tables import with_settings
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.priors.base import as_prior

@@ -7,6 +7,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, shown, unknown_setting, warn_user
 from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.settings import fields_of
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
@@ -16,7 +17,6 @@ from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offere
 from pyrobnn.inference.scales.open_scales import Measured, measured
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.tables import fields_of
 from pyrobnn.inference.training.start import model_of
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture, members_of

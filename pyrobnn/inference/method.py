@@ -1,4 +1,4 @@
-"""The contract of methods: their arguments from `fit`, their results, and their declarations."""
+"""The contract of methods: their arguments from `fit`, results and declarations; and the method inside another."""
 
 import dataclasses
 import time
@@ -10,7 +10,7 @@ from pyro.nn import PyroModule
 
 from pyrobnn._core.errors import InputError, nearest, shown
 from pyrobnn._core.registry import Registry
-from pyrobnn._core.settings import in_short
+from pyrobnn._core.settings import fields_of, in_short, snake_case
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
@@ -256,3 +256,28 @@ def check_offered(method: Any, run: Run) -> None:
     for is_refused, text in refused:
         if is_refused:
             raise InputError(text)
+
+
+def innermost(method: Any) -> Any:
+    """Return the method inside others, as SVI in an ensemble, or the method itself."""
+    inner = method.offer().inner
+    return method if inner is None else innermost(inner)
+
+
+def with_innermost(method: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a method with its innermost method, or itself, changed."""
+    inner = method.offer().inner
+    return change(method) if inner is None else dataclasses.replace(method, method=with_innermost(inner, change))
+
+
+def guide_of(method: Any) -> Any:
+    """Return the guide of a method or of its inner method; None if no guide is trained, as in `NUTS`."""
+    return innermost(method).offer().guide
+
+
+def with_guide(method: Any, guide: Any) -> Any:
+    """Return the method with another guide, set in it or in its inner method."""
+    if "guide" not in fields_of(type(innermost(method))):
+        name = snake_case(type(innermost(method)).__name__)
+        raise InputError(f"{name} draws from the posterior itself and trains no guide, got {guide!r}: leave it out.")
+    return with_innermost(method, lambda inner: dataclasses.replace(inner, guide=guide))

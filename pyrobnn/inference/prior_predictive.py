@@ -12,9 +12,9 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
-from pyrobnn._torch.batching import first_sentence
 from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn._torch.pyro import local_parameters
+from pyrobnn._torch.transforms import first_sentence
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_loader
 from pyrobnn.data.in_memory import Data, Scaler

@@ -1,42 +1,17 @@
-"""Methods as tables, apart from guides, and changes to the method inside others."""
+"""Methods as tables, apart from their guides."""
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
 from pyrobnn._core.errors import InputError, nearest, unknown_setting
-from pyrobnn._core.settings import snake_case, to_dict
-from pyrobnn.inference.method import registry
+from pyrobnn._core.settings import fields_of, to_dict
+from pyrobnn.inference.method import registry, with_innermost
 from pyrobnn.inference.svi.svi import SVI
 
 resolve = registry.resolve
 _DEFAULT = SVI()
-
-
-def innermost(method: Any) -> Any:
-    """Return the method inside others, as SVI in an ensemble, or the method itself."""
-    inner = method.offer().inner
-    return method if inner is None else innermost(inner)
-
-
-def with_innermost(method: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a method with its innermost method, or itself, changed."""
-    inner = method.offer().inner
-    return change(method) if inner is None else dataclasses.replace(method, method=with_innermost(inner, change))
-
-
-def guide_of(method: Any) -> Any:
-    """Return the guide of a method or of its inner method; None if no guide is trained, as in `NUTS`."""
-    return innermost(method).offer().guide
-
-
-def with_guide(method: Any, guide: Any) -> Any:
-    """Return the method with another guide, set in it or in its inner method."""
-    if "guide" not in fields_of(type(innermost(method))):
-        name = snake_case(type(innermost(method)).__name__)
-        raise InputError(f"{name} draws from the posterior itself and trains no guide, got {guide!r}: leave it out.")
-    return with_innermost(method, lambda inner: dataclasses.replace(inner, guide=guide))
 
 
 def with_settings(method: Any, table: Mapping[str, Any]) -> Any:
@@ -91,11 +66,6 @@ def _inner(table: Any, default: Any) -> Any:
         return from_table(table, start=default)
     except InputError as error:
         raise InputError(f"`method`: {error}") from None
-
-
-def fields_of(cls: type) -> dict[str, Any]:
-    """Return the fields of a setting's class by name."""
-    return {field.name: field for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
 
 
 def retyped(table: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, mark, seeded
 from pyrobnn._core.tree_files import digest
-from pyrobnn._torch.batching import once
-from pyrobnn._torch.forward_mode import missing_forward_mode
 from pyrobnn._torch.inputs import X, flat_rows
+from pyrobnn._torch.transforms import missing_forward_mode, once
 from pyrobnn._torch.vectorize import DrawMap, is_alike
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once

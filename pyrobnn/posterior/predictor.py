@@ -10,9 +10,9 @@ from torch.distributions import Bernoulli
 
 from pyrobnn._core.checks import wrong_shape
 from pyrobnn._core.errors import REFUSALS, InputError
-from pyrobnn._torch.forward_mode import load_forward_mode
 from pyrobnn._torch.inputs import Inputs, X, single
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.transforms import load_forward_mode
 from pyrobnn._torch.vectorize import StackedLinear, is_alike, stack_linear
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler

@@ -2,9 +2,9 @@
 
 from pyrobnn.priors.anchored import Anchored
 from pyrobnn.priors.base import BasePrior, Latent, LatentSitePrior, Prior, SitePrior, registry
-from pyrobnn.priors.by_name import ByName, resolve
 from pyrobnn.priors.factorized import Laplace, Moped, Normal, StudentT
 from pyrobnn.priors.from_posterior import FromPosterior
+from pyrobnn.priors.given import ByName, resolve
 from pyrobnn.priors.hierarchical import ARD, Hierarchical, Horseshoe, RegularizedHorseshoe
 from pyrobnn.priors.scale_mixture import ScaleMixture, SpikeAndSlab
 

@@ -17,7 +17,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.pyro import allow_new_home
 from pyrobnn.priors.base import covered, registry
-from pyrobnn.priors.by_name import resolve
+from pyrobnn.priors.given import resolve
 
 
 @registry.register

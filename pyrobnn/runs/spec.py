@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.registry import Registry
-from pyrobnn._core.settings import Count, FrozenDict, Options, in_short, setting, to_dict
+from pyrobnn._core.settings import Count, FrozenDict, Options, fields_of, in_short, setting, to_dict
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
@@ -31,7 +31,7 @@ from pyrobnn.inference.default_parts import (
     with_widths,
 )
 from pyrobnn.inference.density import Compared, Gain, better_parts
-from pyrobnn.inference.method import Engine, Run, registry
+from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
 from pyrobnn.likelihoods import noise
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -106,7 +106,7 @@ class PredictSpec:
 
 def _with_guide(method: Any, guide: Any) -> Any:
     try:
-        return methods.with_guide(method, guide)
+        return with_guide(method, guide)
     except InputError as error:
         raise InputError(f"[guide] {error}") from None
 
@@ -150,7 +150,7 @@ class RunSpec:
         if self.guide is not None:
             fit = dataclasses.replace(self.fit, method=_with_guide(self.fit.method, self.guide))
             object.__setattr__(self, "fit", fit)
-        object.__setattr__(self, "guide", methods.guide_of(self.fit.method))
+        object.__setattr__(self, "guide", guide_of(self.fit.method))
         name = to_dict(self.fit.method)["type"]
         if self.data.validation is not None and not isinstance(self.fit.method, SVI):
             raise InputError(
@@ -423,7 +423,7 @@ def _is_method(path: list[str]) -> bool:
 
 
 def _takes_guide(method: str) -> bool:
-    return not {"guide", "method"}.isdisjoint(methods.fields_of(registry.get(method)))
+    return not {"guide", "method"}.isdisjoint(fields_of(registry.get(method)))
 
 
 def _retyped(path: list[str], table: dict[str, Any], new_type: str) -> dict[str, Any]:
@@ -432,7 +432,7 @@ def _retyped(path: list[str], table: dict[str, Any], new_type: str) -> dict[str,
         common = {key: table[key] for key in OF_ANY_FIT if key in table}
         return methods.retyped({key: value for key, value in table.items() if key not in common}, new_type) | common
     registry = _registry(path)
-    known = {"lr"} if registry is None else methods.fields_of(registry.get(new_type))
+    known = {"lr"} if registry is None else fields_of(registry.get(new_type))
     return {key: value for key, value in table.items() if key in known}
 
 

@@ -51,7 +51,7 @@ def as_table(X: Any, encoder: "Encoder | None" = None, *, words: bool = False) -
         raise InputError(f"X has {counted(frame.shape[1], 'column')}, and the fit had {len(names)}: pass those.")
     fitted = {} if encoder is None else encoder.read
     frame = frame.set_axis(names, axis=1).reset_index(drop=True)
-    sheet = Sheet(frame, has_decimal_commas(frame), (), first_row=0)
+    sheet = Sheet(frame, is_frame(X) and has_decimal_commas(frame), (), first_row=0)
     read = {name: _read(sheet, name, fitted.get(name), words=words) for name in names}
     table = pd.DataFrame({name: column for name, (column, _) in read.items()})
     return table, {name: how for name, (_, how) in read.items()}

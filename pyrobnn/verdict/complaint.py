@@ -15,8 +15,8 @@ from pyrobnn._torch.devices import threads_for
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import registry
-from pyrobnn.guides.by_name import narrowed
 from pyrobnn.guides.divergence import quadrature_kl
+from pyrobnn.guides.given import narrowed
 from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import Baseline, fit_baselines

@@ -16,7 +16,7 @@ from pyrobnn.posterior.mixture import Mixture, members_of
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import Table
 from pyrobnn.priors.base import as_prior
-from pyrobnn.priors.by_name import by_site
+from pyrobnn.priors.given import by_site
 
 _TIMES_LONGER, _TIMES_NARROWER = 4, 3.0
 _NARROWEST = 0.05

@@ -11,9 +11,9 @@ from torch.func import grad
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.registry import assign
 from pyrobnn._core.remedies import Remedy
-from pyrobnn._torch.forward_mode import missing_forward_mode
 from pyrobnn._torch.inputs import X
 from pyrobnn._torch.matrices import LARGE
+from pyrobnn._torch.transforms import missing_forward_mode
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.tracker import Tracker, refuse_mixed_examples

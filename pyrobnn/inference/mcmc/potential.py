@@ -13,8 +13,8 @@ from torch.distributions import Normal
 from torch.func import functional_call, vmap
 
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._torch.batching import vmap_or_loop
 from pyrobnn._torch.private import private
+from pyrobnn._torch.transforms import vmap_or_loop
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.distributions.support import base_of

@@ -19,7 +19,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.distributions.support import base_of
 from pyrobnn.inference import defaults
-from pyrobnn.priors.by_name import choices_of
+from pyrobnn.priors.given import choices_of
 
 _PRECISIONS = (1e-12, 1e8)
 _UNDETERMINED, _LEAST_SQUARES = 1e-8, 1e-30

@@ -30,7 +30,7 @@ from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.record import EvidenceRecord
 from pyrobnn.priors.base import as_prior
-from pyrobnn.priors.by_name import by_site
+from pyrobnn.priors.given import by_site
 from pyrobnn.verdict.baselines import fit_baselines
 
 _log = logging.getLogger("pyrobnn")

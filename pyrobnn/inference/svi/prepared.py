@@ -17,7 +17,7 @@ from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.built import rate_factors
-from pyrobnn.guides.by_name import noise_of
+from pyrobnn.guides.given import noise_of
 from pyrobnn.inference.data import SHOWN, Source, make_source
 from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.svi.svi import SVI

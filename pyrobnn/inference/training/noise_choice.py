@@ -12,7 +12,7 @@ from pyrobnn._torch.inputs import X
 from pyrobnn._torch.per_example import Layer, attach
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.base import Noise
-from pyrobnn.guides.by_name import leaves_noise_open, with_noise_chosen
+from pyrobnn.guides.given import leaves_noise_open, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
 

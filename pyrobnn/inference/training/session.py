@@ -23,7 +23,7 @@ from pyrobnn.data.batches import TensorBatches
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.base import as_guide
-from pyrobnn.guides.by_name import noise_of
+from pyrobnn.guides.given import noise_of
 from pyrobnn.inference.data import Source, check_validation, make_source
 from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.method import Run

@@ -14,16 +14,15 @@ from pyrobnn._core.checks import check_range
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import described
-from pyrobnn._torch.devices import flushed_denormals, resolve_device, threads_for
+from pyrobnn._torch.devices import flushed_denormals, kept_memory, resolve_device, threads_for
 from pyrobnn._torch.inputs import X, tensors_of
-from pyrobnn._torch.kept_memory import kept_memory
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.built import built
-from pyrobnn.guides.by_name import leaves_noise_open, narrowed, with_noise_chosen
+from pyrobnn.guides.given import leaves_noise_open, narrowed, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, refuse_checkpoints
 from pyrobnn.inference.laplace.sites import checked_setting
@@ -33,7 +32,7 @@ from pyrobnn.inference.training.state import TrainingState, check_trainable
 from pyrobnn.nets import is_custom
 from pyrobnn.optimizers import Schedule
 from pyrobnn.posterior.posterior import Posterior, latent_names
-from pyrobnn.priors.by_name import by_site
+from pyrobnn.priors.given import by_site
 
 if TYPE_CHECKING:
     from pyrobnn.inference.svi.svi import SVI
