@@ -16,7 +16,7 @@ import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.inference.default_parts import Chosen, Known, parts_for
 from pyrobnn.inference.scales.evidence_framework import _members
-from pyrobnn.inference.scales.tuned_modes import TunedMode
+from pyrobnn.inference.scales.tuned_mode import TunedMode
 
 QUICK = bnn.EvidenceFramework(starts=1, rounds=30)
 

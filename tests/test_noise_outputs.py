@@ -6,7 +6,7 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn.inference.default_parts import Chosen, Known, parts_for
-from pyrobnn.inference.scales.tuned_modes import NoiseOutputs, TunedMode
+from pyrobnn.inference.scales.tuned_mode import NoiseOutputs, TunedMode
 
 VARYING = bnn.likelihoods.Gaussian("heteroscedastic")
 

@@ -5,7 +5,7 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn.inference.capture.graph import recorded_slope
-from pyrobnn.inference.scales.tuned_modes import Search, TunedMode
+from pyrobnn.inference.scales.tuned_mode import Search, TunedMode
 
 X = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 REAL = X @ torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
@@ -49,7 +49,7 @@ def test_modes_are_the_same_without_a_record(monkeypatch):
     recorded, plain = mode("gaussian"), mode("gaussian")
     plain.weights = {name: value.clone() for name, value in recorded.weights.items()}
     recorded.to_mode(40, 0.0)
-    monkeypatch.setattr("pyrobnn.inference.scales.tuned_modes.recorded_slope", lambda *given: None)
+    monkeypatch.setattr("pyrobnn.inference.scales.tuned_mode.recorded_slope", lambda *given: None)
     plain.to_mode(40, 0.0)
     assert (recorded._slope is None, plain._slope is None) == (False, True)
     torch.testing.assert_close(recorded.weights, plain.weights, rtol=1e-5, atol=1e-5)

@@ -149,16 +149,10 @@ class CapturedStep:
             place.copy_(value)
 
     def advance(self, lr: Tensor, kl_weight: Tensor, rows: Tensor | None = None, *, first: int) -> Tensor:
-        """Do a block of steps.
+        """Do steps, the first of them number `first` from 1, and return log-likelihood and KL, (steps, [R,] 2).
 
-        Args:
-            lr: learning rates of each step, (steps, [R,] groups).
-            kl_weight: factor on the KL, (steps, [R]).
-            rows: rows of each mini-batch, (batches, [R,] batch) in the order of steps; None for all of them.
-            first: number of the first of these steps, counted from 1.
-
-        Returns:
-            Log-likelihood and KL of each step, (steps, [R,] 2) in float64.
+        They have learning rates (steps, [R,] groups) and factors on the KL (steps, [R]). `rows` has those of each
+        mini-batch in turn, (batches, [R,] batch); None for all data.
         """
         num_steps, each = len(lr), self._accumulate
         others = torch.from_numpy(np.array([self._rates(self._group, first + k) for k in range(num_steps)], float))

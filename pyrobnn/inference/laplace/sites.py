@@ -109,19 +109,12 @@ def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor]
 
 def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> None:
     """Warn of matrices whose eigenvectors or inverses take minutes or hours."""
-    operations, task, fewer = 0.0, "", ""
     if setting.structure == "full":
         side = setting.subnetwork or sum(weights[name].numel() for name in names)
         if _FACTOR_STEPS * side**3 >= A_MINUTE:
-            operations, task = _FACTOR_STEPS * side**3, f"the inverse root of a {side:,} x {side:,} matrix"
-    elif setting.structure == "kron":
-        sides: list[tuple[int, str]] = []  # of the layers that are matrices; a large table of embeddings is none
-        if any(max(len(w), w[0].numel()) >= LARGE for w in (weights[name] for name in names) if w.ndim):
-            for use in Tracker(bnn, weights, names, x).alone.uses:
-                if use.kind == "matrix":
-                    widths = use.inputs.shape[2], use.positions(use.output).shape[2]
-                    sides += [(width, use.sites[0]) for width in widths if width >= LARGE]
-        side, name = max(sides, default=(0, ""))
+            _tell_of_cost("full", f"the inverse root of a {side:,} x {side:,} matrix", side, _FACTOR_STEPS * side**3)
+    elif setting.structure == "kron" and (sides := _large_sides(bnn, weights, names, x)):
+        side, name = max(sides)
         if 3 * 8 * side**2 > _LARGEST:
             raise InputError(
                 f"Laplace(structure='kron') takes the eigenvectors of a {side:,} x {side:,} matrix for {name!r}, which "
@@ -129,23 +122,35 @@ def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names
             )
         operations = float(sum(EIGEN_STEPS * width**3 for width, _ in sides))
         task = f"the eigenvectors of a {side:,} x {side:,} matrix for {name!r}"
-        fewer = ", far fewer if examples number an eighth of that"
-    if operations:
-        minutes = operations / A_MINUTE
-        length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
-        warn_user(
-            f"Laplace: structure={setting.structure!r} takes {task}, in all up to {operations:.0e} operations "
-            f"({length} at 20 GFLOPS{fewer}), and {8 * side**2 / 2**30:.1f} GiB.",
-            remedies=(
-                Remedy(
-                    "take structure='diag' or 'low_rank'",
-                    "take less of the curvature",
-                    ("guide.type=laplace", "guide.structure=diag"),
-                ),
-                Remedy(
-                    "take sites='last_layer'",
-                    "take the last layer alone",
-                    ("guide.type=laplace", "guide.sites=last_layer"),
-                ),
+        _tell_of_cost("kron", task, side, operations, ", far fewer if examples number an eighth of that")
+
+
+def _large_sides(bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> list[tuple[int, str]]:
+    """Return the large widths of layers that are matrices, with a site; a table of embeddings is no such layer."""
+    if not any(max(len(w), w[0].numel()) >= LARGE for w in (weights[name] for name in names) if w.ndim):
+        return []
+    sides: list[tuple[int, str]] = []
+    for use in Tracker(bnn, weights, names, x).alone.uses:
+        if use.kind == "matrix":
+            widths = use.inputs.shape[2], use.positions(use.output).shape[2]
+            sides += [(width, use.sites[0]) for width in widths if width >= LARGE]
+    return sides
+
+
+def _tell_of_cost(structure: str, task: str, side: int, operations: float, fewer: str = "") -> None:
+    minutes = operations / A_MINUTE
+    length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+    warn_user(
+        f"Laplace: structure={structure!r} takes {task}, in all up to {operations:.0e} operations ({length} at 20 "
+        f"GFLOPS{fewer}), and {8 * side**2 / 2**30:.1f} GiB.",
+        remedies=(
+            Remedy(
+                "take structure='diag' or 'low_rank'",
+                "take less of the curvature",
+                ("guide.type=laplace", "guide.structure=diag"),
             ),
-        )
+            Remedy(
+                "take sites='last_layer'", "take the last layer alone", ("guide.type=laplace", "guide.sites=last_layer")
+            ),
+        ),
+    )

@@ -20,7 +20,8 @@ from pyrobnn.inference.around import around
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.scales.fixed_point import Hyperprior
-from pyrobnn.inference.scales.tuned_modes import Search, TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.scales.search import evidence_record, tuned_modes
+from pyrobnn.inference.scales.tuned_mode import Search, TunedMode
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture

@@ -24,7 +24,8 @@ from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.fixed_point import Hyperprior
-from pyrobnn.inference.scales.tuned_modes import STEPS, Search, TunedMode, evidence_record, tuned_modes
+from pyrobnn.inference.scales.search import evidence_record, tuned_modes
+from pyrobnn.inference.scales.tuned_mode import STEPS, Search, TunedMode
 from pyrobnn.inference.training.checkpoint import fingerprint, without_addresses, writable
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.nets import MLP

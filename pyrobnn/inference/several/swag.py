@@ -107,25 +107,7 @@ class SWAG(AroundAnother[Posterior]):
 
     def _walk(self, modes: list[Posterior], sources: list[Source], run: Run) -> "list[_Path]":
         """Take the steps of SGD, in place, and return the weights collected from each."""
-        batch_size, lr = self.method.batch_size, self.lr
-        if lr is None:
-            if isinstance(sources[0].data, Loader):
-                size = sources[0].batch_size(None)
-            else:
-                size = batch_size if isinstance(batch_size, int) else max(1, sources[0].num_data // _PARTS)
-                batch_size = size
-            size *= self.method.accumulate
-            lr = min(_rate(*parts, size, self.momentum) for parts in zip(modes, sources, strict=True))
-        walk = dataclasses.replace(
-            self.method,
-            steps=self.steps,
-            epochs=None,
-            batch_size=batch_size,
-            lr=lr / sources[0].total_weight,
-            optimizer=Optimizer("sgd", {"momentum": self.momentum}),
-            schedule=None,
-            kl_warmup=0,
-        )
+        walk, lr = self._steps_of_sgd(modes, sources)
         paths = [_Path(self.rank) for _ in modes]
         guides = [mode.guide for mode in modes]
 
@@ -150,6 +132,29 @@ class SWAG(AroundAnother[Posterior]):
         for mode in modes:
             own_storage(mode)
         return paths
+
+    def _steps_of_sgd(self, modes: list[Posterior], sources: list[Source]) -> tuple[SVI, float]:
+        """Return the settings of the steps, and their learning rate on the summed loss of all data."""
+        batch_size, lr = self.method.batch_size, self.lr
+        if lr is None:
+            if isinstance(sources[0].data, Loader):
+                size = sources[0].batch_size(None)
+            else:
+                size = batch_size if isinstance(batch_size, int) else max(1, sources[0].num_data // _PARTS)
+                batch_size = size
+            size *= self.method.accumulate
+            lr = min(_rate(*parts, size, self.momentum) for parts in zip(modes, sources, strict=True))
+        walk = dataclasses.replace(
+            self.method,
+            steps=self.steps,
+            epochs=None,
+            batch_size=batch_size,
+            lr=lr / sources[0].total_weight,
+            optimizer=Optimizer("sgd", {"momentum": self.momentum}),
+            schedule=None,
+            kl_warmup=0,
+        )
+        return walk, lr
 
     def _posterior(self, mode: Posterior, path: "_Path", seconds: float) -> Posterior:
         with seeded(mode.seed, "swag"), fast_pyro():

@@ -54,25 +54,17 @@ def cycle_after(cycle: Cycle, done: int, left: int, *, gained: bool) -> Cycle | 
 
 @dataclasses.dataclass
 class _Now:
-    """All that a rule knows between two looks.
-
-    Attributes:
-        cycle: the present cycle.
-        phase: its phase, or "ended" after the last one.
-        latest: the objective of the latest block of steps.
-        blocks: the objective of the blocks that measure; of the latest four blocks before.
-        best: the best cycle so far.
-        gain: nats that the latest cycle gained over those before it.
-        cycle_ends: steps done at the end of each cycle.
-    """
+    """All that a rule knows between two looks."""
 
     cycle: Cycle
-    phase: Phase = "train"
-    latest: float = math.nan
-    blocks: list[float] = dataclasses.field(default_factory=list)
+    phase: Phase = "train"  # "ended" after the last cycle
+    latest: float = math.nan  # the objective of the latest block of steps
+    blocks: list[float] = dataclasses.field(
+        default_factory=list
+    )  # that of those that measure; before, of the last four
     best: Best | None = None
-    gain: float | None = None
-    cycle_ends: list[int] = dataclasses.field(default_factory=list)
+    gain: float | None = None  # nats that the latest cycle gained over those before it
+    cycle_ends: list[int] = dataclasses.field(default_factory=list)  # steps done then
 
 
 class ConvergenceRule:
