@@ -14,7 +14,7 @@ from helpers import quick
 from torch.distributions import MixtureSameFamily
 
 import pyrobnn as bnn
-from pyrobnn.distributions.targets import StudentT
+from pyrobnn.distributions.targets import TargetStudentT
 from pyrobnn.posterior.calibration import best_factor, with_factor
 
 ROWS, DRAWS = 500, 5
@@ -32,7 +32,7 @@ def mixture(f):
 LAWS = {
     "normal": lambda f: dist.Normal(f, 0.5),
     "several columns": lambda f: dist.Normal(torch.stack([f, 3 * f], -1), 0.5).to_event(1),
-    "student": lambda f: StudentT(4.0, f, 0.5 + f.abs()),
+    "student": lambda f: TargetStudentT(4.0, f, 0.5 + f.abs()),
     "laplace": lambda f: dist.Laplace(f, 0.5),
     "log normal": lambda f: dist.LogNormal(f, 0.5),
     "mixture": mixture,

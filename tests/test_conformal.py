@@ -15,7 +15,7 @@ from helpers import quick
 import pyrobnn as bnn
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.support import base_of, cdf
-from pyrobnn.distributions.targets import Gamma
+from pyrobnn.distributions.targets import TargetGamma
 from pyrobnn.posterior.calibration import ConformalPrediction, ConformityScores
 
 DRAWS, HELD_OUT, NEW = 200, 99, 200
@@ -55,7 +55,7 @@ WRONG = {"right": {}, "far off": {"loc": 3.0}, "too narrow": {"scale": 0.05}, "t
 LAWS = {
     "normal": numbers,
     "log-normal": lambda x, loc=0.0, scale=1.0: dist.LogNormal((x + loc)[None], scale * (0.3 + 0.5 * x.abs())[None]),
-    "gamma": lambda x, loc=0.0, scale=1.0: Gamma((x + loc)[None], (scale * (0.3 + 0.5 * x.abs()))[None].square()),
+    "gamma": lambda x, loc=0.0, scale=1.0: TargetGamma((x + loc)[None], (scale * (0.3 + 0.5 * x.abs()))[None].square()),
     "counts": lambda x, loc=0.0, scale=1.0: Poisson((1.5 + (x + loc) / scale)[None].clamp(-6, 6)),
 }
 

@@ -97,11 +97,11 @@ def special_targets(entry, shape):
         y = (entry.loc[..., None] + entry.scale[..., None] * t / 4).exp()
         return y, y * entry.scale[..., None] / 4 * step
     known = {
-        targets.Beta: lambda: (
+        targets.TargetBeta: lambda: (
             torch.sigmoid(0.75 * t),
             0.75 * torch.sigmoid(0.75 * t) * torch.sigmoid(-0.75 * t) * step,
         ),
-        targets.Gamma: lambda: (t.exp(), t.exp() * step),
+        targets.TargetGamma: lambda: (t.exp(), t.exp() * step),
         torch.distributions.MixtureSameFamily: lambda: (torch.sinh(t / 4), torch.cosh(t / 4) / 4 * step),
     }
     for kind, integral in known.items():

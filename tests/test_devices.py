@@ -16,7 +16,7 @@ from torch import nn
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.pyro import local_parameters
-from pyrobnn.distributions.latents import Beta, StudentT
+from pyrobnn.distributions.latents import LatentBeta, LatentStudentT
 from pyrobnn.inference.training.elbo import make_elbo
 
 
@@ -75,7 +75,7 @@ def test_gradient_and_loss_are_those_of_pyro_for_score_functions_too(num_particl
 @pytest.mark.parametrize("df", [0.5, 1.0, 1.5, 2.0, 2.5, 30.0])
 def test_moments_of_students_t_are_those_of_torch(df):
     arguments = (torch.tensor([df]), torch.tensor([0.3]), torch.tensor([0.7]))
-    ours, theirs = StudentT(*arguments), torch.distributions.StudentT(*arguments)
+    ours, theirs = LatentStudentT(*arguments), torch.distributions.StudentT(*arguments)
     torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(ours.variance, theirs.variance, rtol=0, atol=0, equal_nan=True)
     assert ours.expand((4,)).variance.shape == (4,)
@@ -83,7 +83,7 @@ def test_moments_of_students_t_are_those_of_torch(df):
 
 def test_a_beta_variable_is_drawn_as_by_torch():
     draws = []
-    for family in (Beta, torch.distributions.Beta):
+    for family in (LatentBeta, torch.distributions.Beta):
         with seeded(0):
             draws.append(family(torch.tensor(0.7), torch.tensor([2.0, 0.01])).rsample((1000,)))
     assert draws[0].shape == draws[1].shape == (1000, 2)

@@ -20,7 +20,7 @@ from pyrobnn.diagnostics.predictive_checks import (
     ranks_better,
 )
 from pyrobnn.distributions.counts import Poisson
-from pyrobnn.distributions.targets import StudentT
+from pyrobnn.distributions.targets import TargetStudentT
 from pyrobnn.verdict.remedies import Fitted, open_to
 
 FEATURES, NUM_TRAIN, NUM_TEST, NOISE = 20, 40, 200, 0.3
@@ -196,7 +196,7 @@ def findings_of(prediction, y):
 def test_infinite_variances_and_columns_of_other_units():
     """t of 2 degrees of freedom; and two columns of which one, in the smaller unit, has no epistemic part."""
     means = torch.tensor([[-1.0], [1.0]]).expand(2, 5)
-    heavy = bnn.Prediction(StudentT(torch.full((2, 5), 2.0), means, torch.full((2, 5), 0.3)))
+    heavy = bnn.Prediction(TargetStudentT(torch.full((2, 5), 2.0), means, torch.full((2, 5), 0.3)))
     assert epistemic_finding(heavy).kind == "fine"
     columns = torch.stack([torch.zeros(2, 5), 1000 * means], -1)
     both = bnn.Prediction(dist.Normal(columns, torch.tensor([1.0, 1000.0])).to_event(1))

@@ -360,7 +360,7 @@ def test_censored_moments_far_beyond_a_limit_keep_single_precision():
 
 
 def test_student_t_says_where_it_has_no_variance_or_mean():
-    from pyrobnn.distributions.targets import StudentT as Distribution
+    from pyrobnn.distributions.targets import TargetStudentT as Distribution
 
     distribution = Distribution(torch.tensor([0.5, 1.0, 1.5, 2.0, 4.0]), 3.0, 2.0)
     torch.testing.assert_close(distribution.mean, torch.tensor([math.nan, math.nan, 3.0, 3.0, 3.0]), equal_nan=True)

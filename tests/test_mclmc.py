@@ -17,7 +17,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc import isokinetic, mclmc
 from pyrobnn.inference.mcmc.chains import Target
-from pyrobnn.inference.mcmc.isokinetic import State, Walk, stepped, turned, unit, warm_up
+from pyrobnn.inference.mcmc.isokinetic import IsokineticState, Walk, stepped, turned, unit, warm_up
 
 F64 = torch.float64
 LARGEST_Z = 5.0
@@ -74,7 +74,7 @@ def quartic(place):
 
 def moved(state, size):
     """A state after a step without noise, from a direction that may be any."""
-    new = State(*(tensor.clone() for tensor in state.tensors))
+    new = IsokineticState(*(tensor.clone() for tensor in state.tensors))
     new.size.fill_(size)
     new.squares.zero_()
     stepped(new, quartic)
@@ -82,7 +82,7 @@ def moved(state, size):
 
 
 def at(place, direction):
-    state = State.at(place, *quartic(place))
+    state = IsokineticState.at(place, *quartic(place))
     state.direction.copy_(unit(direction))
     state.root.copy_(torch.linspace(0.5, 2.0, place.shape[-1], dtype=F64).expand_as(place))
     return state

@@ -21,7 +21,7 @@ from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.chains import Target
 from pyrobnn.inference.mcmc.mcmc import RecordedNUTS, turns_back
-from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential
+from pyrobnn.inference.mcmc.potential import Leapfrog, PhasePoint, Potential, eager_potential
 from pyrobnn.testing import GUIDE_CHECKS
 
 NOISE, SCALE, F64 = 0.5, 0.8, torch.float64
@@ -218,7 +218,7 @@ def test_leapfrog_steps_are_those_by_hand(dense):
         evaluate = eager_potential(made.log_joint, data)
         leapfrog = Leapfrog(made.log_joint, data, z, num_kept=8, dense=dense)
         leapfrog.set_root(root if dense else root.diagonal())
-        start = State(z, torch.tensor([1.0, -0.5, 0.3, 0.2], dtype=F64), evaluate(z)[1])
+        start = PhasePoint(z, torch.tensor([1.0, -0.5, 0.3, 0.2], dtype=F64), evaluate(z)[1])
         place, momentum, gradient = start
         places, momenta, potentials = [], [], []
         for _ in range(7):

@@ -12,7 +12,7 @@ from scipy import integrate, stats
 from pyrobnn import Prediction
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.counts import NegativeBinomial, Poisson
-from pyrobnn.distributions.targets import CensoredNormal, StudentT
+from pyrobnn.distributions.targets import CensoredNormal, TargetStudentT
 from pyrobnn.metrics import crps, pit, pit_pvalue, score, scoring
 from pyrobnn.metrics.calibration import uniformity_error
 from pyrobnn.metrics.crps import ranked_probability
@@ -116,7 +116,7 @@ def test_quadrature_agrees_with_the_closed_form_of_normals(name, monkeypatch):
 
 SKEWED = {
     "student t without a variance": (
-        lambda loc, scale: StudentT(double(1.5), loc, scale),
+        lambda loc, scale: TargetStudentT(double(1.5), loc, scale),
         lambda loc, scale: stats.t(1.5, loc, scale),
     ),
     "cauchy": (dist.Cauchy, stats.cauchy),

@@ -16,7 +16,7 @@ from pyrobnn._core.random import derive
 from pyrobnn.inference import automatic
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.scales.open_scales import Measured, measured
+from pyrobnn.inference.scales.open_scales import MeasuredModel, measure
 from pyrobnn.priors.base import scale_of
 
 ROWS, COLUMNS = 60, 3
@@ -38,7 +38,7 @@ class Linear(nn.Module):
 
 def closed(likelihood="gaussian", prior=TUNED, data=(X, Y), net=None):
     model = bnn.BNN(net or Linear(), prior=prior, likelihood=likelihood)
-    return measured(model, bnn.Data(*data), Run(seed=0, progress=False), starts_there=True)
+    return measure(model, bnn.Data(*data), Run(seed=0, progress=False), starts_there=True)
 
 
 def most_probable(held=None):
@@ -144,12 +144,12 @@ def test_what_is_not_open_or_cannot_be_looked_at_stays():
     assert closed(likelihood=bnn.likelihoods.Gaussian(0.3), prior=bnn.priors.Normal(1.0)).record is None
     model = bnn.BNN(bnn.MLP(COLUMNS, [4], 1), prior={"2.*": bnn.priors.Normal(1.0), "*": None})
     run = Run(seed=0, progress=False)
-    assert measured(model, bnn.Data(X, Y), run, starts_there=True).record is None
+    assert measure(model, bnn.Data(X, Y), run, starts_there=True).record is None
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)), 10)
-    assert measured(bnn.BNN(Linear()), loader, run, starts_there=True).record is None
+    assert measure(bnn.BNN(Linear()), loader, run, starts_there=True).record is None
     images = bnn.BNN(nn.Sequential(nn.Flatten(), nn.Linear(1600, 2**11), nn.ReLU(), nn.Linear(2**11, 1)))
     pixels = bnn.Data(torch.zeros(20, 40, 40), torch.zeros(20))
-    assert measured(images, pixels, run, starts_there=True).record is None
+    assert measure(images, pixels, run, starts_there=True).record is None
 
 
 @pytest.mark.slow
@@ -388,7 +388,7 @@ def test_automatic_measures_the_scales_of_a_candidate_without_the_rows_that_judg
 
     def record(model, data, run, **_):
         seen.append(data.x)
-        return Measured(model)
+        return MeasuredModel(model)
 
     monkeypatch.setattr(automatic, "measured", record)
     monkeypatch.setattr(automatic, "candidates", lambda *_: {"map": bnn.SVI(guide="map", steps=2)})

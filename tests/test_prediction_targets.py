@@ -54,7 +54,7 @@ def many_mixtures():
     return {
         "normal": dist.Normal(loc, scale),
         "staircase": dist.Normal(loc, 1e-7 * scale),
-        "student_t": targets.StudentT(torch.tensor(2.5).double(), loc, scale),
+        "student_t": targets.TargetStudentT(torch.tensor(2.5).double(), loc, scale),
         "log-normal": dist.LogNormal(loc, scale),
         "shifted": dist.TransformedDistribution(dist.Exponential(scale), dist.transforms.AffineTransform(-1.0, 3.0)),
         "censored": targets.CensoredNormal(loc, scale, -0.5, 1.0),

@@ -171,7 +171,7 @@ def _(distribution: torch.distributions.Laplace) -> Terms:
 
 
 @_information.register
-def _(distribution: targets.StudentT) -> Terms:
+def _(distribution: targets.TargetStudentT) -> Terms:
     df = distribution.df
     return _location_scale(distribution, (df + 1) / (df + 3), 2 * df / (df + 3))
 
@@ -193,7 +193,7 @@ def _(distribution: torch.distributions.LogNormal) -> Terms:
 
 
 @_information.register
-def _(distribution: targets.Gamma) -> Terms:
+def _(distribution: targets.TargetGamma) -> Terms:
     """Mean and shape are orthogonal; the information about the shape a is trigamma(a) - 1 / a."""
     shape = distribution.dispersion.detach().double().reciprocal()
     of_shape = torch.special.polygamma(1, shape) - shape.reciprocal()
@@ -201,7 +201,7 @@ def _(distribution: targets.Gamma) -> Terms:
 
 
 @_information.register
-def _(distribution: targets.Beta) -> Terms:
+def _(distribution: targets.TargetBeta) -> Terms:
     """The information about a and b as the product of a triangular matrix with itself."""
     a, b = distribution.shapes()
     of_a, of_b, of_sum = (torch.special.polygamma(1, value.detach()) for value in (a, b, a + b))
@@ -245,7 +245,7 @@ def _(distribution: targets.CensoredNormal) -> Nodes:
 def _(distribution: torch.distributions.MixtureSameFamily) -> Nodes:
     """Quadrature of each component, weighed with its probability; draws for components that are not located so."""
     each = distribution.component_distribution
-    if distribution.event_shape or not isinstance(each, (torch.distributions.Normal, targets.StudentT)):
+    if distribution.event_shape or not isinstance(each, (torch.distributions.Normal, targets.TargetStudentT)):
         return _nodes.dispatch(object)(distribution)
     nodes, weights = _sinh_nodes(distribution.mixture_distribution.logits)
     places = each.loc + each.scale * nodes

@@ -17,7 +17,7 @@ Batch = tuple[Any, ...]
 
 _TARGETS = ("labels", "label", "y", "target")
 _PAGE = "how-to/large-data"
-State = dict[str, Any]
+StateDict = dict[str, Any]
 """A place in a stream, as nested dictionaries and lists of tensors, numbers and strings."""
 
 
@@ -33,11 +33,11 @@ class Batches(Protocol):
         """Return a coming batch of the usual size; none is lost."""
         ...
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return the place in the stream."""
         ...
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: StateDict) -> None:
         """Go to a place, so that the same batches follow as did then."""
         ...
 
@@ -74,11 +74,11 @@ class TensorBatches:
         """Return the first examples, as many as a batch has."""
         return tuple(values[: self.batch_size] for values in self.data)
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return the place in the stream."""
         return self.order.state()
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: StateDict) -> None:
         """Go to a place in the stream."""
         self.order.restore(state)
 
@@ -106,11 +106,11 @@ class ShuffledRows:
         self._before, self._next = self._generator.get_state(), 0
         self._order = torch.randperm(self._num_rows, generator=self._generator)
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return the place: the generator before this epoch's order, and how much of that was used."""
         return {"generator": self._before, "next": self._next}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: StateDict) -> None:
         """Go to a place."""
         self._generator.set_state(state["generator"])
         self._shuffle()
@@ -187,13 +187,13 @@ class LoaderBatches:
         self._waiting = [*batches, *self._waiting]
         return batches[-1]
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return the place in the stream."""
         waiting = [[x.parts if isinstance(x, Inputs) else x, *others] for x, *others in self._waiting]
         sizes = {"rows": self._rows, "mean_rows": self._mean_rows, "largest": self._largest}
         return {"random": self._before, "taken": self._taken, "waiting": waiting, **sizes}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: StateDict) -> None:
         """Go to a place in the stream; random states of the process are as before."""
         now = random_state()
         self._epoch = iter(())
@@ -214,10 +214,10 @@ class LoaderBatches:
             end()
         self._epoch = iter(())
 
-    def _random_states(self) -> State:
+    def _random_states(self) -> StateDict:
         return {"process": random_state(), "loader": [generator.get_state() for generator in _generators(self._loader)]}
 
-    def _set_random_states(self, states: State) -> None:
+    def _set_random_states(self, states: StateDict) -> None:
         set_random_state(states["process"])
         for generator, state in zip(_generators(self._loader), states["loader"], strict=True):
             generator.set_state(state)

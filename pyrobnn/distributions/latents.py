@@ -113,7 +113,7 @@ class ScaleMixtureNormal(TorchDistribution):
             return torch.where(first, self.sigma1, self.sigma2) * noise
 
 
-class StudentT(dist.StudentT):
+class LatentStudentT(dist.StudentT):
     """Student's t distribution, with moments that do not read the values of its degrees of freedom."""
 
     @property
@@ -142,7 +142,7 @@ def student_t_exponent(z: Tensor, df: Tensor) -> Tensor:
     return 0.5 * (df + 1) * torch.log1p(z.square() / df)
 
 
-class Beta(dist.Beta):
+class LatentBeta(dist.Beta):
     """The beta distribution, drawn as G / (G + H) for two gamma variables, which every device has."""
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:

@@ -41,7 +41,7 @@ class Elementwise(TorchDistribution):
         return value
 
 
-class StudentT(latents.StudentT):
+class TargetStudentT(latents.LatentStudentT):
     """Student's t with location and scale; unlike torch's it has a distribution function and its inverse."""
 
     has_rsample = False
@@ -147,7 +147,7 @@ class CensoredNormal(Elementwise):
         return _excess_up_to(centre, upper), _excess_up_to(-centre, None if lower is None else -lower)
 
 
-class Gamma(Elementwise):
+class TargetGamma(Elementwise):
     """Positive numbers with the mean m = exp(log_mean) and the variance dispersion m^2; the shape is 1 / dispersion."""
 
     arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for
@@ -194,7 +194,7 @@ class Gamma(Elementwise):
         return self.mean * scipy_function("gammaincinv", shape, value) / shape.to(self.log_mean.dtype)
 
 
-class Beta(Elementwise):
+class TargetBeta(Elementwise):
     """Shares of the mean m = sigmoid(logit) and the variance m (1 - m) / (1 + concentration), a + b of Beta(a, b)."""
 
     arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for

@@ -27,7 +27,7 @@ from pyrobnn.inference.default_parts import Chosen, evidence_for, suits_evidence
 from pyrobnn.inference.mcmc.mcmc import NUTS
 from pyrobnn.inference.method import BaseMethod, Method, Offer, Run, registry
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
-from pyrobnn.inference.scales.open_scales import Measured, affordable, measured, prior_by_site, work_of_gradient
+from pyrobnn.inference.scales.open_scales import MeasuredModel, affordable, measure, prior_by_site, work_of_gradient
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
@@ -90,7 +90,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         most_steps = _steps_in(defaults.CANDIDATE_SECONDS, bnn, source, source.batch_size(None))
         if most_steps < defaults.FEWEST_COMPARED_STEPS or _shares_weights(bnn, source):
             record = AutomaticRecord(to_dict(self), [], "ensemble")
-            return self._fitted(short_ensemble(bnn, source), record, Measured(bnn), data, run)
+            return self._fitted(short_ensemble(bnn, source), record, MeasuredModel(bnn), data, run)
         parts = _splits(data, derive(run.seed, "folds"))
         models = [self._measured(bnn, train, run, 0.25) for train, _ in parts]
         methods = candidates(bnn, _size(data), min(SVI().max_steps, most_steps))
@@ -116,7 +116,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         return self._fitted(methods[chosen], AutomaticRecord(to_dict(self), tried, chosen), whole, data, run)
 
     def _fitted(
-        self, method: Any, record: AutomaticRecord, model: Measured, data: Data, run: Run
+        self, method: Any, record: AutomaticRecord, model: MeasuredModel, data: Data, run: Run
     ) -> Posterior | Mixture:
         """Return the posterior of all data by the chosen method, after a line that says which it is."""
         if run.progress:
@@ -146,16 +146,16 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         """Return when a share of the seconds has passed, None without a bound."""
         return None if self.max_seconds is None else run.started + share * self.max_seconds
 
-    def _measured(self, bnn: BNN, data: Data, run: Run, share: float) -> Measured:
+    def _measured(self, bnn: BNN, data: Data, run: Run, share: float) -> MeasuredModel:
         """Return the model with scales measured on some data; as it is if there is nothing to measure, or no time."""
         try:
             with until(self._share(share, run)):
-                return measured(bnn, data, run, starts_there=False)
+                return measure(bnn, data, run, starts_there=False)
         except OutOfTime:
-            return Measured(bnn)
+            return MeasuredModel(bnn)
 
     def _held_out_scores(
-        self, name: str, method: Any, models: list[Measured], parts: list[tuple[Data, Data]], run: Run
+        self, name: str, method: Any, models: list[MeasuredModel], parts: list[tuple[Data, Data]], run: Run
     ) -> Tensor:
         """Return the log score of each held-out example, -infinity for a fit that failed or ran out of time."""
         scores = []
@@ -185,7 +185,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         return run.seconds + slowest * (1 + 1.5 / parts) < self.max_seconds
 
 
-def _is_open(model: Measured) -> bool:
+def _is_open(model: MeasuredModel) -> bool:
     """Return whether a number of the noise is left open."""
     return bool(open_numbers(model.bnn.settings["likelihood"]))
 

@@ -14,7 +14,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.built import built
 from pyrobnn.inference.automatic import Automatic
 from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offered, checked_method
-from pyrobnn.inference.scales.open_scales import Measured, measured
+from pyrobnn.inference.scales.open_scales import MeasuredModel, measure
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import model_of
@@ -161,7 +161,7 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     method.check(bnn, data, run)
     offer = method.offer()
     opens = run.start is None and offer.wants_measured_scales
-    closed = measured(bnn, data, run, starts_there=offer.starts_at_mode) if opens else Measured(bnn)
+    closed = measure(bnn, data, run, starts_there=offer.starts_at_mode) if opens else MeasuredModel(bnn)
     return method.infer(closed.bnn, data, dataclasses.replace(run, declared=likelihood, evidence=closed.record))
 
 

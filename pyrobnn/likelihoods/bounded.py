@@ -102,7 +102,7 @@ class Gamma(PositiveLikelihood):
 
     @staticmethod
     def family(loc: Tensor, number: Tensor) -> TorchDistributionMixin:
-        return targets.Gamma(limited(loc, -_LARGEST_LOG, _LARGEST_LOG), number)
+        return targets.TargetGamma(limited(loc, -_LARGEST_LOG, _LARGEST_LOG), number)
 
 
 _LARGEST_LOGIT = 12.0
@@ -139,7 +139,7 @@ class Beta(WithNumber):
 
     @staticmethod
     def family(loc: Tensor, number: Tensor) -> TorchDistributionMixin:
-        return targets.Beta(limited(loc, -_LARGEST_LOGIT, _LARGEST_LOGIT), number)
+        return targets.TargetBeta(limited(loc, -_LARGEST_LOGIT, _LARGEST_LOGIT), number)
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
         least, largest = float(y.min()), float(y.max())

@@ -116,7 +116,7 @@ class StudentTNoise(Spread):
             self.register_buffer("df", like.new_full((), setting.df))
 
     def entries(self, loc: Tensor, number: Tensor, *others: Tensor) -> TorchDistributionMixin:
-        return targets.StudentT(self.df, loc, number)
+        return targets.TargetStudentT(self.df, loc, number)
 
 
 @registry.register
@@ -228,5 +228,5 @@ class Mixtures(PyroModule):
         f = f if self._event_dim else f[..., 0, :, :]
         logits, shifts, widths = f.unbind(-2)
         loc, scale = self.first + shifts, _SMALLEST_SCALE + softplus(widths + self._shift)
-        each = dist.Normal(loc, scale) if self._df is None else targets.StudentT(self._df, loc, scale)
+        each = dist.Normal(loc, scale) if self._df is None else targets.TargetStudentT(self._df, loc, scale)
         return dist.MixtureSameFamily(dist.Categorical(logits=logits), each).to_event(self._event_dim)

@@ -59,8 +59,8 @@ class StudentT(ScaledPrior):
     df: Positive = 3.0
     scale: Scale = "tuned"
 
-    def site(self, name: str, value: Tensor) -> latents.StudentT:
-        return latents.StudentT(constant(self.df, value), constant(0.0, value), scale_of(self.scale, value))
+    def site(self, name: str, value: Tensor) -> latents.LatentStudentT:
+        return latents.LatentStudentT(constant(self.df, value), constant(0.0, value), scale_of(self.scale, value))
 
 
 @registry.register

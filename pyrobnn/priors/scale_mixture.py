@@ -12,7 +12,7 @@ from torch.distributions import constraints
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Positive, setting
-from pyrobnn.distributions.latents import Beta, ScaleMixtureNormal
+from pyrobnn.distributions.latents import LatentBeta, ScaleMixtureNormal
 from pyrobnn.priors.base import Latent, LatentSitePrior, constant, registry
 
 _MARGIN = 1e-6
@@ -134,7 +134,7 @@ class SpikeAndSlab(LatentSitePrior):
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
         mean, weight = constant(self.inclusion, value), constant(self.concentration, value)
-        return {"inclusion": Latent(Beta(mean * weight, (1 - mean) * weight), mean)}
+        return {"inclusion": Latent(LatentBeta(mean * weight, (1 - mean) * weight), mean)}
 
     def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> ScaleMixtureNormal:
         slab, spike = constant(self.slab_scale, value), constant(self.spike_scale, value)

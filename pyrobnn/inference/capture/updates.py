@@ -15,7 +15,7 @@ from torch import Tensor
 from pyrobnn.inference.newton import VariationalNewton, natural_step
 
 Tensors = dict[str, Tensor]
-State = dict[str, Tensor]
+Moments = dict[str, Tensor]
 Group = Mapping[str, Any]
 _LOC, _RHO = "guide.loc", "guide.rho"
 
@@ -30,12 +30,12 @@ class Update:
         rates: from the settings and the number of the step, counted from 1, to the other rates, R numbers.
     """
 
-    apply: Callable[[Tensor, Tensor, State, Tensor, Group], tuple[Tensor, State]]
+    apply: Callable[[Tensor, Tensor, Moments, Tensor, Group], tuple[Tensor, Moments]]
     rates: Callable[[Group, int], tuple[float, ...]] = lambda _group, _step: ()
 
     def of_all(
-        self, values: Tensors, gradients: Tensors, states: dict[str, State], rates: Tensor, group: Group
-    ) -> tuple[Tensors, dict[str, State]]:
+        self, values: Tensors, gradients: Tensors, states: dict[str, Moments], rates: Tensor, group: Group
+    ) -> tuple[Tensors, dict[str, Moments]]:
         """Return new parameters by name, and what is new of their states."""
         new = {name: self.apply(values[name], gradients[name], states[name], rates, group) for name in values}
         return {name: value for name, (value, _) in new.items()}, {name: state for name, (_, state) in new.items()}
@@ -45,8 +45,8 @@ class NewtonUpdate(Update):
     """The update of `VariationalNewton`: IVON for the guide, Adam for other parameters."""
 
     def of_all(
-        self, values: Tensors, gradients: Tensors, states: dict[str, State], rates: Tensor, group: Group
-    ) -> tuple[Tensors, dict[str, State]]:
+        self, values: Tensors, gradients: Tensors, states: dict[str, Moments], rates: Tensor, group: Group
+    ) -> tuple[Tensors, dict[str, Moments]]:
         """Return new parameters by name, and what is new of their states."""
         lr, correction, *adams = rates.unbind()
         pair, slopes = (values[_LOC], values[_RHO]), (gradients[_LOC], gradients[_RHO])
@@ -57,7 +57,7 @@ class NewtonUpdate(Update):
         return {_LOC: loc, _RHO: rho} | new, {_LOC: {"momentum": momentum}} | memories
 
 
-def adam(value: Tensor, gradient: Tensor, state: State, rates: Tensor, group: Group) -> tuple[Tensor, State]:
+def adam(value: Tensor, gradient: Tensor, state: Moments, rates: Tensor, group: Group) -> tuple[Tensor, Moments]:
     """Return Adam's update (Kingma and Ba 2015), or AdamW's (Loshchilov and Hutter 2019) if the group decouples."""
     beta1, beta2 = group["betas"]
     lr, correction, root_correction = rates.unbind()
@@ -78,7 +78,7 @@ def bias_corrections(group: Group, step: int) -> tuple[float, float]:
     return 1 - beta1**step, math.sqrt(1 - beta2**step)
 
 
-def sgd(value: Tensor, gradient: Tensor, state: State, rates: Tensor, group: Group) -> tuple[Tensor, State]:
+def sgd(value: Tensor, gradient: Tensor, state: Moments, rates: Tensor, group: Group) -> tuple[Tensor, Moments]:
     """Return the update of gradient descent with weight decay, momentum and Nesterov's momentum."""
     gradient = _decayed(value, gradient, group)
     new = {}

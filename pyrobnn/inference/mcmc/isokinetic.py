@@ -41,7 +41,7 @@ _FEW, _MOST = 5, 500
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
+class IsokineticState:
     """C chains and their settings; all tensors stay in their places."""
 
     place: Tensor  # latents z (C, P)
@@ -57,7 +57,7 @@ class State:
     index: Tensor  # number of the next step in `noise`, (1,)
 
     @classmethod
-    def at(cls, place: Tensor, potential: Tensor, gradient: Tensor) -> "State":
+    def at(cls, place: Tensor, potential: Tensor, gradient: Tensor) -> "IsokineticState":
         """Return chains at places (C, P) with U and its gradient there, of step size and direction 0."""
         num_rows = max(1, min(_STEPS_AT_ONCE, _MOST_NUMBERS // place.numel()))
         each = torch.zeros_like(potential)
@@ -101,7 +101,7 @@ def turned(direction: Tensor, gradient: Tensor, size: Tensor) -> tuple[Tensor, T
     return new, freedom * (angle + ((ahead + behind) / 2).log()).squeeze(-1)
 
 
-def stepped(state: State, slopes: ValueAndGradient) -> None:
+def stepped(state: IsokineticState, slopes: ValueAndGradient) -> None:
     """Take a step of each chain, in place.
 
     Turns of the direction alternate with moves along it, B A B A B of minimal norm (McLachlan 1995), with two
@@ -138,7 +138,7 @@ class Walk:
     """Steps of C chains side by side, with U and its gradient, from places (C, P); `tell` hears of steps just done."""
 
     def __init__(self, slopes: ValueAndGradient, place: Tensor) -> None:
-        self.state = State.at(place, *slopes(place))
+        self.state = IsokineticState.at(place, *slopes(place))
         self.num_steps = 0
         self.tell: Callable[[int], object] = lambda _: None
 
@@ -152,7 +152,7 @@ class Walk:
         """Record a step, so that steps run without Python from now on; return the walk, or raise `NotCapturable`."""
 
         def step(held: list[Tensor], slopes: ValueAndGradient) -> None:
-            stepped(State(*held), slopes)
+            stepped(IsokineticState(*held), slopes)
 
         self._loop = recorded_steps(log_joint, data, self.state.tensors, step)
         return self

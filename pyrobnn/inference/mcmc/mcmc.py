@@ -17,7 +17,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, ChainMethod, Chains, Init, Target, diverged
-from pyrobnn.inference.mcmc.potential import Leapfrog, Potential, State, eager_potential
+from pyrobnn.inference.mcmc.potential import Leapfrog, PhasePoint, Potential, eager_potential
 from pyrobnn.inference.method import Run, registry
 from pyrobnn.inference.training.loop import capture, choose
 
@@ -218,7 +218,7 @@ class RecordedNUTS(mcmc.NUTS):
         if inverse is not self._root_of:
             self._leapfrog.set_root(torch.linalg.cholesky(inverse) if inverse.ndim > 1 else inverse.sqrt())
             self._root_of = inverse
-        moved, acceptance, diverged = self.move(State(place, torch.randn_like(place), gradient), potential)
+        moved, acceptance, diverged = self.move(PhasePoint(place, torch.randn_like(place), gradient), potential)
         if moved is not None:
             potential, gradient = self._leapfrog.evaluate(moved)
             place = moved
@@ -239,7 +239,7 @@ class RecordedNUTS(mcmc.NUTS):
         assert self.potential_fn.leapfrog is not None
         return self.potential_fn.leapfrog
 
-    def move(self, state: State, potential: Tensor) -> tuple[Tensor | None, float, bool]:
+    def move(self, state: PhasePoint, potential: Tensor) -> tuple[Tensor | None, float, bool]:
         """Return new latents (P,) or None if unchanged, the acceptance probability, and whether it diverged."""
         before = _energy(potential, state.momentum)
         ends, total = {1: state, -1: state}, state.momentum.double()

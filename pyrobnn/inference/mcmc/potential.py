@@ -200,7 +200,7 @@ class _Evaluated(torch.autograd.Function):
         return outer * ctx.saved_tensors[0], None
 
 
-class State(NamedTuple):
+class PhasePoint(NamedTuple):
     """Where a trajectory is: latents, momenta in units of the root of the masses, and the gradient of U, each (P,)."""
 
     place: Tensor
@@ -220,7 +220,7 @@ class Leapfrog:
         self, log_joint: LogJoint, data: Batch, like: Tensor, *, num_kept: int = 0, dense: bool = False
     ) -> None:
         self.num_kept = num_kept
-        self._state = State(like.clone(), torch.zeros_like(like), torch.zeros_like(like))
+        self._state = PhasePoint(like.clone(), torch.zeros_like(like), torch.zeros_like(like))
         self._potential, self._size = like.new_zeros(()), like.new_zeros(())
         self._root = torch.eye(len(like)).to(like) if dense else torch.ones_like(like)
         self._index = torch.zeros(1, dtype=torch.long, device=like.device)
@@ -245,17 +245,17 @@ class Leapfrog:
 
     def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return U and its gradient at z (P,), by a step of size 0."""
-        self._begin(State(z, torch.zeros_like(z), torch.zeros_like(z)), 0.0)
+        self._begin(PhasePoint(z, torch.zeros_like(z), torch.zeros_like(z)), 0.0)
         self._loop(1)
         return self._potential.clone(), self._state.gradient.clone()
 
-    def move(self, start: State, size: float, num_steps: int) -> tuple[State, Tensor]:
+    def move(self, start: PhasePoint, size: float, num_steps: int) -> tuple[PhasePoint, Tensor]:
         """Return where that many steps lead, and U there, ()."""
         self._begin(start, size)
         for done in range(0, num_steps, _STEPS_AT_ONCE):
             ONE_THREAD.let_waiting_in()
             self._loop(min(_STEPS_AT_ONCE, num_steps - done))
-        return State(*(tensor.clone() for tensor in self._state)), self._potential.clone()
+        return PhasePoint(*(tensor.clone() for tensor in self._state)), self._potential.clone()
 
     def path(self, num_steps: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return latents (n, P), momenta (n, P) and U (n,) after each of the steps of the last move, until the next."""
@@ -265,7 +265,7 @@ class Leapfrog:
     def set_root(self, root: Tensor) -> None:
         self._root.copy_(root)
 
-    def _begin(self, start: State, size: float) -> None:
+    def _begin(self, start: PhasePoint, size: float) -> None:
         for mine, given in zip(self._state, start, strict=True):
             mine.copy_(given)
         self._size.fill_(size)

@@ -37,7 +37,7 @@ _FEWEST_COMPARED = 100
 """Fewest draws of a chain for a test of their trend."""
 
 
-class State(NamedTuple):
+class ChainState(NamedTuple):
     """Where chains are: latents (C, P), and momenta (C, P), empty for a method without any."""
 
     place: Tensor
@@ -71,7 +71,7 @@ class StochasticGradient(ChainMethod):
         """Return the step size where none is given, for the smallest variance of the posterior in any direction."""
         return _SHARE * smallest_variance
 
-    def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
+    def moved(self, state: ChainState, gradient: Tensor, size: Tensor, smallest_variance: float) -> ChainState:
         """Return where a step leads, by the gradient of the log density of each chain, (C, P)."""
         raise NotImplementedError
 
@@ -168,9 +168,9 @@ class SGLD(StochasticGradient):
         torch.Size([5, 5, 1])
     """
 
-    def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
+    def moved(self, state: ChainState, gradient: Tensor, size: Tensor, smallest_variance: float) -> ChainState:
         noise = (self.temperature * size * 2) ** 0.5 * torch.randn_like(state.place)
-        return State(state.place + size * gradient + noise, state.momentum)
+        return ChainState(state.place + size * gradient + noise, state.momentum)
 
 
 @registry.register
@@ -208,10 +208,10 @@ class SGHMC(StochasticGradient):
             return self.friction
         return 1.0 if self.step_size is not None else _DAMPING / math.sqrt(smallest_variance)
 
-    def moved(self, state: State, gradient: Tensor, size: Tensor, smallest_variance: float) -> State:
+    def moved(self, state: ChainState, gradient: Tensor, size: Tensor, smallest_variance: float) -> ChainState:
         (place, momentum), friction = state, self.friction_of(smallest_variance)
         noise = (self.temperature * size * (2 * friction)) ** 0.5 * torch.randn_like(place)
-        return State(place + size * momentum, momentum + size * gradient - size * friction * momentum + noise)
+        return ChainState(place + size * momentum, momentum + size * gradient - size * friction * momentum + noise)
 
 
 class _Walk:
@@ -228,7 +228,7 @@ class _Walk:
         self._first = first
         self.burn_in, self.step = _BurnIn(method), 0
         self.sizes = _StepSizes(method, self.num_steps, lambda z: evaluate(z)[1], points.device)
-        self.state = State(points, torch.empty(0))
+        self.state = ChainState(points, torch.empty(0))
 
     @property
     def num_steps(self) -> int:
@@ -238,7 +238,7 @@ class _Walk:
     def draw_momenta(self) -> None:
         """Give chains momenta, under a method that has any."""
         if self._method.friction_of(1.0) is not None:
-            self.state = State(self.state.place, torch.randn_like(self.state.place))
+            self.state = ChainState(self.state.place, torch.randn_like(self.state.place))
 
     def advance(self) -> Tensor:
         """Do a step, and return the log densities where it began, (C,)."""

@@ -45,7 +45,7 @@ _MOST_STARTS, _ROUNDS, _ITERATIONS, _TOLERANCE = 4, 12, 100, 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class MeasuredModel:
     """A model whose open scales are closed where that was possible, and the record of the measurement."""
 
     bnn: BNN
@@ -63,7 +63,7 @@ class Found:
     record: EvidenceRecord
 
 
-def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
+def measure(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> MeasuredModel:
     """Return the model with measured prior scales and noise in place of "tuned".
 
     As in `EvidenceFramework`, modes and the scales with the largest evidence are sought from several starts, on up to
@@ -81,7 +81,7 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
     sites = {name for name, prior in prior_by_site(bnn).items() if as_prior(prior).has_open_scale}
     is_open = bool(open_numbers(bnn.settings["likelihood"], (_TUNED,)))
     if not (sites or is_open) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
-        return Measured(bnn)
+        return MeasuredModel(bnn)
     source = make_source(data, bnn, None, seed=run.seed)
     file = _file_for(bnn, source, run, starts_there=starts_there)
     if file is not None and file.exists():
@@ -92,7 +92,7 @@ def measured(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> Measured:
         found = None if best is None else best.found(bnn, source, sites, is_open=is_open, starts_there=starts_there)
         if file is not None and found is not None:
             _write(file, found)
-    return Measured(bnn) if found is None else Measured(_closed(bnn, found), found.record)
+    return MeasuredModel(bnn) if found is None else MeasuredModel(_closed(bnn, found), found.record)
 
 
 class _Look(NamedTuple):

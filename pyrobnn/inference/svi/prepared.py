@@ -22,7 +22,7 @@ from pyrobnn.inference.data import SHOWN, Source, make_source
 from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
-from pyrobnn.inference.training.start import Parts, build_parts, model_of, start_record
+from pyrobnn.inference.training.start import BuiltParts, build_parts, model_of, start_record
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.scale_mixture import tabulate
@@ -96,7 +96,7 @@ def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, s
     return PreparedFit(parts, dataclasses.replace(source, data=some, head=(some.x, some.y)), record, seed)
 
 
-def _built(bnn: BNN, method: SVI, source: Source, seed: int, *, earlier: Posterior | None = None) -> Parts:
+def _built(bnn: BNN, method: SVI, source: Source, seed: int, *, earlier: Posterior | None = None) -> BuiltParts:
     with seeded(seed, "fit"), fast_pyro():
         return build_parts(bnn, method, source, seed, str(bnn.like.device), earlier=earlier)
 
@@ -149,7 +149,7 @@ class PreparedFit(nn.Module):
         ['bnn.likelihood.scale_unconstrained', 'guide.loc', 'guide.rho']
     """
 
-    def __init__(self, parts: Parts, source: Source, record: FitRecord, seed: int) -> None:
+    def __init__(self, parts: BuiltParts, source: Source, record: FitRecord, seed: int) -> None:
         super().__init__()
         self.bnn, self.guide, self.num_data = parts.bnn, parts.guide, source.num_data
         self.temperature = parts.method.temperature

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from pyrobnn.data.batches import State
+from pyrobnn.data.batches import StateDict
 from pyrobnn.inference.training.state import Move, TrainingState, cloned, put_values
 from pyrobnn.posterior.record import Convergence
 
@@ -184,12 +184,12 @@ class ConvergenceRule:
             cycle_ends=[*now.cycle_ends],
         )
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return all that the next looks depend on; what is not finite, which JSON has not, is left out."""
         table = dataclasses.asdict(self._now)
         return {key: value for key, value in table.items() if not isinstance(value, float) or math.isfinite(value)}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: StateDict) -> None:
         """Go back, or on, to a state."""
         table = copy.deepcopy(state)
         for name, kind in (("cycle", Cycle), ("best", Best)):

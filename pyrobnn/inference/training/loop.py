@@ -16,7 +16,7 @@ from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.lock import ONE_THREAD, ignored_warnings
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._torch.private import MissingFromTorch, sources_forgotten, tree_map
-from pyrobnn.data.batches import State
+from pyrobnn.data.batches import StateDict
 from pyrobnn.inference.method import Engine, Run
 from pyrobnn.inference.training.checkpoint import Checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule
@@ -82,7 +82,7 @@ class Stepper:
             terms.append(self._captured.advance(num_steps) if self._captured else self._eager_steps(num_steps))
         return torch.cat(terms)
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return everything that the next steps depend on; tensors are shared."""
         return {
             "fits": [fit.state() for fit in self.fits],
@@ -90,7 +90,7 @@ class Stepper:
             "random": random_state(),
         }
 
-    def resume(self, state: State, *, finished: bool) -> None:
+    def resume(self, state: StateDict, *, finished: bool) -> None:
         """Go on from a state of another process, under the engine that was used there, if there is anything to do."""
         engine = dict(state["engine"])
         self._waits = engine.pop("waits")
@@ -103,12 +103,12 @@ class Stepper:
         if not finished:
             self.restore(state)
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: StateDict) -> None:
         """Go back to a state of these fits."""
         self._restore_fits(state)
         set_random_state(state["random"])
 
-    def _restore_fits(self, state: State) -> None:
+    def _restore_fits(self, state: StateDict) -> None:
         for fit, saved in zip(self.fits, state["fits"], strict=True):
             fit.restore(saved, in_place=self._captured is not None)
 

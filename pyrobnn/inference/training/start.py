@@ -54,7 +54,7 @@ def running(bnn: BNN, batch_size: int, seed: int, purpose: str, *, copies: int =
         yield threads
 
 
-class Parts(NamedTuple):
+class BuiltParts(NamedTuple):
     """Model and guide, built for the data, and the method with all that it leaves open resolved."""
 
     bnn: BNN
@@ -65,7 +65,7 @@ class Parts(NamedTuple):
 
 def build_parts(
     bnn: BNN, method: "SVI", source: Source, seed: int, device: str, *, earlier: Posterior | None = None
-) -> Parts:
+) -> BuiltParts:
     """Return an untrained copy of the model, and its guide, or both where an earlier posterior of theirs has them.
 
     The caller's `seeded` block draws the starting values; `seed` is that of the choices of noise and KL.
@@ -84,7 +84,7 @@ def build_parts(
             kl = choose_kl(model, guide, source.example(model)) if method.ends_by_itself else "mc"
         resolved = dataclasses.replace(resolved, kl=kl)
     check_trainable(model, guide, resolved, example)
-    return Parts(model, guide, resolved, example)
+    return BuiltParts(model, guide, resolved, example)
 
 
 def _check_numbers(model: BNN, source: Source) -> None:

@@ -13,7 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.registry import assign
 from pyrobnn.bnn import BNN
-from pyrobnn.data.batches import Batch, Batches, State
+from pyrobnn.data.batches import Batch, Batches, StateDict
 from pyrobnn.guides.built import rate_factors
 from pyrobnn.guides.divergence import DIVERGENCES
 from pyrobnn.inference.training.elbo import WeightLatents, check_divergence, make_elbo
@@ -190,7 +190,7 @@ class TrainingState:
         """Model and guide: what the steps change."""
         return nn.ModuleList([self.bnn, self.guide])
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return everything that the next steps depend on, apart from random states; tensors are shared."""
         memories = [self.optimizer.state.get(p, {}) for p in self.parameters]
         return {
@@ -203,7 +203,7 @@ class TrainingState:
             "batches": self.batches.state(),
         }
 
-    def restore(self, state: State, *, in_place: bool) -> None:
+    def restore(self, state: StateDict, *, in_place: bool) -> None:
         """Go back, or on, to a state; in place, the tensors of the optimiser stay where a captured graph has them."""
         with torch.no_grad():
             self.trained.load_state_dict(state["trained"])
