@@ -121,11 +121,7 @@ def is_custom(net: Any) -> bool:
 
 
 def owned(net: Any) -> Any:
-    """Return a setting, also of a function, or a copy of a module without wrappers that change only device or speed.
-
-    Raises:
-        InputError: an unknown name, or a module whose weights cannot be replaced.
-    """
+    """Return a setting, also of a function, or a copy of a module without wrappers that change only device or speed."""
     if not isinstance(net, nn.Module):
         if isinstance(net, torch.export.ExportedProgram):
             raise InputError(f"An ExportedProgram {_EXPORTED}.", page=_PAGE)

@@ -148,11 +148,7 @@ class LoaderBatches:
         self._largest = 0
 
     def __next__(self) -> Batch:
-        """Return the next batch.
-
-        Raises:
-            InputError: an epoch without batches.
-        """
+        """Return the next batch; `InputError` for an epoch without any."""
         return self._waiting.pop(0) if self._waiting else self._load()
 
     def _load(self) -> Batch:

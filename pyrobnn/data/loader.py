@@ -193,11 +193,7 @@ class Loader:
         return self.pair(batch)
 
     def counted(self, first_rows: int) -> "tuple[int, Epoch]":
-        """Return N, and the epoch of the loader, given the number of rows in the first batch.
-
-        Raises:
-            InputError: the number of examples is neither given nor known.
-        """
+        """Return N, and the epoch of the loader, given the rows of its first batch; `InputError` for an unknown N."""
         with kept_generators(self.loader):
             epoch = _epoch(self.loader)
         if epoch.first is not None and first_rows < epoch.first:

@@ -18,12 +18,7 @@ Draws = Mapping[str, Tensor]
 
 
 class AbstractPosterior:
-    """Base of the results of a fit, `Posterior` and `Mixture`.
-
-    Attributes:
-        record: how it was inferred.
-        x_scaler: the map from inputs in original units to the units of the model.
-    """
+    """Base of the results of a fit, `Posterior` and `Mixture`: a model, the record of its fit, and its units."""
 
     bnn: BNN
     record: FitRecord

@@ -172,10 +172,7 @@ class ConformityScores:
         self._prediction, self._y, self._seed = prediction, y, seed
 
     def threshold(self, level: float) -> float:
-        """Return the score that new rows stay below at that level; infinite where held-out rows are too few.
-
-        It is the held-out score of rank ceil(level (n + 1)), for the new row is one of n + 1.
-        """
+        """Return the score of rank ceil(level (n + 1)), below which new rows stay; infinite if there are few rows."""
         scores = self._scores(level).sort().values
         rank = math.ceil(level * (len(scores) + 1) * (1 - 1e-12))
         return float(scores[rank - 1]) if rank <= len(scores) else math.inf

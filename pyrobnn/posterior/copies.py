@@ -18,11 +18,7 @@ def predict_copies(
 ) -> Prediction:
     """Predict for rows (N, features), with NaN where they lack a value: each copy of these rows has some of the draws.
 
-    Args:
-        posterior: the posterior.
-        imputer: draws what rows lack; None if rows lack nothing.
-        x: the rows.
-        num_draws: number of draws, at least one for each copy, and for each member of a mixture.
+    The draws are at least one for each copy and each member of a mixture. The imputer is None if rows lack nothing.
     """
     if imputer is None or not imputer.lacking(x).any():
         return posterior.predict(x, num_draws=num_draws)

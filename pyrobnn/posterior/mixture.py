@@ -42,11 +42,7 @@ class Mixture(AbstractPosterior):
     """
 
     def __init__(
-        self,
-        members: Sequence[Posterior],
-        *,
-        seed: int | None = None,
-        record: FitRecord | None = None,
+        self, members: Sequence[Posterior], *, seed: int | None = None, record: FitRecord | None = None
     ) -> None:
         if not members or not all(isinstance(member, Posterior) for member in members):
             raise InputError(f"A mixture needs posteriors, at least one, got {list(members)!r}.")
@@ -108,9 +104,7 @@ class Mixture(AbstractPosterior):
     def draw(self, num_draws: int = 500, *, seed: int | None = None) -> dict[str, Tensor]:
         """Draw all latent sites jointly, an equal share from each member in order, as values (S, *event) by site name.
 
-        Args:
-            num_draws: number of draws S, at least one per member; a remainder is spread over the first members.
-            seed: seed of the draws; the mixture's if not given.
+        Each member has at least one of the draws; a remainder is spread over the first.
 
         Examples:
             >>> fits = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), replicates=3, steps=20, progress=False)
@@ -171,9 +165,7 @@ class Mixture(AbstractPosterior):
     def predictor(self, num_draws: int = 100, *, seed: int | None = None) -> Predictor:
         """Return a module that predicts with draws of all members that stay, as `Posterior.predictor` does.
 
-        Args:
-            num_draws: number of draws S of all members together, at least one per member.
-            seed: seed of the draws; the mixture's if not given.
+        The draws are those of all members together, at least one of each.
 
         Examples:
             >>> fits = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), replicates=3, steps=20, progress=False)

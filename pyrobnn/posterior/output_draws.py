@@ -58,11 +58,7 @@ class Tangent:
         return Tracker(self._bnn, self._point, list(moving), self._inputs[:1]).is_last_layer
 
     def function(self, moving: tuple[str, ...]) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Return the function behind `outputs` for draws of some weights; the other weights stay at the point.
-
-        Raises:
-            InputError: no forward mode, and too many derivatives.
-        """
+        """Return the function behind `outputs` for draws of some weights; the other weights stay at the point."""
         if moving not in self._functions:
             self._functions[moving] = self._chosen(moving)
         return self._functions[moving]

@@ -617,12 +617,7 @@ def variance_over_draws(values: Tensor) -> Tensor:
 
 
 def _sampled_information(probs: Tensor, rounds: int) -> Tensor:
-    """Return the mutual information of outcomes and draws, (N,), from so many samples of each draw.
-
-    Args:
-        probs: probabilities of the classes of each target column under each draw, (S, N, K, C).
-        rounds: number of samples of each draw.
-    """
+    """Return the mutual information of outcomes and draws, (N,), by samples of each draw; `probs` are (S, N, K, C)."""
     num_draws = len(probs)
     generator = torch.Generator().manual_seed(derive(0, "outcomes"))
     uniform = torch.rand((rounds, num_draws, 1, probs.shape[2], 1), generator=generator, dtype=torch.float64)

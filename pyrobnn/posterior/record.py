@@ -267,11 +267,7 @@ class FitRecord:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "FitRecord":
-        """Return the record that a table describes; names that are no fields are passed over.
-
-        Raises:
-            InputError: a value that a field does not take.
-        """
+        """Return the record that a table describes; names that are no fields are passed over."""
         try:
             return _READER.validate_python(table)
         except pydantic.ValidationError as error:
@@ -287,9 +283,8 @@ class FitRecord:
         end = self.convergence
         if end is None or end.converged or self.stopped_by not in (None, "steps"):
             return False
-        if end.gain is None:
-            return True
-        return end.gain - _ERRORS * (end.elbo_error or 0.0) > max(_MATTERS * (self.num_data or 0), end.tolerance)
+        matters = max(_MATTERS * (self.num_data or 0), end.tolerance)
+        return end.gain is None or end.gain - _ERRORS * (end.elbo_error or 0.0) > matters
 
     @property
     def methods(self) -> list[Table]:

@@ -67,8 +67,8 @@ def weight_table(posterior: Posterior) -> "pd.DataFrame":
     parts = []
     for name, (mean, std) in weight_moments(posterior).items():
         index = [tuple(map(int, place)) for place in np.ndindex(*mean.shape)]
-        columns = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
-        parts.append(pd.DataFrame({"site": name, "index": index} | columns))
+        columns = {"index": index, "mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
+        parts.append(pd.DataFrame({"site": name} | columns))
     table = pd.concat(parts, ignore_index=True)
     return table.assign(snr=table["mean"].abs() / table["std"])
 
