@@ -13,7 +13,6 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.bnn import BNN
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import Estimate
@@ -241,16 +240,13 @@ def _require_one_target(members: tuple[Posterior, ...], *, linearized: bool) -> 
             "Networks linearised around different points are different models: pass linearized=False, or the members "
             "one by one."
         )
-
-    def learned(bnn: BNN) -> dict[str, Tensor]:
-        """Return parameters and buffers, without the starting values of the weights."""
-        weights = {f"net.{name}" for name in bnn.site_names}
-        return {name: value for name, value in bnn.state_dict().items() if name not in weights}
-
     first = members[0].bnn
+    started = {f"net.{name}" for name in first.site_names}  # starting values of the weights may differ
+    learned = {name: value for name, value in first.state_dict().items() if name not in started}
     for later in (member.bnn for member in members[1:]):
         odd = [kind for kind in ("prior", "likelihood") if repr(first.settings[kind]) != repr(later.settings[kind])]
-        odd += [name for name, value in learned(later).items() if not torch.equal(value, learned(first)[name])]
+        state = later.state_dict()
+        odd += [name for name, value in learned.items() if not torch.equal(state[name], value)]
         if odd:
             raise InputError(
                 f"The members differ in {odd[0]!r}, so they have no posterior in common: pass them one by one, or fix "

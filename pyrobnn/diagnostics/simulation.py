@@ -138,15 +138,14 @@ def vsbc(
     prior = prior_posterior(copy.deepcopy(model, leftovers(model)).eval(), inputs)
     truth = prior.draw(num_simulations, seed=derive(seed, "truth"))
     targets = prior.predict(inputs, draws=truth).sample(seed=derive(seed, "targets"))
-    known = _quantities(prior, places, truth)
     sets = [Data(inputs, y) for y in targets]
     fits = fit_each(model, method, sets, seed=derive(seed, "fits"), progress=progress, device=device, engine=engine)
     drawn = [_quantities(fit, places, fit.draw(num_draws)) for fit in fits]
     generator = np.random.default_rng(derive(seed, "ranks"))
-    shares = {
-        name: np.stack([_share_below(quantities[name], values[m], generator) for m, quantities in enumerate(drawn)])
-        for name, values in known.items()
-    }
+    shares = {}
+    for name, known in _quantities(prior, places, truth).items():
+        pairs = zip(drawn, known, strict=True)
+        shares[name] = np.stack([_share_below(each[name], at, generator) for each, at in pairs])
     return _report(shares, num_draws)
 
 

@@ -131,10 +131,9 @@ def reliability_bins(prediction: Prediction, y: ArrayLike, *, num_bins: int = NU
     confidence = as_columns(prediction.class_probs.amax(-1)).ravel()
     correct = as_columns(prediction.label == labels).ravel()
     index = bins_of(confidence, num_bins)
-    count = np.bincount(index)
-    full = count > 0
-    sums = [np.bincount(index, values)[full] / count[full] for values in (confidence, correct)]
-    return Reliability(sums[0], sums[1], count[full])
+    full = (count := np.bincount(index)) > 0
+    shares = [np.bincount(index, values)[full] / count[full] for values in (confidence, correct)]
+    return Reliability(shares[0], shares[1], count[full])
 
 
 def bins_of(probs: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:

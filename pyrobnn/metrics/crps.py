@@ -15,9 +15,8 @@ from pyrobnn.distributions.quantiles import component_bounds, count_quantile
 from pyrobnn.distributions.support import Components
 from pyrobnn.posterior.prediction import Prediction
 
-_AT_ONCE = 2**18
-_MOST_VALUES = 2**22
-"""Largest number of values of the components' distribution functions in the quadrature for a target."""
+_AT_ONCE, _MOST_VALUES = 2**18, 2**22
+"""Values of the components' distribution functions at one time, and in the quadrature for a target."""
 _PANELS = 8
 """Times as many numbers as a target has components that quadrature holds for it."""
 _FAR = 1e-12
@@ -36,8 +35,7 @@ def ranked_probability(prediction: Prediction, y: Tensor) -> Tensor:
     Raftery 2007); infinite where the integral is. Normal components have a closed form, a sum over pairs of draws
     (Grimit et al. 2006); counts are summed; all other cases are integrated by adaptive quadrature.
     """
-    scores = prediction.by_rows(_scores, y, width=_PANELS)
-    return prediction.scaler.inverse_scale(scores)
+    return prediction.scaler.inverse_scale(prediction.by_rows(_scores, y, width=_PANELS))
 
 
 def _scores(prediction: Prediction, y: Tensor) -> Tensor:
@@ -67,12 +65,11 @@ class _Mixtures:
     def cdf(self, index: Tensor, values: Tensor) -> Tensor:
         """Return the distribution functions of the targets with these numbers (P,) at values (P, Q)."""
         size = max(1, _AT_ONCE // (self.num_draws * values.shape[1]))
-        pieces = zip(index.split(size), values.split(size), strict=True)
-        return torch.cat([self._cdf(*piece) for piece in pieces])
-
-    def _cdf(self, index: Tensor, values: Tensor) -> Tensor:
-        chosen = Components(self._build([tensor[:, index].unsqueeze(2) for tensor in self._tensors]))
-        return chosen.cdf(values).mean(0)
+        found = []
+        for rows, at in zip(index.split(size), values.split(size), strict=True):
+            chosen = Components(self._build([tensor[:, rows].unsqueeze(2) for tensor in self._tensors]))
+            found.append(chosen.cdf(at).mean(0))
+        return torch.cat(found)
 
 
 def _of_pairs(mixtures: _Mixtures, y: Tensor) -> Tensor:

@@ -45,8 +45,7 @@ _MOST_COLUMNS = 20
 def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEVELS) -> Scores:
     """Score predictions against held-out targets.
 
-    Every likelihood: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s); "ause", the area between the
-    sparsification curve and its oracle (see `sparsification`).
+    Every likelihood: "log_likelihood", the mean log score log 1/S sum_s p(y | x, w_s); "ause" (see `sparsification`).
 
     Real targets and counts: "crps", the continuous ranked probability score of the mixture; "rmse", "mae" and
     "median_error" of the predictive mean; "r2", the share of the targets' variance that it explains; "pit_error", the
@@ -79,19 +78,17 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
         >>> scores["rmse"].higher_is_better
         False
     """
-    scores = finish(_statistics(prediction, y, levels), len(prediction))
-    shape = prediction.distribution.event_shape
+    scores, shape = finish(_statistics(prediction, y, levels), len(prediction)), prediction.distribution.event_shape
     if not prediction.is_classification and len(shape) == 1 and 1 < shape[0] <= _MOST_COLUMNS:
-        by_column = statistics_by_column(prediction, y)
-        scores.by_column = tuple(finish(statistics, len(prediction)) for statistics in by_column)
+        scores.by_column = tuple(finish(column, len(prediction)) for column in statistics_by_column(prediction, y))
     return scores
 
 
 def compare_scores(a: Prediction, b: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEVELS) -> "DataFrame":
     """Compare two predictions of the same targets, score by score.
 
-    Means have the paired t-test; other scores are bootstrapped with the same resamples for both predictions, and have
-    the z-test. Many scores are many tests: expect one in twenty to be below 0.05 by chance.
+    Means have the paired t-test; other scores are bootstrapped with the same resamples for both, and have the z-test.
+    Many scores are many tests: expect one in twenty p-values to be below 0.05 by chance.
 
     Args:
         a: predictions at N inputs.
@@ -155,10 +152,8 @@ def _difference(a: Statistic, b: Statistic) -> Statistic:
 def _p_value(difference: float, stderr: float, df: float) -> float:
     from scipy.special import stdtr  # scipy.stats takes two seconds
 
-    if math.isnan(stderr):
-        return math.nan
     if stderr == 0:
-        return 1.0 if difference == 0 else 0.0
+        return float(difference == 0)
     return float(2 * stdtr(df, -abs(difference) / stderr))
 
 
@@ -186,15 +181,15 @@ def statistics_by_column(prediction: Prediction, y: ArrayLike) -> list[dict[str,
     """Return errors of real targets or counts, and the coverage of their intervals, for each column by itself."""
     targets = as_columns(observed(prediction, y))
     found: list[dict[str, Statistic]] = [{} for _ in targets.T]
-    mean = as_columns(prediction.mean) if prediction.has_moments else np.full_like(targets, np.nan)
-    bounds = [as_columns(bound) for bound in prediction.interval(0.95)] if _has_intervals(prediction) else []
-    for column, statistics in enumerate(found):
-        if np.isfinite(mean).all():
+    if prediction.has_moments and np.isfinite(mean := as_columns(prediction.mean)).all():
+        for column, statistics in enumerate(found):
             statistics |= dict(_errors(targets[:, [column]], mean[:, [column]]))
-        if bounds:
-            y_of, lower, upper = (values[:, column] for values in (targets, *bounds))
-            statistics["coverage_95"] = mean_of((lower <= y_of) & (y_of <= upper), higher_is_better=True)
-            statistics["width_95"] = mean_of(upper - lower)
+    if _has_intervals(prediction):
+        lower, upper = (as_columns(bound) for bound in prediction.interval(0.95))
+        inside = (lower <= targets) & (targets <= upper)
+        for column, statistics in enumerate(found):
+            statistics["coverage_95"] = mean_of(inside[:, column], higher_is_better=True)
+            statistics["width_95"] = mean_of((upper - lower)[:, column])
     return found
 
 
@@ -280,7 +275,14 @@ def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statisti
         "aurc": Statistic(over_columns(area_under_risk, wrong, doubt)),
         "ause": Statistic(over_columns(partial(sparsification_error, root=False), squared, entropy(probs))),
     }
-    if not (curves := _against_the_rest(labels, probs)):
+    classes = range(1, 2) if probs.shape[-1] == 2 else range(probs.shape[-1])  # of two, only the second
+    curves = [
+        receiver_operating(column == label, scores[:, label])["auroc"]
+        for column, scores in zip(labels.T, probs.swapaxes(0, 1), strict=True)
+        for label in classes
+        if 0 < (column == label).sum() < len(column)
+    ]
+    if not curves:
         return statistics
 
     def auroc(weights: np.ndarray) -> float:
@@ -292,17 +294,6 @@ def class_statistics(prediction: Prediction, y: ArrayLike) -> dict[str, Statisti
     counts = [number for column in labels.T for number in np.unique(column, return_counts=True)[1]]
     is_open = bool(min(counts) < (_FEWEST if auroc(np.ones(len(labels))) in (0, 1) else 2))
     return statistics | {"auroc": Statistic(auroc, higher_is_better=True, is_open=is_open)}
-
-
-def _against_the_rest(labels: np.ndarray, probs: np.ndarray) -> list[Weighted]:
-    """Return the area under the ROC of each class against the others; of two classes, only the second."""
-    classes = range(1, 2) if probs.shape[-1] == 2 else range(probs.shape[-1])
-    return [
-        receiver_operating(column == label, scores[:, label])["auroc"]
-        for column, scores in zip(labels.T, probs.swapaxes(0, 1), strict=True)
-        for label in classes
-        if 0 < (column == label).sum() < len(column)
-    ]
 
 
 def confusion(prediction: Prediction, y: ArrayLike, *, class_names: Sequence[str] = ()) -> "DataFrame":
