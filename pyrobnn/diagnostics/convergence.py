@@ -32,10 +32,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.finding import Finding, Kind
 from pyrobnn.verdict.remedies import Fitted, longer, open_to, slower
 
-_FEWEST_DRAWS = 4
-"""Draws of a chain below which there is no R-hat."""
-_TAILS = (0.05, 0.95)
-_MOST_PROBES = 20
+_FEWEST_DRAWS, _MOST_PROBES, _TAILS = 4, 20, (0.05, 0.95)
 _RHAT = "Rank-normalised split R-hat of the predicted means: 1 where chains agree; above 1.01 they do not yet."
 _ESS = "Effective number of independent draws; 400 or more are enough."
 _LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
@@ -44,9 +41,8 @@ _LARGEST_ROUGH_RHAT, _SMALLEST_ROUGH_ESS = 1.1, 50
 _MOST_CHAINS = 4
 _ACCEPTED = (0.95, 0.99)
 """Rates of acceptance to try one after the other."""
-_STEPS, _FEWEST_STEPS = 400, 20
-_SECONDS = 5.0
-"""Limit on the predicted seconds of the steps."""
+_STEPS, _FEWEST_STEPS, _SECONDS = 400, 20, 5.0
+"""Steps of a continuation, fewer where these would take longer than so many seconds."""
 _NEGLIGIBLE = 0.5
 """Nats that matter to nobody who has not asked for less."""
 _BLOCK, _FEWEST_BLOCKS, _MOST_BLOCKS = 20, 4, 20

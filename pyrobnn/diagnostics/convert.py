@@ -62,20 +62,9 @@ def to_datatree(
 
     All groups come from the same joint draws, with dimensions (chain, draw, ...). A guide is a single chain. A mixture
     has a chain of equal length for each member; Markov chains of equal number and length in all members follow each
-    other. Targets and their densities are in original units. The groups are
-
-    - posterior: the latent sites that `monitor` selects;
-    - posterior_predictive: `y`, a draw of the targets for each draw of the weights, and their mean `mu`, or the class
-      probabilities `probs`; predictions and predictions_constant_data: the same at `x_pred`, and `x`;
-    - log_likelihood: `y`, the log density of each example; log_prior: `lprior`, that of all latents;
-    - sample_stats: `lp`, the log joint density; `log_q`, that of the guide, if any; and those of Markov chains;
-    - prior and prior_predictive: draws from the prior, with the learned parameters of the fit, or else the attribute
-      `prior_left_out` of the tree says why there are none;
-    - observed_data: `y`; constant_data: `x`;
-    - guide_params: `<site>.loc` and `<site>.scale`, (chain, *event), if every guide knows them;
-    - svi: `elbo`, `log_likelihood` and `kl` at each step, if all members have as many.
-
-    See docs/how-to/arviz.md.
+    other. Targets and their densities are in original units. docs/how-to/arviz.md lists the groups. Left out are `log_q`
+    of sample_stats, svi and guide_params where a member lacks them, and prior and prior_predictive, which have the
+    learned parameters of the fit, where the attribute `prior_left_out` of the tree says why.
 
     Args:
         posterior: a posterior, a mixture, a list of posteriors of the same network, or a dict whose keys name chains.

@@ -26,9 +26,7 @@ _INTERCEPT_PRECISION = 0.1
 """Of the intercepts, so that a class that never occurs keeps a probability."""
 _WIDEST = 20_000
 """Inputs above which there is no linear model."""
-_MOST_ENTRIES = 4_000_000
-_MOST_ROWS = 10_000
-_FEWEST_ROWS = 500
+_MOST_ENTRIES, _MOST_ROWS, _FEWEST_ROWS = 4_000_000, 10_000, 500
 _ROWS_FOR_A_WEIGHT = 10
 _PRECISION = 1e-7
 """Relative change of the objective at which L-BFGS stops."""
@@ -48,12 +46,14 @@ class Baseline:
 
     rows: Tensor
     cross_validated: Prediction
-    _outputs: Callable[[X], Tensor]
-    _predicted: Callable[[Tensor], Prediction]
+    _problem: "_Problem"
+    _parameters: Tensor
+    _features: Callable[[X], Tensor]
+    _weights: Tensor
 
     def predict(self, x: X) -> Prediction:
         """Return predictions for inputs (N, *in) in original units, single distributions."""
-        return self._predicted(self._outputs(x))
+        return self._problem.predict(self._parameters, self._features(x) @ self._weights[:-1] + self._weights[-1])
 
 
 def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, folds: bool = True) -> dict[str, Baseline]:
@@ -215,12 +215,7 @@ def _fit(problem: _Problem, rows: Tensor, features: Callable[[X], Tensor], x: X)
         best = score, coefficients[0], fitted, held_out
     assert best is not None  # there is a variance
     _, weights, fitted, held_out = best
-
-    def outputs(values: X) -> Tensor:
-        return features(values) @ weights[:-1] + weights[-1]
-
-    held_out_predictions = problem.predict(fitted, held_out)
-    return Baseline(rows, held_out_predictions, outputs, lambda f: problem.predict(fitted, f))
+    return Baseline(rows, problem.predict(fitted, held_out), problem, fitted, features, weights)
 
 
 def _train(

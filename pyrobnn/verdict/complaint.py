@@ -22,39 +22,17 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.comparison import Comparison, compare_with_baselines
 from pyrobnn.verdict.finding import BASELINE, Finding
-from pyrobnn.verdict.left_out import (
-    behind_mode,
-    learned_nothing,
-    left_out_scores,
-    memorised_targets,
-    missed_function,
-)
-from pyrobnn.verdict.remedies import (
-    OF_BAD_PREDICTIONS,
-    Fitted,
-    longer,
-    measured_noise,
-    open_to,
-    slower,
-    standardised,
-)
+from pyrobnn.verdict.left_out import behind_mode, learned_nothing, left_out_scores, memorised_targets, missed_function
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, longer, measured_noise, open_to, slower, standardised
 
 SEE = "See docs/how-to/warnings.md."
 """Where the warnings at the end of a fit are explained."""
-_ROWS = 500
-_FEWEST_ROWS = 20
-_DRAWS = 100
-_FEWEST_DRAWS = 10
-_PRODUCTS = 500_000_000
-"""Products of a weight with an activation that the end of any fit may take, about a tenth of a second."""
-_FEW_PRODUCTS = 50_000_000
-"""The same where a loop of short fits must not wait."""
-_SHARE_OF_FIT = 0.05
-_LEVEL = 0.01
-_NEGLIGIBLE = 0.02
-"""Nats a weight, in the mean, below which a site has taken nothing from the data."""
-_LEARNED = 0.25
-"""Nats above which a single weight has: scales tuned to the data leave many weights of a good fit near the prior."""
+_ROWS, _FEWEST_ROWS, _DRAWS, _FEWEST_DRAWS = 500, 20, 100, 10
+_PRODUCTS, _FEW_PRODUCTS = 500_000_000, 50_000_000
+"""Products of a weight and an activation that the end of a fit may take, a tenth of a second; fewer in loops of fits."""
+_SHARE_OF_FIT, _LEVEL = 0.05, 0.01
+_NEGLIGIBLE, _LEARNED = 0.02, 0.25
+"""Nats a weight, in the mean, below which a site has learned nothing, and of a single weight above which it has."""
 
 
 def tell(

@@ -84,9 +84,8 @@ class Residuals:
     @classmethod
     def of(cls, data: Data, seed: int) -> "Residuals":
         """Return those of at most 500 rows, drawn by a seed; of inputs that are no tensor, the targets themselves."""
-        rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(derive(seed, "residuals")))[
-            :_MOST_JUDGED
-        ]
+        generator = torch.Generator().manual_seed(derive(seed, "residuals"))
+        rows = torch.randperm(len(data), generator=generator)[:_MOST_JUDGED]
         y = standardised(data.y.double().cpu()[rows])
         if not isinstance(data.x, Tensor):
             return cls(torch.zeros(len(rows), 0), y)
