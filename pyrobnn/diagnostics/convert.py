@@ -62,9 +62,9 @@ def to_datatree(
 
     All groups come from the same joint draws, with dimensions (chain, draw, ...). A guide is a single chain. A mixture
     has a chain of equal length for each member; Markov chains of equal number and length in all members follow each
-    other. Targets and their densities are in original units. docs/how-to/arviz.md lists the groups. Left out are `log_q`
-    of sample_stats, svi and guide_params where a member lacks them, and prior and prior_predictive, which have the
-    learned parameters of the fit, where the attribute `prior_left_out` of the tree says why.
+    other. Targets and their densities are in original units. docs/how-to/arviz.md lists the groups. Left out are
+    `log_q` of sample_stats, svi and guide_params where a member lacks them, and prior and prior_predictive, which have
+    the learned parameters of the fit, where the attribute `prior_left_out` of the tree says why.
 
     Args:
         posterior: a posterior, a mixture, a list of posteriors of the same network, or a dict whose keys name chains.

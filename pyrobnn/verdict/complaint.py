@@ -29,7 +29,7 @@ SEE = "See docs/how-to/warnings.md."
 """Where the warnings at the end of a fit are explained."""
 _ROWS, _FEWEST_ROWS, _DRAWS, _FEWEST_DRAWS = 500, 20, 100, 10
 _PRODUCTS, _FEW_PRODUCTS = 500_000_000, 50_000_000
-"""Products of a weight and an activation that the end of a fit may take, a tenth of a second; fewer in loops of fits."""
+"""Products of a weight and an activation that the end of a fit may take, about .1 s; fewer in loops of fits."""
 _SHARE_OF_FIT, _LEVEL = 0.05, 0.01
 _NEGLIGIBLE, _LEARNED = 0.02, 0.25
 """Nats a weight, in the mean, below which a site has learned nothing, and of a single weight above which it has."""
