@@ -390,7 +390,7 @@ def test_automatic_measures_the_scales_of_a_candidate_without_the_rows_that_judg
         seen.append(data.x)
         return MeasuredModel(model)
 
-    monkeypatch.setattr(automatic, "measured", record)
+    monkeypatch.setattr(automatic, "measure", record)
     monkeypatch.setattr(automatic, "candidates", lambda *_: {"map": bnn.SVI(guide="map", steps=2)})
     monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
     x = torch.randn(20, 1)

@@ -88,36 +88,40 @@ def effects(
     x = x[has_numbers] if has_numbers.any() else x.nan_to_num()
     examples = x[np.linspace(0, len(x) - 1, min(_MOST_EXAMPLES, len(x))).round().astype(int)]
     named = groups or with_marks(data.feature_names)
-    columns = [*named.items()][:_MOST_COLUMNS]
-    figure, axes = grid(len(columns), _PANELS_ACROSS, _PANEL_INCHES)
-    ends, widest = [], 0.0
-    for axis, (name, positions) in zip(axes, columns, strict=True):
-        places = list(positions)
+    columns = {name: list(places) for name, places in [*named.items()][:_MOST_COLUMNS]}
+    curves = []
+    for name, places in columns.items():
         levels = _levels(x[:, places], [data.feature_names[place] for place in places], name)
-        changed = examples.repeat(len(levels.rows), 1)
-        changed[:, places] = torch.cat([_cycled(rows, len(examples)) for rows in levels.rows])
-        prediction = posterior.predict(changed, num_draws=num_draws)
-        means, label = _means(prediction, data, class_names)
-        curve = means.reshape(len(means), len(levels.rows), -1).mean(-1)
-        mean, reach = curve.mean(0), 2 * curve.std(0)
-        limits = (0.0, 1.0) if prediction.is_classification else (-np.inf, np.inf)
-        low, high = np.clip([mean - reach, mean + reach], *limits)
-        ends += [low.min(), high.max()]
-        widest = max(widest, float((high - low).max()))
-        start = (first_days or {}).get(name)
-        _draw(axis, levels, mean, low, high, first_day=start)
-        is_part = len(levels.places) > _MOST_DOTS and start is None
-        axis.set_xlabel(plain(data.feature_names[places[0]] if is_part else name))
-        axis.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    margin = _FREE_SHARE_ABOVE * (max(ends) - min(ends)) or 1.0
-    for number, axis in enumerate(axes):
-        axis.set_ylim(min(ends) - margin, max(ends) + margin)
-        axis.tick_params(labelleft=number % _PANELS_ACROSS == 0)
+        prediction = posterior.predict(_changed(examples, places, levels), num_draws=num_draws)
+        curves.append(_Curve.of(prediction, levels, data, class_names))
+    figure = _figure(columns, curves, data.feature_names, first_days or {})
     if len(columns) < len(named):
         figure.suptitle(f"The first {len(columns)} of {len(named)} columns; choose others by groups", fontsize=8.5)
-    figure.supylabel(label, fontsize=10)
+    return figure
+
+
+def _figure(
+    columns: Mapping[str, list[int]],
+    curves: "Sequence[_Curve]",
+    feature_names: Sequence[str],
+    first_days: Mapping[str, str],
+) -> Figure:
+    """Return a figure with a panel for each column; all have the same limits."""
+    figure, axes = grid(len(columns), _PANELS_ACROSS, _PANEL_INCHES)
+    low, high = min(curve.low.min() for curve in curves), max(curve.high.max() for curve in curves)
+    margin = _FREE_SHARE_ABOVE * (high - low) or 1.0
+    for number, (axis, (name, places), curve) in enumerate(zip(axes, columns.items(), curves, strict=True)):
+        start = first_days.get(name)
+        _draw(axis, curve, first_day=start)
+        is_part = len(curve.levels.places) > _MOST_DOTS and start is None
+        axis.set_xlabel(plain(feature_names[places[0]] if is_part else name))
+        axis.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        axis.set_ylim(low - margin, high + margin)
+        axis.tick_params(labelleft=number % _PANELS_ACROSS == 0)
+    figure.supylabel(curves[-1].label, fontsize=10)
     handles, (spread, mean_name) = axes[0].get_legend_handles_labels()
-    narrow = "" if widest > _VISIBLE_SHARE * (max(ends) - min(ends)) else ": narrower than the line"
+    widest = max(float((curve.high - curve.low).max()) for curve in curves)
+    narrow = "" if widest > _VISIBLE_SHARE * (high - low) else ": narrower than the line"
     names = [f"{spread}{narrow}", mean_name]
     figure.legend(handles, names, loc="outside upper center", ncols=2, frameon=False, fontsize=8.5)
     return figure
@@ -175,6 +179,33 @@ def _evenly_filled(places: Tensor) -> Tensor:
     return torch.cat([*parts, places[-1:]])
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Curve:
+    """The mean prediction at levels, `mean` (G,), its band, and a label; missing values may add a level."""
+
+    levels: _Levels
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    label: str
+
+    @classmethod
+    def of(cls, prediction: Prediction, levels: _Levels, data: Data, class_names: Sequence[str]) -> "_Curve":
+        means, label = _means(prediction, data, class_names)
+        draws = means.reshape(len(means), len(levels.rows), -1).mean(-1)
+        mean, reach = draws.mean(0), 2 * draws.std(0)
+        limits = (0.0, 1.0) if prediction.is_classification else (-np.inf, np.inf)
+        low, high = np.clip([mean - reach, mean + reach], *limits)
+        return cls(levels, mean, low, high, label)
+
+
+def _changed(examples: Tensor, places: list[int], levels: _Levels) -> Tensor:
+    """Return the examples (N, D) with the inputs at `places` set to each level in turn, (G N, D)."""
+    changed = examples.repeat(len(levels.rows), 1)
+    changed[:, places] = torch.cat([_cycled(rows, len(examples)) for rows in levels.rows])
+    return changed
+
+
 def _cycled(rows: Tensor, num: int) -> Tensor:
     """Return `num` rows, evenly spaced among those given where they are more, and in turn where they are less."""
     if len(rows) > num:
@@ -193,10 +224,9 @@ def _means(prediction: Prediction, data: Data, class_names: Sequence[str]) -> tu
     return probs[..., shown], f"P({f"'{plain(class_names[shown])}'" if class_names else f'class {shown}'})"
 
 
-def _draw(
-    axis: Axes, levels: _Levels, mean: np.ndarray, low: np.ndarray, high: np.ndarray, *, first_day: str | None
-) -> None:
-    """Draw means and their bands, (G,) or with one for missing values, as a curve, or as dots over a few values."""
+def _draw(axis: Axes, curve: _Curve, *, first_day: str | None) -> None:
+    """Draw means and their bands as a curve, or as dots over a few values and for missing values."""
+    levels, mean, low, high = curve.levels, curve.mean, curve.low, curve.high
     places, num = levels.places, len(levels.places)
     if first_day is not None:
         places = np.datetime64(first_day) + (86_400 * places).astype("timedelta64[s]")
@@ -221,13 +251,17 @@ def _draw(
         axis.xaxis.set(major_locator=locator, major_formatter=ConciseDateFormatter(locator))
         axis.xaxis.labelpad = _DATE_LABEL_PAD
     if len(mean) > num:
-        left, right = axis.get_xlim()
-        ticks = [tick for tick in axis.get_xticks() if left <= tick <= right]
-        place = right + _FREE_SHARE_BEFORE_MISSING * (right - left)
-        _dots(axis, np.array([place]), *(values[num:] for values in (mean, low, high)), is_named=False)
-        axis.xaxis.set_ticks(ticks)
-        axis.set_xticks([place], ["missing"], minor=True)
-        axis.tick_params(axis="x", which="minor", length=3.5, pad=15, labelsize=8.5)
+        _draw_missing(axis, mean[num:], low[num:], high[num:])
+
+
+def _draw_missing(axis: Axes, mean: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+    left, right = axis.get_xlim()
+    ticks = [tick for tick in axis.get_xticks() if left <= tick <= right]
+    place = right + _FREE_SHARE_BEFORE_MISSING * (right - left)
+    _dots(axis, np.array([place]), mean, low, high, is_named=False)
+    axis.xaxis.set_ticks(ticks)
+    axis.set_xticks([place], ["missing"], minor=True)
+    axis.tick_params(axis="x", which="minor", length=3.5, pad=15, labelsize=8.5)
 
 
 def _dots(
