@@ -20,8 +20,6 @@ _LARGEST_INT = 2**63
 class FrozenDict(dict[str, Any]):
     """A dictionary that hashes and cannot be changed, so that it can be part of a setting."""
 
-    _refusal = "The options of a setting cannot be changed; make a new setting."
-
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset((key, repr(value)) for key, value in self.items()))
 
@@ -29,7 +27,7 @@ class FrozenDict(dict[str, Any]):
         return type(self), (dict(self),)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(self._refusal)
+        raise TypeError("The options of a setting cannot be changed; make a new setting.")
 
     __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse
 
