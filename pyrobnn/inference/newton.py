@@ -28,12 +28,7 @@ def natural_step(
 
     whatever the prior is. Where it is normal its pull P (loc - mean) stays out of the momentum, as in the paper.
 
-    Args:
-        pair: loc and rho, (D,) each.
-        gradients: the gradients of the loss in them.
-        state: the momentum, and mean and precision of the prior; a precision of 0 where it is not normal.
-        rates: learning rate and 1 - beta1^t.
-        group: beta1, beta2, clip_radius, temperature, and first_lr, from which the rate fell.
+    The pair is loc and rho, (D,) each; the rates are the learning rate, which fell from first_lr, and 1 - beta1^t.
     """
     (loc, rho), (lr, correction) = pair, rates
     scale = softplus(rho)

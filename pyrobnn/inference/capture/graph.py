@@ -34,10 +34,7 @@ _INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torc
 def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.GraphModule:
     """Return the graph of the operations that a function does, in place or not, when it is run on its inputs once.
 
-    Inputs that it changes get their values back.
-
-    Raises:
-        NotCapturable: what the function does depends on the values of tensors, or cannot be written as a graph.
+    Inputs that it changes get their values back. What depends on the values of tensors is not capturable.
     """
     recorder = _Recorder(inputs)
     try:
@@ -73,11 +70,7 @@ def slope[T](
 
 
 def recorded(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> "Loop":
-    """Return a function that does a number of times what a function does to its inputs, without Python in between.
-
-    Raises:
-        NotCapturable: as of `record`.
-    """
+    """Return a function that does a number of times what a function does to its inputs, without Python in between."""
     graph = record(function, inputs)
     constants = lift_constants(graph)
     return loop_of(graph, inputs + constants)
@@ -95,9 +88,7 @@ def _detached(value: Any) -> Any:
 class _Recorder(OperationMode):
     """Writes the operations in its block into a graph; of views of the same numbers, the first alone.
 
-    Attributes:
-        graph: of all operations so far; `meta["view"]` of its nodes says what their tensors show.
-        constants: by name, tensors that were there before and are no inputs.
+    `meta["view"]` of a node says what its tensor shows; `constants` were there before and are no inputs.
     """
 
     def __init__(self, inputs: list[Tensor]) -> None:
@@ -286,8 +277,6 @@ def make_loop(graph: fx.GraphModule, inputs: list[Tensor]) -> Loop:
     On a CPU it is a tape of instructions that a C++ library runs. On a GPU the kernels of a step are recorded once and
     launched together. Without a C++ compiler, or where a tape cannot tell what a tensor shows, the operations run one
     by one, from Python.
-
-    The graph is from `record`; the tensors that it reads and changes stay where they are.
     """
     device = inputs[0].device.type
     if device == "cuda":

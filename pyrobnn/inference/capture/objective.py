@@ -148,9 +148,7 @@ class FreshNoise(TorchFunctionMode):
     """Draws `tensor.normal_()` and `tensor.uniform_()` as new tensors, since vmap takes no in-place random operation.
 
     Masks of dropout are drawn in the layout of what they multiply, as outside of `torch.func`.
-
-    It serves code that uses the value that the call returns, as the distributions of torch do; code that uses the
-    tensor drawn into is refused, and so is what leaves torch.
+    Code that uses the tensor drawn into, and not the value that is returned, is refused.
     """
 
     def __init__(self) -> None:

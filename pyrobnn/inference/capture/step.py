@@ -69,9 +69,6 @@ class CapturedStep:
 
     Data are all examples, on the device and in the units of the model, with one entry for all replicates or one for
     each. The graph runs once for each batch of a step; `noise` has the random numbers of the next steps.
-
-    Raises:
-        NotCapturable: with the reason.
     """
 
     def __init__(

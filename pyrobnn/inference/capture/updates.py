@@ -24,10 +24,8 @@ _LOC, _RHO = "guide.loc", "guide.rho"
 class Update:
     """The update of one class of optimisers.
 
-    Attributes:
-        apply: from a parameter, its gradient, its state, the rates (R + 1,) and the settings to the new parameter and
-            state; the first rate is the learning rate.
-        rates: from the settings and the number of the step, counted from 1, to the other rates, R numbers.
+    `apply` takes a parameter, its gradient, its state, the rates (R + 1,), the first of them the learning rate, and the
+    settings, and returns the new parameter and state. `rates` gives the others at a step, counted from 1.
     """
 
     apply: Callable[[Tensor, Tensor, Moments, Tensor, Group], tuple[Tensor, Moments]]

@@ -35,15 +35,10 @@ _PRODUCT_TOLERANCE = 1e-3
 
 @dataclasses.dataclass(eq=False)
 class Result:
-    """The blocks of a Gaussian, with what `LaplaceRecord` says of repairs.
+    """The blocks of a Gaussian, with what `LaplaceRecord` says of repairs."""
 
-    Attributes:
-        curvature: curvature of the likelihood, the source of the blocks.
-        blocks: the spec of each block, and the arguments of its `fill`.
-    """
-
-    curvature: Curvature
-    blocks: list[tuple[BlockSpec, tuple[Tensor, ...]]] = dataclasses.field(default_factory=list)
+    curvature: Curvature  # of the likelihood, the source of the blocks
+    blocks: list[tuple[BlockSpec, tuple[Tensor, ...]]] = dataclasses.field(default_factory=list)  # with what fills them
     clipped: dict[str, int] = dataclasses.field(default_factory=dict)
     repaired: int = 0
     product_error: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -26,30 +26,18 @@ _GRID = 2.0**30
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianProcess:
-    """A Gaussian process with a length scale for each input.
+    """A Gaussian process with a length scale for each input."""
 
-    Attributes:
-        lengths: in the units of the inputs, (D,).
-        mean: of the function at the rows, in the units of the targets, (N, C).
-        variance: of the function at the rows, (N, C).
-    """
-
-    lengths: Tensor
-    mean: Tensor
-    variance: Tensor
+    lengths: Tensor  # in the units of the inputs, (D,)
+    mean: Tensor  # of the function at the rows, in the units of the targets, (N, C)
+    variance: Tensor  # of the function at the rows, (N, C)
 
 
 def gaussian_process(x: Tensor, y: Tensor, weights: Tensor, seed: int) -> GaussianProcess | None:
     """Return the Gaussian process of largest evidence, or None for targets that are constant or not finite.
 
-    It has a length scale for each input (automatic relevance determination); columns of targets share it. Equations
-    2.25, 2.26, 5.1 and 5.9.
-
-    Args:
-        x: inputs (N, D).
-        y: targets (N, C).
-        weights: how often each row counts, (N,).
-        seed: draws the 250 rows that are looked at, if there are more.
+    Of inputs (N, D) and targets (N, C), whose columns share the length scales, each row counts with its weight, (N,).
+    The seed draws the 250 rows that are looked at, if there are more. Equations 2.25, 2.26, 5.1 and 5.9.
     """
     like, x, y, weights = y, x.double().cpu(), y.double().cpu(), weights.double().cpu()
     rows = weights.nonzero()[:, 0]

@@ -66,17 +66,14 @@ class Found:
 def measure(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> MeasuredModel:
     """Return the model with measured prior scales and noise in place of "tuned".
 
-    As in `EvidenceFramework`, modes and the scales with the largest evidence are sought from several starts, on up to
-    500 examples, fewer if the network is large. The prior scales are kept. The noise is kept too if these were all
-    examples, or no more than the weights: there the ELBO prefers noise to weights, and a mode memorises its targets.
-    Else the guide trains the noise from there. If the weights take up more than four of five targets, the noise is at
-    least the error, on a held-out fifth, of a mode of the other examples: most guides spread less than the exact
-    posterior there. Normals with tuned scales stand in for priors of other families meanwhile.
+    As in `EvidenceFramework`, the scales of largest evidence are sought from several starts, on up to 500 examples. The
+    prior scales are kept. The noise is kept too if these were all examples, or no more than the weights: there the ELBO
+    prefers noise to weights. Else the guide trains it from there. If the weights take up more than four of five
+    targets, it is at least the error on a held-out fifth.
 
-    The model is unchanged if nothing is open, or if the measurement costs too much: data in files and loaders,
-    parameters without a prior, and networks of long steps. A layer of 50 units measures the noise for these, and for
-    networks whose modes say little more than a constant, if inputs are rows of up to 1,000 numbers. `starts_there`
-    says that the network starts at the best mode, unlike members of an ensemble.
+    The model is unchanged if nothing is open, or if the measurement costs too much. A layer of 50 units measures the
+    noise for large networks, and for those whose modes say little more than a constant. `starts_there` says that the
+    network starts at the best mode, unlike members of an ensemble.
     """
     sites = {name for name, prior in prior_by_site(bnn).items() if as_prior(prior).has_open_scale}
     is_open = bool(open_numbers(bnn.settings["likelihood"], (_TUNED,)))

@@ -113,10 +113,6 @@ def tuned_modes(
     """Return a mode for each start, with its tuned scales, and the place of the best, of a model with normal priors.
 
     `examples` returns the examples in the units and on the device of a model.
-
-    Raises:
-        InputError: latent sites other than weights, or a Jacobian that does not fit into memory.
-        FloatingPointError: no start with finite numbers.
     """
     refuse_mixed_examples(bnn.net)
     num, rounds = len(search.which) or search.starts, search.rounds

@@ -21,9 +21,7 @@ class Captured:
     """Fits in progress, one or several replicates side by side, as a recorded graph.
 
     They are of the same shape and have done a step; their parameters, optimisers, schedules and batches are used on.
-
-    Raises:
-        NotCapturable: with the reason; the fits are as they were.
+    Where they are not capturable, they are as they were.
     """
 
     def __init__(self, fits: Sequence[TrainingState]) -> None:
@@ -98,11 +96,7 @@ def _check_schedule(fit: TrainingState) -> None:
 
 
 def check_same_program(fits: Sequence[TrainingState]) -> None:
-    """Refuse replicates that one graph cannot serve: modules of other types, or other settings than tensors.
-
-    Raises:
-        NotCapturable: with the first difference.
-    """
+    """Refuse replicates that one graph cannot serve: modules of other types, or other settings than tensors."""
     for fit in fits[1:]:
         if _grouping(fit) != _grouping(fits[0]):
             raise NotCapturable("replicates differ in which parameters share a learning rate")

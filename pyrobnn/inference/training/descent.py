@@ -131,10 +131,10 @@ class _Descent:
 
     def run(self) -> Ended:
         """Go to the mode."""
-        ends, elbos = list[int](), list[float]()
+        values, ends, elbos = list(self._tensors.values()), list[int](), list[float]()
         while self._left and (len(elbos) < 2 or elbos[-1] - elbos[-2] >= self._tolerance):
             limits: dict[str, Any] = _LIMITS | {"maxiter": min(_ITERATIONS, self._left), "maxfun": 2 * _ITERATIONS}
-            descend_in_place(self._slope, list(self._tensors.values()), after=self._look, **limits)
+            descend_in_place(self._slope, values, after=self._look, **limits)
             self._anneal(min(self._adam_steps(len(ends)), self._left))
             self._slope()
             ends.append(len(self._seen))
@@ -144,27 +144,23 @@ class _Descent:
         gain = elbos[-1] - elbos[-2] if len(elbos) > 1 else None
         converged = gain is not None and gain < self._tolerance and self._left > 0
         if converged:
-            polish_in_place(self._slope, list(self._tensors.values()))
-        by, reason = self._stop.by or "steps", f"not converged within max_steps={self._fit.method.max_steps}"
-        if converged:
-            by = "convergence"
-            reason = f"converged: L-BFGS gained {gain:.2g} nats when it was run again, and Adam after it"
-        elif self._stop.by is not None:
-            reason = self._stop.reason(len(self._seen))
-        terms = torch.stack(self._seen or [self._terms]).numpy()
-        return Ended(
-            History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine),
-            by,
-            reason,
-            Convergence(
-                converged=converged,
-                elbo=elbos[-1],
-                elbo_error=0.0,
-                gain=gain,
-                tolerance=self._tolerance,
-                cycle_ends=ends,
-            ),
+            polish_in_place(self._slope, values)
+        tolerance, elbo = self._tolerance, elbos[-1]
+        end = Convergence(
+            converged=converged, elbo=elbo, elbo_error=0.0, gain=gain, tolerance=tolerance, cycle_ends=ends
         )
+        return self._ended(end)
+
+    def _ended(self, end: Convergence) -> Ended:
+        """Return the end of the fit, with the terms of its iterations."""
+        terms = torch.stack(self._seen or [self._terms]).numpy()
+        history = History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine)
+        if end.converged:
+            gained = f"converged: L-BFGS gained {end.gain:.2g} nats when it was run again, and Adam after it"
+            return Ended(history, "convergence", gained, end)
+        if self._stop.by is not None:
+            return Ended(history, self._stop.by, self._stop.reason(len(self._seen)), end)
+        return Ended(history, "steps", f"not converged within max_steps={self._fit.method.max_steps}", end)
 
     @property
     def _left(self) -> int:
