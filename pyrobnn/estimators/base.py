@@ -138,10 +138,10 @@ class AbstractBNN(BaseEstimator):
         settings = {"steps": self.steps, "lr": self.lr, "batch_size": self.batch_size}
         return Chosen(**parts, settings={name: value for name, value in settings.items() if value is not None})
 
-    def _parts(self) -> dict[str, Any]:
+    def _parts(self, *, learns_on: bool = False) -> dict[str, Any]:
         """Return the parts by name, before any data: those given, and the defaults."""
         chosen = self._chosen()
-        parts = parts_for(Known(task=self.TASK, is_standardized=bool(self.standardize)), chosen)
+        parts = parts_for(Known(task=self.TASK, is_standardized=bool(self.standardize), learns_on=learns_on), chosen)
         guide = guide_of(parts.method) if chosen.guide is None else chosen.guide
         return {"guide": guide, **vars(parts)}
 
@@ -235,8 +235,7 @@ class AbstractBNN(BaseEstimator):
         return Data(x, targets, weights=weights, standardize=bool(self.standardize), feature_names=names)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
-        chosen, known = self._chosen(), Known(task=self.TASK, is_standardized=bool(self.standardize), learns_on=True)
-        require_learning_on(method_for(chosen, parts_for(known, chosen).method))
+        require_learning_on(method_for(self._chosen(), self._parts(learns_on=True)["method"]))
         reset = not hasattr(self, "posterior_")
         if not reset and self.method is None and self._kept is None and holds_chains(self.posterior_):
             raise InputError(

@@ -40,7 +40,6 @@ PARTS: dict[str, ModuleType] = {
 }
 """Where each part is declared: `registry` knows the names, and `resolve` turns a name or a table into a setting."""
 
-
 _NET = nets.MLP(hidden=(50,), activation="silu", dtype="float64")
 _NET_OF_WIDE = nets.MLP(hidden=(50,), activation="relu", dtype="float64")
 """For real targets: a smooth network bends every line a little."""

@@ -115,21 +115,17 @@ def compare_densities(
 
     Fits to two thirds of the rows are scored on the last third; up to 500 rows brief ones to each two thirds, so that
     each row is scored once. Those that are two standard errors behind the best on the first third are not fitted again.
-    A log-normal, a Gaussian, a Student-t of one scale, and a Gaussian whose noise varies along an input are fitted by
-    their default parts; from 500 to 2,000 rows the Gaussian also by one start of the evidence framework. The best of
-    these becomes the default. A gain between them counts if it is above 0.02 nats a row and one standard error, and
-    half an error between a log-normal and a Gaussian; the rows of the largest gain and the largest loss do not count.
+    The `_usual` likelihoods and other `_noises` are fitted by their default parts; from 500 to 2,000 rows the Gaussian
+    also by one start of the evidence framework. The best of these becomes the default. A gain between them counts if it
+    is above 0.02 nats a row and one standard error, and half an error between a log-normal and a Gaussian; the rows of
+    the largest gain and the largest loss do not count.
 
-    Of the other likelihoods quick point estimates are scored. If the best gains on the default's likelihood, an
+    Of likelihoods of other shapes quick point estimates are scored. If the best gains on the default's likelihood, an
     ensemble of it, trained for as many steps as did best, is fitted, and must gain 0.02 nats a row and 2.3 or 2.4
-    standard errors (Bonferroni).
+    standard errors (Bonferroni). Counts are scored by their probability: under a density, from y - 1/2 to y + 1/2.
 
     Args:
-        data: the rows to train on; only some are looked at: standardised, and without weights. Other likelihoods are
-            for targets in one column: log-normal and Gaussian for positive targets with a tail, from 60 to 2,000 rows;
-            those that `Residuals` call for where targets are mostly distinct; any shape for these from
-            `defaults.FEWEST_ROWS_OF_DENSITY` rows on; those of counts for whole numbers from 0 up that repeat, with a
-            median below 100. Counts are scored by their probability: under a density, between y - 1/2 and y + 1/2.
+        data: the rows to train on; only standardised ones without weights are looked at.
         default: the parts to beat.
         run: the seed, the device and the engine.
         is_told: whether the likelihood was chosen, and only ways of fitting it are compared. One whose noise is an
@@ -210,13 +206,7 @@ class _Judge:
         """Return the best parts, what fits them if there are several, and what another likelihood gains."""
         if len(usual) == 1:
             return usual[0], None, None
-        compared = usual
-        if self.others:
-            least = [_BRIEF | {"starts": min(_BRIEF["starts"], parts.method.starts)} for parts in usual]
-            pairs = zip(usual, least, strict=True)
-            compared = [
-                dataclasses.replace(parts, method=dataclasses.replace(parts.method, **each)) for parts, each in pairs
-            ]
+        compared = [_brief(parts) for parts in usual] if self.others else usual
         fits = [self.fit(parts) for parts in compared]
         scores = [self.scores(fit) for fit in fits]
         kept = _not_far_behind(scores) if self.others else range(len(usual))
@@ -265,41 +255,58 @@ class _Judge:
 
 def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[list[Parts], tuple[Any, ...]]:
     """Return the parts that compete, of equals the first, and likelihoods of other shapes."""
-    y, rows, most = data.y.double(), len(data), defaults.MOST_ROWS_OF_SHORT_EVIDENCE
-    wanted: tuple[Any, ...] = ()
-    noises: tuple[Any, ...] = ()
-    shapes: tuple[Any, ...] = ()
     if not _is_plain(data):
-        return [default], shapes
-    if y.ndim == 1 and not is_told:
-        are_counts, are_distinct = _are_counts(y), _are_distinct(y)
-        is_real = are_distinct and data.y.is_floating_point()
-        if rows >= defaults.FEWEST_ROWS_OF_DENSITY:
-            of_counts = _COUNTS if rows > _MOST_THOROUGH else ()
-            shapes = of_counts if _are_repeated_counts(y) else _SHAPES if is_real else ()
-        if _FEWEST <= rows <= most:
-            if not are_counts and is_skewed(data.y, _TAIL):
-                wanted = _USUAL
-            elif _are_repeated_counts(y) and rows <= _MOST_THOROUGH:
-                wanted = _COUNTS
-            if is_real and default.likelihood == likelihoods.Gaussian():
-                told = Residuals.of(data, run.seed)
-                tails = (*_VARYING, *_ROBUST) if told.have_heavy_tails else ()
-                noises = _VARYING if told.vary_with_inputs else tails
-
-    sizes = Known(task="regression", num_data=rows, num_inputs=data.x[0].numel())
-
-    def parts(likelihood: Any) -> Parts:
-        return parts_for(sizes, Chosen(likelihood=likelihood))
-
-    others = [parts(one) for one in wanted if one != default.likelihood]
-    if wanted is _COUNTS:
+        return [default], ()
+    is_open = data.y.ndim == 1 and not is_told
+    usual = _usual(data) if is_open else ()
+    noises = _noises(data, default.likelihood, run) if is_open else ()
+    known = Known.of("regression", data)
+    others = [parts_for(known, Chosen(likelihood=one)) for one in usual if one != default.likelihood]
+    if usual is _COUNTS:
         others = [dataclasses.replace(each, method=shortened(each.method)) for each in others]
     rivals = []
     for each in (default, *others):
-        is_trained = y.numel() <= most and isinstance(each.method, MarginalLikelihood)
-        rivals += [short_evidence(Chosen(likelihood=each.likelihood)), each] if is_trained else [each]
-    return rivals + [parts(one) for one in noises], shapes
+        if data.y.numel() <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and isinstance(each.method, MarginalLikelihood):
+            rivals.append(short_evidence(Chosen(likelihood=each.likelihood)))
+        rivals.append(each)
+    return rivals + [parts_for(known, Chosen(likelihood=one)) for one in noises], _shapes(data) if is_open else ()
+
+
+def _usual(data: Data) -> tuple[Any, ...]:
+    """Return a log-normal and a Gaussian for positive targets with a tail, and those of counts that repeat."""
+    y, rows = data.y.double(), len(data)
+    if not _FEWEST <= rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
+        return ()
+    if _are_counts(y):
+        return _COUNTS if rows <= _MOST_THOROUGH and not _are_distinct(y) else ()
+    return _USUAL if is_skewed(data.y, _TAIL) else ()
+
+
+def _noises(data: Data, default: Any, run: Run) -> tuple[Any, ...]:
+    """Return other noise than a Gaussian's, where the residuals of a Gaussian process call for it."""
+    is_open = _FEWEST <= len(data) <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and default == likelihoods.Gaussian()
+    if not (is_open and data.y.is_floating_point() and _are_distinct(data.y.double())):
+        return ()
+    told = Residuals.of(data, run.seed)
+    if told.vary_with_inputs:
+        return _VARYING
+    return (*_VARYING, *_ROBUST) if told.have_heavy_tails else ()
+
+
+def _shapes(data: Data) -> tuple[Any, ...]:
+    """Return other shapes for many rows: of counts, or any for real targets that are mostly distinct."""
+    y = data.y.double()
+    if len(data) < defaults.FEWEST_ROWS_OF_DENSITY:
+        return ()
+    if _are_repeated_counts(y):
+        return _COUNTS if len(data) > _MOST_THOROUGH else ()
+    return _SHAPES if data.y.is_floating_point() and _are_distinct(y) else ()
+
+
+def _brief(parts: Parts) -> Parts:
+    """Return the parts with few starts and rounds of the evidence framework."""
+    brief = _BRIEF | {"starts": min(_BRIEF["starts"], parts.method.starts)}
+    return dataclasses.replace(parts, method=dataclasses.replace(parts.method, **brief))
 
 
 def _is_plain(data: Data) -> bool:
