@@ -121,6 +121,11 @@ class Chosen:
         return set(self.settings) == {"steps"} and self.guide is None
 
     @property
+    def has_normal_prior(self) -> bool:
+        """Whether no other prior than a normal one was chosen."""
+        return self.prior is None or as_prior(self.prior).is_normal
+
+    @property
     def compares(self) -> bool:
         """Whether nothing was chosen but a likelihood and a bound: rows held out then choose."""
         parts = (self.net, self.prior, self.guide, self.method)
@@ -190,7 +195,7 @@ def _of_few_rows(known: Known, chosen: Chosen) -> Parts | None:
         return None
     if suits_evidence(chosen):
         method: Any = evidence_for(known.task, chosen.guide)
-    elif chosen.prior is not None and not as_prior(chosen.prior).is_normal:
+    elif not chosen.has_normal_prior:
         method = until_converged(_OF_ANY_PRIOR if chosen.guide is None else chosen.guide)
     else:
         return None
@@ -275,10 +280,9 @@ def is_skewed(y: Tensor, most: float = _MOST_SKEW) -> bool:
 
 def _suits_chains(chosen: Chosen) -> bool:
     """Return whether chains take these parts, which must have no numbers to optimise, and are short."""
-    net, prior, likelihood = chosen.net, chosen.prior, chosen.likelihood
+    net, likelihood = chosen.net, chosen.likelihood
     is_small = net is None or (isinstance(net, nets.MLP) and sum(net.hidden) <= defaults.MOST_SAMPLED_UNITS)
-    takes_prior = prior is None or as_prior(prior).is_normal
-    if not (is_small and takes_prior and as_likelihood(likelihood).has_labels):
+    if not (is_small and chosen.has_normal_prior and as_likelihood(likelihood).has_labels):
         return False
     return not [*likelihood.build(torch.zeros(()), torch.ones(())).parameters()]
 
@@ -286,7 +290,7 @@ def _suits_chains(chosen: Chosen) -> bool:
 def _takes_any_prior(known: Known, chosen: Chosen) -> bool:
     """Return whether a prior that is not normal leaves no numbers to optimise in the network of few labels."""
     is_default = chosen.net is None and known.num_inputs and chosen.likelihood == _LIKELIHOODS["classification"]
-    if not is_default or chosen.prior is None or as_prior(chosen.prior).is_normal:
+    if not is_default or chosen.has_normal_prior:
         return False
     with seeded(0, "model"):
         net = dataclasses.replace(_NET, in_features=known.num_inputs, out_features=known.num_classes)
@@ -306,12 +310,12 @@ def suits_evidence(chosen: Chosen) -> bool:
 
     Guides other than Laplace suit real targets alone: the evidence of labels prefers a prior that is too wide.
     """
-    prior, guide, told = chosen.prior, chosen.guide, as_likelihood(chosen.likelihood)
+    guide, told = chosen.guide, as_likelihood(chosen.likelihood)
     is_real = told.noise is not None
-    takes_prior = prior is None or as_prior(prior).is_normal
     takes_guide = guide is None or EvidenceFramework.takes(guide) or (is_real and as_guide(guide).curvature is None)
     takes_noise = told.varies_normally or told.noise not in _BEYOND_EVIDENCE
-    return takes_prior and takes_guide and takes_noise and set(chosen.settings) <= set(fields_of(EvidenceFramework))
+    takes_settings = set(chosen.settings) <= set(fields_of(EvidenceFramework))
+    return chosen.has_normal_prior and takes_guide and takes_noise and takes_settings
 
 
 def _trained_regression(known: Known, chosen: Chosen) -> Parts:
@@ -328,8 +332,7 @@ def _trained_regression(known: Known, chosen: Chosen) -> Parts:
         guide = _OF_ANY_PRIOR if guide is None else guide
     method: Any = SVI(guide="laplace", steps=4000, batch_size=128, schedule="cosine_annealing_lr")
     method = method if guide is None else with_guide(method, guide)
-    is_normal = chosen.prior is None or as_prior(chosen.prior).is_normal
-    if is_normal and as_guide(method.guide).curvature is not None:
+    if chosen.has_normal_prior and as_guide(method.guide).curvature is not None:
         method = MarginalLikelihood(method, rounds=3)
     else:
         method = SVI(guide=method.guide)
