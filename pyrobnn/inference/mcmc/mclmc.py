@@ -3,6 +3,7 @@
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.random import seeded
@@ -56,18 +57,23 @@ class Microcanonical(ChainMethod):
             thinning = tuned.num_steps if self.thinning is None else self.thinning
             bar.total = walk.num_steps + self.num_draws * thinning
             walk.set(*tuned)
-            pairs, state = [], walk.state
-            for _ in range(self.num_draws):
-                walk.run(thinning)
-                error = (state.squares / thinning).sqrt()
-                row = [state.refused > 0, error, state.size, torch.full_like(error, thinning)]
-                pairs.append((state.place.clone(), torch.stack(row, 1).double()))
-        draws, rows = (torch.stack(parts, 1) for parts in zip(*pairs, strict=True))
+            draws, rows = self._drawn(walk, thinning)
         numbers = dict(zip(_STATISTICS, rows.unbind(-1), strict=True))
         diverging = int(numbers["diverging"].sum())
         if diverging:
             warn_user(diverged(diverging, self.num_chains * self.num_draws), remedies=_SMALLER_STEPS)
         return Chains(draws, numbers, record, walk.num_steps, diverging)
+
+    def _drawn(self, walk: Walk, thinning: int) -> tuple[Tensor, Tensor]:
+        """Return the draws of all chains, (C, draw, P), and their statistics, (C, draw, statistic)."""
+        pairs, state = [], walk.state
+        for _ in range(self.num_draws):
+            walk.run(thinning)
+            error = (state.squares / thinning).sqrt()
+            row = [state.refused > 0, error, state.size, torch.full_like(error, thinning)]
+            pairs.append((state.place.clone(), torch.stack(row, 1).double()))
+        draws, rows = (torch.stack(parts, 1) for parts in zip(*pairs, strict=True))
+        return draws, rows
 
 
 @registry.register

@@ -208,6 +208,22 @@ class PhasePoint(NamedTuple):
     gradient: Tensor
 
 
+def _leap(held: list[Tensor], evaluate: ValueAndGradient) -> None:
+    """Take a leapfrog step, in place; the path, where there is one, remembers it."""
+    place, momentum, gradient, potential, size, root, index, *path = held
+    dense = root.ndim > 1
+    half = momentum - 0.5 * size * (root.T @ gradient if dense else root * gradient)
+    moved = place + size * (root @ half if dense else root * half)
+    value, there = evaluate(moved)
+    after = half - 0.5 * size * (root.T @ there if dense else root * there)
+    for current, new in zip((place, momentum, gradient, potential), (moved, after, there, value), strict=True):
+        current.copy_(new)
+    if path:
+        for kept, new in zip(path, (moved, after, value), strict=True):
+            kept.index_copy_(0, index, new.unsqueeze(0))
+        index.add_(1)
+
+
 class Leapfrog:
     """Leapfrog steps of Hamilton's equations, each a run of a recorded graph; many run without a step in Python.
 
@@ -226,22 +242,8 @@ class Leapfrog:
         self._index = torch.zeros(1, dtype=torch.long, device=like.device)
         kept = [like.new_zeros(num_kept, len(like)), like.new_zeros(num_kept, len(like)), like.new_zeros(num_kept)]
         self._path = kept if num_kept else []
-
-        def step(held: list[Tensor], evaluate: ValueAndGradient) -> None:
-            place, momentum, gradient, potential, size, root, index, *path = held
-            half = momentum - 0.5 * size * (root.T @ gradient if dense else root * gradient)
-            moved = place + size * (root @ half if dense else root * half)
-            value, there = evaluate(moved)
-            after = half - 0.5 * size * (root.T @ there if dense else root * there)
-            for current, new in zip((place, momentum, gradient, potential), (moved, after, there, value), strict=True):
-                current.copy_(new)
-            if path:
-                for kept, new in zip(path, (moved, after, value), strict=True):
-                    kept.index_copy_(0, index, new.unsqueeze(0))
-                index.add_(1)
-
         state = [*self._state, self._potential, self._size, self._root, self._index, *self._path]
-        self._loop = recorded_steps(log_joint, data, state, step)
+        self._loop = recorded_steps(log_joint, data, state, _leap)
 
     def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return U and its gradient at z (P,), by a step of size 0."""
