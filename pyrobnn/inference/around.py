@@ -28,7 +28,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.factorized import Normal
 
-_AT_ONCE = 1024
+_ROWS_AT_ONCE = 1024
 _LEAST_NOISE = 1e-6
 """Noise of a network that meets a column of targets exactly, in its units."""
 
@@ -89,7 +89,7 @@ def _around_network(net: nn.Module, data: Any, weights: Mapping[str, Tensor], se
     scale = source.y_scaler.scale.to(bnn.like)
     mode, total = {name: weights.get(name, value) for name, value in bnn.initial_values.items()}, torch.zeros(())
     with torch.no_grad():
-        for x, y, *counts in source.one_pass(bnn, _AT_ONCE):
+        for x, y, *counts in source.one_pass(bnn, _ROWS_AT_ONCE):
             squares = ((bnn.outputs(mode, x) - y.reshape(len(y), -1)) * scale).square().double()
             total = total + (squares * counts[0][:, None] if counts else squares).sum(0).cpu()
     scales = tuple(max(square**0.5, _LEAST_NOISE) for square in (total / source.total_weight).tolist())

@@ -36,7 +36,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import AutomaticRecord, CandidateRecord
 from pyrobnn.priors.base import as_prior
 
-_DRAWS = 200
+_SCORE_DRAWS = 200
 
 
 @registry.register
@@ -166,7 +166,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             try:
                 with until(self._share(0.6, run)):
                     posterior = method.infer(model.bnn, train, self._ending_at(end, method, fold_run))
-                    scores.append(posterior.predict(rest.x, num_draws=_DRAWS).log_prob(rest.y).double().cpu())
+                    scores.append(posterior.predict(rest.x, num_draws=_SCORE_DRAWS).log_prob(rest.y).double().cpu())
             except (FloatingPointError, OutOfTime):
                 scores.append(torch.full((len(rest),), -math.inf, dtype=torch.float64))
         return torch.cat(scores)

@@ -47,7 +47,8 @@ _LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classifi
 _OF_SKEWED = likelihoods.LogNormal()
 _BEYOND_EVIDENCE = ("inferred", "heteroscedastic")
 """Noise that the evidence framework does not take, or, unless it is normal, makes far too small."""
-_MOST_SKEW, _FEWEST_SKEWED = 2, 20
+_LEAST_SKEWNESS = 2
+_FEWEST_SKEWED_ROWS = 20
 """Skewness from which positive targets count as skewed, that of an exponential distribution, and the fewest rows."""
 _GUIDES: dict[Task, Any] = {
     "regression": guides.Laplace(structure="full"),
@@ -62,7 +63,7 @@ _OF_FEW_LABELS = priors.Hierarchical("log_normal")
 """Chains infer the scales of weights: a fixed or measured scale suits one kind of problem and fits noise in others."""
 _CHAINS = NUTS(num_draws=150, warmup=100, num_chains=2, max_tree_depth=8, target_accept=0.9)
 """Few labels leave many functions possible, more than a Gaussian at one mode covers. These lengths take 3 to 9 s."""
-_TOLERANCE = 2.0
+_NATS_LEFT_TO_GAIN = 2.0
 """Nats that a fit of few rows of classes may still gain: it ends sooner with the same log score."""
 
 
@@ -267,10 +268,10 @@ def predicts_classes(likelihood: Any, y: Tensor) -> bool:
         return Prediction(module(torch.zeros(1, 1, likelihood.num_outputs(labels)))).is_classification
 
 
-def is_skewed(y: Tensor, most: float = _MOST_SKEW) -> bool:
+def is_skewed(y: Tensor, most: float = _LEAST_SKEWNESS) -> bool:
     """Return whether targets are a column of positive amounts with a long tail that their logarithm lacks."""
     y = y.double()
-    if y.ndim > 1 or len(y) < _FEWEST_SKEWED or bool((y <= 0).any()):
+    if y.ndim > 1 or len(y) < _FEWEST_SKEWED_ROWS or bool((y <= 0).any()):
         return False
     if torch.equal(y, y.round()) and y.median() < LEAST_AMOUNT:
         return False
@@ -342,7 +343,7 @@ def _trained_regression(known: Known, chosen: Chosen) -> Parts:
 
 def _trained_classification(known: Known, chosen: Chosen) -> Parts:
     """Return a layer of 50 units with a tuned prior and a mean-field guide, which ends early on few rows."""
-    tolerance = _TOLERANCE if known.num_data < _TOLERANCE / defaults.TOLERANCE else None
+    tolerance = _NATS_LEFT_TO_GAIN if known.num_data < _NATS_LEFT_TO_GAIN / defaults.TOLERANCE else None
     method = SVI(guide=guides.MeanField() if chosen.guide is None else chosen.guide, tolerance=tolerance)
     net = nets.MLP(hidden=(50,), dtype="float64")
     return Parts(net=net, prior=priors.Normal(), likelihood=chosen.likelihood, method=method)

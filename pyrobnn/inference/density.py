@@ -45,16 +45,18 @@ _SHAPES = (
     likelihoods.MixtureDensity(components=3),
 )
 """Among them are wide tails, noise that depends on the input, skewness and several branches."""
-_USUAL, _OF_USUAL = (likelihoods.Gaussian(), likelihoods.LogNormal()), 0.5
+_USUAL_LIKELIHOODS = (likelihoods.Gaussian(), likelihoods.LogNormal())
+_ERRORS_AHEAD_OF_USUAL = 0.5
 """Defaults, rivals of each other for positive targets with a tail to the right, whose errors may be in per cent; and
 the standard errors by which one must be ahead."""
-_TAIL, _FEWEST = 0.5, 60
+_TAIL_SKEWNESS = 0.5
+_FEWEST_TAILED_ROWS = 60
 """Skewness from which positive targets have such a tail, and the fewest rows, of which a third is held out."""
 _ROBUST = (likelihoods.StudentT(), likelihoods.StudentT(df=2.5))
 """Rivals of a Gaussian for targets with outliers. Learned degrees of freedom fall to 2 where outliers are large."""
 _VARYING = (likelihoods.Gaussian("heteroscedastic"),)
 """The rival of a Gaussian where the size of residuals depends on an input, or where this may be why tails are heavy."""
-_COUNTS = (likelihoods.Poisson(), likelihoods.NegativeBinomial(dispersion="learned"))
+_COUNT_LIKELIHOODS = (likelihoods.Poisson(), likelihoods.NegativeBinomial(dispersion="learned"))
 """For whole numbers that repeat. A density of any shape, trained on them, would pile up on these values."""
 _BEHIND = 2.0
 """Standard errors by which parts may be behind the best on the first third; one in 250 of equals would still win."""
@@ -70,7 +72,8 @@ _TELLING = 100.0
 """Nats a row above which a number says nothing more: a slip of a single cell may gain millions."""
 _LEAST_MASS = 1e-9
 """Probability of a whole number below which the difference of distribution functions has lost its digits."""
-_NET, _PRIOR = nets.MLP(hidden=(50,), dtype="float64"), priors.Normal(scale="fan_in")
+_NET = nets.MLP(hidden=(50,), dtype="float64")
+_PRIOR = priors.Normal(scale="fan_in")
 _QUICK = SVI(guide="map", steps=3000, batch_size=64, patience=5)
 """A point estimate of a second or less, which ends at its best validation score."""
 _GUIDE = guides.Laplace(structure="kron")
@@ -262,7 +265,7 @@ def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[lis
     noises = _noises(data, default.likelihood, run) if is_open else ()
     known = Known.of("regression", data)
     others = [parts_for(known, Chosen(likelihood=one)) for one in usual if one != default.likelihood]
-    if usual is _COUNTS:
+    if usual is _COUNT_LIKELIHOODS:
         others = [dataclasses.replace(each, method=shortened(each.method)) for each in others]
     rivals = []
     for each in (default, *others):
@@ -275,16 +278,18 @@ def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[lis
 def _usual(data: Data) -> tuple[Any, ...]:
     """Return a log-normal and a Gaussian for positive targets with a tail, and those of counts that repeat."""
     y, rows = data.y.double(), len(data)
-    if not _FEWEST <= rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
+    if not _FEWEST_TAILED_ROWS <= rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
         return ()
     if _are_counts(y):
-        return _COUNTS if rows <= _MOST_THOROUGH and not _are_distinct(y) else ()
-    return _USUAL if is_skewed(data.y, _TAIL) else ()
+        return _COUNT_LIKELIHOODS if rows <= _MOST_THOROUGH and not _are_distinct(y) else ()
+    return _USUAL_LIKELIHOODS if is_skewed(data.y, _TAIL_SKEWNESS) else ()
 
 
 def _noises(data: Data, default: Any, run: Run) -> tuple[Any, ...]:
     """Return other noise than a Gaussian's, where the residuals of a Gaussian process call for it."""
-    is_open = _FEWEST <= len(data) <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and default == likelihoods.Gaussian()
+    is_open = (
+        _FEWEST_TAILED_ROWS <= len(data) <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and default == likelihoods.Gaussian()
+    )
     if not (is_open and data.y.is_floating_point() and _are_distinct(data.y.double())):
         return ()
     told = Residuals.of(data, run.seed)
@@ -299,7 +304,7 @@ def _shapes(data: Data) -> tuple[Any, ...]:
     if len(data) < defaults.FEWEST_ROWS_OF_DENSITY:
         return ()
     if _are_repeated_counts(y):
-        return _COUNTS if len(data) > _MOST_THOROUGH else ()
+        return _COUNT_LIKELIHOODS if len(data) > _MOST_THOROUGH else ()
     return _SHAPES if data.y.is_floating_point() and _are_distinct(y) else ()
 
 
@@ -345,8 +350,8 @@ def _without_extremes(gains: Tensor) -> Tensor:
 
 
 def _least_gain(rival: Parts, taken: Parts, gain: Gain) -> float:
-    if all(parts.likelihood in _USUAL for parts in (rival, taken)):
-        return _OF_USUAL * gain.error
+    if all(parts.likelihood in _USUAL_LIKELIHOODS for parts in (rival, taken)):
+        return _ERRORS_AHEAD_OF_USUAL * gain.error
     return max(defaults.LEAST_GAIN_OF_DENSITY, gain.error)
 
 

@@ -17,7 +17,8 @@ from pyrobnn.inference.newton import VariationalNewton, natural_step
 Tensors = dict[str, Tensor]
 Moments = dict[str, Tensor]
 Group = Mapping[str, Any]
-_LOC, _RHO = "guide.loc", "guide.rho"
+_LOC = "guide.loc"
+_RHO = "guide.rho"
 
 
 @dataclasses.dataclass(frozen=True)

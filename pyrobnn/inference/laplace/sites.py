@@ -24,8 +24,8 @@ from pyrobnn.inference import defaults
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.output_draws import MOST_DERIVATIVES, Tangent
 
-_LARGEST = 2**35
-"""Bytes that three copies of a matrix in double precision may take."""
+_MOST_MATRIX_BYTES = 2**35
+"""Of three copies in double precision."""
 EIGEN_STEPS, _FACTOR_STEPS = 9, 5 / 3
 """Operations over the width cubed: of eigenvectors of a symmetric matrix (Golub & Van Loan 2013, sec. 8.3), and of
 two Cholesky factorisations and an inverse of the factor."""
@@ -53,7 +53,7 @@ def checked_setting(setting: Laplace, bnn: BNN, example: Batch, latents: list[Si
         raise InputError(f"Laplace: a subnetwork of {setting.subnetwork} weights was asked for of {size}.")
     dimension = setting.subnetwork or size
     needed = 3 * 8 * dimension**2
-    if setting.structure == "full" and needed > _LARGEST:
+    if setting.structure == "full" and needed > _MOST_MATRIX_BYTES:
         raise InputError(
             f"Laplace(structure='full') over {dimension:,} weights needs {needed / 2**30:,.0f} GiB: use "
             "structure='kron' or 'diag', the last layer alone (sites='last_layer'), or a subnetwork."
@@ -115,7 +115,7 @@ def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names
             _tell_of_cost("full", f"the inverse root of a {side:,} x {side:,} matrix", side, _FACTOR_STEPS * side**3)
     elif setting.structure == "kron" and (sides := _large_sides(bnn, weights, names, x)):
         side, name = max(sides)
-        if 3 * 8 * side**2 > _LARGEST:
+        if 3 * 8 * side**2 > _MOST_MATRIX_BYTES:
             raise InputError(
                 f"Laplace(structure='kron') takes the eigenvectors of a {side:,} x {side:,} matrix for {name!r}, which "
                 f"needs {3 * 8 * side**2 / 2**30:,.0f} GiB: use structure='diag', or sites='last_layer'."

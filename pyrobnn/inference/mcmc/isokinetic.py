@@ -18,26 +18,28 @@ _END = 0.1931833275037836
 """Share of a step in the first and in the last turn of the direction, of the least error (McLachlan 1995)."""
 _LARGEST_ERROR = 1000.0
 """Error of the energy in nats above which a step is not taken, as of trajectories of NUTS."""
-_STEPS_AT_ONCE, _MOST_NUMBERS = 64, 2**24
-"""Steps after which other threads get a turn, and random numbers held for them, at most."""
+_STEPS_AT_ONCE = 64
+_MOST_RANDOM_NUMBERS = 2**24
 ERROR = 5e-4
 """Aim for the mean squared change of the energy in a step, in square nats for each latent (Robnik et al. 2023)."""
 _TOO_LARGE = 0.1
 """Squared change beyond which it says nothing of other step sizes."""
 _ORDER = 6
 """The squared change grows with this power of the step size."""
-_LOOK, _PARTS = 10, 4
-"""Steps between two changes of the step size, and parts of a warm-up."""
+_STEPS_BETWEEN_LOOKS = 10
+_WARM_UP_PARTS = 4
 _MEMORY = 3
 """Weight of the latest look, in mean weights of all."""
 _LENGTH = 0.4
 """The length, in steps for each independent draw (Robnik et al. 2023, sec. 5)."""
 _COORDINATES = 256
 """Latents of which the autocorrelation is measured, at most."""
-_SHRINKAGE, _SMALLEST = 5, 1e-3
+_SHRINKAGE_LOOKS = 5
+_SHRUNK_VARIANCE = 1e-3
 """Looks that count for a small variance of each latent, as in Stan's warm-up."""
-_FEW, _MOST = 5, 500
-"""Iterations of a descent that gain less than the latents' share of the energy in the end, and most iterations."""
+_DESCENT_PATIENCE = 5
+_MOST_DESCENT_ITERATIONS = 500
+"""Or until five iterations gain less than the latents' share of the energy in the end."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +61,7 @@ class IsokineticState:
     @classmethod
     def at(cls, place: Tensor, potential: Tensor, gradient: Tensor) -> "IsokineticState":
         """Return chains at places (C, P) with U and its gradient there, of step size and direction 0."""
-        num_rows = max(1, min(_STEPS_AT_ONCE, _MOST_NUMBERS // place.numel()))
+        num_rows = max(1, min(_STEPS_AT_ONCE, _MOST_RANDOM_NUMBERS // place.numel()))
         each = torch.zeros_like(potential)
         return cls(
             place=place.clone(),
@@ -195,9 +197,9 @@ def descended(start: Tensor, evaluate: ValueAndGradient) -> Tensor:
 
     def is_near() -> bool:
         least.append(least[-1])
-        return len(least) > _FEW and least[-1 - _FEW] - least[-1] < len(point) / 2
+        return len(least) > _DESCENT_PATIENCE and least[-1 - _DESCENT_PATIENCE] - least[-1] < len(point) / 2
 
-    descend_in_place(slope, [point], after=is_near, maxiter=_MOST)
+    descend_in_place(slope, [point], after=is_near, maxiter=_MOST_DESCENT_ITERATIONS)
     return point
 
 
@@ -234,21 +236,21 @@ class _WarmUp:
 
     def __init__(self, walk: Walk, num_steps: int) -> None:
         place = walk.state.place
-        self._walk, self._num_looks = walk, math.ceil(num_steps / (_PARTS * _LOOK))
+        self._walk, self._num_looks = walk, math.ceil(num_steps / (_WARM_UP_PARTS * _STEPS_BETWEEN_LOOKS))
         self._length = math.sqrt(place.shape[-1])
         self.steps = _StepSize(torch.full_like(walk.state.potential, 0.25 * self._length))
 
-    def _looks(self, every: int = _LOOK) -> Iterator[None]:
+    def _looks(self, every: int = _STEPS_BETWEEN_LOOKS) -> Iterator[None]:
         """Take the steps of a part, with a pause after so many, and follow the changes of the energy."""
         self.steps.forget()
         for _ in range(self._num_looks):
             self._walk.set(self.steps.size, self._length)
             squares = torch.zeros_like(self.steps.size)
-            for _ in range(_LOOK // every):
+            for _ in range(_STEPS_BETWEEN_LOOKS // every):
                 self._walk.run(every)
                 squares += self._walk.state.squares
                 yield
-            self.steps.follow(squares / _LOOK)
+            self.steps.follow(squares / _STEPS_BETWEEN_LOOKS)
 
     def settle(self) -> None:
         """Let chains reach the bulk of the posterior."""
@@ -264,9 +266,9 @@ class _WarmUp:
             total += place - origin
             squares += (place - origin).square()
         variance = squares / self._num_looks - (total / self._num_looks).square()
-        weight = self._num_looks / (self._num_looks + _SHRINKAGE)
+        weight = self._num_looks / (self._num_looks + _SHRINKAGE_LOOKS)
         before = root.log().mean(1)
-        root.copy_((weight * variance.clamp(min=0) + (1 - weight) * _SMALLEST).sqrt())
+        root.copy_((weight * variance.clamp(min=0) + (1 - weight) * _SHRUNK_VARIANCE).sqrt())
         self.steps.size = self.steps.size * (before - root.log().mean(1)).exp()
 
     def length(self) -> float:

@@ -27,7 +27,7 @@ _TYPICAL_STEPS = 50
 _MOST_NUMBERS = 2**26
 """Latents of all steps that a recorded kernel remembers, at most."""
 _STATISTICS = ("diverging", "acceptance_rate", "step_size", "n_steps")
-_ROUNDING = 1e-6
+_LENGTH_ROUNDING = 1e-6
 """Relative length added to a trajectory, so that 0.3 holds three steps of 0.1."""
 _LARGEST_CHANGE = 1000.0
 """Change of energy in nats above which a trajectory has diverged, as in Pyro."""
@@ -180,7 +180,7 @@ class HMC(Hamiltonian):
         return mcmc.HMC(
             potential_fn=potential,
             step_size=self.step_size or 1.0,
-            trajectory_length=self.trajectory_length * (1 + _ROUNDING),
+            trajectory_length=self.trajectory_length * (1 + _LENGTH_ROUNDING),
             adapt_step_size=self.step_size is None,
             adapt_mass_matrix=self.step_size is None,
             full_mass=self.full_mass,

@@ -22,17 +22,19 @@ from pyrobnn.inference.method import Run, registry
 from pyrobnn.optimizers import resolve_schedule
 from pyrobnn.posterior.record import EngineRecord
 
-_BLOCK = 50
-"""Steps between two looks at the chains from the host."""
+_STEPS_BETWEEN_LOOKS = 50
 _BETWEEN_MEASURES = 100
 _SHARE = 0.2
 """Step size, in the smallest variance of the posterior as its largest curvature tells."""
 _DAMPING = 0.1
 """Friction, in frequencies of the fastest oscillation: at 2 it no longer oscillates."""
-_FEWEST_BURNT, _MOST_BURNT, _RELAXATIONS = 1000, 40_000, 10
-"""Steps of a burn-in of open length, and its least length in times in which momenta are forgotten."""
-_PARTS, _LONGER, _DRIFTS = 10, 1.5, 3.5
-"""Parts with mean log densities to compare, the factor to the next comparison, and standard errors of a trend."""
+_FEWEST_BURNT = 1000
+_MOST_BURNT = 40_000
+_RELAXATIONS = 10
+"""Least length of a burn-in in times in which momenta are forgotten."""
+_COMPARED_PARTS = 10
+_COMPARISON_FACTOR = 1.5
+_ERRORS_OF_A_TREND = 3.5
 _FEWEST_COMPARED = 100
 """Fewest draws of a chain for a test of their trend."""
 
@@ -100,7 +102,7 @@ class StochasticGradient(ChainMethod):
                 elif after % self.thinning == 0:
                     draws.append(walk.state.place)
                     densities.append(density)
-                if walk.step % _BLOCK == 0 or walk.step == walk.num_steps:
+                if walk.step % _STEPS_BETWEEN_LOOKS == 0 or walk.step == walk.num_steps:
                     _check_finite(walk.state.place, name, walk.step)
                     bar.update(walk.step - bar.n)
                 if walk.burn_in.looks(walk.step, walk.sizes.smallest_variance):
@@ -267,7 +269,7 @@ class _BurnIn:
         least = max(self._next_look, self._method._least_burn_in(smallest_variance))
         if not (self._is_open and least <= step < self.end):
             return False
-        self._next_look = math.ceil(_LONGER * step)
+        self._next_look = math.ceil(_COMPARISON_FACTOR * step)
         if not _trends(self.densities[step // 2 :]):
             self.end = step
         return True
@@ -321,7 +323,7 @@ def _joined(streams: list[Any]) -> Iterator[Batch]:
         while True:
             yield next(streams[0])
     while True:
-        for rows in torch.stack([stream.rows(_BLOCK) for stream in streams], 1):
+        for rows in torch.stack([stream.rows(_STEPS_BETWEEN_LOOKS) for stream in streams], 1):
             yield tuple(values[rows] for values in streams[0].data)
 
 
@@ -330,15 +332,15 @@ def _trends(densities: Sequence[Tensor]) -> bool:
 
     A line is fitted to the means of ten parts, the same for all chains, and compared with their scatter around it.
     """
-    size = len(densities) // _PARTS
+    size = len(densities) // _COMPARED_PARTS
     if not size:
         return True
-    values = torch.stack([*densities[len(densities) - size * _PARTS :]], 1).double()
-    means = values.unflatten(1, (_PARTS, size)).mean(2)
+    values = torch.stack([*densities[len(densities) - size * _COMPARED_PARTS :]], 1).double()
+    means = values.unflatten(1, (_COMPARED_PARTS, size)).mean(2)
     means = means - means.mean(1, keepdim=True)
-    places = torch.arange(_PARTS, dtype=means.dtype, device=means.device)
+    places = torch.arange(_COMPARED_PARTS, dtype=means.dtype, device=means.device)
     places = (places - places.mean()) / (places - places.mean()).norm()
     slope = means @ places
-    freedom = len(means) * (_PARTS - 1) - 1
+    freedom = len(means) * (_COMPARED_PARTS - 1) - 1
     scatter = (means - slope.mean() * places).square().sum() / freedom
-    return bool(slope.mean().abs() > _DRIFTS * (scatter / len(means)).sqrt())
+    return bool(slope.mean().abs() > _ERRORS_OF_A_TREND * (scatter / len(means)).sqrt())

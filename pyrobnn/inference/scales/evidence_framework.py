@@ -29,12 +29,12 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord
 
 _BATCH = 4096
-_TEMPERATURE, _FAR_BEHIND = 8.0, 0.4
-"""Nats that divide the odds of a start by e, and nats a row behind the best from which on it has no share."""
+_NATS_PER_ODDS = 8.0
+_NATS_A_ROW_BEHIND = 0.4
+"""A start so far behind the best has no share."""
 _UNTIL_CONVERGED: dict[str, Any] = {"max_steps": 40_000, "lr": 0.02, "num_particles": 2}
 """Of a guide that starts at the mode. A single draw at the usual rate leaves it tens of nats from its optimum."""
-_SAME = 0.01
-"""Nats within which two starts have come to the same mode."""
+_NATS_OF_ONE_MODE = 0.01
 
 
 @registry.register
@@ -127,7 +127,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         search = self._search(bnn, source, run)
         modes, chosen = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
         mixes = isinstance(self.guide, Laplace) and _has_real_targets(bnn)
-        least = -_FAR_BEHIND * source.total_weight
+        least = -_NATS_A_ROW_BEHIND * source.total_weight
         counts = _members([start.score for start in modes], self.starts, mixes=mixes, least=least)
         order = sorted(range(len(modes)), key=lambda index: index != chosen)
         around = {index: self._around(modes[index], bnn, data, source, run) for index in order if counts[index]}
@@ -191,10 +191,10 @@ def _members(scores: list[float], total: int, *, mixes: bool, least: float = -np
     ranks = np.nan_to_num(np.array(scores), nan=-np.inf)
     shares = np.zeros(len(ranks))
     for index in np.argsort(-ranks, kind="stable"):
-        is_new = not np.isclose(ranks[shares > 0], ranks[index], rtol=0, atol=_SAME).any()
+        is_new = not np.isclose(ranks[shares > 0], ranks[index], rtol=0, atol=_NATS_OF_ONE_MODE).any()
         behind = ranks[index] - ranks.max()
         if is_new and behind >= least and (mixes or not shares.any()):
-            shares[index] = np.exp(behind / _TEMPERATURE)
+            shares[index] = np.exp(behind / _NATS_PER_ODDS)
     shares *= total / shares.sum()
     counts = np.floor(shares).astype(int)
     counts[np.argsort(counts - shares, kind="stable")[: total - counts.sum()]] += 1

@@ -22,8 +22,8 @@ from pyrobnn.inference import defaults
 from pyrobnn.priors.given import choices_of
 
 _PRECISIONS = (1e-12, 1e8)
-_UNDETERMINED, _LEAST_SQUARES = 1e-8, 1e-30
-"""Share of a group's weights that the data determine below which they say nothing of its precision."""
+_UNDETERMINED_SHARE = 1e-8
+_LEAST_SQUARES = 1e-30
 _LEAST_FREE = 1e-3
 """Least share of the targets that is left to tell the noise by."""
 
@@ -75,7 +75,7 @@ def next_precisions(
     distances to the means of the prior. The hyperprior counts the others. Groups that the outputs do not depend on, as
     those of an input that is constant, `stay`.
     """
-    is_determined = gamma > max(_UNDETERMINED, rounding) * sizes
+    is_determined = gamma > max(_UNDETERMINED_SHARE, rounding) * sizes
     moved = (gamma + counts) / (squares + counted_squares).clamp_min(_LEAST_SQUARES)
     return torch.where(is_determined, moved, stay)
 

@@ -14,12 +14,16 @@ from pyrobnn._torch.lbfgs import descend_in_place
 
 _FIRST = (1.0, 2.0, 4.0)
 """Length scales to begin from, in standard deviations of the inputs: the best after a few steps goes on."""
-_TRIAL, _MOST_STEPS, _TOLERANCE = 10, 60, 1e-8
+_TRIAL_STEPS = 10
+_MOST_STEPS = 60
+_RELATIVE_TOLERANCE = 1e-8
 _FIRST_NOISE = 0.5
-_MOST_LOG, _LEAST_LOG_LENGTH, _LEAST_LOG_NOISE = math.log(1e3), math.log(0.05), math.log(0.01)
+_MOST_LOG = math.log(1e3)
+_LEAST_LOG_LENGTH = math.log(0.05)
+_LEAST_LOG_NOISE = math.log(0.01)
 """Bounds of the logs of length scales and deviations, of length scales, and of noise, all in standard deviations. With
 length scales below the distances of the rows, a process is noise under another name."""
-_MOST_ROWS = 250
+_ROWS_OF_PROCESS = 250
 _GRID = 2.0**30
 """Standardised numbers are rounded to its inverse, so that other units of the data lead to the same length scales."""
 
@@ -42,7 +46,7 @@ def gaussian_process(x: Tensor, y: Tensor, weights: Tensor, seed: int) -> Gaussi
     like, x, y, weights = y, x.double().cpu(), y.double().cpu(), weights.double().cpu()
     rows = weights.nonzero()[:, 0]
     with seeded(seed, "gaussian process"):
-        seen = rows[torch.randperm(len(rows))[:_MOST_ROWS].sort().values]
+        seen = rows[torch.randperm(len(rows))[:_ROWS_OF_PROCESS].sort().values]
     shares = weights / weights.sum()
     middle, mean_of_targets = shares @ x, shares @ y
     spread = (shares @ (x - middle).square()).sqrt()
@@ -54,7 +58,7 @@ def gaussian_process(x: Tensor, y: Tensor, weights: Tensor, seed: int) -> Gaussi
         (values * _GRID).round() / _GRID for values in ((x - middle) / unit, (y - mean_of_targets) / deviation)
     )
     process = _Process(scaled[seen], targets[seen], weights[seen])
-    tried = [process.moved(process.first(length), _TRIAL) for length in _FIRST]
+    tried = [process.moved(process.first(length), _TRIAL_STEPS) for length in _FIRST]
     logs = process.moved(min(tried, key=lambda each: float(process.slope(each)[0])), _MOST_STEPS)
     mean, variance = process.function(logs, scaled)
     return GaussianProcess(
@@ -90,7 +94,7 @@ class _Process:
         logs = logs.clone()
         least = [_LEAST_LOG_LENGTH] * (len(logs) - 2) + [-_MOST_LOG, _LEAST_LOG_NOISE]
         bounds = [(bound, _MOST_LOG) for bound in least]
-        descend_in_place(lambda: self.slope(logs), [logs], bounds=bounds, maxiter=steps, ftol=_TOLERANCE)
+        descend_in_place(lambda: self.slope(logs), [logs], bounds=bounds, maxiter=steps, ftol=_RELATIVE_TOLERANCE)
         return logs
 
     def _kernel(self, logs: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -24,9 +24,10 @@ from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.posterior.posterior import Posterior
 
-_UNEXPLAINED, _FIRST_NOISE = 0.95, 0.3
+_NOISE_OF_A_CONSTANT = 0.95
+_NOISE_AFTER_A_CONSTANT = 0.3
 """Noise, in units of the spread of the targets, above which a mode is a constant, and noise to begin with then."""
-_BATCH = 4096
+_ROWS_AT_ONCE = 4096
 
 
 @registry.register
@@ -105,13 +106,13 @@ class MarginalLikelihood(AroundAnother[Posterior]):
     def _without_a_constant(self, bnn: BNN, trained: Posterior, data: Any, run: Run) -> Posterior:
         """Return the first round, repeated with smaller noise that is held if its noise explains the targets."""
         source = make_source(data, bnn, self.method.batch_size, seed=run.seed)
-        targets = (rest for _, *rest in source.one_pass(trained.bnn, _BATCH))
+        targets = (rest for _, *rest in source.one_pass(trained.bnn, _ROWS_AT_ONCE))
         y, *weights = (torch.cat(parts).double() for parts in zip(*targets, strict=True))
         share = weights[0] / weights[0].sum() if weights else torch.ones_like(y) / len(y)
         spread = math.sqrt(float((share * (y - (share * y).sum()).square()).sum()))
-        if not 0 < _UNEXPLAINED * spread < float(trained.bnn.likelihood.scale.detach()):
+        if not 0 < _NOISE_OF_A_CONSTANT * spread < float(trained.bnn.likelihood.scale.detach()):
             return trained
-        known = _FIRST_NOISE * spread * float(trained.y_scaler.scale)
+        known = _NOISE_AFTER_A_CONSTANT * spread * float(trained.y_scaler.scale)
         return self._round(bnn.with_parts(likelihood=Gaussian(scale=known)), None, data, run)
 
     def _round(self, bnn: BNN, last: Posterior | None, data: Any, run: Run) -> Posterior:

@@ -39,9 +39,12 @@ _RECORD = pydantic.TypeAdapter(EvidenceRecord)
 _TUNED = "tuned"
 _MOST_ENTRIES = 2**25
 """Derivatives of outputs in weights that are held, 256 MiB."""
-_FOLDS = 5
+_NOISE_FOLDS = 5
 """Folds of the rows; a fold is held out to measure noise where few targets are left for it."""
-_MOST_STARTS, _ROUNDS, _ITERATIONS, _TOLERANCE = 4, 12, 100, 1e-6
+_MOST_STARTS = 4
+_SEARCH_ROUNDS = 12
+_SEARCH_ITERATIONS = 100
+_SEARCH_TOLERANCE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +151,7 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
         if "scale" in best.tuned_numbers and is_flexible and num_rows > 1:
             with seeded(run.seed, "held out"):
                 order = rows[torch.randperm(num_rows)]
-            others, kept = order.tensor_split([max(num_rows // _FOLDS, 1)])
+            others, kept = order.tensor_split([max(num_rows // _NOISE_FOLDS, 1)])
             search = dataclasses.replace(_search(bnn, data, len(kept), 1), phase="noise on rows held out")
             (mode, *_), _ = _modes(bnn, source, data, kept, run=run, search=search)
             best.widen_noise(mode, source.scaled(mode.bnn, *(values[others] for values in data.tensors)))
@@ -166,7 +169,17 @@ def _search(bnn: BNN, data: Data, num_rows: int, starts: int) -> Search:
     if as_likelihood(bnn.settings["likelihood"]).noise is not None:
         of_few = Hyperprior.of_real_targets(float(num_rows), data.x[0].numel())
         hyperprior = of_few if of_few.counts else Hyperprior()
-    return Search(starts, _ROUNDS, _ITERATIONS, "site", hyperprior, _TOLERANCE, _TOLERANCE, held, "search for scales")
+    return Search(
+        starts,
+        _SEARCH_ROUNDS,
+        _SEARCH_ITERATIONS,
+        "site",
+        hyperprior,
+        _SEARCH_TOLERANCE,
+        _SEARCH_TOLERANCE,
+        held,
+        "search for scales",
+    )
 
 
 def _modes(
@@ -211,7 +224,7 @@ def affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
         smaller = min(columns, size)
         solutions.products = STEPS * (4 * smaller * columns * size + 10 * smaller**3)
         gradients = work_of_gradient(bnn, source, num_rows).seconds()
-        seconds = _ROUNDS * _ITERATIONS * gradients + _ROUNDS * solutions.seconds()
+        seconds = _SEARCH_ROUNDS * _SEARCH_ITERATIONS * gradients + _SEARCH_ROUNDS * solutions.seconds()
         starts = min(_MOST_STARTS, int(defaults.MEASURING_SECONDS / seconds))
         if starts >= min(_MOST_STARTS, 2) or (starts and num_rows == least):
             return num_rows, starts

@@ -23,14 +23,17 @@ from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import EvidenceRecord, StartRecord
 
-_LARGEST_NOISE, _SMALLEST_NOISE = 1.0, 0.05
-"""Noise that starts begin from, in units of the spread of the targets."""
-_LESS_NOISE, _LESS_OF_LABELS = 0.5, 0.1
+_LARGEST_NOISE = 1.0
+_SMALLEST_NOISE = 0.05
+"""In units of the spread of the targets."""
+_NOISE_RATIO_OF_STARTS = 0.5
+_PRECISION_RATIO_OF_STARTS = 0.1
 """Noise, or for labels the factor of precisions, of every other start relative to the one before, where the others
 begin from a Gaussian process."""
-_TRIALS, _BEHIND = 3, 16.0
-"""Rounds after which starts that are so many nats behind the best end: none of 26 would have become the best."""
-_FORM = "{l_bar}{bar}| [{elapsed}<{remaining}]"
+_TRIAL_ROUNDS = 3
+_NATS_BEHIND_TO_END = 16.0
+"""None of 26 starts that ended so would have become the best."""
+_PROGRESS_FORM = "{l_bar}{bar}| [{elapsed}<{remaining}]"
 
 
 @dataclasses.dataclass
@@ -84,7 +87,7 @@ class _Starts:
     def _open_scales(self, start: TunedMode, index: int) -> None:
         """Begin to tune the scales: of every other start from a Gaussian process of the outputs, if there is any."""
         has_labels = as_likelihood(start.bnn.settings["likelihood"]).has_labels
-        less = (_LESS_OF_LABELS if has_labels else _LESS_NOISE) ** (index // 2)
+        less = (_PRECISION_RATIO_OF_STARTS if has_labels else _NOISE_RATIO_OF_STARTS) ** (index // 2)
         if self.process is None:
             start.begin(float(np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(self.search.starts, 2))[index]))
         elif index % 2:
@@ -116,12 +119,12 @@ def tuned_modes(
     """
     refuse_mixed_examples(bnn.net)
     num, rounds = len(search.which) or search.starts, search.rounds
-    trials = min(rounds, _TRIALS) if num > 1 else rounds
-    options = {"desc": search.phase, "unit": "round", "bar_format": _FORM}
+    trials = min(rounds, _TRIAL_ROUNDS) if num > 1 else rounds
+    options = {"desc": search.phase, "unit": "round", "bar_format": _PROGRESS_FORM}
     with progress_bar(total=num * rounds, shown=run.progress, **options) as bar:
         starts = _Starts(bnn, source, num_data, examples, run, search, bar)
         modes = [starts.begun(place, trials) for place in range(num)]
-        least = max(mode.score for mode in modes) - _BEHIND
+        least = max(mode.score for mode in modes) - _NATS_BEHIND_TO_END
         for place, mode in enumerate(modes):
             bar.update(num * trials + place * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
             mode.ended = trials < rounds and mode.score < least

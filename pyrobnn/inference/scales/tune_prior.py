@@ -35,8 +35,10 @@ from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
 
 Per = Literal["all", "site", "weight"]
-_ROUNDS, _HALVINGS, _TOLERANCE = 500, 10, 1e-7
-_LARGEST_LOG = 25.0
+_MOST_ROUNDS = 500
+_MOST_HALVINGS = 10
+_RELATIVE_TOLERANCE = 1e-7
+_LARGEST_LOG_PRECISION = 25.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,7 +81,7 @@ class Evidence:
             noise = next_variance(squares.new_tensor(self._errors / self.precision), free, self.num_targets)
             ahead = torch.cat([ahead, -noise.log()[None]])
         value = float((is_covered * alphas.log() - alphas * squares).sum()) - float(self.guide.log_det())
-        return self.log_likelihood_at(ratio) + 0.5 * value, ahead.clamp(-_LARGEST_LOG, _LARGEST_LOG)
+        return self.log_likelihood_at(ratio) + 0.5 * value, ahead.clamp(-_LARGEST_LOG_PRECISION, _LARGEST_LOG_PRECISION)
 
     def alphas(self, logs: Tensor) -> Tensor:
         """Return the precision of the prior of each weight, flat."""
@@ -218,9 +220,9 @@ def _fixed_point(evidence: Evidence, start: Tensor) -> Tensor:
     """
     rounding = torch.finfo(evidence.squares.dtype).eps
     logs, (value, ahead) = start, evidence(start)
-    for _ in range(_ROUNDS):
+    for _ in range(_MOST_ROUNDS):
         step, least = ahead - logs, value - 10 * rounding * abs(value)
-        for _ in range(_HALVINGS):
+        for _ in range(_MOST_HALVINGS):
             try:
                 found, after = evidence(logs + step)
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # precisions too far apart for the numbers
@@ -231,7 +233,7 @@ def _fixed_point(evidence: Evidence, start: Tensor) -> Tensor:
         else:
             return logs
         logs, value, ahead = logs + step, found, after
-        if float(step.abs().max()) < max(_TOLERANCE, 100 * rounding):
+        if float(step.abs().max()) < max(_RELATIVE_TOLERANCE, 100 * rounding):
             break
     return logs
 

@@ -47,8 +47,9 @@ _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
 _SLOPE = 1e-8
 """Largest entry of the gradient of the energy at which L-BFGS stops."""
-_NOISE_DRAWS, _NOISE_ITERATIONS = 16, 20
-"""Draws of the outputs, and steps of L-BFGS, for numbers of a likelihood other than Gaussian noise."""
+_NOISE_DRAWS = 16
+_NOISE_ITERATIONS = 20
+"""For numbers of a likelihood other than Gaussian noise."""
 
 
 @dataclasses.dataclass(frozen=True)

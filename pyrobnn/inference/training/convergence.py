@@ -13,7 +13,8 @@ from pyrobnn.data.batches import StateDict
 from pyrobnn.inference.training.state import Move, TrainingState, cloned, put_values
 from pyrobnn.posterior.record import Convergence
 
-_FEWEST_MEASURED, _MOST_MEASURED = 10, 20
+_FEWEST_BLOCKS = 10
+_MOST_BLOCKS = 20
 """Blocks of steps over which a cycle's objective is measured; at most a tenth of the cycle, if that is more."""
 _LOWER = 0.3
 """Factor on the learning rate once more steps at the old one gain nothing."""
@@ -116,11 +117,11 @@ class ConvergenceRule:
             now.phase, now.blocks = "measure", []
             return Move(rate=0.0)
         block = len(terms)
-        if not self._is_measured(max(_MOST_MEASURED, now.cycle.steps // (10 * block))):
+        if not self._is_measured(max(_MOST_BLOCKS, now.cycle.steps // (10 * block))):
             return None
         values = self._end_cycle(done)
         left = self._max_steps - done
-        left = min(left - _MOST_MEASURED * block, 10 * left // 11)  # to measure takes up to a tenth more
+        left = min(left - _MOST_BLOCKS * block, 10 * left // 11)  # to measure takes up to a tenth more
         following = cycle_after(now.cycle, done, left, gained=self._gained)
         if following is None:
             now.phase = "ended"
@@ -131,7 +132,7 @@ class ConvergenceRule:
     def _is_measured(self, most: int) -> bool:
         """Return whether the objective is known to half the tolerance, or was measured over that many blocks."""
         blocks = self._now.blocks
-        return len(blocks) >= most or (len(blocks) >= _FEWEST_MEASURED and _error(blocks) <= self._tolerance / 2)
+        return len(blocks) >= most or (len(blocks) >= _FEWEST_BLOCKS and _error(blocks) <= self._tolerance / 2)
 
     def _end_cycle(self, done: int) -> list[Tensor]:
         """Note what the cycle gained, and return the best parameters."""

@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 
 _STOCHASTIC = ("optimizer", "lr", "accumulate", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")
 """Settings that ask for steps of another kind where they are given."""
-_ITERATIONS, _MEMORY = 1000, 20
-"""Iterations of a run of L-BFGS, and pairs of steps and gradients that it keeps."""
-_ADAM_STEPS, _MATTERS = (500, 1000, 2000), 0.1
-"""Steps of Adam in the first cycle, the second and others, and what they must gain, in tolerances."""
-_QUICK, _FEW = 20_000_000, 100
-"""Products of a pass up to which these are quick, and steps of Adam in each cycle of longer ones."""
-_FORM = "{desc}: {n_fmt} steps [{elapsed}, {rate_fmt}{postfix}]"
-_LIMITS = {"maxcor": _MEMORY, "ftol": 1e-13, "gtol": 1e-9}
+_LBFGS_ITERATIONS = 1000
+_LBFGS_MEMORY = 20
+_ADAM_STEPS = (500, 1000, 2000)
+_LEAST_GAIN_OF_ADAM = 0.1
+"""In tolerances; the steps are those of the first cycle, the second and others."""
+_PRODUCTS_OF_A_QUICK_PASS = 20_000_000
+_ADAM_STEPS_OF_SLOW_PASSES = 100
+_PROGRESS_FORM = "{desc}: {n_fmt} steps [{elapsed}, {rate_fmt}{postfix}]"
+_LIMITS = {"maxcor": _LBFGS_MEMORY, "ftol": 1e-13, "gtol": 1e-9}
 """Of `descend_in_place`; it ends where rounding hides what is gained."""
 
 
@@ -98,7 +99,7 @@ def descend(fits: Sequence[TrainingState], tolerances: Sequence[float], run: Run
     """
     starts = [cloned(fit.parameters) for fit in fits]
     ended = []
-    with progress_bar(shown=run.progress, desc="training", bar_format=_FORM) as bar:
+    with progress_bar(shown=run.progress, desc="training", bar_format=_PROGRESS_FORM) as bar:
         for fit, tolerance in zip(fits, tolerances, strict=True):
             fit.bnn.train()
             ended.append(_Descent(fit, tolerance, run, bar, stop).run())
@@ -133,7 +134,10 @@ class _Descent:
         """Go to the mode."""
         values, ends, elbos = list(self._tensors.values()), list[int](), list[float]()
         while self._left and (len(elbos) < 2 or elbos[-1] - elbos[-2] >= self._tolerance):
-            limits: dict[str, Any] = _LIMITS | {"maxiter": min(_ITERATIONS, self._left), "maxfun": 2 * _ITERATIONS}
+            limits: dict[str, Any] = _LIMITS | {
+                "maxiter": min(_LBFGS_ITERATIONS, self._left),
+                "maxfun": 2 * _LBFGS_ITERATIONS,
+            }
             descend_in_place(self._slope, values, after=self._look, **limits)
             self._anneal(min(self._adam_steps(len(ends)), self._left))
             self._slope()
@@ -169,7 +173,7 @@ class _Descent:
 
     def _adam_steps(self, cycle: int) -> int:
         products = len(self._batch[0]) * sum(value.numel() for value in self._tensors.values())
-        return _ADAM_STEPS[min(cycle, 2)] if products <= _QUICK else _FEW
+        return _ADAM_STEPS[min(cycle, 2)] if products <= _PRODUCTS_OF_A_QUICK_PASS else _ADAM_STEPS_OF_SLOW_PASSES
 
     def _anneal(self, steps: int) -> None:
         """Run Adam, and take it back if it gains nothing that matters."""
@@ -187,7 +191,7 @@ class _Descent:
             if self._look():
                 break
         optimizer.zero_grad(set_to_none=True)
-        if not self._slope()[0] < before - _MATTERS * self._tolerance:  # nor where it is NaN
+        if not self._slope()[0] < before - _LEAST_GAIN_OF_ADAM * self._tolerance:  # nor where it is NaN
             put_values(values, start)
 
     def _slope(self) -> Tensor:

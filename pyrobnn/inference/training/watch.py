@@ -21,8 +21,8 @@ from pyrobnn.posterior.record import Convergence, EngineRecord, History, Stopped
 
 BLOCK = 50
 """Steps between two looks at the ELBO from the host."""
-_FORM = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-_OPEN_FORM = "{{desc}}: step {{n_fmt}} of at most {most} [{{elapsed}}{{postfix}}]"
+_PROGRESS_FORM = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_OPEN_PROGRESS_FORM = "{{desc}}: step {{n_fmt}} of at most {most} [{{elapsed}}{{postfix}}]"
 """Of bars: both leave room for the ELBO in 80 columns. A fit that ends by itself has no total to show."""
 
 
@@ -122,7 +122,7 @@ class Watch:
     ) -> None:
         self._fits, self._num_steps, self._rules, self._stop, self._block = fits, num_steps, rules, stop, block
         self._callbacks, self._validate, self._method = run.callbacks, validate, fits[0].method
-        form = _OPEN_FORM.format(most=num_steps) if rules else _FORM
+        form = _OPEN_PROGRESS_FORM.format(most=num_steps) if rules else _PROGRESS_FORM
         total = None if rules else num_steps
         self.bar = progress_bar(total=total, shown=run.progress, desc="training", bar_format=form)
         self._blocks: list[np.ndarray] = []  # log-likelihood and KL of the steps, (steps, R, 2) each
