@@ -65,17 +65,10 @@ class VsbcReport:
         said = "nothing speaks against calibration" if self.is_calibrated else "not calibrated"
         tests = f"p = {self.p_value:.2g} for {2 * len(self.table)} tests together, Bonferroni"
         head = f"{self.num_simulations} simulations, {self.num_draws} draws of each fit: {said} ({tests})"
-        width = max(map(len, self.table.index))
-        lines = [head, f"{'':<{width}}{'mean p':>9}{'spread':>9}{'symmetric':>11}{'uniform':>11}"]
-        for (name, row), (_, adjusted) in zip(self.table.iterrows(), self._adjusted.iterrows(), strict=True):
-            fault = ""
-            if adjusted["symmetric"] < _LEVEL:
-                fault = "draws too low" if row["mean"] > 0.5 else "draws too high"
-            elif adjusted["uniform"] < _LEVEL:
-                fault = "draws too narrow" if row["spread"] > 1 else "draws too wide"
-            numbers = f"{row['mean']:>9.2f}{row['spread']:>9.2f}{row['symmetric']:>11.2g}{row['uniform']:>11.2g}"
-            lines.append(f"{name:<{width}}{numbers}  {fault}".rstrip())
-        return "\n".join(lines)
+        is_biased, is_uneven = self._adjusted["symmetric"] < _LEVEL, self._adjusted["uniform"] < _LEVEL
+        cases = [is_biased & (self.table["mean"] > 0.5), is_biased, is_uneven & (self.table["spread"] > 1), is_uneven]
+        faults = np.select(cases, ["draws too low", "draws too high", "draws too narrow", "draws too wide"], "")
+        return f"{head}\n{self.table.assign(fault=faults).to_string(float_format='{:.2g}'.format)}"
 
 
 def vsbc(

@@ -102,12 +102,11 @@ def findings_on_predictions(
         plain = f"{compared.lead}{compared.share}"
         yield Finding(BASELINE, compared.kind, compared.text, compared.p_value, tries, plain)
     found = None
-    if kind != "fine" and not at_end:
-        found = memorised_targets(posterior, train, baselines, held_out)
-    elif kind != "fine" and held_out is None and baselines:
-        left_out = left_out_scores(posterior, train)
-        found = memorised_targets(posterior, train, baselines, left_out=left_out)
-        found = found or learned_nothing(posterior, train, baselines, left_out)
+    if baselines and kind != "fine" and (held_out is None or not at_end):
+        left_out = left_out_scores(posterior, train) if held_out is None else None
+        found = memorised_targets(posterior, train, baselines, held_out, left_out)
+        if found is None and at_end:
+            found = learned_nothing(posterior, train, baselines, left_out)
     if found is None and kind != "warning":
         sizes = {"num_draws": num_draws, "most_rows": most_rows}
         found = behind_mode(posterior, train, **sizes)
@@ -147,8 +146,8 @@ def sites_at_prior(posterior: Posterior | Mixture) -> tuple[str, ...]:
     Biases are left out, since many good fits do not need them, and so are sites whose KL has no closed form and no
     quadrature. In a mixture, all members must agree.
     """
-    names_by_member = [_at_prior(member) for member in members_of(posterior)]
-    return tuple(name for name in names_by_member[0] if all(name in names for names in names_by_member))
+    first, *others = [_at_prior(member) for member in members_of(posterior)]
+    return tuple(name for name in first if all(name in names for names in others))
 
 
 def _at_prior(posterior: Posterior) -> list[str]:

@@ -48,14 +48,13 @@ def memorised_targets(
     posterior: Posterior | Mixture,
     train: Data,
     baselines: dict[str, Baseline],
-    held_out: Data | None = None,
-    *,
-    left_out: Tensor | None = None,
+    held_out: Data | None,
+    left_out: Tensor | None,
 ) -> Finding | None:
     """Report a fit under which new examples are far less likely than training examples, if a linear model is as good.
 
-    The new examples are those held out, or each training example left out of the fit, whose `left_out_scores` the
-    caller may have. The loss is at least 2 nats per example; for labels and counts, 80 % of
+    The new examples are those held out, or each training example left out of the fit, by its `left_out_scores`; None
+    without either. The loss is at least 2 nats per example; for labels and counts, 80 % of
     the constant's loss if that is less. So this is for large effects: noise that is set too small, or learned after
     all targets are met. Real targets that are ten times as many as the weights are skipped.
     """
@@ -66,14 +65,13 @@ def memorised_targets(
     rows = baselines["constant"].rows
     part = train[rows]
     draws = max(_DRAWS, len(members_of(posterior)))
-    if held_out is None:
-        left_out = left_out_scores(posterior, train) if left_out is None else left_out
-        if left_out is None:
-            return None
-        new, rivals, example = left_out[rows], cross_validated_scores(baselines, train), "a training example left out"
-    else:
+    if held_out is not None:
         new = posterior.predict(held_out.x, num_draws=draws).log_prob(held_out.y).double().cpu()
         rivals, example = scores_of(baselines, held_out), "a held-out example"
+    elif left_out is not None:
+        new, rivals, example = left_out[rows], cross_validated_scores(baselines, train), "a training example left out"
+    else:
+        return None
     prediction, constant = posterior.predict(part.x, num_draws=draws), rivals["constant"]
     scores = torch.maximum(new, constant - _FAR_BELOW)
     lost = float(prediction.log_prob(part.y).double().mean() - scores.mean())
