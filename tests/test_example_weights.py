@@ -316,5 +316,5 @@ def test_estimators_choose_their_method_by_the_sum_of_weights(rows):
     for given in ((x, y, np.full(rows, 2)), (x.repeat(2, 0), y.repeat(2))):
         estimator = bnn.BNNClassifier(bnn.MLP(hidden=()), prior="horseshoe", guide="map", steps=2, random_state=0)
         estimator.fit(*given)
-        names.append(estimator._sizes)
+        names.append(estimator._known)
     assert names[0] == names[1]
