@@ -68,7 +68,7 @@ def mean_field(seed, shift=0.0):
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(convergence, "_STEPS", 100)
+    monkeypatch.setattr(convergence, "_CONTINUED_STEPS", 100)
 
 
 def gain_of(posterior, data):

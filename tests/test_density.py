@@ -395,7 +395,7 @@ def test_residuals_are_those_of_a_gaussian_process_that_has_not_seen_the_row():
     squared = pdist(inputs, "sqeuclidean")
     usual = np.sort(np.repeat(squared, 2))[len(squared) - 1]  # of an even count torch takes the lower median
     tried = []
-    for length, noise in itertools.product(residuals._LENGTHS, residuals._NOISES):
+    for length, noise in itertools.product(residuals._SQUARED_LENGTHS, residuals._RELATIVE_NOISES):
         process = GaussianProcessRegressor(RBF(math.sqrt(length * usual)) + WhiteKernel(noise), alpha=0, optimizer=None)
         left = np.array([left_out(process, inputs, targets, row) for row in range(70)])
         tried.append((np.abs(left[:, 0]).mean(), left))

@@ -302,7 +302,7 @@ def test_energy_score_is_without_bias(monkeypatch):
     Together the Monte Carlo error is 0.01; 3 times that is allowed. With the diagonal in the sum over pairs it would
     be 0.05 more.
     """
-    monkeypatch.setattr(scoring, "_SAMPLES", 20)
+    monkeypatch.setattr(scoring, "_ENERGY_SAMPLES", 20)
     loc, scale, y = np.array([0.3, -0.4]), np.array([0.8, 1.5]), np.array([1.0, 1.0])
     rng = np.random.default_rng(0)
     first, second = (loc + scale * rng.normal(size=(400_000, 2)) for _ in range(2))

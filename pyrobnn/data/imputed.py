@@ -8,9 +8,10 @@ import numpy as np
 
 TO_FIT, TO_PREDICT = 5, 20
 """Copies of a row that lacks values."""
-_FITS, _ROUNDS = 5, 5
-"""Regressions of a column, of which copies are drawn in turn, and rounds over all columns in each."""
-_MOST_ROWS, _ROWS_FOR_EACH = 2000, 4
+_FITS_A_COLUMN = 5
+_ROUNDS_OVER_COLUMNS = 5
+_MOST_LEARNED_ROWS = 2000
+_ROWS_A_TERM = 4
 """Rows to learn from, and those for each term of a regression with squares and products."""
 
 
@@ -41,7 +42,7 @@ class Imputer:
 
     def __post_init__(self) -> None:
         """Keep some of the rows; a column without any value becomes zeros."""
-        places = np.linspace(0, len(self.rows) - 1, min(len(self.rows), _MOST_ROWS)).round().astype(int)
+        places = np.linspace(0, len(self.rows) - 1, min(len(self.rows), _MOST_LEARNED_ROWS)).round().astype(int)
         rows = np.array(self.rows[places], np.float64, order="C")
         rows[:, np.isnan(rows).all(0)] = 0.0
         object.__setattr__(self, "rows", rows)
@@ -61,11 +62,11 @@ class Imputer:
             return np.broadcast_to(x, (number, *x.shape))
         known = np.where(self.lacking(self.rows), np.nan, self.rows)
         used = np.setdiff1d(np.arange(x.shape[1]), [at[-1] for at in self.categories])  # the last follows from others
-        imputers = [_fitted(known[:, used], wanted[used], seed) for seed in range(min(number, _FITS))]
+        imputers = [_fitted(known[:, used], wanted[used], seed) for seed in range(min(number, _FITS_A_COLUMN))]
         gaps, made = np.where(lacks, np.nan, x), np.repeat(x[None], number, 0)
         for place, copy in enumerate(made):
             filled = gaps.copy()
-            filled[:, used] = imputers[place % _FITS].transform(_with_other(gaps[:, used], 1.0))[:, :-1]
+            filled[:, used] = imputers[place % _FITS_A_COLUMN].transform(_with_other(gaps[:, used], 1.0))[:, :-1]
             for at in self.categories:
                 gone = lacks[:, at].any(1)
                 scores = filled[np.ix_(gone, at)]
@@ -86,12 +87,12 @@ def _fitted(known: np.ndarray, wanted: np.ndarray, seed: int) -> Any:
 
     known = _with_other(known, np.arange(len(known)) % 2)
     width, low, high = known.shape[1] - 1, np.nanmin(known, 0), np.nanmax(known, 0)
-    is_quadratic = _ROWS_FOR_EACH * width * (width + 3) // 2 <= len(known)
+    is_quadratic = _ROWS_A_TERM * width * (width + 3) // 2 <= len(known)
     powers = PolynomialFeatures(2 if is_quadratic else 1, include_bias=False)
     imputer = IterativeImputer(
         make_pipeline(VarianceThreshold(), StandardScaler(), powers, BayesianRidge()),
         sample_posterior=True,
-        max_iter=_ROUNDS,
+        max_iter=_ROUNDS_OVER_COLUMNS,
         skip_complete=True,
         min_value=low,
         max_value=np.where(high > low, high, low + 1.0),

@@ -9,7 +9,8 @@ LEAK = "leak"
 """Name of the finding that a column gives the target almost exactly, or numbers the rows."""
 _ALMOST = 0.9999
 """Squared correlation with the target from which on a column says almost all."""
-_FEWEST_ROWS, _FEWEST_OF_A_CLASS = 50, 10
+_FEWEST_ROWS = 50
+_FEWEST_OF_A_CLASS = 10
 
 
 def leaks(data: Data) -> dict[str, str]:

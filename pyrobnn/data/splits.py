@@ -10,7 +10,8 @@ from pyrobnn._torch.inputs import X, flat_rows
 
 _FEWEST_INPUTS = 10
 """Inputs that differ, below which rows of the same inputs are no copies but a table of categories."""
-_NUMBERS_AT_ONCE, _ROUNDING = 2**16, 1e-9
+_NUMBERS_AT_ONCE = 2**16
+_SHARE_ROUNDING = 1e-9
 
 
 def same_inputs(x: X) -> Tensor:
@@ -93,7 +94,7 @@ def drawn_together(
     for part, size in enumerate(sizes):
         total, taken = 0.0, list[int]()
         for place in left:
-            if total + heavy[place] <= size * (1 + _ROUNDING):
+            if total + heavy[place] <= size * (1 + _SHARE_ROUNDING):
                 taken.append(place)
                 total += heavy[place]
         taken = taken or [min(left, key=heavy.__getitem__)]

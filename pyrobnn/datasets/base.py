@@ -19,7 +19,9 @@ TEST_FRACTION = 0.1
 """Share of the rows in the test part of a random split, of data sets by name and of large tables."""
 OF_SMALL, _ROWS = 0.2, 200
 """The share of small tables, and the rows that are enough for larger ones."""
-_OF_EACH, _MOST_OF_SMALL, _MOST_ROWS = 10.5, 0.5, 500
+_TEST_ROWS_A_CLASS = 10.5
+_LARGEST_TEST_SHARE = 0.5
+_MOST_TEST_ROWS = 500
 """Test rows that each class should have, and the largest share and number of rows that may be held out for that."""
 FOR_CALIBRATION, _MOST_FOR_CALIBRATION = 20, 1 / 3
 """Test rows with real targets that tell something of calibration, and the largest share of rows for that."""
@@ -35,8 +37,8 @@ def test_share(y: Tensor) -> float:
     classes = classes_of(y)
     if classes is None and (few := FOR_CALIBRATION / len(y)) <= _MOST_FOR_CALIBRATION:
         share = max(share, few)
-    needed = _OF_EACH / (len(y) if classes is None else int(classes.bincount().min()))
-    return max(share, needed) if needed <= min(_MOST_OF_SMALL, _MOST_ROWS / len(y)) else share
+    needed = _TEST_ROWS_A_CLASS / (len(y) if classes is None else int(classes.bincount().min()))
+    return max(share, needed) if needed <= min(_LARGEST_TEST_SHARE, _MOST_TEST_ROWS / len(y)) else share
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -32,20 +32,28 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.finding import Finding, Kind
 from pyrobnn.verdict.remedies import Fitted, longer, open_to, slower
 
-_FEWEST_DRAWS, _MOST_PROBES, _TAILS = 4, 20, (0.05, 0.95)
+_FEWEST_DRAWS = 4
+_MOST_PROBES = 20
+_TAILS = (0.05, 0.95)
 _RHAT = "Rank-normalised split R-hat of the predicted means: 1 where chains agree; above 1.01 they do not yet."
 _ESS = "Effective number of independent draws; 400 or more are enough."
-_LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
-_LARGEST_ROUGH_RHAT, _SMALLEST_ROUGH_ESS = 1.1, 50
+_LARGEST_RHAT = 1.01
+_SMALLEST_ESS = 400
+_LARGEST_ROUGH_RHAT = 1.1
+_SMALLEST_ROUGH_ESS = 50
 """Limits for chains with fewer draws than the effective draws required; their R-hat exceeds 1.01 by chance."""
 _MOST_CHAINS = 4
 _ACCEPTED = (0.95, 0.99)
 """Rates of acceptance to try one after the other."""
-_STEPS, _FEWEST_STEPS, _SECONDS = 400, 20, 5.0
+_CONTINUED_STEPS = 400
+_FEWEST_CONTINUED_STEPS = 20
+_CONTINUED_SECONDS = 5.0
 """Steps of a continuation, fewer where these would take longer than so many seconds."""
-_NEGLIGIBLE = 0.5
+_NEGLIGIBLE_NATS = 0.5
 """Nats that matter to nobody who has not asked for less."""
-_BLOCK, _FEWEST_BLOCKS, _MOST_BLOCKS = 20, 4, 20
+_ESTIMATES_A_BLOCK = 20
+_FEWEST_BLOCKS = 4
+_MOST_BLOCKS = 20
 """Estimates of the objective between two looks at the error of their mean, and numbers of such blocks."""
 _MOST_MEMBERS = 3
 _OF_THE_OPTIMIZER = ("guide", "lr", "optimizer", "schedule")
@@ -281,15 +289,15 @@ class _Continuation:
             kl_warmup=0,
             patience=None,
             epochs=None,
-            steps=_STEPS,
+            steps=_CONTINUED_STEPS,
         )
         self._source = make_source(train, bnn, self._method.batch_size, seed=seed)
         self._tolerance = method.tolerance_for(self._source.num_data)
         if method.tolerance is None:
-            self._tolerance = max(_NEGLIGIBLE, self._tolerance)
+            self._tolerance = max(_NEGLIGIBLE_NATS, self._tolerance)
         with seeded(seed, "continuation start"):
             example, batches = self._source.example(bnn), self._batches("steps")
-            size = {"num_data": self._source.num_data, "schedule_steps": _STEPS}
+            size = {"num_data": self._source.num_data, "schedule_steps": _CONTINUED_STEPS}
             self._fit = TrainingState(bnn, guide, self._method, batches, example=example, **size)
 
     def gain(self) -> Gain:
@@ -301,7 +309,10 @@ class _Continuation:
             with Work() as work:
                 fit.differentiate(fit.next_batches())
             seconds = work.seconds(fit.example[0].device.type)
-            mean, num_steps = start, min(_STEPS, max(_FEWEST_STEPS, int(_SECONDS / seconds)))
+            mean, num_steps = (
+                start,
+                min(_CONTINUED_STEPS, max(_FEWEST_CONTINUED_STEPS, int(_CONTINUED_SECONDS / seconds))),
+            )
             for step in range(num_steps):
                 fit.advance(1)
                 share = 1 / max(1, step + 1 - num_steps // 2)
@@ -322,11 +333,11 @@ class _Continuation:
         return mean, stderr
 
     def _objectives(self, values: Sequence[Tensor], block: int) -> Tensor:
-        """Return estimates of the objective on batches and random numbers of a block, (_BLOCK,), on the CPU."""
+        """Return estimates of the objective on batches and random numbers of a block, (estimates,), on the CPU."""
         put_values(self._fit.parameters, values)
         batches = self._batches(f"measured {block}")
         with seeded(self._seed, f"measured {block}"):
-            terms = torch.stack([self._fit.evaluate(next(batches)) for _ in range(_BLOCK)]).double().cpu()
+            terms = torch.stack([self._fit.evaluate(next(batches)) for _ in range(_ESTIMATES_A_BLOCK)]).double().cpu()
         return terms[:, 0] - self._method.temperature * terms[:, 1]
 
     def _batches(self, purpose: str) -> Batches:

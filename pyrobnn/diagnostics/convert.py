@@ -38,9 +38,12 @@ MAX_WHOLE = 1000
 NORM = "site_norm"
 """Variable with the Euclidean norm of each weight site, per draw, if not every weight is kept."""
 _PER_SITE = 20
-_DRAWS, _FEWEST_DRAWS, _DRAWN_NUMBERS = 500, 100, 2**29
+_DEFAULT_DRAWS = 500
+_FEWEST_DRAWS = 100
+_MOST_DRAWN_NUMBERS = 2**29
 """Default number of draws, and its least value where that many draws would be more numbers than the last."""
-_FEWEST_FROM_PRIOR, _FROM_PRIOR = 50, 2**27
+_FEWEST_PRIOR_DRAWS = 50
+_MOST_PRIOR_NUMBERS = 2**27
 """Fewest draws from the prior of a large network, and most floats for as many draws as from the posterior."""
 _TYPES: dict[str, type] = {"diverging": bool, "n_steps": int}
 """Types in ArviZ of the statistics of chains that are not real numbers."""
@@ -313,7 +316,7 @@ def _draw_groups(posterior: Posterior | Mixture, converter: _Converter, num_draw
         total = length * least if num_draws is None else num_draws
     else:
         least, reason = len(parts), ", one for each member" if len(parts) > 1 else ""
-        by_default = min(_DRAWS, max(_FEWEST_DRAWS, _DRAWN_NUMBERS // max(1, posterior.bnn.num_weights)))
+        by_default = min(_DEFAULT_DRAWS, max(_FEWEST_DRAWS, _MOST_DRAWN_NUMBERS // max(1, posterior.bnn.num_weights)))
         total = by_default if num_draws is None else num_draws
     if total < least:
         raise InputError(f"`num_draws` must be at least {least}{reason}, got {num_draws}.")
@@ -332,7 +335,7 @@ def _prior_groups(
     Parameters have their learned values. Large networks have fewer than `num_draws` draws.
     """
     parts, seeds = members_of(posterior), _seeds(posterior, seed)
-    affordable = max(_FEWEST_FROM_PRIOR, _FROM_PRIOR // max(1, posterior.bnn.num_weights))
+    affordable = max(_FEWEST_PRIOR_DRAWS, _MOST_PRIOR_NUMBERS // max(1, posterior.bnn.num_weights))
     each = max(1, min(num_draws, affordable) // len(parts))
     try:
         by_part = [_from_prior(part, key, converter, each) for part, key in zip(parts, seeds, strict=True)]

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 _WEIGHTS_AT_ONCE = 2**20
 """Weights that fits side by side may have together."""
-_DRAWS_FOR_LOO, _FEWEST_DRAWS_FOR_LOO = 1000, 100
-_EXACT = ("nuts", "hmc")
+_DRAWS_FOR_LOO = 1000
+_FEWEST_DRAWS_FOR_LOO = 100
+_EXACT_METHODS = ("nuts", "hmc")
 """Methods whose draws come from the exact posterior, in the limit."""
 
 
@@ -263,7 +264,7 @@ def loo(
         efficiency = _efficiency(tree["log_likelihood"]["y"]) if has_chains else 1.0
         result = az.loo(tree, reff=efficiency, var_name="y", pointwise=True)
     methods = [member.record.methods for member in members]
-    if not all(tables and tables[0]["type"] in _EXACT for tables in methods):
+    if not all(tables and tables[0]["type"] in _EXACT_METHODS for tables in methods):
         result.__class__ = LooUnderQ
     return _mark(result, data)
 

@@ -60,13 +60,17 @@ _CLEAR = 1e-3
 _ORDER = ("warning", "note", "fine")
 _THREE_ERRORS = 0.00135
 """Probability of a normal number beyond three standard errors on one side."""
-_KHAT_DRAWS, _MOST_FOR_KHAT = 1000, 10_000
-_MOST_EXAMPLES, _MOST_FOR_RARE, _MOST_FOR_PROCESS = 1000, 10_000, 500
+_KHAT_DRAWS = 1000
+_MOST_FOR_KHAT = 10_000
+_MOST_EXAMPLES = 1000
+_MOST_FOR_RARE = 10_000
+_MOST_FOR_PROCESS = 500
 _DRAWS_OF_STEPS = 100
 """Draws for targets with point masses, whose distribution function is slow."""
 _HOLD_OUT = Remedy("hold rows out, `train, test = data.split(0.25)`")
 _OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: from these it learned too little")
-_USEFUL, _SHARE = 0.1, 0.2
+_USEFUL_NATS = 0.1
+_USEFUL_SHARE_OF_LOSS = 0.2
 """Nats an example that a fit of use gains over a constant; of classes this share of the constant's loss if less."""
 _TIMES_MORE = 4
 """Examples for each one there is that halve a standard error."""
@@ -376,10 +380,10 @@ def _without_gain(
 
     They are too few where a gain of use may be true, `most` nats an example, or where the fit ranks better than chance.
     """
-    y, useful, ranks, rare = examples.judged.y, _USEFUL, False, None
+    y, useful, ranks, rare = examples.judged.y, _USEFUL_NATS, False, None
     if examples.has_classes:
         shares = y.unique(return_counts=True)[1].double() / len(y)
-        useful = min(_USEFUL, _SHARE * float(-(shares * shares.log()).sum()))
+        useful = min(_USEFUL_NATS, _USEFUL_SHARE_OF_LOSS * float(-(shares * shares.log()).sum()))
         label, is_rare = rarest_class(y)
         ranks = examples.held_out is not None and ranks_better(prediction, y, label)
         rare = label if is_rare else None

@@ -40,11 +40,13 @@ from pyrobnn.verdict.residuals import ranks
 CLASSES = "classes"
 """Name of the finding that a class is never predicted."""
 _INSIDE = 0.95
-_NEGLIGIBLE = 1e-4
-_FEWEST_SIMULATIONS, _ORDERS = 200, 200
+_NEGLIGIBLE_P = 1e-4
+_FEWEST_SIMULATIONS = 200
+_SHUFFLED_ORDERS = 200
 _RARE = 0.2
 """Share of the labels up to which a class is rare."""
-_SURE, _WEAK = 0.05, 0.05
+_P_OF_AN_ORDER = 0.05
+_P_OF_A_STATISTIC = 0.05
 """The p-values below which an order may be better than guessing, and a statistic is not called fine."""
 _LEVELS = {"noise": 0.0027}
 """The level of a statistic that has its own: three standard errors in both tails."""
@@ -129,7 +131,7 @@ def _by_test(
     A warning says `lead`; `numbers` are the value, the expected value, and the error of their difference.
     """
     sign = f"A weak sign, which may be chance, that {lead[:1].lower()}{lead[1:]}"
-    kind: Kind = "warning" if p_value < level else "note" if p_value < _WEAK else "fine"
+    kind: Kind = "warning" if p_value < level else "note" if p_value < _P_OF_A_STATISTIC else "fine"
     said = {"warning": f"{lead}, by", "note": f"{sign}, by", "fine": "Nothing against the fit in"}[kind]
     plain, tries = (lead, remedies) if kind == "warning" else ("", ())
     value, expected, error = numbers
@@ -193,7 +195,7 @@ def epistemic_finding(prediction: Prediction, fit: Fitted | None = None) -> Find
     if not math.isfinite(share):
         text = "The predictions have no finite or known mean, so the share of epistemic uncertainty cannot be told."
         return Finding("epistemic", "note", text)
-    if share > _NEGLIGIBLE:
+    if share > _NEGLIGIBLE_P:
         text = f"Uncertainty about the weights makes up {share:.1%} of the predictive variance."
         return Finding("epistemic", "fine", text, value=share)
     lead = f"The epistemic part of the predictive variance is {'near ' if share > 0 else ''}zero"
@@ -235,11 +237,11 @@ def ranking_finding(
         return over_columns(functools.partial(area_under_risk, shape=shape), errors, by)(np.ones(len(errors)))
 
     generator = np.random.default_rng(derive(seed, "orders"))
-    chance = np.array([area(generator.permutation(uncertainty)) for _ in range(_ORDERS)])
-    observed, error = area(uncertainty), float(chance.std(ddof=1)) * math.sqrt(1 + 1 / _ORDERS)
+    chance = np.array([area(generator.permutation(uncertainty)) for _ in range(_SHUFFLED_ORDERS)])
+    observed, error = area(uncertainty), float(chance.std(ddof=1)) * math.sqrt(1 + 1 / _SHUFFLED_ORDERS)
     if error == 0:
         return None
-    p_value = float(student.sf((observed - chance.mean()) / error, _ORDERS - 1))
+    p_value = float(student.sf((observed - chance.mean()) / error, _SHUFFLED_ORDERS - 1))
     measure = "the share of the error that is left as the least sure examples are dropped, on average"
     lead, numbers = "The uncertainty ranks errors worse than chance", (observed, float(chance.mean()), error)
     remedies = _open(fit, (varying_noise, ensemble))
@@ -260,7 +262,7 @@ def ranks_better(prediction: Prediction, y: Tensor, label: int) -> bool:
     if bool(is_one.all()):
         return False
     p_value = mannwhitneyu(probs[is_one].numpy(), probs[~is_one].numpy(), alternative="greater").pvalue
-    return bool(p_value < _SURE)
+    return bool(p_value < _P_OF_AN_ORDER)
 
 
 def class_finding(prediction: Prediction, y: Tensor, train_y: Tensor, class_names: Sequence[str] = ()) -> list[Finding]:

@@ -15,11 +15,12 @@ from pyrobnn.distributions.quantiles import component_bounds, count_quantile
 from pyrobnn.distributions.support import Components
 from pyrobnn.posterior.prediction import Prediction
 
-_AT_ONCE, _MOST_VALUES = 2**18, 2**22
+_AT_ONCE = 2**18
+_MOST_VALUES = 2**22
 """Values of the components' distribution functions at one time, and in the quadrature for a target."""
 _PANELS = 8
 """Times as many numbers as a target has components that quadrature holds for it."""
-_FAR = 1e-12
+_TAIL_PROBABILITY = 1e-12
 """Probability beyond the first and the last number of the integral, under every component."""
 _PRECISION = 1e-7
 _TAIL = 1e-6
@@ -114,7 +115,10 @@ def _integral(mixtures: _Mixtures, y: Tensor) -> Tensor:
     Piessens et al. 1983). They have nodes at the panel's ends, and F is monotone, so no jump of F is missed.
     """
     components = mixtures.components
-    lowest, highest = component_bounds(components, _FAR)[0].amin(0), component_bounds(components, 1 - _FAR)[1].amax(0)
+    lowest, highest = (
+        component_bounds(components, _TAIL_PROBABILITY)[0].amin(0),
+        component_bounds(components, 1 - _TAIL_PROBABILITY)[1].amax(0),
+    )
     first_quarter, third_quarter = (component_bounds(components, level) for level in (0.25, 0.75))
     scale = (third_quarter[1] - first_quarter[0]).median(0).values
     middle = ((third_quarter[1] + first_quarter[0]) / 2).median(0).values

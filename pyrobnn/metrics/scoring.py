@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the central intervals that are scored."""
-_SAMPLES, _MOST_DISTANCES = 400, 4_000_000
-"""Samples for the energy score, and distances of their numbers at one time."""
+_ENERGY_SAMPLES = 400
+_DISTANCES_AT_ONCE = 4_000_000
 _FEWEST = 10
 """Examples of each class from which no exception is told from few; resamples of one example, or of none, are alike."""
 _MOST_COLUMNS = 20
@@ -253,11 +253,11 @@ def energy(prediction: Prediction, targets: np.ndarray, *, seed: int = 0) -> np.
     """
     import scoringrules
 
-    size = max(1, _MOST_DISTANCES // (targets.shape[1] * _SAMPLES**2))
+    size = max(1, _DISTANCES_AT_ONCE // (targets.shape[1] * _ENERGY_SAMPLES**2))
     scores = []
     for start in range(0, len(targets), size):
         y = targets[start : start + size]
-        rows = [prediction[[start + row]].sample(_SAMPLES, seed=seed)[:, 0] for row in range(len(y))]
+        rows = [prediction[[start + row]].sample(_ENERGY_SAMPLES, seed=seed)[:, 0] for row in range(len(y))]
         samples = torch.stack(rows).detach().cpu().double().numpy()
         scores.append(np.atleast_1d(scoringrules.es_ensemble(y, samples, estimator="fair")))
     return np.concatenate(scores)

@@ -19,8 +19,8 @@ from pyrobnn.posterior.posterior import Posterior
 
 Link = Literal["probit", "laplace_bridge", "mc"]
 _PROBIT = math.pi / 8
-_DRAWS, _ENTRIES = 1000, 2**20
-"""Draws of the link "mc", and numbers of draws that are held at once."""
+_LINK_DRAWS = 1000
+_ENTRIES_AT_ONCE = 2**20
 _MOST_INPUTS = 256
 _CONSTANT = 1e-6
 """Largest share of variance left to the sum of outputs for the sum to count as known."""
@@ -88,14 +88,14 @@ class FunctionalNormal:
             scaled = self.mean / (1 + _PROBIT * self.variance).sqrt()
             probs = torch.sigmoid(scaled) if is_single else torch.softmax(scaled, -1)
         else:
-            probs, pairs = torch.zeros_like(self.mean), _DRAWS // 2
-            at_once = max(1, min(pairs, _ENTRIES // max(1, self.mean.numel())))
+            probs, pairs = torch.zeros_like(self.mean), _LINK_DRAWS // 2
+            at_once = max(1, min(pairs, _ENTRIES_AT_ONCE // max(1, self.mean.numel())))
             with seeded(seed, "outputs"):
                 for start in range(0, pairs, at_once):
                     deviations = self._deviations(min(at_once, pairs - start))
                     for f in (self.mean + deviations, self.mean - deviations):
                         probs += (torch.sigmoid(f) if is_single else torch.softmax(f, -1)).sum(0)
-            probs = probs / _DRAWS
+            probs = probs / _LINK_DRAWS
         return torch.cat([1 - probs, probs], 1) if is_single else probs
 
     def _bridge(self) -> Tensor:

@@ -21,8 +21,8 @@ from pyrobnn.priors.from_posterior import FromPosterior
 if TYPE_CHECKING:
     import pandas as pd
 
-_NUM_DRAWS, _DRAW_BUDGET = 1000, 2**25
-"""Draws for moments without a formula, at most, and the numbers that they may come to."""
+_MOST_MOMENT_DRAWS = 1000
+_MOST_DRAWN_NUMBERS = 2**25
 
 
 def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
@@ -32,7 +32,9 @@ def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
         moments = built(posterior.guide).moments()
     if moments is not None:
         return {name: moments[name] for name in names}
-    num_draws = posterior.num_distinct(min(_NUM_DRAWS, max(2, _DRAW_BUDGET // posterior.bnn.num_weights)))
+    num_draws = posterior.num_distinct(
+        min(_MOST_MOMENT_DRAWS, max(2, _MOST_DRAWN_NUMBERS // posterior.bnn.num_weights))
+    )
     sums = posterior.map_traces(
         lambda trace: {name: trace.nodes[name]["value"].double() for name in names},
         lambda draws: {name: torch.stack([v.sum(0), v.square().sum(0)]) for name, v in draws.items()},

@@ -24,8 +24,7 @@ MOST_CATEGORIES = 20
 """Different texts that a column may always hold; more must come back in every second row, else they are names."""
 _MOST_NUMBERS = 20
 """Different numbers that a column of categories may hold."""
-_MOST_ROWS = 5
-"""Rows that a message names."""
+_MOST_NAMED_ROWS = 5
 _MOST_WORDS = 3
 """Texts that a message names."""
 
@@ -57,8 +56,12 @@ def rows_of(chosen: Any, first: int = 1) -> str:
     numbers = [str(first + i) for i in np.flatnonzero(np.asarray(chosen, dtype=bool))]
     if len(numbers) == 1:
         return f"row {numbers[0]}"
-    listed = ", ".join(numbers[:_MOST_ROWS])
-    return f"rows {listed}" if len(numbers) <= _MOST_ROWS else f"rows {listed} and {len(numbers) - _MOST_ROWS} more"
+    listed = ", ".join(numbers[:_MOST_NAMED_ROWS])
+    return (
+        f"rows {listed}"
+        if len(numbers) <= _MOST_NAMED_ROWS
+        else f"rows {listed} and {len(numbers) - _MOST_NAMED_ROWS} more"
+    )
 
 
 def refuse_missing(column: Any, label: str, advice: str) -> None:

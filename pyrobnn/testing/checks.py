@@ -143,11 +143,13 @@ def _require_close(subject: str, result: Tensor, than: str, expected: Tensor) ->
     require(close, f"For the same noise {subject} differ from {than}: {result.tolist()} and {expected.tolist()}.")
 
 
-_N, _S = 12, 4
+_N = 12
+_S = 4
 _EXTREME = 1e4
 _DRAWS = 20
 _NOISE = 0.3
-_ERRORS, _CHANCE = 5.0, 1e-6
+_LARGEST_ERRORS = 5.0
+_CHANCE_OF_AN_ALARM = 1e-6
 _SAMPLE = 400
 _SAME = Scaler.identity()
 _PRIORS = {"normal weights": Normal(), "positive latent scales": Hierarchical("log_normal")}
@@ -506,7 +508,7 @@ def check_guide_vmaps(setting: Any) -> None:
         looped = _flat(posterior.draw(_SAMPLE, seed=2))
         chance = float(ks_2samp(mapped, looped).pvalue.min()) * mapped.shape[1]
         require(
-            chance > _CHANCE,
+            chance > _CHANCE_OF_AN_ALARM,
             f"For {name} vmapped draws have another distribution than draws one by one, by Kolmogorov's test (p = "
             f"{chance:.1g}): leave out `vmappable`, or draw all noise inside the call.",
         )
@@ -533,7 +535,7 @@ def check_guide_mean(setting: Any) -> None:
             stderr = values.std(0) / len(values) ** 0.5
             distance = float(((values.mean(0) - means[site]).abs() / (stderr + 1e-5)).max())
             what = f"For {name} mean() of {site!r} is {distance:.1f} standard errors from the mean of draws."
-            require(distance < _ERRORS, what)
+            require(distance < _LARGEST_ERRORS, what)
 
 
 class _TwoLinear(nn.ModuleDict):

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import pytest
 
 Check = Callable[[Any], None]
-_ROWS, _DRAWS = 6, 4
+_NUM_ROWS = 6
+_NUM_DRAWS = 4
 
 
 def pairwise(*families: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
@@ -93,21 +94,21 @@ def check_combination(prior: Any, likelihood: Any, guide: Any) -> None:
     posterior = short_fit(BNN(make_net(outputs), prior=prior, likelihood=likelihood), data, guide=guide, steps=2)
     with fast_pyro():
         latents = {site.name: site.start.shape for site in latent_sites(posterior.bnn, *posterior.example)}
-    shapes = {name: value.shape[1:] for name, value in posterior.draw(_DRAWS).items()}
+    shapes = {name: value.shape[1:] for name, value in posterior.draw(_NUM_DRAWS).items()}
     require_equal("The sites of draws", shapes, latents)
     _require_same_draws(posterior, posterior, "of a posterior for the same seed")
     _require_batching(posterior, data)
     _require_prediction(posterior, data)
     _require_storage(posterior, data)
-    tree = to_datatree(posterior, data, num_draws=_DRAWS)
+    tree = to_datatree(posterior, data, num_draws=_NUM_DRAWS)
     missing = set(posterior.bnn.site_names) - set(tree["posterior"].data_vars)
     require(not missing, f"The DataTree lacks {', '.join(sorted(missing))}.")
     shape = tuple(tree["log_likelihood"]["y"].shape[:3])
-    require_equal("The shape of the log-likelihood in the DataTree", shape, (1, _DRAWS, len(data)))
+    require_equal("The shape of the log-likelihood in the DataTree", shape, (1, _NUM_DRAWS, len(data)))
 
 
 def _require_same_draws(first: Posterior, second: Any, what: str) -> None:
-    pairs = ((name, value, second.draw(_DRAWS)[name]) for name, value in first.draw(_DRAWS).items())
+    pairs = ((name, value, second.draw(_NUM_DRAWS)[name]) for name, value in first.draw(_NUM_DRAWS).items())
     different = [name for name, one, other in pairs if not torch.equal(one, other)]
     require(not different, f"Draws {what} differ at {', '.join(different)}.")
 
@@ -116,7 +117,7 @@ def _require_batching(posterior: Posterior, data: Data) -> None:
     """Require that the scaled log-likelihoods of two halves average to the log-likelihood of all data."""
     bnn, half = posterior.bnn, len(data) // 2
     x, y = posterior.inputs(data.x), bnn.cast_targets(posterior.y_scaler.transform(data.y), bnn.like)
-    model = poutine.condition(bnn, data={name: value[0] for name, value in posterior.draw(_DRAWS).items()})
+    model = poutine.condition(bnn, data={name: value[0] for name, value in posterior.draw(_NUM_DRAWS).items()})
 
     def log_likelihood(rows: slice) -> torch.Tensor:
         trace = poutine.trace(model).get_trace(x[rows], y[rows], num_data=2 * half)
@@ -132,8 +133,8 @@ def _require_batching(posterior: Posterior, data: Data) -> None:
 
 def _require_prediction(posterior: Posterior, data: Data) -> None:
     """Require finite scores, and that aleatoric and epistemic variance sum to the variance of a sample."""
-    prediction = posterior.predict(data.x[:_ROWS], num_draws=_DRAWS)
-    require_finite("The log score after a short fit", prediction.log_prob(data.y[:_ROWS]))
+    prediction = posterior.predict(data.x[:_NUM_ROWS], num_draws=_NUM_DRAWS)
+    require_finite("The log score after a short fit", prediction.log_prob(data.y[:_NUM_ROWS]))
     epistemic = prediction.draw_means.var(0, correction=0)
     torch.testing.assert_close(prediction.epistemic_variance, epistemic, rtol=1e-3, atol=1e-5)
     total, finite = prediction.variance, prediction.variance.isfinite()
@@ -147,5 +148,5 @@ def _require_storage(posterior: Posterior, data: Data) -> None:
         save(posterior, Path(folder) / "posterior")
         loaded = load(Path(folder) / "posterior", net=posterior.bnn.settings["net"])
     _require_same_draws(posterior, loaded, "of the stored posterior")
-    first, second = (each.predict(data.x[:_ROWS], num_draws=_DRAWS).mean for each in (posterior, loaded))
+    first, second = (each.predict(data.x[:_NUM_ROWS], num_draws=_NUM_DRAWS).mean for each in (posterior, loaded))
     require(torch.equal(first, second), "Predictions of the stored posterior differ.")

@@ -26,7 +26,9 @@ _INTERCEPT_PRECISION = 0.1
 """Of the intercepts, so that a class that never occurs keeps a probability."""
 _WIDEST = 20_000
 """Inputs above which there is no linear model."""
-_MOST_ENTRIES, _MOST_ROWS, _FEWEST_ROWS = 4_000_000, 10_000, 500
+_MOST_ENTRIES = 4_000_000
+_MOST_ROWS_OF_A_BASELINE = 10_000
+_FEWEST_ROWS = 500
 _ROWS_FOR_A_WEIGHT = 10
 _PRECISION = 1e-7
 """Relative change of the objective at which L-BFGS stops."""
@@ -56,7 +58,9 @@ class Baseline:
         return self._problem.predict(self._parameters, self._features(x) @ self._weights[:-1] + self._weights[-1])
 
 
-def fit_baselines(bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS, folds: bool = True) -> dict[str, Baseline]:
+def fit_baselines(
+    bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS_OF_A_BASELINE, folds: bool = True
+) -> dict[str, Baseline]:
     """Fit a constant and a linear model of the likelihood of a BNN to training data.
 
     Constants replace the outputs of the network, or linear functions of the standardised inputs with a ridge penalty,

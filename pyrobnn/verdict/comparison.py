@@ -17,13 +17,14 @@ from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, cross_validated_scores, scores_of
 from pyrobnn.verdict.finding import Kind
 
-_NEGLIGIBLE = 0.05
+_NEGLIGIBLE_GAIN_NATS = 0.05
 """Nats an example above a constant that count as none, if chance may explain them."""
 _FEWEST_NATS = 5.0
 """Nats in all that noise and prior scales, which have seen the examples left out, do not gain on pure noise."""
 _SHOWN = 0.05
 """The p-value below which a fit counts as better than a baseline; a warning needs far more."""
-_LEAD, _LEAST_LEAD = 0.01, 0.001
+_LEAD_NATS = 0.01
+_LEAST_LEAD_NATS = 0.001
 """Nats an example that are called a lead over a linear model, and where chance does not explain them."""
 _FAR_LESS = 0.8
 """Share of the gain of a linear model below which a fit has missed the linear part."""
@@ -143,7 +144,7 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
         return Comparison("warning", lead, "Its score is not finite.")
     gains = _Gains.of(scores, baselines, level, basis)
     gain, linear, is_better = gains.fit, gains.linear, gains.is_better
-    negligible = max(gain.below(_NEGLIGIBLE), level if gain.above(0.0) < level else 0.0)
+    negligible = max(gain.below(_NEGLIGIBLE_GAIN_NATS), level if gain.above(0.0) < level else 0.0)
     if (p_value := min(negligible, gain.below(0.0))) < level:
         sign = "none"
         if linear is not None and gains.linear_finds:
@@ -160,14 +161,14 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
         if is_better and not gains.leads_linear:
             is_behind = gains.over.below(0.0) < level
             begin = "The fit predicts a little worse" if is_behind else "Nothing shows that the fit predicts better"
-            lead, is_close = f"{begin} than a linear model, which is simpler", gains.over.mean < _LEAD
+            lead, is_close = f"{begin} than a linear model, which is simpler", gains.over.mean < _LEAD_NATS
             return Comparison("note", lead, str(gains), prefers_linear=is_close, **about)
     kind: Kind = "note"
     if is_better and basis != "training":
         kind, lead = "fine", f"The fit predicts better than a constant{' and a linear model' if linear else ''}"
     elif is_better:
         lead = "How the fit compares with a constant and a linear model on new examples is open"
-    elif gain.mean > _NEGLIGIBLE:
+    elif gain.mean > _NEGLIGIBLE_GAIN_NATS:
         lead = f"{len(scores)} examples are too few to tell the fit from a constant by their log scores"
     else:
         lead = "Nothing shows that the fit predicts better than a constant, which ignores the inputs"
@@ -243,7 +244,7 @@ class _Gains:
     @property
     def leads_linear(self) -> bool:
         """Whether the fit is shown to be better than the linear model."""
-        return self.over is not None and self.over.above(0.0) < self.shown and self.over.mean >= _LEAST_LEAD
+        return self.over is not None and self.over.above(0.0) < self.shown and self.over.mean >= _LEAST_LEAD_NATS
 
     @property
     def linear_finds(self) -> bool | None:
@@ -258,10 +259,10 @@ class _Gains:
         does not explain is real.
         """
         is_real = self.fit.above(0.0) < self.level and self.fit.mean * (self.fit.df + 1) >= _FEWEST_NATS
-        return self.linear_finds is False and not is_real and self.fit.mean + self.fit.stderr < _NEGLIGIBLE
+        return self.linear_finds is False and not is_real and self.fit.mean + self.fit.stderr < _NEGLIGIBLE_GAIN_NATS
 
     def __str__(self) -> str:
-        digits = 3 if self.leads_linear and self.over is not None and self.over.mean < _LEAD else 2
+        digits = 3 if self.leads_linear and self.over is not None and self.over.mean < _LEAD_NATS else 2
         beside = "" if self.linear is None else f", linear model {self.linear.said(digits)}"
         where = _where(self.fit.df + 1, self.basis)
         return f"Log score above a constant's, in nats an example, on {where}: fit {self.fit.said(digits)}{beside}."

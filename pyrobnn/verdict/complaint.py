@@ -27,11 +27,17 @@ from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, longer, measure
 
 SEE = "See docs/how-to/warnings.md."
 """Where the warnings at the end of a fit are explained."""
-_ROWS, _FEWEST_ROWS, _DRAWS, _FEWEST_DRAWS = 500, 20, 100, 10
-_PRODUCTS, _FEW_PRODUCTS = 500_000_000, 50_000_000
+_CHECKED_ROWS = 500
+_FEWEST_CHECKED_ROWS = 20
+_CHECKED_DRAWS = 100
+_FEWEST_CHECKED_DRAWS = 10
+_PRODUCTS_OF_A_CHECK = 500_000_000
+_PRODUCTS_IN_A_LOOP = 50_000_000
 """Products of a weight and an activation that the end of a fit may take, about .1 s; fewer in loops of fits."""
-_SHARE_OF_FIT, _LEVEL = 0.05, 0.01
-_NEGLIGIBLE, _LEARNED = 0.02, 0.25
+_SHARE_OF_FIT = 0.05
+_SIGNIFICANCE = 0.01
+_NATS_OF_NOTHING_LEARNED = 0.02
+_NATS_OF_A_LEARNED_WEIGHT = 0.25
 """Nats a weight, in the mean, below which a site has learned nothing, and of a single weight above which it has."""
 
 
@@ -63,11 +69,11 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
     record = posterior.record
     is_open = any(part is not None for part in (record.convergence, record.automatic, record.evidence))
     is_brief = briefly or (briefly is None and not is_open)
-    with threads_for(posterior.bnn.net, _ROWS):
-        baselines = fit_baselines(posterior.bnn, data, most_rows=_ROWS, folds=not is_brief)
-        rows, draws = _affordable(posterior, _FEW_PRODUCTS if is_brief else _PRODUCTS)
+    with threads_for(posterior.bnn.net, _CHECKED_ROWS):
+        baselines = fit_baselines(posterior.bnn, data, most_rows=_CHECKED_ROWS, folds=not is_brief)
+        rows, draws = _affordable(posterior, _PRODUCTS_IN_A_LOOP if is_brief else _PRODUCTS_OF_A_CHECK)
         sizes = {"num_draws": draws, "most_rows": rows}
-        compared = compare_with_baselines(posterior, data, baselines, validation, level=_LEVEL, **sizes)
+        compared = compare_with_baselines(posterior, data, baselines, validation, level=_SIGNIFICANCE, **sizes)
         if is_brief:
             tries = open_to(Fitted(posterior, x=data.x), (slower, standardised, measured_noise, longer))
             return None if compared is None or compared.kind != "warning" else mended(f"{compared.lead}.", tries)
@@ -134,10 +140,10 @@ def _not_converged(posterior: Posterior | Mixture) -> str | None:
 def _affordable(posterior: Posterior | Mixture, products: int) -> tuple[int, int]:
     """Return numbers of examples and draws that take a small share of the time of the fit, or that many products."""
     history = posterior.history
-    steps = 0 if history is None else len(history) * min(_ROWS, posterior.record.num_data or 0)
+    steps = 0 if history is None else len(history) * min(_CHECKED_ROWS, posterior.record.num_data or 0)
     passes = max(products // posterior.bnn.num_weights, int(_SHARE_OF_FIT * steps))
-    draws = max(min(_DRAWS, max(_FEWEST_DRAWS, passes // _ROWS)), len(members_of(posterior)))
-    return min(_ROWS, max(_FEWEST_ROWS, passes // draws)), draws
+    draws = max(min(_CHECKED_DRAWS, max(_FEWEST_CHECKED_DRAWS, passes // _CHECKED_ROWS)), len(members_of(posterior)))
+    return min(_CHECKED_ROWS, max(_FEWEST_CHECKED_ROWS, passes // draws)), draws
 
 
 def sites_at_prior(posterior: Posterior | Mixture) -> tuple[str, ...]:
@@ -163,7 +169,7 @@ def _at_prior(posterior: Posterior) -> list[str]:
             except NotImplementedError:
                 continue
             size = model.nodes[name]["value"].numel()
-            has_learned = divergence.numel() == size and float(divergence.max()) > _LEARNED
-            if float(divergence.sum()) < _NEGLIGIBLE * size and not has_learned:
+            has_learned = divergence.numel() == size and float(divergence.max()) > _NATS_OF_A_LEARNED_WEIGHT
+            if float(divergence.sum()) < _NATS_OF_NOTHING_LEARNED * size and not has_learned:
                 unlearned.append(name)
         return unlearned

@@ -24,24 +24,25 @@ from pyrobnn.verdict.finding import Finding
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, Try, open_to
 from pyrobnn.verdict.residuals import errors_left_out, standardised
 
-_DRAWS = 100
+_PREDICTIVE_DRAWS = 100
 _MOST_ENTRIES = 2**24
 """Derivatives of outputs in weights that are looked at."""
-_LARGEST = 1000
-"""Largest number of rows and columns of the matrix whose eigenvalues are taken."""
+_LARGEST_MATRIX = 1000
 _FAR_BELOW = 5.0
 """Nats below the constant at which the score of an example is cut off."""
-_LOST, _SHARE = 2.0, 0.8
+_LOST_NATS = 2.0
+_SHARE_OF_CONSTANT_LOSS = 0.8
 """Nats per example that a fit must lose; for labels and counts, at most this share of the constant's loss."""
-_LEVEL = 0.01
+_SIGNIFICANCE = 0.01
 _TOO_MANY = 10
 """Real targets for each weight above which none are memorised: a target moves its own prediction by a tenth at most,
 in the mean."""
 _FEWEST_ROWS = 20
-_FACTOR, _ERRORS = 1.25, 3.0
+_ERROR_RATIO_TO_MISS = 1.25
+_STANDARD_ERRORS_TO_MISS = 3.0
 """Multiple of the errors of the process, and standard errors of the difference, from which on a fit has missed."""
-_BEHIND, _FEWEST_NATS = 0.05, 5.0
-"""Nats an example, and in all, behind the mode from which on a guide has lost what the data say."""
+_NATS_AN_EXAMPLE_BEHIND = 0.05
+_NATS_BEHIND_IN_ALL = 5.0
 
 
 def memorised_targets(
@@ -64,7 +65,7 @@ def memorised_targets(
         return None
     rows = baselines["constant"].rows
     part = train[rows]
-    draws = max(_DRAWS, len(members_of(posterior)))
+    draws = max(_PREDICTIVE_DRAWS, len(members_of(posterior)))
     if held_out is not None:
         new = posterior.predict(held_out.x, num_draws=draws).log_prob(held_out.y).double().cpu()
         rivals, example = scores_of(baselines, held_out), "a held-out example"
@@ -76,8 +77,8 @@ def memorised_targets(
     scores = torch.maximum(new, constant - _FAR_BELOW)
     lost = float(prediction.log_prob(part.y).double().mean() - scores.mean())
     has_integers = bnn.settings["likelihood"].integer_targets
-    threshold = min(_LOST, -_SHARE * float(constant.mean())) if has_integers else _LOST
-    kind = judge(scores, rivals, _LEVEL, "left out" if held_out is None else "held out").kind
+    threshold = min(_LOST_NATS, -_SHARE_OF_CONSTANT_LOSS * float(constant.mean())) if has_integers else _LOST_NATS
+    kind = judge(scores, rivals, _SIGNIFICANCE, "left out" if held_out is None else "held out").kind
     if lost < threshold or kind == "fine" or (held_out is not None and kind == "note"):
         return None
     blame = "It is too sure of its classes" if prediction.is_classification else "Its intervals are too narrow"
@@ -101,7 +102,7 @@ def learned_nothing(
     if left_out is None or any(member.record.laplace is None for member in members_of(posterior)):
         return None
     scores = left_out[baselines["constant"].rows]
-    compared = judge(scores, cross_validated_scores(baselines, train), _LEVEL, "left out")
+    compared = judge(scores, cross_validated_scores(baselines, train), _SIGNIFICANCE, "left out")
     lead, text = compared.lead, compared.text
     if compared.kind != "warning" or compared.is_better:
         if not compared.is_slight:
@@ -138,7 +139,7 @@ def _of_member(posterior: Posterior, train: Data) -> Tensor | None:
     if mean is None or train.weights is not None or any(name not in mean for name in bnn.site_names):
         return None
     columns = len(train) * posterior.outputs.shape[-1]
-    if columns * size > _MOST_ENTRIES or min(columns, size) > _LARGEST:
+    if columns * size > _MOST_ENTRIES or min(columns, size) > _LARGEST_MATRIX:
         return None
     weights = {name: mean[name] for name in bnn.site_names}
     others = {name: value for name, value in mean.items() if name not in weights}
@@ -172,7 +173,7 @@ def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, 
     rows = _some_rows(train, most_rows)
     own = posterior.predict(train.x[rows], num_draws=num_draws).log_prob(train.y[rows]).double().cpu()
     of_mode, error = evidence.starts[evidence.chosen].log_left_out / len(train), float(own.std()) / math.sqrt(len(own))
-    if not of_mode - float(own.mean()) > max(_BEHIND, _FEWEST_NATS / len(own), error):
+    if not of_mode - float(own.mean()) > max(_NATS_AN_EXAMPLE_BEHIND, _NATS_BEHIND_IN_ALL / len(own), error):
         return None
     lead = "The guide has lost what the data say"
     text = (
@@ -207,7 +208,10 @@ def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: i
     own = (y - posterior.predict(train.x[rows], num_draws=num_draws).mean.double().cpu()).abs()
     apart = own - rival
     error = float(apart.std()) / math.sqrt(len(rows))
-    if not (float(own.mean()) > _FACTOR * float(rival.mean()) and float(apart.mean()) > _ERRORS * error):
+    if not (
+        float(own.mean()) > _ERROR_RATIO_TO_MISS * float(rival.mean())
+        and float(apart.mean()) > _STANDARD_ERRORS_TO_MISS * error
+    ):
         return None
     lead = "The fit has missed what the inputs say"
     text = (

@@ -18,12 +18,15 @@ from pyrobnn.posterior.record import Table
 from pyrobnn.priors.base import as_prior
 from pyrobnn.priors.given import by_site
 
-_TIMES_LONGER, _TIMES_NARROWER = 4, 3.0
+_TIMES_LONGER = 4
+_TIMES_NARROWER = 3.0
 _NARROWEST = 0.05
-_FEW_UNITS, _UNITS = 10, 50
-_FEW_WEIGHTS, _FEW_ROWS = 1000, 2000
-"""Weights up to which Markov chains are advised, and rows up to which the evidence framework is."""
-_USUAL_RATE, _TIMES_FASTER = 0.01, 10
+_FEW_UNITS = 10
+_ADVISED_UNITS = 50
+_MOST_WEIGHTS_FOR_CHAINS = 1000
+_MOST_ROWS_FOR_EVIDENCE = 2000
+_USUAL_RATE = 0.01
+_TIMES_FASTER = 10
 _SCALED = ("gaussian", "laplace", "student_t")
 _NUMBERS = dict.fromkeys(_SCALED, "scale") | {"log_normal": "log_scale", "gamma": "dispersion"}
 """The number that may be an output of the network, by likelihood."""
@@ -65,7 +68,7 @@ class Fitted:
     @property
     def takes_evidence(self) -> bool:
         """Whether the evidence framework takes the prior, which must be normal, and has not been tried."""
-        bnn, is_small = self.posterior.bnn, (self.posterior.record.num_data or 0) <= _FEW_ROWS
+        bnn, is_small = self.posterior.bnn, (self.posterior.record.num_data or 0) <= _MOST_ROWS_FOR_EVIDENCE
         priors = by_site(bnn.settings["prior"], bnn.site_names).values()
         is_tuned = any(member.record.evidence is not None for member in members_of(self.posterior))
         return is_small and not is_tuned and not self.has_chains and all(as_prior(one).is_normal for one in priors)
@@ -137,7 +140,7 @@ def _is_large(fit: Fitted) -> bool:
 
 
 def _is_small(fit: Fitted) -> bool:
-    return isinstance(fit.net, nets.MLP) and sum(fit.net.hidden) < _UNITS
+    return isinstance(fit.net, nets.MLP) and sum(fit.net.hidden) < _ADVISED_UNITS
 
 
 def _is_unscaled(fit: Fitted) -> bool:
@@ -151,7 +154,7 @@ def _left_the_mode(fit: Fitted) -> bool:
 
 
 def _is_sampled_soon(fit: Fitted) -> bool:
-    return not fit.has_chains and fit.posterior.bnn.num_weights <= _FEW_WEIGHTS
+    return not fit.has_chains and fit.posterior.bnn.num_weights <= _MOST_WEIGHTS_FOR_CHAINS
 
 
 other_guide = _row("take another guide", 'guide="mean_field"', "guide.type=mean_field", _has_other_guide)

@@ -14,13 +14,13 @@ from torch import Tensor
 from pyrobnn._core.random import derive
 from pyrobnn.data.in_memory import Data
 
-_LENGTHS, _NOISES = (0.125, 0.5, 2.0, 8.0), (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Squared length scales, relative to the median squared distance, and noise relative to the signal."""
+_SQUARED_LENGTHS = (0.125, 0.5, 2.0, 8.0)
+_RELATIVE_NOISES = (1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 _MOST_JUDGED = 500
 """Rows that are looked at: a Gaussian process of as many takes a tenth of a second."""
 _HEAVY = 4.0
 """Standard errors by which the excess kurtosis must be above that of a Gaussian."""
-_LEVEL = 1e-4
+_CHANCE_OF_DEPENDENCE = 1e-4
 """The chance that residuals alike everywhere seem to depend on an input: so low that rows held out need to agree by no
 more than a standard error."""
 
@@ -56,10 +56,10 @@ def errors_left_out(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     squared = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
     usual = squared[squared > 0].median() if bool((squared > 0).any()) else 1.0
     least, errors, residuals = math.inf, y, y
-    for length in _LENGTHS:
+    for length in _SQUARED_LENGTHS:
         values, vectors = torch.linalg.eigh((-squared / (2 * length * usual)).exp())
         turned = vectors.T @ y
-        for noise in _NOISES:
+        for noise in _RELATIVE_NOISES:
             spectrum = values.clamp_min(0) + noise
             weights = vectors @ (turned / spectrum)
             precisions = vectors.square() @ (1 / spectrum)
@@ -111,5 +111,5 @@ class Residuals:
         values = np.stack(columns, 1)
         away = np.abs(values - np.nanmedian(values, axis=0))
         found = ranks(np.hstack([values, away])).T @ ranks(self.values.abs())
-        bound = NormalDist().inv_cdf(1 - _LEVEL / (2 * len(found))) / math.sqrt(len(self.values) - 1)
+        bound = NormalDist().inv_cdf(1 - _CHANCE_OF_DEPENDENCE / (2 * len(found))) / math.sqrt(len(self.values) - 1)
         return bool(abs(found).max() > bound)
