@@ -503,7 +503,7 @@ def test_evaluation_tree_pairs_the_test_data(pair):
 
 
 def test_draws_of_a_large_network_are_made_in_blocks(pair, monkeypatch):
-    monkeypatch.setattr("pyrobnn._torch.vectorize._KEPT", 10 * pair[0].bnn.num_weights)
+    monkeypatch.setattr("pyrobnn._torch.vectorize._WEIGHT_FLOATS_ON_CPU", 10 * pair[0].bnn.num_weights)
     tree = bnn.to_datatree(pair[0], NAMED, num_draws=25, seed=11)
     np.testing.assert_array_equal(tree["posterior"]["2.bias"][0], pair[0].draw(25, seed=11)["2.bias"])
     assert len(np.unique(tree["posterior"]["2.bias"])) == len(np.unique(tree["prior"]["2.bias"])) == 25
