@@ -15,7 +15,6 @@ from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._core.tree_files import read_tree, write_tree
 from pyrobnn.inference.scales import open_scales
 from pyrobnn.inference.training import checkpoint as checkpoints
-from pyrobnn.posterior.mixture import members_of
 
 X = torch.linspace(-1, 1, 40)[:, None]
 Y = (3 * X).sin()[:, 0]
@@ -370,7 +369,7 @@ def test_measured_scales_are_not_searched_again(name, at, tmp_path, monkeypatch,
     searches.clear()
     again = go(data, method=method, checkpoint=tmp_path / "stopped", every=20)
     assert searches == []
-    for one, other in zip(members_of(again), members_of(straight), strict=True):
+    for one, other in zip(again.members, straight.members, strict=True):
         assert same(one, other)
     assert again.record.evidence == straight.record.evidence
     assert again.bnn.settings["prior"] == straight.bnn.settings["prior"]

@@ -13,7 +13,6 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn.guides import Dropout, Laplace, LowRank, MeanField
-from pyrobnn.posterior.mixture import members_of
 
 X = torch.linspace(-1, 1, 24)[:, None]
 Y = (3 * X).sin()[:, 0]
@@ -68,7 +67,7 @@ def fit(name, data=(X, Y), *, seed=0, **settings):
 
 def numbers(posterior):
     """All numbers of a posterior that are learned or drawn."""
-    parts = [part.state_dict() for member in members_of(posterior) for part in (member.guide, member.bnn)]
+    parts = [part.state_dict() for member in posterior.members for part in (member.guide, member.bnn)]
     return torch.cat([value.double().flatten() for state in parts for value in state.values()])
 
 
@@ -118,7 +117,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(name, engine, tmp_path):
     assert torch.equal(numbers(resumed), numbers(whole))
     assert all(
         (one.history.elbo == other.history.elbo).all()
-        for one, other in zip(members_of(resumed), members_of(whole), strict=True)
+        for one, other in zip(resumed.members, whole.members, strict=True)
         if one.history is not None
     )
 

@@ -15,8 +15,7 @@ Pairs = Sequence[tuple[RunSpec, bnn.Data]]
 
 def engine_of(fitted: Fitted) -> str:
     """Return the engine that was used."""
-    fit = fitted.members[0] if isinstance(fitted, bnn.Mixture) else fitted
-    return fit.record.engine.used
+    return fitted.members[0].record.engine.used
 
 
 def fit_all(pairs: Pairs, seed: int) -> list[Fitted]:

@@ -17,7 +17,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convert import log_likelihoods
 from pyrobnn.guides.built import built
 from pyrobnn.guides.empirical import require_density
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
 
@@ -93,9 +93,7 @@ class ElboReport:
         return "\n".join(lines)
 
 
-def elbo_report(
-    posterior: Posterior | Mixture, data: Data, *, num_draws: int = 1000, seed: int | None = None
-) -> ElboReport:
+def elbo_report(posterior: Posterior, data: Data, *, num_draws: int = 1000, seed: int | None = None) -> ElboReport:
     """Estimate each term of the ELBO, per site and in total, beside the closed-form KL if it exists.
 
     The KL is not weighted by a temperature: this is the bound on the evidence, for any trained objective.
@@ -118,10 +116,7 @@ def elbo_report(
         >>> abs(report.kl.mean - report.kl_exact) < 5 * report.kl.stderr
         True
     """
-    if isinstance(posterior, Mixture):
-        raise InputError(
-            f"`elbo_report` takes one posterior, got a mixture of {len(posterior)}: pass its `members` one by one."
-        )
+    require_single(posterior, "elbo_report")
     if num_draws < 2:
         raise InputError(f"`num_draws` must be at least 2 for a standard error, got {num_draws}.")
     data = in_memory(data, weighted=True)

@@ -27,7 +27,7 @@ from pyrobnn.inference.training.start import running
 from pyrobnn.inference.training.state import TrainingState, cloned, put_values
 from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.finding import Finding, Kind
 from pyrobnn.verdict.remedies import Fitted, longer, open_to, slower
@@ -350,7 +350,7 @@ def continuation_finding(posterior: Posterior | Mixture, train: Data, level: flo
     Convergence is unknown where a fit cannot be continued: after another method than `SVI`, or where the guide is no
     longer trained. `level` is the chance of a warning, at most, where the gain is within the tolerance.
     """
-    members, fit = members_of(posterior)[:_MOST_MEMBERS], Fitted(posterior)
+    members, fit = posterior.members[:_MOST_MEMBERS], Fitted(posterior)
     pairs = [(member, method) for member in members if (method := _method_of(member)) is not None]
     if len(pairs) < len(members):
         given = ", ".join(f"{fit.section}.{name}" for name in fit.lengths)

@@ -24,7 +24,7 @@ from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.built import built
 from pyrobnn.inference.prior_predictive import prior_guide
-from pyrobnn.posterior.mixture import Mixture, Posteriors, members_of
+from pyrobnn.posterior.mixture import Mixture, Posteriors
 from pyrobnn.posterior.posterior import Posterior, latent_values
 from pyrobnn.posterior.prediction import Prediction
 
@@ -155,7 +155,7 @@ def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:
 
 def _example(posterior: Posterior | Mixture, data: Data, seed: int) -> dict[str, Tensor]:
     """Return a draw (*event) of each site; refuse members whose sites or kinds of targets differ."""
-    members = members_of(posterior)
+    members = posterior.members
     drawn = [member.draw(1, seed=seed) for member in members]
     for member, draws in zip(members, drawn, strict=True):
         if odd := sorted(set(draws) ^ set(drawn[0])):
@@ -200,7 +200,7 @@ def _add_fit(
     import arviz_base as az
     import xarray as xr
 
-    members = members_of(posterior)
+    members = posterior.members
     chains = {"chain": tree["posterior"]["chain"].values} if tree["posterior"].sizes["chain"] == len(members) else {}
     records = [member.history for member in members]
     lengths = {0 if record is None else len(record) for record in records}
@@ -245,7 +245,7 @@ def _data_dims(data: Data, groups: Arrays, rows: str) -> dict[str, list[str]]:
 
 
 def _attributes(posterior: Posterior | Mixture, num_draws: int, seed: int) -> dict[str, Any]:
-    members = members_of(posterior)
+    members = posterior.members
     method = posterior.record.method
     methods = [method] if method is not None else _unlike([member.record.method for member in members])
     kinds = [str(method["type"]).upper() if isinstance(method, dict) else "SVI" for method in methods]
@@ -308,7 +308,7 @@ def _draw_groups(posterior: Posterior | Mixture, converter: _Converter, num_draw
     `num_draws` counts the draws of all chains together. Markov chains, as many and as long in all members and with the
     same statistics, give the last draws of each.
     """
-    parts, seeds = members_of(posterior), _seeds(posterior, seed)
+    parts, seeds = posterior.members, _seeds(posterior, seed)
     kinds = [(_lengths(part), tuple(built(part.guide).sample_stats())) for part in parts]
     num_chains, length = kinds[0][0] if len(set(kinds)) == 1 else (0, 0)
     if num_chains:
@@ -334,7 +334,7 @@ def _prior_groups(
 
     Parameters have their learned values. Large networks have fewer than `num_draws` draws.
     """
-    parts, seeds = members_of(posterior), _seeds(posterior, seed)
+    parts, seeds = posterior.members, _seeds(posterior, seed)
     affordable = max(_FEWEST_PRIOR_DRAWS, _MOST_PRIOR_NUMBERS // max(1, posterior.bnn.num_weights))
     each = max(1, min(num_draws, affordable) // len(parts))
     try:
@@ -348,9 +348,7 @@ def _prior_groups(
 
 
 def _seeds(posterior: Posterior | Mixture, seed: int) -> list[int]:
-    if isinstance(posterior, Mixture):
-        return [member_seed for *_, member_seed in posterior.shares(len(posterior), seed=seed)]
-    return [seed]
+    return [member_seed for *_, member_seed in posterior.shares(len(posterior.members), seed=seed)]
 
 
 def _lengths(member: Posterior) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.several.replicates import replicates_in_silence
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def loo(
     from pyrobnn.diagnostics.arviz_classes import LooUnderQ
 
     data = in_memory(data)
-    members = members_of(posterior)
+    members = posterior.members
     has_chains = all(built(member.guide).chains() is not None for member in members)
     asked = _DRAWS_FOR_LOO if num_draws is None else num_draws
     tree = to_datatree(posterior, data, num_draws=num_draws if has_chains else asked, prior=False, seed=seed)

@@ -33,7 +33,7 @@ from pyrobnn.diagnostics.predictive_checks import (
 )
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
@@ -242,7 +242,7 @@ def diagnose(
     judged = _some(every, seed, has_labels=as_likelihood(posterior.bnn.settings["likelihood"]).has_labels)
     prediction = posterior.predict(judged.x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
-        prediction = posterior.predict(judged.x, num_draws=max(_DRAWS_OF_STEPS, len(members_of(posterior))), seed=seed)
+        prediction = posterior.predict(judged.x, num_draws=max(_DRAWS_OF_STEPS, len(posterior.members)), seed=seed)
     held_out = None if test is None else judged
     has_classes = prediction.is_classification and judged.y.ndim == 1
     examples = _Examples(train, judged, held_out, len(every) + len(train), has_classes, class_names)
@@ -346,7 +346,7 @@ def _of_training(fit: Fitted, train: Data, level: float, seed: int) -> list[Find
     chains = chains_of(posterior, train)
     settings = next((table for table in fit.methods if "num_draws" in table), {})
     findings = [] if chains is None else chain_findings(chains, settings)
-    every = (ending_finding(member, fit.section) for member in members_of(posterior))
+    every = (ending_finding(member, fit.section) for member in posterior.members)
     endings = [ending for ending in every if ending is not None]
     if _by_steps(posterior) and not endings:
         findings.append(continuation_finding(posterior, train, level, derive(seed, "continuation")))
@@ -402,7 +402,7 @@ def _without_gain(
 def _of_held_out(fit: Fitted, held_out: Data, prediction: Prediction, level: float, seed: int) -> list[Finding]:
     """Judge predictions by the targets held out, and by targets simulated from the fit."""
     simulated_seed = derive(seed, "simulated targets")
-    num = num_simulations(level, len(members_of(fit.posterior)))
+    num = num_simulations(level, len(fit.posterior.members))
     simulated = fit.posterior.predict(held_out.x, num_draws=num, seed=simulated_seed).sample(seed=simulated_seed)
     ranking = ranking_finding(prediction, held_out.y, _THREE_ERRORS, seed=seed, fit=fit)
     findings = predictive_findings(prediction, held_out.y, simulated, level, seed=seed, fit=fit)
@@ -420,7 +420,7 @@ def _of_layers(fit: Fitted, compared: Comparison | None) -> list[Finding]:
     weights = [name for name in posterior.bnn.site_names if posterior.bnn.initial_values[name].ndim > 1]
     is_bad = compared is not None and compared.kind == "warning"
     is_all = len(names) == len(weights)
-    is_joint = any(built(member.guide).gaussian_blocks() for member in members_of(posterior))
+    is_joint = any(built(member.guide).gaussian_blocks() for member in posterior.members)
     if not names or not (is_bad or not (is_all or is_joint)):
         return []
     lead = f"Collapse to the prior at {', '.join(names)}"

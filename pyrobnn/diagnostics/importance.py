@@ -20,7 +20,7 @@ from pyrobnn.diagnostics.convert import as_one, log_likelihoods, log_prior_densi
 from pyrobnn.guides.built import built
 from pyrobnn.guides.dropout import MaskedPoint
 from pyrobnn.guides.empirical import require_density
-from pyrobnn.posterior.mixture import Mixture, Posteriors, members_of
+from pyrobnn.posterior.mixture import Mixture, Posteriors
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
 _ROUNDING = 1e-4
@@ -152,7 +152,7 @@ def importance_weights(
     """
     given, _ = as_one(posterior)
     data = in_memory(data, weighted=True)
-    parts = members_of(given)
+    parts = given.members
     if num_draws < _FEWEST * len(parts):
         raise InputError(
             f"`num_draws` must be at least {_FEWEST * len(parts)}, {_FEWEST} for each guide, got {num_draws}: k-hat is "
@@ -164,7 +164,7 @@ def importance_weights(
     if len(parts) > 1:
         _require_one_target(parts, linearized=any(linear))
     seed = given.seed if seed is None else seed
-    shares = given.shares(num_draws, seed=seed) if isinstance(given, Mixture) else [(given, num_draws, seed)]
+    shares = given.shares(num_draws, seed=seed)
     pairs = [_densities(member, data, count, part_seed, linearized=linearized) for member, count, part_seed in shares]
     log_ps, log_qs = zip(*pairs, strict=True)
     ratios = np.concatenate(log_ps) - _mixture_log_q(shares, log_qs)

@@ -15,7 +15,7 @@ from pyrobnn.guides.built import built
 from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run, guide_of, innermost
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.weights import update_prior
 
@@ -29,7 +29,7 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -
     alone = method.method if isinstance(method, (Ensemble, MarginalLikelihood)) else method
     if isinstance(method, EvidenceFramework):
         alone = dataclasses.replace(method, starts=1, rounds=0)
-    members = members_of(fitted)
+    members = fitted.members
     models = {member: _updated(member) for member in members}
     later: dict[Posterior, Any] = {
         member: fit_in_silence(
@@ -49,7 +49,7 @@ def holds_chains(fitted: Posterior | Mixture) -> bool:
 
     Chains visit mirror images of the same function, so their mean and standard deviation resemble the prior's.
     """
-    return any(built(member.guide).chains() is not None for member in members_of(fitted))
+    return any(built(member.guide).chains() is not None for member in fitted.members)
 
 
 def joined(first: Data, second: Data) -> Data:

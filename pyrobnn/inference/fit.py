@@ -19,7 +19,7 @@ from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import model_of
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.complaint import tell
 
@@ -189,7 +189,7 @@ def tell_of_empty_classes(data: Any, posterior: Any) -> None:
         return
     if not as_likelihood(posterior.bnn.settings["likelihood"]).has_labels:
         return
-    outputs = members_of(posterior)[0].outputs.shape[-1]
+    outputs = posterior.members[0].outputs.shape[-1]
     if outputs < 2:
         return
     empty = [str(label) for label, num in enumerate(data.class_counts(outputs)) if not num]

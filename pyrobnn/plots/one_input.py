@@ -17,7 +17,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
 from pyrobnn.plots._style import as_array, band, first_column, legend, one_panel, plain
 from pyrobnn.plots.regression import require_real
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
@@ -107,7 +107,7 @@ def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tenso
     grid = low + steps * (high - low)
     try:
         for posterior in posteriors:
-            posterior.predict(grid, num_draws=len(members_of(posterior)))
+            posterior.predict(grid, num_draws=len(posterior.members))
     except REFUSALS:
         return x.unique(dim=0)
     return grid

@@ -18,7 +18,7 @@ from pyrobnn.data.in_memory import Scaler, row_index
 from pyrobnn.distributions.spread import centre, spread
 from pyrobnn.distributions.support import base_of
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 
@@ -149,7 +149,7 @@ def conformal(
     """
     data = collected(data, weighted=True)
     prediction = posterior.predict(data.x, num_draws=num_draws)
-    likelihood = as_likelihood(members_of(posterior)[0].bnn.settings["likelihood"])
+    likelihood = as_likelihood(posterior.members[0].bnn.settings["likelihood"])
     if method is None and not (prediction.is_classification or likelihood.is_symmetric):
         method = "quantiles"
     scores = ConformityScores(prediction, as_targets(data.y, len(data)), method, seed)

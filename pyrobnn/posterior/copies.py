@@ -8,7 +8,7 @@ import torch
 from pyrobnn._core.random import derive
 from pyrobnn.data.imputed import TO_PREDICT, Imputer
 from pyrobnn.distributions.parts import converted
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction, joined
 
@@ -22,7 +22,7 @@ def predict_copies(
     """
     if imputer is None or not imputer.lacking(x).any():
         return posterior.predict(x, num_draws=num_draws)
-    draws = max(math.ceil(num_draws / TO_PREDICT), len(members_of(posterior)))
+    draws = max(math.ceil(num_draws / TO_PREDICT), len(posterior.members))
 
     def predict(rows: np.ndarray, count: int, number: int) -> Prediction:
         return posterior.predict(rows, num_draws=count, seed=derive(posterior.seed, f"copy {number}"))

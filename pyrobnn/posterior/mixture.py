@@ -206,11 +206,6 @@ Posteriors = Posterior | Mixture | Sequence[Posterior] | Mapping[str, Posterior]
 """A posterior, or several of the same network."""
 
 
-def members_of(posterior: Posterior | Mixture) -> tuple[Posterior, ...]:
-    """Return the members of a mixture, or a posterior as the only member."""
-    return posterior.members if isinstance(posterior, Mixture) else (posterior,)
-
-
 def require_single(posterior: Posterior | Mixture, name: str) -> None:
     """Refuse a mixture where a function, named for the message, takes one posterior."""
     if isinstance(posterior, Mixture):

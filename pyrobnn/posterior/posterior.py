@@ -83,6 +83,15 @@ class Posterior(AbstractPosterior):
                 outputs = self.bnn.outputs(self.bnn.initial_values, example[0])
         self.outputs = outputs
 
+    @property
+    def members(self) -> tuple["Posterior", ...]:
+        """The posterior itself: it is its only member, where a mixture has several."""
+        return (self,)
+
+    def shares(self, num_draws: int, *, seed: int | None = None) -> list[tuple["Posterior", int, int]]:
+        """Return itself with the number of draws and their seed, as a mixture does for each member."""
+        return [(self, num_draws, self.seed if seed is None else seed)]
+
     def with_fields(self, **fields: Any) -> "Posterior":
         """Return a posterior with other values of some attributes, which shares the rest with this one."""
         other = copy.copy(self)

@@ -13,7 +13,7 @@ from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.guides.built import built
 from pyrobnn.guides.pruned import PrunedGuide
-from pyrobnn.posterior.mixture import Mixture, members_of, require_single
+from pyrobnn.posterior.mixture import Mixture, require_single
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import with_guide_table
 from pyrobnn.priors.from_posterior import FromPosterior
@@ -129,7 +129,7 @@ def sample_function(posterior: Posterior | Mixture, *, seed: int) -> Callable[[A
         >>> torch.equal(function([[0.3]]), function([[0.3]]))
         True
     """
-    members = members_of(posterior)
+    members = posterior.members
     member = members[derive(seed, "member") % len(members)]
     draw = member.draw(1, seed=seed)
     return lambda x: member.predict(x, draws=draw).mean

@@ -26,7 +26,7 @@ from pyrobnn.plots._style import TALL, close, panels
 from pyrobnn.plots.classification import draw_reliability
 from pyrobnn.plots.regression import draw_coverage, draw_intervals
 from pyrobnn.plots.two_inputs import Plane
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.report import words
@@ -171,7 +171,7 @@ def render(
         pictures=pictures,
         explained=words.EXPLAINED,
         audits=_audits(posterior, train),
-        num_members=len(members_of(posterior)),
+        num_members=len(posterior.members),
         most_rows=_MOST_AUDITS,
         chains=chains_of(posterior, train),
         notes=facts.notes,
@@ -192,7 +192,7 @@ def _shown(name: str, score: Score) -> tuple[str, str]:
 
 def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, ElboReport]]:
     """Return the ELBO of the members that have a density, with their numbers; a posterior is its only member."""
-    members = [pair for pair in enumerate(members_of(posterior), 1) if built(pair[1].guide).chains() is None]
+    members = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
     return [(number, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for number, each in members[:_MOST_AUDITS]]
 
 
@@ -221,7 +221,7 @@ def _of_inputs(fit: _Fit) -> list[_Picture]:
         return [_picture("fit.png", "Predictions", words.FIT, figure)]
     if num_inputs != 2:
         return []
-    num_draws = max(_PLANE_DRAWS, len(members_of(fit.posterior)))
+    num_draws = max(_PLANE_DRAWS, len(fit.posterior.members))
     plane = Plane.of(fit.posterior, fit.train, num_draws=num_draws, class_names=fit.facts.class_names)
     first, last = (_alone(plane.draw, number) for number in (0, len(plane.surfaces) - 1))
     return [
@@ -260,7 +260,7 @@ def _of_columns(fit: _Fit) -> list[_Picture]:
     if not 1 < num_columns <= _MOST_COLUMNS_FOR_IMPORTANCE or len(scored) < _FEWEST_FOR_CURVES:
         return []
     num_rows = max(_FEWEST_FOR_CURVES, min(len(scored), _ROWS_FOR_IMPORTANCE // (num_columns * _SHUFFLES)))
-    draws = max(_SHUFFLE_DRAWS, len(members_of(fit.posterior)))
+    draws = max(_SHUFFLE_DRAWS, len(fit.posterior.members))
     table = permutation_importance(
         fit.posterior,
         scored[np.linspace(0, len(scored) - 1, num_rows).round().astype(int)],

@@ -17,7 +17,7 @@ from pyrobnn._torch.inputs import shape_of
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.metrics import Score, Scores
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.tables.cells import MARK, input_name, with_marks
 
@@ -232,7 +232,7 @@ def data_rows(
 
 def ending_rows(posterior: Posterior | Mixture) -> list[tuple[str, str]]:
     """Return how each fit, of a mixture each member, came to its end, as rows."""
-    members = members_of(posterior)
+    members = posterior.members
     return [row for number, member in enumerate(members, 1) for row in _ending(member, number if members[1:] else None)]
 
 

@@ -20,7 +20,7 @@ from pyrobnn._core.folders import new_file, new_folder
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.datasets.table import categories_of
 from pyrobnn.posterior.copies import predict_copies
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import Prepared
@@ -86,7 +86,7 @@ def predict_run(folder: Path, x: Tensor, *, num_draws: int) -> Prediction:
 def write_all_rows(folder: Path, prepared: Prepared, posterior: Posterior | Mixture, seconds: float) -> None:
     """Write the fit into a run folder, whole or not at all."""
     with new_folder(folder / _ALL_ROWS_FOLDER, replaces=lambda _: True) as place:
-        write_json(place / "manifest.json", make_manifest(prepared, members_of(posterior)[0], seconds))
+        write_json(place / "manifest.json", make_manifest(prepared, posterior.members[0], seconds))
         save_posterior(posterior, place / "posterior")
         write_rows(prepared.dataset.imputer, place)
 

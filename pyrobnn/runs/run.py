@@ -21,7 +21,7 @@ from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.copies import predict_copies
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.all_rows import far_apart, is_sound, with_all_rows
@@ -130,7 +130,7 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
     with _noting_what_is_kept(path), new_folder(path, replaces=is_run_folder if overwrite else None) as folder:
         posterior = _fit_resumably(prepared, path, progress=progress, overwrite=overwrite)
-        manifest = make_manifest(prepared, members_of(posterior)[0], time.perf_counter() - started)
+        manifest = make_manifest(prepared, posterior.members[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
         write_json(folder / "manifest.json", manifest)
         save(posterior, folder / "posterior")

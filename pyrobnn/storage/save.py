@@ -15,7 +15,7 @@ from pyrobnn._core.tree_files import digest, write_tree
 from pyrobnn._torch.inputs import Inputs
 from pyrobnn.bnn import BNN
 from pyrobnn.nets import is_custom
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import History
 
@@ -55,7 +55,7 @@ def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True)
         >>> bnn.save(posterior, "posterior.safetensors").name
         'posterior.safetensors'
     """
-    tables = [_table(member, body=body) for member in members_of(posterior)]
+    tables = [_table(member, body=body) for member in posterior.members]
     if len({table["body_sha256"] for table in tables}) > 1:
         raise InputError("Members have different frozen bodies, and `load` takes one network: save with body=True.")
     mixture = {"seed": posterior.seed, "info": posterior.record.to_table(), "members": tables}

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyrobnn._core.errors import counted
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.built import built
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, cross_validated_scores, scores_of
@@ -112,7 +112,7 @@ def compare_with_baselines(
     if part.weights is not None:  # a difference counts as often as its example
         share = (part.weights / part.weights.mean()).double().cpu()
         scores, rivals = share * scores, {name: share * rival for name, rival in rivals.items()}
-    elif all(built(member.guide).chains() is not None for member in members_of(posterior)):
+    elif all(built(member.guide).chains() is not None for member in posterior.members):
         scores, basis = leave_one_out(prediction, part.y), "left out"
     return judge(scores, rivals, level, basis)
 

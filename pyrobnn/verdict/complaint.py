@@ -17,7 +17,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import registry
 from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.guides.given import narrowed
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.comparison import Comparison, compare_with_baselines
@@ -124,9 +124,9 @@ def findings_on_predictions(
 
 def _not_converged(posterior: Posterior | Mixture) -> str | None:
     """Say if a fit of open length ended at its last step before its guide, which starts narrow, had widened."""
-    record = members_of(posterior)[0].record
+    record = posterior.members[0].record
     guide = (record.method if isinstance(record.method, dict) else {}).get("guide", {})
-    is_over = not any(member.record.needs_steps for member in members_of(posterior))
+    is_over = not any(member.record.needs_steps for member in posterior.members)
     if is_over or guide.get("type") not in registry.names:
         return None
     if "evidence_framework" in Fitted(posterior).types or narrowed(registry.resolve(guide)) == registry.resolve(guide):
@@ -142,7 +142,7 @@ def _affordable(posterior: Posterior | Mixture, products: int) -> tuple[int, int
     history = posterior.history
     steps = 0 if history is None else len(history) * min(_CHECKED_ROWS, posterior.record.num_data or 0)
     passes = max(products // posterior.bnn.num_weights, int(_SHARE_OF_FIT * steps))
-    draws = max(min(_CHECKED_DRAWS, max(_FEWEST_CHECKED_DRAWS, passes // _CHECKED_ROWS)), len(members_of(posterior)))
+    draws = max(min(_CHECKED_DRAWS, max(_FEWEST_CHECKED_DRAWS, passes // _CHECKED_ROWS)), len(posterior.members))
     return min(_CHECKED_ROWS, max(_FEWEST_CHECKED_ROWS, passes // draws)), draws
 
 
@@ -152,7 +152,7 @@ def sites_at_prior(posterior: Posterior | Mixture) -> tuple[str, ...]:
     Biases are left out, since many good fits do not need them, and so are sites whose KL has no closed form and no
     quadrature. In a mixture, all members must agree.
     """
-    first, *others = [_at_prior(member) for member in members_of(posterior)]
+    first, *others = [_at_prior(member) for member in posterior.members]
     return tuple(name for name in first if all(name in names for names in others))
 
 

@@ -16,7 +16,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import Baseline, cross_validated_scores, scores_of
 from pyrobnn.verdict.comparison import judge
@@ -65,7 +65,7 @@ def memorised_targets(
         return None
     rows = baselines["constant"].rows
     part = train[rows]
-    draws = max(_PREDICTIVE_DRAWS, len(members_of(posterior)))
+    draws = max(_PREDICTIVE_DRAWS, len(posterior.members))
     if held_out is not None:
         new = posterior.predict(held_out.x, num_draws=draws).log_prob(held_out.y).double().cpu()
         rivals, example = scores_of(baselines, held_out), "a held-out example"
@@ -99,7 +99,7 @@ def learned_nothing(
     It may be better on the rows that it was trained on, as any fit to noise is. None if it is better, or too few rows
     tell, and for other fits, whose `left_out_scores` are not those of the fit itself.
     """
-    if left_out is None or any(member.record.laplace is None for member in members_of(posterior)):
+    if left_out is None or any(member.record.laplace is None for member in posterior.members):
         return None
     scores = left_out[baselines["constant"].rows]
     compared = judge(scores, cross_validated_scores(baselines, train), _SIGNIFICANCE, "left out")
@@ -124,7 +124,7 @@ def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | Non
     for guides without a mean, Markov chains, data with weights, and if it would cost too much.
     """
     member_scores = []
-    for member in members_of(posterior):
+    for member in posterior.members:
         with seeded(member.seed, "left out"):
             scores = None if built(member.guide).chains() is not None else _of_member(member, train)
         if scores is None:

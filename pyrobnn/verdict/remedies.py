@@ -12,7 +12,7 @@ from pyrobnn._torch.inputs import X
 from pyrobnn.guides.built import built
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.likelihoods.base import registry as likelihoods
-from pyrobnn.posterior.mixture import Mixture, members_of
+from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import Table
 from pyrobnn.priors.base import as_prior
@@ -53,7 +53,7 @@ class Fitted:
     @property
     def methods(self) -> list[Table]:
         """The tables of the method and those inside it."""
-        return members_of(self.posterior)[0].record.methods
+        return self.posterior.members[0].record.methods
 
     @property
     def types(self) -> set[str]:
@@ -63,14 +63,14 @@ class Fitted:
     @property
     def has_chains(self) -> bool:
         """Whether the fit holds draws of Markov chains."""
-        return built(members_of(self.posterior)[0].guide).chains() is not None
+        return built(self.posterior.members[0].guide).chains() is not None
 
     @property
     def takes_evidence(self) -> bool:
         """Whether the evidence framework takes the prior, which must be normal, and has not been tried."""
         bnn, is_small = self.posterior.bnn, (self.posterior.record.num_data or 0) <= _MOST_ROWS_FOR_EVIDENCE
         priors = by_site(bnn.settings["prior"], bnn.site_names).values()
-        is_tuned = any(member.record.evidence is not None for member in members_of(self.posterior))
+        is_tuned = any(member.record.evidence is not None for member in self.posterior.members)
         return is_small and not is_tuned and not self.has_chains and all(as_prior(one).is_normal for one in priors)
 
     @property
@@ -144,7 +144,7 @@ def _is_small(fit: Fitted) -> bool:
 
 
 def _is_unscaled(fit: Fitted) -> bool:
-    if not isinstance(fit.x, Tensor) or not members_of(fit.posterior)[0].x_scaler.is_identity:
+    if not isinstance(fit.x, Tensor) or not fit.posterior.members[0].x_scaler.is_identity:
         return False
     return float(fit.x.double().flatten(1).square().mean(0).max()) > _FAR_FROM_UNITS**2
 
