@@ -333,7 +333,9 @@ def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
     if not f.requires_grad:
         return False
     try:
-        gradients = torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
+        with torch.enable_grad():
+            total = f.sum()
+        gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
     except RuntimeError:  # of checkpoints, say, which the fit refuses
         return True
     return any(value is not None for value in gradients)
