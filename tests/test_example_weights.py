@@ -303,8 +303,9 @@ def test_a_score_counts_each_example_with_its_weight():
     one, other = automatic._record("a", scores, weights, 1.0), automatic._record("a", repeated, None, 1.0)
     assert one.log_score == pytest.approx(float(repeated.mean()))
     assert one.error == pytest.approx(float(repeated.std()) / 8**0.5) == pytest.approx(other.error)
-    assert automatic._best([scores, torch.full_like(scores, -1.5)], weights) == 0
-    assert automatic._best([scores, torch.full_like(scores, -1.5)]) == 1
+    rival = automatic._record("b", torch.full_like(scores, -1.5), weights, 1.0)
+    unweighted = automatic._record("a", scores, None, 1.0)
+    assert [automatic._best([each, rival]) for each in (one, unweighted)] == ["a", "b"]
 
 
 @pytest.mark.parametrize("rows", [60, 150])

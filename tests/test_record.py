@@ -34,6 +34,11 @@ TABLE = {
         "precision": {"0.weight": [1.0, 2.0], "0.bias": 3.0},
         "members": [1],
     },
+    "automatic": {
+        "method": {"type": "automatic", "max_seconds": 1.0},  # a setting of an earlier version
+        "candidates": [{"name": "svi", "log_score": -1.0, "error": 0.1, "seconds": 2.0}],
+        "chosen": "svi",
+    },
     "extra": {"mine": {"note": None}},
 }
 

@@ -1,38 +1,12 @@
-"""One thread at a time: random states, Pyro's handlers and swapped weights belong to the process; and deadlines."""
+"""One thread at a time: random states, Pyro's handlers and swapped weights belong to the process."""
 
 import os
 import re
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-
-_OF_THREAD = threading.local()
-
-
-class OutOfTime(Exception):
-    """The time of a block is over."""
-
-
-@contextmanager
-def until(end: float | None) -> Iterator[None]:
-    """Have the work of this thread in the block raise `OutOfTime` after a time (`time.perf_counter`), if any."""
-    before = getattr(_OF_THREAD, "end", None)
-    _OF_THREAD.end = end
-    try:
-        yield
-    finally:
-        _OF_THREAD.end = before
-
-
-def check_time() -> None:
-    """Raise `OutOfTime` after the time of the block."""
-    end = getattr(_OF_THREAD, "end", None)
-    if end is not None and time.perf_counter() > end:
-        raise OutOfTime
-
 
 class _Change:
     """A state of the process, changed by a block; `other` is the inactive one, from before or of the block."""
@@ -133,8 +107,7 @@ class _OneThread:
                 raise interrupt
 
     def let_waiting_in(self) -> None:
-        """Let another thread take a turn if one waits; long work calls it at each step, up to a deadline (`until`)."""
-        check_time()
+        """Let another thread take a turn if one waits; long work calls it at each step."""
         if self._turnstile.locked():
             with self.others_let_in():
                 pass

@@ -13,9 +13,8 @@ from tqdm.auto import tqdm
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.lock import OutOfTime, until
 from pyrobnn._core.random import derive
-from pyrobnn._core.settings import Positive, setting, to_dict
+from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
@@ -47,23 +46,15 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     Small data under open normal priors get the evidence framework at once. Networks that share weights between
     positions, or whose steps are long, get a short ensemble at once. Else candidates are a Laplace approximation, a
     mean-field guide, chains by NUTS for few weights and examples, and an anchored ensemble for many. Each is fitted to
-    a part of the data and scored on the rest, and the best is fitted to all data. The same call gives the same result,
-    unless `max_seconds` is given. See docs/explanations/defaults.md.
-
-    Attributes:
-        max_seconds: limit on the wall-clock time, or None. The first candidate always starts.
+    a part of the data and scored on the rest, and the best is fitted to all data. A candidate takes as many steps as
+    are predicted to last a minute. See docs/explanations/defaults.md.
 
     Examples:
         >>> import pyrobnn as bnn
-        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
-        >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
-        >>> method, data = bnn.Automatic(max_seconds=0.5), bnn.datasets.sinusoid()
-        >>> posterior = bnn.fit(model, data, method, seed=0, engine="eager", progress=False)
-        >>> posterior.record.automatic.chosen in [one.name for one in posterior.record.automatic.candidates]
-        True
+        >>> model, data = bnn.BNN(bnn.MLP(1, [10], 1)), bnn.datasets.sinusoid()
+        >>> bnn.fit(model, data, bnn.Automatic(), seed=0, progress=False).record.automatic.chosen
+        'evidence_framework'
     """
-
-    max_seconds: Positive | None = None
 
     def offer(self) -> Offer:
         """Return the features of the method beside `infer`."""
@@ -92,28 +83,22 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             record = AutomaticRecord(to_dict(self), [], "ensemble")
             return self._fitted(short_ensemble(bnn, source), record, MeasuredModel(bnn), data, run)
         parts = _splits(data, derive(run.seed, "folds"))
-        models = [self._measured(bnn, train, run, 0.25) for train, _ in parts]
+        models = [measure(bnn, train, run, starts_there=False) for train, _ in parts]
         methods = candidates(bnn, _size(data), min(SVI().max_steps, most_steps))
         if any(_is_open(model) for model in models):
             methods.pop("nuts", None)  # it draws from priors, and optimises nothing
         weights = None if data.weights is None else torch.cat([rest.tensors[2] for _, rest in parts]).cpu()
-        tried: list[CandidateRecord] = []
-        scores: list[Tensor] = []
+        tried: dict[str, CandidateRecord] = {}
         with progress_bar(methods.items(), desc="methods", unit="method", shown=run.progress) as bar:
             for name, method in bar:
                 bar.set_postfix_str(name)
-                if tried and not self._has_time(tried, len(parts), run):
-                    break
                 started = time.perf_counter()
-                scores.append(self._held_out_scores(name, method, models, parts, run))
-                tried.append(_record(name, scores[-1], weights, time.perf_counter() - started))
-        is_over = self.max_seconds is not None and not self._has_time(tried, len(parts), run)
-        whole = self._measured(bnn, data, run, 0.75)
-        able = [index for index, one in enumerate(tried) if one.name != "nuts" or not _is_open(whole)]
-        is_finite = any(math.isfinite(tried[index].log_score) for index in able)
-        best = _best([scores[index] for index in able], weights) if is_finite or not is_over else 0
-        chosen = tried[able[best]].name
-        return self._fitted(methods[chosen], AutomaticRecord(to_dict(self), tried, chosen), whole, data, run)
+                scores = _held_out_scores(name, method, models, parts, run)
+                tried[name] = _record(name, scores, weights, time.perf_counter() - started)
+        whole = measure(bnn, data, run, starts_there=False)
+        chosen = _best([one for one in tried.values() if one.name != "nuts" or not _is_open(whole)])
+        record = AutomaticRecord(to_dict(self), [*tried.values()], chosen)
+        return self._fitted(methods[chosen], record, whole, data, run)
 
     def _fitted(
         self, method: Any, record: AutomaticRecord, model: MeasuredModel, data: Data, run: Run
@@ -121,68 +106,36 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         """Return the posterior of all data by the chosen method, after a line that says which it is."""
         if run.progress:
             tqdm.write(str(record), file=sys.stderr)
-        given = dataclasses.replace(self._ending_at(self._share(1.0, run), method, run), evidence=model.record)
-        posterior: Posterior | Mixture = method.infer(model.bnn, data, given)
+        evidence = model.record
+        posterior: Posterior | Mixture = method.infer(model.bnn, data, dataclasses.replace(run, evidence=evidence))
         posterior.note(automatic=record, seconds=run.seconds)
         return posterior
 
     def _by_evidence(self, bnn: BNN, data: Data, source: Source, run: Run) -> Posterior | Mixture | None:
-        """Return the posterior by the evidence framework; None if it does not suit model and data, or has no time."""
+        """Return the posterior by the evidence framework; None if it does not suit model and data."""
         method = of_small_data(bnn, data, source)
         if method is None:
             return None
         record = AutomaticRecord(to_dict(self), [], "evidence_framework")
-        if run.progress:
-            tqdm.write(str(record), file=sys.stderr)
         try:
-            with until(self._share(0.25, run)):
-                posterior = method.infer(bnn, data, run)
-        except (FloatingPointError, OutOfTime):
+            return self._fitted(method, record, MeasuredModel(bnn), data, run)
+        except FloatingPointError:
             return None
-        posterior.note(automatic=record, seconds=run.seconds)
-        return posterior
 
-    def _share(self, share: float, run: Run) -> float | None:
-        """Return when a share of the seconds has passed, None without a bound."""
-        return None if self.max_seconds is None else run.started + share * self.max_seconds
 
-    def _measured(self, bnn: BNN, data: Data, run: Run, share: float) -> MeasuredModel:
-        """Return the model with scales measured on some data; as it is if there is nothing to measure, or no time."""
+def _held_out_scores(
+    name: str, method: Any, models: list[MeasuredModel], parts: list[tuple[Data, Data]], run: Run
+) -> Tensor:
+    """Return the log score of each held-out example, -infinity for a fit that failed."""
+    scores = []
+    for index, (model, (train, rest)) in enumerate(zip(models, parts, strict=True)):
+        fold_run = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"), progress=False)
         try:
-            with until(self._share(share, run)):
-                return measure(bnn, data, run, starts_there=False)
-        except OutOfTime:
-            return MeasuredModel(bnn)
-
-    def _held_out_scores(
-        self, name: str, method: Any, models: list[MeasuredModel], parts: list[tuple[Data, Data]], run: Run
-    ) -> Tensor:
-        """Return the log score of each held-out example, -infinity for a fit that failed or ran out of time."""
-        scores = []
-        for index, (model, (train, rest)) in enumerate(zip(models, parts, strict=True)):
-            fold_run = dataclasses.replace(run, seed=derive(run.seed, f"{name} {index}"), progress=False)
-            half, now = self._share(0.5, run), time.perf_counter()
-            end = None if half is None else now + max(0.0, half - now) / (len(parts) - index)
-            try:
-                with until(self._share(0.6, run)):
-                    posterior = method.infer(model.bnn, train, self._ending_at(end, method, fold_run))
-                    scores.append(posterior.predict(rest.x, num_draws=_SCORE_DRAWS).log_prob(rest.y).double().cpu())
-            except (FloatingPointError, OutOfTime):
-                scores.append(torch.full((len(rest),), -math.inf, dtype=torch.float64))
-        return torch.cat(scores)
-
-    def _ending_at(self, end: float | None, method: Any, run: Run) -> Run:
-        """Return the arguments of an inner fit that ends its steps at a given time."""
-        if end is None or not method.offer().callbacks:
-            return run
-        return dataclasses.replace(run, callbacks=[lambda _: time.perf_counter() > end])
-
-    def _has_time(self, tried: Sequence[CandidateRecord], parts: int, run: Run) -> bool:
-        """Return whether a candidate as slow as the slowest, and a fit to all data, end in time."""
-        if self.max_seconds is None:
-            return True
-        slowest = max(candidate.seconds for candidate in tried)
-        return run.seconds + slowest * (1 + 1.5 / parts) < self.max_seconds
+            posterior = method.infer(model.bnn, train, fold_run)
+            scores.append(posterior.predict(rest.x, num_draws=_SCORE_DRAWS).log_prob(rest.y).double().cpu())
+        except FloatingPointError:
+            scores.append(torch.full((len(rest),), -math.inf, dtype=torch.float64))
+    return torch.cat(scores)
 
 
 def _is_open(model: MeasuredModel) -> bool:
@@ -273,23 +226,17 @@ def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
 
 def _record(name: str, scores: Tensor, weights: Tensor | None, seconds: float) -> CandidateRecord:
     """Return the mean score and its standard error, weighted by the examples' weights."""
-    mean, count = _mean(scores, weights), torch.ones_like(scores) if weights is None else weights
-    total = float(count.sum())
+    count = torch.ones_like(scores) if weights is None else weights
+    mean, total = float((count * scores).sum() / count.sum()), float(count.sum())
     if not math.isfinite(mean):
         return CandidateRecord(name, -math.inf, math.inf, seconds)
     error = math.sqrt(float((count * (scores - mean).square()).sum()) / (total - 1) / total) if total > 1 else 0.0
     return CandidateRecord(name, mean, error, seconds)
 
 
-def _mean(scores: Tensor, weights: Tensor | None) -> float:
-    return float(scores.mean() if weights is None else (weights * scores).sum() / weights.sum())
-
-
-def _best(scores: Sequence[Tensor], weights: Tensor | None = None) -> int:
-    """Return the number of the highest mean."""
-    means = [_mean(fold_scores, weights) for fold_scores in scores]
-    means = [mean if math.isfinite(mean) else -math.inf for mean in means]
-    best = max(range(len(means)), key=means.__getitem__)
-    if not math.isfinite(means[best]):
+def _best(tried: Sequence[CandidateRecord]) -> str:
+    """Return the name of the highest mean, of equals the first."""
+    best = max(tried, key=lambda one: one.log_score)
+    if not math.isfinite(best.log_score):
         raise FloatingPointError("No method kept to finite numbers. Look for extreme values in the data.")
-    return best
+    return best.name
