@@ -235,8 +235,11 @@ X = np.column_stack([SIZES, SIZES[::-1]])
     ("call", "message"),
     [
         (lambda: classifier().fit(X, ["a"] * 6), "needs labels of at least 2 classes, got one class, a"),
-        (lambda: classifier(likelihood="gaussian").fit(X, LABELS), "BNNClassifier predicts classes, and Gaussian"),
-        (lambda: regressor(likelihood="categorical").fit(X, np.arange(6)), "BNNRegressor predicts numbers, and Cat"),
+        (lambda: classifier(likelihood="gaussian").fit(X, LABELS), "are classes, and Gaussian.* for numbers: .* BNNR"),
+        (
+            lambda: regressor(likelihood="categorical").fit(X, np.arange(6)),
+            "are numbers, and Categor.* for classes: .* BNNC",
+        ),
         (lambda: classifier().partial_fit(X, LABELS), "classes must be passed on the first call to partial_fit"),
         (
             lambda: classifier().partial_fit(X, LABELS, ["a", "b"]).partial_fit(X, LABELS, ["a", "c"]),

@@ -264,7 +264,7 @@ UNFIT = {
     "no such split": ("data.split=20", "splits 0 to 19, got 20"),
     "wrong width": ("net.in_features=3", "network does not take inputs of shape"),
     "wrong outputs": ("net.out_features=3", r"needs 1 network output for"),
-    "classes needed": ("likelihood.type=bernoulli", "diabetes has numbers as targets, and Bernoulli.* for classes"),
+    "classes needed": ("likelihood.type=bernoulli", "diabetes: The targets are numbers, and Bernoulli.* for classes"),
     "pattern without a match": ('prior={"9.*"="normal", "*"="normal"}', "prior pattern '9.\\*' matches nothing"),
     "no such device": ("fit.device=abacus", "Device 'abacus' cannot be used here"),
 }
@@ -277,7 +277,7 @@ def test_what_does_not_fit_is_refused_when_prepared(override, message, tmp_path)
 
 
 def test_what_does_not_fit_classes_and_a_missing_file_are_refused(tmp_path):
-    with pytest.raises(InputError, match="wine has classes as targets, and Gaussian"):
+    with pytest.raises(InputError, match="wine: The targets are classes, and Gaussian"):
         read(tmp_path, '[data]\nname = "wine"\n[likelihood]\ntype = "gaussian"\n').prepare()
     with pytest.raises(InputError, match="Categorical with 2 network outputs needs labels from 0 to 1"):
         read(tmp_path, '[data]\nname = "wine"\n[net]\nout_features = 2\n').prepare()

@@ -170,9 +170,9 @@ NUMBERS = (
 PAIRS = {
     **{("classes", kind): "'b' must be numeric for a regression, got str, with text such as 'no'" for kind in
        NUMBERS},
-    **{("real values", kind): f"t has numbers as targets, and {name}.* is for classes" for kind, name in
+    **{("real values", kind): f"t: The targets are numbers, and {name}.* is for classes" for kind, name in
        {"categorical": "Categorical", "bernoulli": "Bernoulli", "ordinal": "Ordinal"}.items()},
-    **{("counts", kind): "t has numbers as targets" for kind in ("categorical", "bernoulli", "ordinal")},
+    **{("counts", kind): "t: The targets are numbers" for kind in ("categorical", "bernoulli", "ordinal")},
     **{("real values", kind): f"t: {name} needs whole-number counts, got values such as 0.5" for kind, name in
        {"poisson": "Poisson", "negative_binomial": "NegativeBinomial", "zero_inflated": "ZeroInflated"}.items()},
     **{("real values", kind): f"t: {name} needs positive targets, got 0" for kind, name in

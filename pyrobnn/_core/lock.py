@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+
 class _Change:
     """A state of the process, changed by a block; `other` is the inactive one, from before or of the block."""
 

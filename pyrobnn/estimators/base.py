@@ -27,8 +27,8 @@ from pyrobnn.data.imputed import Imputer, stacked
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
-from pyrobnn.inference.default_parts import PARTS, Chosen, Known, make_model, method_for, parts_for, predicts_classes
-from pyrobnn.inference.density import Compared, better_parts
+from pyrobnn.inference.default_parts import PARTS, Chosen, Known, make_model, method_for, parts_for
+from pyrobnn.inference.density import choose
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run, guide_of
 from pyrobnn.posterior.copies import predict_copies
@@ -149,9 +149,6 @@ class AbstractBNN(BaseEstimator):
         """Return targets as numbers, and keep their properties for predictions."""
         raise NotImplementedError
 
-    def _num_outputs(self, likelihood: Any, y: torch.Tensor) -> int:
-        return int(likelihood.num_outputs(y))
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Infer the posterior.
 
@@ -193,24 +190,19 @@ class AbstractBNN(BaseEstimator):
             device=self.device,
             engine=self.engine,
             progress=bool(self.verbose),
-            chose_length=self.method is None and self.steps is None,
+            chose_length=chosen.leaves_length,
         )
-        default = parts_for(known, chosen)
-        words = "fitting by chains, which may take minutes" if guide_of(default.method) is None else "fitting"
-        with waiting(f"{words} (verbose=True shows more)", shown=self.verbose is None):
-            compared = better_parts(default, examples, known, chosen, run) if reset else Compared(default)
-            if compared.gain is not None and run.progress:
-                tqdm.write(f"Likelihood {compared.parts.likelihood!r}{compared.gain.reason}.", file=sys.stderr)
-            method = method_for(chosen, compared.parts.method)
+        with waiting("fitting (verbose=True shows more)", shown=self.verbose is None):
+            taken = choose(examples, known, chosen, run)
+            if taken.gain is not None and run.progress:
+                tqdm.write(f"Likelihood {taken.parts.likelihood!r}{taken.gain.reason}.", file=sys.stderr)
+            method = taken.parts.method
             if reset:
-                self._check_task(compared.parts.likelihood, examples)
-                outputs = self._num_outputs(compared.parts.likelihood, examples.y)
-                model = make_model(compared.parts, examples, outputs)
-                self.posterior_ = fit_in_silence(model, examples, method, run)
+                self.posterior_ = fit_in_silence(make_model(taken.parts, examples), examples, method, run)
                 self._kept = examples if self.method is None and guide_of(method) is None else None
             else:
                 self.posterior_ = fit_on(self.posterior_, method, examples, run)
-            complaint = compared.complain()
+            complaint = taken.complain()
         if reset:  # the newest rows alone may suit a constant that is bad for all
             tell(self.posterior_, examples, known=complaint, progress=run.progress)
         return self
@@ -243,16 +235,6 @@ class AbstractBNN(BaseEstimator):
                 "begin with partial_fit, or give a guide, such as guide='mean_field'."
             )
         return self._fit(X, y, sample_weight, reset=reset, classes=classes, learns_on=True)
-
-    def _check_task(self, likelihood: Any, examples: Data) -> None:
-        """Refuse a likelihood for the wrong kind of targets."""
-        is_for_classes = predicts_classes(likelihood, examples.y)
-        if is_for_classes == (self.TASK == "classification"):
-            return
-        kinds = ("numbers", "classes", "BNNClassifier") if is_for_classes else ("classes", "numbers", "BNNRegressor")
-        raise InputError(
-            f"{type(self).__name__} predicts {kinds[0]}, and {likelihood!r} is for {kinds[1]}: use {kinds[2]}."
-        )
 
     def _checked(self, X: Any, y: Any = NO_TARGETS, *, reset: bool) -> tuple[pd.DataFrame, Any]:
         """Return inputs as a table, and targets, after the checks that scikit-learn makes on any estimator's."""

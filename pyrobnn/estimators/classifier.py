@@ -124,9 +124,6 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
             )
         return weights
 
-    def _num_outputs(self, likelihood: Any, y: torch.Tensor) -> int:
-        return super()._num_outputs(likelihood, torch.arange(len(self.classes_)))
-
     @property
     def _width(self) -> int:
         return len(self.classes_)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.checks import check_count
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import fields_of
 from pyrobnn._torch.pyro import fast_pyro
@@ -63,6 +64,11 @@ _OF_FEW_LABELS = priors.Hierarchical("log_normal")
 """Chains infer the scales of weights: a fixed or measured scale suits one kind of problem and fits noise in others."""
 _CHAINS = NUTS(num_draws=150, warmup=100, num_chains=2, max_tree_depth=8, target_accept=0.9)
 """Few labels leave many functions possible, more than a Gaussian at one mode covers. These lengths take 3 to 9 s."""
+_INSTEAD: dict[Task, str] = {
+    "regression": "gaussian or poisson, or BNNClassifier, `data.task=classification`",
+    "classification": "categorical, ordinal or bernoulli, or BNNRegressor, `data.task=regression`",
+}
+"""What to take in place of a likelihood of the other task."""
 _NATS_LEFT_TO_GAIN = 2.0
 """Nats that a fit of few rows of classes may still gain: it ends sooner with the same log score."""
 
@@ -96,6 +102,11 @@ class Known:
         """Whether there are few rows for each input."""
         return 0 < self.num_data <= defaults.ROWS_OF_WIDE * self.num_inputs
 
+    def num_outputs(self, likelihood: Any, y: Tensor) -> int:
+        """Return the number of network outputs for a likelihood of all classes, or of targets y (N,) or (N, K)."""
+        labels = torch.arange(self.num_classes)
+        return int(likelihood.num_outputs(labels if self.task == "classification" and y.ndim == 1 else y))
+
     @property
     def most_evidence_rows(self) -> int:
         """The number of rows up to which the evidence framework, or a fit that takes as long, is affordable."""
@@ -120,6 +131,11 @@ class Chosen:
     def only_bounds(self) -> bool:
         """Whether `steps` is the only choice for the method: it then bounds the fit that is the default."""
         return set(self.settings) == {"steps"} and self.guide is None
+
+    @property
+    def leaves_length(self) -> bool:
+        """Whether neither the method nor its length was chosen."""
+        return self.method is None and {"steps", "epochs"}.isdisjoint(self.settings)
 
     @property
     def has_normal_prior(self) -> bool:
@@ -253,11 +269,19 @@ def with_widths(net: Any, data: Data, num_outputs: int) -> Any:
     return dataclasses.replace(net, **open_widths) if open_widths else net
 
 
-def make_model(parts: Parts, data: Data, num_outputs: int | None = None) -> BNN:
-    """Return the model, with as many outputs as the likelihood needs, or a given number."""
-    outputs = parts.likelihood.num_outputs(data.y) if num_outputs is None else num_outputs
+def make_model(parts: Parts, data: Data) -> BNN:
+    """Return the model, with the widths that its network leaves open."""
     with seeded(0, "model"):  # a fit draws the first weights of a declared network anew
-        return BNN(with_widths(parts.net, data, outputs), prior=parts.prior, likelihood=parts.likelihood)
+        net = with_widths(parts.net, data, parts.likelihood.num_outputs(data.y))
+        return BNN(net, prior=parts.prior, likelihood=parts.likelihood)
+
+
+def require_task(task: Task, likelihood: Any, y: Tensor) -> None:
+    """Refuse a likelihood of classes for numbers as targets, and one of numbers for classes."""
+    if predicts_classes(likelihood, y) == (task == "classification"):
+        return
+    given, wanted = ("classes", "numbers") if task == "classification" else ("numbers", "classes")
+    raise InputError(f"The targets are {given}, and {likelihood!r} is for {wanted}: take {_INSTEAD[task]}.")
 
 
 def predicts_classes(likelihood: Any, y: Tensor) -> bool:

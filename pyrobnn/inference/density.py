@@ -24,9 +24,12 @@ from pyrobnn.inference.default_parts import (
     bounded,
     is_skewed,
     make_model,
+    method_for,
     parts_for,
+    require_task,
     short_evidence,
     shortened,
+    with_widths,
 )
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
@@ -103,12 +106,31 @@ class Compared:
     complain: Callable[[], str | None] = lambda: None
 
 
-def better_parts(default: Parts, data: Data, known: Known, chosen: Chosen, run: Run) -> Compared:
-    """Return the parts that rows held out prefer to the default, if they may choose."""
-    if known.task == "classification" or known.learns_on or not chosen.compares:
-        return Compared(default)
-    is_told, steps = chosen.likelihood is not None, chosen.settings.get("steps")
-    return compare_densities(data, default, run, is_told=is_told, steps=steps)
+def choose(data: Data, known: Known, chosen: Chosen, run: Run, *, may_compare: bool = True) -> Compared:
+    """Return the parts of a fit: those chosen, else the defaults, or what rows held out prefer to these.
+
+    The network has its widths, and the method its guide, settings and length.
+
+    Args:
+        data: the rows to train on.
+        known: the properties of these, or of more rows.
+        chosen: the choices of the user.
+        run: the seed, the device and the engine.
+        may_compare: whether rows may be held out where `chosen` leaves the likelihood or its fit open.
+
+    Raises:
+        InputError: a likelihood of classes for numbers, or the reverse; a guide or settings that the method lacks.
+    """
+    default = parts_for(known, chosen)
+    require_task(known.task, default.likelihood, data.y)
+    found = Compared(default)
+    if may_compare and chosen.compares and known.task == "regression" and not known.learns_on:
+        is_told, steps = chosen.likelihood is not None, chosen.settings.get("steps")
+        found = compare_densities(data, default, run, is_told=is_told, steps=steps)
+    parts = found.parts
+    net = with_widths(parts.net, data, known.num_outputs(parts.likelihood, data.y))
+    method = method_for(chosen, parts.method)
+    return dataclasses.replace(found, parts=dataclasses.replace(parts, net=net, method=method))
 
 
 def compare_densities(

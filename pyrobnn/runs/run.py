@@ -178,7 +178,7 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
         validation=prepared.validation,
         checkpoint=checkpoint,
         every=CHECKPOINT_EVERY,
-        chose_length=prepared.chose_length,
+        chose_length=prepared.chosen.leaves_length,
         earlier=prepared.earlier,
         method=None if checkpoint is None else spec.method,
     )

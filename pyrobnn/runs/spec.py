@@ -19,18 +19,8 @@ from pyrobnn.datasets import Dataset
 from pyrobnn.inference import SVI, Ensemble
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import check_validation
-from pyrobnn.inference.default_parts import (
-    PARTS,
-    Chosen,
-    Known,
-    Parts,
-    is_skewed,
-    method_for,
-    parts_for,
-    predicts_classes,
-    with_widths,
-)
-from pyrobnn.inference.density import Compared, Gain, better_parts
+from pyrobnn.inference.default_parts import PARTS, Chosen, Known, Parts, is_skewed, predicts_classes
+from pyrobnn.inference.density import Gain, choose
 from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
 from pyrobnn.likelihoods import noise
 from pyrobnn.posterior.mixture import Mixture
@@ -203,69 +193,31 @@ class RunSpec:
         if self.data.path is not None:
             check_rows(len(dataset.data), self.data.path)
         train, test = dataset.split(self.data.split)
-        compared = self._compared(dataset, train)
-        spec = self._resolved(dataset, compared.parts)
-        spec.to_toml()
-        validation = None
-        if self.data.validation is not None:
-            train, validation = train.split(self.data.validation, seed=self.fit.seed)
-        bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
+        chosen = Chosen(**{name: getattr(self, name) for name in PARTS}, settings=self.fit.settings)
+        num_classes = int(dataset.data.y.max()) + 1 if dataset.task == "classification" else 2
+        known = Known.of(dataset.task, dataset.data, num_classes)
+        run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
         try:
+            taken = choose(train, known, chosen, run, may_compare=self.data.validation is None)
+            spec = self._with_parts(dataset, taken.parts)
+            spec.to_toml()
+            bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
             for part in (dataset.data, train):
                 check_validation(part, bnn, seed=0)
         except InputError as error:
             raise InputError(f"{dataset.name}: {error}") from None
-        said = ""
-        if self.data.task:
-            said = f"data.task={self.data.task}"
-        elif self.likelihood and self.data.path:
-            said = f"likelihood.type={to_dict(self.likelihood)['type']}"
-        because = f", as `{said}` says" if said else ""
-        is_told = self.likelihood is not None
-        chose_length = self.fit.method is None and {"steps", "epochs"}.isdisjoint(self.fit.settings)
-        return Prepared(spec, dataset, train, validation, test, bnn, because, is_told, chose_length, compared.gain)
-
-    @property
-    def _chosen(self) -> Chosen:
-        parts = {name: getattr(self, name) for name in PARTS}
-        return Chosen(**parts, settings=self.fit.settings)
-
-    def _compared(self, dataset: Dataset, train: Data) -> Compared:
-        """Return the parts for the data: those that are better on rows of the training data, where none is given.
-
-        A validation part is a choice of SVI, which the comparison would not keep; its rows are not for choices.
-        """
-        y = dataset.data.y
-        num_classes = int(y.max()) + 1 if dataset.task == "classification" else 2
-        known = Known.of(dataset.task, dataset.data, num_classes)
-        default = parts_for(known, self._chosen)
+        validation = None
         if self.data.validation is not None:
-            return Compared(default)
-        run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
-        return better_parts(default, train, known, self._chosen, run)
+            train, validation = train.split(self.data.validation, seed=self.fit.seed)
+        return Prepared(spec, dataset, train, validation, test, bnn, chosen, taken.gain)
 
-    def _resolved(self, dataset: Dataset, parts: Parts) -> "RunSpec":
-        """Return the spec with the parts that it leaves out and the widths of the network filled in."""
-        _check_task(dataset, parts.likelihood)
-        method = self.fit.method or method_for(self._chosen, parts.method)
-        fit = dataclasses.replace(self.fit, method=method, settings={})
-        net = with_widths(parts.net, dataset.data, parts.likelihood.num_outputs(dataset.data.y))
+    def _with_parts(self, dataset: Dataset, parts: Parts) -> "RunSpec":
+        """Return the spec with the parts that it leaves out filled in."""
+        fit = dataclasses.replace(self.fit, method=parts.method, settings={})
         data = self.data if self.data.path is None else dataclasses.replace(self.data, test=dataset.test)
-        return dataclasses.replace(self, data=data, net=net, prior=parts.prior, likelihood=parts.likelihood, fit=fit)
-
-
-def _check_task(dataset: Dataset, likelihood: Any) -> None:
-    """Refuse classes as targets for a likelihood of numbers, and numbers for a likelihood of classes."""
-    has_classes, wants_classes = dataset.task == "classification", predicts_classes(likelihood, dataset.data.y)
-    if has_classes == wants_classes:
-        return
-    given, wanted = ("classes", "numbers") if has_classes else ("numbers", "classes")
-    advice = "categorical, ordinal or, for two classes, bernoulli" if has_classes else "gaussian or poisson"
-    task = "regression" if has_classes else "classification"
-    raise InputError(
-        f"{dataset.name} has {given} as targets, and {likelihood!r} is for {wanted}: choose a likelihood such as "
-        f"{advice}, or data.task={task} for your own table."
-    )
+        return dataclasses.replace(
+            self, data=data, net=parts.net, prior=parts.prior, likelihood=parts.likelihood, fit=fit
+        )
 
 
 def _task_of(likelihood: Any) -> Task:
@@ -277,9 +229,8 @@ def _task_of(likelihood: Any) -> Task:
 class Prepared:
     """A spec that was checked against its data.
 
-    `spec` has all defaults filled in; `because` is the source of the task, if it does not follow from the data;
-    `is_told` says that the likelihood was given, `chose_length` that neither the method nor its length was; `gain` is
-    of a likelihood other than the default, `earlier` a posterior for some of the rows, whose starts the fit repeats.
+    `spec` has all defaults filled in, and `chosen` is what was given. `gain` is of a likelihood other than the default,
+    `earlier` a posterior for some of the rows, whose starts the fit repeats.
     """
 
     spec: RunSpec
@@ -288,9 +239,7 @@ class Prepared:
     validation: Data | None
     test: Data
     bnn: BNN
-    because: str = ""
-    is_told: bool = False
-    chose_length: bool = False
+    chosen: Chosen
     gain: Gain | None = None
     earlier: Posterior | Mixture | None = None
 
@@ -301,13 +250,22 @@ class Prepared:
         reason = f": {data.data.target_name!r} holds {data.reason}" if data.reason else ""
         guide = "" if spec.guide is None else f" with the guide {in_short(spec.guide)}"
         held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
-        skewed = "" if self.is_told or data.task == "classification" else self._skewed
+        skewed = "" if self.chosen.likelihood is not None or data.task == "classification" else self._skewed
         return (
-            f"A {data.task}{self.because}{reason}. Likelihood {spec.likelihood!r}{skewed}. Method "
+            f"A {data.task}{self._because}{reason}. Likelihood {spec.likelihood!r}{skewed}. Method "
             f"{to_dict(spec.method)['type']}{guide}. "
             f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on"
             f"{self._classes}."
         )
+
+    @property
+    def _because(self) -> str:
+        """The source of the task, if it does not follow from the data."""
+        if self.spec.data.task:
+            return f", as `data.task={self.spec.data.task}` says"
+        if self.chosen.likelihood and self.spec.data.path:
+            return f", as `likelihood.type={to_dict(self.chosen.likelihood)['type']}` says"
+        return ""
 
     @property
     def _skewed(self) -> str:
