@@ -15,7 +15,7 @@ from pyrobnn._core.random import derive
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.convert import log_likelihoods
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior, latent_names

@@ -18,7 +18,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.work import Work
 from pyrobnn.data.batches import Batches
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, diverged
 from pyrobnn.inference.method import registry

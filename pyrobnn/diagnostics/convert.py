@@ -22,7 +22,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.vectorize import draws_at_once
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.inference.prior_predictive import prior_guide
 from pyrobnn.posterior.mixture import Mixture, Posteriors
 from pyrobnn.posterior.posterior import Posterior, latent_values

@@ -16,7 +16,7 @@ from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.diagnostics.convert import to_datatree
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.inference import SVI
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run

@@ -31,7 +31,7 @@ from pyrobnn.diagnostics.predictive_checks import (
     rarest_class,
     statistics_of,
 )
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior

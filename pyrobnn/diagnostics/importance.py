@@ -17,7 +17,7 @@ from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import Estimate
 from pyrobnn.diagnostics.convert import as_one, log_likelihoods, log_prior_density
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.guides.dropout import MaskedPoint
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.posterior.mixture import Mixture, Posteriors

@@ -10,8 +10,7 @@ from pyrobnn._core.random import derive
 from pyrobnn._torch.inputs import single
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.base import as_guide
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import as_guide, built
 from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run, guide_of, innermost

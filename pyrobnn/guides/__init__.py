@@ -1,7 +1,6 @@
 """Guides: families of approximate posteriors over the latent sites of a model."""
 
-from pyrobnn.guides.base import BaseGuide, BuiltGuide, Guide, Model, registry
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import BaseGuide, BuiltGuide, Guide, Model, built, registry
 from pyrobnn.guides.correlated import FullRank, LowRank
 from pyrobnn.guides.dropout import Dropout
 from pyrobnn.guides.empirical import Empirical

@@ -10,8 +10,7 @@ from torch.nn.functional import softplus
 from pyrobnn._core.settings import Count, setting
 from pyrobnn._torch.per_example import NormalNoise, attach
 from pyrobnn._torch.softplus import inverse_softplus
-from pyrobnn.guides.base import Model, Noise, NoisePerExample, StartsNarrow, registry
-from pyrobnn.guides.built import Part, correlated
+from pyrobnn.guides.base import Model, Noise, NoisePerExample, Part, StartsNarrow, correlated, registry
 from pyrobnn.guides.joint import HALF_LOG_2PI, JointGuide, RealPart, check_size, normal_part
 from pyrobnn.guides.sites import Site, latent_sites
 

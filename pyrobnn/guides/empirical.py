@@ -9,8 +9,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Count, setting
-from pyrobnn.guides.base import BuiltGuide, Model, registry
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import BuiltGuide, Model, built, registry
 from pyrobnn.guides.map import DrawnPoint
 from pyrobnn.guides.sites import Site, latent_sites
 

@@ -21,8 +21,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._core.registry import assign
 from pyrobnn._core.settings import FrozenDict, Options, setting, to_dict
 from pyrobnn._torch.pyro import allow_new_home
-from pyrobnn.guides.base import NARROW, BuiltGuide, Guide, Model, Noise, NoisePerExample, StartsNarrow, registry
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import NARROW, BuiltGuide, Guide, Model, Noise, NoisePerExample, StartsNarrow, built, registry
 from pyrobnn.guides.laplace import BlockGaussian, Laplace
 from pyrobnn.guides.sites import latent_sites
 

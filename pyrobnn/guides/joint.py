@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Independent, Normal, constraints, kl_divergence, register_kl
 
 from pyrobnn._core.errors import InputError
-from pyrobnn.guides.base import BuiltGuide
-from pyrobnn.guides.built import Part, log_density
+from pyrobnn.guides.base import BuiltGuide, Part, log_density
 from pyrobnn.guides.sites import Site
 
 _ONE_DRAW = torch.Size()

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Count, setting
-from pyrobnn.guides.base import Model, registry
+from pyrobnn.guides.base import Model, Part, affine, registry
 from pyrobnn.guides.blocks import Block, BlockSpec, make_block
-from pyrobnn.guides.built import Part, affine
 from pyrobnn.guides.joint import GuideWithMoments, JointPart, RealPart
 from pyrobnn.guides.map import MapGuide, SeeksMode
 from pyrobnn.guides.sites import Site, latent_sites

@@ -9,8 +9,7 @@ from torch.nn.functional import softplus
 
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.softplus import inverse_softplus
-from pyrobnn.guides.base import Model, StartsNarrow, registry
-from pyrobnn.guides.built import Part, affine
+from pyrobnn.guides.base import Model, Part, StartsNarrow, affine, registry
 from pyrobnn.guides.joint import JointGuide, RealPart, check_size, normal_part
 from pyrobnn.guides.sites import Site, latent_sites
 

@@ -13,8 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.per_example import NormalNoise, attach
 from pyrobnn.distributions.latents import ReparameterizedNormal
-from pyrobnn.guides.base import Model, Noise, NoisePerExample, StartsNarrow, registry
-from pyrobnn.guides.built import Part, independent
+from pyrobnn.guides.base import Model, Noise, NoisePerExample, Part, StartsNarrow, independent, registry
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.guides.sites import Site, latent_sites
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.pyro import allow_new_home
-from pyrobnn.guides.base import BuiltGuide, Model, registry
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import BuiltGuide, Model, built, registry
 from pyrobnn.guides.empirical import StoredDraw
 from pyrobnn.guides.given import resolve
 from pyrobnn.guides.mean_field import MeanField

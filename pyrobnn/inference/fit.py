@@ -11,7 +11,7 @@ from pyrobnn._core.settings import fields_of
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.inference.automatic import Automatic
 from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offered, checked_method
 from pyrobnn.inference.scales.open_scales import MeasuredModel, measure

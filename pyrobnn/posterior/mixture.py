@@ -11,7 +11,7 @@ from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import derive
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.posterior.base import AbstractPosterior, Draws
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction, batch_by_batch, joined

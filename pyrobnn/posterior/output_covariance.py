@@ -11,8 +11,8 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn.curvature.tracker import Pulled, Tracker, examples_at_once
+from pyrobnn.guides.base import built
 from pyrobnn.guides.blocks import Axes, Block
-from pyrobnn.guides.built import built
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.output_draws import has_axes, joint_covariance, passes_once, root_parts, symmetric_root, use_of
 from pyrobnn.posterior.posterior import Posterior

@@ -22,7 +22,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.given import columns_by_name
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.latents import stack_likelihood
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.guides.empirical import require_density
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.base import AbstractPosterior, Draws

@@ -11,7 +11,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._torch.pyro import local_parameters
 from pyrobnn.bnn import BNN
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.guides.pruned import PrunedGuide
 from pyrobnn.posterior.mixture import Mixture, require_single
 from pyrobnn.posterior.posterior import Posterior

@@ -19,7 +19,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.diagnostics.audit import ElboReport, elbo_report
 from pyrobnn.diagnostics.convergence import chains_of
 from pyrobnn.diagnostics.diagnosis import Diagnosis
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.metrics import Score, permutation_importance
 from pyrobnn.metrics.base import digits
 from pyrobnn.plots._style import TALL, close, panels

@@ -24,7 +24,7 @@ from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.diagnostics import elbo_report
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.inference import SVI
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.captured import Captured

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyrobnn._core.errors import counted
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction

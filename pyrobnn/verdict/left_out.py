@@ -14,7 +14,7 @@ from pyrobnn.curvature.metric import score_columns
 from pyrobnn.curvature.prior import prior_curvature
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import same_inputs
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior

@@ -9,7 +9,7 @@ from pyrobnn import nets
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import described
 from pyrobnn._torch.inputs import X
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.likelihoods.base import registry as likelihoods
 from pyrobnn.posterior.mixture import Mixture

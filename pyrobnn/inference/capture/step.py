@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import private, tree_leaves, tree_map
 from pyrobnn.data.batches import Batch
-from pyrobnn.guides.built import rate_factors
+from pyrobnn.guides.base import rate_factors
 from pyrobnn.inference.capture.graph import call, lift_constants, loop_of, record, slope
 from pyrobnn.inference.capture.objective import Objective, memory_order
 from pyrobnn.inference.capture.updates import UPDATES, clip

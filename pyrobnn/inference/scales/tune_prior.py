@@ -18,7 +18,7 @@ from pyrobnn.curvature.base import Curvature, Point, conditioned_likelihood
 from pyrobnn.curvature.kinds import KINDS
 from pyrobnn.curvature.prior import PriorCurvature, prior_laws
 from pyrobnn.data.given import as_data
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.guides.laplace import BlockGuide, Laplace
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.curve import (

@@ -15,8 +15,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import checked_batch
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.base import as_guide
-from pyrobnn.guides.built import rate_factors
+from pyrobnn.guides.base import as_guide, rate_factors
 from pyrobnn.guides.given import noise_of
 from pyrobnn.inference.data import SHOWN, Source, make_source
 from pyrobnn.inference.laplace.curve import complete

@@ -19,7 +19,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.distributions.latents import ScaleMixtureNormal
 from pyrobnn.distributions.support import base_of
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import built
 from pyrobnn.guides.divergence import DIVERGENCES, KL
 from pyrobnn.guides.joint import RealPart
 from pyrobnn.inference.capture.objective import check_reparameterized

@@ -20,8 +20,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.base import as_guide
-from pyrobnn.guides.built import built
+from pyrobnn.guides.base import as_guide, built
 from pyrobnn.guides.given import leaves_noise_open, narrowed, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source, refuse_checkpoints

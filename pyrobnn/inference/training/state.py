@@ -14,7 +14,7 @@ from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.registry import assign
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, StateDict
-from pyrobnn.guides.built import rate_factors
+from pyrobnn.guides.base import rate_factors
 from pyrobnn.guides.divergence import DIVERGENCES
 from pyrobnn.inference.training.elbo import WeightLatents, check_divergence, make_elbo
 from pyrobnn.priors.scale_mixture import tabulate
