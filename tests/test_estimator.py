@@ -9,8 +9,7 @@ from pyrobnn import guides, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.training.noise_choice import Call, choose_noise, layer_calls
-from pyrobnn.inference.training.start import start
+from pyrobnn.inference.training.start import Call, choose_noise, layer_calls, start
 
 UNIT = bnn.priors.Normal(1.0)
 

@@ -11,7 +11,6 @@ from helpers import quick
 
 import pyrobnn as bnn
 from pyrobnn.inference.training.convergence import ConvergenceRule
-from pyrobnn.inference.training.session import Fit, Session
 from pyrobnn.inference.training.state import put_values
 from pyrobnn.posterior.record import Convergence, FitRecord
 from pyrobnn.verdict.complaint import _not_converged
@@ -261,15 +260,6 @@ def test_a_fit_is_narrow_at_first_unless_said():
 def test_the_tolerance_follows_the_number_of_examples():
     assert [bnn.SVI().tolerance_for(number) for number in (10, 100, 250, 10_000)] == [0.05, 0.2, 1.25, 50.0]
     assert bnn.SVI(tolerance=3.0).tolerance_for(10) == 3.0
-
-
-def test_the_tolerance_is_that_of_all_data_where_a_process_has_its_share():
-    share = SimpleNamespace(method=bnn.SVI(), num_data=998, schedule_steps=100)
-    whole = SimpleNamespace(num_data=1000)
-    asked = Fit(bnn=None, method=None, source=whole, seed=0)
-    asked.state = share
-    session = Session(fits=[asked], run=None)
-    assert session._tolerances() == [5.0]
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ TYPES = {
     "guides/map.py": {"posterior.posterior.Posterior"},
 } | {
     f"inference/training/{name}.py": {"inference.svi.svi.SVI"}
-    for name in ("checkpoint", "descent", "session", "start", "state")
+    for name in ("checkpoint", "descent", "elbo", "fits", "start", "state")
 }
 """Classes above a file that it imports for the type checker alone: results of calls upward, and the settings of SVI."""
 

@@ -296,9 +296,8 @@ class _Continuation:
         if method.tolerance is None:
             self._tolerance = max(_NEGLIGIBLE_NATS, self._tolerance)
         with seeded(seed, "continuation start"):
-            example, batches = self._source.example(bnn), self._batches("steps")
-            size = {"num_data": self._source.num_data, "schedule_steps": _CONTINUED_STEPS}
-            self._fit = TrainingState(bnn, guide, self._method, batches, example=example, **size)
+            example = self._source.example(bnn)
+            self._fit = TrainingState(bnn, guide, self._method, self._source, example, seed=derive(seed, "steps"))
 
     def gain(self) -> Gain:
         """Return the gain of the steps; no gain of an infinite error where they do not stay finite."""

@@ -1,34 +1,23 @@
-"""Training data made ready for a model: checked by a call of the network, scaled, cast, and cut into batches."""
+"""Training data made ready for a model: scaled, cast, and cut into batches."""
 
-import copy
 import dataclasses
 import math
-import traceback
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
-import torch
-from torch import Tensor, nn
-from torch.utils import checkpoint
+from torch import Tensor
 
-from pyrobnn._core.checks import check_digits
-from pyrobnn._core.errors import REFUSALS, InputError, PoorFitWarning, warn_user
-from pyrobnn._core.random import mark, seeded
-from pyrobnn._torch.devices import has_gpu
-from pyrobnn._torch.inputs import Inputs, X, shape_of, tensors_of
-from pyrobnn._torch.private import written
-from pyrobnn._torch.transforms import first_sentence
-from pyrobnn._torch.work import Work
+from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.inputs import X
 from pyrobnn.bnn import BNN
-from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches, several_inputs_advice
+from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches
 from pyrobnn.data.given import first_rows
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Epoch, Loader
 from pyrobnn.inference import defaults
+from pyrobnn.inference.network_checks import SHOWN, checked_outputs
 from pyrobnn.likelihoods.base import as_likelihood, target_units
-from pyrobnn.nets import is_custom, leftovers
 
 BatchSize = int | Literal["all"] | None
 """Examples in a mini-batch, "all", or None to choose by the sizes of data and network."""
@@ -182,203 +171,3 @@ def _units(data: Data | Loader, bnn: BNN) -> tuple[Scaler, Scaler]:
     if bnn.units is not None:
         return bnn.units
     return data.x_scaler, target_units(bnn.settings["likelihood"], data.y_scaler)
-
-
-_PAGE = "how-to/own-network"
-_TARGETS = 1000
-"""Largest number of targets to compare with the outputs that a network can reach."""
-SHOWN = 2
-"""Examples for a trial run of a network; statistics of a batch, as in batch normalisation, need two."""
-_RANGES: dict[type[nn.Module], tuple[float, float]] = {
-    **dict.fromkeys((nn.Softmax, nn.Softmax2d, nn.Sigmoid, nn.Hardsigmoid), (0, 1)),
-    **dict.fromkeys((nn.Tanh, nn.Hardtanh, nn.Softsign), (-1, 1)),
-    **dict.fromkeys((nn.ReLU, nn.Softplus), (0, math.inf)),
-    nn.LogSigmoid: (-math.inf, 0),
-    nn.ReLU6: (0, 6),
-}
-_UNCHANGING = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
-_MOST_BEYOND = 0.05
-"""Share of the variance of targets that may lie beyond a network's range, as noise does."""
-
-
-def checked_outputs(
-    bnn: BNN, data: Data | Loader, head: Batch, x_scaler: Scaler, y_scaler: Scaler
-) -> tuple[Tensor, float]:
-    """Run the network on two examples, and return its outputs and the products of a forward pass for one."""
-    x, y = head
-    for given, cast, scaler, name in (
-        (x, bnn.cast_inputs(x), x_scaler, "x"),
-        (y, bnn.cast_targets(y, bnn.like), y_scaler, "y"),
-    ):
-        if scaler.is_identity:
-            for pair in zip(tensors_of(given), tensors_of(cast), strict=True):
-                check_digits(*pair, name)
-    with trial(bnn):
-        inputs, f, products = _called(bnn, data, x, x_scaler)
-        if f.ndim != 2 or len(f) != len(inputs):
-            raise InputError(
-                f"The network must map inputs (N, ...) to outputs (N, outputs); {shape_of(inputs)} became "
-                f"{tuple(f.shape)}. For labels of pixels or tokens take the likelihood DenseCategorical; else flatten "
-                "the outputs of each example.",
-                page=_PAGE,
-            )
-        if y.ndim > 2 and not as_likelihood(bnn.settings["likelihood"]).has_positions:
-            raise InputError(
-                f"{bnn.settings['likelihood']!r} needs targets (N,) or (N, K), got {tuple(y.shape)}: take "
-                "DenseCategorical for labels of pixels or tokens, else flatten targets and the network's outputs to "
-                "one row per example.",
-                page="how-to/likelihoods",
-            )
-        bnn.settings["likelihood"].check_targets(y, outputs=f.shape[1])
-        some = y_scaler.transform(y[:: len(y) // _TARGETS + 1])
-        _warn_of_limits(bnn, bnn.cast_targets(some, f))
-    return f, products
-
-
-def _warn_of_limits(bnn: BNN, y: Tensor) -> None:
-    """Warn of a network that ends in a layer with a range which the likelihood's outputs need to leave.
-
-    Logits need to pass 0 and to be wide, logs too; locations need to reach the targets y, in the units of the model.
-    Only networks of layers in a sequence are judged.
-    """
-    layer = _last_layer(bnn.net)
-    least, largest = _RANGES.get(type(layer), (-math.inf, math.inf))
-    likelihood = as_likelihood(bnn.settings["likelihood"])
-    if likelihood.link is not None:
-        num_ends = math.isfinite(least) + math.isfinite(largest)
-        is_fault = num_ends > (likelihood.link == "logits")
-        need = f"takes them as {likelihood.link}"
-    else:
-        columns = y.reshape(len(y), -1)
-        beyond = (columns - columns.clamp(least, largest)).square().mean(0)
-        is_fault = likelihood.noise is not None and bool((beyond > _MOST_BEYOND * columns.var(0, correction=0)).any())
-        need = f"has targets from {float(y.min()):.3g} to {float(y.max()):.3g} in the units that the network sees"
-    if is_fault:
-        warn_user(
-            f"The network ends in {type(layer).__name__}, whose outputs lie between {least:g} and {largest:g}, and "
-            f"{type(bnn.settings['likelihood']).__name__} {need}: leave that layer out. See "
-            "docs/how-to/likelihoods.md.",
-            PoorFitWarning,
-        )
-
-
-def _last_layer(net: nn.Module) -> nn.Module:
-    """Return the last layer of a sequence that changes its input; another network as it is."""
-    while isinstance(net, nn.Sequential):
-        layers = [layer for layer in net if not isinstance(layer, _UNCHANGING)]
-        if not layers:
-            break
-        net = layers[-1]
-    return net
-
-
-@contextmanager
-def trial(bnn: BNN) -> Iterator[None]:
-    """Have the network in evaluation mode and without gradients in the block, after which random states are put back.
-
-    So are attributes that are no parameters or buffers, such as an activation that a call leaves behind.
-    """
-    before = [(module, dict(vars(module))) for module in bnn.modules()]
-    with torch.no_grad(), seeded(0, "trial"):
-        try:
-            bnn.eval()
-            yield
-        finally:
-            for module, attributes in before:
-                for name in vars(module).keys() - attributes.keys():
-                    del vars(module)[name]
-                vars(module).update(attributes)
-
-
-def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[X, Tensor, float]:
-    """Return two examples, the outputs of the network for them, and the products of a forward pass for one."""
-    inputs = bnn.cast_inputs(x_scaler.transform(x[:SHOWN]))
-    leaves = {name: bnn.initial_values[name].detach().clone().requires_grad_() for name in bnn.site_names}
-    with torch.enable_grad():
-        weights = {name: value.clone() for name, value in leaves.items()}
-        before, has_drawn = {name: written(value) for name, value in weights.items()}, mark()
-        try:
-            with Work() if has_gpu() else nullcontext() as work:
-                f = bnn.outputs(weights, inputs)
-        except InputError:
-            raise
-        except REFUSALS as error:
-            advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
-            raise InputError(
-                f"The network does not take inputs of shape {shape_of(x)}: {first_sentence(error)}.{advice}", page=_PAGE
-            ) from None
-    changed = next((name for name, value in weights.items() if written(value) != before[name]), None)
-    if changed is not None:
-        raise InputError(
-            f"The network changes its parameter {changed!r} when it is called, so that it is no longer the "
-            "guide's draw: take that out of `forward` and hooks.",
-            page=_PAGE,
-        )
-    if has_drawn():
-        raise InputError(
-            "The network draws random numbers in evaluation mode, which all draws of the weights would share: have it "
-            "draw in training only, as F.dropout(x, training=self.training) does.",
-            page=_PAGE,
-        )
-    if leaves and not _is_used(leaves, f):
-        raise InputError(
-            "The outputs of the network do not follow from its parameters: `forward` uses others, such as those of "
-            "the network it was copied from, or cuts gradients off, by torch.no_grad or detach. Take that out.",
-            page=_PAGE,
-        )
-    return inputs, f.detach(), math.inf if work is None else _products(bnn, weights, work, len(inputs))
-
-
-def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:
-    if not f.requires_grad:
-        return False
-    try:
-        with torch.enable_grad():
-            total = f.sum()
-        gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
-    except RuntimeError:  # of checkpoints, say, which the fit refuses
-        return True
-    return any(value is not None for value in gradients)
-
-
-def _products(bnn: BNN, weights: dict[str, Tensor], work: Work, num_examples: int) -> float:
-    """Return the multiplications of a forward pass for one example, infinite where torch counts none.
-
-    They are at least as many as the parameters, since torch does not count those of recurrent layers.
-    """
-    parameters = {**dict(bnn.net.named_parameters()), **weights}
-    most = max(work.products / num_examples, sum(value.numel() for value in parameters.values()))
-    return float(most) if work.operations else math.inf
-
-
-def refuse_checkpoints(bnn: BNN, example: Batch, *, training: bool) -> None:
-    """Refuse gradient checkpointing, which runs layers again after the guide's weights have left them.
-
-    A copy of a network given as a module runs forward and back on two examples, in training mode for SVI. Unrelated
-    errors are left to the fit. The reentrant kind silently gives weights no gradient: vmap does not take its function.
-    """
-    if not is_custom(bnn.settings["net"]):
-        return
-    bnn = copy.deepcopy(bnn, leftovers(bnn))
-    inputs = example[0]
-    weights = {name: value.detach().clone().requires_grad_() for name, value in bnn.initial_values.items()}
-    try:
-        with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
-            bnn.train(training)
-            alone = torch.func.vmap(lambda _: bnn.outputs(weights, inputs), randomness="same")
-            alone(bnn.like.new_empty(1, 0))
-            f = bnn.outputs(weights, inputs)
-            torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
-        files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
-        if "setup_context" in str(error) and checkpoint.__file__ in files:
-            kind = "use_reentrant=True the weights inside get no gradient (use_reentrant=False is refused, too)"
-        elif isinstance(error, checkpoint.CheckpointError):
-            kind = "use_reentrant=False torch finds other tensors than it saved (use_reentrant=True is refused, too)"
-        else:
-            return
-        raise InputError(
-            "The network checkpoints its activations (torch.utils.checkpoint), which runs layers again in the backward "
-            f"pass, when the weights that a guide drew have left them: with {kind}. Fit without checkpointing, with a "
-            "smaller `batch_size`."
-        ) from None

@@ -25,6 +25,10 @@ from pyrobnn.inference.capture.objective import FreshNoise
 from pyrobnn.tape.plan import Tape
 from pyrobnn.tape.values import View
 
+Loop = Callable[[int], None]
+_WARM_UP = 3
+"""Runs before a CUDA graph is recorded, in which libraries set themselves up."""
+_log = logging.getLogger("pyrobnn")
 _MASKS = (torch.bool, torch.uint8)
 _aten = torch.ops.aten
 _BATCH_NORM = torch.ops.aten.native_batch_norm.default
@@ -66,23 +70,15 @@ def slope[T](
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         numbers, more = function(leaves)
         gradients = torch.autograd.grad(numbers.sum(), list(leaves.values()), materialize_grads=True)
-    return dict(zip(leaves, gradients, strict=True)), tree_map(_detached, more)
+    return dict(zip(leaves, gradients, strict=True)), tree_map(
+        lambda value: value.detach() if isinstance(value, Tensor) else value, more
+    )
 
 
-def recorded(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> "Loop":
+def recorded(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> Loop:
     """Return a function that does a number of times what a function does to its inputs, without Python in between."""
     graph = record(function, inputs)
-    constants = lift_constants(graph)
-    return loop_of(graph, inputs + constants)
-
-
-def loop_of(graph: fx.GraphModule, leaves: list[Tensor]) -> "Loop":
-    """Return a function that runs a graph on the leaves that it reads or changes, a number of times."""
-    return make_loop(graph, drop_unused(graph, leaves))
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
+    return make_loop(graph, inputs + lift_constants(graph))
 
 
 class _Recorder(OperationMode):
@@ -192,7 +188,6 @@ def _take_as_joined(graph: fx.Graph) -> None:
 
 
 def _written_by(node: fx.Node) -> Iterable[int]:
-    """Return the storages that an operation writes to."""
     if node.op != "call_function" or node.target is getitem or not _writes(node.target):
         return ()
     return [source.meta["view"].storage for source in node.all_input_nodes if "view" in source.meta]
@@ -265,19 +260,14 @@ def _replace(old: fx.Node, new: fx.Node) -> None:
     old.graph.erase_node(old)
 
 
-Loop = Callable[[int], None]
-_WARM_UP = 3
-"""Runs before a CUDA graph is recorded, in which libraries set themselves up."""
-_log = logging.getLogger("pyrobnn")
-
-
-def make_loop(graph: fx.GraphModule, inputs: list[Tensor]) -> Loop:
-    """Return a function that runs a graph on the same inputs a number of times.
+def make_loop(graph: fx.GraphModule, leaves: list[Tensor]) -> Loop:
+    """Return a function that runs a graph a number of times, on the leaves that it reads or changes.
 
     On a CPU it is a tape of instructions that a C++ library runs. On a GPU the kernels of a step are recorded once and
     launched together. Without a C++ compiler, or where a tape cannot tell what a tensor shows, the operations run one
     by one, from Python.
     """
+    inputs = drop_unused(graph, leaves)
     device = inputs[0].device.type
     if device == "cuda":
         return _cuda_loop(graph, inputs)

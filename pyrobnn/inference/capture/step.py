@@ -14,7 +14,7 @@ from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import private, tree_leaves, tree_map
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.base import rate_factors
-from pyrobnn.inference.capture.graph import call, lift_constants, loop_of, record, slope
+from pyrobnn.inference.capture.graph import call, lift_constants, make_loop, record, slope
 from pyrobnn.inference.capture.objective import Objective, memory_order
 from pyrobnn.inference.capture.updates import UPDATES, clip
 from pyrobnn.tape.runner import draw_normals, draws_as_torch
@@ -111,7 +111,7 @@ class CapturedStep:
         constants = lift_constants(graph)
         index = next(i for i, leaf in enumerate(leaves) if leaf is self._state["position"])
         self.noise = Noise(graph, graph.graph.find_nodes(op="placeholder")[index], MAX_BLOCK)
-        self._loop = loop_of(graph, leaves + constants + self.noise.inputs)
+        self._loop = make_loop(graph, leaves + constants + self.noise.inputs)
 
     def _in_place(self, loss: Callable[..., Any], move: Callable[..., Tree]) -> Callable[..., tuple[()]]:
         spec = self._spec
@@ -180,7 +180,6 @@ class CapturedStep:
 
 
 def _write(tree: Tree, new: Tree) -> None:
-    """Write new values in the place of old ones; the others stay."""
     for key, value in new.items():
         if isinstance(value, dict):
             _write(tree[key], value)
@@ -317,12 +316,8 @@ def _is_table(node: fx.Node) -> bool:
 def _law(node: fx.Node) -> Law:
     """Return what draws the numbers of a random operation into a tensor."""
     if node.target in _BERNOULLI:
-        return partial(_bernoulli, node.args[1])
+        return lambda row: row.bernoulli_(node.args[1])
     return Tensor.uniform_ if node.target in _UNIFORM else Tensor.normal_
-
-
-def _bernoulli(probability: Any, row: Tensor) -> Tensor:
-    return row.bernoulli_(probability)
 
 
 def _replace_by_input(node: fx.Node, position: fx.Node, num_rows: int) -> tuple[Tensor, list[Tensor]]:

@@ -16,9 +16,10 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.empirical import Empirical
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.data import BatchSize, Source, make_source, refuse_checkpoints
+from pyrobnn.inference.data import BatchSize, Source, make_source
 from pyrobnn.inference.mcmc.potential import LogJoint, ValueAndGradient
 from pyrobnn.inference.method import BaseMethod, Offer, Run
+from pyrobnn.inference.network_checks import refuse_checkpoints
 from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.posterior.posterior import Posterior

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import sys
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -19,7 +20,8 @@ from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
 from pyrobnn.inference.scales.tune_prior import Per, tune_prior
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.session import Fit, opened
+from pyrobnn.inference.training.fits import Asked, fit_together
+from pyrobnn.inference.training.watch import Stop
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.posterior.posterior import Posterior
@@ -121,13 +123,15 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         chosen = dataclasses.replace(guide, structure="kron") if guide.structure is None else guide
         source = make_source(data, bnn, self.method.batch_size, seed=run.seed)
         training = dataclasses.replace(self.method, guide=chosen)
-        with opened([Fit(bnn, training, source, run.seed)], run) as session:
-            if last is not None:
-                begun, points = session.posteriors[0], last.guide.points_by_name()
-                with torch.no_grad():
-                    for name, point in begun.guide.points_by_name().items():
-                        point.copy_(points[name])
-                    begun.bnn.net.load_state_dict(last.bnn.net.state_dict())
-                    begun.bnn.likelihood.load_state_dict(last.bnn.likelihood.state_dict())
-            session.train()
-        return session.complete()[0]
+        move = None if last is None else partial(_put_at, last)
+        return fit_together([Asked(bnn, training, source, run.seed, move)], run, Stop())[0]
+
+
+def _put_at(last: Posterior, begun: Posterior) -> None:
+    """Give a posterior the points, the network and the noise of another."""
+    points = last.guide.points_by_name()
+    with torch.no_grad():
+        for name, point in begun.guide.points_by_name().items():
+            point.copy_(points[name])
+        begun.bnn.net.load_state_dict(last.bnn.net.state_dict())
+        begun.bnn.likelihood.load_state_dict(last.bnn.likelihood.state_dict())

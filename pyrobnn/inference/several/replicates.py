@@ -15,7 +15,7 @@ from pyrobnn.data.given import as_data
 from pyrobnn.inference.method import Callback, Engine, Run, checked_method
 from pyrobnn.inference.scales.open_scales import MeasuredModel, measure
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.session import aligned, fit_side_by_side
+from pyrobnn.inference.training.fits import aligned, fit_side_by_side
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.complaint import SEE, complaint
 

@@ -22,10 +22,11 @@ from pyrobnn.guides.correlated import LowRank, LowRankGuide
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import AroundAnother, Run, registry
 from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.fits import own_storage, resampled
 from pyrobnn.inference.training.loop import train
-from pyrobnn.inference.training.session import own_storage, resampled
 from pyrobnn.inference.training.start import running
 from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.watch import Stop
 from pyrobnn.optimizers import Optimizer
 from pyrobnn.posterior.posterior import Posterior
 
@@ -117,13 +118,12 @@ class SWAG(AroundAnother[Posterior]):
                     path.add(torch.cat([point.detach().reshape(-1) for point in guide.points]))
 
         with running(modes[0].bnn, sources[0].batch_size(walk.batch_size), run.seed, "swag", copies=len(modes)):
-            fits = []
-            for mode, source in zip(modes, sources, strict=True):
-                batches = source.batches(mode.bnn, walk.batch_size, derive(mode.seed, "swag batches"))
-                lengths = {"num_data": source.num_data, "schedule_steps": walk.length(1).cycle}
-                fits.append(TrainingState(mode.bnn, mode.guide, walk, batches, example=mode.example, **lengths))
+            fits = [
+                TrainingState(mode.bnn, mode.guide, walk, source, mode.example, seed=derive(mode.seed, "swag batches"))
+                for mode, source in zip(modes, sources, strict=True)
+            ]
             try:
-                train(fits, dataclasses.replace(run, callbacks=[collect]), walk.length(1), block=self.every)
+                train(fits, dataclasses.replace(run, callbacks=[collect]), Stop(), block=self.every)
             except FloatingPointError as error:
                 raise FloatingPointError(
                     f"SWAG left the mode in its steps of SGD, with lr={lr:g}: the less noise targets have, "

@@ -17,8 +17,9 @@ from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide, rate_factors
 from pyrobnn.guides.given import noise_of
-from pyrobnn.inference.data import SHOWN, Source, make_source
+from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.laplace.curve import complete
+from pyrobnn.inference.network_checks import SHOWN
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
 from pyrobnn.inference.training.start import BuiltParts, build_parts, model_of, start_record

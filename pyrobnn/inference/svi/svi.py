@@ -16,7 +16,7 @@ from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.divergence import KL
 from pyrobnn.inference import defaults
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
-from pyrobnn.inference.training.session import check_parts, fit_by_svi, fit_side_by_side
+from pyrobnn.inference.training.fits import check_parts, fit_by_svi, fit_side_by_side
 from pyrobnn.inference.training.state import Length, parameter_groups
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior

@@ -13,7 +13,7 @@ from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import tree_leaves
 from pyrobnn.data.batches import Batch, TensorBatches
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.capture.step import MAX_BLOCK, CapturedStep, Replicate
+from pyrobnn.inference.capture.step import CapturedStep, Replicate
 from pyrobnn.inference.training.state import TrainingState
 
 
@@ -38,10 +38,14 @@ class Captured:
                 raise NotCapturable("gradients are accumulated over batches that are not in memory")
             batch_size, data = None, [tuple(values.clone() for values in first.batches.peek())]
         self._shapes = [value.shape for value in tree_leaves(data[0])]
+        replicates = [
+            Replicate(Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl=fit.method.kl), fit.optimizer, fit.moved)
+            for fit in fits
+        ]
         with torch.random.fork_rng():
             check_reparameterized(first.guide, *(values[:1] for values in data[0]))
             self.step = CapturedStep(
-                [_replicate(fit, first.num_data) for fit in fits],
+                replicates,
                 data,
                 batch_size=batch_size,
                 num_particles=first.method.num_particles,
@@ -53,11 +57,9 @@ class Captured:
         """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
         if not isinstance(self._batches, TensorBatches):
             return torch.cat([self._step_on(next(self._batches)) for _ in range(num_steps)])
-        at_once = max(1, MAX_BLOCK // self._fits[0].method.accumulate)
-        sizes = [min(at_once, num_steps - start) for start in range(0, num_steps, at_once)]
-        return torch.cat([self._advance_block(size) for size in sizes])
+        return self._advance(num_steps)
 
-    def _advance_block(self, num_steps: int) -> Tensor:
+    def _advance(self, num_steps: int) -> Tensor:
         done, num_batches = self._fits[0].done, num_steps * self._fits[0].method.accumulate
         factors = torch.from_numpy(np.array([fit.hand_over(num_steps) for fit in self._fits], float)).transpose(0, 1)
         rows = [fit.batches.rows(num_batches) for fit in self._fits if isinstance(fit.batches, TensorBatches)]
@@ -71,16 +73,11 @@ class Captured:
         fit = self._fits[0]
         if [value.shape for value in tree_leaves(batch)] == self._shapes:
             self.step.feed(batch)
-            return self._advance_block(1)
+            return self._advance(1)
         for state in fit.optimizer.state.values():
             if "step" in state:
                 state["step"].fill_(fit.done)
         return fit.step([batch])[None]
-
-
-def _replicate(fit: TrainingState, num_data: int) -> Replicate:
-    objective = Objective(fit.bnn, fit.guide, num_data=num_data, kl=fit.method.kl)
-    return Replicate(objective, fit.optimizer, fit.moved)
 
 
 def _distinct(data: list[Batch]) -> list[Batch]:
@@ -115,7 +112,6 @@ def check_same_program(fits: Sequence[TrainingState]) -> None:
 
 
 def _grouping(fit: TrainingState) -> list[list[int]]:
-    """Return the numbers of the parameters in each group of the optimiser."""
     numbers = {id(parameter): number for number, parameter in enumerate(fit.parameters)}
     return [[numbers[id(parameter)] for parameter in group["params"]] for group in fit.optimizer.param_groups]
 

@@ -19,7 +19,6 @@ from pyrobnn._torch.private import tree_leaves
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.loader import Loader
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.training.state import TrainingState
@@ -86,30 +85,23 @@ class Checkpoint:
             )
 
 
-def open_checkpoint(
-    run: Run,
-    bnns: Sequence[BNN],
-    methods: "Sequence[SVI]",
-    sources: Sequence[Source],
-    validation: Data | Loader | None = None,
-    **more: Any,
-) -> Checkpoint:
-    """Return the checkpoint of a run that keeps one, in a folder that can be written to; all else tells runs apart."""
+def open_checkpoint(run: Run, fits: "Sequence[tuple[BNN, SVI, Source]]") -> Checkpoint:
+    """Return the checkpoint of a run that keeps one, in a folder that can be written to."""
     assert run.checkpoint is not None
     check_count(run.every, "every")
     path = writable(Path(run.checkpoint))
-    of_validation = None
+    of_validation, validation = None, run.validation
     if validation is not None:
         with seeded(run.seed, "data"):
             of_validation = digest(tree_leaves(validation.tensors if isinstance(validation, Data) else validation.head))
+    models, methods, sources = zip(*fits, strict=True)
     request = {
         "seed": run.seed,
-        "method": methods,
-        "model": bnns,
+        "method": [*methods],
+        "model": [*models],
         "engine": run.engine,
         "data": [fingerprint(source) for source in sources],
         "validation data": of_validation,
-        **more,
     }
     return Checkpoint(path, run.every, {name: without_addresses(value) for name, value in request.items()})
 

@@ -90,34 +90,34 @@ def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:
         return stays and torch.equal(first, second) and not has_drawn()
 
 
-def descend(fits: Sequence[TrainingState], tolerances: Sequence[float], run: Run, stop: Stop) -> list[Ended] | None:
-    """Move each fit to its mode, one after the other, and return how they ended; None if numbers ceased to be finite.
+class NotFinite(ArithmeticError):
+    """L-BFGS came to numbers that are not finite."""
+
+
+def descend(fits: Sequence[TrainingState], run: Run, stop: Stop) -> list[Ended]:
+    """Move each fit to its mode, one after the other, and return how they ended.
 
     A cycle is L-BFGS, and steps of Adam from its usual rate to 0, which are taken back if they gain nothing that
     matters: they go on where L-BFGS stops at a kink, and come out of poor modes. A fit has converged when a cycle gains
     less than the tolerance.
+
+    Raises:
+        NotFinite: the ELBO or a parameter of a fit is not finite.
     """
-    starts = [cloned(fit.parameters) for fit in fits]
     ended = []
     with progress_bar(shown=run.progress, desc="training", bar_format=_PROGRESS_FORM) as bar:
-        for fit, tolerance in zip(fits, tolerances, strict=True):
+        for fit in fits:
             fit.bnn.train()
-            ended.append(_Descent(fit, tolerance, run, bar, stop).run())
+            ended.append(_Descent(fit, run, bar, stop).run())
             fit.bnn.eval()
-    if all(np.isfinite(end.history.elbo).all() for end in ended) and all(fit.is_finite() for fit in fits):
-        return ended
-    for fit, start in zip(fits, starts, strict=True):
-        put_values(fit.parameters, start)
-        fit.optimizer.state.clear()
-        fit.begin_schedule(fit.schedule_steps)
-    return None
+    if not all(np.isfinite(end.history.elbo).all() and fit.is_finite() for end, fit in zip(ended, fits, strict=True)):
+        raise NotFinite
+    return ended
 
 
 class _Descent:
-    """A fit on its way to the mode."""
-
-    def __init__(self, fit: TrainingState, tolerance: float, run: Run, bar: Any, stop: Stop) -> None:
-        self._fit, self._tolerance, self._run, self._bar, self._stop = fit, tolerance, run, bar, stop
+    def __init__(self, fit: TrainingState, run: Run, bar: Any, stop: Stop) -> None:
+        self._fit, self._run, self._bar, self._stop = fit, run, bar, stop
         self._batch, self._weight = next(fit.batches), fit.method.temperature
         self._objective = Objective(fit.bnn, fit.guide, num_data=fit.num_data, kl="mc")
         self._tensors: dict[str, Tensor] = {
@@ -133,7 +133,7 @@ class _Descent:
     def run(self) -> Ended:
         """Go to the mode."""
         values, ends, elbos = list(self._tensors.values()), list[int](), list[float]()
-        while self._left and (len(elbos) < 2 or elbos[-1] - elbos[-2] >= self._tolerance):
+        while self._left and (len(elbos) < 2 or elbos[-1] - elbos[-2] >= self._fit.tolerance):
             limits: dict[str, Any] = _LIMITS | {
                 "maxiter": min(_LBFGS_ITERATIONS, self._left),
                 "maxfun": 2 * _LBFGS_ITERATIONS,
@@ -146,10 +146,10 @@ class _Descent:
         if self._stop.by is None and len(self._seen) % BLOCK:
             self._show()
         gain = elbos[-1] - elbos[-2] if len(elbos) > 1 else None
-        converged = gain is not None and gain < self._tolerance and self._left > 0
+        converged = gain is not None and gain < self._fit.tolerance and self._left > 0
         if converged:
             polish_in_place(self._slope, values)
-        tolerance, elbo = self._tolerance, elbos[-1]
+        tolerance, elbo = self._fit.tolerance, elbos[-1]
         end = Convergence(
             converged=converged, elbo=elbo, elbo_error=0.0, gain=gain, tolerance=tolerance, cycle_ends=ends
         )
@@ -168,7 +168,6 @@ class _Descent:
 
     @property
     def _left(self) -> int:
-        """Steps that may still be done."""
         return 0 if self._stop.by is not None else self._fit.method.max_steps - len(self._seen)
 
     def _adam_steps(self, cycle: int) -> int:
@@ -191,7 +190,7 @@ class _Descent:
             if self._look():
                 break
         optimizer.zero_grad(set_to_none=True)
-        if not self._slope()[0] < before - _LEAST_GAIN_OF_ADAM * self._tolerance:  # nor where it is NaN
+        if not self._slope()[0] < before - _LEAST_GAIN_OF_ADAM * self._fit.tolerance:  # nor where it is NaN
             put_values(values, start)
 
     def _slope(self) -> Tensor:

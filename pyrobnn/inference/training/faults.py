@@ -35,10 +35,7 @@ def _noted(fit: TrainingState, seen: list[tuple[Any, Batch]]) -> Iterator[Batch]
 
 
 def _findings_in(fit: TrainingState, seen: list[tuple[Any, Batch]]) -> Iterator[str]:
-    """Yield what is not finite in the first faulty batch of a step; each has the random state of its noise.
-
-    Processes that share out batches all stop at the same one, since they average terms and gradients.
-    """
+    """Yield what is not finite in the first faulty batch of a step; each has the random state of its noise."""
     for noise, batch in seen:
         set_random_state(noise)
         if not _is_finite(fit, fit.differentiate([batch])):

@@ -19,14 +19,15 @@ from pyrobnn._torch.private import MissingFromTorch, sources_forgotten, tree_map
 from pyrobnn.data.batches import StateDict
 from pyrobnn.inference.method import Engine, Run
 from pyrobnn.inference.training.checkpoint import Checkpoint
-from pyrobnn.inference.training.convergence import ConvergenceRule
-from pyrobnn.inference.training.state import Length, TrainingState
+from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, Watch
 from pyrobnn.posterior.record import EngineRecord
 
 LONG = 100
 """Steps from which on a step is captured. In a new process, 100 steps of a perceptron or a small convolution take 0.7 s
 less so, and 50 as long."""
+_TURN = 0.1
+"""Seconds of steps between two looks for other threads that wait."""
 _log = logging.getLogger("pyrobnn")
 
 
@@ -67,6 +68,7 @@ class Stepper:
     def __init__(self, fits: Sequence[TrainingState], engine: Engine, num_steps: int) -> None:
         self.fits, self._choice = fits, choose(engine, num_steps)
         self._captured: Any = None
+        self._at_once = 1
         self._waits = self._choice.used == "captured" and num_steps > 1
         self.record = EngineRecord(engine, "eager", self._choice.reason)
 
@@ -81,6 +83,24 @@ class Stepper:
         if num_steps:
             terms.append(self._captured.advance(num_steps) if self._captured else self._eager_steps(num_steps))
         return torch.cat(terms)
+
+    def in_turns(self, num_steps: int, stop: Stop) -> np.ndarray:
+        """Do steps a tenth of a second at a time, and let other threads in between that wait; fewer if interrupted.
+
+        Returns the log-likelihood and KL of each, (steps, R, 2).
+        """
+        terms: list[np.ndarray] = []
+        with ignored_warnings("Encountered NaN"):  # Pyro's word for what `train` raises
+            while num_steps and not (terms and stop.by_ctrl_c):
+                with stop.noted():
+                    ONE_THREAD.let_waiting_in()
+                count, started = min(num_steps, self._at_once), time.perf_counter()
+                each = self.advance(count).double().cpu().numpy()
+                terms.append(each.reshape(count, -1, 2))
+                self._at_once = max(1, int(count * _TURN / (time.perf_counter() - started)))
+                num_steps -= count
+                stop.begun = True
+        return np.concatenate(terms)
 
     def state(self) -> StateDict:
         """Return everything that the next steps depend on; tensors are shared."""
@@ -127,8 +147,6 @@ class Stepper:
         self._captured, self.record = capture(choice, make, what="fit runs", from_step=from_step)
 
 
-_TURN = 0.1
-"""Seconds of steps between two looks for other threads that wait."""
 _KEEP_EVERY = 500
 """Steps between two states that are kept, from which the steps before a fault are done again to name its site."""
 
@@ -136,27 +154,25 @@ _KEEP_EVERY = 500
 def train(
     fits: Sequence[TrainingState],
     run: Run,
-    length: Length,
+    stop: Stop,
     *,
-    rules: Sequence[ConvergenceRule] = (),
     validate: Callable[[], float] | None = None,
     checkpoint: Checkpoint | None = None,
-    stop: Stop | None = None,
     block: int = BLOCK,
 ) -> list[Ended]:
     """Run the steps of fits of one shape and method side by side, and return how each ended.
 
-    Convergence, as the rule of each judges it, patience in the score that `validate` returns, a callback, or Ctrl-C if
-    it is put off, set a flag that ends them after a step. With a checkpoint they go on from its place.
+    Convergence, patience in the score that `validate` returns, a callback, or Ctrl-C if it is put off, set the flag
+    `stop`, which ends them after a step. With a checkpoint they go on from its place.
 
     Raises:
         KeyboardInterrupt: an interrupt where none are noted, or after the checkpoint was written.
         FloatingPointError: an estimate of the ELBO or a parameter is not finite; it names the site.
     """
-    stop = stop or Stop()
+    length = fits[0].length
     stepper = Stepper(fits, run.engine, length.expected)
-    watch = Watch(fits, run, length.most, rules=rules, validate=validate, stop=stop, block=block)
-    turns, place = _Turns(stepper, stop), _Place(stepper, watch, checkpoint)
+    watch = Watch(fits, run, stop, validate=validate, block=block)
+    place = _Place(stepper, watch, checkpoint)
     for fit in fits:
         fit.bnn.train()
     with watch.bar, ExitStack() as at_end:
@@ -165,7 +181,7 @@ def train(
         done = place.resumed()
         sound = _Sound(stepper, done)
         while done < length.most and stop.by is None:
-            terms = turns.advance(watch.steps_to_next_look(done, place.every))
+            terms = stepper.in_turns(watch.steps_to_next_look(done, place.every), stop)
             done += len(terms)
             sound.check(terms, done)
             watch.look(terms, done)
@@ -177,28 +193,6 @@ def train(
         fit.bnn.eval()
     watch.restore_best()
     return watch.ended(done, stepper.record)
-
-
-class _Turns:
-    """Does steps a tenth of a second at a time, and lets other threads in between that wait."""
-
-    def __init__(self, stepper: Stepper, stop: Stop) -> None:
-        self._stepper, self._at_once, self._stop = stepper, 1, stop
-
-    def advance(self, num_steps: int) -> np.ndarray:
-        """Do some steps, fewer if interrupted, and return the log-likelihood and KL of each, (steps, R, 2)."""
-        terms: list[np.ndarray] = []
-        with ignored_warnings("Encountered NaN"):  # Pyro's word for what `train` raises
-            while num_steps and not (terms and self._stop.by_ctrl_c):
-                with self._stop.noted():
-                    ONE_THREAD.let_waiting_in()
-                count, started = min(num_steps, self._at_once), time.perf_counter()
-                each = self._stepper.advance(count).double().cpu().numpy()
-                terms.append(each.reshape(count, -1, 2))
-                self._at_once = max(1, int(count * _TURN / (time.perf_counter() - started)))
-                num_steps -= count
-                self._stop.begun = True
-        return np.concatenate(terms)
 
 
 class _Place:

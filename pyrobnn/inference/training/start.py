@@ -1,14 +1,14 @@
 """The start of a fit: model and guide for the data, new or from an earlier posterior, with all choices made."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from pyro import poutine
 from pyro.nn import PyroModule
-from torch import nn
+from torch import Tensor, nn
 
 from pyrobnn._core.checks import check_range
 from pyrobnn._core.errors import InputError
@@ -16,17 +16,18 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import described
 from pyrobnn._torch.devices import flushed_denormals, kept_memory, resolve_device, threads_for
 from pyrobnn._torch.inputs import X, tensors_of
+from pyrobnn._torch.per_example import Layer, attach
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.base import as_guide, built
+from pyrobnn.guides.base import Noise, as_guide, built
 from pyrobnn.guides.given import leaves_noise_open, narrowed, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference.data import Source, refuse_checkpoints
+from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.sites import checked_setting
+from pyrobnn.inference.network_checks import refuse_checkpoints
 from pyrobnn.inference.training.elbo import choose_kl
-from pyrobnn.inference.training.noise_choice import with_least_noise
 from pyrobnn.inference.training.state import TrainingState, check_trainable
 from pyrobnn.nets import is_custom
 from pyrobnn.optimizers import Schedule
@@ -59,7 +60,7 @@ class BuiltParts(NamedTuple):
     bnn: BNN
     guide: PyroModule
     method: "SVI"
-    example: tuple[X, torch.Tensor]
+    example: tuple[X, Tensor]
 
 
 def build_parts(
@@ -145,6 +146,72 @@ def _resolved(method: "SVI", model: BNN, source: Source, seed: int) -> "SVI":
     return dataclasses.replace(method, guide=guide, schedule=schedule)
 
 
+def with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed: int) -> Any:
+    """Return the guide with the noise that suits layers and batches where it is "auto"."""
+    if not leaves_noise_open(guide):
+        return guide
+    with seeded(seed, "noise"):
+        example = source.example(bnn)
+        calls = layer_calls(bnn, example[0])
+        names = [site.name for site in latent_sites(bnn, *example)]
+    sees_all = batch_size >= source.num_data
+
+    def choose(covered: Sequence[str]) -> Noise:
+        return choose_noise([call for name in covered for call in calls.get(name, [])], sees_all=sees_all)
+
+    return with_noise_chosen(guide, names, choose)
+
+
+class Call(NamedTuple):
+    """A call of a layer that can give each example separate noise."""
+
+    plain: bool  # whether inputs are rows (B, units), each of which passes the weight once
+    again: bool  # whether the weight was used before in the same pass
+
+
+class _CallNotes:
+    """A perturbation that changes nothing and notes the calls of its weight."""
+
+    def __init__(self, value: Tensor, calls: list[Call]) -> None:
+        self._value, self._calls = value, calls
+
+    def outputs(self, layer: Layer) -> Tensor:
+        """Return the outputs of the layer as it is."""
+        result = layer.function(layer.x, self._value, layer.bias)
+        self._calls.append(Call(layer.channel == -1 and layer.x.ndim == 2, bool(layer.memory)))
+        layer.memory["seen"] = result
+        return result
+
+
+def layer_calls(bnn: BNN, x: X) -> dict[str, list[Call]]:
+    """Return the calls of layers that can give each example separate noise, by the name of the weight.
+
+    None where a weight is used in two ways, for which such noise would be refused.
+    """
+    calls: dict[str, list[Call]] = {name: [] for name in bnn.initial_values}
+    weights = {}
+    for name, value in bnn.initial_values.items():
+        copy = value.detach().clone()
+        weights[name] = attach(copy, _CallNotes(copy, calls[name]))
+    try:
+        with torch.no_grad():
+            bnn.perturbed_outputs(weights, x)
+    except InputError:
+        return {}
+    return {name: noted for name, noted in calls.items() if noted}
+
+
+def choose_noise(calls: list[Call], *, sees_all: bool) -> Noise:
+    """Return how the examples of a mini-batch best share the draws of the weights that these calls use.
+
+    "local" wherever it is exact, else "flipout" if each step sees all data, and "shared" in mini-batches, of which the
+    choice of examples is most of the variance. See benchmarks/results/least-noise.md.
+    """
+    if any(call.plain for call in calls) and not any(call.again for call in calls):
+        return "local"
+    return "flipout" if calls and sees_all else "shared"
+
+
 def start(
     bnn: BNN, method: "SVI", source: Source, seed: int, device: str, *, earlier: Posterior | None = None
 ) -> tuple[Posterior, TrainingState]:
@@ -153,23 +220,13 @@ def start(
     The caller's `seeded` block draws the starting values; `seed` orders the mini-batches, and is the posterior's.
     """
     model, guide, method, example = build_parts(bnn, method, source, seed, device, earlier=earlier)
-    posterior = Posterior(
-        model,
-        guide,
-        example=example,
-        x_scaler=source.x_scaler,
-        y_scaler=source.y_scaler,
-        seed=seed,
-        outputs=source.shown.to(model.like.device),
-    )
-    batches = source.batches(model, method.batch_size, derive(seed, "batches"))
-    length = method.length(source.batches_per_epoch(method.batch_size))
-    return posterior, TrainingState(
-        model, guide, method, batches, example=example, num_data=source.num_data, schedule_steps=length.cycle
-    )
+    units: dict[str, Any] = {"x_scaler": source.x_scaler, "y_scaler": source.y_scaler}
+    shown = source.shown.to(model.like.device)
+    posterior = Posterior(model, guide, example=example, seed=seed, outputs=shown, **units)
+    return posterior, TrainingState(model, guide, method, source, example, seed=derive(seed, "batches"))
 
 
-def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[X, torch.Tensor]]:
+def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[X, Tensor]]:
     """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""
     model = bnn.fresh().to(resolve_device(device, source.products))
     model.scale_targets(source.target_scale)

@@ -13,9 +13,10 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.registry import assign
 from pyrobnn.bnn import BNN
-from pyrobnn.data.batches import Batch, Batches, StateDict
+from pyrobnn.data.batches import Batch, StateDict
 from pyrobnn.guides.base import rate_factors
 from pyrobnn.guides.divergence import DIVERGENCES
+from pyrobnn.inference.data import Source
 from pyrobnn.inference.training.elbo import WeightLatents, check_divergence, make_elbo
 from pyrobnn.priors.scale_mixture import tabulate
 
@@ -56,27 +57,20 @@ class Move(NamedTuple):
 class TrainingState:
     """A fit in progress, which another engine may move on in its place.
 
-    Model and guide are optimised in place. An example is a row of data, to check them with; the schedule follows the
-    number of steps, `schedule_steps` of them. `moved` are the parameters that have a gradient in a step. `cycle_factor`
-    is another factor on the rate, of a fit that ends by itself: 0 while it measures.
+    Model and guide are optimised in place, on batches that the seed orders. The example is a row of data, to run them
+    with. `moved` are the parameters that have a gradient in a step. `cycle_factor` is another factor on the rate, of a
+    fit that ends by itself: 0 while it measures.
     """
 
     def __init__(
-        self,
-        bnn: BNN,
-        guide: PyroModule,
-        method: "SVI",
-        batches: Batches,
-        *,
-        example: Batch,
-        num_data: int,
-        schedule_steps: int,
+        self, bnn: BNN, guide: PyroModule, method: "SVI", source: Source, example: Batch, *, seed: int
     ) -> None:
         self.parameters = [*named_parameters(bnn, guide).values()]
         if method.kl == "quadrature":
             tabulate(bnn)
-        self.bnn, self.guide, self.method, self.batches, self.num_data = bnn, guide, method, batches, num_data
-        self.example = example
+        self.bnn, self.guide, self.method, self.example = bnn, guide, method, example
+        self.batches, self.num_data = source.batches(bnn, method.batch_size, seed), source.num_data
+        self.length = method.length(source.batches_per_epoch(method.batch_size))
         self.optimizer = method.make_optimizer(bnn, guide, self.parameters, example)
         self.first_settings = [
             {k: v for k, v in group.items() if k not in ("params", "initial_lr")}
@@ -85,11 +79,16 @@ class TrainingState:
         named = dict(guide.named_parameters())
         self._damped = [(named[name], factor) for name, factor in rate_factors(guide).items()]
         self._elbo = make_elbo(method.kl, method.num_particles)
-        self.schedule_steps, self._schedule_start = schedule_steps, 0
+        self.schedule_steps, self._schedule_start = self.length.cycle, 0
         self._schedule = self._new_schedule()
         self.moved: list[Tensor] = []
         self.done = 0
         self.cycle_factor = 1.0
+
+    @property
+    def tolerance(self) -> float:
+        """Nats that more steps may still gain in a fit that ends by itself."""
+        return self.method.tolerance_for(self.num_data)
 
     def advance(self, num_steps: int) -> Tensor:
         """Do some steps and return the log-likelihood and KL of each, (steps, 2)."""
@@ -146,10 +145,6 @@ class TrainingState:
 
     def hand_over(self, num_steps: int) -> list[list[float]]:
         """Count the next steps as done, which another engine does, with factor on the KL and learning rates of each."""
-        if self._schedule is None:
-            rates, first = self.rates, self.done
-            self.done += num_steps
-            return [[self.method.kl_weight(step), *rates] for step in range(first, self.done)]
         factors = []
         with ignored_warnings("Detected call of `lr_scheduler.step"):  # the steps are done elsewhere
             for _ in range(num_steps):
@@ -248,8 +243,7 @@ def check_trainable(bnn: BNN, guide: PyroModule, method: "SVI", example: Batch) 
     if not isinstance(method.lr, float):
         parameter_groups(method.lr, bnn, guide)
     if method.kl in DIVERGENCES:
-        names = {"guide_name": repr(method.guide), "prior_name": repr(bnn.settings["prior"])}
-        check_divergence(bnn, guide, example, kl=method.kl, **names)
+        check_divergence(bnn, guide, method, example)
 
 
 def _moved(value: Any, like: Tensor) -> Any:

@@ -105,25 +105,25 @@ class Ended:
 class Watch:
     """Looks at fits after every block of steps: judges them, shows them, validates, and asks the callbacks.
 
-    The fits never take more than `num_steps`, and have no rules where their number is fixed; the first is shown to the
-    callbacks.
+    A rule judges each fit that ends by itself. The callbacks see the first fit.
     """
 
     def __init__(
         self,
         fits: Sequence[TrainingState],
         run: Run,
-        num_steps: int,
-        *,
-        rules: Sequence[ConvergenceRule],
-        validate: Callable[[], float] | None,
         stop: Stop,
+        *,
+        validate: Callable[[], float] | None,
         block: int,
     ) -> None:
-        self._fits, self._num_steps, self._rules, self._stop, self._block = fits, num_steps, rules, stop, block
+        self._fits, self._stop, self._block = fits, stop, block
         self._callbacks, self._validate, self._method = run.callbacks, validate, fits[0].method
-        form = _OPEN_PROGRESS_FORM.format(most=num_steps) if rules else _PROGRESS_FORM
-        total = None if rules else num_steps
+        self._num_steps = num_steps = fits[0].length.most
+        ends_by_itself = self._method.ends_by_itself
+        self._rules = [ConvergenceRule(fit, fit.tolerance, num_steps) for fit in fits if ends_by_itself]
+        form = _OPEN_PROGRESS_FORM.format(most=num_steps) if ends_by_itself else _PROGRESS_FORM
+        total = None if ends_by_itself else num_steps
         self.bar = progress_bar(total=total, shown=run.progress, desc="training", bar_format=form)
         self._blocks: list[np.ndarray] = []  # log-likelihood and KL of the steps, (steps, R, 2) each
         self._scores: list[float] = []
@@ -156,12 +156,7 @@ class Watch:
 
     def _latest(self, count: int) -> np.ndarray:
         """Return the terms of the latest steps, (steps, R, 2)."""
-        blocks: list[np.ndarray] = []
-        for block in reversed(self._blocks):
-            blocks.insert(0, block)
-            if sum(map(len, blocks)) >= count:
-                break
-        return np.concatenate(blocks)[-count:]
+        return np.concatenate(self._blocks[-count:])[-count:]
 
     def _show_and_ask(self, terms: np.ndarray, done: int) -> None:
         elbo = float((terms[..., 0] - terms[..., 1]).mean())
@@ -219,20 +214,14 @@ class Watch:
     def ended(self, done: int, engine: EngineRecord) -> list[Ended]:
         """Return how each fit ended, with what was noted until then."""
         terms = np.concatenate(self._blocks) if self._blocks else np.empty((0, len(self._fits), 2))
-        by = self._stop.by or "steps"
-        all_ended = "all steps done" if self._stop.by is None else self._stop.reason(done)
         ended = []
-        for index in range(len(self._fits)):
-            rule = self._rules[index] if self._rules else None
+        for index, rule in enumerate(self._rules or [None] * len(self._fits)):
+            by, why = self._stop.by or "steps", "all steps done" if self._stop.by is None else self._stop.reason(done)
+            if rule is not None and (rule.end is not None or self._stop.by is None):
+                by, why = "convergence" if rule.converged else "steps", rule.reason()
             log_likelihood, kl = terms[: None if rule is None else rule.end, index].T
             history = History(log_likelihood, kl, [*self._scored], [*self._scores], engine)
-            if rule is None:
-                ended.append(Ended(history, by, all_ended))
-            elif rule.end is None and self._stop.by is not None:
-                ended.append(Ended(history, by, all_ended, rule.record()))
-            else:
-                of_rule: StoppedBy = "convergence" if rule.converged else "steps"
-                ended.append(Ended(history, of_rule, rule.reason(), rule.record()))
+            ended.append(Ended(history, by, why, None if rule is None else rule.record()))
         return ended
 
     def restore_best(self) -> None:
