@@ -67,8 +67,7 @@ def around(
         example = source.example(bnn)
         sites = latent_sites(bnn, *example)
         point = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
-    x_scaler, y_scaler = source.x_scaler, source.y_scaler
-    posterior = Posterior(bnn, point, example=example, x_scaler=x_scaler, y_scaler=y_scaler, seed=seed)
+    posterior = source.posterior(bnn, point, example, seed=seed)
     posterior.record = FitRecord(
         method=to_dict(method),
         num_data=source.num_data,

@@ -3,8 +3,9 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
+from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
@@ -18,6 +19,7 @@ from pyrobnn.data.loader import Epoch, Loader
 from pyrobnn.inference import defaults
 from pyrobnn.inference.network_checks import SHOWN, checked_outputs
 from pyrobnn.likelihoods.base import as_likelihood, target_units
+from pyrobnn.posterior.posterior import Posterior
 
 BatchSize = int | Literal["all"] | None
 """Examples in a mini-batch, "all", or None to choose by the sizes of data and network."""
@@ -137,6 +139,11 @@ class Source:
         """Return a batch in the units, precision and place of the model."""
         targets = bnn.cast_targets(self.y_scaler.transform(y), bnn.like)
         return bnn.cast_inputs(self.x_scaler.transform(x)), targets, *(values.to(bnn.like) for values in weights)
+
+    def posterior(self, bnn: BNN, guide: PyroModule, example: Batch, *, seed: int, **more: Any) -> Posterior:
+        """Return a posterior in the units of the data."""
+        units: dict[str, Any] = {"x_scaler": self.x_scaler, "y_scaler": self.y_scaler}
+        return Posterior(bnn, guide, example=example, seed=seed, **units, **more)
 
     def example(self, bnn: BNN) -> tuple[X, Tensor]:
         """Return the first rows of inputs and targets, two where there are two, to run a model and guide with."""

@@ -51,8 +51,7 @@ def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Predic
     if isinstance(given, Data):
         source = make_source(given, model, None, seed=0)
         model.scale_targets(source.target_scale)
-        units: dict[str, Any] = {"x_scaler": source.x_scaler, "y_scaler": source.y_scaler}
-        prior = Posterior(model, prior_guide(model), example=source.example(model), seed=0, **units)
+        prior = source.posterior(model, prior_guide(model), source.example(model), seed=0)
         return prior.predict(given.x, num_draws=num_draws, seed=seed)
     first = next(given.one_pass(given.inputs_of)) if isinstance(given, Loader) else as_inputs(given)
     return prior_posterior(model, first).predict(given, num_draws=num_draws, seed=seed)

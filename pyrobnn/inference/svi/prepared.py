@@ -228,14 +228,7 @@ class PreparedFit(nn.Module):
         bnn.load_state_dict(self.bnn.state_dict())
         guide.load_state_dict(self.guide.state_dict())
         example = source.example(bnn.eval())
-        posterior = Posterior(
-            bnn,
-            guide,
-            example=example,
-            x_scaler=source.x_scaler,
-            y_scaler=source.y_scaler,
-            seed=self._seed,
-        )
+        posterior = source.posterior(bnn, guide, example, seed=self._seed)
         posterior.record = dataclasses.replace(self._record, device=str(example[0].device))
         if as_guide(self._method.guide).curvature is not None:
             complete(posterior, self._method.guide, self._all(data, bnn), progress=False)

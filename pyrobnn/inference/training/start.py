@@ -220,9 +220,7 @@ def start(
     The caller's `seeded` block draws the starting values; `seed` orders the mini-batches, and is the posterior's.
     """
     model, guide, method, example = build_parts(bnn, method, source, seed, device, earlier=earlier)
-    units: dict[str, Any] = {"x_scaler": source.x_scaler, "y_scaler": source.y_scaler}
-    shown = source.shown.to(model.like.device)
-    posterior = Posterior(model, guide, example=example, seed=seed, outputs=shown, **units)
+    posterior = source.posterior(model, guide, example, seed=seed, outputs=source.shown.to(model.like.device))
     return posterior, TrainingState(model, guide, method, source, example, seed=derive(seed, "batches"))
 
 
