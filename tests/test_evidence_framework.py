@@ -473,12 +473,13 @@ def test_starts_that_are_far_behind_after_three_rounds_end(monkeypatch):
         rounds[mode] = rounds.get(mode, 0) + 1
         tune(mode)
 
-    def judged(mode):
-        judge(mode)
-        early.setdefault(mode, mode.score)
+    def judged_first(mode):
+        judged = judge(mode)
+        early.setdefault(mode, judged.score)
+        return judged
 
     monkeypatch.setattr(TunedMode, "tune", tuned)
-    monkeypatch.setattr(TunedMode, "judge", judged)
+    monkeypatch.setattr(TunedMode, "judge", judged_first)
     x, y = sines(60, 2)
     model = bnn.BNN(bnn.MLP(3, [8], 1, activation="tanh", dtype="float64"), prior=bnn.priors.Normal("fan_in"))
     starts = [*map(vars, fit(model, bnn.EvidenceFramework(starts=4, rounds=5), x, y).record.evidence.starts)]

@@ -10,15 +10,9 @@ import torch
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.curvature.base import Point
-from pyrobnn.curvature.linear_model import (
-    LinearModel,
-    check_entries,
-    groups_of_inputs,
-    information,
-    linear_model,
-    log_scores,
-)
+from pyrobnn.curvature.linear_model import LinearModel, check_entries, information, linear_model, log_scores
 from pyrobnn.curvature.outer_products import GGN
+from pyrobnn.inference.scales.fixed_point import groups_of
 from pyrobnn.likelihoods.base import LikelihoodModule
 
 NOISE = 0.4
@@ -182,8 +176,8 @@ def test_scores_of_gaussian_noise_are_in_closed_form():
 
 def test_groups_of_the_first_layer_are_columns():
     weights = {"a": torch.zeros(2, 3), "b": torch.zeros(2), "c": torch.zeros(3, 3)}
-    assert groups_of_inputs(weights, weights, 3).tolist() == [0, 1, 2, 0, 1, 2, 3, 3, *[4] * 9]
-    assert groups_of_inputs(weights, weights, None).tolist() == [*[0] * 6, 1, 1, *[2] * 9]
+    assert groups_of(weights, "input", 3).tolist() == [0, 1, 2, 0, 1, 2, 3, 3, *[4] * 9]
+    assert groups_of(weights, "site").tolist() == [*[0] * 6, 1, 1, *[2] * 9]
 
 
 def test_derivatives_that_do_not_fit_are_refused():

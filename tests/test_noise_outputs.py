@@ -6,7 +6,8 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn.inference.default_parts import Chosen, Known, parts_for
-from pyrobnn.inference.scales.tuned_mode import NoiseOutputs, TunedMode
+from pyrobnn.inference.scales.noise import NoiseOutputs, Rows, known_noise
+from pyrobnn.inference.scales.tuned_mode import TunedMode
 
 VARYING = bnn.likelihoods.Gaussian("heteroscedastic")
 
@@ -26,7 +27,7 @@ def test_the_mean_over_locations_is_that_of_normal_outputs(columns):
     """E log N(y; f, s^2) over f ~ N(m, v) is log N(y; m, s^2) - v / (2 s^2), in each column."""
     weights, f, covariance = outputs(6, columns)
     y = torch.randn(6, columns, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    varying = NoiseOutputs(weights, columns, 6)
+    varying = NoiseOutputs(weights, Rows(y, (y,)), extra=0.0)
     noise = torch.nn.functional.softplus(f[:, columns:]) + 1e-3
     variance = covariance.diagonal(dim1=1, dim2=2)[:, :columns]
 
@@ -34,23 +35,23 @@ def test_the_mean_over_locations_is_that_of_normal_outputs(columns):
         law = torch.distributions.Normal(values[:, :columns], torch.nn.functional.softplus(values[:, columns:]) + 1e-3)
         return law.log_prob(y).sum()
 
-    assert torch.allclose(varying.look(f, covariance), variance / noise.square())
+    assert torch.allclose(varying.look(covariance), variance)
     exact = log_prob(f) - (variance / (2 * noise.square())).sum()
-    assert float(varying.over_locations(log_prob, f)) == pytest.approx(float(exact), rel=1e-12)
+    assert float(varying.log_prob(log_prob, f)) == pytest.approx(float(exact), rel=1e-12)
 
 
 def test_noise_that_is_held_has_its_scale_in_all_rows():
     weights, f, _ = outputs(4, 2)
-    varying, scale = NoiseOutputs(weights, 2, 4), torch.tensor([0.2, 3.0], dtype=torch.float64)
+    scale, y = torch.tensor([0.2, 3.0], dtype=torch.float64), f[:, :2]
+    varying = NoiseOutputs(weights, Rows(y, (y,)), extra=0.0)
     assert varying.belongs.tolist() == [False] * 15 + [False] * 10 + [True] * 10 + [False, False, True, True]
     assert torch.equal(varying.free(f.new_ones(39)), f.new_ones(39))
     varying.hold(weights, scale)
     raised = weights["last"] @ torch.randn(5, dtype=torch.float64) + weights["bias"]
-    for each in (raised[2:], varying.with_scale(f, scale)[0, 2:]):
-        assert torch.allclose(torch.nn.functional.softplus(each) + 1e-3, scale)
+    assert torch.allclose(torch.nn.functional.softplus(raised[2:]) + 1e-3, scale)
     assert torch.equal(varying.free(f.new_ones(39)), (~varying.belongs).double())
-    assert torch.equal(varying.held_in(lambda: f.new_ones(41))()[:1], f.new_ones(1))
-    assert float(varying.held_in(lambda: f.new_ones(41))().sum()) == 41 - 12
+    varying.release()
+    assert torch.equal(varying.free(f.new_ones(39)), f.new_ones(39))
 
 
 def curve(num, seed, *, grows=True):
@@ -74,13 +75,9 @@ def fitted(x, y, likelihood, **settings):
 
 def test_noise_that_stays_alike_is_tuned_as_one_number_is(monkeypatch):
     """In a linear model both have one mode, and one fixed point of the scales."""
-    to_mode, modes = TunedMode.to_mode, []
-
-    def alike(mode, *args, **options):
-        modes.append(mode)
-        to_mode(mode, *args, **(options | {"alike": True}))
-
-    monkeypatch.setattr(TunedMode, "to_mode", alike)
+    judge, modes = TunedMode.judge, []
+    monkeypatch.setattr(TunedMode, "judge", lambda mode: modes.append(mode) or judge(mode))
+    monkeypatch.setattr(NoiseOutputs, "release", lambda noise: None)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 3))
     y = x @ [1.0, -0.5, 0.0] + 0.3 * rng.normal(size=40)
@@ -92,7 +89,7 @@ def test_noise_that_stays_alike_is_tuned_as_one_number_is(monkeypatch):
         assert torch.allclose(varying.weights[name][:1], value, atol=1e-4)
         assert torch.allclose(varying.prior.by_site()[name][:1], plain.prior.by_site()[name], rtol=0.01)
     (bias,) = (value for value in varying.weights.values() if value.ndim == 1)
-    assert torch.allclose(torch.nn.functional.softplus(bias[1]) + 1e-3, plain.noise(), rtol=1e-4)
+    assert torch.allclose(torch.nn.functional.softplus(bias[1]) + 1e-3, known_noise(plain.bnn), rtol=1e-4)
 
 
 @pytest.mark.slow

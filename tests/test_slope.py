@@ -5,7 +5,8 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn.inference.capture.graph import recorded_slope
-from pyrobnn.inference.scales.tuned_mode import Search, TunedMode
+from pyrobnn.inference.scales.noise import Rows
+from pyrobnn.inference.scales.tuned_mode import FirstScales, Search, TunedMode
 
 X = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 REAL = X @ torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
@@ -23,9 +24,7 @@ def mode(likelihood):
     model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=likelihood).fresh().eval()
     weights = {name: value.detach().clone() for name, value in model.initial_values.items()}
     y = model.cast_targets(TARGETS[likelihood], model.like)
-    mode = TunedMode(model, weights, (X, y), Search(per="input"))
-    mode.begin(0.3)
-    return mode
+    return TunedMode(model, weights, Rows(X, (y,)), Search(per="input", rounds=1), first=FirstScales(0.3))
 
 
 @pytest.mark.parametrize("likelihood", TARGETS)
@@ -36,22 +35,22 @@ def test_recorded_slope_is_that_of_autograd(likelihood):
         found.tune()
     found.to_mode(0, 0.0)  # takes the precisions over
     found.to_mode(3, 0.0)
-    assert found._slope is not None
-    leaves = found._leaves
-    value = found._energy(leaves)
-    gradients = torch.autograd.grad(value, list(leaves.values()))
+    energy = found.energy
+    assert energy.recorded is not None
+    value = energy(energy.places)
+    gradients = torch.autograd.grad(value, list(energy.places.values()))
     expected = torch.cat([value.detach().reshape(1), *(gradient.reshape(-1) for gradient in gradients)])
     bound = 1e-7 if likelihood == "negative_binomial" else 1e-10  # large values of lgamma cancel
-    torch.testing.assert_close(found._slope(), expected, rtol=bound, atol=bound)
+    torch.testing.assert_close(energy.recorded(), expected, rtol=bound, atol=bound)
 
 
 def test_modes_are_the_same_without_a_record(monkeypatch):
     recorded, plain = mode("gaussian"), mode("gaussian")
     plain.weights = {name: value.clone() for name, value in recorded.weights.items()}
     recorded.to_mode(40, 0.0)
-    monkeypatch.setattr("pyrobnn.inference.scales.tuned_mode.recorded_slope", lambda *given: None)
+    monkeypatch.setattr("pyrobnn.inference.scales.energy.recorded_slope", lambda *given: None)
     plain.to_mode(40, 0.0)
-    assert (recorded._slope is None, plain._slope is None) == (False, True)
+    assert (recorded.energy.engine, plain.energy.engine) == ("captured", "eager")
     torch.testing.assert_close(recorded.weights, plain.weights, rtol=1e-5, atol=1e-5)
 
 
@@ -85,10 +84,10 @@ def test_a_line_through_one_input_is_found_from_any_start(per):
     x, y = X[:, :1], REAL - 3.0
     model = bnn.BNN(bnn.MLP(1, [], 1, dtype="float64"), likelihood=bnn.likelihoods.Gaussian(0.5)).fresh().eval()
     weights = {name: torch.full_like(value, 7.0) for name, value in model.initial_values.items()}
-    found = TunedMode(model, weights, (x, model.cast_targets(y, model.like)), Search(per=per))
+    found = TunedMode(model, weights, Rows(x, (model.cast_targets(y, model.like),)), Search(per=per))
     found.to_mode(50, 0.0)
     precision = torch.cat([value.reshape(-1) for value in found.prior.by_site().values()])
     rows = torch.cat([x, torch.ones_like(x)], 1)
     expected = torch.linalg.solve(rows.T @ rows / 0.25 + precision.diag(), rows.T @ y / 0.25)
-    assert found.engine == "captured"
+    assert found.energy.engine == "captured"
     torch.testing.assert_close(torch.cat([value.reshape(-1) for value in found.weights.values()]), expected)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
 from functools import cached_property
 
 import torch
@@ -210,27 +209,3 @@ def normal_draws(mean: Tensor, covariance: Tensor, num_draws: int) -> Tensor:
         half = torch.randn(num_draws // 2, *mean.shape, 1, dtype=mean.dtype, device=mean.device)
     eps = torch.cat([half, -half])
     return mean + ((vectors * values.clamp_min(0).sqrt()[:, None, :]) @ eps)[..., 0]
-
-
-def first_layer(weights: dict[str, Tensor], num_inputs: int) -> str | None:
-    """Return the name of the first matrix with a column per input, or None."""
-    return next((name for name, value in weights.items() if value.ndim == 2 and value.shape[1] == num_inputs), None)
-
-
-def groups_of_inputs(weights: dict[str, Tensor], sites: Iterable[str], num_inputs: int | None) -> Tensor:
-    """Return the group of each entry of some sites, flat: a site each, and in the first layer a column each.
-
-    `num_inputs` is the number of columns of the inputs, or None for no groups by column.
-    """
-    chosen = {name: weights[name] for name in sites}
-    first = None if num_inputs is None else first_layer(chosen, num_inputs)
-    groups: list[Tensor] = []
-    start = 0
-    for name, value in chosen.items():
-        if name == first:
-            group = torch.arange(value.shape[1]).expand(value.shape).reshape(-1)
-        else:
-            group = torch.zeros(value.numel(), dtype=torch.int64)
-        groups.append(group + start)
-        start += int(group.max()) + 1
-    return torch.cat(groups)

@@ -20,7 +20,7 @@ from pyrobnn.inference.around import around
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.scales.fixed_point import Hyperprior
-from pyrobnn.inference.scales.search import evidence_record, tuned_modes
+from pyrobnn.inference.scales.search import tuned_modes
 from pyrobnn.inference.scales.tuned_mode import Search, TunedMode
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood
@@ -125,18 +125,19 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             return joined
 
         search = self._search(bnn, source, run)
-        modes, chosen = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
+        searched = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
+        starts, chosen = searched.starts, searched.chosen
         mixes = isinstance(self.guide, Laplace) and _has_real_targets(bnn)
         least = -_NATS_A_ROW_BEHIND * source.total_weight
-        counts = _members([start.score for start in modes], self.starts, mixes=mixes, least=least)
-        order = sorted(range(len(modes)), key=lambda index: index != chosen)
-        around = {index: self._around(modes[index], bnn, data, source, run) for index in order if counts[index]}
+        counts = _members([start.judged.score for start in starts], self.starts, mixes=mixes, least=least)
+        order = sorted(range(len(starts)), key=lambda index: index != chosen)
+        around = {index: self._around(starts[index].mode, bnn, data, source, run) for index in order if counts[index]}
         record = dataclasses.replace(
             around[chosen].record,
             method=to_dict(self) | {"guide": around[chosen].record.guide},
             seconds=run.seconds,
             **run.scales_of(around[chosen].bnn)
-            | {"evidence": dataclasses.replace(evidence_record(modes, chosen, source), members=counts)},
+            | {"evidence": dataclasses.replace(searched.record(source), members=counts)},
         )
         for one in around.values():
             one.record = record
@@ -168,7 +169,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         guide = dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
         options: Any = {"seed": run.seed, "device": run.device, "progress": run.progress}
         posterior = around(tuned, data, guide, weights=best.weights, **options)
-        used = EngineRecord(run.engine, best.engine, "L-BFGS seeks the modes, on all data")
+        used = EngineRecord(run.engine, best.energy.engine, "L-BFGS seeks the modes, on all data")
         posterior.note(engine=used, threads=best.threads)
         return posterior
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from pyrobnn import priors
 from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
+from pyrobnn.curvature.prior import prior_laws
 from pyrobnn.distributions.support import base_of
 from pyrobnn.inference import defaults
 from pyrobnn.priors.given import choices_of
@@ -59,88 +60,129 @@ class Hyperprior:
         return cls(defaults.LABEL_COUNTS if counts is None else counts, share, penalty=1.0)
 
 
-def next_precisions(
-    gamma: Tensor,
-    squares: Tensor,
-    sizes: Tensor,
-    stay: Tensor,
-    *,
-    counts: Tensor | float = 0.0,
-    counted_squares: Tensor | float = 0.0,
-    rounding: float = 0.0,
-) -> Tensor:
-    """Return the next precision of each group of weights, (gamma + counts) / (squares + counted squares).
-
-    Of the `sizes` weights the data determine gamma, with a relative error of `rounding`; `squares` sums squared
-    distances to the means of the prior. The hyperprior counts the others. Groups that the outputs do not depend on, as
-    those of an input that is constant, `stay`.
-    """
-    is_determined = gamma > max(_UNDETERMINED_SHARE, rounding) * sizes
-    moved = (gamma + counts) / (squares + counted_squares).clamp_min(_LEAST_SQUARES)
-    return torch.where(is_determined, moved, stay)
-
-
 def next_variance(squares: Tensor, free: Tensor, targets: float) -> Tensor:
     """Return the next variance of the noise from the sum of squared errors and targets - gamma, of so many targets."""
     return squares / free.clamp_min(_LEAST_FREE * targets)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class PriorScales:
-    """Precisions of normal priors, by site, tuned by groups of weights under a hyperprior.
+    """Precisions of normal priors that groups of weights share. All but `loc` is flat over the sites, (P,)."""
 
-    `group` has the number of each weight's group, flat over the sites; sites that are `held` keep their prior. `loc`
-    has the means by site, `precision` that of each weight, flat, in double precision.
-    """
+    loc: dict[str, Tensor]  # means, by site
+    precision: Tensor  # in double precision
+    group: Tensor  # the number of each weight's group
+    counted: Tensor  # 1 for weights that their group counts, else 0
+    declared: Tensor | None = None  # precisions of groups that the outputs do not depend on; None: they stay
+    is_held: Tensor | None = None  # weights whose prior stays
+    extra_counts: Tensor | float = 0.0  # weights that the hyperprior counts in the group of each
+    extra_squares: Tensor | float = 0.0  # the sum of their squares
 
-    def __init__(
-        self,
-        normals: Mapping[str, Any],
-        weights: Mapping[str, Tensor],
-        group: Tensor,
-        held: Collection[str],
-        hyperprior: Hyperprior,
-    ) -> None:
-        self._shapes, self._group = {name: value.shape for name, value in weights.items()}, group
-        self.loc = {name: law.loc.detach().expand(self._shapes[name]) for name, law in normals.items()}
-        scales = [law.scale.detach().expand(self._shapes[name]).reshape(-1) for name, law in normals.items()]
-        self.precision = self._declared = torch.cat(scales).double().pow(-2)
-        sizes = self._sizes = self._by_group(torch.ones_like(self.precision))
-        self._counts = torch.full_like(sizes, hyperprior.counts)
-        self._squares = self._counts
+    @classmethod
+    def of(cls, bnn: BNN, weights: Mapping[str, Tensor], group: Tensor) -> "PriorScales":
+        """Return the scales that a model declares for some weights."""
+        normals = {name: _normal_of(law, name) for name, law in prior_laws(bnn, weights, {}).items()}
+        loc = {name: law.loc.detach().expand(weights[name].shape) for name, law in normals.items()}
+        scales = [law.scale.detach().expand(weights[name].shape).reshape(-1) for name, law in normals.items()]
+        precision = torch.cat(scales).double().pow(-2)
+        return cls(loc, precision, group, torch.ones_like(precision))
+
+    def under(self, hyperprior: Hyperprior, held: Collection[str]) -> "PriorScales":
+        """Return these scales under a hyperprior; sites that are held keep their prior."""
+        sizes = self.by_group(self.counted)
+        counts = squares = torch.full_like(sizes, hyperprior.counts)
         if hyperprior.share is not None:
-            self._counts = self._counts.minimum(sizes)
-            self._squares = self._counts * hyperprior.share * self._by_group(1 / self.precision) / sizes
-        is_held = [torch.full((shape.numel(),), name in held) for name, shape in self._shapes.items()]
-        self._is_held = torch.cat(is_held).to(self.precision.device)
+            counts = counts.minimum(sizes)
+            squares = counts * hyperprior.share * self.by_group(1 / self.precision) / sizes
+        is_held = torch.cat([torch.full((loc.numel(),), name in held) for name, loc in self.loc.items()])
+        return dataclasses.replace(
+            self,
+            declared=self.precision,
+            is_held=is_held.to(sizes.device),
+            extra_counts=counts,
+            extra_squares=squares,
+        )
 
-    def multiply(self, factor: float) -> None:
-        self.precision = torch.where(self._is_held, self.precision, factor * self.precision)
+    def fixed_point(self, determined: Tensor, squares: Tensor, rounding: float = 0.0) -> Tensor:
+        """Return the next precisions, (gamma + counts) / (sum w^2 + counted squares) of each group.
 
-    def narrow(self, name: str, ratio: Tensor) -> None:
-        """Multiply the scales of a site by numbers for its columns; a prior that is held stays."""
-        factors = {n: torch.ones(shape).to(self.precision) for n, shape in self._shapes.items()}
+        `determined` adds up to gamma, with a relative error of `rounding`; `squares` are squared distances to the means
+        of the prior. Groups that the outputs do not depend on, as those of a constant input, have no next precision.
+        """
+        gamma, total, sizes = (self.by_group(values) for values in (determined, squares, self.counted))
+        is_determined = gamma > max(_UNDETERMINED_SHARE, rounding) * sizes
+        moved = (gamma + self.extra_counts) / (total + self.extra_squares).clamp_min(_LEAST_SQUARES)
+        return torch.where(is_determined, moved, self.precision if self.declared is None else self.declared)
+
+    def updated(self, determined: Tensor, squares: Tensor) -> "PriorScales":
+        """Return the scales after a step of the fixed point, within bounds."""
+        return self._moved(self.fixed_point(determined, squares).clamp(*_PRECISIONS))
+
+    def multiplied(self, factor: float) -> "PriorScales":
+        return self._moved(factor * self.precision)
+
+    def narrowed(self, name: str, ratio: Tensor) -> "PriorScales":
+        """Return scales of a site times numbers for its columns."""
+        factors = {n: torch.ones(loc.shape).to(self.precision) for n, loc in self.loc.items()}
         factors[name] = factors[name] * ratio.to(self.precision)
-        flat = torch.cat([factor.reshape(-1) for factor in factors.values()])
-        self.precision = torch.where(self._is_held, self.precision, self.precision / flat.square())
+        return self._moved(self.precision / self._flat(factors).square())
 
-    def update(self, determined: Tensor, deviation: Tensor) -> None:
-        """Move the precisions to the next, by each weight's gamma and deviation from the mean of its prior, flat."""
-        squares = self._by_group(deviation.square())
-        by_group = (self._by_group(determined), squares, self._sizes, self._counts, self._squares)
-        gamma, squares, sizes, counts, counted = (value[self._group] for value in by_group)
-        tuned = next_precisions(gamma, squares, sizes, self._declared, counts=counts, counted_squares=counted)
-        self.precision = torch.where(self._is_held, self.precision, tuned.clamp(*_PRECISIONS))
+    def _moved(self, precision: Tensor) -> "PriorScales":
+        stays = torch.zeros_like(precision, dtype=torch.bool) if self.is_held is None else self.is_held
+        return dataclasses.replace(self, precision=torch.where(stays, self.precision, precision))
 
-    def _by_group(self, values: Tensor) -> Tensor:
-        total = values.new_zeros(int(self._group.max()) + 1)
-        return total.index_add(0, self._group, values)
+    def by_group(self, values: Tensor) -> Tensor:
+        """Return for each weight the sum over its group."""
+        return values.new_zeros(int(self.group.max()) + 1).index_add(0, self.group, values)[self.group]
 
     def by_site(self) -> dict[str, Tensor]:
-        parts = self.precision.split([shape.numel() for shape in self._shapes.values()])
-        return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+        """Return the precisions by site."""
+        parts = self.precision.split([loc.numel() for loc in self.loc.values()])
+        return {name: part.view(loc.shape) for (name, loc), part in zip(self.loc.items(), parts, strict=True)}
+
+    def deviation(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """Return weights less the means of their prior, flat."""
+        return self._flat({name: weights[name] - loc for name, loc in self.loc.items()})
+
+    @staticmethod
+    def _flat(values: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([value.reshape(-1) for value in values.values()])
+
+    def model(self, declared: BNN, numbers: Mapping[str, Any], target_scale: Tensor, fitted: BNN) -> BNN:
+        """Return a declared model with these scales, numbers of its likelihood, and all else that is fitted."""
+        like, names = fitted.like, list(self.loc)
+        scales = {name: value.rsqrt().to(like) for name, value in self.by_site().items()}
+        prior = {name: _normal_prior(name, self.loc[name], scale) for name, scale in scales.items()}
+        likelihood = dataclasses.replace(declared.settings["likelihood"], **numbers)
+        bnn = declared.with_parts(prior=prior | _others(declared, names), likelihood=likelihood).to(like.device)
+        bnn.scale_targets(target_scale)
+        bnn.net.load_state_dict(fitted.net.state_dict())
+        learned = {name: value for name, value in fitted.likelihood.state_dict().items() if name not in numbers}
+        bnn.likelihood.load_state_dict(learned, strict=False)
+        return bnn
 
 
-def normal_of(law: Any, name: str) -> Any:
+def first_layer(weights: Mapping[str, Tensor], num_inputs: int) -> str | None:
+    """Return the name of the first matrix with a column per input, or None."""
+    return next((name for name, value in weights.items() if value.ndim == 2 and value.shape[1] == num_inputs), None)
+
+
+def groups_of(weights: Mapping[str, Tensor], per: str, num_inputs: int | None = None) -> Tensor:
+    """Return the number of each weight's group, flat: of all, of a site, or of each weight alone.
+
+    "input" is "site", with a group for each column of the first layer if there is a number of inputs.
+    """
+    first = first_layer(weights, num_inputs) if per == "input" and num_inputs is not None else None
+    groups, start = list[Tensor](), 0
+    for name, value in weights.items():
+        group = torch.arange(value.numel()) if per == "weight" else torch.zeros(value.numel(), dtype=torch.int64)
+        group = torch.arange(value.shape[1]).expand(value.shape).reshape(-1) if name == first else group
+        groups.append(group + start)
+        start += 0 if per == "all" else int(group.max()) + 1
+    return torch.cat(groups).to(next(iter(weights.values())).device)
+
+
+def _normal_of(law: Any, name: str) -> Any:
     """Return the normal distributions of the entries of a site."""
     law = base_of(law)
     if not isinstance(law, dist.Normal):
@@ -151,14 +193,14 @@ def normal_of(law: Any, name: str) -> Any:
     return law
 
 
-def normal_prior(name: str, loc: Tensor, scale: Tensor) -> Any:
+def _normal_prior(name: str, loc: Tensor, scale: Tensor) -> Any:
     """Return the normal prior of a site: with a single number if all entries share it."""
     if bool((scale == scale.reshape(-1)[0]).all() & (loc == loc.reshape(-1)[0]).all()):
         return priors.Normal(scale=float(scale.reshape(-1)[0]), loc=float(loc.reshape(-1)[0]))
     return priors.FromPosterior({name: (loc.contiguous(), scale.contiguous())})
 
 
-def untuned(old: BNN, sites: list[str]) -> dict[str, Any]:
+def _others(old: BNN, sites: list[str]) -> dict[str, Any]:
     """Return the priors of the parameters that were not tuned, by pattern."""
     names = [name for name, value in old.net.named_parameters() if value.requires_grad] + list(old.site_names)
     choices = dict(choices_of(old.settings["prior"]))

@@ -24,7 +24,7 @@ from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.fixed_point import Hyperprior
-from pyrobnn.inference.scales.search import evidence_record, tuned_modes
+from pyrobnn.inference.scales.search import Searched, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import STEPS, Search, TunedMode
 from pyrobnn.inference.training.checkpoint import fingerprint, without_addresses, writable
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
@@ -96,31 +96,30 @@ def measure(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> MeasuredMod
 
 
 class _Look(NamedTuple):
-    """Modes of a network, the number of the best, how many rows they have seen, and its left-out score of a row."""
+    """A search of a network, how many rows it has seen, and the left-out score of a row."""
 
     bnn: BNN
-    modes: list[TunedMode]
-    chosen: int
+    searched: Searched
     num_rows: int
     score: float
 
     def found(self, bnn: BNN, source: Source, sites: set[str], *, is_open: bool, starts_there: bool) -> Found:
         """Return the scales of some sites of a model, and of its noise if it is open, and where to start."""
-        mode, is_of_model = self.modes[self.chosen], self.bnn is bnn
+        mode, is_of_model = self.searched.best.mode, self.bnn is bnn
         keeps_noise = self.num_rows == source.num_data or bnn.num_weights >= source.num_data
         precisions = {name: value.reshape(-1)[0] for name, value in mode.prior.by_site().items()}  # one for a site
         scales = {name: max(float(value.rsqrt()), defaults.SMALLEST_PRIOR_SCALE) for name, value in precisions.items()}
         return Found(
             {name: scale for name, scale in scales.items() if name in sites and is_of_model},
-            mode.numbers(source) if is_open and keeps_noise else None,
+            mode.noise.settings(source.y_scaler) if is_open and keeps_noise else None,
             mode.bnn.state_at(mode.weights) if starts_there and is_of_model else None,
             dict(mode.bnn.likelihood.state_dict()) if is_open and not keeps_noise else None,
-            evidence_record(self.modes, self.chosen, source),
+            self.searched.record(source),
         )
 
 
 def _best(bnn: BNN, source: Source, data: Data, run: Run, *, is_open: bool) -> _Look | None:
-    """Return the modes of a network, or of a small one where these tell more of open noise; None without any."""
+    """Return a search of a network, or of a small one where that tells more of open noise; None without any."""
     best = _look(bnn, source, data, run)
     num_inputs = data.x[0].numel()
     is_table = data.x.ndim == 2 and num_inputs <= defaults.MOST_INPUTS_OF_STAND_IN
@@ -134,7 +133,7 @@ def _best(bnn: BNN, source: Source, data: Data, run: Run, *, is_open: bool) -> _
 
 
 def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
-    """Return the modes of a network; None where that takes too long, or where no start stays finite."""
+    """Return a search of a network; None where that takes too long, or where no start stays finite."""
     size = None if mixes_examples(bnn.net) else affordable(bnn, source)
     if size is None:
         return None
@@ -143,53 +142,56 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
     if num_rows < source.num_data:
         with seeded(run.seed, "rows"):
             rows = torch.randperm(source.num_data)[:num_rows].sort().values
-    search = _search(bnn, data, num_rows, starts)
     try:
-        modes, chosen = _modes(bnn, source, data, rows, run=run, search=search)
-        best = modes[chosen]
-        is_flexible = best.determined > defaults.MOST_DETERMINED * float(best.counts.sum())
-        if "scale" in best.tuned_numbers and is_flexible and num_rows > 1:
+        searched = _searched(bnn, source, data, rows, starts, run=run)
+        best, judged = searched.best.mode, searched.best.judged
+        total = float(best.rows.counts.sum())
+        if "scale" in best.noise.names and judged.determined > defaults.MOST_DETERMINED * total and num_rows > 1:
             with seeded(run.seed, "held out"):
                 order = rows[torch.randperm(num_rows)]
             others, kept = order.tensor_split([max(num_rows // _NOISE_FOLDS, 1)])
-            search = dataclasses.replace(_search(bnn, data, len(kept), 1), phase="noise on rows held out")
-            (mode, *_), _ = _modes(bnn, source, data, kept, run=run, search=search)
-            best.widen_noise(mode, source.scaled(mode.bnn, *(values[others] for values in data.tensors)))
+            held_out = _searched(bnn, source, data, kept, 1, run=run, phase="noise on rows held out").best.mode
+            _widen_noise(best, held_out, source.scaled(held_out.bnn, *(values[others] for values in data.tensors)))
     except FloatingPointError:
         return None  # the fit itself reports the non-finite values
-    score = best.log_left_out / float(best.counts.sum()) - float(source.y_scaler.log_volume())
-    return _Look(bnn, modes, chosen, num_rows, score)
+    return _Look(bnn, searched, num_rows, judged.log_left_out / total - float(source.y_scaler.log_volume()))
 
 
-def _search(bnn: BNN, data: Data, num_rows: int, starts: int) -> Search:
-    """Return the settings of a search on some rows; normal priors without an open scale are held."""
+def _widen_noise(mode: TunedMode, other: TunedMode, data: Batch) -> None:
+    """Scale the noise of each column up to the root mean square by which another mode misses its targets."""
+    x, y, *_ = data
+    likelihood = mode.bnn.likelihood
+    with torch.no_grad():
+        law = other.bnn.likelihood(other.bnn.outputs(other.weights, x))
+        missed = (y - law.mean).double().square().view(len(y), -1).mean(0).sqrt()
+        expected = likelihood(mode.bnn.outputs(mode.weights, x)).variance.double().view(len(y), -1).mean(0).sqrt()
+        wider = (missed / expected).clamp_min(1).to(mode.bnn.like).view(likelihood.scale.shape)
+        likelihood.scale = likelihood.scale * wider
+
+
+def _searched(
+    bnn: BNN, source: Source, data: Data, rows: Tensor, starts: int, *, run: Run, phase: str = "search for scales"
+) -> Searched:
+    """Return a search of some rows, of the weights under normal priors; those without an open scale are held."""
     by_name = {name: as_prior(prior) for name, prior in prior_by_site(bnn).items()}
-    held = [name for name, prior in by_name.items() if prior.is_normal and not prior.has_open_scale]
-    hyperprior = Hyperprior(defaults.PRIOR_COUNTS)
-    if as_likelihood(bnn.settings["likelihood"]).noise is not None:
-        of_few = Hyperprior.of_real_targets(float(num_rows), data.x[0].numel())
+    chosen = {n: prior if as_prior(prior).is_normal else priors.Normal() for n, prior in prior_by_site(bnn).items()}
+    likelihood, hyperprior = bnn.settings["likelihood"], Hyperprior(defaults.PRIOR_COUNTS)
+    noise = as_likelihood(likelihood).noise
+    if noise is not None:
+        of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
         hyperprior = of_few if of_few.counts else Hyperprior()
-    return Search(
+    if noise == "inferred":
+        likelihood = dataclasses.replace(likelihood, scale=_TUNED)
+    search = Search(
         starts,
         _SEARCH_ROUNDS,
         _SEARCH_ITERATIONS,
-        "site",
-        hyperprior,
-        _SEARCH_TOLERANCE,
-        _SEARCH_TOLERANCE,
-        held,
-        "search for scales",
+        hyperprior=hyperprior,
+        tolerance=_SEARCH_TOLERANCE,
+        last_tolerance=_SEARCH_TOLERANCE,
+        held=[name for name, prior in by_name.items() if prior.is_normal and not prior.has_open_scale],
+        phase=phase,
     )
-
-
-def _modes(
-    bnn: BNN, source: Source, data: Data, rows: Tensor, *, run: Run, search: Search
-) -> tuple[list[TunedMode], int]:
-    """Return a mode for each start, of some rows, and the number of the best: of the weights, under normal priors."""
-    chosen = {n: prior if as_prior(prior).is_normal else priors.Normal() for n, prior in prior_by_site(bnn).items()}
-    likelihood = bnn.settings["likelihood"]
-    if as_likelihood(likelihood).noise == "inferred":
-        likelihood = dataclasses.replace(likelihood, scale=_TUNED)
 
     def examples(model: BNN) -> Batch:
         return source.scaled(model, *(values[rows] for values in data.tensors))

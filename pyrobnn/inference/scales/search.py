@@ -1,11 +1,14 @@
 """The search for modes and scales, from several starts."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
@@ -18,7 +21,8 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.gaussian_process import GaussianProcess
-from pyrobnn.inference.scales.tuned_mode import Search, TunedMode
+from pyrobnn.inference.scales.noise import Rows
+from pyrobnn.inference.scales.tuned_mode import FirstScales, Judged, Search, TunedMode, process_of_outputs
 from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import EvidenceRecord, StartRecord
@@ -36,9 +40,38 @@ _NATS_BEHIND_TO_END = 16.0
 _PROGRESS_FORM = "{l_bar}{bar}| [{elapsed}<{remaining}]"
 
 
-@dataclasses.dataclass
+class Start(NamedTuple):
+    """A start of a search, after its last round; its score is -infinity if others were ahead after a few rounds."""
+
+    mode: TunedMode
+    judged: Judged
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Searched:
+    """All starts of a search, and the place of the best."""
+
+    starts: list[Start]
+    chosen: int
+
+    @property
+    def best(self) -> Start:
+        return self.starts[self.chosen]
+
+    def record(self, source: Source) -> EvidenceRecord:
+        """Return the record of the starts, with the precision of each site, or of each of its columns, of the best."""
+        mode = self.best.mode
+        volume = float(mode.rows.counts.sum()) * float(source.y_scaler.log_volume())
+        rows = {n: value.flatten(0, -2)[0] if value.ndim > 1 else value for n, value in mode.prior.by_site().items()}
+        precision = {n: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for n, row in rows.items()}
+        pairs = [(start.mode.first_noise, start.judged) for start in self.starts]
+        starts = [StartRecord(n, j.log_evidence - volume, j.log_left_out - volume, j.determined) for n, j in pairs]
+        return EvidenceRecord(starts, self.chosen, precision)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Starts:
-    """The starts of a search, which take their rounds one after another; `process` is that of the first."""
+    """The starts of a search, which take their rounds one after another."""
 
     bnn: BNN
     source: Source
@@ -47,7 +80,6 @@ class _Starts:
     run: Run
     search: Search
     bar: Any
-    process: GaussianProcess | None = None
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -61,18 +93,16 @@ class _Starts:
         with running(self.bnn, self.num_data, seed, "fit") as threads:
             yield threads
 
-    def begun(self, place: int, rounds: int) -> TunedMode:
+    def begun(self, place: int, rounds: int) -> Start:
         """Return a start after its first rounds."""
+        first = self._first_scales(self.numbers[place])
         with self.running(place) as threads:
-            start = self._new(threads)
-            if self.search.rounds:
-                if place == 0 and self.search.per == "input":
-                    self.process = start.gaussian_process(self.run.seed)
-                self._open_scales(start, self.numbers[place])
-            self.advance(start, 0, rounds)
-        return start
+            records = self.run.engine != "eager"
+            mode = TunedMode(*self._parts(), self.search, first=first, records=records, threads=threads)
+            return Start(mode, self._judged(mode, range(rounds)))
 
-    def _new(self, threads: int) -> TunedMode:
+    def _parts(self) -> tuple[BNN, dict[str, Tensor], Rows]:
+        """Return a new model, its weights, and the rows in its units."""
         model, example = fresh_model(self.bnn, self.source, self.run.device)
         sites = latent_sites(model, *example)
         if strange := [site.name for site in sites if site.name not in model.site_names]:
@@ -81,39 +111,54 @@ class _Starts:
                 f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
             )
         check_entries(self.num_data, self.source.outputs, sum(site.start.numel() for site in sites))
-        weights, records = {site.name: site.start.clone() for site in sites}, self.run.engine != "eager"
-        return TunedMode(model, weights, self.examples(model), self.search, records=records, threads=threads)
+        x, *targets = self.examples(model)
+        return model, {site.name: site.start.clone() for site in sites}, Rows(x, tuple(targets))
 
-    def _open_scales(self, start: TunedMode, index: int) -> None:
-        """Begin to tune the scales: of every other start from a Gaussian process of the outputs, if there is any."""
-        has_labels = as_likelihood(start.bnn.settings["likelihood"]).has_labels
-        less = (_PRECISION_RATIO_OF_STARTS if has_labels else _NOISE_RATIO_OF_STARTS) ** (index // 2)
-        if self.process is None:
-            start.begin(float(np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(self.search.starts, 2))[index]))
-        elif index % 2:
-            start.begin(_LARGEST_NOISE * less)
-        else:
-            start.begin_at(self.process, less if has_labels else 1.0)
+    @cached_property
+    def _process(self) -> GaussianProcess | None:
+        """A Gaussian process of the outputs, if there is any."""
+        if self.search.per != "input" or not self.search.rounds:
+            return None
+        with self.running(0):
+            return process_of_outputs(*self._parts(), self.run.seed)
 
-    def advance(self, start: TunedMode, first: int, end: int) -> None:
-        """Take rounds of a start, and judge it; it has no finite score if its numbers did not stay finite."""
+    def _first_scales(self, number: int) -> FirstScales:
+        """Return where the scales of a start begin: every other begins from a Gaussian process, if there is any."""
+        if self._process is None:
+            noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(self.search.starts, 2))
+            return FirstScales(float(noises[number]))
+        has_labels = as_likelihood(self.bnn.settings["likelihood"]).has_labels
+        less = (_PRECISION_RATIO_OF_STARTS if has_labels else _NOISE_RATIO_OF_STARTS) ** (number // 2)
+        if number % 2:
+            return FirstScales(_LARGEST_NOISE * less)
+        return FirstScales(less if has_labels else 1.0, self._process)
+
+    def further(self, place: int, start: Start, first: int) -> Start:
+        """Return a start after its other rounds."""
+        with self.running(place):
+            return Start(start.mode, self._judged(start.mode, range(first, self.search.rounds)))
+
+    def _judged(self, mode: TunedMode, rounds: range) -> Judged:
+        """Take rounds of a mode, and judge it; its score is -infinity if its numbers did not stay finite."""
         search = self.search
         try:
-            for index in range(first, end):
-                start.to_mode(search.iterations, search.tolerance, alike=index < search.rounds // 2)
-                start.tune()
+            for index in rounds:
+                if index >= search.rounds // 2:
+                    mode.noise.release()
+                mode.to_mode(search.iterations, search.tolerance)
+                mode.tune()
                 self.bar.update()
-            if end == search.rounds:
-                start.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
-            start.judge()
+            if rounds.stop == search.rounds:
+                mode.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
+            return mode.judge()
         except FloatingPointError:
-            start.log_evidence = start.log_left_out = -np.inf
+            return Judged()
 
 
 def tuned_modes(
     bnn: BNN, source: Source, num_data: int, examples: Callable[[BNN], Batch], *, run: Run, search: Search
-) -> tuple[list[TunedMode], int]:
-    """Return a mode for each start, with its tuned scales, and the place of the best, of a model with normal priors.
+) -> Searched:
+    """Return a mode for each start, with its tuned scales, of a model with normal priors.
 
     `examples` returns the examples in the units and on the device of a model.
     """
@@ -122,30 +167,20 @@ def tuned_modes(
     trials = min(rounds, _TRIAL_ROUNDS) if num > 1 else rounds
     options = {"desc": search.phase, "unit": "round", "bar_format": _PROGRESS_FORM}
     with progress_bar(total=num * rounds, shown=run.progress, **options) as bar:
-        starts = _Starts(bnn, source, num_data, examples, run, search, bar)
-        modes = [starts.begun(place, trials) for place in range(num)]
-        least = max(mode.score for mode in modes) - _NATS_BEHIND_TO_END
-        for place, mode in enumerate(modes):
+        work = _Starts(bnn, source, num_data, examples, run, search, bar)
+        starts = [work.begun(place, trials) for place in range(num)]
+        least = max(start.judged.score for start in starts) - _NATS_BEHIND_TO_END
+        for place, start in enumerate(starts if trials < rounds else []):
             bar.update(num * trials + place * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
-            mode.ended = trials < rounds and mode.score < least
-            if trials < rounds and not mode.ended:
-                with starts.running(place):
-                    starts.advance(mode, trials, rounds)
+            if start.judged.score >= least:
+                starts[place] = work.further(place, start, trials)
+            else:
+                starts[place] = start._replace(judged=dataclasses.replace(start.judged, score=-math.inf))
         bar.update(num * rounds - bar.n)
-    scores = [mode.score for mode in modes]
+    scores = [start.judged.score for start in starts]
     if not np.isfinite(scores).any():
         raise FloatingPointError(
             "EvidenceFramework: no start kept finite numbers. Look for extreme values in the data, standardise "
             "them, or use another network."
         )
-    return modes, int(np.nanargmax(scores))
-
-
-def evidence_record(modes: Sequence[TunedMode], chosen: int, source: Source) -> EvidenceRecord:
-    """Return the record of the starts, with the precision of each site, or of each of its columns, of the best."""
-    best = modes[chosen]
-    volume = float(best.counts.sum()) * float(source.y_scaler.log_volume())
-    rows = {n: value.flatten(0, -2)[0] if value.ndim > 1 else value for n, value in best.prior.by_site().items()}
-    precision = {n: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for n, row in rows.items()}
-    starts = [StartRecord(m.first_noise, m.log_evidence - volume, m.log_left_out - volume, m.determined) for m in modes]
-    return EvidenceRecord(starts, chosen, precision)
+    return Searched(starts, int(np.nanargmax(scores)))

@@ -16,7 +16,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Curvature, Point, conditioned_likelihood
 from pyrobnn.curvature.kinds import KINDS
-from pyrobnn.curvature.prior import PriorCurvature, prior_laws
+from pyrobnn.curvature.prior import PriorCurvature
 from pyrobnn.data.given import as_data
 from pyrobnn.guides.base import built
 from pyrobnn.guides.laplace import BlockGuide, Laplace
@@ -29,7 +29,7 @@ from pyrobnn.inference.laplace.curve import (
     likelihood_curvature,
     log_likelihood,
 )
-from pyrobnn.inference.scales.fixed_point import next_precisions, next_variance, normal_of, normal_prior, untuned
+from pyrobnn.inference.scales.fixed_point import PriorScales, groups_of, next_variance
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import require_single
 from pyrobnn.posterior.posterior import Posterior
@@ -52,40 +52,49 @@ class Evidence:
     point: Point  # the mode
     curvature: Curvature  # of the likelihood
     guide: BlockGuide  # a Gaussian to fill
-    group: Tensor  # the number of each weight's group
-    squares: Tensor  # squared distance of each weight to the mean of its prior
+    prior: PriorScales  # the scales of the posterior; they count the weights that the Gaussian covers
+    squares: Tensor  # squared distance of each covered weight to the mean of its prior, else 0
     log_likelihood: float
     num_targets: float  # how many numbers the targets are, with their weights; 0 if the noise stays as it is
     precision: float  # 1 / variance of the noise
     power: int  # of the noise's precision in the curvature: 2 for squares of gradients, 1 for second derivatives
 
+    @property
+    def start(self) -> Tensor:
+        """The scales of the posterior, in their mean over each group."""
+        by_group = self.prior.by_group
+        logs = by_group(self.prior.precision.log()) / by_group(torch.ones_like(self.prior.precision))
+        return torch.cat([logs, logs.new_tensor([math.log(self.precision)])]) if self.num_targets else logs
+
+    @property
+    def rounding(self) -> float:
+        return torch.finfo(next(iter(self.point.weights.values())).dtype).eps
+
     def fill(self, logs: Tensor) -> Result:
         """Fill the guide for some scales; return the blocks' content."""
         scaled = self.curvature.scaled(self.ratio(logs) ** self.power)
-        result = assemble(self.point, PriorCurvature(self.point.by_site(self.alphas(logs).to(self.squares))), scaled)
+        like = next(iter(self.point.weights.values()))
+        precisions = {name: value.to(like) for name, value in self.scales(logs).by_site().items()}
+        result = assemble(self.point, PriorCurvature(precisions), scaled)
         result.fill(self.guide)
         return result
 
     def __call__(self, logs: Tensor) -> tuple[float, Tensor]:
         """Return the log evidence of some scales, and the scales that the fixed point takes next."""
         self.fill(logs)
-        spreads = {name: s for block in self.guide.gaussian_blocks() for name, s in block.split(block.spread()).items()}
-        variance = self.point.flat(spreads).square().double()
-        is_covered = (variance > 0).double()
-        squares, alphas, ratio = self.squares.double() * is_covered, self.alphas(logs), self.ratio(logs)
-        counts, sums, gamma = map(self.by_group, (is_covered, squares, is_covered - alphas * variance))
-        rounding = 10 * torch.finfo(self.squares.dtype).eps
-        ahead = next_precisions(gamma, sums, counts, alphas, rounding=rounding).log()
+        scales, covered = self.scales(logs), self.prior.counted
+        determined = covered - scales.precision * self.point.flat(spreads(self.guide)).square().double()
+        ahead = scales.fixed_point(determined, self.squares, 10 * self.rounding).log()
         if self.num_targets:
-            free = self.num_targets - self.power * (is_covered - alphas * variance).sum()
-            noise = next_variance(squares.new_tensor(self._errors / self.precision), free, self.num_targets)
+            free = self.num_targets - self.power * determined.sum()
+            noise = next_variance(free.new_tensor(self._errors / self.precision), free, self.num_targets)
             ahead = torch.cat([ahead, -noise.log()[None]])
-        value = float((is_covered * alphas.log() - alphas * squares).sum()) - float(self.guide.log_det())
-        return self.log_likelihood_at(ratio) + 0.5 * value, ahead.clamp(-_LARGEST_LOG_PRECISION, _LARGEST_LOG_PRECISION)
+        value = float((covered * scales.precision.log() - scales.precision * self.squares).sum())
+        evidence = self.log_likelihood_at(logs) + 0.5 * (value - float(self.guide.log_det()))
+        return evidence, ahead.clamp(-_LARGEST_LOG_PRECISION, _LARGEST_LOG_PRECISION)
 
-    def alphas(self, logs: Tensor) -> Tensor:
-        """Return the precision of the prior of each weight, flat."""
-        return logs[: len(self.group)].exp()
+    def scales(self, logs: Tensor) -> PriorScales:
+        return dataclasses.replace(self.prior, precision=logs[: len(self.squares)].exp())
 
     def ratio(self, logs: Tensor) -> float:
         """Return the noise's precision as a multiple of the present precision."""
@@ -96,15 +105,14 @@ class Evidence:
         """The sum of squared errors times the present precision of the noise."""
         return self.num_targets * (math.log(self.precision) - math.log(2 * math.pi)) - 2 * self.log_likelihood
 
-    def log_likelihood_at(self, ratio: float) -> float:
-        """Return the log likelihood for a multiple of the noise's precision."""
-        if not self.num_targets:
-            return self.log_likelihood
+    def log_likelihood_at(self, logs: Tensor) -> float:
+        ratio = self.ratio(logs)
         return self.log_likelihood + 0.5 * self.num_targets * math.log(ratio) - 0.5 * (ratio - 1) * self._errors
 
-    def by_group(self, values: Tensor) -> Tensor:
-        """Return for each weight the sum over its group."""
-        return values.new_zeros(int(self.group.max()) + 1).index_add(0, self.group, values)[self.group]
+
+def spreads(guide: BlockGuide) -> dict[str, Tensor]:
+    """Return the standard deviation of each weight by site, 0 for weights that no Gaussian covers."""
+    return {name: part for block in guide.gaussian_blocks() for name, part in block.split(block.spread()).items()}
 
 
 @under(gradients)
@@ -142,8 +150,8 @@ def tune_prior(posterior: Posterior, data: Any, *, per: str = "all", noise: bool
         y_scaler=posterior.y_scaler,
     )
     with seeded(posterior.seed, "curvature"), fast_pyro(), poutine.block():
-        evidence, start = _problem(posterior, setting, source, per, noise=noise)
-        return _tuned(posterior, evidence, _fixed_point(evidence, start), source)
+        evidence = _problem(posterior, setting, source, per, noise=noise)
+        return _tuned(posterior, evidence, _fixed_point(evidence), source)
 
 
 def _checked(posterior: Posterior, per: str) -> Laplace:
@@ -165,45 +173,32 @@ def _checked(posterior: Posterior, per: str) -> Laplace:
     return setting
 
 
-def _problem(
-    posterior: Posterior, setting: Laplace, source: Source, per: str, *, noise: bool
-) -> tuple[Evidence, Tensor]:
+def _problem(posterior: Posterior, setting: Laplace, source: Source, per: str, *, noise: bool) -> Evidence:
     bnn, guide = posterior.bnn, copy.deepcopy(posterior.guide)
     values = guide.mean()
     weights = {name: values[name] for name in bnn.site_names}
     others = {name: value for name, value in values.items() if name not in weights}
     if any(name.startswith("prior.") for name in others):
         raise InputError("tune_prior: the prior's scales are latent and were inferred: there is nothing to tune.")
-    covered = {name for block in guide.gaussian_blocks() for name in block.shapes}
-    sites = [name for name in bnn.site_names if name in covered]
-    laws = prior_laws(bnn, weights, others)
-    normals = {name: normal_of(laws[name], name) for name in sites}
-    point = Point(bnn, weights, conditioned_likelihood(bnn, others), sites)
+    deviations = spreads(guide)
+    point = Point(bnn, weights, conditioned_likelihood(bnn, others), [n for n in bnn.site_names if n in deviations])
+    tuned = {name: weights[name] for name in point.sites}
+    prior = PriorScales.of(bnn, tuned, groups_of(tuned, per))
+    prior = dataclasses.replace(prior, counted=(point.flat(deviations) > 0).double())
     data = examples(source, bnn, setting.batch_size, progress=False)
-    even = PriorCurvature({name: torch.ones_like(weights[name]) for name in sites})
+    even = PriorCurvature({name: torch.ones_like(value) for name, value in tuned.items()})
     curvature = likelihood_curvature(setting, point, even, data)
-    at_mode = log_likelihood(point, data, curvature)
-    squares = point.flat({name: (weights[name] - law.loc).square() for name, law in normals.items()})
-    beta, targets = 1.0, 0.0
-    if noise:
-        beta = _noise_precision(bnn, has_latents=bool(others))
-        targets = source.total_weight * math.prod(source.head[1].shape[1:])
-    power = KINDS[setting.curvature].noise_power
-    evidence = Evidence(point, curvature, guide, _groups(point, per), squares, at_mode, targets, beta, power)
-    scales = {name: law.scale.expand(weights[name].shape) for name, law in normals.items()}
-    flat = -2 * point.flat(scales).double().log()
-    start = evidence.by_group(flat) / evidence.by_group(torch.ones_like(flat))
-    return evidence, torch.cat([start, start.new_tensor([math.log(beta)])]) if noise else start
-
-
-def _groups(point: Point, per: str) -> Tensor:
-    """Return the number of each weight's group, flat."""
-    if per == "site":
-        sizes = torch.tensor([shape.numel() for shape in point.shapes])
-        group = torch.arange(len(point.sites)).repeat_interleave(sizes)
-    else:
-        group = torch.arange(point.size) if per == "weight" else torch.zeros(point.size, dtype=torch.int64)
-    return group.to(next(iter(point.weights.values())).device)
+    return Evidence(
+        point,
+        curvature,
+        guide,
+        prior,
+        squares=prior.deviation(tuned).square().double() * prior.counted,
+        log_likelihood=log_likelihood(point, data, curvature),
+        num_targets=source.total_weight * math.prod(source.head[1].shape[1:]) if noise else 0.0,
+        precision=_noise_precision(bnn, has_latents=bool(others)) if noise else 1.0,
+        power=KINDS[setting.curvature].noise_power,
+    )
 
 
 def _noise_precision(bnn: BNN, *, has_latents: bool) -> float:
@@ -213,13 +208,13 @@ def _noise_precision(bnn: BNN, *, has_latents: bool) -> float:
     return float(bnn.likelihood.scale.detach().reshape(())) ** -2
 
 
-def _fixed_point(evidence: Evidence, start: Tensor) -> Tensor:
+def _fixed_point(evidence: Evidence) -> Tensor:
     """Return the scales where MacKay's update stands still; a step that lowers the evidence is halved.
 
     Each update is uphill, but may go too far: with a diagonal covariance, or one precision for each weight.
     """
-    rounding = torch.finfo(evidence.squares.dtype).eps
-    logs, (value, ahead) = start, evidence(start)
+    rounding, logs = evidence.rounding, evidence.start
+    value, ahead = evidence(logs)
     for _ in range(_MOST_ROUNDS):
         step, least = ahead - logs, value - 10 * rounding * abs(value)
         for _ in range(_MOST_HALVINGS):
@@ -240,44 +235,24 @@ def _fixed_point(evidence: Evidence, start: Tensor) -> Tensor:
 
 def _tuned(posterior: Posterior, evidence: Evidence, logs: Tensor, source: Source) -> Posterior:
     """Return the posterior under other scales, with its record."""
-    result, laplace, point = evidence.fill(logs), posterior.record.laplace, evidence.point
+    result, laplace, scales = evidence.fill(logs), posterior.record.laplace, evidence.scales(logs)
     assert laplace is not None  # see `_checked`
-    bnn = _tuned_model(posterior, evidence, logs)
+    numbers = {}
+    if evidence.num_targets:
+        numbers["scale"] = math.exp(-0.5 * logs[-1]) * float(posterior.y_scaler.scale.reshape(-1)[0])
+    bnn = scales.model(posterior.bnn, numbers, source.target_scale, posterior.bnn)
     tuned = posterior.with_fields(bnn=bnn.eval(), guide=evidence.guide)
     volume = source.total_weight * float(source.y_scaler.log_volume())
     updated = laplace_record(
         laplace.setting,
-        dataclasses.replace(point, bnn=bnn),
+        dataclasses.replace(evidence.point, bnn=bnn),
         result,
         guide=evidence.guide,
         others={},
-        log_likelihood=evidence.log_likelihood_at(evidence.ratio(logs)) - volume,
+        log_likelihood=evidence.log_likelihood_at(logs) - volume,
     )
-    if int(evidence.group.max()) < len(point.sites):
-        alphas = point.by_site(evidence.alphas(logs))
-        updated = dataclasses.replace(updated, precision={n: float(a.reshape(-1)[0]) for n, a in alphas.items()})
-    measured = ["scale"] if evidence.num_targets else posterior.record.measured
-    tuned.note(laplace=updated, measured=measured)
+    if int(scales.group.max()) < len(scales.loc):
+        precision = {name: float(value.reshape(-1)[0]) for name, value in scales.by_site().items()}
+        updated = dataclasses.replace(updated, precision=precision)
+    tuned.note(laplace=updated, measured=["scale"] if evidence.num_targets else posterior.record.measured)
     return tuned
-
-
-def _tuned_model(posterior: Posterior, evidence: Evidence, logs: Tensor) -> BNN:
-    """Return the model of a posterior with other scales, and all that was learned beside the weights."""
-    old, point = posterior.bnn, evidence.point
-    weights = {name: point.weights[name] for name in point.sites}
-    scales = point.by_site((-0.5 * logs[: len(evidence.group)]).exp())
-    prior = {
-        name: normal_prior(name, normal_of(law, name).loc.expand(scales[name].shape), scales[name].to(weights[name]))
-        for name, law in prior_laws(old, weights, {}).items()
-    }
-    likelihood = old.settings["likelihood"]
-    if evidence.num_targets:
-        scale = math.exp(-0.5 * logs[-1]) * float(posterior.y_scaler.scale.reshape(-1)[0])
-        likelihood = dataclasses.replace(likelihood, scale=scale)
-    bnn = old.with_parts(prior=prior | untuned(old, point.sites), likelihood=likelihood)
-    bnn = bnn.to(posterior.example[0].device)
-    bnn.scale_targets(posterior.y_scaler.scale.expand(posterior.example[1].shape[1:]))
-    bnn.net.load_state_dict(old.net.state_dict())
-    if not evidence.num_targets:
-        bnn.likelihood.load_state_dict(old.likelihood.state_dict())
-    return bnn
