@@ -6,7 +6,7 @@ section 4.
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -72,36 +72,33 @@ class PriorScales:
     loc: dict[str, Tensor]  # means, by site
     precision: Tensor  # in double precision
     group: Tensor  # the number of each weight's group
+    is_held: Tensor  # whether the prior of a weight stays
     counted: Tensor  # 1 for weights that their group counts, else 0
-    declared: Tensor | None = None  # precisions of groups that the outputs do not depend on; None: they stay
-    is_held: Tensor | None = None  # weights whose prior stays
-    extra_counts: Tensor | float = 0.0  # weights that the hyperprior counts in the group of each
-    extra_squares: Tensor | float = 0.0  # the sum of their squares
+    extra_counts: Tensor  # weights that the hyperprior counts in the group of each
+    extra_squares: Tensor  # the sum of their squares
+    undetermined: Tensor | None  # precisions of groups that the outputs do not depend on; None: they stay
 
     @classmethod
-    def of(cls, bnn: BNN, weights: Mapping[str, Tensor], group: Tensor) -> "PriorScales":
-        """Return the scales that a model declares for some weights."""
+    def of(
+        cls,
+        bnn: BNN,
+        weights: Mapping[str, Tensor],
+        group: Tensor,
+        hyperprior: Hyperprior = Hyperprior(),
+        held: Collection[str] = (),
+    ) -> "PriorScales":
+        """Return the scales that a model declares for some weights, under a hyperprior; sites may be held."""
         normals = {name: _normal_of(law, name) for name, law in prior_laws(bnn, weights, {}).items()}
         loc = {name: law.loc.detach().expand(weights[name].shape) for name, law in normals.items()}
         scales = [law.scale.detach().expand(weights[name].shape).reshape(-1) for name, law in normals.items()]
         precision = torch.cat(scales).double().pow(-2)
-        return cls(loc, precision, group, torch.ones_like(precision))
-
-    def under(self, hyperprior: Hyperprior, held: Collection[str]) -> "PriorScales":
-        """Return these scales under a hyperprior; sites that are held keep their prior."""
-        sizes = self.by_group(self.counted)
-        counts = squares = torch.full_like(sizes, hyperprior.counts)
+        ones, is_held = torch.ones_like(precision), [torch.full_like(mean, name in held) for name, mean in loc.items()]
+        counts = squares = hyperprior.counts * ones
         if hyperprior.share is not None:
+            sizes = _by_group(group, ones)
             counts = counts.minimum(sizes)
-            squares = counts * hyperprior.share * self.by_group(1 / self.precision) / sizes
-        is_held = torch.cat([torch.full((loc.numel(),), name in held) for name, loc in self.loc.items()])
-        return dataclasses.replace(
-            self,
-            declared=self.precision,
-            is_held=is_held.to(sizes.device),
-            extra_counts=counts,
-            extra_squares=squares,
-        )
+            squares = counts * hyperprior.share * _by_group(group, 1 / precision) / sizes
+        return cls(loc, precision, group, _flat(is_held).bool(), ones, counts, squares, undetermined=precision)
 
     def fixed_point(self, determined: Tensor, squares: Tensor, rounding: float = 0.0) -> Tensor:
         """Return the next precisions, (gamma + counts) / (sum w^2 + counted squares) of each group.
@@ -112,7 +109,7 @@ class PriorScales:
         gamma, total, sizes = (self.by_group(values) for values in (determined, squares, self.counted))
         is_determined = gamma > max(_UNDETERMINED_SHARE, rounding) * sizes
         moved = (gamma + self.extra_counts) / (total + self.extra_squares).clamp_min(_LEAST_SQUARES)
-        return torch.where(is_determined, moved, self.precision if self.declared is None else self.declared)
+        return torch.where(is_determined, moved, self.precision if self.undetermined is None else self.undetermined)
 
     def updated(self, determined: Tensor, squares: Tensor) -> "PriorScales":
         """Return the scales after a step of the fixed point, within bounds."""
@@ -123,17 +120,16 @@ class PriorScales:
 
     def narrowed(self, name: str, ratio: Tensor) -> "PriorScales":
         """Return scales of a site times numbers for its columns."""
-        factors = {n: torch.ones(loc.shape).to(self.precision) for n, loc in self.loc.items()}
-        factors[name] = factors[name] * ratio.to(self.precision)
-        return self._moved(self.precision / self._flat(factors).square())
+        precisions = self.by_site()
+        precisions[name] = precisions[name] / ratio.to(self.precision).square()
+        return self._moved(_flat(precisions.values()))
 
     def _moved(self, precision: Tensor) -> "PriorScales":
-        stays = torch.zeros_like(precision, dtype=torch.bool) if self.is_held is None else self.is_held
-        return dataclasses.replace(self, precision=torch.where(stays, self.precision, precision))
+        return dataclasses.replace(self, precision=torch.where(self.is_held, self.precision, precision))
 
     def by_group(self, values: Tensor) -> Tensor:
         """Return for each weight the sum over its group."""
-        return values.new_zeros(int(self.group.max()) + 1).index_add(0, self.group, values)[self.group]
+        return _by_group(self.group, values)
 
     def by_site(self) -> dict[str, Tensor]:
         """Return the precisions by site."""
@@ -142,24 +138,28 @@ class PriorScales:
 
     def deviation(self, weights: Mapping[str, Tensor]) -> Tensor:
         """Return weights less the means of their prior, flat."""
-        return self._flat({name: weights[name] - loc for name, loc in self.loc.items()})
-
-    @staticmethod
-    def _flat(values: Mapping[str, Tensor]) -> Tensor:
-        return torch.cat([value.reshape(-1) for value in values.values()])
+        return _flat(weights[name] - loc for name, loc in self.loc.items())
 
     def model(self, declared: BNN, numbers: Mapping[str, Any], target_scale: Tensor, fitted: BNN) -> BNN:
         """Return a declared model with these scales, numbers of its likelihood, and all else that is fitted."""
-        like, names = fitted.like, list(self.loc)
+        like = fitted.like
         scales = {name: value.rsqrt().to(like) for name, value in self.by_site().items()}
         prior = {name: _normal_prior(name, self.loc[name], scale) for name, scale in scales.items()}
         likelihood = dataclasses.replace(declared.settings["likelihood"], **numbers)
-        bnn = declared.with_parts(prior=prior | _others(declared, names), likelihood=likelihood).to(like.device)
+        bnn = declared.with_parts(prior=prior | _others(declared, list(scales)), likelihood=likelihood).to(like.device)
         bnn.scale_targets(target_scale)
         bnn.net.load_state_dict(fitted.net.state_dict())
         learned = {name: value for name, value in fitted.likelihood.state_dict().items() if name not in numbers}
         bnn.likelihood.load_state_dict(learned, strict=False)
         return bnn
+
+
+def _flat(values: Iterable[Tensor]) -> Tensor:
+    return torch.cat([value.reshape(-1) for value in values])
+
+
+def _by_group(group: Tensor, values: Tensor) -> Tensor:
+    return values.new_zeros(int(group.max()) + 1).index_add(0, group, values)[group]
 
 
 def first_layer(weights: Mapping[str, Tensor], num_inputs: int) -> str | None:

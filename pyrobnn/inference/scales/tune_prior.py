@@ -184,7 +184,7 @@ def _problem(posterior: Posterior, setting: Laplace, source: Source, per: str, *
     point = Point(bnn, weights, conditioned_likelihood(bnn, others), [n for n in bnn.site_names if n in deviations])
     tuned = {name: weights[name] for name in point.sites}
     prior = PriorScales.of(bnn, tuned, groups_of(tuned, per))
-    prior = dataclasses.replace(prior, counted=(point.flat(deviations) > 0).double())
+    prior = dataclasses.replace(prior, counted=(point.flat(deviations) > 0).double(), undetermined=None)
     data = examples(source, bnn, setting.batch_size, progress=False)
     even = PriorCurvature({name: torch.ones_like(value) for name, value in tuned.items()})
     curvature = likelihood_curvature(setting, point, even, data)

@@ -85,7 +85,7 @@ class TunedMode:
         group = groups_of(weights, search.per, rows.x.shape[1] if rows.x.ndim == 2 else None)
         if search.per == "input" and isinstance(self.noise, NoiseOutputs):
             group = (2 * group + self.noise.belongs).unique(return_inverse=True)[1]
-        self.prior = PriorScales.of(bnn, weights, group).under(search.hyperprior, search.held)
+        self.prior = PriorScales.of(bnn, weights, group, search.hyperprior, search.held)
         self.first_noise = first.factor if search.rounds and first.process is None else None
         if search.rounds:
             self._begin(first)
