@@ -121,7 +121,7 @@ def fit(
     """
     if not isinstance(bnn, BNN):
         raise InputError(f"`fit` takes a model, got {shown(bnn)}: wrap the network, bnn.BNN(network).")
-    method = _checked(method, data)
+    method = Automatic() if method is None else checked_method(method, data)
     data = as_data(data)
     held_out = None if validation is None else as_data(validation)
     run = Run(
@@ -154,7 +154,6 @@ def fit(
 @under(gradients)
 def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     """Do the work of `fit`: no word on the result."""
-    method = _checked(method, data)
     check_offered(method, run)
     likelihood = bnn.settings["likelihood"]
     bnn = bnn if run.start is None else model_of(run.start, bnn)
@@ -163,11 +162,6 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     opens = run.start is None and offer.wants_measured_scales
     closed = measure(bnn, data, run, starts_there=offer.starts_at_mode) if opens else MeasuredModel(bnn)
     return method.infer(closed.bnn, data, dataclasses.replace(run, declared=likelihood, evidence=closed.record))
-
-
-def _checked(method: Any, data: Any) -> Any:
-    """Return the method, `Automatic` for none."""
-    return Automatic() if method is None else checked_method(method, data)
 
 
 def tell_of_constants(data: Any) -> None:
@@ -223,9 +217,8 @@ def fit_svi(
         )
     data = x if y is None else Data(x, y, standardize=standardize)
     known = [*fields_of(SVI), "seed", "standardize", "replicates", *Arguments.__annotations__]
-    for name in arguments:
-        if name not in known:
-            raise InputError(f"BNN.fit: {unknown_setting(name, known)}")
+    if unknown := [name for name in arguments if name not in known]:
+        raise InputError(f"BNN.fit: {unknown_setting(unknown[0], known)}")
     method = SVI(**{name: value for name, value in arguments.items() if name not in _OF_FIT})
     fit_arguments = {name: value for name, value in arguments.items() if name in _OF_FIT}
     if replicates is None:

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.folders import check_free, new_file, new_folder
@@ -32,9 +34,6 @@ from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.finding import Finding
-
-if TYPE_CHECKING:
-    from pyrobnn.report import Facts
 
 CHECKPOINT_EVERY = 1000
 """Steps between two checkpoints of a run."""
@@ -128,44 +127,39 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
 
 
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
-    with _noting_what_is_kept(path), new_folder(path, replaces=is_run_folder if overwrite else None) as folder:
-        posterior = _fit_resumably(prepared, path, progress=progress, overwrite=overwrite)
+    replaces = is_run_folder if overwrite else None
+    with _unfinished(prepared, path, overwrite=overwrite) as checkpoint, new_folder(path, replaces=replaces) as folder:
+        posterior = _fit(prepared, checkpoint, progress=progress)
         manifest = make_manifest(prepared, posterior.members[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
         write_json(folder / "manifest.json", manifest)
         save(posterior, folder / "posterior")
         write_rows(prepared.dataset.imputer, folder)
-    shutil.rmtree(unfinished_folder(path), ignore_errors=True)
     return _judge(prepared, posterior, path, manifest, progress=progress)
 
 
 @contextmanager
-def _noting_what_is_kept(path: Path) -> Iterator[None]:
+def _unfinished(prepared: Prepared, path: Path, *, overwrite: bool) -> Iterator[Path | None]:
+    """Yield a folder for spec and checkpoints while the fit is not done; None for a method that keeps none.
+
+    After an error it stays if the fit can go on from a checkpoint, and a note says how.
+    """
+    folder = unfinished_folder(path)
+    keeps = prepared.spec.method.offer().resumable
     try:
-        yield
+        if keeps:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
+        if keeps and overwrite and path.exists():
+            (folder / _REPLACES_MARK).touch()
+        yield folder if keeps else None
     except BaseException as error:
-        if any(unfinished_folder(path).glob("*.safetensors")):
-            error.add_note(f"`{go_on(path)}` goes on with the fit from its last checkpoint.")
+        if isinstance(error, FloatingPointError) or not any(folder.glob("*.safetensors")):
+            shutil.rmtree(folder, ignore_errors=True)
         else:
-            shutil.rmtree(unfinished_folder(path), ignore_errors=True)
+            error.add_note(f"`{go_on(path)}` goes on with the fit from its last checkpoint.")
         raise
-
-
-def _fit_resumably(prepared: Prepared, path: Path, *, progress: bool, overwrite: bool) -> Posterior | Mixture:
-    """Fit, with checkpoints where the method keeps them; a fit that cannot go on leaves none behind."""
-    unfinished = unfinished_folder(path)
-    if not prepared.spec.method.offer().resumable:
-        return _fit(prepared, None, progress=progress)
-    unfinished.mkdir(parents=True, exist_ok=True)
-    (unfinished / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
-    if overwrite and path.exists():
-        (unfinished / _REPLACES_MARK).touch()
-    try:
-        return _fit(prepared, unfinished, progress=progress)
-    except BaseException as error:
-        if isinstance(error, FloatingPointError) or not any(unfinished.glob("*.safetensors")):
-            shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Posterior | Mixture:
@@ -194,8 +188,9 @@ def _judge(
     """Add the files that are made from the fit to the run folder."""
     try:
         with waiting("scoring the fit", shown=progress):
-            simple = fit_baselines(posterior.bnn, prepared.train)
-            scores, baselines = _score(prepared, posterior, simple)
+            test, simple = prepared.test, fit_baselines(posterior.bnn, prepared.train)
+            scores = score(_predicted(prepared, posterior), test.y)
+            baselines = {name: dict(score(model.predict(test.x), test.y)) for name, model in simple.items()}
             write_json(path / "metrics.json", _metrics(prepared, posterior, scores, baselines))
         with waiting("checking the fit", shown=progress):
             diagnosis = _diagnose(prepared, posterior, simple)
@@ -210,15 +205,6 @@ def _judge(
         error.add_note(f"The fit itself is safe in {path}; `{go_on(path)}` makes the missing files.")
         raise
     return result
-
-
-def _score(
-    prepared: Prepared, posterior: Posterior | Mixture, simple: dict[str, Baseline]
-) -> tuple[dict[str, Score], dict[str, dict[str, Score]]]:
-    """Return the scores of a fit and of simple models on the test part."""
-    test = prepared.test
-    scores = score(_predicted(prepared, posterior), test.y)
-    return scores, {name: dict(score(model.predict(test.x), test.y)) for name, model in simple.items()}
 
 
 def _diagnose(prepared: Prepared, posterior: Posterior | Mixture, simple: dict[str, Baseline]) -> Diagnosis:
@@ -282,23 +268,26 @@ def read_diagnosis(run_dir: str | Path) -> Diagnosis:
             f"{folder} has no diagnosis.json: the run was interrupted, or the file could not be written. To judge the "
             f"fit, go on with `{go_on(folder)}`."
         )
-    table = json.loads(file.read_text(encoding="utf-8"))
-    findings = tuple(
-        Finding(**finding | {"remedies": tuple(map(_remedy, finding.get("remedies", ())))})
-        for finding in table["findings"]
-    )
-    return Diagnosis(findings, table["false_alarm_rate"], table.get("num_held_out", 0))
-
-
-def _remedy(table: dict[str, Any]) -> Remedy:
-    return Remedy(**table | {"settings": tuple(table.get("settings", ()))})
+    return TypeAdapter(Diagnosis).validate_json(file.read_bytes())
 
 
 def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]) -> None:
     """Write the pictures, the report and the file for ArviZ, each file or folder whole or not at all."""
     from pyrobnn.diagnostics.convert import to_datatree
-    from pyrobnn.report import render
+    from pyrobnn.report import Facts, render
 
+    folder, spec, dataset = result.path, prepared.spec, prepared.dataset
+    encoder = dataset.encoder
+    facts = Facts(
+        spec=spec.as_dict(),
+        manifest=manifest,
+        class_names=dataset.class_names,
+        columns=None if encoder is None else columns_of(encoder),
+        first_days={} if encoder is None else first_days_of(encoder),
+        notes=[*dataset.notes, *filter(None, [result.learned])],
+        doubts=dataset.doubts,
+        folder=str(folder),
+    )
     rendered = render(
         result.posterior,
         train=result.train,
@@ -306,9 +295,8 @@ def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]
         scores=result.scores,
         baselines=result.baselines,
         diagnosis=result.diagnosis,
-        facts=_facts(result, prepared, manifest),
+        facts=facts,
     )
-    folder, spec, dataset = result.path, prepared.spec, prepared.dataset
     with new_folder(folder / "figures", replaces=lambda _: True) as figures:
         for name, png in rendered.figures.items():
             (figures / name).write_bytes(png)
@@ -321,29 +309,16 @@ def _write_views(result: RunResult, prepared: Prepared, manifest: dict[str, Any]
         tree.to_netcdf(file, engine="h5netcdf")
 
 
-def _facts(result: RunResult, prepared: Prepared, manifest: dict[str, Any]) -> "Facts":
-    from pyrobnn.report import Facts
-
-    dataset, encoder = prepared.dataset, prepared.dataset.encoder
-    return Facts(
-        spec=prepared.spec.as_dict(),
-        manifest=manifest,
-        class_names=dataset.class_names,
-        columns=None if encoder is None else columns_of(encoder),
-        first_days={} if encoder is None else first_days_of(encoder),
-        notes=[*dataset.notes, *filter(None, [result.learned])],
-        doubts=dataset.doubts,
-        folder=str(result.path),
-    )
-
-
 def _metrics(
     prepared: Prepared, posterior: Posterior | Mixture, scores: dict[str, Score], baselines: dict[str, dict[str, Score]]
 ) -> dict[str, Any]:
     validation = prepared.validation
     return {
-        "scores": _as_tables(scores),
-        "baselines": {name: _as_tables(entries) for name, entries in baselines.items()},
+        "scores": {name: dataclasses.asdict(entry) for name, entry in scores.items()},
+        "baselines": {
+            name: {key: dataclasses.asdict(entry) for key, entry in entries.items()}
+            for name, entries in baselines.items()
+        },
         "num_train": len(prepared.train),
         "num_validation": 0 if validation is None else len(validation),
         "num_test": len(prepared.test),
@@ -352,7 +327,3 @@ def _metrics(
         "stop_reason": posterior.record.stop_reason,
         "seed": posterior.seed,
     }
-
-
-def _as_tables(scores: dict[str, Score]) -> dict[str, Any]:
-    return {name: dataclasses.asdict(entry) for name, entry in scores.items()}

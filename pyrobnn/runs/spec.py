@@ -94,13 +94,6 @@ class PredictSpec:
     num_draws: Count = 500
 
 
-def _with_guide(method: Any, guide: Any) -> Any:
-    try:
-        return with_guide(method, guide)
-    except InputError as error:
-        raise InputError(f"[guide] {error}") from None
-
-
 @setting
 class RunSpec:
     """All settings of a run. Omitted sections are as in the estimators (`inference.default_parts`).
@@ -111,11 +104,9 @@ class RunSpec:
         prior: section [prior], with a `type` or with patterns of parameter names.
         likelihood: section [likelihood]. It decides whether the integers of a table are numbers or classes.
         guide: section [guide], with a `type` or with patterns of site names: the guide of the method or of its inner
-            method. Without it the method's default: mean_field for svi, map for ensemble and swag, none for nuts, hmc,
-            sgld and sghmc, which refuse a guide.
+            method. Without it the method's default; nuts, hmc, sgld and sghmc refuse a guide.
         fit: section [fit].
         predict: section [predict].
-
     """
 
     data: DataSpec
@@ -138,8 +129,11 @@ class RunSpec:
         if self.fit.method is None:
             return
         if self.guide is not None:
-            fit = dataclasses.replace(self.fit, method=_with_guide(self.fit.method, self.guide))
-            object.__setattr__(self, "fit", fit)
+            try:
+                method = with_guide(self.fit.method, self.guide)
+            except InputError as error:
+                raise InputError(f"[guide] {error}") from None
+            object.__setattr__(self, "fit", dataclasses.replace(self.fit, method=method))
         object.__setattr__(self, "guide", guide_of(self.fit.method))
         name = to_dict(self.fit.method)["type"]
         if self.data.validation is not None and not isinstance(self.fit.method, SVI):
@@ -179,7 +173,7 @@ class RunSpec:
 
     @property
     def method(self) -> Any:
-        """The method with its guide; None where the spec leaves it to the task."""
+        """The method with its guide; None where the spec leaves it open."""
         return self.fit.method
 
     def prepare(self) -> "Prepared":
@@ -189,7 +183,10 @@ class RunSpec:
             InputError: parts that do not fit together, before training.
         """
         resolve_device(self.fit.device)
-        dataset = self.data.load(None if self.likelihood is None else _task_of(self.likelihood))
+        implied: Task | None = None
+        if self.likelihood is not None:
+            implied = "classification" if predicts_classes(self.likelihood, torch.zeros(1)) else "regression"
+        dataset = self.data.load(implied)
         if self.data.path is not None:
             check_rows(len(dataset.data), self.data.path)
         train, test = dataset.split(self.data.split)
@@ -218,11 +215,6 @@ class RunSpec:
         return dataclasses.replace(
             self, data=data, net=parts.net, prior=parts.prior, likelihood=parts.likelihood, fit=fit
         )
-
-
-def _task_of(likelihood: Any) -> Task:
-    """Return the task of a single column of targets under a likelihood."""
-    return "classification" if predicts_classes(likelihood, torch.zeros(1)) else "regression"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
