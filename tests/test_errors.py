@@ -452,8 +452,8 @@ def test_settings_are_suggested_and_arrays_are_not_printed(call, message):
 @pytest.mark.parametrize(
     ("labels", "outputs", "said"),
     [
-        ([0, 1, 0, 1], 5, "No example has labels 2, 3 and 4, and the network has 5 outputs"),
-        ([0, 0, 2, 2], 3, "No example has label 1, and"),
+        ([0, 1, 0, 1], 5, "No example has the label 2 or 3 or 4, and the network has 5 outputs"),
+        ([0, 0, 2, 2], 3, "No example has the label 1, and"),
         ([0, 1, 2, 2], 3, None),
     ],
 )

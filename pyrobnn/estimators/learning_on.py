@@ -28,19 +28,15 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -
     alone = method.method if isinstance(method, (Ensemble, MarginalLikelihood)) else method
     if isinstance(method, EvidenceFramework):
         alone = dataclasses.replace(method, starts=1, rounds=0)
-    members = fitted.members
-    models = {member: _updated(member) for member in members}
-    later: dict[Posterior, Any] = {
-        member: fit_in_silence(
-            model, examples, alone, dataclasses.replace(run, seed=derive(run.seed, f"member {index}"))
-        )
-        for index, (member, model) in enumerate(models.items())
-    }
-    first = later[members[0]]
+    later: dict[Posterior, Any] = {}
+    for index, member in enumerate(dict.fromkeys(fitted.members)):
+        of_member = dataclasses.replace(run, seed=derive(run.seed, f"member {index}"))
+        later[member] = fit_in_silence(_updated(member), examples, alone, of_member)
+    first = later[fitted.members[0]]
     first.note(measured=fitted.record.measured)
     if not isinstance(fitted, Mixture):
         return first
-    return Mixture([later[member] for member in members], seed=run.seed, record=first.record)
+    return Mixture([later[member] for member in fitted.members], seed=run.seed, record=first.record)
 
 
 def holds_chains(fitted: Posterior | Mixture) -> bool:

@@ -56,9 +56,9 @@ _GUIDES: dict[Task, Any] = {
     "classification": guides.MeanField(init_rho=-3.0),
 }
 """Where classes can be told apart a Laplace approximation is too wide: it has the curvature of a plateau."""
+_TRAINED = _GUIDES["classification"]
+"""Also for priors that are not normal, and for noise that is an output."""
 _FAN_IN = priors.Normal(scale="fan_in")
-_OF_ANY_PRIOR = guides.MeanField(init_rho=-3.0)
-"""For priors that are not normal, and noise that is an output."""
 _STEPS_OF_LABELS = 1000
 _OF_FEW_LABELS = priors.Hierarchical("log_normal")
 """Chains infer the scales of weights: a fixed or measured scale suits one kind of problem and fits noise in others."""
@@ -165,12 +165,8 @@ _NOTHING = Chosen()
 def parts_for(known: Known, chosen: Chosen = _NOTHING) -> Parts:
     """Return the chosen parts, and the default of each open part; docs/explanations/defaults.md has the rules.
 
-    Up to 100 rows of classes, 3,000 numbers in all, NUTS draws the weights and their scales; under a prior that is not
-    normal up to 200. Otherwise, and for wide tables, the evidence framework tunes a normal prior and Gaussian noise: up
-    to 500 rows, for labels up to 1,000 times classes less one, and with a single start up to 2,000 under other noise.
-    Up to as many rows, a mean-field guide, or the guide that was named, is trained under other priors. More rows, a
-    Laplace guide of another curvature, and settings of stochastic training take longer training. Skewed targets are
-    log-normal. A method that was chosen gets a prior that all methods take.
+    Few rows of classes get chains. Few rows of any task get the evidence framework, or, under a prior that is not
+    normal, a guide trained until it has converged. Others are trained by stochastic steps.
     """
     if chosen.likelihood is None:
         is_log_normal = known.is_skewed and known.is_standardized and not known.learns_on
@@ -213,7 +209,7 @@ def _of_few_rows(known: Known, chosen: Chosen) -> Parts | None:
     if suits_evidence(chosen):
         method: Any = evidence_for(known.task, chosen.guide)
     elif not chosen.has_normal_prior:
-        method = until_converged(_OF_ANY_PRIOR if chosen.guide is None else chosen.guide)
+        method = until_converged(_TRAINED if chosen.guide is None else chosen.guide)
     else:
         return None
     net = _NET_OF_WIDE if known.is_wide and known.task == "regression" else _NET
@@ -228,7 +224,7 @@ def short_evidence(chosen: Chosen) -> Parts:
 
 
 def shortened(method: Any) -> Any:
-    """Return a default method for less than half the time; an ensemble as it is."""
+    """Return a default method with fewer rounds, for less than half the time; an ensemble as it is."""
     if isinstance(method, Ensemble):
         return method
     shorter = {"rounds": 3, "iterations": 75} if isinstance(method, EvidenceFramework) else {"rounds": 1}
@@ -238,9 +234,8 @@ def shortened(method: Any) -> Any:
 def bounded(method: Any, steps: int) -> Any:
     """Return a default method that trains for a number of steps; priors and noise are measured as without it.
 
-    Starts of the evidence framework share the steps among their rounds, of which the end counts as two. A chain takes
-    at most half of them to warm up. A fit that ends by itself, and members of an ensemble, take at most as many; the
-    guide of the former starts wide. In other methods each round has as many.
+    Rounds of the evidence framework share the steps, and its end counts as two. A chain warms up for half of them. A
+    fit that ends by itself, and each member of an ensemble or round of another method, takes at most as many.
     """
     check_count(steps, "steps")
     if isinstance(method, EvidenceFramework):
@@ -254,7 +249,7 @@ def bounded(method: Any, steps: int) -> Any:
     def shorter(training: SVI) -> SVI:
         if training.steps is None:
             is_narrow = training.guide == guides.MeanField()
-            guide = _GUIDES["classification"] if is_narrow else training.guide
+            guide = _TRAINED if is_narrow else training.guide
             return dataclasses.replace(training, guide=guide, max_steps=steps)
         most = steps if isinstance(method, MarginalLikelihood) else min(steps, training.steps)
         return dataclasses.replace(training, steps=most)
@@ -354,7 +349,7 @@ def _trained_regression(known: Known, chosen: Chosen) -> Parts:
         is_short = known.num_data <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and takes_guide
         if is_short and suits_evidence(chosen):
             return short_evidence(chosen)
-        guide = _OF_ANY_PRIOR if guide is None else guide
+        guide = _TRAINED if guide is None else guide
     method: Any = SVI(guide="laplace", steps=4000, batch_size=128, schedule="cosine_annealing_lr")
     method = method if guide is None else with_guide(method, guide)
     if chosen.has_normal_prior and as_guide(method.guide).curvature is not None:

@@ -109,14 +109,8 @@ class Compared:
 def choose(data: Data, known: Known, chosen: Chosen, run: Run, *, may_compare: bool = True) -> Compared:
     """Return the parts of a fit: those chosen, else the defaults, or what rows held out prefer to these.
 
-    The network has its widths, and the method its guide, settings and length.
-
-    Args:
-        data: the rows to train on.
-        known: the properties of these, or of more rows.
-        chosen: the choices of the user.
-        run: the seed, the device and the engine.
-        may_compare: whether rows may be held out where `chosen` leaves the likelihood or its fit open.
+    The network has its widths, and the method its guide, settings and length. `known` may be of more rows than `data`;
+    with `may_compare`, rows are held out where `chosen` leaves the likelihood or its fit open.
 
     Raises:
         InputError: a likelihood of classes for numbers, or the reverse; a guide or settings that the method lacks.
@@ -138,24 +132,22 @@ def compare_densities(
 ) -> Compared:
     """Compare likelihoods, and the ways of fitting a default one, where nobody chose them.
 
-    Fits to two thirds of the rows are scored on the last third; up to 500 rows brief ones to each two thirds, so that
-    each row is scored once. Those that are two standard errors behind the best on the first third are not fitted again.
-    The `_usual` likelihoods and other `_noises` are fitted by their default parts; from 500 to 2,000 rows the Gaussian
-    also by one start of the evidence framework. The best of these becomes the default. A gain between them counts if it
-    is above 0.02 nats a row and one standard error, and half an error between a log-normal and a Gaussian; the rows of
-    the largest gain and the largest loss do not count.
+    Fits to two thirds of the rows are scored on the last third; up to 500 rows brief fits to each two thirds, of which
+    those far behind on the first third are not fitted again. Those fits are of the `_usual` likelihoods and other
+    `_noises` by their default parts, for some sizes also by one start of the evidence framework. The best becomes the
+    default if it gains more than 0.02 nats a row and one standard error (between a log-normal and a Gaussian, half an
+    error); the rows of the largest gain and the largest loss do not count.
 
     Of likelihoods of other shapes quick point estimates are scored. If the best gains on the default's likelihood, an
-    ensemble of it, trained for as many steps as did best, is fitted, and must gain 0.02 nats a row and 2.3 or 2.4
-    standard errors (Bonferroni). Counts are scored by their probability: under a density, from y - 1/2 to y + 1/2.
+    ensemble of it is fitted, and must gain clearly (Bonferroni). Counts are scored by their probability: under a
+    density, from y - 1/2 to y + 1/2.
 
     Args:
         data: the rows to train on; only standardised ones without weights are looked at.
         default: the parts to beat.
         run: the seed, the device and the engine.
         is_told: whether the likelihood was chosen, and only ways of fitting it are compared. One whose noise is an
-            output gets the ensemble at once, with the steps that did best, from 30 rows on, unless the evidence
-            framework takes it.
+            output gets an ensemble with the best number of steps, unless the evidence framework takes it.
         steps: bounds each fit as it bounds the last one (`bounded`); None for no bound.
     """
     silent = dataclasses.replace(run, progress=False)

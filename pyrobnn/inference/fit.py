@@ -188,10 +188,9 @@ def tell_of_empty_classes(data: Any, posterior: Any) -> None:
         return
     empty = [str(label) for label, num in enumerate(data.class_counts(outputs)) if not num]
     if empty:
-        names = f"label {empty[0]}" if len(empty) == 1 else f"labels {', '.join(empty[:-1])} and {empty[-1]}"
         warn_user(
-            f"No example has {names}, and the network has {outputs} outputs, one for each class. Give it as many "
-            "outputs as there are classes, or pass examples of all of them.",
+            f"No example has the label {' or '.join(empty)}, and the network has {outputs} outputs, one for each. "
+            "Give it as many outputs as there are classes, or pass examples of all of them.",
             PoorFitWarning,
         )
 

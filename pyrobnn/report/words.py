@@ -232,18 +232,16 @@ def data_rows(
 
 def ending_rows(posterior: Posterior | Mixture) -> list[tuple[str, str]]:
     """Return how each fit, of a mixture each member, came to its end, as rows."""
-    members = posterior.members
-    return [row for number, member in enumerate(members, 1) for row in _ending(member, number if members[1:] else None)]
-
-
-def _ending(member: Posterior, number: int | None) -> list[tuple[str, str]]:
-    reason, convergence, of = member.record.stop_reason, member.record.convergence, f" {number}" if number else ""
-    rows = [] if reason is None else [(f"why it ended{of}", reason)]
-    if convergence is None:
-        return rows
-    error = "" if convergence.elbo_error is None else f" ± {convergence.elbo_error:.2g}"
-    end = f"{convergence.elbo:.2f}{error} nats, {'converged' if convergence.converged else 'not converged'}"
-    return [*rows, (f"ELBO at the end{of}", end)]
+    rows = []
+    for number, member in enumerate(posterior.members, 1):
+        of, end = f" {number}" if posterior.members[1:] else "", member.record.convergence
+        if member.record.stop_reason is not None:
+            rows.append((f"why it ended{of}", member.record.stop_reason))
+        if end is not None:
+            error = "" if end.elbo_error is None else f" ± {end.elbo_error:.2g}"
+            is_reached = "converged" if end.converged else "not converged"
+            rows.append((f"ELBO at the end{of}", f"{end.elbo:.2f}{error} nats, {is_reached}"))
+    return rows
 
 
 def flat(value: Any) -> list[tuple[str, str]]:

@@ -83,13 +83,11 @@ def run(
 ) -> RunResult:
     """Fit a spec, score the fit on the test part, and write the run folder.
 
-    The folder has spec.toml (the spec with all defaults filled in), metrics.json, diagnosis.json, posterior,
-    posterior.nc (for ArviZ), figures/, report.html and manifest.json, of a table with text, or with `missing` =
-    "impute", also rows.safetensors. Of a table of at most 2,000 rows all_rows/ has a second fit, to the rows of the
-    test part too, for `pyrobnn predict`. It appears with spec, posterior and manifest in it. The other files are added
-    in turn; if a file fails, the fit stays. While an SVI fit runs, a folder with the ending ".unfinished" has spec and
-    checkpoint, for `resume`. The same spec gives the same metrics.json, byte for byte, and the same tensors of the
-    posterior on the same machine.
+    The folder appears with spec.toml (all defaults filled in), posterior, manifest.json, and of a table with gaps
+    rows.safetensors. Then come metrics.json, diagnosis.json, figures/, report.html and posterior.nc (for ArviZ);
+    if one fails, the fit stays. Of a table of at most 2,000 rows all_rows/ has a second fit, to the rows of the test
+    part too, for `pyrobnn predict`. While an SVI fit runs, a folder with the ending ".unfinished" has spec and
+    checkpoint, for `resume`. The same spec gives the same metrics and posterior on the same machine.
 
     Args:
         spec: the run.

@@ -53,9 +53,9 @@ class FitSpec:
         steps = 2000
 
     Attributes:
-        method: any registered method: svi, ensemble, swag, nuts, hmc, sgld, sghmc. Settings that a table leaves out
-            have the default of the method around it: members of an ensemble are points, svi with the guide "map", if
-            there is no section [guide]. None for the method of the estimators.
+        method: any registered method; None for that of the estimators. Settings that a table leaves out have the
+            default of the method around it: members of an ensemble are points, svi with the guide "map", if there is
+            no section [guide].
         settings: without a `type`, settings of svi that replace those of the estimators' method.
         seed: seed of the fit.
         device: as in `pyrobnn.fit`.

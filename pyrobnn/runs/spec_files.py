@@ -111,14 +111,10 @@ class DataSpec:
                     f"one of them by `split`, 0 to {dataset.num_splits - 1}."
                 )
             dataset = dataclasses.replace(dataset, test=self.test)
+        if self.standardize or not dataset.data.standardize:
+            return dataset
         raw = dataset.data
-        data = Data(
-            raw.x,
-            raw.y,
-            standardize=self.standardize and raw.standardize,
-            feature_names=raw.feature_names,
-            target_name=raw.target_name,
-        )
+        data = Data(raw.x, raw.y, feature_names=raw.feature_names, target_name=raw.target_name)
         return dataclasses.replace(dataset, data=data)
 
 
