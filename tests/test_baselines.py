@@ -173,7 +173,7 @@ def test_a_gain_as_small_as_noise_leaves_is_told(gain, linear_gain, num, is_told
     constant = noise(num, seed=7)
     own, of_linear = gains(gain, 1, num=num), gains(linear_gain, 2, num=num)
     rivals = {"constant": constant, "linear": constant + of_linear}
-    assert judge(constant + own, rivals, 0.01, "left out").is_slight == is_told
+    assert judge(constant + own, rivals, 0.01, "left out").gains.are_slight == is_told
 
 
 def test_pure_noise_is_shrunk_to_a_constant():
@@ -279,10 +279,10 @@ def test_verdicts(gain, linear_gain, kind, words):
     assert found.kind == kind
     assert found.text.startswith(words)
     assert (found.p_value is not None) == (kind == "warning")
-    assert found.is_better == (gain > 0)
-    assert found.prefers_linear == (kind == "note")
+    assert found.gains.is_better == (gain > 0)
+    assert (found.case in ("behind linear", "like linear")) == (kind == "note")
     if gain <= 0:
-        assert found.linear_finds == (linear_gain > 0)
+        assert found.gains.linear_finds == (linear_gain > 0)
 
 
 def test_an_impossible_target_is_warned_of_whatever_the_others_say():
@@ -299,7 +299,7 @@ def test_a_target_that_is_impossible_under_a_baseline_counts_with_the_lowest_sco
     lowest = torch.cat([own, constant[2:]]).min()
     same = torch.cat([lowest.expand(2), constant[2:]])
     assert found == judge(own, {"constant": same, "linear": same}, 0.01, "held out")
-    assert found.is_better
+    assert found.gains.is_better
     assert "nan" not in found.text
 
 
@@ -307,7 +307,7 @@ def test_a_target_that_is_impossible_under_a_baseline_counts_with_the_lowest_sco
 def test_equal_numbers_are_never_a_lead(lead, kind, is_lead):
     linear = gains(0.5, 2)
     found = verdict(linear + lead + gains(0.0, 3) * 1e-3, linear)
-    assert (found.kind, found.prefers_linear) == (kind, not is_lead)
+    assert (found.kind, found.case) == (kind, "better" if is_lead else "like linear")
     assert ("+0.504 ± " in found.text) == is_lead
 
 

@@ -1,11 +1,13 @@
 """Columns that should not be inputs: a copy of the target, or the number of a row."""
 
+from typing import Literal
+
 import numpy as np
 from torch import Tensor
 
 from pyrobnn.data.in_memory import Data
 
-LEAK = "leak"
+LEAK: Literal["leak"] = "leak"
 """Name of the finding that a column gives the target almost exactly, or numbers the rows."""
 _ALMOST = 0.9999
 """Squared correlation with the target from which on a column says almost all."""

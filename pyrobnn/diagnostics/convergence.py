@@ -29,6 +29,7 @@ from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.verdict.complaint import needs_steps
 from pyrobnn.verdict.finding import Finding, Kind
 from pyrobnn.verdict.remedies import Fitted, longer, open_to, slower
 
@@ -242,7 +243,7 @@ def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None
         return Finding("length", "fine", text)
     lead = "The fit did not end by itself"
     text = f"{lead}: {record.stop_reason} ({elbo})."
-    if not record.needs_steps:
+    if not needs_steps(record):
         return Finding("length", "note", text)
     steps = max(2 * (record.num_steps or 0), SVI().max_steps)
     name = "guide_steps" if any(table.get("type") == "evidence_framework" for table in record.methods) else "max_steps"

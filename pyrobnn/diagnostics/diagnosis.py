@@ -37,22 +37,17 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.comparison import Comparison, compare_with_baselines
+from pyrobnn.verdict.comparison import Comparison, Gain, compare_with_baselines
 from pyrobnn.verdict.complaint import findings_on_predictions, sites_at_prior
-from pyrobnn.verdict.finding import BASELINE, Finding, Kind
+from pyrobnn.verdict.finding import BASELINE, CAUSES, Finding, Kind, Name
 from pyrobnn.verdict.remedies import Fitted, open_to, smaller, without_hidden
 
 Mood = Literal["good", "care", "bad"]
 """Whether a fit can be trusted, may be used with care, if at all, or not yet, as a report colours it."""
-HELD_OUT = "held-out data"
+HELD_OUT: Literal["held-out data"] = "held-out data"
 """Name of the finding that few data, or none, were held out: its value is their number."""
-LINEAR = "linear model"
+LINEAR: Literal["linear model"] = "linear model"
 """Name of the finding that a linear model is as good as the fit, or a little better."""
-CAUSES = (
-    "memorised", "learned", "missed", "length", "elbo", "chains", "divergences", BASELINE, "prior", "spread",
-    "coverage", "confidence", "bias", "noise", "surprise", "epistemic", "ranking", "mean",
-)  # fmt: skip
-"""Names of findings that warn: causes stand before their effects, and are mended first."""
 TOO_FEW = 10
 """Held-out examples, of a class where there are some, below which nothing is said of predictions for them."""
 _CLEAR = 1e-3
@@ -164,18 +159,16 @@ class Diagnosis:
     @property
     def next_step(self) -> Remedy | None:
         """What to try first: the first remedy of the first cause; None where there is nothing to mend."""
-        warnings = sorted(
-            self._of_kind("warning"), key=lambda one: CAUSES.index(one.name) if one.name in CAUSES else 99
-        )
+        causes = [finding for name in CAUSES for finding in self._named(name) if finding.kind == "warning"]
         notes = sorted(self._named(HELD_OUT, BASELINE, LINEAR, CLASSES), key=lambda finding: finding.is_open)
         # columns that should not be inputs change all others
-        every = (*self._named(LEAK), *warnings, *(finding for finding in notes if finding.kind == "note"))
+        every = (*self._named(LEAK), *causes, *(finding for finding in notes if finding.kind == "note"))
         return next((remedy for finding in every for remedy in finding.remedies), None)
 
     def _of_kind(self, kind: Kind) -> list[Finding]:
         return [finding for finding in self.findings if finding.kind == kind]
 
-    def _named(self, *names: str) -> list[Finding]:
+    def _named(self, *names: Name) -> list[Finding]:
         return [finding for name in names for finding in self.findings if finding.name == name]
 
     def __str__(self) -> str:
@@ -363,22 +356,23 @@ def _with_tries(
         return [*findings, Finding(BASELINE, "note", text, is_open=True)]
     found, *others = findings
     linear = open_to(fit, (without_hidden,))
-    if compared.kind == "warning" and compared.linear_finds is False:
+    if compared.case == "no better" and compared.gains.linear_finds is False:
         found = replace(found, remedies=(*found.remedies, _OTHER_INPUTS))
-    elif compared.kind == "note" and compared.prefers_linear:
+    elif compared.case in ("behind linear", "like linear"):
         found = replace(found, name=LINEAR, remedies=linear) if linear else replace(found, kind="fine")
-    elif compared.kind == "note" and not compared.is_better:
-        tries = (*(linear if compared.linear_finds else ()), _OTHER_INPUTS)
-        found = _without_gain(found, compared.most, examples, prediction, tries)
+    elif compared.case in ("too few", "not shown"):
+        tries = (*(linear if compared.gains.linear_finds else ()), _OTHER_INPUTS)
+        found = _without_gain(found, compared.gains.fit, examples, prediction, tries)
     return [found, *others]
 
 
 def _without_gain(
-    found: Finding, most: float, examples: _Examples, prediction: Prediction, tries: tuple[Remedy, ...]
+    found: Finding, gain: Gain, examples: _Examples, prediction: Prediction, tries: tuple[Remedy, ...]
 ) -> Finding:
     """Say whether inputs tell too little where nothing shows a gain over a constant, or examples are too few to tell.
 
-    They are too few where a gain of use may be true, `most` nats an example, or where the fit ranks better than chance.
+    They are too few where a gain of use may be true, within two standard errors, or where the fit ranks better than
+    chance.
     """
     y, useful, ranks, rare = examples.judged.y, _USEFUL_NATS, False, None
     if examples.has_classes:
@@ -387,7 +381,7 @@ def _without_gain(
         label, is_rare = rarest_class(y)
         ranks = examples.held_out is not None and ranks_better(prediction, y, label)
         rare = label if is_rare else None
-    if most < useful and not ranks:
+    if gain.mean + 2 * gain.stderr < useful and not ranks:
         return replace(found, remedies=tries)
     if examples.held_out is None:
         return replace(found, is_open=True)

@@ -7,7 +7,7 @@ they share, and keeps its false-alarm rate for small training sets too.
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -19,7 +19,7 @@ from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
 from pyrobnn.metrics.scoring import over_columns
 from pyrobnn.posterior.prediction import MEDIAN, Prediction
-from pyrobnn.verdict.finding import Finding, Kind
+from pyrobnn.verdict.finding import Cause, Finding, Kind
 from pyrobnn.verdict.remedies import (
     Fitted,
     Try,
@@ -37,7 +37,7 @@ from pyrobnn.verdict.remedies import (
 )
 from pyrobnn.verdict.residuals import ranks
 
-CLASSES = "classes"
+CLASSES: Literal["classes"] = "classes"
 """Name of the finding that a class is never predicted."""
 _INSIDE = 0.95
 _NEGLIGIBLE_P = 1e-4
@@ -117,7 +117,7 @@ def predictive_findings(
 
 
 def _by_test(
-    name: str,
+    name: Cause,
     lead: str,
     measure: str,
     numbers: tuple[float, float, float],
@@ -160,12 +160,12 @@ def num_simulations(level: float, members: int) -> int:
     return max(_FEWEST_SIMULATIONS, members, math.ceil(2.1 / level))
 
 
-def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[str, float]]:
+def _statistics(prediction: Prediction, seed: int) -> Callable[[Tensor], dict[Cause, float]]:
     """Return the function that computes the statistics of targets."""
     medians = ranks(prediction.quantile(0.5)) if prediction.has_quantiles else None
 
-    def statistics(y: Tensor) -> dict[str, float]:
-        found = {}
+    def statistics(y: Tensor) -> dict[Cause, float]:
+        found: dict[Cause, float] = {}
         if medians is not None:
             away = pit(prediction, y, seed=seed).double() - 0.5
             found = {

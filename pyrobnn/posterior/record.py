@@ -15,11 +15,6 @@ StoppedBy = Literal["steps", "convergence", "patience", "callback", "Ctrl-C"]
 _LENIENT = pydantic.ConfigDict(extra="ignore")
 """Of records read from files: fields that have left since are passed over."""
 
-_LAST_GAIN_NATS = 0.02
-_LAST_GAIN_ERRORS = 3.0
-"""Nats an example that the last cycle of a fit may gain though it took all its steps, and their standard errors. Less
-says little of new points: on 60 of a cubic, four times the steps changed a low-rank guide's score by 0.009 nats."""
-
 
 @dataclasses.dataclass(frozen=True)
 class EngineRecord:
@@ -277,15 +272,6 @@ class FitRecord:
     def to_table(self) -> Table:
         """Return the record as a table of the fields that are set."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-
-    @property
-    def needs_steps(self) -> bool:
-        """Whether a fit of open length took `max_steps`, and its last cycle gained more than noise and what matters."""
-        end = self.convergence
-        if end is None or end.converged or self.stopped_by not in (None, "steps"):
-            return False
-        matters = max(_LAST_GAIN_NATS * (self.num_data or 0), end.tolerance)
-        return end.gain is None or end.gain - _LAST_GAIN_ERRORS * (end.elbo_error or 0.0) > matters
 
     @property
     def methods(self) -> list[Table]:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -36,47 +36,78 @@ _EXAMPLES: dict[Basis, tuple[str, str]] = {
     "left out": ("training example", ", each left out of the fit"),
     "training": ("training example", ", which flatter the fit"),
 }
-_CAUSES = {
-    "clear": "The inputs do tell of the target: a linear model is better than a constant.",
-    "weak": "A linear model finds something in the inputs, though this may be chance.",
-    "none": "Either the inputs say nothing of the target, or the fit has missed what they say.",
+Case = Literal[
+    "impossible", "no better", "far behind linear", "behind linear", "like linear", "ahead of linear?", "better",
+    "better than constant", "open", "too few", "not shown",
+]  # fmt: skip
+"""How a fit compares with a constant and with a linear model."""
+_SAID: dict[Case, tuple[Kind, str]] = {
+    "impossible": ("warning", "The fit takes {lost} of {where} for impossible"),
+    "no better": ("warning", "The fit predicts no better than a constant, which ignores the inputs"),
+    "far behind linear": ("warning", "The fit predicts worse than a linear model"),
+    "behind linear": ("note", "The fit predicts a little worse than a linear model, which is simpler"),
+    "like linear": ("note", "Nothing shows that the fit predicts better than a linear model, which is simpler"),
+    "ahead of linear?": ("note", "Nothing shows that the fit predicts better than a linear model, which is simpler"),
+    "better": ("fine", "The fit predicts better than a constant and a linear model"),
+    "better than constant": ("fine", "The fit predicts better than a constant"),
+    "open": ("note", "How the fit compares with a constant and a linear model on new examples is open"),
+    "too few": ("note", "{num} examples are too few to tell the fit from a constant by their log scores"),
+    "not shown": ("note", "Nothing shows that the fit predicts better than a constant, which ignores the inputs"),
 }
+"""The kind of finding of each case, and what it says, without the numbers of the scores."""
+_INPUTS_TELL = "The inputs do tell of the target: a linear model is better than a constant."
+_INPUTS_MAY_TELL = "A linear model finds something in the inputs, though this may be chance."
+_INPUTS_TELL_NOTHING = "Either the inputs say nothing of the target, or the fit has missed what they say."
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """How the predictions of a fit compare with the baselines.
+    """How a fit compares with the baselines: the case, the gains in log score, and on which examples.
 
-    Attributes:
-        kind: "warning" where the fit predicts no better than a constant, or far worse than a linear model; "note" where
-            nothing shows that it is better than either; "fine" otherwise.
-        lead: the result as a clause without numbers.
-        rest: a sentence or two, the last with the numbers.
-        share: goes on after `lead` with the share of the gain of a linear model, if that is the reason to warn.
-        p_value: chance of such numbers of a fit that is no reason to warn, for a warning.
-        is_better: whether the fit scores more than a constant, also on training examples.
-        is_slight: whether its gain over a constant is less than noise may leave, and a linear model finds nothing.
-        prefers_linear: whether a linear model is as good or better than a fit that is better than the constant.
-        linear_finds: whether a linear model shows a sign where the fit is not shown to be better than the constant;
-            None where it was not compared.
-        most: the gain over the constant, in nats an example, that may be true: two standard errors above the mean.
+    `p_value` of a warning is the chance of such numbers of a fit that is no reason to warn.
     """
 
-    kind: Kind
-    lead: str
-    rest: str
-    share: str = ""
+    case: Case
+    basis: Basis
+    gains: "Gains"
+    num_lost: int = 0
     p_value: float | None = None
-    is_better: bool = False
-    is_slight: bool = False
-    prefers_linear: bool = False
-    linear_finds: bool | None = None
-    most: float = math.inf
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of finding that it is."""
+        return _SAID[self.case][0]
+
+    @property
+    def lead(self) -> str:
+        """The result as a clause without the numbers of the scores."""
+        return _SAID[self.case][1].format(num=self.gains.fit.df + 1, lost=self.num_lost, where=self._where)
+
+    @property
+    def plain(self) -> str:
+        """The result as a clause, with the share of the gain of a linear model if that is the reason to warn."""
+        fit, linear = self.gains.fit.mean, self.gains.linear
+        if self.case != "far behind linear" or linear is None or fit <= 0:
+            return self.lead
+        return f"{self.lead}, with {fit / linear.gain.mean:.0%} of its gain"
 
     @property
     def text(self) -> str:
         """All that is said, with the numbers."""
-        return f"{self.lead}{self.share}. {self.rest}"
+        of_inputs = f" {self.gains.of_inputs}" if self.case == "no better" else ""
+        return f"{self.plain}.{of_inputs} {self.numbers}"
+
+    @property
+    def numbers(self) -> str:
+        """A sentence with the gains."""
+        if self.num_lost:
+            return "Its score is not finite."
+        return f"Log score above a constant's, in nats an example, on {self._where}: {self.gains}."
+
+    @property
+    def _where(self) -> str:
+        noun, rest = _EXAMPLES[self.basis]
+        return f"{counted(self.gains.fit.df + 1, noun)}{rest}"
 
 
 def compare_with_baselines(
@@ -139,55 +170,40 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
     examples that a fit was trained on never show that it is good. Where a baseline takes a target for impossible, it
     counts with the lowest score that occurs.
     """
-    if lost := int((~scores.isfinite()).sum()):
-        lead = f"The fit takes {lost} of {_where(len(scores), basis)} for impossible"
-        return Comparison("warning", lead, "Its score is not finite.")
-    gains = _Gains.of(scores, baselines, level, basis)
-    gain, linear, is_better = gains.fit, gains.linear, gains.is_better
-    negligible = max(gain.below(_NEGLIGIBLE_GAIN_NATS), level if gain.above(0.0) < level else 0.0)
-    if (p_value := min(negligible, gain.below(0.0))) < level:
-        sign = "none"
-        if linear is not None and gains.linear_finds:
-            sign = "clear" if linear.above(0.0) < level else "weak"
-        lead, rest = "The fit predicts no better than a constant, which ignores the inputs", f"{_CAUSES[sign]} {gains}"
-        finds = gains.linear_finds
-        return Comparison("warning", lead, rest, p_value=p_value, linear_finds=finds, is_slight=gains.are_slight)
-    about: dict[str, Any] = {"is_better": is_better, "is_slight": gains.are_slight}
-    if linear is not None and gains.over is not None and gains.short is not None:
-        if linear.mean > 0 and (p_value := gains.short.below(0.0)) < level:
-            share = f", with {gain.mean / linear.mean:.0%} of its gain" if gain.mean > 0 else ""
-            lead = "The fit predicts worse than a linear model"
-            return Comparison("warning", lead, str(gains), share, p_value, **about)
-        if is_better and not gains.leads_linear:
-            is_behind = gains.over.below(0.0) < level
-            begin = "The fit predicts a little worse" if is_behind else "Nothing shows that the fit predicts better"
-            lead, is_close = f"{begin} than a linear model, which is simpler", gains.over.mean < _LEAD_NATS
-            return Comparison("note", lead, str(gains), prefers_linear=is_close, **about)
-    kind: Kind = "note"
-    if is_better and basis != "training":
-        kind, lead = "fine", f"The fit predicts better than a constant{' and a linear model' if linear else ''}"
-    elif is_better:
-        lead = "How the fit compares with a constant and a linear model on new examples is open"
-    elif gain.mean > _NEGLIGIBLE_GAIN_NATS:
-        lead = f"{len(scores)} examples are too few to tell the fit from a constant by their log scores"
-    else:
-        lead = "Nothing shows that the fit predicts better than a constant, which ignores the inputs"
-    finds = not is_better and gains.linear_finds
-    return Comparison(kind, lead, str(gains), linear_finds=finds, most=gain.mean + 2 * gain.stderr, **about)
+    gains = _gains_of(scores, baselines, level)
+    if num_lost := int((~scores.isfinite()).sum()):
+        return Comparison("impossible", basis, gains, num_lost)
+    case, p_value = _case(gains, basis)
+    return Comparison(case, basis, gains, p_value=p_value)
+
+
+def _case(gains: "Gains", basis: Basis) -> tuple[Case, float | None]:
+    """Return how a fit compares, and for a warning its p-value."""
+    fit, linear, level = gains.fit, gains.linear, gains.level
+    negligible = max(fit.below(_NEGLIGIBLE_GAIN_NATS), level if fit.above(0.0) < level else 0.0)
+    if (p_value := min(negligible, fit.below(0.0))) < level:
+        return "no better", p_value
+    if linear is not None:
+        if linear.gain.mean > 0 and (p_value := linear.short.below(0.0)) < level:
+            return "far behind linear", p_value
+        if gains.is_better and not gains.leads_linear:
+            is_like = linear.lead.mean < _LEAD_NATS
+            is_behind = linear.lead.below(0.0) < level
+            return "behind linear" if is_behind else "like linear" if is_like else "ahead of linear?", None
+    if not gains.is_better:
+        return "too few" if fit.mean > _NEGLIGIBLE_GAIN_NATS else "not shown", None
+    if basis == "training":
+        return "open", None
+    return "better than constant" if linear is None else "better", None
 
 
 @dataclasses.dataclass(frozen=True)
-class _Gain:
+class Gain:
     """A mean difference of log scores, with its standard error and degrees of freedom."""
 
     mean: float
     stderr: float
     df: int
-
-    @classmethod
-    def of(cls, differences: Tensor) -> "_Gain":
-        num = len(differences)
-        return cls(float(differences.mean()), float(differences.std()) / math.sqrt(num), num - 1)
 
     def below(self, bound: float) -> float:
         """Return the p-value of the hypothesis that the difference is at least a bound, by Student's t."""
@@ -205,51 +221,50 @@ class _Gain:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Gains:
-    """Gains in log score; str() is a sentence with them.
+class BesideLinear:
+    """The gain of a linear model over the constant, a fit's lead over it, and the fit's gain less 80 % of its gain."""
 
-    Attributes:
-        fit, linear: the gains of the fit and of the linear model over the constant.
-        over: the gain of the fit over the linear model.
-        short: the gain of the fit less 80 % of the linear model's.
-        level, shown: the p-values below which a difference counts, and below which a gain does.
+    gain: Gain
+    lead: Gain
+    short: Gain
+
+
+@dataclasses.dataclass(frozen=True)
+class Gains:
+    """The gain in log score of a fit over the constant, and over a linear model if there is one; str() lists them.
+
+    `level` is the p-value below which a difference counts.
     """
 
-    fit: _Gain
-    linear: _Gain | None
-    over: _Gain | None
-    short: _Gain | None
+    fit: Gain
+    linear: BesideLinear | None
     level: float
-    shown: float
-    basis: Basis
 
-    @classmethod
-    def of(cls, scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> "_Gains":
-        floored = {}
-        for name, rival in baselines.items():
-            is_finite = rival.isfinite()
-            floored[name] = rival.where(is_finite, torch.cat([scores, rival[is_finite]]).min())
-        own, shown = scores - floored["constant"], max(level, _SHOWN)
-        if "linear" not in floored:
-            return cls(_Gain.of(own), None, None, None, level, shown, basis)
-        linear = floored["linear"] - floored["constant"]
-        over, short = scores - floored["linear"], own - _FAR_LESS * linear
-        return cls(_Gain.of(own), _Gain.of(linear), _Gain.of(over), _Gain.of(short), level, shown, basis)
+    def _shows(self, gain: Gain) -> bool:
+        return gain.above(0.0) < max(self.level, _SHOWN)
 
     @property
     def is_better(self) -> bool:
         """Whether the fit is better than the constant."""
-        return self.fit.above(0.0) < self.shown
+        return self._shows(self.fit)
 
     @property
     def leads_linear(self) -> bool:
         """Whether the fit is shown to be better than the linear model."""
-        return self.over is not None and self.over.above(0.0) < self.shown and self.over.mean >= _LEAST_LEAD_NATS
+        lead = None if self.linear is None else self.linear.lead
+        return lead is not None and self._shows(lead) and lead.mean >= _LEAST_LEAD_NATS
 
     @property
     def linear_finds(self) -> bool | None:
-        """Whether the linear model shows a sign that it is better than the constant."""
-        return None if self.linear is None else self.linear.above(0.0) < self.shown
+        """Whether the linear model shows a sign that it is better than the constant; None without it."""
+        return None if self.linear is None else self._shows(self.linear.gain)
+
+    @property
+    def of_inputs(self) -> str:
+        """What the linear model says of the inputs where the fit is no better than the constant."""
+        if self.linear is None or not self.linear_finds:
+            return _INPUTS_TELL_NOTHING
+        return _INPUTS_TELL if self.linear.gain.above(0.0) < self.level else _INPUTS_MAY_TELL
 
     @property
     def are_slight(self) -> bool:
@@ -259,15 +274,29 @@ class _Gains:
         does not explain is real.
         """
         is_real = self.fit.above(0.0) < self.level and self.fit.mean * (self.fit.df + 1) >= _FEWEST_NATS
-        return self.linear_finds is False and not is_real and self.fit.mean + self.fit.stderr < _NEGLIGIBLE_GAIN_NATS
+        is_small = self.fit.mean + self.fit.stderr < _NEGLIGIBLE_GAIN_NATS
+        return self.linear_finds is False and not is_real and is_small
 
     def __str__(self) -> str:
-        digits = 3 if self.leads_linear and self.over is not None and self.over.mean < _LEAD_NATS else 2
-        beside = "" if self.linear is None else f", linear model {self.linear.said(digits)}"
-        where = _where(self.fit.df + 1, self.basis)
-        return f"Log score above a constant's, in nats an example, on {where}: fit {self.fit.said(digits)}{beside}."
+        if self.linear is None:
+            return f"fit {self.fit.said(2)}"
+        digits = 3 if self.leads_linear and self.linear.lead.mean < _LEAD_NATS else 2
+        return f"fit {self.fit.said(digits)}, linear model {self.linear.gain.said(digits)}"
 
 
-def _where(num: int, basis: Basis) -> str:
-    noun, rest = _EXAMPLES[basis]
-    return f"{counted(num, noun)}{rest}"
+def _gains_of(scores: Tensor, baselines: Mapping[str, Tensor], level: float) -> Gains:
+    floored = {}
+    for name, rival in baselines.items():
+        is_finite = rival.isfinite()
+        floored[name] = rival.where(is_finite, torch.cat([scores, rival[is_finite]]).min())
+    over_constant = scores - floored["constant"]
+    if "linear" not in floored:
+        return Gains(_gain_of(over_constant), None, level)
+    linear = floored["linear"] - floored["constant"]
+    differences = (linear, scores - floored["linear"], over_constant - _FAR_LESS * linear)
+    return Gains(_gain_of(over_constant), BesideLinear(*map(_gain_of, differences)), level)
+
+
+def _gain_of(differences: Tensor) -> Gain:
+    num = len(differences)
+    return Gain(float(differences.mean()), float(differences.std()) / math.sqrt(num), num - 1)

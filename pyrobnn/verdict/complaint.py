@@ -19,6 +19,7 @@ from pyrobnn.guides.divergence import quadrature_kl
 from pyrobnn.guides.given import narrowed
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import FitRecord
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.comparison import Comparison, compare_with_baselines
 from pyrobnn.verdict.finding import BASELINE, Finding
@@ -34,6 +35,9 @@ _FEWEST_CHECKED_DRAWS = 10
 _PRODUCTS_OF_A_CHECK = 500_000_000
 _PRODUCTS_IN_A_LOOP = 50_000_000
 """Products of a weight and an activation that the end of a fit may take, about .1 s; fewer in loops of fits."""
+_LAST_GAIN_NATS = 0.02
+_LAST_GAIN_ERRORS = 3.0
+"""Nats an example that the last cycle of a fit may gain though it took all its steps, and their standard errors."""
 _SHARE_OF_FIT = 0.05
 _SIGNIFICANCE = 0.01
 _NATS_OF_NOTHING_LEARNED = 0.02
@@ -105,8 +109,7 @@ def findings_on_predictions(
     kind = None if compared is None else compared.kind
     if compared is not None:
         tries = open_to(Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS) if kind == "warning" else ()
-        plain = f"{compared.lead}{compared.share}"
-        yield Finding(BASELINE, compared.kind, compared.text, compared.p_value, tries, plain)
+        yield Finding(BASELINE, compared.kind, compared.text, compared.p_value, tries, compared.plain)
     found = None
     if baselines and kind != "fine" and (held_out is None or not at_end):
         left_out = left_out_scores(posterior, train) if held_out is None else None
@@ -126,7 +129,7 @@ def _not_converged(posterior: Posterior | Mixture) -> str | None:
     """Say if a fit of open length ended at its last step before its guide, which starts narrow, had widened."""
     record = posterior.members[0].record
     guide = (record.method if isinstance(record.method, dict) else {}).get("guide", {})
-    is_over = not any(member.record.needs_steps for member in posterior.members)
+    is_over = not any(needs_steps(member.record) for member in posterior.members)
     if is_over or guide.get("type") not in registry.names:
         return None
     if "evidence_framework" in Fitted(posterior).types or narrowed(registry.resolve(guide)) == registry.resolve(guide):
@@ -135,6 +138,15 @@ def _not_converged(posterior: Posterior | Mixture) -> str | None:
         f"The fit ended before it had converged ({record.stop_reason}), so its uncertainty may be far too small: give "
         "SVI a larger `max_steps`."
     )
+
+
+def needs_steps(record: FitRecord) -> bool:
+    """Whether a fit of open length took `max_steps`, and the last cycle gained more than noise and what matters."""
+    end = record.convergence
+    if end is None or end.converged or record.stopped_by not in (None, "steps"):
+        return False
+    matters = max(_LAST_GAIN_NATS * (record.num_data or 0), end.tolerance)
+    return end.gain is None or end.gain - _LAST_GAIN_ERRORS * (end.elbo_error or 0.0) > matters
 
 
 def _affordable(posterior: Posterior | Mixture, products: int) -> tuple[int, int]:

@@ -1,12 +1,19 @@
 """Findings: what one check says of a fit, in words and numbers, and what to try."""
 
 import dataclasses
-from typing import Literal
+from typing import Literal, get_args
 
 from pyrobnn._core.remedies import Remedy, Spelling, mended
 
 Kind = Literal["warning", "note", "fine"]
-BASELINE = "baseline"
+Cause = Literal[
+    "memorised", "learned", "missed", "length", "elbo", "chains", "divergences", "baseline", "prior", "spread",
+    "coverage", "confidence", "bias", "noise", "surprise", "epistemic", "ranking", "mean",
+]  # fmt: skip
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+"""Names of findings that warn: causes stand before their effects, and are mended first."""
+Name = Cause | Literal["leak", "held-out data", "linear model", "classes", "k-hat"]
+BASELINE: Literal["baseline"] = "baseline"
 """Name of the finding that compares a fit with a constant and a linear model; it comes first."""
 _MARKS = {"warning": "!", "note": "-", "fine": "+"}
 
@@ -16,7 +23,7 @@ class Finding:
     """The result of a check.
 
     Attributes:
-        name: the subject of the check, such as "elbo" or "bias".
+        name: the subject of the check.
         kind: "warning" for a reason not to trust the fit, "note" for information, "fine" otherwise.
         text: a sentence or more.
         p_value: chance of a number as extreme if the fit is good, in both tails; None without a test.
@@ -27,7 +34,7 @@ class Finding:
             difference; None if there is none.
     """
 
-    name: str
+    name: Name
     kind: Kind
     text: str
     p_value: float | None = None

@@ -19,9 +19,9 @@ from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import Baseline, cross_validated_scores, scores_of
-from pyrobnn.verdict.comparison import judge
-from pyrobnn.verdict.finding import Finding
-from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, Try, open_to
+from pyrobnn.verdict.comparison import Basis, judge
+from pyrobnn.verdict.finding import Cause, Finding
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, open_to
 from pyrobnn.verdict.residuals import errors_left_out, standardised
 
 _PREDICTIVE_DRAWS = 100
@@ -60,35 +60,37 @@ def memorised_targets(
     all targets are met. Real targets that are ten times as many as the weights are skipped.
     """
     bnn = posterior.bnn
-    is_real = as_likelihood(bnn.settings["likelihood"]).noise is not None
-    if "linear" not in baselines or (is_real and train.y.numel() > _TOO_MANY * bnn.num_weights):
+    likelihood = as_likelihood(bnn.settings["likelihood"])
+    is_many = likelihood.noise is not None and train.y.numel() > _TOO_MANY * bnn.num_weights
+    if "linear" not in baselines or is_many:
         return None
     rows = baselines["constant"].rows
-    part = train[rows]
     draws = max(_PREDICTIVE_DRAWS, len(posterior.members))
+    basis: Basis = "left out"
     if held_out is not None:
         new = posterior.predict(held_out.x, num_draws=draws).log_prob(held_out.y).double().cpu()
-        rivals, example = scores_of(baselines, held_out), "a held-out example"
+        rivals, basis = scores_of(baselines, held_out), "held out"
     elif left_out is not None:
-        new, rivals, example = left_out[rows], cross_validated_scores(baselines, train), "a training example left out"
+        new, rivals = left_out[rows], cross_validated_scores(baselines, train)
     else:
         return None
-    prediction, constant = posterior.predict(part.x, num_draws=draws), rivals["constant"]
+    prediction, constant = posterior.predict(train.x[rows], num_draws=draws), rivals["constant"]
     scores = torch.maximum(new, constant - _FAR_BELOW)
-    lost = float(prediction.log_prob(part.y).double().mean() - scores.mean())
-    has_integers = bnn.settings["likelihood"].integer_targets
-    threshold = min(_LOST_NATS, -_SHARE_OF_CONSTANT_LOSS * float(constant.mean())) if has_integers else _LOST_NATS
-    kind = judge(scores, rivals, _SIGNIFICANCE, "left out" if held_out is None else "held out").kind
-    if lost < threshold or kind == "fine" or (held_out is not None and kind == "note"):
+    lost = float(prediction.log_prob(train.y[rows]).double().mean() - scores.mean())
+    least = (
+        -_SHARE_OF_CONSTANT_LOSS * float(constant.mean()) if bnn.settings["likelihood"].integer_targets else _LOST_NATS
+    )
+    kind = judge(scores, rivals, _SIGNIFICANCE, basis).kind
+    if lost < min(_LOST_NATS, least) or kind == "fine" or (basis == "held out" and kind == "note"):
         return None
+    example = "a held-out example" if basis == "held out" else "a training example left out"
     blame = "It is too sure of its classes" if prediction.is_classification else "Its intervals are too narrow"
-    lead = "The fit has memorised its targets"
-    text = (
-        f"{lead}: {example} is {lost:.1f} nats less likely than in training. {blame} on new data. Log score above a "
+    rest = (
+        f": {example} is {lost:.1f} nats less likely than in training. {blame} on new data. Log score above a "
         f"constant's, in nats an example: fit {float((scores - constant).mean()):+.2f}, linear model "
         f"{float((rivals['linear'] - constant).mean()):+.2f}."
     )
-    return _warning("memorised", lead, text, Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS)
+    return _warning("memorised", "The fit has memorised its targets", rest, posterior, train)
 
 
 def learned_nothing(
@@ -103,17 +105,20 @@ def learned_nothing(
         return None
     scores = left_out[baselines["constant"].rows]
     compared = judge(scores, cross_validated_scores(baselines, train), _SIGNIFICANCE, "left out")
-    lead, text = compared.lead, compared.text
-    if compared.kind != "warning" or compared.is_better:
-        if not compared.is_slight:
-            return None
-        lead = "The fit predicts hardly better than a constant, which ignores the inputs, if at all"
-        text = f"{lead}. More rows may show more, or columns that tell more of the target. {compared.rest}"
-    return _warning("learned", lead, text, Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS)
+    if compared.case == "no better" or (compared.kind == "warning" and not compared.gains.is_better):
+        return _warning("learned", compared.lead, compared.text.removeprefix(compared.lead), posterior, train)
+    if not compared.gains.are_slight:
+        return None
+    lead = "The fit predicts hardly better than a constant, which ignores the inputs, if at all"
+    rest = f". More rows may show more, or columns that tell more of the target. {compared.numbers}"
+    return _warning("learned", lead, rest, posterior, train)
 
 
-def _warning(name: str, lead: str, text: str, fit: Fitted, tries: tuple[Try, ...]) -> Finding:
-    return Finding(name, "warning", text, remedies=open_to(fit, tries), plain=lead)
+def _warning(name: Cause, lead: str, rest: str, posterior: Posterior | Mixture, train: Data) -> Finding:
+    """Return a warning that begins with a clause, which is all of it in plain words."""
+    tries = OF_MISSED_FUNCTION if name == "missed" else OF_BAD_PREDICTIONS
+    remedies = open_to(Fitted(posterior, train.y, train.x), tries)
+    return Finding(name, "warning", f"{lead}{rest}", remedies=remedies, plain=lead)
 
 
 def left_out_scores(posterior: Posterior | Mixture, train: Data) -> Tensor | None:
@@ -175,12 +180,11 @@ def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, 
     of_mode, error = evidence.starts[evidence.chosen].log_left_out / len(train), float(own.std()) / math.sqrt(len(own))
     if not of_mode - float(own.mean()) > max(_NATS_AN_EXAMPLE_BEHIND, _NATS_BEHIND_IN_ALL / len(own), error):
         return None
-    lead = "The guide has lost what the data say"
-    text = (
-        f"{lead}: it predicts its own training examples worse than a Laplace approximation predicts examples left out. "
+    rest = (
+        ": it predicts its own training examples worse than a Laplace approximation predicts examples left out. "
         f"The log scores of an example are {float(own.mean()):.2f} and {of_mode:.2f}."
     )
-    return _warning("missed", lead, text, Fitted(posterior, train.y, train.x), OF_MISSED_FUNCTION)
+    return _warning("missed", "The guide has lost what the data say", rest, posterior, train)
 
 
 def _some_rows(train: Data, most: int) -> Tensor:
@@ -213,10 +217,9 @@ def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: i
         and float(apart.mean()) > _STANDARD_ERRORS_TO_MISS * error
     ):
         return None
-    lead = "The fit has missed what the inputs say"
-    text = (
-        f"{lead}: on its own training examples its mean is further from the target than that of a Gaussian process "
+    rest = (
+        ": on its own training examples its mean is further from the target than that of a Gaussian process "
         f"fitted to the others. The mean absolute errors on {len(rows)} of them are {float(own.mean()):.2g} and "
         f"{float(rival.mean()):.2g}."
     )
-    return _warning("missed", lead, text, Fitted(posterior, train.y, train.x), OF_MISSED_FUNCTION)
+    return _warning("missed", "The fit has missed what the inputs say", rest, posterior, train)
