@@ -163,27 +163,11 @@ def test_expectation_is_that_of_the_posterior(wide):
     np.testing.assert_allclose(wide.expectation(prediction.draw_means), X.numpy() @ mean, rtol=1e-9)
 
 
-def test_resampled_draws_have_the_law_of_the_posterior(wide):
-    """300 of 4000 draws: mean and variance within 4 standard errors (seed 0), all different, and predict takes them."""
-    draws = wide.resample(300, seed=0)
-    weight = draws["weight"][:, 0].numpy()
-    variance = np.diag(np.linalg.inv(PRECISION))
-    assert len(np.unique(weight[:, 0])) == 300
-    assert (np.abs(weight.mean(0) - MEAN) < 4 * np.sqrt(variance / 300)).all()
-    assert (np.abs(weight.var(0) - variance) < 4 * variance * math.sqrt(2 / 300)).all()
-    assert wide.posterior.predict(X, draws=draws).num_draws == 300
-    again = wide.resample(300, seed=0)["weight"]
-    assert torch.equal(draws["weight"], again)
-    assert not torch.equal(wide.resample(300, seed=1)["weight"], again)
-
-
 def test_uses_are_checked(wide):
     weights = bnn.importance_weights(at_the_posterior(0.3), DATA, num_draws=1000)
     assert not weights.is_reliable
     for use, message in (
-        (lambda: weights.resample(10, seed=0), "the guide misses too much of the posterior"),
         (lambda: weights.expectation(np.ones(1000)), "the guide misses too much of the posterior"),
-        (lambda: wide.resample(4000, seed=0), "`num_draws` must lie between 1 and .*, the effective number of draws"),
         (lambda: wide.expectation(np.ones(3)), "`values` must have one row for each of 4000 draws, got shape .3,."),
         (lambda: bnn.importance_weights(wide.posterior, DATA, num_draws=29), "at least 30, 30 for each guide, got 29"),
     ):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
+from pyrobnn.verdict.comparison import Judged
 from pyrobnn.verdict.left_out import behind_mode, missed_function
 from pyrobnn.verdict.remedies import OF_MISSED_FUNCTION, Fitted, open_to
 from pyrobnn.verdict.residuals import errors_left_out, standardised
@@ -25,19 +26,21 @@ def fit_of(weight, x, y):
     return bnn.guides.Map().around(model, bnn.Data(x, y, standardize=True), weights=weights, progress=False)
 
 
+def judged(fit, data):
+    return Judged(fit, data, None, {}, num_draws=2, most_rows=500)
+
+
 def test_a_line_through_waves_is_named_and_through_a_line_is_not():
     x, y = waves(60, 0)
     data = bnn.Data(x, y, standardize=True)
-    found = missed_function(fit_of(0.9, x, y), data, num_draws=2, most_rows=500)
+    found = missed_function(judged(fit_of(0.9, x, y), data))
     assert found is not None
     own = (y - fit_of(0.9, x, y).predict(x).mean.double()).abs().mean()
     assert f"are {float(own):.2g} and " in found.text
     line = x[:, 1] + 0.1 * torch.randn(60, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     slope = float(x[:, 1].std() / line.std())
-    assert (
-        missed_function(fit_of(slope, x, line), bnn.Data(x, line, standardize=True), num_draws=2, most_rows=500) is None
-    )
-    assert missed_function(fit_of(0.9, x, y), data[:19], num_draws=2, most_rows=500) is None
+    assert missed_function(judged(fit_of(slope, x, line), bnn.Data(x, line, standardize=True))) is None
+    assert missed_function(judged(fit_of(0.9, x, y), data[:19])) is None
 
 
 def test_copies_do_not_tell_the_process_the_target():
@@ -46,7 +49,7 @@ def test_copies_do_not_tell_the_process_the_target():
     x, y = torch.randn(30, 2, generator=g).repeat(2, 1), torch.randn(30, generator=g).repeat(2)
     assert float(errors_left_out(standardised(x.double()), standardised(y.double()))[0].abs().mean()) < 0.2
     data = bnn.Data(x, y, standardize=True)
-    assert missed_function(fit_of(0.0, x, y), data, num_draws=2, most_rows=500) is None
+    assert missed_function(judged(fit_of(0.0, x, y), data)) is None
 
 
 def test_diagnose_warns_of_it_where_no_other_check_of_the_predictions_does():
@@ -66,7 +69,7 @@ def test_nothing_is_said_of_other_targets(what):
     targets = {"weights": y, "counts": y.abs().round(), "columns": torch.stack([y, y], 1)}[what]
     data = bnn.Data(x, targets, weights=torch.ones(60) if what == "weights" else None)
     fit = model.fit(data, guide="map", steps=1, progress=False)
-    assert missed_function(fit, data, num_draws=2, most_rows=500) is None
+    assert missed_function(judged(fit, data)) is None
 
 
 @pytest.mark.slow
@@ -82,12 +85,12 @@ def test_a_guide_behind_the_mode_that_it_began_at_is_named_and_told_to_take_lapl
     moved = float(own.sum()) + (share - 1) * len(y) * max(5.0 / len(y), float(own.std()) / math.sqrt(len(y))) * 1.1
     starts = [dataclasses.replace(evidence.starts[0], log_left_out=moved)]
     fit.record = dataclasses.replace(fit.record, evidence=dataclasses.replace(evidence, starts=starts))
-    found = behind_mode(fit, data, num_draws=2, most_rows=500)
+    found = behind_mode(judged(fit, data))
     assert (found is not None) == (share > 1)
     if found is not None:
         assert f"are {float(own.mean()):.2f} and {moved / len(y):.2f}." in found.text
         assert 'guide="laplace"' in str(open_to(Fitted(fit), OF_MISSED_FUNCTION)[0])
-        assert behind_mode(fit, bnn.Data(x, y, weights=torch.ones(60)), num_draws=2, most_rows=500) is None
+        assert behind_mode(judged(fit, bnn.Data(x, y, weights=torch.ones(60)))) is None
         own_guide = bnn.fit(model, data, dataclasses.replace(method, guide="laplace"), seed=0, progress=False)
         own_guide.record = dataclasses.replace(own_guide.record, evidence=fit.record.evidence)
-        assert behind_mode(own_guide, data, num_draws=2, most_rows=500) is None
+        assert behind_mode(judged(own_guide, data)) is None

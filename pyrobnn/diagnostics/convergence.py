@@ -43,6 +43,36 @@ _SMALLEST_ESS = 400
 _LARGEST_ROUGH_RHAT = 1.1
 _SMALLEST_ROUGH_ESS = 50
 """Limits for chains with fewer draws than the effective draws required; their R-hat exceeds 1.01 by chance."""
+_FURTHER = ("num_chains", "num_draws", "warmup")
+_CHAIN_CASES: dict[str, tuple[Kind, str, str, tuple[str, ...]]] = {
+    "unknown": (
+        "warning",
+        "Nothing tells whether the Markov chains have converged",
+        f"R-hat needs two or more chains of at least {_FEWEST_DRAWS} draws.",
+        _FURTHER,
+    ),
+    "stuck": (
+        "warning",
+        "R-hat cannot be computed",
+        "at some input the predictions of the chains never change. They are stuck.",
+        ("step_size", "warmup", "prior"),
+    ),
+    "rough": ("note", "The Markov chains are short, and agree roughly", "{}", ("num_draws",)),
+    "apart": (
+        "warning",
+        "The Markov chains do not agree yet",
+        f"{{}} R-hat should be below {_LARGEST_RHAT}.",
+        _FURTHER,
+    ),
+    "short": (
+        "warning",
+        "The Markov chains are too short",
+        f"{{}} {_SMALLEST_ESS} or more are enough.",
+        ("num_draws",),
+    ),
+    "fine": ("fine", "The Markov chains agree", "{}", ()),
+}
+"""Of each case the kind of finding, what it says first, and then with the numbers, and the settings that may mend."""
 _MOST_CHAINS = 4
 _ACCEPTED = (0.95, 0.99)
 """Rates of acceptance to try one after the other."""
@@ -187,42 +217,51 @@ def chain_findings(chains: Chains, settings: Mapping[str, Any] = MappingProxyTyp
 
     `settings` are those of the method; remedies go further than they do.
     """
-    more = _set("draw more", f"num_draws={4 * chains.num_draws}")
-    warmer = _set("warm up longer", f"warmup={2 * int(settings.get('warmup') or 1000)}")
-    chain = [_set("run more chains", f"num_chains={_MOST_CHAINS}")] if chains.num_chains < _MOST_CHAINS else []
-    size = settings.get("step_size")
-    step = [] if size is None else [Remedy(f"change or leave out `step_size`, which was given as {size!r}")]
-    draws, rhat, ess = chains.num_chains * chains.num_draws, math.nan, math.nan
-    if (found := chains.convergence) is not None:
+    found, rhat, ess = chains.convergence, math.nan, math.nan
+    if found is not None:
         rhat, ess = float(np.max(found.rhat)), float(min(np.min(found.ess_bulk), np.min(found.ess_tail)))
-    said = f"the largest R-hat of a prediction is {rhat:.3f}, and {draws} draws are worth {ess:.0f} independent draws."
-    is_rough = draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT and ess >= _SMALLEST_ROUGH_ESS
-    kind: Kind = "warning"
-    value: float | None = rhat
-    remedies = [*chain, more, warmer]
-    if found is None:
-        lead, value = "Nothing tells whether the Markov chains have converged", None
-        said = f"R-hat needs two or more chains of at least {_FEWEST_DRAWS} draws."
-    elif not math.isfinite(rhat):
-        lead, value, remedies = "R-hat cannot be computed", None, [*step, warmer, SMOOTHER_PRIOR]
-        said = "at some input the predictions of the chains never change. They are stuck."
-    elif is_rough:
-        lead, kind, remedies = "The Markov chains are short, and agree roughly", "note", [more]
-    elif rhat > _LARGEST_RHAT:
-        lead, said = "The Markov chains do not agree yet", f"{said} R-hat should be below {_LARGEST_RHAT}."
-    elif ess < _SMALLEST_ESS:
-        lead, said = "The Markov chains are too short", f"{said} {_SMALLEST_ESS} or more are enough."
-        value, remedies = ess, [more]
-    else:
-        lead, kind, remedies = "The Markov chains agree", "fine", []
-    findings = [Finding("chains", kind, f"{lead}: {said}", remedies=tuple(remedies), plain=lead, value=value)]
-    if chains.num_diverging:
-        rate = settings.get("target_accept", _ACCEPTED[-1])
-        smaller = [_set("take smaller steps", f"target_accept={each!r}") for each in _ACCEPTED if each > rate][:1]
-        lead, text = f"{chains.num_diverging} of {draws} draws diverged", diverged(chains.num_diverging, draws)
-        tries = (*(smaller or [warmer]), *step, SMOOTHER_PRIOR)
-        findings.append(Finding("divergences", "warning", text, None, tries, lead, value=chains.num_diverging))
+    draws, remedies = chains.num_chains * chains.num_draws, _chain_remedies(chains, settings)
+    case = "unknown" if found is None else _chain_case(rhat, ess, draws)
+    numbers = (
+        f"the largest R-hat of a prediction is {rhat:.3f}, and {draws} draws are worth {ess:.0f} independent draws."
+    )
+    kind, lead, rest, tries = _CHAIN_CASES[case]
+    value = {"unknown": None, "stuck": None, "short": ess}.get(case, rhat)
+    text = f"{lead}: {rest.format(numbers)}"
+    open_ones = tuple(remedies[name] for name in tries if name in remedies)
+    findings = [Finding("chains", kind, text, remedies=open_ones, plain=lead, value=value)]
+    if num := chains.num_diverging:
+        open_ones = tuple(remedies[name] for name in ("target_accept", "step_size", "prior") if name in remedies)
+        lead = f"{num} of {draws} draws diverged"
+        findings.append(Finding("divergences", "warning", diverged(num, draws), None, open_ones, lead, value=num))
     return findings
+
+
+def _chain_case(rhat: float, ess: float, draws: int) -> str:
+    if not math.isfinite(rhat):
+        return "stuck"
+    if draws < _SMALLEST_ESS and rhat <= _LARGEST_ROUGH_RHAT and ess >= _SMALLEST_ROUGH_ESS:
+        return "rough"
+    if rhat > _LARGEST_RHAT:
+        return "apart"
+    return "short" if ess < _SMALLEST_ESS else "fine"
+
+
+def _chain_remedies(chains: Chains, settings: Mapping[str, Any]) -> dict[str, Remedy]:
+    """Return what is left to try, by the setting that it changes; of the smallest steps a longer warm-up."""
+    remedies = {
+        "num_draws": _set("draw more", f"num_draws={4 * chains.num_draws}"),
+        "warmup": _set("warm up longer", f"warmup={2 * int(settings.get('warmup') or 1000)}"),
+        "prior": SMOOTHER_PRIOR,
+    }
+    if chains.num_chains < _MOST_CHAINS:
+        remedies["num_chains"] = _set("run more chains", f"num_chains={_MOST_CHAINS}")
+    if (size := settings.get("step_size")) is not None:
+        remedies["step_size"] = Remedy(f"change or leave out `step_size`, which was given as {size!r}")
+    rate = settings.get("target_accept", _ACCEPTED[-1])
+    smaller = (_set("take smaller steps", f"target_accept={each!r}") for each in _ACCEPTED if each > rate)
+    remedies["target_accept"] = next(smaller, remedies["warmup"])
+    return remedies
 
 
 def _set(words: str, setting: str, section: str = "fit") -> Remedy:

@@ -63,11 +63,10 @@ def to_datatree(
 ) -> "xarray.DataTree":
     """Return draws of a posterior, and their predictions and densities at some data, as an ArviZ DataTree.
 
-    All groups come from the same joint draws, with dimensions (chain, draw, ...). A guide is a single chain. A mixture
-    has a chain of equal length for each member; Markov chains of equal number and length in all members follow each
-    other. Targets and their densities are in original units. docs/how-to/arviz.md lists the groups. Left out are
-    `log_q` of sample_stats, svi and guide_params where a member lacks them, and prior and prior_predictive, which have
-    the learned parameters of the fit, where the attribute `prior_left_out` of the tree says why.
+    All groups, which docs/how-to/arviz.md lists, come from the same joint draws, with dimensions (chain, draw, ...). A
+    guide is a chain, and a mixture has one for each member; Markov chains of equal number and length follow each other.
+    Targets and their densities are in original units. Left out are `log_q` of sample_stats, svi and guide_params where
+    a member lacks them, and prior and prior_predictive where the attribute `prior_left_out` of the tree says why.
 
     Args:
         posterior: a posterior, a mixture, a list of posteriors of the same network, or a dict whose keys name chains.
@@ -92,7 +91,7 @@ def to_datatree(
     """
     given, names = as_one(posterior)
     seed, data = given.seed if seed is None else seed, in_memory(data)
-    monitored = Monitored(_example(given, data, seed), given.bnn.site_names, data.feature_names, monitor)
+    monitored = _monitored(_example(given, data, seed), given.bnn.site_names, data.feature_names, monitor)
     converter = _Converter(data, monitored, x_pred)
     groups = _draw_groups(given, converter, num_draws, seed)
     attrs = _attributes(given, groups["log_prior"]["lprior"].size, seed)
@@ -449,69 +448,79 @@ def log_likelihoods(
     return log_probs if data.weights is None else log_probs * data.weights.to(log_probs.device)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Monitored:
     """The entries that are kept of each site, with their dimensions and labels.
 
-    `sites` has a value (*event) of each site, for the shapes; `feature_names` label the inputs of the first layer.
-
-    Attributes:
-        site_dims: names of the dimensions of every site as a whole.
-        dims: names of the dimensions of each variable kept, without chain and draw.
-        coords: labels along a dimension.
+    `dims` has the variables kept, without chain and draw; `chosen` numbers the entries of a site of which not all are
+    kept; `normed` are the weight sites whose norms are kept.
     """
 
-    def __init__(
-        self,
-        sites: Mapping[str, Tensor],
-        weight_names: tuple[str, ...],
-        feature_names: tuple[str, ...],
-        monitor: Any = "auto",
-    ) -> None:
-        self._sizes: dict[str, int] = {}
-        self.site_dims = {name: self._name_dims(name, value) for name, value in sites.items()}
-        self.coords: dict[str, list[str]] = {}
-        first = next((name for name in weight_names if sites[name].ndim == 2), None)
-        if first is not None and sites[first].shape[1] == len(feature_names):
-            self.coords[self.site_dims[first][1]] = list(feature_names)
-        kept = _wanted(monitor, list(sites))
-        self.dims = {name: self.site_dims[name] for name in kept}
-        self._chosen: dict[str, Tensor] = {}
-        if monitor == "auto" and sum(value.numel() for value in sites.values()) > MAX_WHOLE:
-            most = max(1, min(_PER_SITE, MAX_WHOLE // len(sites)))
-            for name, value in sites.items():
-                if value.numel() > most:
-                    order = torch.randperm(value.numel(), generator=torch.Generator().manual_seed(0))
-                    self._chosen[name] = order[:most].sort().values
-                    entries = np.stack(np.unravel_index(self._chosen[name].numpy(), tuple(value.shape)), 1)
-                    self.dims[name] = [f"{name}.entry"]
-                    self.coords[f"{name}.entry"] = [",".join(map(str, entry)) for entry in entries.tolist()]
-        self._normed = [name for name in weight_names if name not in kept or name in self._chosen]
-        if self._normed:
-            self._normed = list(weight_names)
-            self.dims[NORM], self.coords["site"] = ["site"], self._normed
-
-    def _name_dims(self, name: str, value: Tensor) -> list[str]:
-        layer, _, leaf = name.rpartition(".")
-        suffixes = {("weight", 2): ("out", "in"), ("bias", 1): ("out",)}.get((leaf, value.ndim), ())
-        dims = [f"{layer}.{suffix}".lstrip(".") for suffix in suffixes]
-        sizes = dict(zip(dims, value.shape, strict=False))
-        if value.ndim != len(dims) or any(self._sizes.get(dim, size) != size for dim, size in sizes.items()):
-            return [f"{name}.dim_{index}" for index in range(value.ndim)]
-        self._sizes |= sizes
-        return dims
+    site_dims: dict[str, list[str]]
+    dims: dict[str, list[str]]
+    coords: dict[str, list[str]]
+    chosen: dict[str, Tensor]
+    normed: list[str]
 
     def select(self, draws: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
         """Return the variables kept of a block of draws (B, *event), the draws on the leading axis."""
         kept = {}
         for name in (name for name in draws if name in self.dims):
             values = draws[name]
-            if name in self._chosen:
-                values = values.reshape(len(values), -1)[:, self._chosen[name].to(values.device)]
+            if name in self.chosen:
+                values = values.reshape(len(values), -1)[:, self.chosen[name].to(values.device)]
             kept[name] = values.cpu().numpy().copy()  # as a view would hold all the weights of the block
-        if self._normed:
-            norms = [torch.linalg.vector_norm(draws[n].reshape(len(draws[n]), -1), dim=1) for n in self._normed]
+        if self.normed:
+            norms = [torch.linalg.vector_norm(draws[n].reshape(len(draws[n]), -1), dim=1) for n in self.normed]
             kept[NORM] = torch.stack(norms, 1).cpu().numpy()
         return kept
+
+
+def _monitored(
+    sites: Mapping[str, Tensor], weight_names: tuple[str, ...], feature_names: tuple[str, ...], monitor: Any
+) -> Monitored:
+    """Return what is kept of sites, given a value (*event) of each; features label the inputs of the first layer."""
+    site_dims, kept = _site_dims(sites), _wanted(monitor, list(sites))
+    dims, coords = {name: site_dims[name] for name in kept}, {}
+    first = next((name for name in weight_names if sites[name].ndim == 2), None)
+    if first is not None and sites[first].shape[1] == len(feature_names):
+        coords[site_dims[first][1]] = list(feature_names)
+    chosen = _chosen_entries(sites) if monitor == "auto" else {}
+    for name, numbers in chosen.items():
+        entries = np.stack(np.unravel_index(numbers.numpy(), tuple(sites[name].shape)), 1)
+        dims[name] = [f"{name}.entry"]
+        coords[f"{name}.entry"] = [",".join(map(str, entry)) for entry in entries.tolist()]
+    is_partial = any(name not in kept or name in chosen for name in weight_names)
+    normed = list(weight_names) if is_partial else []
+    if normed:
+        dims[NORM], coords["site"] = ["site"], normed
+    return Monitored(site_dims, dims, coords, chosen, normed)
+
+
+def _chosen_entries(sites: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the numbers of some entries of each large site, if the entries of all sites are too many."""
+    if sum(value.numel() for value in sites.values()) <= MAX_WHOLE:
+        return {}
+    most = max(1, min(_PER_SITE, MAX_WHOLE // len(sites)))
+    sizes = {name: value.numel() for name, value in sites.items() if value.numel() > most}
+    orders = {name: torch.randperm(num, generator=torch.Generator().manual_seed(0)) for name, num in sizes.items()}
+    return {name: order[:most].sort().values for name, order in orders.items()}
+
+
+def _site_dims(sites: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Return names of the dimensions of each site: those of a layer, which sites of equal size share, or numbers."""
+    known: dict[str, int] = {}
+    found = {}
+    for name, value in sites.items():
+        layer, _, leaf = name.rpartition(".")
+        suffixes = {("weight", 2): ("out", "in"), ("bias", 1): ("out",)}.get((leaf, value.ndim), ())
+        sizes = {f"{layer}.{suffix}".lstrip("."): size for suffix, size in zip(suffixes, value.shape, strict=False)}
+        if value.ndim != len(sizes) or any(known.get(dim, size) != size for dim, size in sizes.items()):
+            found[name] = [f"{name}.dim_{index}" for index in range(value.ndim)]
+        else:
+            known |= sizes
+            found[name] = list(sizes)
+    return found
 
 
 def _wanted(monitor: Any, names: list[str]) -> list[str]:

@@ -37,13 +37,23 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.comparison import Comparison, Gain, compare_with_baselines
+from pyrobnn.verdict.comparison import Comparison, Gain, Judged, compare_with_baselines
 from pyrobnn.verdict.complaint import findings_on_predictions, sites_at_prior
 from pyrobnn.verdict.finding import BASELINE, CAUSES, Finding, Kind, Name
 from pyrobnn.verdict.remedies import Fitted, open_to, smaller, without_hidden
 
 Mood = Literal["good", "care", "bad"]
 """Whether a fit can be trusted, may be used with care, if at all, or not yet, as a report colours it."""
+_TRUST: dict[str, tuple[Mood, str]] = {
+    "yes": ("good", "It can be trusted for data like these"),
+    "its probabilities": ("good", "Its probabilities can be trusted for data like these"),
+    "with care": ("care", "Use it with care"),
+    "of little use": ("care", "It is of little use yet"),
+    "use is open": ("care", "Whether it is of use is open"),
+    "open": ("care", "Whether it can be trusted is open"),
+    "no": ("bad", "Do not trust it yet"),
+}
+"""How a verdict begins."""
 HELD_OUT: Literal["held-out data"] = "held-out data"
 """Name of the finding that few data, or none, were held out: its value is their number."""
 LINEAR: Literal["linear model"] = "linear model"
@@ -93,24 +103,14 @@ class Diagnosis:
         return tuple(finding.said() for finding in self._of_kind("warning"))
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Further findings that a reader should know."""
-        return tuple(finding.said() for finding in self._of_kind("note"))
-
-    @property
     def names(self) -> tuple[str, ...]:
         """The names of the findings that are warnings."""
         return tuple(finding.name for finding in self._of_kind("warning"))
 
     @property
-    def is_trusted(self) -> bool:
-        """Whether the verdict is that the fit can be trusted for data like these."""
-        return self.mood == "good"
-
-    @property
     def mood(self) -> Mood:
         """Whether the fit can be trusted, may be used with care, if at all, or not yet."""
-        return self._trust()[0]
+        return _TRUST[self._trust()[0]][0]
 
     @property
     def verdict(self) -> str:
@@ -121,40 +121,42 @@ class Diagnosis:
     def conclusion(self) -> str:
         """Whether to trust the fit, and why, in a sentence, after columns that should not be inputs."""
         asked = [finding.text for finding in self.findings if finding.name == LEAK]
-        return " ".join([*asked, self._trust()[1]])
+        trust, reason = self._trust()
+        total, num = len(self.findings), len(self.warnings)
+        on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
+        clause = f"none of {total} checks{on} gave a reason not to" if reason is None else reason.in_plain_words
+        if num == 1:
+            clause += f"{', though this may be chance' if self._may_be_chance else ''} (1 of {total} checks warns)"
+        elif num:
+            clause += f" ({num} of {total} checks warn)"
+        return " ".join([*asked, f"{_TRUST[trust][1]}: {clause}."])
 
     @property
     def details(self) -> tuple[str, ...]:
         """What a reader of the verdict should know besides, a sentence each."""
-        notes = [finding for finding in self._of_kind("note") if self.is_trusted and finding.name == BASELINE]
+        notes = [finding for finding in self._of_kind("note") if self.mood == "good" and finding.name == BASELINE]
         clauses = [finding.in_plain_words for finding in (*notes, *self._named(LINEAR, CLASSES))]
         return tuple(f"{clause[:1].upper()}{clause[1:]}." for clause in clauses)
 
-    def _trust(self) -> tuple[Mood, str]:
-        mood: Mood = "care"
-        total, warnings = len(self.findings), self._of_kind("warning")
-        notes = {finding.name: finding for finding in self._of_kind("note")}
-        compared = notes.get(BASELINE)
+    def _trust(self) -> tuple[str, Finding | None]:
+        """Return the row of `_TRUST`, and the finding that decides, if any."""
+        warnings, notes = self._of_kind("warning"), {finding.name: finding for finding in self._of_kind("note")}
         if warnings:
-            first = next((one for one in warnings if one.name == BASELINE), warnings[0])
-            warn = "1 of {} checks warns" if len(warnings) == 1 else f"{len(warnings)} of {{}} checks warn"
-            clause, end = first.in_plain_words, f" ({warn.format(total)})"
-            mood, begin = "bad", "Do not trust it yet"
-            if all(finding.p_value is not None and finding.p_value > _CLEAR for finding in warnings):
-                mood, begin = "care", "It is of little use yet" if first.name == BASELINE else "Use it with care"
-                end = f", though this may be chance{end}" if len(warnings) == 1 else end
-        elif HELD_OUT in notes:
-            clause, end = notes[HELD_OUT].in_plain_words, ""
-            begin = "Whether it can be trusted is open" if notes[HELD_OUT].value == 0 else "Use it with care"
-        elif compared is not None and (compared.is_open or compared.remedies):
-            clause, end = compared.in_plain_words, ""
-            begin = "Whether it is of use is open" if compared.is_open else "It is of little use yet"
-        else:
-            on = f" on {counted(self.num_held_out, 'held-out example')}" if self.num_held_out else ""
-            mood = "good"
-            begin = f"{'Its probabilities' if CLASSES in notes else 'It'} can be trusted for data like these"
-            clause, end = f"none of {total} checks{on} gave a reason not to", ""
-        return mood, f"{begin}: {clause}{end}."
+            first = next((finding for finding in warnings if finding.name == BASELINE), warnings[0])
+            if not self._may_be_chance:
+                return "no", first
+            return "of little use" if first.name == BASELINE else "with care", first
+        if few := notes.get(HELD_OUT):
+            return "open" if few.value == 0 else "with care", few
+        compared = notes.get(BASELINE)
+        if compared is not None and (compared.is_open or compared.remedies):
+            return "use is open" if compared.is_open else "of little use", compared
+        return "its probabilities" if CLASSES in notes else "yes", None
+
+    @property
+    def _may_be_chance(self) -> bool:
+        """Whether all warnings may be chance, among those of many fits."""
+        return all(finding.p_value is not None and finding.p_value > _CLEAR for finding in self._of_kind("warning"))
 
     @property
     def next_step(self) -> Remedy | None:
@@ -191,28 +193,20 @@ def diagnose(
 ) -> Diagnosis:
     """Look for reasons not to trust a fit.
 
-    The checks:
-
-    - training: does the ELBO rise further (a fit of fixed length by `SVI` is continued for up to 400 steps), or do
-      Markov chains disagree;
-    - calibration: are held-out targets biased, too spread out or too close, outside their intervals, or less likely
-      than the fit expects, and do errors grow with the prediction more than it says;
-    - baselines: does a constant predict as well, or a linear model better; are targets memorised, or a function missed;
-    - uncertainty: does it rank errors worse than chance, and does that of the weights reach the predictions;
-    - layers: has the guide gone back to the prior at some weights.
-
-    For up to 1000 weights and 10,000 examples it notes k-hat, no reason to worry if predictions are good. See
-    docs/how-to/warnings.md for what to do about each warning.
+    It asks whether training has converged (a fit of fixed length by `SVI` is continued for up to 400 steps, Markov
+    chains are compared), whether held-out targets are calibrated, whether a constant or a linear model predicts as
+    well, whether targets are memorised or a function missed, and whether weights and their uncertainty say anything.
+    docs/how-to/warnings.md lists the checks and what to do about each warning. For up to 1000 weights and 10,000
+    examples it notes k-hat, no reason to worry if predictions are good.
 
     Args:
         posterior: the fitted posterior.
         train: the training data: `Data`, a pair (x, y), or a loader, which must fit into memory.
         test: held-out data, of which 1000 examples are used, and up to 10,000 where a class is rare. Fewer than 10, or
-            than 10 that are not of the most frequent class, are not judged. Without them, training data tell what is
-            bad, and never that a fit is good.
+            than 10 outside the most frequent class, are not judged. Without them a fit may be called bad, never good.
         num_draws: number of draws S for predictions.
-        false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit. The comparison with
-            baselines, the order of the errors and their growth need three standard errors.
+        false_alarm_rate: largest chance that any test of ELBO and calibration warns of a good fit. Other tests need
+            three standard errors.
         seed: seed of draws and simulations; the fit's if not given.
         class_names: names of the classes, for the findings.
         baselines: those of `pyrobnn.verdict.baselines.fit_baselines`, where they are there already.
@@ -245,11 +239,10 @@ def diagnose(
     few, can_judge = _number_held_out(examples)
     compared, on_predictions = None, []
     if can_judge:
-        draws = prediction.num_draws
-        options = {"num_draws": draws, "most_rows": max(_MOST_EXAMPLES, len(judged))}
-        compared = compare_with_baselines(posterior, train, baselines, held_out, level=_THREE_ERRORS, **options)
-        sizes = {"num_draws": draws, "most_rows": _MOST_FOR_PROCESS}
-        found = findings_on_predictions(posterior, train, baselines, held_out, compared, at_end=False, **sizes)
+        rows = max(_MOST_EXAMPLES, len(judged))
+        to_judge = Judged(posterior, train, held_out, baselines, prediction.num_draws, rows)
+        compared = compare_with_baselines(to_judge, _THREE_ERRORS)
+        found = findings_on_predictions(replace(to_judge, most_rows=_MOST_FOR_PROCESS), compared, at_end=False)
         on_predictions = _with_tries(list(found), compared, examples, prediction, fit)
     findings = [
         *_of_training(fit, train, level, seed),

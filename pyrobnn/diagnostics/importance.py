@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import derive, seeded
+from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
@@ -84,36 +84,15 @@ class ImportanceWeights:
         Raises:
             InputError: weights that are not reliable, or not one value per draw.
         """
-        weights = self._reliable()
-        array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=float)
-        if array.ndim < 1 or len(array) != self.num_draws:
-            raise InputError(f"`values` must have one row for each of {self.num_draws} draws, got shape {array.shape}.")
-        return np.tensordot(weights, array, 1)
-
-    def resample(self, num_draws: int, *, seed: int) -> dict[str, Tensor]:
-        """Draw from the posterior: pick draws of q without replacement by their weights (Rubin 1988).
-
-        This is exact in the limit of few picked from many: keep `num_draws` well below `ess`.
-
-        Raises:
-            InputError: weights that are not reliable, or more draws than they are worth.
-        """
-        weights = self._reliable()
-        if not 1 <= num_draws <= self.ess:
-            raise InputError(
-                f"`num_draws` must lie between 1 and {int(self.ess)}, the effective number of draws, got {num_draws}."
-            )
-        generator = np.random.default_rng(derive(seed, "resample"))
-        rows = torch.from_numpy(generator.choice(self.num_draws, num_draws, replace=False, p=weights / weights.sum()))
-        return {name: values[rows.to(values.device)] for name, values in self.draws().items()}
-
-    def _reliable(self) -> np.ndarray:
         if not self.is_reliable:
             raise InputError(
                 f"k-hat is {self.khat:.2f}, not below {self.good_khat:.2f}: the guide misses too much of the posterior "
                 "for weights to mend. Judge it by predictions, infer fewer weights, or take a richer guide or NUTS."
             )
-        return np.exp(self.log_weights)
+        array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=float)
+        if array.ndim < 1 or len(array) != self.num_draws:
+            raise InputError(f"`values` must have one row for each of {self.num_draws} draws, got shape {array.shape}.")
+        return np.tensordot(np.exp(self.log_weights), array, 1)
 
 
 def importance_weights(

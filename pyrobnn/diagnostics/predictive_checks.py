@@ -4,6 +4,7 @@ All targets of a simulation share their weights. Unlike a test for independent e
 they share, and keeps its false-alarm rate for small training sets too.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,7 @@ from pyrobnn.metrics.calibration import pit
 from pyrobnn.metrics.curves import area_under_risk, errors_and_uncertainty, relative
 from pyrobnn.metrics.scoring import over_columns
 from pyrobnn.posterior.prediction import MEDIAN, Prediction
-from pyrobnn.verdict.finding import Cause, Finding, Kind
+from pyrobnn.verdict.finding import Cause, Finding
 from pyrobnn.verdict.remedies import (
     Fitted,
     Try,
@@ -48,36 +49,39 @@ _RARE = 0.2
 _P_OF_AN_ORDER = 0.05
 _P_OF_A_STATISTIC = 0.05
 """The p-values below which an order may be better than guessing, and a statistic is not called fine."""
-_LEVELS = {"noise": 0.0027}
+_LEVELS: dict[Cause, float] = {"noise": 0.0027}
 """The level of a statistic that has its own: three standard errors in both tails."""
-MEASURES = {
+MEASURES: dict[Cause, str] = {
     "bias": "the mean share of a predictive distribution below its target",
     "spread": "the spread of the ranks of targets in their predictions, over that of uniform ones",
     "coverage": "the share of targets inside the central 95 %",
     "confidence": "the share of right labels less the mean confidence",
     "noise": "the rank correlation of the size of errors, in units of the predicted spread, with the median",
     "surprise": "the mean log score in nats",
+    "ranking": "the share of the error that is left as the least sure examples are dropped, on average",
 }
 """The statistics by name."""
 _OF_NARROW = (measured_noise, spread_counts, varying_noise, other_noise, ensemble)
 _OF_WIDE = (measured_noise, longer, narrower, other_noise)
 _OF_GROWING = (amounts, spread_counts, varying_noise, ensemble)
-IF_LOW: dict[str, tuple[str, tuple[Try, ...]]] = {
+IF_LOW: dict[Cause, tuple[str, tuple[Try, ...]]] = {
     "bias": ("Targets lie below the predictions", (ensemble,)),
     "spread": ("The predictions are too wide", _OF_WIDE),
     "coverage": ("The intervals are too narrow", _OF_NARROW),
     "confidence": ("The fit is over-confident", (narrower, by_evidence, ensemble)),
     "noise": ("Errors shrink as the prediction grows, more than the fit says", (varying_noise, ensemble)),
     "surprise": ("Targets are less likely than the fit expects of itself", (other_noise, spread_counts)),
+    "ranking": ("The uncertainty ranks errors better than chance", ()),
 }
 """What a value that is too low says, and what to try then."""
-IF_HIGH: dict[str, tuple[str, tuple[Try, ...]]] = {
+IF_HIGH: dict[Cause, tuple[str, tuple[Try, ...]]] = {
     "bias": ("Targets lie above the predictions", (ensemble,)),
     "spread": ("The predictions are too narrow", _OF_NARROW),
     "coverage": ("The intervals are too wide", _OF_WIDE),
     "confidence": ("The fit is under-confident", (longer, narrower, by_evidence)),
     "noise": ("Errors grow with the prediction, more than the fit says", _OF_GROWING),
     "surprise": ("Targets are more likely than the fit expects of itself", _OF_WIDE),
+    "ranking": ("The uncertainty ranks errors worse than chance", (varying_noise, ensemble)),
 }
 """The same of a value that is too high."""
 
@@ -110,33 +114,30 @@ def predictive_findings(
         if name == "coverage":  # intervals hold nearly all of a few: exact for independent targets
             num = targets.numel()
             p_value = max(p_value, float(binomtest(round(observed * num), num, _INSIDE).pvalue))
-        lead, tries = (IF_HIGH if observed > expected else IF_LOW)[name]
-        options: dict[str, Any] = {"level": _LEVELS.get(name, level), "remedies": _open(fit, tries)}
-        findings.append(_by_test(name, lead, MEASURES[name], (observed, expected, error), p_value, **options))
+        findings.append(_by_test(name, _Test(observed, expected, error, p_value), level, fit))
     return findings
 
 
-def _by_test(
-    name: Cause,
-    lead: str,
-    measure: str,
-    numbers: tuple[float, float, float],
-    p_value: float,
-    *,
-    level: float,
-    remedies: tuple[Remedy, ...] = (),
-) -> Finding:
-    """Return the finding of a test: a warning below a level, a note of a weak sign, or nothing against the fit.
+@dataclasses.dataclass(frozen=True)
+class _Test:
+    """A value, that of a good fit, the standard error of their difference, and the p-value."""
 
-    A warning says `lead`; `numbers` are the value, the expected value, and the error of their difference.
-    """
-    sign = f"A weak sign, which may be chance, that {lead[:1].lower()}{lead[1:]}"
-    kind: Kind = "warning" if p_value < level else "note" if p_value < _P_OF_A_STATISTIC else "fine"
-    said = {"warning": f"{lead}, by", "note": f"{sign}, by", "fine": "Nothing against the fit in"}[kind]
-    plain, tries = (lead, remedies) if kind == "warning" else ("", ())
-    value, expected, error = numbers
-    text = f"{said} {measure}."
-    return Finding(name, kind, text, p_value, tries, plain, value=value, expected=expected, error=error)
+    value: float
+    expected: float
+    error: float
+    p_value: float
+
+
+def _by_test(name: Cause, test: _Test, level: float, fit: Fitted | None) -> Finding:
+    """Return the finding of a test: a warning below a level, a note of a weak sign, or nothing against the fit."""
+    lead, tries = (IF_HIGH if test.value > test.expected else IF_LOW)[name]
+    measure, numbers = MEASURES[name], dataclasses.asdict(test)
+    if test.p_value < _LEVELS.get(name, level):
+        return Finding(name, "warning", f"{lead}, by {measure}.", remedies=_open(fit, tries), plain=lead, **numbers)
+    if test.p_value < _P_OF_A_STATISTIC:
+        sign = f"A weak sign, which may be chance, that {lead[:1].lower()}{lead[1:]}"
+        return Finding(name, "note", f"{sign}, by {measure}.", **numbers)
+    return Finding(name, "fine", f"Nothing against the fit in {measure}.", **numbers)
 
 
 def _open(fit: Fitted | None, tries: Iterable[Try]) -> tuple[Remedy, ...]:
@@ -242,10 +243,7 @@ def ranking_finding(
     if error == 0:
         return None
     p_value = float(student.sf((observed - chance.mean()) / error, _SHUFFLED_ORDERS - 1))
-    measure = "the share of the error that is left as the least sure examples are dropped, on average"
-    lead, numbers = "The uncertainty ranks errors worse than chance", (observed, float(chance.mean()), error)
-    remedies = _open(fit, (varying_noise, ensemble))
-    return _by_test("ranking", lead, measure, numbers, p_value, level=level, remedies=remedies)
+    return _by_test("ranking", _Test(observed, float(chance.mean()), error, p_value), level, fit)
 
 
 def rarest_class(y: Tensor) -> tuple[int, bool]:

@@ -67,16 +67,10 @@ def fit_baselines(
     which 5-fold cross-validation chooses. The parameters of the likelihood (noise, dispersion, cut points), also those
     that are fixed in the model, maximise the likelihood given cross-validated outputs.
 
-    Args:
-        bnn: the model; its likelihood is used.
-        data: training data.
-        most_rows: rows to use, drawn at random; fewer if there are many inputs, and at least 500.
-        folds: whether to cross-validate. If not, there is one fit with a weak penalty, in a tenth of the time, and no
-            linear model unless there are 10 rows for each of its weights.
-
-    Returns:
-        By name: "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless targets are
-        labels at positions. Empty for a likelihood with latents, or for fewer than two examples.
+    At most `most_rows` are used, drawn at random; fewer if there are many inputs, and at least 500. Without `folds`
+    there is one fit with a weak penalty, in a tenth of the time, and no linear model unless there are 10 rows for each
+    of its weights. The names are "constant", and "linear" for inputs of one tensor with at most 20,000 numbers, unless
+    targets are labels at positions; none for a likelihood with latents, or for fewer than two examples.
     """
     likelihood = bnn.settings["likelihood"]
     if len(data) < 2:
@@ -132,15 +126,10 @@ def _directions(x: Tensor) -> Callable[[X], Tensor]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Problem:
-    """Targets, the likelihood's module, and which rows each of several fits at the same time is to see.
+    """Targets y (N,) or (N, K) in standard units, the likelihood's module, and the fold of each row for several fits.
 
-    Attributes:
-        module: maps outputs (..., N, outputs), in float64, to distributions of targets in standard units.
-        y: targets in these units, (N,) or (N, K).
-        weights: how often each row counts, (N,).
-        scaler: the map of the targets to these units.
-        centre, unit: location and spread of the targets, where outputs are locations; else 0 and 1, each (outputs,).
-        folds: the fold of each row, (N,); None for one fit to all rows.
+    The module maps outputs (..., N, outputs), in float64, to distributions of targets in units of the scaler. `centre`
+    and `unit` are location and spread of the targets where outputs are locations; else 0 and 1, each (outputs,).
     """
 
     module: PyroModule

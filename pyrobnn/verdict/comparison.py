@@ -110,16 +110,19 @@ class Comparison:
         return f"{counted(self.gains.fit.df + 1, noun)}{rest}"
 
 
-def compare_with_baselines(
-    posterior: Posterior | Mixture,
-    train: Data,
-    baselines: dict[str, Baseline],
-    held_out: Data | None,
-    *,
-    num_draws: int,
-    level: float,
-    most_rows: int,
-) -> Comparison | None:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Judged:
+    """A fit with what it is judged by: its data, data held out, baselines, and how many draws and rows to take."""
+
+    posterior: Posterior | Mixture
+    train: Data
+    held_out: Data | None
+    baselines: dict[str, Baseline]
+    num_draws: int
+    most_rows: int
+
+
+def compare_with_baselines(fit: Judged, level: float) -> Comparison | None:
     """Compare predictions with those of baselines: on data held out if there are some, else on training data.
 
     On training data the baselines are cross-validated, and draws of Markov chains have the scores of `leave_one_out`.
@@ -127,25 +130,26 @@ def compare_with_baselines(
     the more for new data, and praise does not. Training examples count by their weights; each held out counts once.
     `level` is the p-value below which a difference counts. None without baselines, or with a single example.
     """
-    if not baselines or len(train if held_out is None else held_out) < 2:
+    train, baselines = fit.train, fit.baselines
+    if not baselines or len(train if fit.held_out is None else fit.held_out) < 2:
         return None
-    if held_out is not None:
-        order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))
-        part = held_out[order[:most_rows]]
-        scores = posterior.predict(part.x, num_draws=num_draws).log_prob(part.y).double().cpu()
+    if fit.held_out is not None:
+        order = torch.randperm(len(fit.held_out), generator=torch.Generator().manual_seed(0))
+        part = fit.held_out[order[: fit.most_rows]]
+        scores = fit.posterior.predict(part.x, num_draws=fit.num_draws).log_prob(part.y).double().cpu()
         return judge(scores, scores_of(baselines, part), level, "held out")
-    rows = baselines["constant"].rows[:most_rows]
-    basis: Basis = "training"
+    rows = baselines["constant"].rows[: fit.most_rows]
     part = train[rows]
-    prediction = posterior.predict(part.x, num_draws=num_draws)
+    prediction = fit.posterior.predict(part.x, num_draws=fit.num_draws)
     scores = prediction.log_prob(part.y).double().cpu()
     rivals = {name: rival[: len(rows)] for name, rival in cross_validated_scores(baselines, train).items()}
     if part.weights is not None:  # a difference counts as often as its example
         share = (part.weights / part.weights.mean()).double().cpu()
-        scores, rivals = share * scores, {name: share * rival for name, rival in rivals.items()}
-    elif all(built(member.guide).chains() is not None for member in posterior.members):
-        scores, basis = leave_one_out(prediction, part.y), "left out"
-    return judge(scores, rivals, level, basis)
+        rivals = {name: share * rival for name, rival in rivals.items()}
+        return judge(share * scores, rivals, level, "training")
+    if all(built(member.guide).chains() is not None for member in fit.posterior.members):
+        return judge(leave_one_out(prediction, part.y), rivals, level, "left out")
+    return judge(scores, rivals, level, "training")
 
 
 def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
@@ -164,11 +168,9 @@ def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
 def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> Comparison:
     """Compare the log scores (N,) of a fit and of the baselines, "constant" and perhaps "linear", on N >= 2 examples.
 
-    It warns if a score is not finite, if the fit is worse than the constant, or if it is not shown to be better and
-    gains at most 0.05 nats per example, at a p-value below `level`. It also warns if the fit attains less than 80 % of
-    the linear model's gain over the constant. To be called better than a baseline, a p-value below 0.05 is enough. The
-    examples that a fit was trained on never show that it is good. Where a baseline takes a target for impossible, it
-    counts with the lowest score that occurs.
+    A warning has a p-value below `level`: that the fit is worse than the constant, or not shown to be better with a
+    gain of at most 0.05 nats an example, or that it attains less than 80 % of the linear model's gain. Examples that a
+    fit was trained on never show that it is good. A target that a baseline takes for impossible has the lowest score.
     """
     gains = _gains_of(scores, baselines, level)
     if num_lost := int((~scores.isfinite()).sum()):

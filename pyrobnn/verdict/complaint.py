@@ -20,8 +20,8 @@ from pyrobnn.guides.given import narrowed
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
-from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.comparison import Comparison, compare_with_baselines
+from pyrobnn.verdict.baselines import fit_baselines
+from pyrobnn.verdict.comparison import Comparison, Judged, compare_with_baselines
 from pyrobnn.verdict.finding import BASELINE, Finding
 from pyrobnn.verdict.left_out import behind_mode, learned_nothing, left_out_scores, memorised_targets, missed_function
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, longer, measured_noise, open_to, slower, standardised
@@ -59,10 +59,9 @@ def tell(
 def complaint(posterior: Any, data: Any, validation: Data | None = None, *, briefly: bool | None = None) -> str | None:
     """Report a fit that predicts no better than a constant, worse than a linear model, or was cut short; else None.
 
-    A fit that measured its scales, or chose its length, is also compared on rows left out of it. It uses up to 500
-    examples of the validation data, or of the training data. Data in loaders are skipped. `briefly` is to compare with
-    a constant and one linear fit alone, in a text without numbers, which Python can show once for the line of a loop;
-    by default where the length was given.
+    It uses up to 500 examples of the validation data, or of the training data, none of loaders. `briefly` is to compare
+    with a constant and one linear fit alone, in a text without numbers, which Python can show once for the line of a
+    loop: by default where nothing was measured, and the length was given.
     """
     if not (isinstance(posterior, (Posterior, Mixture)) and isinstance(data, Data)):
         return None
@@ -76,12 +75,12 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
     with threads_for(posterior.bnn.net, _CHECKED_ROWS):
         baselines = fit_baselines(posterior.bnn, data, most_rows=_CHECKED_ROWS, folds=not is_brief)
         rows, draws = _affordable(posterior, _PRODUCTS_IN_A_LOOP if is_brief else _PRODUCTS_OF_A_CHECK)
-        sizes = {"num_draws": draws, "most_rows": rows}
-        compared = compare_with_baselines(posterior, data, baselines, validation, level=_SIGNIFICANCE, **sizes)
+        fit = Judged(posterior, data, validation, baselines, draws, rows)
+        compared = compare_with_baselines(fit, _SIGNIFICANCE)
         if is_brief:
             tries = open_to(Fitted(posterior, x=data.x), (slower, standardised, measured_noise, longer))
             return None if compared is None or compared.kind != "warning" else mended(f"{compared.lead}.", tries)
-        findings = findings_on_predictions(posterior, data, baselines, validation, compared, at_end=True, **sizes)
+        findings = findings_on_predictions(fit, compared, at_end=True)
         first = next((finding for finding in findings if finding.kind == "warning"), None)
         if first is None:
             return _not_converged(posterior)
@@ -90,37 +89,28 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
         return mended(f"{first.text}{layers}", first.remedies)
 
 
-def findings_on_predictions(
-    posterior: Posterior | Mixture,
-    train: Data,
-    baselines: dict[str, Baseline],
-    held_out: Data | None,
-    compared: Comparison | None,
-    *,
-    at_end: bool,
-    num_draws: int,
-    most_rows: int,
-) -> Iterator[Finding]:
+def findings_on_predictions(fit: Judged, compared: Comparison | None, *, at_end: bool) -> Iterator[Finding]:
     """Yield how a fit compares with baselines, then whether it has memorised its targets or missed what inputs say.
 
-    Each is looked for where what comes before does not explain it. At the end of a fit, data held out do not say that
-    targets are memorised, a Laplace approximation is judged by rows left out of it, and no Gaussian process is fitted.
+    Each is looked for where those before do not explain it. At the end of a fit, data held out do not say that targets
+    are memorised, a Laplace approximation is judged by rows left out of it, and no Gaussian process is fitted.
     """
     kind = None if compared is None else compared.kind
     if compared is not None:
-        tries = open_to(Fitted(posterior, train.y, train.x), OF_BAD_PREDICTIONS) if kind == "warning" else ()
+        tries = (
+            open_to(Fitted(fit.posterior, fit.train.y, fit.train.x), OF_BAD_PREDICTIONS) if kind == "warning" else ()
+        )
         yield Finding(BASELINE, compared.kind, compared.text, compared.p_value, tries, compared.plain)
     found = None
-    if baselines and kind != "fine" and (held_out is None or not at_end):
-        left_out = left_out_scores(posterior, train) if held_out is None else None
-        found = memorised_targets(posterior, train, baselines, held_out, left_out)
+    if fit.baselines and kind != "fine" and (fit.held_out is None or not at_end):
+        left_out = left_out_scores(fit.posterior, fit.train) if fit.held_out is None else None
+        found = memorised_targets(fit, left_out)
         if found is None and at_end:
-            found = learned_nothing(posterior, train, baselines, left_out)
+            found = learned_nothing(fit, left_out)
     if found is None and kind != "warning":
-        sizes = {"num_draws": num_draws, "most_rows": most_rows}
-        found = behind_mode(posterior, train, **sizes)
+        found = behind_mode(fit)
         if found is None and not at_end:
-            found = missed_function(posterior, train, **sizes)
+            found = missed_function(fit)
     if found is not None:
         yield found
 

@@ -18,8 +18,8 @@ from pyrobnn.guides.base import built
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.verdict.baselines import Baseline, cross_validated_scores, scores_of
-from pyrobnn.verdict.comparison import Basis, judge
+from pyrobnn.verdict.baselines import cross_validated_scores, scores_of
+from pyrobnn.verdict.comparison import Basis, Judged, judge
 from pyrobnn.verdict.finding import Cause, Finding
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, open_to
 from pyrobnn.verdict.residuals import errors_left_out, standardised
@@ -45,20 +45,14 @@ _NATS_AN_EXAMPLE_BEHIND = 0.05
 _NATS_BEHIND_IN_ALL = 5.0
 
 
-def memorised_targets(
-    posterior: Posterior | Mixture,
-    train: Data,
-    baselines: dict[str, Baseline],
-    held_out: Data | None,
-    left_out: Tensor | None,
-) -> Finding | None:
+def memorised_targets(fit: Judged, left_out: Tensor | None) -> Finding | None:
     """Report a fit under which new examples are far less likely than training examples, if a linear model is as good.
 
-    The new examples are those held out, or each training example left out of the fit, by its `left_out_scores`; None
-    without either. The loss is at least 2 nats per example; for labels and counts, 80 % of
-    the constant's loss if that is less. So this is for large effects: noise that is set too small, or learned after
-    all targets are met. Real targets that are ten times as many as the weights are skipped.
+    The new examples are those held out, or each training example left out of the fit; None without either. The loss is
+    at least 2 nats an example; for labels and counts, 80 % of the constant's loss if that is less. So this is for noise
+    that is set too small, or learned after all targets are met. Real targets ten times as many as weights are skipped.
     """
+    posterior, train, baselines, held_out = fit.posterior, fit.train, fit.baselines, fit.held_out
     bnn = posterior.bnn
     likelihood = as_likelihood(bnn.settings["likelihood"])
     is_many = likelihood.noise is not None and train.y.numel() > _TOO_MANY * bnn.num_weights
@@ -90,34 +84,32 @@ def memorised_targets(
         f"constant's, in nats an example: fit {float((scores - constant).mean()):+.2f}, linear model "
         f"{float((rivals['linear'] - constant).mean()):+.2f}."
     )
-    return _warning("memorised", "The fit has memorised its targets", rest, posterior, train)
+    return _warning("memorised", "The fit has memorised its targets", rest, fit)
 
 
-def learned_nothing(
-    posterior: Posterior | Mixture, train: Data, baselines: dict[str, Baseline], left_out: Tensor | None
-) -> Finding | None:
+def learned_nothing(fit: Judged, left_out: Tensor | None) -> Finding | None:
     """Report a Laplace approximation that predicts rows left out of it no better than a constant, or hardly.
 
-    It may be better on the rows that it was trained on, as any fit to noise is. None if it is better, or too few rows
-    tell, and for other fits, whose `left_out_scores` are not those of the fit itself.
+    It may be better on its training rows, as any fit to noise is. None for other fits, whose `left_out_scores` are not
+    those of the fit itself.
     """
-    if left_out is None or any(member.record.laplace is None for member in posterior.members):
+    if left_out is None or any(member.record.laplace is None for member in fit.posterior.members):
         return None
-    scores = left_out[baselines["constant"].rows]
-    compared = judge(scores, cross_validated_scores(baselines, train), _SIGNIFICANCE, "left out")
+    scores = left_out[fit.baselines["constant"].rows]
+    compared = judge(scores, cross_validated_scores(fit.baselines, fit.train), _SIGNIFICANCE, "left out")
     if compared.case == "no better" or (compared.kind == "warning" and not compared.gains.is_better):
-        return _warning("learned", compared.lead, compared.text.removeprefix(compared.lead), posterior, train)
+        return _warning("learned", compared.lead, compared.text.removeprefix(compared.lead), fit)
     if not compared.gains.are_slight:
         return None
     lead = "The fit predicts hardly better than a constant, which ignores the inputs, if at all"
     rest = f". More rows may show more, or columns that tell more of the target. {compared.numbers}"
-    return _warning("learned", lead, rest, posterior, train)
+    return _warning("learned", lead, rest, fit)
 
 
-def _warning(name: Cause, lead: str, rest: str, posterior: Posterior | Mixture, train: Data) -> Finding:
+def _warning(name: Cause, lead: str, rest: str, fit: Judged) -> Finding:
     """Return a warning that begins with a clause, which is all of it in plain words."""
     tries = OF_MISSED_FUNCTION if name == "missed" else OF_BAD_PREDICTIONS
-    remedies = open_to(Fitted(posterior, train.y, train.x), tries)
+    remedies = open_to(Fitted(fit.posterior, fit.train.y, fit.train.x), tries)
     return Finding(name, "warning", f"{lead}{rest}", remedies=remedies, plain=lead)
 
 
@@ -165,18 +157,19 @@ def _of_member(posterior: Posterior, train: Data) -> Tensor | None:
     return (scores - posterior.y_scaler.log_volume()).cpu()
 
 
-def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> Finding | None:
+def behind_mode(fit: Judged) -> Finding | None:
     """Report a guide that scores its training rows below what the mode it began at says of rows left out.
 
     The evidence framework judges its modes by this left-out score, in closed form under a Laplace approximation.
     Training rows flatter the guide, so a good one scores more. None for other methods, and for data with weights.
     """
+    posterior, train = fit.posterior, fit.train
     evidence, is_laplace = posterior.record.evidence, posterior.record.laplace is not None
     is_other = is_laplace or "evidence_framework" not in Fitted(posterior).types
     if evidence is None or is_other or train.weights is not None:
         return None
-    rows = _some_rows(train, most_rows)
-    own = posterior.predict(train.x[rows], num_draws=num_draws).log_prob(train.y[rows]).double().cpu()
+    rows = _some_rows(train, fit.most_rows)
+    own = posterior.predict(train.x[rows], num_draws=fit.num_draws).log_prob(train.y[rows]).double().cpu()
     of_mode, error = evidence.starts[evidence.chosen].log_left_out / len(train), float(own.std()) / math.sqrt(len(own))
     if not of_mode - float(own.mean()) > max(_NATS_AN_EXAMPLE_BEHIND, _NATS_BEHIND_IN_ALL / len(own), error):
         return None
@@ -184,24 +177,25 @@ def behind_mode(posterior: Posterior | Mixture, train: Data, *, num_draws: int, 
         ": it predicts its own training examples worse than a Laplace approximation predicts examples left out. "
         f"The log scores of an example are {float(own.mean()):.2f} and {of_mode:.2f}."
     )
-    return _warning("missed", "The guide has lost what the data say", rest, posterior, train)
+    return _warning("missed", "The guide has lost what the data say", rest, fit)
 
 
 def _some_rows(train: Data, most: int) -> Tensor:
     return torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(0, "missed")))[:most]
 
 
-def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: int, most_rows: int) -> Finding | None:
+def missed_function(fit: Judged) -> Finding | None:
     """Report a fit whose errors on its own training rows are larger than a Gaussian process makes without the row.
 
     Training rows flatter the fit, so a good fit has smaller errors, whatever the noise. Rows of equal inputs, which
     would tell the process the target of each other, count once. None for other targets than one column of real ones,
     for inputs that are no tensor, for data with weights, and for fewer than 20 rows.
     """
+    posterior, train = fit.posterior, fit.train
     is_real = as_likelihood(posterior.bnn.settings["likelihood"]).noise is not None and train.y.ndim == 1
     if not is_real or not isinstance(train.x, Tensor) or train.weights is not None:
         return None
-    rows = _some_rows(train, most_rows)
+    rows = _some_rows(train, fit.most_rows)
     groups = same_inputs(train.x[rows]).tolist()
     rows = rows[[groups.index(group) for group in dict.fromkeys(groups)]]
     if len(rows) < _FEWEST_ROWS:
@@ -209,7 +203,7 @@ def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: i
     x, y = train.x[rows].double().cpu().flatten(1), train.y[rows].double().cpu()
     errors, _ = errors_left_out(standardised(x), standardised(y))
     rival = (errors * y.std()).abs()
-    own = (y - posterior.predict(train.x[rows], num_draws=num_draws).mean.double().cpu()).abs()
+    own = (y - posterior.predict(train.x[rows], num_draws=fit.num_draws).mean.double().cpu()).abs()
     apart = own - rival
     error = float(apart.std()) / math.sqrt(len(rows))
     if not (
@@ -222,4 +216,4 @@ def missed_function(posterior: Posterior | Mixture, train: Data, *, num_draws: i
         f"fitted to the others. The mean absolute errors on {len(rows)} of them are {float(own.mean()):.2g} and "
         f"{float(rival.mean()):.2g}."
     )
-    return _warning("missed", "The fit has missed what the inputs say", rest, posterior, train)
+    return _warning("missed", "The fit has missed what the inputs say", rest, fit)

@@ -38,13 +38,7 @@ _SOME_SKEW = 1.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fitted:
-    """A fit and its targets, as remedies look at them.
-
-    Attributes:
-        posterior: the fit.
-        y: its training targets, where they matter.
-        x: its training inputs, likewise.
-    """
+    """A fit as remedies look at it, with its training targets and inputs where they matter."""
 
     posterior: Posterior | Mixture
     y: Tensor | None = None
@@ -187,8 +181,8 @@ def longer(fit: Fitted) -> Remedy | None:
     if not more:
         return None
     given, shown = (" and ".join(f"`{name}`" for name in fit.lengths), ", ".join(f"`{one}`" for one in more))
-    settings = tuple(f"{fit.section}.{one}" for one in more)
-    return Remedy(f"train longer, {shown}, or leave out {given}", "train longer", settings)
+    words = f"train longer, {shown}, or leave out {given}"
+    return Remedy(words, "train longer", tuple(f"{fit.section}.{one}" for one in more))
 
 
 def slower(fit: Fitted) -> Remedy | None:
@@ -219,12 +213,13 @@ def measured_noise(fit: Fitted) -> Remedy | None:
     given = list(fit.lengths) if fit.noise in OPEN else []
     if fit.noise != "learned" and not given:
         return None
-    tuned = ["scale='tuned' for the noise"] if fit.noise == "learned" else []
-    words = f"measure the noise first: {', '.join([*tuned, *(f'no `{name}`' for name in given)])}"
-    if not tuned:  # no option takes a length away
-        more = tuple(f"{fit.section}.{name}={_TIMES_LONGER * fit.lengths[name]}" for name in given)
-        return Remedy(words, "train longer, so that the noise is learned", more)
-    return Remedy(words, "measure the noise first", ("likelihood.scale=tuned",))
+    words, without = "measure the noise first", [f"no `{name}`" for name in given]
+    if fit.noise == "learned":
+        return Remedy(
+            f"{words}: {', '.join(["scale='tuned' for the noise", *without])}", words, ("likelihood.scale=tuned",)
+        )
+    more = tuple(f"{fit.section}.{name}={_TIMES_LONGER * fit.lengths[name]}" for name in given)
+    return Remedy(f"{words}: {', '.join(without)}", "train longer, so that the noise is learned", more)
 
 
 def varying_noise(fit: Fitted) -> Remedy | None:
@@ -252,7 +247,7 @@ def other_noise(fit: Fitted) -> Remedy | None:
     """Return another shape than a Gaussian: log-normal for skewed amounts, or else one with heavy tails."""
     if fit.likelihood != "gaussian":
         return None
-    if fit.y is not None and _is_positive(fit.y) and _skewness(fit.y) > _SOME_SKEW and (remedy := amounts(fit)):
+    if fit.y is not None and (remedy := amounts(fit)) and _is_skewed(fit.y):
         return remedy
     words = "look for outliers, and take noise with heavy tails"
     return Remedy(f"{words}, `likelihood=bnn.likelihoods.StudentT()`", words, ("likelihood.type=student_t",))
@@ -263,9 +258,8 @@ def _is_positive(y: Tensor) -> bool:
     return y.ndim == 1 and bool((y > 0).all())
 
 
-def _skewness(y: Tensor) -> float:
-    y = y.double()
-    return float(((y - y.mean()) / y.std()).pow(3).mean())
+def _is_skewed(y: Tensor) -> bool:
+    return float(((y.double() - y.double().mean()) / y.double().std()).pow(3).mean()) > _SOME_SKEW
 
 
 OF_BAD_PREDICTIONS: tuple[Try, ...] = (slower, standardised, measured_noise, smaller, by_evidence, sampled)
