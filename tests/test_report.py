@@ -397,7 +397,7 @@ def test_markov_chains_have_their_own_section(sampled):
 def chains(rhat=1.0, ess=500.0, diverging=0):
     shape = np.ones((3, 1))
     found = FunctionConvergence(rhat * shape, ess * shape, ess * shape)
-    return Chains(4, 1000, 3, found, diverging, 0.8)
+    return Chains(4, 1000, found, diverging, 0.8)
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_chains_are_judged_by_rhat_size_and_divergences(numbers, found):
 def test_a_single_chain_cannot_be_judged(sampled):
     data, posterior = sampled
     alone = dataclasses.replace(chains(), num_chains=1, convergence=None, num_diverging=None, acceptance_rate=None)
-    assert (chain_findings(alone)[0].kind, chain_findings(alone)[0].value) == ("warning", None)
+    assert (chain_findings(alone, {})[0].kind, chain_findings(alone, {})[0].value) == ("warning", None)
     assert [name for name, *_ in alone.rows()] == ["chains"]
     guide = bnn.guides.Empirical(num_chains=1, num_draws=60).build(posterior.bnn, *posterior.example)
     scalers = {"x_scaler": posterior.x_scaler, "y_scaler": posterior.y_scaler}

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -161,14 +160,13 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chains:
-    """The chains of a posterior, of `num_draws` each, compared at `num_probes` training inputs.
+    """The chains of a posterior, of `num_draws` each, compared at some training inputs.
 
     Their `convergence` is None if chains are too few or too short, and what the method does not report is None too.
     """
 
     num_chains: int
     num_draws: int
-    num_probes: int
     convergence: FunctionConvergence | None
     num_diverging: int | None
     acceptance_rate: float | None
@@ -205,14 +203,13 @@ def chains_of(posterior: Posterior | Mixture, train: Data) -> Chains | None:
     return Chains(
         num_chains,
         num_draws,
-        len(rows),
         function_rhat(posterior, train.x[rows]) if enough else None,
         int(statistics["diverging"].sum()) if "diverging" in statistics else None,
         float(statistics["acceptance_rate"].mean()) if "acceptance_rate" in statistics else None,
     )
 
 
-def chain_findings(chains: Chains, settings: Mapping[str, Any] = MappingProxyType({})) -> list[Finding]:
+def chain_findings(chains: Chains, settings: Mapping[str, Any]) -> list[Finding]:
     """Judge Markov chains by R-hat and effective sample sizes of their predictions (Vehtari et al. 2021).
 
     `settings` are those of the method; remedies go further than they do.
@@ -291,10 +288,7 @@ def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None
 
 @dataclasses.dataclass(frozen=True)
 class Gain:
-    """The change of the objective by further steps, in nats on the scale of the whole data set.
-
-    Its standard error is that over draws shared by both objectives; gains up to the tolerance do not matter.
-    """
+    """The gain of the objective by further steps, in nats of the whole data set; one up to the tolerance is nothing."""
 
     mean: float
     stderr: float

@@ -261,10 +261,7 @@ def diagnose(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Examples:
-    """The examples of a diagnosis: those judged are some of the rows held out, or else of the training rows.
-
-    `total` is the number of training rows and of rows held out.
-    """
+    """Examples of a diagnosis: those judged are some of the rows held out, or else of training; `total` has both."""
 
     train: Data
     judged: Data
@@ -364,8 +361,7 @@ def _without_gain(
 ) -> Finding:
     """Say whether inputs tell too little where nothing shows a gain over a constant, or examples are too few to tell.
 
-    They are too few where a gain of use may be true, within two standard errors, or where the fit ranks better than
-    chance.
+    They are too few where a gain of use lies within two standard errors, or the fit ranks better than chance.
     """
     y, useful, ranks, rare = examples.judged.y, _USEFUL_NATS, False, None
     if examples.has_classes:

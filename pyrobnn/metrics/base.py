@@ -117,10 +117,7 @@ def mean_of(values: np.ndarray, *, higher_is_better: bool = False) -> Statistic:
 
 
 def finish(statistics: Mapping[str, Statistic], num_examples: int) -> Scores:
-    """Return the scores with their standard errors.
-
-    Errors of means are exact up to the estimated variance; others are standard deviations over 200 bootstrap resamples.
-    """
+    """Return the scores with standard errors, of means by their variance, of others by 200 bootstrap resamples."""
     errors = standard_errors(statistics, num_examples)
     values = {name: statistic.of(np.ones(num_examples)) for name, statistic in statistics.items()}
     return Scores({name: Score(values[name], errors[name], of.higher_is_better) for name, of in statistics.items()})

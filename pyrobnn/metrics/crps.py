@@ -110,15 +110,13 @@ def _of_counts(mixtures: _Mixtures, y: Tensor) -> Tensor:
 def _integral(mixtures: _Mixtures, y: Tensor) -> Tensor:
     """Return the integrals for continuous distributions, on both sides of y, by halving panels with too large an error.
 
-    The variable is t with z = middle + scale sinh(t): even steps in the bulk, growing steps in the tails. A panel has
-    the rules of Clenshaw and Curtis with 33 and 17 nodes; their difference estimates its error (as in QUADPACK,
-    Piessens et al. 1983). They have nodes at the panel's ends, and F is monotone, so no jump of F is missed.
+    The variable is t with z = middle + scale sinh(t): even steps in the bulk, growing steps in the tails. The rules of
+    Clenshaw and Curtis with 33 and 17 nodes give the error (as in QUADPACK, Piessens et al. 1983). They have nodes at
+    the panel's ends, and F is monotone, so no jump of F is missed.
     """
     components = mixtures.components
-    lowest, highest = (
-        component_bounds(components, _TAIL_PROBABILITY)[0].amin(0),
-        component_bounds(components, 1 - _TAIL_PROBABILITY)[1].amax(0),
-    )
+    lowest = component_bounds(components, _TAIL_PROBABILITY)[0].amin(0)
+    highest = component_bounds(components, 1 - _TAIL_PROBABILITY)[1].amax(0)
     first_quarter, third_quarter = (component_bounds(components, level) for level in (0.25, 0.75))
     scale = (third_quarter[1] - first_quarter[0]).median(0).values
     middle = ((third_quarter[1] + first_quarter[0]) / 2).median(0).values

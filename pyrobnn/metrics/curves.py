@@ -159,11 +159,7 @@ def relative(risk: np.ndarray, *, root: bool) -> np.ndarray:
 
 
 def receiver_operating(positive: np.ndarray, number: np.ndarray) -> dict[str, Weighted]:
-    """Return how well a number separates positive examples from the others, as functions of weights.
-
-    "auroc"; "aupr", the average precision; "fpr_95", the share of the others above the threshold that 95 % of the
-    positive examples reach. NaN if a group is empty.
-    """
+    """Return how well a number separates positive examples, by the scores of `score_ood`; NaN if a group is empty."""
     values, place = np.unique(-number, return_inverse=True)
 
     def where_defined(score: Callable[[np.ndarray, np.ndarray], float]) -> Weighted:
@@ -203,9 +199,9 @@ _OF_NUMBERS = ("epistemic_std", "std")
 def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Scores:
     """Score how well uncertainty separates inputs outside the data from inputs inside (Hendrycks 2017).
 
-    For each measure of uncertainty, as entropy: "auroc_entropy", the area under the receiver operating characteristic;
+    Of each measure of uncertainty, as entropy: "auroc_entropy", the area under the receiver operating characteristic;
     "aupr_entropy", the average precision with the outside inputs as positives; "fpr_95_entropy", the share of inside
-    inputs above the threshold that 95 % of the outside inputs reach. Standard errors come from 200 bootstrap resamples.
+    inputs above the threshold that 95 % of the outside inputs reach. Standard errors are of 200 bootstrap resamples.
 
     Args:
         inside: predictions at inputs like the data.
@@ -235,9 +231,9 @@ def score_ood(inside: Prediction, outside: Prediction, *, by: str = "all") -> Sc
 
 
 def ood_measures(inside: Prediction, outside: Prediction, *, by: str = "all") -> dict[str, np.ndarray]:
-    """Return measures of uncertainty by name at the inputs inside and then outside the data, (N inside + N outside,).
+    """Return the measures of `score_ood` by name at the inputs inside and then outside the data, one after the other.
 
-    Arguments and errors are as in `score_ood`.
+    Arguments and errors are as there.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()

@@ -38,12 +38,9 @@ _LARGEST_LOG = 20.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Baseline:
-    """A constant or a linear model, fitted by penalised maximum likelihood.
+    """A constant or a linear model, fitted to some rows (M,) of the data by penalised maximum likelihood.
 
-    Attributes:
-        rows: the rows of the data that it was fitted to, (M,).
-        cross_validated: predictions for these rows, each by a fit without the fold that the row is in, if there are
-            folds.
+    `cross_validated` has predictions for these rows, each by a fit without the fold of the row, if there are folds.
     """
 
     rows: Tensor

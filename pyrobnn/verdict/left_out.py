@@ -187,9 +187,8 @@ def _some_rows(train: Data, most: int) -> Tensor:
 def missed_function(fit: Judged) -> Finding | None:
     """Report a fit whose errors on its own training rows are larger than a Gaussian process makes without the row.
 
-    Training rows flatter the fit, so a good fit has smaller errors, whatever the noise. Rows of equal inputs, which
-    would tell the process the target of each other, count once. None for other targets than one column of real ones,
-    for inputs that are no tensor, for data with weights, and for fewer than 20 rows.
+    A good fit has smaller errors, whatever the noise. Rows of equal inputs, which would tell each other's target, count
+    once. None for other targets than a real column, inputs that are no tensor, weights, and fewer than 20 rows.
     """
     posterior, train = fit.posterior, fit.train
     is_real = as_likelihood(posterior.bnn.settings["likelihood"]).noise is not None and train.y.ndim == 1

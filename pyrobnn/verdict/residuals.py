@@ -46,12 +46,8 @@ def standardised(values: Tensor) -> Tensor:
 def errors_left_out(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the errors (N,) of a Gaussian process at rows left out one by one, and the same in standard deviations.
 
-    Length scale and noise are those of a grid whose predictions of rows left out have the smallest mean absolute error,
-    which outliers change little. Equation 5.12.
-
-    Args:
-        x: standardised inputs (N, columns), in float64.
-        y: standardised targets (N,).
+    Inputs (N, columns), in float64, and targets (N,) are standardised. Length scale and noise are those of a grid whose
+    predictions of rows left out have the smallest mean absolute error, which outliers change little. Equation 5.12.
     """
     squared = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
     usual = squared[squared > 0].median() if bool((squared > 0).any()) else 1.0
@@ -71,12 +67,7 @@ def errors_left_out(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Residuals:
-    """Residuals of a Gaussian process at some rows, each fitted to the others, in standard deviations.
-
-    Attributes:
-        x: inputs of the rows (N, columns), in float64.
-        values: the residuals (N,).
-    """
+    """Residuals (N,) of a Gaussian process at inputs x (N, columns), each of a fit to the others, standardised."""
 
     x: Tensor
     values: Tensor
