@@ -41,7 +41,6 @@ class Source:
 
     @property
     def outputs(self) -> int:
-        """The width of the network's output."""
         return self.shown.shape[1]
 
     @property
@@ -51,7 +50,6 @@ class Source:
 
     @property
     def total_weight(self) -> float:
-        """N, each example counted with its weight."""
         return self.data.total_weight if isinstance(self.data, Data) else float(self.num_data)
 
     @property

@@ -76,7 +76,6 @@ class Run:
     evidence: EvidenceRecord | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an unknown engine."""
         if self.engine not in get_args(Engine):
             raise InputError(f"`engine` must be one of {', '.join(get_args(Engine))}, got {self.engine!r}.")
 
@@ -176,11 +175,9 @@ class BaseMethod[R]:
     """
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> R:
-        """Infer the posterior."""
         raise NotImplementedError
 
     def offer(self) -> Offer:
-        """Return the features of the method beside `infer`."""
         return Offer()
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
@@ -200,7 +197,6 @@ class AroundAnother[R](BaseMethod[R]):
     method: Any
 
     def offer(self) -> Offer:
-        """Return the features of the method beside `infer`."""
         return Offer(inner=self.method, wants_measured_scales=self.method.offer().wants_measured_scales)
 
 

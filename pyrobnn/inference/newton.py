@@ -70,7 +70,6 @@ class VariationalNewton(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move everything by its gradient."""
         group, state, pair = self.param_groups[0], self.state[self._loc], (self._loc, self._rho)
         lr = group["lr"]
         state["step"] += 1

@@ -105,7 +105,6 @@ class CapturedStep:
             replicate.optimizer.zero_grad(set_to_none=True)
 
     def _record(self, loss: Callable[..., Any], move: Callable[..., Tree]) -> None:
-        """Record the step that changes the state."""
         leaves, self._spec = private("tree_flatten")(self._state)
         graph = record(self._in_place(loss, move), leaves)
         constants = lift_constants(graph)

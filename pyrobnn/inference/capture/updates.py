@@ -46,7 +46,6 @@ class NewtonUpdate(Update):
     def of_all(
         self, values: Tensors, gradients: Tensors, states: dict[str, Moments], rates: Tensor, group: Group
     ) -> tuple[Tensors, dict[str, Moments]]:
-        """Return new parameters by name, and what is new of their states."""
         lr, correction, *adams = rates.unbind()
         pair, slopes = (values[_LOC], values[_RHO]), (gradients[_LOC], gradients[_RHO])
         loc, rho, momentum = natural_step(pair, slopes, states[_LOC], (lr, correction), group)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 from torch import nn
 
 from pyrobnn import priors
-from pyrobnn._core.errors import InputError, warn_user
+from pyrobnn._core.errors import InputError, shown, warn_user
 from pyrobnn._core.random import derive
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, described, setting
@@ -64,13 +64,11 @@ class Ensemble(BaseMethod[Mixture]):
     anchored: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an inner method that cannot run side by side."""
         inner = self.method.offer().inner or self.method
         if isinstance(inner, SVI) and inner.patience is not None:
             raise InputError("Ensemble: members run the same number of steps: leave `patience` out of the method.")
 
     def offer(self) -> Offer:
-        """Return the features of the method beside `infer`."""
         member = self.method.offer()
         return Offer(
             inner=self.method,
@@ -80,7 +78,6 @@ class Ensemble(BaseMethod[Mixture]):
         )
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Mixture:
-        """Fit the members and return their mixture."""
         model = bnn.with_parts(prior=priors.Anchored(bnn.settings["prior"])) if self.anchored else bnn
         posteriors = self.method.side_by_side(model, data, run, replicates=self.members, bootstrap=self.bootstrap)
         first, *others = [member.guide.state_dict() for member in posteriors]
@@ -121,13 +118,11 @@ class Ensemble(BaseMethod[Mixture]):
             )
         _check_alike(models)
         data = as_data(data)
+        seeds = [derive(seed, f"replicate {index}") for index in range(len(models))]
+        settings: dict[str, Any] = {"device": device, "progress": progress}
         posteriors = [
-            around(
-                model, data, guide,
-                seed=derive(seed, f"replicate {index}"), device=device, progress=progress,
-            )
-            for index, model in enumerate(models)
-        ]  # fmt: skip
+            around(model, data, guide, seed=own, **settings) for model, own in zip(models, seeds, strict=True)
+        ]
         return dataclasses.replace(self, members=len(posteriors))._mixture(posteriors, seed)
 
     def _mixture(self, posteriors: Sequence[Posterior], seed: int) -> Mixture:
@@ -137,11 +132,10 @@ class Ensemble(BaseMethod[Mixture]):
 
 def _check_alike(models: Any) -> None:
     """Refuse trained networks that cannot be members of one mixture."""
-    if isinstance(models, nn.Module) or not isinstance(models, Sequence) or not models:
-        raise InputError(f"Ensemble.around takes a list of trained networks, got {type(models).__name__}.")
-    nets = [model.net if isinstance(model, BNN) else model for model in models]
-    if not all(isinstance(net, nn.Module) for net in nets):
-        raise InputError(f"Ensemble.around takes a list of trained networks, got {models!r}.")
+    is_list = isinstance(models, Sequence) and not isinstance(models, nn.Module)
+    nets = [model.net if isinstance(model, BNN) else model for model in models] if is_list else []
+    if not nets or not all(isinstance(net, nn.Module) for net in nets):
+        raise InputError(f"Ensemble.around takes a list of trained networks, got {shown(models)}.")
     first, *others = ({name: value.shape for name, value in net.state_dict().items()} for net in nets)
     for index, shapes in enumerate(others, 1):
         name = next((name for name in [*first, *shapes] if first.get(name) != shapes.get(name)), None)

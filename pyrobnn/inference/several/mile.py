@@ -43,20 +43,16 @@ class MILE(Microcanonical):
     method: Members = SVI(guide="map")
 
     def __post_init__(self) -> None:
-        """Refuse an inner method that cannot run side by side."""
         self._ensemble()
 
     def offer(self) -> Offer:
-        """Return the features of the method beside `infer`."""
         return dataclasses.replace(super().offer(), inner=self.method)
 
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
-        """Refuse what chains, or the inner method, cannot take."""
         super().check(bnn, data, run)
         self.method.check(bnn, data, run)
 
     def starts(self, bnn: BNN, data: Any, run: Run) -> Starts:
-        """Fit the members."""
         return self._ensemble().infer(bnn, data, run).members
 
     def _ensemble(self) -> Ensemble:

@@ -75,7 +75,6 @@ class SWAG(AroundAnother[Posterior]):
     rank: Annotated[int, Field(gt=1)] = 20
 
     def __post_init__(self) -> None:
-        """Refuse a method without a mode, and a path too short for the rank."""
         if to_dict(self.method)["guide"] != {"type": "map"}:
             raise InputError(f"SWAG: averages points: its method needs guide='map', got {self.method.guide!r}.")
         if self.method.patience is not None:
@@ -97,7 +96,6 @@ class SWAG(AroundAnother[Posterior]):
         return posterior
 
     def side_by_side(self, bnn: BNN, data: Any, run: Run, *, replicates: int, bootstrap: bool) -> list[Posterior]:
-        """Fit several posteriors from random starts, with arguments as in `fit_replicates`."""
         modes = self.method.side_by_side(bnn, data, run, replicates=replicates, bootstrap=bootstrap)
         sources = [make_source(data, mode.bnn, self.method.batch_size, seed=mode.seed) for mode in modes]
         if bootstrap:
@@ -175,7 +173,6 @@ class _Path:
         self._deviations: list[Tensor] = []
 
     def add(self, weights: Tensor) -> None:
-        """Collect."""
         self._count += 1
         change = weights.double() - self._mean
         self._mean = self._mean + change / self._count

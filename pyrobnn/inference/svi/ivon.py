@@ -68,7 +68,6 @@ class IVON(SVI):
     clip_radius: Positive = 0.03
 
     def __post_init__(self) -> None:
-        """Refuse what SVI refuses, other guides, and another optimiser."""
         super().__post_init__()
         if not isinstance(self.guide, guides.MeanField):
             raise InputError(f"IVON: trains independent normals: use guide='mean_field', got {self.guide!r}.")
@@ -78,7 +77,6 @@ class IVON(SVI):
     def make_optimizer(
         self, bnn: BNN, guide: Any, parameters: Sequence[Tensor], example: Batch
     ) -> torch.optim.Optimizer:
-        """Return the optimiser of the parameters of a model and its guide; the example is a row of data to run them."""
         names = ("lr", "adam_lr", "beta1", "beta2", "clip_radius", "temperature")
         settings = {name: getattr(self, name) for name in names}
         prior = _normal_prior(bnn, guide, example)

@@ -95,7 +95,6 @@ class SVI(BaseMethod[Posterior]):
     eval_every: Count = 100
 
     def __post_init__(self) -> None:
-        """Refuse two lengths at once, and rates that two settings give."""
         if self.steps is not None and self.epochs is not None:
             raise InputError(f"{type(self).__name__}: give `steps` or `epochs`, not both.")
         for name, part in (("optimizer", self.optimizer), ("schedule", self.schedule)):
@@ -107,7 +106,6 @@ class SVI(BaseMethod[Posterior]):
                 )
 
     def offer(self) -> Offer:
-        """Return what the method has beside `infer`."""
         return Offer(
             guide=self.guide,
             follows_validation=True,
@@ -123,13 +121,11 @@ class SVI(BaseMethod[Posterior]):
             check_parts(bnn, self, data, run)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
-        """Fit one posterior."""
         return fit_by_svi(bnn, self, data, run)
 
     def side_by_side(
         self, bnn: BNN | list[BNN], data: Any, run: Run, *, replicates: int, bootstrap: bool
     ) -> list[Posterior]:
-        """Fit several posteriors, as `fit_replicates` does."""
         return fit_side_by_side(bnn, self, data, run, replicates=replicates, bootstrap=bootstrap)
 
     def make_optimizer(self, bnn: BNN, guide: nn.Module, parameters: Sequence[Tensor], example: Batch) -> Optimizer:

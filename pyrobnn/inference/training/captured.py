@@ -54,7 +54,6 @@ class Captured:
             )
 
     def advance(self, num_steps: int) -> Tensor:
-        """Do some steps and return the log-likelihood and KL of each, (steps, [R,] 2)."""
         if not isinstance(self._batches, TensorBatches):
             return torch.cat([self._step_on(next(self._batches)) for _ in range(num_steps)])
         return self._advance(num_steps)

@@ -60,9 +60,7 @@ class _Now:
     cycle: Cycle
     phase: Phase = "train"  # "ended" after the last cycle
     latest: float = math.nan  # the objective of the latest block of steps
-    blocks: list[float] = dataclasses.field(
-        default_factory=list
-    )  # that of those that measure; before, of the last four
+    blocks: list[float] = dataclasses.field(default_factory=list)  # of those that measure; before, of the last four
     best: Best | None = None
     gain: float | None = None  # nats that the latest cycle gained over those before it
     cycle_ends: list[int] = dataclasses.field(default_factory=list)  # steps done then
@@ -150,7 +148,6 @@ class ConvergenceRule:
             put_values(self._fit.parameters, self._now.best.values)
 
     def __str__(self) -> str:
-        """Return cycle and objective in words."""
         now = self._now
         if now.phase == "ended" and now.best:
             end = "converged" if self.converged else "ended"
@@ -161,7 +158,6 @@ class ConvergenceRule:
         return f"{cycle}, elbo={np.mean(now.blocks):.1f} ± {_error(now.blocks):.2g}"
 
     def reason(self) -> str:
-        """Return why the fit ended, in words."""
         gain, steps = self._now.gain, self._now.cycle.steps
         if self.converged:
             return f"converged: the last {steps} steps, at a lower rate, gained {gain:.2g} nats"
@@ -169,7 +165,6 @@ class ConvergenceRule:
         return f"not converged within max_steps={self._max_steps}{gained}"
 
     def record(self) -> Convergence:
-        """Return how the fit came to its end."""
         now, error = self._now, None
         elbo = float(np.mean(now.blocks or [now.latest]))
         if now.best:
@@ -191,7 +186,6 @@ class ConvergenceRule:
         return {key: value for key, value in table.items() if not isinstance(value, float) or math.isfinite(value)}
 
     def restore(self, state: StateDict) -> None:
-        """Go back, or on, to a state."""
         table = copy.deepcopy(state)
         for name, kind in (("cycle", Cycle), ("best", Best)):
             table[name] = table[name] and kind(**table[name])
@@ -199,5 +193,4 @@ class ConvergenceRule:
 
 
 def _error(blocks: Sequence[float]) -> float:
-    """Return the standard error of the mean of some blocks."""
     return float(np.std(blocks, ddof=1) / math.sqrt(len(blocks))) if len(blocks) > 1 else math.inf

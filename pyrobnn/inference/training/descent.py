@@ -131,7 +131,6 @@ class _Descent:
         self._seen: list[Tensor] = []
 
     def run(self) -> Ended:
-        """Go to the mode."""
         values, ends, elbos = list(self._tensors.values()), list[int](), list[float]()
         while self._left and (len(elbos) < 2 or elbos[-1] - elbos[-2] >= self._fit.tolerance):
             limits: dict[str, Any] = _LIMITS | {
@@ -156,7 +155,6 @@ class _Descent:
         return self._ended(end)
 
     def _ended(self, end: Convergence) -> Ended:
-        """Return the end of the fit, with the terms of its iterations."""
         terms = torch.stack(self._seen or [self._terms]).numpy()
         history = History(-terms[:, 0], terms[:, 1] / self._weight, [], [], self._engine)
         if end.converged:
@@ -220,7 +218,6 @@ class _Descent:
         return self._left <= 0
 
     def _show(self) -> None:
-        """Show the latest steps, and ask the callbacks."""
         done, fit = len(self._seen), self._fit
         elbo = -float(torch.stack(self._seen[-BLOCK:] or [self._terms]).sum(1).mean())
         self._bar.set_postfix_str(f"elbo={elbo:.1f}", refresh=False)

@@ -45,7 +45,6 @@ def _findings_in(fit: TrainingState, seen: list[tuple[Any, Batch]]) -> Iterator[
 
 
 def _is_finite(fit: TrainingState, terms: Tensor) -> bool:
-    """Return whether the terms of a step and all gradients are finite."""
     gradients = (p.grad for p in fit.parameters if p.grad is not None)
     return all(bool(values.isfinite().all()) for values in (terms, *gradients))
 

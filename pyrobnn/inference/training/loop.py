@@ -124,7 +124,6 @@ class Stepper:
             self.restore(state)
 
     def restore(self, state: StateDict) -> None:
-        """Go back to a state of these fits."""
         self._restore_fits(state)
         set_random_state(state["random"])
 

@@ -105,7 +105,6 @@ class TrainingState:
         return terms
 
     def update(self) -> None:
-        """Move the parameters by their gradients."""
         if self.method.clip_norm is not None:
             clip_grad_norm_(self.parameters, self.method.clip_norm)
         scheduled = [group["lr"] for group in self.optimizer.param_groups]
@@ -231,7 +230,6 @@ class TrainingState:
                 self._move_on()
 
     def is_finite(self) -> bool:
-        """Return whether every parameter is finite."""
         extremes = [extreme for p in self.parameters if p.numel() for extreme in p.detach().aminmax()]
         return bool(torch.stack(extremes).isfinite().all())
 

@@ -155,7 +155,6 @@ class Watch:
             self._score(done, self._validate())
 
     def _latest(self, count: int) -> np.ndarray:
-        """Return the terms of the latest steps, (steps, R, 2)."""
         return np.concatenate(self._blocks[-count:])[-count:]
 
     def _show_and_ask(self, terms: np.ndarray, done: int) -> None:
@@ -191,7 +190,6 @@ class Watch:
             self._stop.ask("patience", f"no better validation score since step {self._scored[best]}")
 
     def state(self) -> dict[str, Any]:
-        """Return what was seen so far."""
         return {
             "terms": torch.from_numpy(np.concatenate(self._blocks)),
             "scores": [*self._scores],
@@ -212,7 +210,6 @@ class Watch:
         self._show(done)
 
     def ended(self, done: int, engine: EngineRecord) -> list[Ended]:
-        """Return how each fit ended, with what was noted until then."""
         terms = np.concatenate(self._blocks) if self._blocks else np.empty((0, len(self._fits), 2))
         ended = []
         for index, rule in enumerate(self._rules or [None] * len(self._fits)):
