@@ -10,12 +10,22 @@ import pytest
 import torch
 
 import pyrobnn as bnn
+from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.tree_files import digest, read_tree
 
 
 def quick(model, method, data, **settings):
     """Fit without a choice of the engine and without a bar."""
     return bnn.fit(model, data, method, **({"seed": 0, "engine": "eager", "progress": False} | settings))
+
+
+def without_tapes(monkeypatch):
+    """Let recorded steps run operation by operation, as where there is no C++ compiler."""
+
+    def refuse(graph, inputs):
+        raise NotCapturable("no tape here")
+
+    monkeypatch.setattr("pyrobnn.inference.capture.graph.Tape", refuse)
 
 
 def typed(task, job):

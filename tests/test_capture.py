@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from helpers import without_tapes
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
@@ -78,11 +79,6 @@ def test_a_long_captured_fit_is_the_eager_fit(settings):
     assert_same(*both(mixture_model(), *problem(), **({"steps": 120} | settings)))
 
 
-def run_by(monkeypatch, how):
-    """Let steps run as tapes, or operation by operation as where there is no C++ compiler."""
-    monkeypatch.setattr("pyrobnn.inference.capture.graph.make_loop", how)
-
-
 def labels():
     x, _ = problem()
     return x, (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
@@ -112,10 +108,11 @@ FITS = {
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("how", [make_loop, interpreted])
+@pytest.mark.parametrize("how", ["as tapes", "operation by operation"])
 @pytest.mark.parametrize("name", FITS)
 def test_captured_fit_is_the_eager_fit(name, how, monkeypatch):
-    run_by(monkeypatch, how)
+    if how == "operation by operation":
+        without_tapes(monkeypatch)
     model, data, settings = FITS[name]()
     assert_same(*both(model, *data, **settings))
 
@@ -257,10 +254,11 @@ def noisy(name, seed=0):
 
 @pytest.mark.one_in(3, 2)
 @pytest.mark.filterwarnings("ignore:torch.func.vmap does not take the model")
-@pytest.mark.parametrize("how", [make_loop, interpreted])
+@pytest.mark.parametrize("how", ["as tapes", "operation by operation"])
 @pytest.mark.parametrize("name", NOISY)
 def test_networks_with_noise_draw_that_of_eager_steps(name, how, monkeypatch):
-    run_by(monkeypatch, how)
+    if how == "operation by operation":
+        without_tapes(monkeypatch)
     assert_same(*both(noisy(name), *problem(), steps=6, kl="mc", batch_size="all"))
 
 
@@ -283,10 +281,11 @@ class Drops(nn.Module):
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("how", [make_loop, interpreted])
+@pytest.mark.parametrize("how", ["as tapes", "operation by operation"])
 def test_dropout_of_replicates_keeps_its_share_and_is_new_at_each_step_row_unit_and_replicate(how, monkeypatch):
     """400 steps: sums of independent draws lie within 5 standard errors, and those of two fits are uncorrelated."""
-    run_by(monkeypatch, how)
+    if how == "operation by operation":
+        without_tapes(monkeypatch)
     steps, rows, columns, keep = 400, 40, 6, 0.7
     model = mixture_model(Drops(rows, columns))
     fits = model.fit(

@@ -6,6 +6,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from helpers import without_tapes
 from pyro import poutine
 from scipy import integrate, stats
 from torch import nn
@@ -16,7 +17,6 @@ from pyrobnn import InputError, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.guides.divergence import quadrature_kl
-from pyrobnn.inference.capture.graph import interpreted
 from pyrobnn.inference.training.captured import Captured
 from pyrobnn.testing import checks
 from pyrobnn.testing.checks import make_data
@@ -271,7 +271,7 @@ def test_replicates_have_numbers_of_their_own(monkeypatch):
     def begin(prior):
         return checks._begin(model(prior, net), method, data, seed=0)
 
-    monkeypatch.setattr("pyrobnn.inference.capture.graph.make_loop", interpreted)
+    without_tapes(monkeypatch)
     with seeded(0), fast_pyro():
         alone = [Captured([begin(prior)]) for prior in both]
         together = Captured([begin(prior) for prior in both])
