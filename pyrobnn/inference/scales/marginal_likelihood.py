@@ -20,7 +20,8 @@ from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
 from pyrobnn.inference.scales.tune_prior import Per, tune_prior
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.fits import Asked, fit_together
+from pyrobnn.inference.training.fits import fit_together
+from pyrobnn.inference.training.state import Asked
 from pyrobnn.inference.training.watch import Stop
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import OPEN, as_likelihood

@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pyro import poutine
@@ -17,14 +17,10 @@ from pyrobnn._core.random import seeded
 from pyrobnn._core.tree_files import digest, read_tree, write_tree
 from pyrobnn._torch.private import tree_leaves
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.training.state import TrainingState
-
-if TYPE_CHECKING:
-    from pyrobnn.inference.svi.svi import SVI
+from pyrobnn.inference.training.state import Asked, TrainingState
 
 FILE = "checkpoint.safetensors"
 FORMAT_VERSION = 3
@@ -85,7 +81,7 @@ class Checkpoint:
             )
 
 
-def open_checkpoint(run: Run, fits: "Sequence[tuple[BNN, SVI, Source]]") -> Checkpoint:
+def open_checkpoint(run: Run, asked: Sequence[Asked]) -> Checkpoint:
     """Return the checkpoint of a run that keeps one, in a folder that can be written to."""
     assert run.checkpoint is not None
     check_count(run.every, "every")
@@ -94,13 +90,12 @@ def open_checkpoint(run: Run, fits: "Sequence[tuple[BNN, SVI, Source]]") -> Chec
     if validation is not None:
         with seeded(run.seed, "data"):
             of_validation = digest(tree_leaves(validation.tensors if isinstance(validation, Data) else validation.head))
-    models, methods, sources = zip(*fits, strict=True)
     request = {
         "seed": run.seed,
-        "method": [*methods],
-        "model": [*models],
+        "method": [fit.method for fit in asked],
+        "model": [fit.bnn for fit in asked],
         "engine": run.engine,
-        "data": [fingerprint(source) for source in sources],
+        "data": [fingerprint(fit.source) for fit in asked],
         "validation data": of_validation,
     }
     return Checkpoint(path, run.every, {name: without_addresses(value) for name, value in request.items()})

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,21 +14,17 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import mark, seeded
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
-from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
+from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.graph import recorded_slope
 from pyrobnn.inference.capture.objective import Objective
-from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Progress, Run
 from pyrobnn.inference.training.start import fresh_model
-from pyrobnn.inference.training.state import TrainingState, cloned, put_values
+from pyrobnn.inference.training.state import Asked, TrainingState, cloned, put_values
 from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord, History
-
-if TYPE_CHECKING:
-    from pyrobnn.inference.svi.svi import SVI
 
 _STOCHASTIC = ("optimizer", "lr", "accumulate", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")
 """Settings that ask for steps of another kind where they are given."""
@@ -44,13 +40,24 @@ _LIMITS = {"maxcor": _LBFGS_MEMORY, "ftol": 1e-13, "gtol": 1e-9}
 """Of `descend_in_place`; it ends where rounding hides what is gained."""
 
 
-def why_steps(bnn: BNN, method: "SVI", source: Source, run: Run) -> str | None:
-    """Return why a mode is sought by steps of SVI, and not by L-BFGS; None where L-BFGS seeks it.
+def why_steps(asked: Sequence[Asked], run: Run) -> str | None:
+    """Return why fits take steps; "" where the guides seek no mode, and None where L-BFGS seeks the modes."""
+    if not all(as_guide(fit.method.guide).seeks_mode for fit in asked):
+        return ""
+    if run.callbacks and len(asked) > 1:
+        return "callbacks see several fits at once"
+    reasons = (_against_lbfgs(fit, run) for fit in asked)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _against_lbfgs(fit: Asked, run: Run) -> str | None:
+    """Return why a mode is sought by steps; None where L-BFGS seeks it.
 
     L-BFGS is best where the fit ends by itself, all data are in memory and few enough for one pass, only weights are
     sought, and the network has no noise and no running statistics. A learned noise or prior scale has no finite mode,
     and is left to early steps.
     """
+    method, source = fit.method, fit.source
     usual = {field.name: field.default for field in dataclasses.fields(method)}
     given = [name for name in _STOCHASTIC if getattr(method, name) != usual[name]]
     if not method.ends_by_itself:
@@ -65,18 +72,18 @@ def why_steps(bnn: BNN, method: "SVI", source: Source, run: Run) -> str | None:
         "the data are not in memory": not isinstance(source.data, Data),
         "a pass over all data takes too long": source.num_data * source.num_weights > defaults.MOST_PRODUCTS_OF_LBFGS
         or source.num_weights > defaults.MOST_WEIGHTS_OF_LBFGS,
-        "the model learns scales": any(parameter.requires_grad for parameter in bnn.parameters()),
+        "the model learns scales": any(parameter.requires_grad for parameter in fit.bnn.parameters()),
     }
     reason = next((words for words, holds in reasons.items() if holds), None)
-    if reason is None and not _is_certain(bnn, source, run):
+    if reason is None and not _is_certain(fit, run):
         return "the network has noise or running statistics, or more than weights is inferred"
     return reason
 
 
-def _is_certain(bnn: BNN, source: Source, run: Run) -> bool:
+def _is_certain(fit: Asked, run: Run) -> bool:
     """Return whether all that is inferred are weights, and training passes have no noise and change no buffer."""
     with seeded(run.seed, "descent"), torch.no_grad():
-        model, example = fresh_model(bnn, source, run.device)
+        model, example = fresh_model(fit.bnn, fit.source, run.device)
         if {site.name for site in latent_sites(model, *example)} != set(model.site_names):
             return False
         weights = model.initial_values

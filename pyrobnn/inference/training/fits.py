@@ -5,7 +5,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from pyrobnn.inference.training.checkpoint import open_checkpoint
 from pyrobnn.inference.training.descent import NotFinite, descend, why_steps
 from pyrobnn.inference.training.loop import train
 from pyrobnn.inference.training.start import build_parts, running, start, start_record
-from pyrobnn.inference.training.state import TrainingState
+from pyrobnn.inference.training.state import Asked, TrainingState
 from pyrobnn.inference.training.watch import Ended, Stop
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
@@ -41,16 +41,6 @@ if TYPE_CHECKING:
 
 _DRAWS_TO_VALIDATE = 50
 _IN_MEMORY = "Replicates need their data in memory: pass Data(x, y), or of a loader bnn.Loader(loader).in_memory()."
-
-
-class Asked(NamedTuple):
-    """A fit that is asked for."""
-
-    bnn: BNN
-    method: "SVI"
-    source: Source
-    seed: int
-    move: Callable[[Posterior], None] | None = None  # puts the posterior where the fit is to begin
 
 
 def check_parts(bnn: BNN, method: "SVI", data: Any, run: Run) -> None:
@@ -94,8 +84,7 @@ def fit_together(asked: Sequence[Asked], run: Run, stop: Stop, *, replicates: bo
     L-BFGS seeks the modes of points where that suits. Else, and where its numbers cease to be finite, fits take steps.
     Replicates start under a seed each, share a stream of noise, and are numbered in their records.
     """
-    of_points = all(as_guide(fit.method.guide).seeks_mode for fit in asked)
-    why = _why_steps(asked, run) if of_points else ""
+    why = why_steps(asked, run)
     if why is None:
         try:
             return _fitted(asked, run, stop, None, replicates=replicates)
@@ -104,26 +93,16 @@ def fit_together(asked: Sequence[Asked], run: Run, stop: Stop, *, replicates: bo
     return _fitted(asked, run, stop, why, replicates=replicates)
 
 
-def _why_steps(asked: Sequence[Asked], run: Run) -> str | None:
-    """Return why steps seek the modes of points; None where L-BFGS does."""
-    if run.callbacks and len(asked) > 1:
-        return "callbacks see several fits at once"
-    reasons = (why_steps(fit.bnn, fit.method, fit.source, run) for fit in asked)
-    return next((reason for reason in reasons if reason is not None), None)
-
-
-def _fitted(
-    asked: Sequence[Asked], run: Run, stop: Stop, why_steps: str | None, *, replicates: bool
-) -> list[Posterior]:
-    """Fit by L-BFGS on all data, or by steps where there is a reason for these, which is empty of guides without it."""
-    keeper = None if run.checkpoint is None else open_checkpoint(run, [fit[:3] for fit in asked])
-    size = "all" if why_steps is None else asked[0].method.batch_size
+def _fitted(asked: Sequence[Asked], run: Run, stop: Stop, why: str | None, *, replicates: bool) -> list[Posterior]:
+    """Fit by L-BFGS on all data; by steps where `why_steps` says why."""
+    keeper = None if run.checkpoint is None else open_checkpoint(run, asked)
+    size = "all" if why is None else asked[0].method.batch_size
     batch_size, purpose = asked[0].source.batch_size(size), "replicates" if replicates else "fit"
     with running(asked[0].bnn, batch_size, run.seed, purpose, copies=len(asked)) as threads, stop.put_off():
         begun = [_begun(fit, size, run, apart=replicates) for fit in asked]
         posteriors, states = [posterior for posterior, _ in begun], [state for _, state in begun]
         _share_data([state.batches for state in states])
-        if why_steps is None:
+        if why is None:
             ended = descend(states, run, stop)
         else:
             validate = None if run.validation is None else _validator(posteriors[0], run.validation)
@@ -131,7 +110,7 @@ def _fitted(
     until_now = run.seconds
     for index, (fit, posterior, state, end) in enumerate(zip(asked, posteriors, states, ended, strict=True)):
         started = time.perf_counter()
-        posterior.history, posterior.record = end.history, _record(fit, state, end, run, why_steps)
+        posterior.history, posterior.record = end.history, _record(fit, state, end, run, why)
         posterior.note(threads=threads, **run.scales_of(posterior.bnn))
         if replicates:
             own_storage(posterior)
@@ -153,10 +132,10 @@ def _begun(fit: Asked, batch_size: BatchSize, run: Run, *, apart: bool) -> tuple
     return posterior, state
 
 
-def _record(fit: Asked, state: TrainingState, end: Ended, run: Run, why_steps: str | None) -> FitRecord:
+def _record(fit: Asked, state: TrainingState, end: Ended, run: Run, why: str | None) -> FitRecord:
     engine = end.history.engine
-    if why_steps:
-        engine = dataclasses.replace(engine, reason=f"{engine.reason}; not L-BFGS: {why_steps}")
+    if why:
+        engine = dataclasses.replace(engine, reason=f"{engine.reason}; not L-BFGS: {why}")
     return FitRecord(
         method=described(fit.method),
         num_data=fit.source.num_data,

@@ -1,7 +1,7 @@
 """A fit in progress: what its steps change, and a step through Pyro's ELBO, the eager engine."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,10 +18,21 @@ from pyrobnn.guides.base import rate_factors
 from pyrobnn.guides.divergence import DIVERGENCES
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.training.elbo import WeightLatents, check_divergence, make_elbo
+from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.scale_mixture import tabulate
 
 if TYPE_CHECKING:
     from pyrobnn.inference.svi.svi import SVI
+
+
+class Asked(NamedTuple):
+    """A fit that is asked for."""
+
+    bnn: BNN
+    method: "SVI"
+    source: Source
+    seed: int
+    move: Callable[[Posterior], None] | None = None  # puts the posterior where the fit is to begin
 
 
 class Length(NamedTuple):
