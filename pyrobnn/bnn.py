@@ -1,6 +1,7 @@
 """The Bayesian neural network: a PyroModule that is itself the Pyro model."""
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -38,6 +39,14 @@ _LOOKS_UP = LAYERS["embedding"].modules
 _AFTER_A_FIT = {"predict": "x", "save": '"folder"'}
 
 
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The states, tensors by name, that the network and the likelihood of a model start at; None: as they are built."""
+
+    net: Mapping[str, Tensor] | None = None
+    likelihood: Mapping[str, Tensor] | None = None
+
+
 class BNN(PyroModule):
     """A network whose weights have a prior and whose outputs have a likelihood.
 
@@ -68,6 +77,7 @@ class BNN(PyroModule):
         frozen_names: names of frozen parameters, and of the buffers of frozen modules, in the state of `net`.
         units: maps of inputs and targets to the units of the prior. Every fit then uses them; None for
             the units of the data.
+        start: where its copies, such as the model of a fit, start.
 
     Raises:
         InputError: an unknown name, a pattern that matches nothing, a network without parameters, or a network whose
@@ -87,8 +97,7 @@ class BNN(PyroModule):
         parts = {"net": net, "prior": priors.resolve(prior), "likelihood": likelihoods.resolve(likelihood)}
         self.settings: dict[str, Any] = parts
         self.units: tuple[Scaler, Scaler] | None = None
-        self._start: dict[str, Tensor] = {}
-        self._likelihood_start: dict[str, Tensor] = {}
+        self.start = Start()
         self._known_outputs: Tensor | None = None
         with local_parameters():
             self._build()
@@ -125,8 +134,8 @@ class BNN(PyroModule):
         """Rebuild the likelihood for targets of so many original units per unit of the model, () or (K,)."""
         with local_parameters():
             self.likelihood = self.settings["likelihood"].build(self.like, target_scale)
-        if self._likelihood_start:
-            self.likelihood.load_state_dict(self._likelihood_start)
+        if self.start.likelihood:
+            self.likelihood.load_state_dict(self.start.likelihood)
 
     def train(self, mode: bool = True) -> "BNN":  # noqa: FBT001, FBT002
         """Set the mode of all parts but modules whose parameters are all frozen, which stay in evaluation."""
@@ -326,10 +335,6 @@ class BNN(PyroModule):
 
         return predict_from_prior(self, x, num_draws=num_draws, seed=seed)
 
-    def fresh(self) -> "BNN":
-        """Return an independent copy; a declared network gets new starting weights from the current random state."""
-        return self.with_parts()
-
     def with_parts(self, **parts: Any) -> "BNN":
         """Return an independent copy with some parts replaced, of the same units and the same start.
 
@@ -338,23 +343,35 @@ class BNN(PyroModule):
             >>> model.with_parts(prior=bnn.priors.Normal(0.5)).settings["prior"]
             Normal(scale=0.5, loc=0.0)
         """
+        return self.fresh(parts)
+
+    def fresh(
+        self,
+        parts: dict[str, Any] | None = None,
+        *,
+        start: Start = Start(),
+        device: torch.device | str | None = None,
+        target_scale: Tensor | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> "BNN":
+        """Return an independent copy with other parts, start, device, or units of targets (see `scale_targets`).
+
+        A declared network gets new starting weights from the current random state if no parts are given. This copy
+        alone, not copies of it, holds the tensors of `state`, by their names in `state_dict`.
+        """
+        parts = parts or {}
         with seeded(0, "parts") if parts else nullcontext():  # a fit draws first weights, and anchors, anew
             copied = BNN(**(self.settings | parts))
         copied.units = self.units
-        copied.start_at(self._start)
-        if "likelihood" not in parts:
-            copied.start_likelihood_at(self._likelihood_start)
+        kept = None if "likelihood" in parts else self.start.likelihood
+        copied.start = Start(start.net or self.start.net, start.likelihood or kept)
+        if copied.start.net:
+            copied.net.load_state_dict(copied.start.net)
+        copied.to(device)
+        if target_scale is not None:
+            copied.scale_targets(target_scale)
+        copied.load_state_dict(state or {}, strict=False)
         return copied
-
-    def start_at(self, state: Mapping[str, Tensor]) -> None:
-        """Have the network, in this model and its copies, start at a state (parameters and buffers by name)."""
-        self._start = dict(state)
-        if state:
-            self.net.load_state_dict(self._start)
-
-    def start_likelihood_at(self, state: Mapping[str, Tensor]) -> None:
-        """Have the likelihood start there, in the units that a fit gives the model."""
-        self._likelihood_start = dict(state)
 
     def state_at(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return a copy of the network's state with given values of the Bayesian and tied parameters."""

@@ -1,6 +1,5 @@
 """Posteriors around weights that were trained elsewhere: the point itself, or the Laplace approximation."""
 
-import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +22,6 @@ from pyrobnn.inference.data import make_source
 from pyrobnn.inference.laplace.curve import complete
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.real import Gaussian
-from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.factorized import Normal
@@ -53,17 +51,14 @@ def around(
         )
     method, data = SVI(guide=guide), as_data(data)
     with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
-        bnn = (
-            copy.deepcopy(model, leftovers(model))
-            if isinstance(model, BNN)
-            else _around_network(model, data, weights or {}, seed)
-        )
-        source = make_source(data, bnn, method.batch_size, seed=seed)
-        bnn.to(resolve_device(device, source.products)).eval()
-        learned = {name: value.detach() for name, value in bnn.likelihood.named_parameters()}
-        bnn.scale_targets(source.target_scale)
-        for name, value in bnn.likelihood.named_parameters():  # learned values, in units of the model, stay
-            value.data.copy_(learned[name])
+        trained = model if isinstance(model, BNN) else _around_network(model, data, weights or {}, seed)
+        source = make_source(data, trained, method.batch_size, seed=seed)
+        in_data_units = {f"likelihood.{name}" for name, _ in trained.likelihood.named_buffers()}
+        bnn = trained.fresh(
+            device=resolve_device(device, source.products),
+            target_scale=source.target_scale,
+            state={name: value for name, value in trained.state_dict().items() if name not in in_data_units},
+        ).eval()
         example = source.example(bnn)
         sites = latent_sites(bnn, *example)
         point = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)

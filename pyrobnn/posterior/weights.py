@@ -10,7 +10,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._torch.pyro import local_parameters
-from pyrobnn.bnn import BNN
+from pyrobnn.bnn import BNN, Start
 from pyrobnn.guides.base import built
 from pyrobnn.guides.pruned import PrunedGuide
 from pyrobnn.posterior.mixture import Mixture, require_single
@@ -164,7 +164,8 @@ def update_prior(posterior: Posterior) -> BNN:
             )
     prior = FromPosterior(moments)
     is_whole = not any(value.requires_grad for value in bnn.net.parameters())
-    updated = bnn.with_parts(prior=prior if is_whole else dict.fromkeys(moments, prior) | {"*": None})
+    means = {name: mean for name, (mean, _) in moments.items()}
+    parts = {"prior": prior if is_whole else dict.fromkeys(moments, prior) | {"*": None}}
+    updated = bnn.fresh(parts, start=Start(bnn.state_at(means)))
     updated.units = (posterior.x_scaler, posterior.y_scaler)
-    updated.start_at(bnn.state_at({name: mean for name, (mean, _) in moments.items()}))
     return updated

@@ -22,7 +22,7 @@ from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.inputs import Inputs, X, tensors_of
 from pyrobnn._torch.private import OperationMode, private, tree_leaves, tree_map
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.bnn import BNN
+from pyrobnn.bnn import BNN, Start
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -274,12 +274,10 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
     with seeded(saved.seed):
         declared = BNN(net, prior=saved.parts["prior"], likelihood=saved.parts["likelihood"])
     with seeded(saved.seed), fast_pyro():
-        bnn = declared.fresh()
+        bnn = declared.fresh(device=device, target_scale=y_scaler.scale.expand(example[1].shape[1:]))
         state = _with_body(saved, bnn, path)
         if saved.parts["net"].get("type") == CUSTOM:
             _require_same_network(bnn.net, state, path)
-        bnn.to(device)
-        bnn.scale_targets(y_scaler.scale.expand(example[1].shape[1:]))
         _restore(bnn.eval(), state, "model", path)
         with bnn.without_network(outputs), bounds:
             guide = guides.resolve(saved.guide).build(bnn, *example).to(device)
@@ -288,7 +286,7 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
     if moments:  # of an earlier posterior: tensors, which go back into the setting of the prior made of them
         bnn.settings["prior"] = priors.resolve(_with_prior(saved.parts["prior"], FromPosterior(moments)))
         bnn.units = (x_scaler, y_scaler)
-        bnn.start_at(bnn.state_at(bnn.initial_values))
+        bnn.start = Start(bnn.state_at(bnn.initial_values))
     return Posterior(
         bnn,
         guide,

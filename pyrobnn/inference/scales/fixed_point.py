@@ -146,12 +146,14 @@ class PriorScales:
         scales = {name: value.rsqrt().to(like) for name, value in self.by_site().items()}
         prior = {name: _normal_prior(name, self.loc[name], scale) for name, scale in scales.items()}
         likelihood = dataclasses.replace(declared.settings["likelihood"], **numbers)
-        bnn = declared.with_parts(prior=prior | _others(declared, list(scales)), likelihood=likelihood).to(like.device)
-        bnn.scale_targets(target_scale)
-        bnn.net.load_state_dict(fitted.net.state_dict())
-        learned = {name: value for name, value in fitted.likelihood.state_dict().items() if name not in numbers}
-        bnn.likelihood.load_state_dict(learned, strict=False)
-        return bnn
+        left_out = tuple(f"likelihood.{name}" for name in numbers)
+        state = fitted.net.state_dict(prefix="net.") | fitted.likelihood.state_dict(prefix="likelihood.")
+        return declared.fresh(
+            {"prior": prior | _others(declared, list(scales)), "likelihood": likelihood},
+            device=like.device,
+            target_scale=target_scale,
+            state={name: value for name, value in state.items() if name not in left_out},
+        )
 
 
 def _flat(values: Iterable[Tensor]) -> Tensor:

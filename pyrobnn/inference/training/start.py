@@ -226,8 +226,7 @@ def start(
 
 def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[X, Tensor]]:
     """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""
-    model = bnn.fresh().to(resolve_device(device, source.products))
-    model.scale_targets(source.target_scale)
+    model = bnn.fresh(device=resolve_device(device, source.products), target_scale=source.target_scale)
     example = source.example(model.eval())
     check_range(torch.stack([source.y_scaler.loc, source.y_scaler.scale]).to(example[1].dtype), "y")
     return model, example
