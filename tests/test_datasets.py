@@ -12,10 +12,10 @@ import torch
 from pyrobnn import datasets
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Data
-from pyrobnn.datasets import _files, bundled, registry, uci
+from pyrobnn.datasets import published, sets
 
-UCI_NAMES = sorted(entry.name for entry in uci.UCI_SETS)
-BUNDLED_NAMES = [entry.name for entry in bundled.BUNDLED_SETS]
+UCI_NAMES = sorted(entry.name for entry in sets.UCI_SETS)
+BUNDLED_NAMES = [entry.name for entry in sets.BUNDLED_SETS]
 UNSCALED = {"mnist", "fashion-mnist", "fashion-mnist-test", "mushroom"}
 
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("no_user_folder")
 
 
 def shared_file(name: str) -> Path:
-    path = _files.find(registry.SETS[name].files[0].paths)
+    path = published.find(sets.SETS[name].files[0].paths)
     if path is None:
         pytest.skip(f"{name}.npz is not in a shared/data/uci_regression folder")
     return path
@@ -90,7 +90,7 @@ def test_names_and_info_agree_without_reading(monkeypatch, isolated):
     records = {record.name: record for record in datasets.info()}
     assert list(records) == datasets.names()
     others = {"mnist", "mushroom", "motorcycle", "diabetes", "breast-cancer", "wine", "digits"}
-    assert set(records) == {*registry.SETS} > {*UCI_NAMES, *others}
+    assert set(records) == {*sets.SETS} > {*UCI_NAMES, *others}
     assert len(UCI_NAMES) == 8
     energy, digits = records["energy"], records["digits"]
     assert (energy.task, energy.rows, energy.columns, energy.splits) == ("regression", 768, 8, 20)
@@ -108,7 +108,7 @@ def marked(names):
     return [pytest.param(name, marks=pytest.mark.needs_data(name)) for name in names]
 
 
-@pytest.mark.parametrize("name", [*BUNDLED_NAMES, *marked(sorted({*registry.SETS} - {*BUNDLED_NAMES}))])
+@pytest.mark.parametrize("name", [*BUNDLED_NAMES, *marked(sorted({*sets.SETS} - {*BUNDLED_NAMES}))])
 def test_info_equals_what_load_returns(name):
     record = next(record for record in datasets.info() if record.name == name)
     dataset = datasets.load(name)
@@ -153,7 +153,7 @@ def test_energy_numbers():
 def test_published_splits_leave_the_global_generator_alone():
     np.random.seed(7)
     expected = np.random.RandomState(7).rand()
-    splits = uci.published_splits(308, 20)
+    splits = sets.published_splits(308, 20)
     assert np.random.rand() == expected
     assert all(sorted([*train, *test]) == list(range(308)) for train, test in splits)
 
@@ -164,7 +164,7 @@ def test_npz_of_the_users_folder(isolated, place):
     write_yacht(isolated / place)
     dataset = datasets.load("yacht")
     assert dataset.data.x[1].tolist() == [6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
-    assert dataset.checksum == _files.sha256(isolated / place)
+    assert dataset.checksum == published.sha256(isolated / place)
     assert datasets.fetch("yacht") == isolated / place
 
 
@@ -178,11 +178,11 @@ def test_text_of_the_users_folder(monkeypatch, isolated, place):
     path.parent.mkdir(parents=True, exist_ok=True)
     table = np.arange(5 * 18, dtype=float).reshape(5, 18)
     np.savetxt(path, table)
-    entry = registry.SETS["naval-propulsion-plant"]
+    entry = sets.SETS["naval-propulsion-plant"]
     with pytest.raises(InputError, match="wrong checksum: expected SHA-256 de0ea69da1ef"):
         datasets.fetch("naval-propulsion-plant")
-    file = dataclasses.replace(entry.files[0], sha256=_files.sha256(path))
-    monkeypatch.setitem(registry.SETS, entry.name, dataclasses.replace(entry, rows=5, files=(file,)))
+    file = dataclasses.replace(entry.files[0], sha256=published.sha256(path))
+    monkeypatch.setitem(sets.SETS, entry.name, dataclasses.replace(entry, rows=5, files=(file,)))
     data = datasets.load("naval-propulsion-plant").data
     np.testing.assert_array_equal(data.x.numpy(), table[:, :16])
     np.testing.assert_array_equal(data.y.numpy(), table[:, 16])
@@ -202,7 +202,7 @@ def test_download_is_asked_with_address_and_checksum(monkeypatch, isolated):
     with pytest.raises(InputError, match="yacht.txt has the wrong checksum: expected SHA-256 00dfecc0fc01"):
         datasets.load("yacht")
     assert seen["url"].endswith("/6eb4497628d12b0f300f4b4f6bdc386bebad565c/UCI_Datasets/yacht/data/data.txt")
-    assert seen["known_hash"] == "sha256:" + registry.SETS["yacht"].files[0].sha256
+    assert seen["known_hash"] == "sha256:" + sets.SETS["yacht"].files[0].sha256
 
 
 @pytest.mark.parametrize(
@@ -231,9 +231,9 @@ def test_pooch_refuses_a_changed_file(monkeypatch, tmp_path):
 
     monkeypatch.setattr("pooch.downloaders.HTTPDownloader.__call__", write_other_bytes)
     monkeypatch.setattr("pooch.os_cache", lambda project: tmp_path)
-    file = registry.SETS["yacht"].files[0]
+    file = sets.SETS["yacht"].files[0]
     with pytest.raises(InputError, match="came with a wrong checksum"):
-        _files.download("yacht", file.place, file.url, file.sha256)
+        published.download("yacht", file.place, file.url, file.sha256)
     assert not (tmp_path / "yacht.txt").exists()
 
 
@@ -298,7 +298,7 @@ def test_load_table(tmp_path, ending):
     assert dataset.data.target_name == "dose"
     assert dataset.data.x.tolist() == [[1.0, 1.0], [2.0, 0.0], [3.0, 1.0], [4.0, 0.0]]
     assert dataset.data.y.tolist() == [0.5, 1.5, 2.5, 3.5]
-    assert dataset.checksum == _files.sha256(path)
+    assert dataset.checksum == published.sha256(path)
     assert dataset.num_splits == 20
 
 

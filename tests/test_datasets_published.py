@@ -11,7 +11,7 @@ import torch
 
 from pyrobnn import datasets
 from pyrobnn._core.errors import InputError
-from pyrobnn.datasets import _files, images, measurements, registry, uci_classification
+from pyrobnn.datasets import published, sets
 
 pytestmark = pytest.mark.usefixtures("no_user_folder")
 
@@ -57,11 +57,11 @@ def small_images(folder: Path, sizes: tuple[int, ...]) -> list[Path]:
 
 def test_images_keep_their_rows_and_parts(tmp_path):
     paths = small_images(tmp_path, (5, 3))
-    data, splits = images.read_images(paths)
+    data, splits = sets.read_images(paths)
     raw = np.frombuffer(gzip.decompress(paths[2].read_bytes()), np.uint8, offset=16).reshape(3, 28, 28)
     np.testing.assert_allclose(data.x[5:].view(3, 28, 28).numpy(), raw / 255.0, rtol=1e-6)
     assert [part.tolist() for part in splits[0]] == [[0, 1, 2, 3, 4], [5, 6, 7]]
-    alone, none = images.read_images(paths[2:])
+    alone, none = sets.read_images(paths[2:])
     assert torch.equal(alone.y, data.y[5:])
     assert none == ()
 
@@ -69,21 +69,22 @@ def test_images_keep_their_rows_and_parts(tmp_path):
 @pytest.mark.parametrize("folder", ["mnist", "fashion-mnist", "fashion_mnist_test"])
 def test_images_must_be_unchanged(isolated, folder):
     name = "mnist" if folder == "mnist" else "fashion-mnist-test"
-    for file in registry.SETS[name].files:
+    for file in sets.SETS[name].files:
         write(isolated / folder / Path(file.place).name, b"other")
     with pytest.raises(InputError, match="images-idx3-ubyte.gz has the wrong checksum: expected SHA-256") as caught:
         datasets.load(name)
-    assert registry.SETS[name].files[0].url in str(caught.value)
+    assert sets.SETS[name].files[0].url in str(caught.value)
 
 
 def test_download_of_several_files(monkeypatch, isolated):
     """Each goes to its place in the cache, and the checksum of the set is that of all their bytes."""
     sources = small_images(isolated.parent / "server", (2,))
-    entry = registry.SETS["fashion-mnist-test"]
+    entry = sets.SETS["fashion-mnist-test"]
     files = [
-        dataclasses.replace(file, sha256=_files.sha256(path)) for file, path in zip(entry.files, sources, strict=True)
+        dataclasses.replace(file, sha256=published.sha256(path))
+        for file, path in zip(entry.files, sources, strict=True)
     ]
-    monkeypatch.setitem(registry.SETS, entry.name, dataclasses.replace(entry, rows=2, files=tuple(files)))
+    monkeypatch.setitem(sets.SETS, entry.name, dataclasses.replace(entry, rows=2, files=tuple(files)))
     contents = {file.url: path.read_bytes() for file, path in zip(files, sources, strict=True)}
 
     def retrieve(url, known_hash, fname, path):
@@ -93,7 +94,7 @@ def test_download_of_several_files(monkeypatch, isolated):
     assert not next(record for record in datasets.info() if record.name == entry.name).available
     dataset = datasets.load(entry.name)
     assert len(dataset.data) == 2
-    assert dataset.checksum == _files.sha256(*sources)
+    assert dataset.checksum == published.sha256(*sources)
     assert datasets.fetch(entry.name) == isolated.parent / "cache" / "pyrobnn" / files[0].place
     assert next(record for record in datasets.info() if record.name == entry.name).available
 
@@ -130,7 +131,7 @@ def test_classification_table_numbers():
 def test_one_hot_columns_are_the_sorted_categories(tmp_path):
     rows = [["p", *"xsntpfcnkeesswwpwopk", "s", "u"], ["e", *"xsytafcbkecsswwpwopn", "?", "g"]]
     path = write(tmp_path / "m.data", "\n".join(",".join(row) for row in rows).encode())
-    data, _ = uci_classification.read_mushroom([path])
+    data, _ = sets.read_mushroom([path])
     names = data.feature_names
     assert data.y.tolist() == [1, 0]
     assert [name for name in names if name.startswith("cap-color")] == ["cap-color=n", "cap-color=y"]
@@ -145,7 +146,7 @@ def test_places_of_the_users_folder(isolated, place):
     dataset = datasets.load("ionosphere")
     assert datasets.fetch("ionosphere") == path
     assert dataset.data.y[:3].tolist() == [1, 0, 1]
-    assert dataset.checksum == _files.sha256(path)
+    assert dataset.checksum == published.sha256(path)
     assert dataset.num_splits == 20
 
 
@@ -167,7 +168,7 @@ def test_tables_that_are_not_the_published_ones(isolated, content, message):
 
 @pytest.mark.parametrize("name", ["mushroom", "spambase", "motorcycle", "mauna-loa-co2", "lora-path-loss"])
 def test_sets_without_a_download_say_where_to_put_the_file(isolated, name):
-    place = registry.SETS[name].files[0].place
+    place = sets.SETS[name].files[0].place
     with pytest.raises(InputError, match=f"'{name}' is not on this machine and has no download with a pub") as caught:
         datasets.load(name)
     assert f"put it as {place} into a folder, and set PYROBNN_DATA to that folder" in str(caught.value)
@@ -189,7 +190,7 @@ def test_motorcycle_and_co2_numbers():
 
 def test_weeks_without_a_value_are_left_out(tmp_path):
     path = write(tmp_path / "co2.csv", b"date,co2\n20000101,369.0\n20000108,\n20001231,370.0\n20011231,371.0\n")
-    data, _ = measurements.read_co2([path])
+    data, _ = sets.read_co2([path])
     assert data.x[:, 0].tolist() == pytest.approx([2000.0, 2000 + 365 / 366, 2001 + 364 / 365])
     assert data.y.tolist() == [369.0, 370.0, 371.0]
 
@@ -211,10 +212,10 @@ def test_path_loss_numbers():
 
 def test_path_loss_distance(tmp_path):
     """Along a meridian a degree is pi R / 180; along the parallel of the gateway it is shorter by cos(latitude)."""
-    latitude, longitude = measurements._GATEWAY
+    latitude, longitude = sets._GATEWAY
     rows = [(latitude + 0.001, longitude), (latitude, longitude + 0.001), (latitude, longitude)]
     text = "Latitude,Longitude,GW RSSI\n" + "\n".join(f"{a!r},{b!r},-100" for a, b in rows)
-    data, splits = measurements.read_path_loss([write(tmp_path / "run.csv", text.encode())])
+    data, splits = sets.read_path_loss([write(tmp_path / "run.csv", text.encode())])
     degree = math.pi * 6_371_000 / 180
     expected = [0.001 * degree, 0.001 * degree * math.cos(math.radians(latitude)), 0.0]
     np.testing.assert_allclose(data.x[:, 2].numpy(), expected, rtol=1e-6, atol=1e-6)

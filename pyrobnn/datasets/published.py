@@ -1,6 +1,8 @@
-"""Published data sets: their numbers, where their files are looked for, and how they are read."""
+"""What is known of a published data set, and where its files are: in a folder of the user, or in the cache."""
 
 import dataclasses
+import hashlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,12 +10,12 @@ import numpy as np
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import Data
-from pyrobnn.datasets import _files
 from pyrobnn.datasets.base import NUM_RANDOM_SPLITS
 from pyrobnn.tables.reading import Task
 
 Splits = tuple[tuple[np.ndarray, np.ndarray], ...]
 """Pairs (train_index, test_index) of row numbers."""
+FOLDER_VARIABLE = "PYROBNN_DATA"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,19 +38,19 @@ class PublishedFile:
     @property
     def available(self) -> bool:
         """Whether the file is on this machine."""
-        return _files.find(self.paths) is not None or (bool(self.url) and _files.cache_file(self.place).is_file())
+        return find(self.paths) is not None or (bool(self.url) and cache_file(self.place).is_file())
 
     def fetch(self, name: str, source: str) -> Path:
         """Return the local file of the set `name`, downloaded if need be."""
-        path = _files.find(self.paths)
+        path = find(self.paths)
         if path is None and not self.url:
             raise InputError(
                 f"The data set {name!r} is not on this machine and has no download with a published checksum: get it "
-                f"from its source ({source}), put it as {self.place} into a folder, and set {_files.FOLDER_VARIABLE} "
+                f"from its source ({source}), put it as {self.place} into a folder, and set {FOLDER_VARIABLE} "
                 "to that folder."
             )
-        path = path or _files.download(name, self.place, self.url, self.sha256)
-        if self.sha256 and path.suffix == Path(self.place).suffix and (found := _files.sha256(path)) != self.sha256:
+        path = path or download(name, self.place, self.url, self.sha256)
+        if self.sha256 and path.suffix == Path(self.place).suffix and (found := sha256(path)) != self.sha256:
             raise InputError(
                 f"{path} has the wrong checksum: expected SHA-256 {self.sha256[:12]}..., got {found[:12]}...: replace "
                 f"it by an unchanged copy of {self.url}, or remove it."
@@ -82,3 +84,54 @@ class PublishedSet:
     def fetch(self) -> list[Path]:
         """Return the local files, downloaded if need be; those with a published checksum must have it."""
         return [file.fetch(self.name, self.source) for file in self.files]
+
+
+def find(places: Sequence[str]) -> Path | None:
+    """Return the first of these relative paths that is a file in the user's or a shared/data folder, or None."""
+    here = Path.cwd()
+    folders = [*_user_folders(), *(folder / "shared" / "data" for folder in (here, *here.parents))]
+    candidates = (folder / place for folder in folders for place in places)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def cache_file(place: str) -> Path:
+    """Return where a downloaded file is kept."""
+    import pooch
+
+    return Path(pooch.os_cache("pyrobnn")) / place
+
+
+def download(name: str, place: str, url: str, checksum: str) -> Path:
+    """Download a file of the set `name` to its place in the cache, unless it is there already, and return its path."""
+    import pooch
+
+    target = cache_file(place)
+    try:
+        path = pooch.retrieve(url, known_hash=f"sha256:{checksum}", fname=target.name, path=target.parent)
+    except (OSError, ValueError) as error:
+        # pooch reports a wrong checksum as a plain ValueError; the errors of requests are OSErrors
+        reason = "could not be downloaded" if isinstance(error, OSError) else "came with a wrong checksum"
+        folder = os.environ.get(FOLDER_VARIABLE) or cache_file("")
+        raise InputError(
+            f"The data set {name!r} is not on this machine and {reason}: put {url} as {place} into the folder "
+            f"{folder}, or set {FOLDER_VARIABLE} to a folder that has it."
+        ) from None
+    return Path(path)
+
+
+def sha256(*paths: Path) -> str:
+    """Return the SHA-256 of a file, or of several files in order, hexadecimal."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _user_folders() -> list[Path]:
+    value = os.environ.get(FOLDER_VARIABLE)
+    if not value:
+        return []
+    folder = Path(value).expanduser()
+    if not folder.is_dir():
+        raise InputError(f"{FOLDER_VARIABLE} must name a folder, got {value!r}: create it, or unset {FOLDER_VARIABLE}.")
+    return [folder]

@@ -7,17 +7,11 @@ from pathlib import Path
 
 from pyrobnn._core.errors import InputError, did_you_mean
 from pyrobnn._torch.inputs import single
-from pyrobnn.datasets import _files
+from pyrobnn.datasets import published
 from pyrobnn.datasets.base import Dataset
-from pyrobnn.datasets.bundled import BUNDLED_SETS
-from pyrobnn.datasets.images import IMAGE_SETS
-from pyrobnn.datasets.measurements import MEASURED_SETS
 from pyrobnn.datasets.published import PublishedSet
-from pyrobnn.datasets.uci import UCI_SETS
-from pyrobnn.datasets.uci_classification import CLASSIFICATION_SETS
+from pyrobnn.datasets.sets import SETS
 from pyrobnn.tables.reading import Task
-
-SETS = {entry.name: entry for entry in (*UCI_SETS, *IMAGE_SETS, *CLASSIFICATION_SETS, *MEASURED_SETS, *BUNDLED_SETS)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +85,7 @@ def load(name: str) -> Dataset:
             f"{len(data)} and {x.shape[1]}: replace it by the published file, or remove it."
         )
     arrays = [value.numpy().tobytes() for value in (x, data.y)]
-    checksum = _files.sha256(*paths) if paths else hashlib.sha256(b"".join(arrays)).hexdigest()
+    checksum = published.sha256(*paths) if paths else hashlib.sha256(b"".join(arrays)).hexdigest()
     return Dataset(name, entry.task, data, splits, entry.class_names, entry.source, entry.licence, checksum)
 
 

@@ -16,9 +16,9 @@ from pyrobnn.data.imputed import Imputer
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.data.splits import same_marks, split_rows
-from pyrobnn.datasets._files import sha256
 from pyrobnn.datasets.base import Dataset, test_share
 from pyrobnn.datasets.outside import outside_most, outside_of, range_of
+from pyrobnn.datasets.published import sha256
 from pyrobnn.tables.cells import DATES, NUMBERS, TEXTS, expanded, learned_reading
 from pyrobnn.tables.files import ending
 from pyrobnn.tables.reading import Table, read_features, read_table
