@@ -28,8 +28,7 @@ from pyrobnn.testing import (
     parametrize_combinations,
     parametrize_with_checks,
 )
-from pyrobnn.testing.checks import accepted_targets, make_inputs, make_net, require_capturable
-from pyrobnn.testing.combinations import pairwise
+from pyrobnn.testing.checks import accepted_targets, make_inputs, make_net, pairwise, require_capturable
 
 
 def registered(registry, variants):

@@ -19,8 +19,7 @@ from benchmarks.measures.harness import Options
 from benchmarks.noise import SameNoise
 from benchmarks.rows import Row
 from pyrobnn import guides, likelihoods, priors
-from pyrobnn.testing.checks import accepted_targets, make_net
-from pyrobnn.testing.combinations import pairwise
+from pyrobnn.testing.checks import accepted_targets, make_net, pairwise
 
 PRIORS = [
     priors.Normal("fan_in"),

@@ -1,12 +1,15 @@
-"""The checks of priors, likelihoods and guides: functions of a setting that raise AssertionError with the fault."""
+"""The checks of priors, likelihoods and guides, alone and together: they raise AssertionError with the fault."""
 
 import copy
 import json
 import pickle
+import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyro
 import torch
@@ -24,7 +27,9 @@ from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.diagnostics import elbo_report
+from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.guides.base import built
+from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import SVI
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.captured import Captured
@@ -34,9 +39,18 @@ from pyrobnn.likelihoods import Gaussian
 from pyrobnn.nets import MLP
 from pyrobnn.posterior.posterior import Posterior, latent_names
 from pyrobnn.priors import Hierarchical, Normal
+from pyrobnn.storage.load import load
+from pyrobnn.storage.save import save
 
+if TYPE_CHECKING:
+    import pytest
+
+Check = Callable[[Any], None]
 DTYPES = (torch.float32, torch.float64)
-DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+PLACES = list(product(DTYPES, ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)))
+"""Every precision on every device."""
+_NUM_ROWS = 6
+_NUM_DRAWS = 4
 
 
 def require(condition: object, message: str) -> None:
@@ -157,8 +171,8 @@ _PRIORS = {"normal weights": Normal(), "positive latent scales": Hierarchical("l
 Case = tuple[str, BNN, PyroModule, tuple[Tensor, Tensor]]
 
 
-def value_checks(kind: str, resolve: Callable[[Any], Any]) -> list[Callable[[Any], None]]:
-    """Return the checks that a setting is a value and can be written to a file and read back."""
+def _checks(kind: str, resolve: Callable[[Any], Any]) -> list[Check]:
+    """Return the checks of a kind of part: the functions of this module named after it, and that it is a value."""
 
     def is_value(setting: Any) -> None:
         """The setting prints as its class, and equals its copies, pickled or not, with the same hash."""
@@ -175,9 +189,10 @@ def value_checks(kind: str, resolve: Callable[[Any], Any]) -> list[Callable[[Any
             again = resolve(written)
             require(again == setting, f"{setting!r} came back as {again!r} from {written!r}.")
 
-    is_value.__name__ = f"check_{kind}_is_value"
-    round_trips.__name__ = f"check_{kind}_round_trips"
-    return [is_value, round_trips]
+    of_kind = [check for name, check in globals().items() if name.startswith(f"check_{kind}_")]
+    for check in (is_value, round_trips):
+        check.__name__ = f"check_{kind}_{check.__name__}"
+    return [*of_kind, is_value, round_trips]
 
 
 def _sites(setting: Any) -> Iterator[tuple[BNN, str, Any, Any]]:
@@ -185,7 +200,7 @@ def _sites(setting: Any) -> Iterator[tuple[BNN, str, Any, Any]]:
     convolution = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Flatten(), nn.Linear(6, 1))
     with seeded(0), local_parameters():
         for net in (make_net(), convolution):
-            for dtype, device in ((dtype, device) for dtype in DTYPES for device in DEVICES):
+            for dtype, device in PLACES:
                 bnn = BNN(net.to(device, dtype), prior=setting)
                 for name in bnn.site_names:
                     value = bnn.initial_values[name]
@@ -257,16 +272,7 @@ def check_prior_captures(setting: Any) -> None:
     require_capturable(BNN(make_net(), prior=setting, likelihood=Gaussian(0.3)), make_data(), batch_size=7)
 
 
-PRIOR_CHECKS = [
-    check_prior_shape,
-    check_prior_log_prob,
-    check_prior_owns_its_parameters,
-    check_prior_added_sites,
-    check_prior_is_not_shared,
-    check_prior_fits_and_predicts,
-    check_prior_captures,
-    *value_checks("prior", priors.resolve),
-]
+PRIOR_CHECKS = _checks("prior", priors.resolve)
 """Plain functions of a prior setting; each raises AssertionError with the fault.
 
 Examples:
@@ -297,7 +303,7 @@ def _outputs(setting: Any, *leading: int) -> Iterator[tuple[Any, Tensor, Tensor]
     """Yield modules with latents at a draw, outputs (*leading, N, outputs) and targets, in every precision."""
     with seeded(4), local_parameters():
         for y, outputs in accepted_targets(setting):
-            for dtype, device in ((dtype, device) for dtype in DTYPES for device in DEVICES):
+            for dtype, device in PLACES:
                 f = torch.randn(*leading, _N, outputs, dtype=dtype, device=device)
                 module = setting.build(f.new_empty(0), torch.ones(y.shape[1:], dtype=torch.float64))
                 trace = poutine.trace(module).get_trace(f)
@@ -405,17 +411,7 @@ def check_likelihood_captures(setting: Any) -> None:
         require_capturable(BNN(make_net(outputs), likelihood=setting), Data(make_inputs(_N), y))
 
 
-LIKELIHOOD_CHECKS = [
-    check_likelihood_shape,
-    check_likelihood_is_rowwise,
-    check_likelihood_gradients,
-    check_likelihood_takes_extreme_outputs,
-    check_likelihood_owns_its_parameters,
-    check_likelihood_contract,
-    check_likelihood_fits_and_predicts,
-    check_likelihood_captures,
-    *value_checks("likelihood", likelihoods.resolve),
-]
+LIKELIHOOD_CHECKS = _checks("likelihood", likelihoods.resolve)
 """Plain functions of a likelihood setting; each raises AssertionError with the fault.
 
 Examples:
@@ -452,7 +448,7 @@ def check_guide_draws(setting: Any) -> None:
     """Draws cover the latent sites, in their shapes, precision and support, with finite densities."""
     for name, bnn, guide, args in _guides(setting):
         nodes = poutine.trace(bnn).get_trace(*args).nodes
-        sites = {site.name for site in guides.latent_sites(bnn, *args)}
+        sites = {site.name for site in latent_sites(bnn, *args)}
         for _ in range(5):
             of_guide = poutine.trace(guide).get_trace(*args)
             drawn = set(latent_names(of_guide))
@@ -572,19 +568,127 @@ def check_guide_captures(setting: Any) -> None:
     require_capturable(_model(_PRIORS["positive latent scales"]), make_data(), guide=setting)
 
 
-GUIDE_CHECKS = [
-    check_guide_draws,
-    check_guide_gradients,
-    check_guide_fits_and_predicts,
-    check_guide_vmaps,
-    check_guide_mean,
-    check_guide_elbo_is_a_bound,
-    check_guide_captures,
-    *value_checks("guide", guides.resolve),
-]
+GUIDE_CHECKS = _checks("guide", guides.resolve)
 """Plain functions of a guide setting; each raises AssertionError with the fault.
 
 Examples:
     >>> for check in bnn.testing.GUIDE_CHECKS[:2]:
     ...     check(bnn.guides.MeanField())  # an AssertionError says what is wrong
 """
+
+
+def pairwise(*families: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Return combinations of a member from each of three families, such that every pair of members occurs.
+
+    The two larger families are crossed, and the smallest is dealt out along their diagonals.
+    """
+    order = sorted(range(3), key=lambda place: -len(families[place]))
+    first, second, third = (families[place] for place in order)
+    for a, b in product(range(len(first)), range(len(second))):
+        chosen = (first[a], second[b], third[(a + b) % len(third)])
+        yield tuple(chosen[order.index(place)] for place in range(3))
+
+
+def parametrize_with_checks(parts: Iterable[Any], checks: Sequence[Check]) -> "pytest.MarkDecorator":
+    """Return a pytest decorator for a test that takes `part` and `check`, for every part and check of its kind.
+
+    Examples:
+        >>> from pyrobnn import priors
+        >>> from pyrobnn.testing import PRIOR_CHECKS, parametrize_with_checks
+        >>> @parametrize_with_checks([priors.Normal(0.5)], PRIOR_CHECKS)
+        ... def test_prior(part, check):
+        ...     check(part)
+    """
+    import pytest
+
+    pairs = [pytest.param(part, check, id=f"{part!r}-{check.__name__}") for part in parts for check in checks]
+    return pytest.mark.parametrize(("part", "check"), pairs)
+
+
+def parametrize_combinations(
+    priors: Sequence[Any], likelihoods: Sequence[Any], guides: Sequence[Any]
+) -> "pytest.MarkDecorator":
+    """Return a pytest decorator for a test that takes `prior`, `likelihood` and `guide`: every pair occurs once.
+
+    Examples:
+        >>> from pyrobnn import guides, likelihoods, priors
+        >>> @bnn.testing.parametrize_combinations([priors.Normal(0.5)], [likelihoods.Poisson()], [guides.Map()])
+        ... def test_combination(prior, likelihood, guide):
+        ...     bnn.testing.check_combination(prior, likelihood, guide)
+    """
+    import pytest
+
+    combinations = [
+        pytest.param(prior, likelihood, guide, id=f"{prior!r}-{likelihood!r}-{guide!r}")
+        for prior, guide, likelihood in pairwise(priors, guides, likelihoods)
+    ]
+    return pytest.mark.parametrize(("prior", "likelihood", "guide"), combinations)
+
+
+def check_combination(prior: Any, likelihood: Any, guide: Any) -> None:
+    """A model of these parts is fitted, audited, predicted, stored and exported, as each part promises.
+
+    Examples:
+        >>> bnn.testing.check_combination(bnn.priors.Normal(0.5), bnn.likelihoods.Gaussian(1.0), bnn.guides.MeanField())
+    """
+    y, outputs = next(accepted_targets(likelihood))
+    data = Data(make_inputs(len(y)), y)
+    posterior = short_fit(BNN(make_net(outputs), prior=prior, likelihood=likelihood), data, guide=guide, steps=2)
+    with fast_pyro():
+        latents = {site.name: site.start.shape for site in latent_sites(posterior.bnn, *posterior.example)}
+    shapes = {name: value.shape[1:] for name, value in posterior.draw(_NUM_DRAWS).items()}
+    require_equal("The sites of draws", shapes, latents)
+    _require_same_draws(posterior, posterior, "of a posterior for the same seed")
+    _require_batching(posterior, data)
+    _require_prediction(posterior, data)
+    _require_storage(posterior, data)
+    tree = to_datatree(posterior, data, num_draws=_NUM_DRAWS)
+    missing = set(posterior.bnn.site_names) - set(tree["posterior"].data_vars)
+    require(not missing, f"The DataTree lacks {', '.join(sorted(missing))}.")
+    shape = tuple(tree["log_likelihood"]["y"].shape[:3])
+    require_equal("The shape of the log-likelihood in the DataTree", shape, (1, _NUM_DRAWS, len(data)))
+
+
+def _require_same_draws(first: Posterior, second: Any, what: str) -> None:
+    pairs = ((name, value, second.draw(_NUM_DRAWS)[name]) for name, value in first.draw(_NUM_DRAWS).items())
+    different = [name for name, one, other in pairs if not torch.equal(one, other)]
+    require(not different, f"Draws {what} differ at {', '.join(different)}.")
+
+
+def _require_batching(posterior: Posterior, data: Data) -> None:
+    """Require that the scaled log-likelihoods of two halves average to the log-likelihood of all data."""
+    bnn, half = posterior.bnn, len(data) // 2
+    x, y = posterior.inputs(data.x), bnn.cast_targets(posterior.y_scaler.transform(data.y), bnn.like)
+    model = poutine.condition(bnn, data={name: value[0] for name, value in posterior.draw(_NUM_DRAWS).items()})
+
+    def log_likelihood(rows: slice) -> torch.Tensor:
+        trace = poutine.trace(model).get_trace(x[rows], y[rows], num_data=2 * half)
+        trace.compute_log_prob(lambda name, node: name == "y")
+        return trace.nodes["y"]["log_prob_sum"].double()
+
+    with fast_pyro(), poutine.block(), torch.no_grad():
+        every, first, second = map(log_likelihood, (slice(2 * half), slice(half), slice(half, 2 * half)))
+    require_finite("The log-likelihood of a draw", every)
+    difference = float(((first + second) / 2 - every).abs() / every.abs().clamp_min(1.0))
+    require(difference < 1e-4, f"The log-likelihood of halves, scaled, is off by {difference:.2g} of the whole's.")
+
+
+def _require_prediction(posterior: Posterior, data: Data) -> None:
+    """Require finite scores, and that aleatoric and epistemic variance sum to the variance of a sample."""
+    prediction = posterior.predict(data.x[:_NUM_ROWS], num_draws=_NUM_DRAWS)
+    require_finite("The log score after a short fit", prediction.log_prob(data.y[:_NUM_ROWS]))
+    epistemic = prediction.draw_means.var(0, correction=0)
+    torch.testing.assert_close(prediction.epistemic_variance, epistemic, rtol=1e-3, atol=1e-5)
+    total, finite = prediction.variance, prediction.variance.isfinite()
+    rest = total - prediction.aleatoric_variance - prediction.epistemic_variance
+    share = (rest.abs() / total.clamp_min(1e-6))[finite]
+    require(not bool((share >= 1e-4).any()), f"Aleatoric and epistemic variance miss the variance by {share}.")
+
+
+def _require_storage(posterior: Posterior, data: Data) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        save(posterior, Path(folder) / "posterior")
+        loaded = load(Path(folder) / "posterior", net=posterior.bnn.settings["net"])
+    _require_same_draws(posterior, loaded, "of the stored posterior")
+    first, second = (each.predict(data.x[:_NUM_ROWS], num_draws=_NUM_DRAWS).mean for each in (posterior, loaded))
+    require(torch.equal(first, second), "Predictions of the stored posterior differ.")
