@@ -31,7 +31,7 @@ from pyrobnn.inference.default_parts import PARTS, Chosen, Known, make_model, me
 from pyrobnn.inference.density import choose
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run, guide_of
-from pyrobnn.posterior.copies import predict_copies
+from pyrobnn.posterior.mixture import predict_copies
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save

@@ -1,5 +1,6 @@
-"""Equal-weight mixtures of posteriors: deep ensembles and several runs of the same guide."""
+"""Equal-weight mixtures: of posteriors, as deep ensembles, and of predictions for imputed copies of rows."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,12 @@ from torch import Tensor
 
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.random import derive
-from pyrobnn.bnn import BNN
-from pyrobnn.data.in_memory import Scaler
+from pyrobnn.data.imputed import TO_PREDICT, Imputer
+from pyrobnn.distributions.parts import converted
 from pyrobnn.guides.base import built
 from pyrobnn.posterior.base import AbstractPosterior, Draws
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.prediction import Prediction, batch_by_batch, joined
-from pyrobnn.posterior.predictor import Predictor
+from pyrobnn.posterior.prediction import Prediction, joined
 from pyrobnn.posterior.record import FitRecord, History
 
 
@@ -54,6 +54,7 @@ class Mixture(AbstractPosterior):
             return {name: value.shape for name, value in member.bnn.initial_values.items()}
 
         first, *others = self.members
+        self.bnn, self.x_scaler, self.y_scaler = first.bnn, first.x_scaler, first.y_scaler
         for other in others:
             if shapes(first) != shapes(other):
                 raise InputError(
@@ -72,21 +73,6 @@ class Mixture(AbstractPosterior):
 
     def __len__(self) -> int:
         return len(self.members)
-
-    @property
-    def bnn(self) -> BNN:  # type: ignore[override]  # of a mixture it is read only
-        """The model of the first member."""
-        return self.members[0].bnn
-
-    @property
-    def x_scaler(self) -> Scaler:  # type: ignore[override]  # likewise
-        """The map from inputs in original units to the units of the model."""
-        return self.members[0].x_scaler
-
-    @property
-    def y_scaler(self) -> Scaler:
-        """The same for targets."""
-        return self.members[0].y_scaler
 
     @property
     def history(self) -> History | None:
@@ -119,33 +105,9 @@ class Mixture(AbstractPosterior):
         means = [member.mean() for member in self.members]
         return {name: torch.stack([mean[name] for mean in means]).mean(0) for name in means[0]}
 
-    @batch_by_batch
-    def predict(
-        self,
-        x: Any,
-        *,
-        num_draws: int = 500,
-        seed: int | None = None,
-        draws: Draws | None = None,
-        at_mean: bool = False,
-        linearized: bool | None = None,
+    def _predict(
+        self, x: Any, *, num_draws: int, seed: int | None, draws: Draws | None, at_mean: bool, linearized: bool | None
     ) -> Prediction:
-        """Predict targets at inputs x (N, *in), given in original units.
-
-        Args:
-            x: inputs or a loader, as in `Posterior.predict`.
-            seed: seed of the draws; the mixture's if not given.
-            draws: draws to use in place of new draws, as `draw` returns them.
-            num_draws: number of draws S in the mixture, at least one per member. Points, and stored draws of chains
-                where all members have fewer, appear once.
-            at_mean: predict with the mean of the weights of each member (S = K).
-            linearized: as in `Posterior.predict`; each member is linearised around its mean.
-
-        Examples:
-            >>> fits = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), replicates=3, steps=20, progress=False)
-            >>> bnn.Mixture(fits).predict([[0.0], [2.0]], num_draws=60).epistemic_std.shape
-            torch.Size([2])
-        """
         shares = self.shares(num_draws, seed=seed)
         if at_mean or (draws is None and self._are_points()):
             parts = [member.predict(x, seed=seed, at_mean=True) for member in self.members]
@@ -162,26 +124,13 @@ class Mixture(AbstractPosterior):
             parts = [member.predict(x, draws=part, linearized=linearized) for member, part in pairs]
         return joined(parts)
 
-    def predictor(self, num_draws: int = 100, *, seed: int | None = None) -> Predictor:
-        """Return a module that predicts with draws of all members that stay, as `Posterior.predictor` does.
-
-        The draws are those of all members together, at least one of each.
-
-        Examples:
-            >>> fits = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), replicates=3, steps=20, progress=False)
-            >>> mean, std = bnn.Mixture(fits).predictor(60)(torch.zeros(2, 1))
-            >>> std.shape
-            torch.Size([2])
-        """
-        shares = self.shares(len(self) if self._are_points() else num_draws, seed=seed)
-        return Predictor([member.fixed_draws(count, seed=member_seed) for member, count, member_seed in shares])
+    def num_distinct(self, num_draws: int) -> int:
+        """Return how many of so many draws differ: of points, one for each member."""
+        return len(self) if self._are_points() else num_draws
 
     def _are_points(self) -> bool:
-        for member in self.members:
-            guide = built(member.guide)
-            if not guide.fixed_sites().issuperset([*member.bnn.site_names, *(guide.mean() or {})]):
-                return False
-        return True
+        pairs = [(built(member.guide), member.bnn.site_names) for member in self.members]
+        return all(guide.fixed_sites().issuperset([*names, *(guide.mean() or {})]) for guide, names in pairs)
 
     def split(self, draws: Draws) -> list[dict[str, Tensor]]:
         """Split the result of `draw` into the draws of each member."""
@@ -212,3 +161,33 @@ def require_single(posterior: Posterior | Mixture, name: str) -> None:
         raise InputError(
             f"`{name}` takes one posterior, got a mixture of {len(posterior)}: pass its `members` one by one."
         )
+
+
+def predict_copies(
+    posterior: Posterior | Mixture, imputer: Imputer | None, x: np.ndarray, *, num_draws: int
+) -> Prediction:
+    """Predict for rows (N, features), with NaN where they lack a value: each copy of these rows has some of the draws.
+
+    The draws are at least one for each copy and each member of a mixture. The imputer is None if rows lack nothing.
+    """
+    if imputer is None or not imputer.lacking(x).any():
+        return posterior.predict(x, num_draws=num_draws)
+    draws = max(math.ceil(num_draws / TO_PREDICT), len(posterior.members))
+
+    def predict(rows: np.ndarray, count: int, number: int) -> Prediction:
+        return posterior.predict(rows, num_draws=count, seed=derive(posterior.seed, f"copy {number}"))
+
+    lacks = imputer.lacking(x).any(1)
+    copies = enumerate(imputer.copies(x[lacks], TO_PREDICT))
+    with_gaps = joined([predict(copy, draws, number) for number, copy in copies])
+    if lacks.all():
+        return with_gaps
+    whole = predict(x[~lacks], draws * TO_PREDICT, TO_PREDICT)
+    if with_gaps.num_draws % whole.num_draws:  # of chains with few draws each copy has some of them
+        whole = joined([predict(x[~lacks], draws, number) for number in range(TO_PREDICT)])
+    times = with_gaps.num_draws // whole.num_draws
+    if times > 1:
+        repeated = converted(whole.distribution, lambda values: values.repeat_interleave(times, 0))
+        whole = Prediction(repeated, whole.scaler)
+    place = torch.from_numpy(np.argsort(np.concatenate([np.flatnonzero(~lacks), np.flatnonzero(lacks)])))
+    return joined([whole, with_gaps], 1)[place]

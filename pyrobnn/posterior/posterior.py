@@ -12,7 +12,6 @@ from torch import Tensor
 from pyrobnn._core.checks import check_count, check_range, wrong_shape
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
-from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single, tensors_of
 from pyrobnn._torch.private import tree_map
@@ -27,8 +26,8 @@ from pyrobnn.guides.empirical import require_density
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.base import AbstractPosterior, Draws
 from pyrobnn.posterior.output_draws import Tangent, output_draws
-from pyrobnn.posterior.prediction import Prediction, batch_by_batch
-from pyrobnn.posterior.predictor import FixedDraws, Predictor
+from pyrobnn.posterior.prediction import Prediction
+from pyrobnn.posterior.predictor import FixedDraws
 from pyrobnn.posterior.record import FitRecord, History
 
 _DRAWS_FOR_MEAN = 1000
@@ -203,40 +202,9 @@ class Posterior(AbstractPosterior):
         sums = self.map_traces(latent_values, lambda draws: {n: v.sum(0) for n, v in draws.items()}, _DRAWS_FOR_MEAN)
         return {name: torch.stack([part[name] for part in sums]).sum(0) / _DRAWS_FOR_MEAN for name in sums[0]}
 
-    @batch_by_batch
-    @under(plain_tensors)
-    def predict(
-        self,
-        x: Any,
-        *,
-        num_draws: int = 500,
-        seed: int | None = None,
-        draws: Draws | None = None,
-        at_mean: bool = False,
-        linearized: bool | None = None,
+    def _predict(
+        self, x: Any, *, num_draws: int, seed: int | None, draws: Draws | None, at_mean: bool, linearized: bool | None
     ) -> Prediction:
-        """Predict targets at inputs x (N, *in), given in original units.
-
-        Args:
-            x: inputs with the same columns as in training, or a loader of them, whose targets are left aside.
-            num_draws: number of posterior draws S in the mixture. Chains that store fewer give each stored draw once.
-                Linearised predictions draw the outputs directly where all draws of the weights would be more than 2^25
-                numbers, and N x outputs is below S: joint over these inputs, independent of those of other calls.
-            seed: seed of the draws; the fit's if not given.
-            draws: draws to use in place of new draws, as `draw` returns them.
-            at_mean: predict with the posterior mean of the weights in one forward pass (S = 1).
-            linearized: linearise the network around the posterior mean m: the outputs of a draw w are f(m) + J (w - m)
-                (Immer et al. 2021). If not given, the guide decides: Laplace guides linearise.
-
-        Raises:
-            InputError: other columns than in training, draws that lack a site, or a loader that shuffles.
-
-        Examples:
-            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
-            >>> prediction = posterior.predict([[0.0], [0.25], [1.5]], num_draws=200)
-            >>> prediction.mean.shape, prediction.epistemic_std.shape
-            (torch.Size([3]), torch.Size([3]))
-        """
         with ONE_THREAD, seeded(self.seed if seed is None else seed, "network"):  # of random numbers in the network
             inputs = self.inputs(x)
             if at_mean:
@@ -285,25 +253,6 @@ class Posterior(AbstractPosterior):
             return None
         latents = {name: value.expand(num_draws, *value.shape) for name, value in others.items()}
         return Prediction(self._likelihood(outputs, latents), self.y_scaler)
-
-    def predictor(self, num_draws: int = 100, *, seed: int | None = None) -> Predictor:
-        """Return a module that predicts with draws that stay, to deploy or to predict again and again.
-
-        Args:
-            num_draws: number of posterior draws S.
-            seed: seed of the draws; the fit's if not given.
-
-        Raises:
-            InputError: a likelihood without a known mean and variance.
-
-        Examples:
-            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
-            >>> predictor = posterior.predictor(num_draws=50)
-            >>> mean, std = predictor(torch.tensor([[0.0], [1.5]]))
-            >>> torch.allclose(mean, posterior.predict([[0.0], [1.5]], num_draws=50).mean, atol=1e-5)
-            True
-        """
-        return Predictor([self.fixed_draws(num_draws, seed=seed)])
 
     def fixed_draws(self, num_draws: int, *, seed: int | None = None) -> FixedDraws:
         """Return what a predictor needs: draws as in `predict`, with the model and its units."""

@@ -56,7 +56,7 @@ class Prediction:
 
     Attributes:
         distribution: as given.
-        scaler: as given, or the map that changes nothing.
+        scaler: as given; the map that changes nothing if not given, and for classes.
         first_row: the number of the first input, for warnings: not 0 for a later block of a table.
 
     Examples:
@@ -73,7 +73,7 @@ class Prediction:
 
     def __init__(self, distribution: TorchDistributionMixin, scaler: Scaler | None = None) -> None:
         self.distribution: Any = distribution
-        self.scaler = scaler or Scaler.identity()
+        self.scaler = Scaler.identity() if scaler is None or self.is_classification else scaler
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self._base).__name__}, num_draws={self.num_draws}, num_inputs={len(self)})"
@@ -127,7 +127,7 @@ class Prediction:
     @property
     def draw_means(self) -> Tensor:
         """The mean of the targets under each draw, (S, N, K)."""
-        return self._original(self._component_means)
+        return self.scaler.inverse(self._component_means)
 
     @property
     def mean(self) -> Tensor:
@@ -153,7 +153,7 @@ class Prediction:
                 FewDrawsWarning,
                 remedies=(MEDIAN,),
             )
-        return self._original(self.by_rows(lambda part: part._component_means.mean(0)))
+        return self.scaler.inverse(self.by_rows(lambda part: part._component_means.mean(0)))
 
     @property
     def rests_on_few_draws(self) -> Tensor:
@@ -281,7 +281,7 @@ class Prediction:
             values = self.distribution.sample((rounds,)).flatten(0, 1)
             if num_samples is not None:
                 values = values[torch.randperm(len(values))[: int(num_samples)].to(values.device)]
-        return self._original(values)
+        return self.scaler.inverse(values)
 
     def cdf(self, y: ArrayLike) -> Tensor:
         """Return the distribution function P(Y <= y) of the mixture at targets in original units, (N, K).
@@ -597,16 +597,11 @@ class Prediction:
         """The mean under each draw in the model's units, (S, N, K)."""
         return self._probs if self.is_classification else self.distribution.mean
 
-    def _original(self, values: Tensor) -> Tensor:
-        return values if self.is_classification else self.scaler.inverse(values)
-
     def _original_std(self, variance: Tensor) -> Tensor:
         """Return the square root in original units, where the variance itself may be beyond the precision's range."""
-        return variance.sqrt() if self.is_classification else self.scaler.inverse_scale(variance.sqrt())
+        return self.scaler.inverse_scale(variance.sqrt())
 
     def _original_variance(self, variance: Tensor) -> Tensor:
-        if self.is_classification:
-            return variance
         return self.scaler.inverse_scale(self.scaler.inverse_scale(variance))
 
 

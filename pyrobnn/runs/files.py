@@ -19,8 +19,7 @@ import pyrobnn
 from pyrobnn._core.folders import new_file, new_folder
 from pyrobnn.data.imputed import Imputer
 from pyrobnn.datasets.table import categories_of
-from pyrobnn.posterior.copies import predict_copies
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.spec import Prepared

@@ -22,8 +22,7 @@ from pyrobnn.diagnostics.diagnosis import Diagnosis, diagnose
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run
 from pyrobnn.metrics import Score, score
-from pyrobnn.posterior.copies import predict_copies
-from pyrobnn.posterior.mixture import Mixture
+from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.runs.all_rows import far_apart, is_sound, with_all_rows
