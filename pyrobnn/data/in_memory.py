@@ -9,14 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.checks import (
-    CONSTANT,
-    as_targets,
-    as_tensor,
-    check_count,
-    check_finite,
-    check_flag,
-)
+from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, check_finite, check_flag
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
 from pyrobnn.data.splits import same_inputs, split_rows

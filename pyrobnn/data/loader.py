@@ -24,14 +24,7 @@ from pyrobnn._core.checks import check_count, check_flag
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X, join_rows, single
-from pyrobnn.data.batches import (
-    checked_batch,
-    checked_inputs,
-    checked_pair,
-    kept_generators,
-    samplers_of,
-    split_batch,
-)
+from pyrobnn.data.batches import checked_batch, checked_inputs, checked_pair, kept_generators, samplers_of, split_batch
 from pyrobnn.data.in_memory import Data, Moments, Scaler
 
 _PAGE = "how-to/large-data"

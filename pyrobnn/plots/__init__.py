@@ -1,9 +1,8 @@
 """Pictures of a fit, a prediction and a posterior; each function returns a matplotlib Figure."""
 
 from pyrobnn.plots.classification import confusion, reliability
-from pyrobnn.plots.columns import importance
 from pyrobnn.plots.comparison import compare_guides
-from pyrobnn.plots.effect_curves import effects
+from pyrobnn.plots.effect_curves import effects, importance
 from pyrobnn.plots.one_input import fit_1d
 from pyrobnn.plots.parameters import weights
 from pyrobnn.plots.predictive import calibration, predictive_check, vsbc

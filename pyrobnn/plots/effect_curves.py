@@ -1,9 +1,9 @@
-"""How predictions change with a column, averaged over the examples."""
+"""How much a fit relies on each column, and how its predictions change with it, averaged over the examples."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,19 +17,25 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
-from pyrobnn.plots._colors import BLUE, LIGHT_BLUE
-from pyrobnn.plots._style import as_array, band, first_column, grid, plain
+from pyrobnn.plots._colors import BLUE, GREY, LIGHT_BLUE
+from pyrobnn.plots._style import PANEL, as_array, band, first_column, grid, legend, one_panel, plain, title
 from pyrobnn.plots.classification import class_draws
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.tables.cells import MARK, category_name, with_marks
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 _CURVE_POINTS = 15
 _MOST_DOTS = 10
 _LETTERS_UNDER_A_PANEL = 18
 _MOST_EXAMPLES = 100
 _MOST_COLUMNS = 6
+_MOST_BARS = 15
+_FRAME_INCHES = 1.4
+_ROW_INCHES = 0.28
 _PANELS_ACROSS = 2
 _PANEL_INCHES = (2.9, 2.3)
 _CURVE_QUANTILES = (0.02, 0.98)
@@ -270,3 +276,40 @@ def _dots(
     words = ("epistemic, ±2 sd", "mean") if is_named else ("", "")
     axis.vlines(places, low, high, color=LIGHT_BLUE, linewidth=6, label=words[0])
     axis.plot(places, mean, "o", color=BLUE, ms=5, label=words[1])
+
+
+def importance(table: "DataFrame", *, ax: Axes | None = None) -> Figure:
+    """Draw the permutation importance of columns with bars of ±2 standard errors, the largest on top.
+
+    A column whose bar holds 0 may as well not matter. At most the first 15 columns are shown.
+
+    Args:
+        table: what `pyrobnn.metrics.permutation_importance` returns.
+        ax: the panel to draw in; if not given, a new figure.
+
+    Raises:
+        InputError: a table without columns importance and stderr, or without rows.
+
+    Examples:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"importance": [0.9, 0.0], "stderr": [0.2, 0.1]}, index=["size", "noise"])
+        >>> figure = bnn.plots.importance(table)
+        >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        ['size', 'noise']
+    """
+    if not {"importance", "stderr"} <= set(table.columns) or not len(table):
+        raise InputError(
+            f"`importance` draws what `permutation_importance` returns, got a table of {len(table)} rows with the "
+            f"columns {list(table.columns)}."
+        )
+    shown = table.iloc[:_MOST_BARS]
+    figure, axis = one_panel(ax, (PANEL[0], _FRAME_INCHES + _ROW_INCHES * len(shown)))
+    rows, loss, error = np.arange(len(shown)), shown["importance"].to_numpy(), shown["stderr"].to_numpy()
+    axis.axvline(0, color=GREY, linewidth=1)
+    axis.hlines(rows, loss - 2 * error, loss + 2 * error, color=LIGHT_BLUE, linewidth=5, label="±2 se")
+    axis.plot(loss, rows, "o", color=BLUE, ms=5)
+    axis.set_yticks(rows, [plain(str(name)) for name in shown.index])
+    axis.set(ylim=(len(shown) - 0.4, -0.6), xlabel="loss in log score (nats an example)")
+    title(axis, f"Importance, {len(shown)} of {len(table)} columns" if len(shown) < len(table) else "Importance")
+    legend(axis, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
+    return figure

@@ -146,11 +146,7 @@ def _targets(prediction: Prediction, y: ArrayLike, seed: int) -> tuple[np.ndarra
 
 
 def _frequencies(
-    simulated: np.ndarray,
-    observed: np.ndarray,
-    class_names: Sequence[str | int],
-    target: str,
-    ax: Axes | None,
+    simulated: np.ndarray, observed: np.ndarray, class_names: Sequence[str | int], target: str, ax: Axes | None
 ) -> Figure:
     num_classes = len(class_names)
     classes = np.arange(num_classes)

@@ -11,16 +11,7 @@ from numpy.typing import ArrayLike
 from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.plots._colors import BLUE, GREY, INK, LIGHT_BLUE, ORANGE, PALE
-from pyrobnn.plots._style import (
-    TALL,
-    Layout,
-    band,
-    first_column,
-    legend_below,
-    panels,
-    plain,
-    title,
-)
+from pyrobnn.plots._style import TALL, Layout, band, first_column, legend_below, panels, plain, title
 from pyrobnn.posterior.prediction import Prediction
 
 _MOST_POINTS = 200
@@ -119,10 +110,7 @@ def draw_coverage(axis: Axes, prediction: Prediction, y: ArrayLike, target: str 
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="calibrated")
     axis.plot(LEVELS, observed, "o-", color=BLUE, ms=3.5, label="observed")
     axis.set(
-        xlabel="nominal level of the interval",
-        ylabel=f"share of {plain(target)} inside",
-        xlim=(0, 1),
-        ylim=(0, 1.02),
+        xlabel="nominal level of the interval", ylabel=f"share of {plain(target)} inside", xlim=(0, 1), ylim=(0, 1.02)
     )
     axis.set_box_aspect(1)
     axis.set_anchor("N")

@@ -57,15 +57,8 @@ def sparsification(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = No
 def selective_risk(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = None) -> Figure:
     """Draw the risk among the answered examples when the least certain examples are not answered.
 
-    The curves begin at a twentieth of the examples, or 10: one of fewer would decide where the curve goes.
-
-    Args:
-        prediction: predictions at N inputs.
-        y: the targets in original units, (N,) or (N, K).
-        ax: the panel to draw in; if not given, a new figure.
-
-    Raises:
-        InputError: as for `pyrobnn.metrics.selective_risk`, the source of the curves.
+    The curves begin at a twentieth of the examples, or 10: one of fewer would decide where the curve goes. They are
+    those of `pyrobnn.metrics.selective_risk`, and the arguments those of `sparsification`.
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
