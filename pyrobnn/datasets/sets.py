@@ -58,83 +58,58 @@ def published_splits(num_rows: int, num_splits: int) -> Splits:
     return tuple((order[:size], order[size:]) for order in orders)
 
 
-def _uci_set(
-    name: str, rows: int, features: str, target: str, sha256: str, *, splits: int = 20, licence: str = "CC BY 4.0"
-) -> PublishedSet:
-    url, names = _UPSTREAM.format(name=name), features.split()
-    copies = [f"{name}.npz", f"{name}.txt", f"{name}/data.txt", f"{name}/data/data.txt"]
-    file = PublishedFile((*copies, *(f"uci_regression/{copy}" for copy in copies)), url, sha256)
-    read = partial(read_uci, features=names, target=target, num_splits=splits)
-    return PublishedSet(name, "regression", rows, len(names), read, (file,), url, licence, published_splits=splits)
-
-
-UCI_SETS = (
-    _uci_set(
-        "concrete",
-        1030,
-        "cement blast_furnace_slag fly_ash water superplasticizer coarse_aggregate fine_aggregate age",
-        "compressive_strength",
-        "43d290fd2c2a399ad7e62c45cab5337ba94ece69ebdcf5875aa668cb886243de",
+_UCI_FILES = {
+    "concrete": (1030, "43d290fd2c2a399ad7e62c45cab5337ba94ece69ebdcf5875aa668cb886243de"),
+    "energy": (768, "7f8bf024cea437267d56be99b7af7bb3faebec8a7bccfbb20d06d52d9372a950"),
+    "kin8nm": (8192, "a694ce0c7a21390f2bd2a205c36f2482cd974637a207038696716e22f3bbe810"),
+    "naval-propulsion-plant": (11934, "de0ea69da1efaab8b9655ffed828547d10dd68c1fb8c6e0163e6a988def393a6"),
+    "power-plant": (9568, "daebd20c408dfc5c4979604f240e891be162c3a5d00d662380aa669044a1fb31"),
+    "protein-tertiary-structure": (45730, "d35f332707e8a73f21e021039250a1e7b26e14f7dd826a0337ffa8e8e48b9727"),
+    "wine-quality-red": (1599, "3ba41eaf4ab562088cf47b5c9dca2b4de2a330c3ee38a7920b4527a09574d5c1"),
+    "yacht": (308, "00dfecc0fc01ddd4c90b558a3ac11b246df8ebcfea130724223475a9a67f0ea1"),
+}
+"""The number of rows, and the SHA-256 of the file."""
+_UCI_COLUMNS = {
+    "concrete": (
+        "cement blast_furnace_slag fly_ash water superplasticizer coarse_aggregate fine_aggregate age "
+        "compressive_strength"
     ),
-    _uci_set(
-        "energy",
-        768,
+    "energy": (
         "relative_compactness surface_area wall_area roof_area overall_height orientation glazing_area "
-        "glazing_area_distribution",
-        "heating_load",
-        "7f8bf024cea437267d56be99b7af7bb3faebec8a7bccfbb20d06d52d9372a950",
+        "glazing_area_distribution heating_load"
     ),
-    _uci_set(
-        "kin8nm",
-        8192,
-        "theta1 theta2 theta3 theta4 theta5 theta6 theta7 theta8",
-        "distance",
-        "a694ce0c7a21390f2bd2a205c36f2482cd974637a207038696716e22f3bbe810",
-        licence="not stated (DELVE repository)",
-    ),
-    _uci_set(
-        "naval-propulsion-plant",
-        11934,
+    "kin8nm": "theta1 theta2 theta3 theta4 theta5 theta6 theta7 theta8 distance",
+    "naval-propulsion-plant": (
         "lever_position ship_speed turbine_shaft_torque turbine_revolutions generator_revolutions "
         "starboard_propeller_torque port_propeller_torque hp_turbine_exit_temperature compressor_inlet_temperature "
         "compressor_outlet_temperature hp_turbine_exit_pressure compressor_inlet_pressure compressor_outlet_pressure "
-        "exhaust_pressure turbine_injection_control fuel_flow",
-        "compressor_decay",
-        "de0ea69da1efaab8b9655ffed828547d10dd68c1fb8c6e0163e6a988def393a6",
+        "exhaust_pressure turbine_injection_control fuel_flow compressor_decay"
     ),
-    _uci_set(
-        "power-plant",
-        9568,
-        "temperature exhaust_vacuum ambient_pressure relative_humidity",
-        "electrical_output",
-        "daebd20c408dfc5c4979604f240e891be162c3a5d00d662380aa669044a1fb31",
-    ),
-    _uci_set(
-        "protein-tertiary-structure",
-        45730,
-        "F1 F2 F3 F4 F5 F6 F7 F8 F9",
-        "RMSD",
-        "d35f332707e8a73f21e021039250a1e7b26e14f7dd826a0337ffa8e8e48b9727",
-        splits=5,
-    ),
-    _uci_set(
-        "wine-quality-red",
-        1599,
+    "power-plant": "temperature exhaust_vacuum ambient_pressure relative_humidity electrical_output",
+    "protein-tertiary-structure": "F1 F2 F3 F4 F5 F6 F7 F8 F9 RMSD",
+    "wine-quality-red": (
         "fixed_acidity volatile_acidity citric_acid residual_sugar chlorides free_sulfur_dioxide "
-        "total_sulfur_dioxide density pH sulphates alcohol",
-        "quality",
-        "3ba41eaf4ab562088cf47b5c9dca2b4de2a330c3ee38a7920b4527a09574d5c1",
+        "total_sulfur_dioxide density pH sulphates alcohol quality"
     ),
-    _uci_set(
-        "yacht",
-        308,
+    "yacht": (
         "buoyancy_position prismatic_coefficient length_displacement_ratio beam_draught_ratio length_beam_ratio "
-        "froude_number",
-        "residuary_resistance",
-        "00dfecc0fc01ddd4c90b558a3ac11b246df8ebcfea130724223475a9a67f0ea1",
+        "froude_number residuary_resistance"
     ),
-)
+}
+"""The columns of the file; the last is the target."""
 
+
+def _uci_set(name: str) -> PublishedSet:
+    (rows, sha256), url, (*features, target) = _UCI_FILES[name], _UPSTREAM.format(name=name), _UCI_COLUMNS[name].split()
+    splits = 5 if name == "protein-tertiary-structure" else 20
+    licence = "not stated (DELVE repository)" if name == "kin8nm" else "CC BY 4.0"
+    copies = [f"{name}.npz", f"{name}.txt", f"{name}/data.txt", f"{name}/data/data.txt"]
+    file = PublishedFile((*copies, *(f"uci_regression/{copy}" for copy in copies)), url, sha256)
+    read = partial(read_uci, features=features, target=target, num_splits=splits)
+    return PublishedSet(name, "regression", rows, len(features), read, (file,), url, licence, published_splits=splits)
+
+
+UCI_SETS = tuple(map(_uci_set, _UCI_FILES))
 
 _MUSHROOM_COLUMNS = (
     "cap-shape cap-surface cap-color bruises odor gill-attachment gill-spacing gill-size gill-color stalk-shape "
