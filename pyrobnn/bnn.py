@@ -93,9 +93,8 @@ class BNN(PyroModule):
     def __init__(self, net: Any, *, prior: Any = "normal", likelihood: Any = "gaussian") -> None:
         with local_parameters():
             super().__init__()
-            net = nets.owned(net)
-        parts = {"net": net, "prior": priors.resolve(prior), "likelihood": likelihoods.resolve(likelihood)}
-        self.settings: dict[str, Any] = parts
+            net, prior, likelihood = nets.owned(net), priors.resolve(prior), likelihoods.resolve(likelihood)
+        self.settings: dict[str, Any] = {"net": net, "prior": prior, "likelihood": likelihood}
         self.units: tuple[Scaler, Scaler] | None = None
         self.start = Start()
         self._known_outputs: Tensor | None = None
@@ -108,9 +107,12 @@ class BNN(PyroModule):
         self._frozen = parameters.frozen_modules(self.net)
         parameters.train_in_full_precision(self.net, self._frozen)
         prior = self.settings["prior"]
-        names = parameters.trained_names(self.net)
-        self.site_names: tuple[str, ...] = tuple(covered(prior, names))
-        self._check_site_names()
+        self.site_names: tuple[str, ...] = tuple(covered(prior, parameters.trained_names(self.net)))
+        if taken := set(self.site_names) & ({"prior", "likelihood", "y", "data"} | set(dir(self))):
+            raise InputError(
+                f"The network's parameter {min(taken)!r} has a name that BNN needs itself: put the network inside "
+                "another module, such as torch.nn.Sequential(net)."
+            )
         self.frozen_names: tuple[str, ...] = tuple(parameters.frozen_values(self.net, self._frozen))
         parameters.refuse_max_norm(self.net, self.site_names)
         self._aliases = parameters.make_buffers(self.net, self.site_names)
@@ -121,14 +123,6 @@ class BNN(PyroModule):
         for name in self.site_names:
             setattr(self, name, PyroSample(functools.partial(_site_prior, name)))
         self.scale_targets(torch.tensor(1.0))
-
-    def _check_site_names(self) -> None:
-        taken = set(self.site_names) & ({"prior", "likelihood", "y", "data"} | set(dir(self)))
-        if taken:
-            raise InputError(
-                f"The network's parameter {min(taken)!r} has a name that BNN needs itself: put the network inside "
-                "another module, such as torch.nn.Sequential(net)."
-            )
 
     def scale_targets(self, target_scale: Tensor) -> None:
         """Rebuild the likelihood for targets of so many original units per unit of the model, () or (K,)."""
@@ -232,10 +226,8 @@ class BNN(PyroModule):
                 args, kwargs = x.arguments if isinstance(x, Inputs) else ((x,), {})
                 f = functional_call(self.net, every_name, args, kwargs, tie_weights=False)
         except IndexError as error:
-            if "out of range in self" not in str(error):
-                raise
             tables: Any = [(name, part) for name, part in self.net.named_modules() if isinstance(part, _LOOKS_UP)]
-            if not tables:
+            if not tables or "out of range in self" not in str(error):
                 raise
             rows = ", ".join(f"{name!r} has rows 0 to {table.num_embeddings - 1}" for name, table in tables)
             raise InputError(
@@ -270,14 +262,13 @@ class BNN(PyroModule):
         """
         with ONE_THREAD:
             first = next(value for value in self.net.state_dict().values() if value.is_floating_point())
+        keeps_integers = isinstance(x, Inputs) or any(isinstance(module, _LOOKS_UP) for module in self.net.modules())
 
-        def cast(values: Tensor, *, keeps_integers: bool) -> Tensor:
+        def cast(values: Tensor) -> Tensor:
             keeps = keeps_integers and not values.is_floating_point()
             return values.to(first.device, values.dtype if keeps else first.dtype)
 
-        if isinstance(x, Inputs):
-            return x.map(lambda part: cast(part, keeps_integers=True))
-        return cast(x, keeps_integers=any(isinstance(module, _LOOKS_UP) for module in self.net.modules()))
+        return x.map(cast) if isinstance(x, Inputs) else cast(x)
 
     @overload
     def fit(

@@ -24,6 +24,10 @@ _OF_PREDICTIONS = ("", ".csv", ".txt")
 _LOADING = "loading torch and Pyro"
 _UNFINISHED = ".unfinished"
 """Suffix of the name of a run folder until its fit is done."""
+_MARKED = {"warning": "[bold yellow]warning[/]", "note": "note", "fine": "[green]fine[/]"}
+_SOURCE = "Spec file, or a CSV, Excel or Parquet file."
+_CHANGES = "Change the spec; may be repeated."
+_CATEGORIES = "How text becomes numbers: onehot (as without it), or ordinal."
 
 
 def _such_as(*calls: str) -> str:
@@ -42,12 +46,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets known by name.", epilog=_such_as("data list"), no_args_is_help=True)
 app.add_typer(data_app, name="data")
-
-Out = Annotated[Path | None, typer.Option("--out", help="Run folder to make; runs/<name of the spec> if not given.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run.")]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change the spec; may be repeated.")
-]
 
 
 def main() -> None:
@@ -88,32 +86,20 @@ def demo(
         demo.demo(out, seed=seed, progress=True, console=Console(soft_wrap=False))
 
 
-Source = Annotated[
-    Path | None,
-    typer.Argument(metavar="SPEC|TABLE", help="Spec file, or a CSV, Excel or Parquet file.", show_default=False),
-]
-Target = Annotated[str | None, typer.Option("--target", help="Column of the table to predict.")]
-Drop = Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")]
-Categories = Annotated[
-    str | None, typer.Option("--categories", help="How text becomes numbers: onehot (as without it), or ordinal.")
-]
-Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run, which was interrupted.")]
-
-
 @app.command(
     epilog=_such_as("fit house.csv --target price", "fit house.csv --target price --drop street --out runs/no-street"),
 )
 def fit(
-    source: Source = None,
+    source: Annotated[Path | None, typer.Argument(metavar="SPEC|TABLE", help=_SOURCE, show_default=False)] = None,
     column: Annotated[str | None, typer.Argument(metavar="TARGET", help="As --target.", show_default=False)] = None,
     *,
-    target: Target = None,
-    changes: Changes = None,
-    drop: Drop = None,
-    categories: Categories = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    resume: Resume = None,
+    target: Annotated[str | None, typer.Option(help="Column of the table to predict.")] = None,
+    changes: Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help=_CHANGES)] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")] = None,
+    categories: Annotated[str | None, typer.Option(help=_CATEGORIES)] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/<name of the spec> if not given.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run, which was interrupted.")] = None,
 ) -> None:
     """Fit a table or a spec file; score the fit on the test part, and write a run folder."""
     if (source is None) == (resume is None):
@@ -151,15 +137,11 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
     typer.echo(printable("\n".join(lines)), nl=bool(lines))
     earlier = time_of(folder / "manifest.json")
     with stopped_cleanly(lambda: kept_of(folder, earlier=earlier)):
-        result = _run(tables, changes, folder, overwrite=overwrite)
+        with waiting(_LOADING):
+            from pyrobnn.runs.run import run
+
+        result = run(_spec(tables, changes), folder, progress=True, overwrite=overwrite, on_prepared=_say_how)
     _show(result)
-
-
-def _run(tables: dict[str, Any], changes: tuple[str, ...], folder: Path, *, overwrite: bool) -> Any:
-    with waiting(_LOADING):
-        from pyrobnn.runs.run import run
-
-    return run(_spec(tables, changes), folder, progress=True, overwrite=overwrite, on_prepared=_say_how)
 
 
 def _say_how(prepared: Any) -> None:
@@ -196,14 +178,10 @@ def diagnose(run_dir: Path) -> None:
         diagnosis = read_diagnosis(run_dir)
     typer.echo(printable(concluded(diagnosis, str(run_dir))))
     for finding in diagnosis.findings:
-        Console().print(_shown(finding), highlight=False, soft_wrap=True)
+        said = f"{_MARKED[finding.kind]}: {escaped(finding.said('command'))}"
+        Console().print(said, highlight=False, soft_wrap=True)
     warnings = counted(num, "warning") if (num := len(diagnosis.warnings)) else "No warnings"
     typer.echo(f"{warnings} from {counted(len(diagnosis.findings), 'check')}.")
-
-
-def _shown(finding: Any) -> str:
-    word = {"warning": "[bold yellow]warning[/]", "note": "note", "fine": "[green]fine[/]"}[finding.kind]
-    return f"{word}: {escaped(finding.said('command'))}"
 
 
 @app.command(epilog=_such_as("compare runs/house runs/no-street"))
