@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from pyrobnn.distributions.targets import ONE_DRAW, Elementwise, scipy_function
+from pyrobnn.distributions.targets import ONE_DRAW, Dispersed, Elementwise, scipy_function
 
 
 class Poisson(Elementwise):
@@ -43,26 +43,13 @@ class Poisson(Elementwise):
         return torch.where(count < 0, 0.0, cdf).to(self.log_rate.dtype)
 
 
-class NegativeBinomial(Elementwise):
+class NegativeBinomial(Dispersed):
     """Counts with the mean m = exp(log_mean) and the variance m + dispersion m^2 (NB2, Cameron & Trivedi 1998).
 
     Poisson, whose rate is m times a Gamma(r, r) variable, r = 1 / dispersion; at 1e-6 it is Poisson's up to rounding.
     """
 
-    arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for
-        "log_mean": constraints.real,
-        "dispersion": constraints.positive,
-    }
     support = constraints.nonnegative_integer
-
-    def __init__(
-        self, log_mean: Tensor | float, dispersion: Tensor | float, *, validate_args: bool | None = None
-    ) -> None:
-        super().__init__(log_mean=log_mean, dispersion=dispersion, validate_args=validate_args)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.log_mean.exp()
 
     @property
     def variance(self) -> Tensor:
@@ -70,11 +57,8 @@ class NegativeBinomial(Elementwise):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log probability; its large terms are added in double precision."""
-        count, log_mean, r = (
-            self._checked(value).double(),
-            self.log_mean.double(),
-            self.dispersion.double().reciprocal(),
-        )
+        count, log_mean = self._checked(value).double(), self.log_mean.double()
+        r = self.dispersion.double().reciprocal()
         log_odds = log_mean - r.log()
         ways = torch.lgamma(count + r) - torch.lgamma(r) - torch.lgamma(count + 1)
         log_prob = ways + count * logsigmoid(log_odds)

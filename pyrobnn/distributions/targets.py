@@ -147,14 +147,13 @@ class CensoredNormal(Elementwise):
         return _excess_up_to(centre, upper), _excess_up_to(-centre, None if lower is None else -lower)
 
 
-class TargetGamma(Elementwise):
-    """Positive numbers with the mean m = exp(log_mean) and the variance dispersion m^2; the shape is 1 / dispersion."""
+class Dispersed(Elementwise):
+    """Base of distributions of numbers from 0 up with a mean, by its log, and a dispersion."""
 
     arg_constraints = {  # noqa: RUF012 - the form torch.distributions asks for
         "log_mean": constraints.real,
         "dispersion": constraints.positive,
     }
-    support = constraints.positive
 
     def __init__(
         self, log_mean: Tensor | float, dispersion: Tensor | float, *, validate_args: bool | None = None
@@ -164,6 +163,12 @@ class TargetGamma(Elementwise):
     @property
     def mean(self) -> Tensor:
         return self.log_mean.exp()
+
+
+class TargetGamma(Dispersed):
+    """Positive numbers with the mean m = exp(log_mean) and the variance dispersion m^2; the shape is 1 / dispersion."""
+
+    support = constraints.positive
 
     @property
     def variance(self) -> Tensor:

@@ -53,11 +53,7 @@ def observed_vs_predicted(prediction: Prediction, y: ArrayLike, *, layout: Layou
 
 
 def coverage(pit: np.ndarray) -> np.ndarray:
-    """Return, for each of `LEVELS`, the share of observations inside the equal-tailed interval of that level.
-
-    Args:
-        pit: predictive distribution function at the observations, (N,).
-    """
+    """Return, for each of `LEVELS`, the share of observations inside its interval, by their values F(y), (N,)."""
     return (np.abs(2 * pit - 1)[None, :] <= LEVELS[:, None]).mean(1)
 
 

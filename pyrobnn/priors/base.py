@@ -183,14 +183,7 @@ class LatentSitePrior(BasePrior):
     """
 
     def latents(self, name: str, value: Tensor) -> dict[str, Latent]:
-        """Return the latents of a parameter by short name; empty for a parameter without latents.
-
-        Numbers of the setting may be scalar tensors here: pass them through `constant`.
-
-        Args:
-            name: the parameter's name.
-            value: its initial value, which also gives shape, dtype and device.
-        """
+        """Return the latents of a parameter by short name, of arguments as for `SitePrior.site`; empty without any."""
         raise NotImplementedError
 
     def conditional(self, name: str, value: Tensor, latents: Mapping[str, Tensor]) -> TorchDistributionMixin:
