@@ -40,7 +40,7 @@ _AFTER_A_FIT = {"predict": "x", "save": '"folder"'}
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class StartState:
     """The states, tensors by name, that the network and the likelihood of a model start at; None: as they are built."""
 
     net: Mapping[str, Tensor] | None = None
@@ -96,7 +96,7 @@ class BNN(PyroModule):
             net, prior, likelihood = nets.owned(net), priors.resolve(prior), likelihoods.resolve(likelihood)
         self.settings: dict[str, Any] = {"net": net, "prior": prior, "likelihood": likelihood}
         self.units: tuple[Scaler, Scaler] | None = None
-        self.start = Start()
+        self.start = StartState()
         self._known_outputs: Tensor | None = None
         with local_parameters():
             self._build()
@@ -340,7 +340,7 @@ class BNN(PyroModule):
         self,
         parts: dict[str, Any] | None = None,
         *,
-        start: Start = Start(),
+        start: StartState = StartState(),
         device: torch.device | str | None = None,
         target_scale: Tensor | None = None,
         state: Mapping[str, Tensor] | None = None,
@@ -355,7 +355,7 @@ class BNN(PyroModule):
             copied = BNN(**(self.settings | parts))
         copied.units = self.units
         kept = None if "likelihood" in parts else self.start.likelihood
-        copied.start = Start(start.net or self.start.net, start.likelihood or kept)
+        copied.start = StartState(start.net or self.start.net, start.likelihood or kept)
         if copied.start.net:
             copied.net.load_state_dict(copied.start.net)
         copied.to(device)

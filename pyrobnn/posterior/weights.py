@@ -10,7 +10,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._torch.pyro import local_parameters
-from pyrobnn.bnn import BNN, Start
+from pyrobnn.bnn import BNN, StartState
 from pyrobnn.guides.base import built
 from pyrobnn.guides.pruned import PrunedGuide
 from pyrobnn.posterior.mixture import Mixture, require_single
@@ -166,6 +166,6 @@ def update_prior(posterior: Posterior) -> BNN:
     is_whole = not any(value.requires_grad for value in bnn.net.parameters())
     means = {name: mean for name, (mean, _) in moments.items()}
     parts = {"prior": prior if is_whole else dict.fromkeys(moments, prior) | {"*": None}}
-    updated = bnn.fresh(parts, start=Start(bnn.state_at(means)))
+    updated = bnn.fresh(parts, start=StartState(bnn.state_at(means)))
     updated.units = (posterior.x_scaler, posterior.y_scaler)
     return updated

@@ -22,7 +22,7 @@ from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.inputs import Inputs, X, tensors_of
 from pyrobnn._torch.private import OperationMode, private, tree_leaves, tree_map
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.bnn import BNN, Start
+from pyrobnn.bnn import BNN, StartState
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -286,7 +286,7 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
     if moments:  # of an earlier posterior: tensors, which go back into the setting of the prior made of them
         bnn.settings["prior"] = priors.resolve(_with_prior(saved.parts["prior"], FromPosterior(moments)))
         bnn.units = (x_scaler, y_scaler)
-        bnn.start = Start(bnn.state_at(bnn.initial_values))
+        bnn.start = StartState(bnn.state_at(bnn.initial_values))
     return Posterior(
         bnn,
         guide,

@@ -11,7 +11,7 @@ from pyrobnn import guides
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Count, setting, to_dict
 from pyrobnn._torch.private import tree_map
-from pyrobnn.bnn import BNN, Start
+from pyrobnn.bnn import BNN, StartState
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
@@ -159,7 +159,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         """Return the posterior around the mode of a start, under its prior and noise."""
         tuned = best.tuned(bnn, source)
         if not isinstance(self.guide, Laplace):
-            tuned.start = Start(best.bnn.state_at(best.weights))
+            tuned.start = StartState(best.bnn.state_at(best.weights))
             training = until_converged(self.guide)
             if self.guide_steps is not None:
                 schedule = "cosine_annealing_lr"

@@ -146,7 +146,7 @@ class PriorScales:
         scales = {name: value.rsqrt().to(like) for name, value in self.by_site().items()}
         prior = {name: _normal_prior(name, self.loc[name], scale) for name, scale in scales.items()}
         likelihood = dataclasses.replace(declared.settings["likelihood"], **numbers)
-        left_out = tuple(f"likelihood.{name}" for name in numbers)
+        left_out = {f"likelihood.{name}" for name in numbers}
         state = fitted.net.state_dict(prefix="net.") | fitted.likelihood.state_dict(prefix="likelihood.")
         return declared.fresh(
             {"prior": prior | _others(declared, list(scales)), "likelihood": likelihood},

@@ -16,7 +16,7 @@ from pyrobnn._core.folders import why
 from pyrobnn._core.random import seeded
 from pyrobnn._core.tree_files import digest, read_tree, write_tree
 from pyrobnn._torch.work import Work
-from pyrobnn.bnn import BNN, Start
+from pyrobnn.bnn import BNN, StartState
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
@@ -252,7 +252,7 @@ def _closed(bnn: BNN, found: Found) -> BNN:
     parts: dict[str, Any] = {"prior": chosen} if found.scales else {}
     if found.numbers is not None:
         parts["likelihood"] = dataclasses.replace(bnn.settings["likelihood"], **found.numbers)
-    return bnn.fresh(parts, start=Start(found.start, found.noise))
+    return bnn.fresh(parts, start=StartState(found.start, found.noise))
 
 
 def _file_for(bnn: BNN, source: Source, run: Run, *, starts_there: bool) -> Path | None:
