@@ -160,8 +160,9 @@ def _(distribution: torch.distributions.Bernoulli) -> Terms:
     return [(distribution.logits, distribution.probs * (1 - distribution.probs))]
 
 
-@_information.register
-def _(distribution: torch.distributions.Normal) -> Terms:
+@_information.register(torch.distributions.Normal)
+@_information.register(torch.distributions.LogNormal)
+def _(distribution: Any) -> Terms:
     return _location_scale(distribution, 1.0, 2.0)
 
 
@@ -185,11 +186,6 @@ def _(distribution: counts.Poisson) -> Terms:
 def _(distribution: counts.NegativeBinomial) -> Terms:
     of_mean = distribution.mean / (1 + distribution.dispersion * distribution.mean)
     return [(distribution.log_mean, of_mean), (distribution.dispersion, lambda: _of_dispersion(distribution))]
-
-
-@_information.register
-def _(distribution: torch.distributions.LogNormal) -> Terms:
-    return _location_scale(distribution, 1.0, 2.0)
 
 
 @_information.register
@@ -229,7 +225,8 @@ def _(distribution: targets.CensoredNormal) -> Nodes:
         lower = torch.maximum(distribution.lower, lower)
     if distribution.upper is not None:
         upper = torch.minimum(distribution.upper, upper)
-    nodes, weights = _legendre(loc)
+    rule = np.polynomial.legendre.leggauss(_NUM_NODES)
+    nodes, weights = (loc.new_tensor(values).view(-1, *[1] * loc.ndim) for values in rule)
     half = ((upper - lower) / 2).clamp_min(0)
     places = [lower + half * (1 + nodes)]
     density = torch.exp(-0.5 * ((places[0] - loc) / scale) ** 2) / scale / math.sqrt(2 * math.pi)
@@ -279,17 +276,9 @@ def _nodes_of_counts(distribution: Any) -> Nodes:
     return places, stride * distribution.log_prob(places).double().exp()
 
 
-def _legendre(like: Tensor, num: int = _NUM_NODES) -> Nodes:
-    """Return nodes and weights for (-1, 1), with an axis for each of `like`."""
-    nodes, weights = (like.new_tensor(values) for values in np.polynomial.legendre.leggauss(num))
-    return nodes.view(-1, *[1] * like.ndim), weights.view(-1, *[1] * like.ndim)
-
-
 def _sinh_nodes(like: Tensor) -> Nodes:
     """Return nodes and weights of the trapezoidal rule for all real numbers, dense near 0."""
-    t = torch.linspace(-_SINH_REACH, _SINH_REACH, 4 * _NUM_NODES, dtype=like.dtype, device=like.device).view(
-        -1, *[1] * like.ndim
-    )
+    t = torch.linspace(-_SINH_REACH, _SINH_REACH, 4 * _NUM_NODES, dtype=like.dtype).to(like).view(-1, *[1] * like.ndim)
     return torch.sinh(t), torch.cosh(t) * (2 * _SINH_REACH / (4 * _NUM_NODES - 1))
 
 

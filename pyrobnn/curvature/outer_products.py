@@ -131,15 +131,15 @@ class _Sweep:
                 tracker = Tracker(point.bnn, point.weights, point.sites, batch[0][:1])
                 self._slow = tracker.alone.others
                 f = tracker.alone.f.detach()
-                is_direct = tracker.is_last_layer and self._kind.information(point, f) is not None
+                is_direct = tracker.look.is_last_layer and self._kind.information(point, f) is not None
                 count = 0 if is_direct else len(self._kind.columns(point, f, batch[1][:1]))
                 size = tracker.examples_at_once(count, self._numbers)
             for x, *targets in zip(*(values.split(size) for values in batch), strict=True):
 
-                def columns_at(f: Tensor, targets: Sequence[Tensor] = targets) -> Tensor:
-                    return self._kind.weighted_columns(point, f, *targets)
+                def columns_at(f: Tensor, targets: Sequence[Tensor] = targets, *, has: bool = not is_direct) -> Tensor:
+                    return self._kind.weighted_columns(point, f, *targets) if has else f.new_empty(0, *f.shape)
 
-                pulled = tracker.pull(x, _no_columns if is_direct else columns_at)
+                pulled = tracker.pull(x, columns_at)
                 if is_direct:
                     pulled = dataclasses.replace(pulled, information=self._information(pulled.f, *targets[1:]))
                 self._log_likelihood += float(log_probs(point.likelihood, pulled.f, *targets).detach().double().sum())
@@ -152,13 +152,6 @@ class _Sweep:
     def found(self, **parts: Any) -> Curvature:
         """Return the curvature made of the parts, with the other results of the sweep."""
         return Curvature(**parts, slow=self._slow, log_likelihood=self._log_likelihood)
-
-
-def _no_columns(f: Tensor) -> Tensor:
-    return f.new_empty(0, *f.shape)
-
-
-# Sums over parts of the data, as columns pulled back through the network; memory holds one part at a time.
 
 
 def add_diagonal(parts: Iterable[Pulled], sites: list[str]) -> dict[str, Tensor]:

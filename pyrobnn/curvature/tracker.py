@@ -56,7 +56,7 @@ class Way(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a pass of a single example tells of a network."""
+    """What a pass of a single example tells of a network and the sites."""
 
     known: frozenset[str]  # names of the sites whose layers are known
     matrices: frozenset[str]  # of those, linear maps
@@ -209,8 +209,8 @@ class Tracker:
         self._fixed = {name: value.detach() for name, value in weights.items()}
         self._tracked = self._fixed | {name: self._fixed[name].clone().requires_grad_() for name in sites}
         self._known = frozenset(sites)
-        self._look = once(bnn, ("look", tuple(sites), shape_of(example)), self._first_look)
-        self._known = self._look.known
+        self.look = once(bnn, ("look", tuple(sites), shape_of(example)), self._first_look)
+        self._known = self.look.known
 
     def _first_look(self) -> Look:
         runs = list[Recording]()
@@ -226,25 +226,6 @@ class Tracker:
             held=self._held(alone, num_outputs),
             is_last_layer=alone.is_last_layer,
         )
-
-    @property
-    def matrices(self) -> frozenset[str]:
-        """The names of the sites whose layers are matrices."""
-        return self._look.matrices
-
-    @property
-    def num_outputs(self) -> int:
-        return self._look.num_outputs
-
-    @property
-    def is_last_layer(self) -> bool:
-        """Whether the sites are a linear layer whose outputs are the network's: its derivatives are the identity."""
-        return self._look.is_last_layer
-
-    @property
-    def held(self) -> int:
-        """How many numbers are held for the Jacobian of an example."""
-        return self._look.held
 
     @cached_property
     def alone(self) -> Recording:
@@ -274,7 +255,7 @@ class Tracker:
         f = recording.f.detach()
         columns = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, len(f), -1) if columns_at is None else columns_at(f)
         others = recording.others
-        is_last = self._look.is_last_layer and not others
+        is_last = self.look.is_last_layer and not others
         way = Way() if is_last else self._way(x[:_COMPARED_EXAMPLES], others)
         dense = (self._side_by_side if way.takes_examples else self._one_by_one)(others, x, columns) if others else []
         names = [*(name for use in recording.uses for name in use.sites), *others]
@@ -337,7 +318,7 @@ class Tracker:
     def inputs_at_once(self, most: int) -> int:
         """Return how many inputs to run at once, at most some number, so that activations stay in the cache."""
         num_weights = sum(value.numel() for value in self._fixed.values())
-        return min(most, pairs_at_once(self._look.width, self._example.device, num_weights))
+        return min(most, pairs_at_once(self.look.width, self._example.device, num_weights))
 
 
 def examples_at_once(numbers: int) -> int:

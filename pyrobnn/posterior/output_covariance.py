@@ -197,7 +197,7 @@ def _inputs_at_once(tracker: Tracker, blocks: list[Block], *, joint: bool) -> in
     rows = sum(sum(block.sizes) for block in blocks if joint or not has_axes(block, tracker))
     if not joint and rows and _rows_of_layer(blocks[0], tracker.pull_alone()) is not None:
         rows = 0
-    most = min(_MOST_INPUTS, examples_at_once(tracker.num_outputs * rows)) if rows else _MOST_INPUTS
+    most = min(_MOST_INPUTS, examples_at_once(tracker.look.num_outputs * rows)) if rows else _MOST_INPUTS
     return tracker.inputs_at_once(most)
 
 

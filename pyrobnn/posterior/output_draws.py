@@ -55,7 +55,7 @@ class Tangent:
 
     def is_exact(self, moving: tuple[str, ...]) -> bool:
         """Return whether the network itself is linear in these weights: those of its last layer."""
-        return Tracker(self._bnn, self._point, list(moving), self._inputs[:1]).is_last_layer
+        return Tracker(self._bnn, self._point, list(moving), self._inputs[:1]).look.is_last_layer
 
     def function(self, moving: tuple[str, ...]) -> Callable[[Mapping[str, Tensor]], Tensor]:
         """Return the function behind `outputs` for draws of some weights; the other weights stay at the point."""
@@ -165,16 +165,16 @@ def output_draws(
     """
     num_draws, dimension = sum(sizes), sum(block.dimension for block in blocks)
     tracker = Tracker(bnn, point, [name for block in blocks for name in block.shapes], inputs[:1])
-    is_few = tracker.num_outputs * len(inputs) < num_draws
+    is_few = tracker.look.num_outputs * len(inputs) < num_draws
     have_axes = all(has_axes(block, tracker) for block in blocks)
     if num_draws * dimension > _MOST_NOISE:
-        is_few |= tracker.is_last_layer and have_axes and len(inputs) <= _FEW
+        is_few |= tracker.look.is_last_layer and have_axes and len(inputs) <= _FEW
         rows = sum(sum(block.sizes) for block in blocks if not has_axes(block, tracker))
-        if not is_few or len(inputs) * (tracker.held + tracker.num_outputs * rows) > _HELD:
+        if not is_few or len(inputs) * (tracker.look.held + tracker.look.num_outputs * rows) > _HELD:
             return None
         with seeded(derive(seed, f"outputs {digest([flat_rows(inputs)])}"), "outputs"):
             return _joint(blocks, tracker.pull(inputs), num_draws)
-    if not is_few and (not have_axes or tracker.num_outputs >= num_draws):
+    if not is_few and (not have_axes or tracker.look.num_outputs >= num_draws):
         return None
     like = next(blocks[0].buffers())
     made = [
@@ -242,7 +242,7 @@ def _product(noise: Tensor, root: Tensor) -> Tensor:
 
 def has_axes(block: Block, tracker: Tracker) -> bool:
     """Return whether a block describes a layer in axes in which its entries are independent."""
-    return block.has_axes and tracker.matrices.issuperset(block.shapes)
+    return block.has_axes and tracker.look.matrices.issuperset(block.shapes)
 
 
 def use_of(block: Block, pulled: Pulled) -> tuple[Use, Axes] | None:

@@ -1,7 +1,7 @@
 """Markov chain Monte Carlo with gradients of mini-batches, as methods for `fit`: SGLD and SGHMC of posteriors."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -105,13 +105,13 @@ class StochasticGradient(ChainMethod):
                 if walk.step % _STEPS_BETWEEN_LOOKS == 0 or walk.step == walk.num_steps:
                     _check_finite(walk.state.place, name, walk.step)
                     bar.update(walk.step - bar.n)
-                if walk.burn_in.looks(walk.step, walk.sizes.smallest_variance):
+                if walk.burn_in.looks(walk.step, walk.smallest_variance):
                     bar.total = walk.num_steps
         burnt = walk.burn_in.end
         if self.num_draws >= _FEWEST_COMPARED and _trends(densities):
             _tell_of_trend(name, burnt)
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
-        kept = walk.sizes.rates[burnt + self.thinning - 1 : walk.step : self.thinning].expand(self.num_chains, -1)
+        kept = walk.rates[burnt + self.thinning - 1 : walk.step : self.thinning].expand(self.num_chains, -1)
         statistics = {"step_size": kept} if self.step_size is None else {}
         return Chains(torch.stack(draws, 1), statistics, record, walk.step)
 
@@ -217,7 +217,10 @@ class SGHMC(StochasticGradient):
 
 
 class _Walk:
-    """Chains on their way, side by side, at `state` after `step` steps."""
+    """Chains on their way, side by side, at `state` after `step` steps; `rates` has the size of each step.
+
+    Where none is given, it follows the largest curvature along the burn-in, 1 / `smallest_variance`.
+    """
 
     def __init__(self, method: StochasticGradient, target: Target, seed: int) -> None:
         streams = method._streams(target, seed)
@@ -227,9 +230,11 @@ class _Walk:
         evaluate = eager_potential(target.log_joint, tuple(v[0] for v in first) if own_batches else first)
         points = target.starts(method.num_chains, evaluate)
         self._potential, _ = potential_of_chains(target.log_joint, points, first, own_batches=own_batches)
-        self._first = first
+        self._first, self._evaluate = first, evaluate
         self.burn_in, self.step = _BurnIn(method), 0
-        self.sizes = _StepSizes(method, self.num_steps, lambda z: evaluate(z)[1], points.device)
+        self._relative = method._rates(self.num_steps).to(points.device)
+        self.rates, self.smallest_variance = self._relative.clone(), 1.0
+        self._curvatures: list[float] = []
         self.state = ChainState(points, torch.empty(0))
 
     @property
@@ -245,13 +250,21 @@ class _Walk:
     def advance(self) -> Tensor:
         """Do a step, and return the log densities where it began, (C,)."""
         ONE_THREAD.let_waiting_in()
-        if self.step == 0 or (self.step < self.burn_in.end and self.step % _BETWEEN_MEASURES == 0):
-            self.sizes.measure(self.state.place, self.step + 1)
+        is_open = self._method.step_size is None
+        if is_open and self.step < max(1, self.burn_in.end) and self.step % _BETWEEN_MEASURES == 0:
+            self._measure()
         batch = self._first if self.step == 0 else next(self._batches)
         energies, slopes = self._potential(self.state.place, *batch)
-        self.state = self._method.moved(self.state, -slopes, self.sizes.rates[self.step], self.sizes.smallest_variance)
+        self.state = self._method.moved(self.state, -slopes, self.rates[self.step], self.smallest_variance)
         self.step += 1
         return -energies
+
+    def _measure(self) -> None:
+        """Set the sizes of the steps to come, by the later half of all measurements of the curvature."""
+        self._curvatures.append(largest_curvature(lambda z: self._evaluate(z)[1], self.state.place))
+        self.smallest_variance = 1 / max(self._curvatures[len(self._curvatures) // 2 :])
+        size = self._method.usual_step_size(self.smallest_variance)
+        self.rates[self.step :] = self._relative[self.step :] * size
 
 
 class _BurnIn:
@@ -273,27 +286,6 @@ class _BurnIn:
         if not _trends(self.densities[step // 2 :]):
             self.end = step
         return True
-
-
-class _StepSizes:
-    """The step size of each step, `rates`; where none is given, by the largest curvature along the burn-in."""
-
-    def __init__(
-        self, method: StochasticGradient, num_steps: int, slope: Callable[[Tensor], Tensor], device: torch.device
-    ) -> None:
-        self._method, self._slope = method, slope
-        self._relative = method._rates(num_steps).to(device)
-        self.rates = self._relative.clone()
-        self._curvatures: list[float] = []
-        self.smallest_variance = 1.0
-
-    def measure(self, place: Tensor, step: int) -> None:
-        """Follow the curvature at the chains from a step on, by the later half of all measurements."""
-        if self._method.step_size is not None:
-            return
-        self._curvatures.append(largest_curvature(self._slope, place))
-        self.smallest_variance = 1 / max(self._curvatures[len(self._curvatures) // 2 :])
-        self.rates[step - 1 :] = self._relative[step - 1 :] * self._method.usual_step_size(self.smallest_variance)
 
 
 def _check_finite(place: Tensor, name: str, step: int) -> None:

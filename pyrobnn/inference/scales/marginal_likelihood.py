@@ -18,6 +18,7 @@ from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
+from pyrobnn.inference.scales.noise import spread
 from pyrobnn.inference.scales.tune_prior import Per, tune_prior
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.fits import fit_together
@@ -26,6 +27,7 @@ from pyrobnn.inference.training.watch import Stop
 from pyrobnn.likelihoods import Gaussian
 from pyrobnn.likelihoods.base import OPEN, as_likelihood
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import LaplaceRecord
 
 _NOISE_OF_A_CONSTANT = 0.95
 _NOISE_AFTER_A_CONSTANT = 0.3
@@ -79,7 +81,7 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         `record.method["noise"]` says whether the noise was tuned, also where the setting is "auto".
         """
         posterior: Posterior | None = None
-        evidence, noise = [], self.noise
+        records, noise = list[LaplaceRecord](), self.noise
         for index in range(self.rounds):
             round_run = dataclasses.replace(run, seed=derive(run.seed, f"round {index}"))
             if run.progress:
@@ -93,15 +95,13 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             if posterior is None and noise and learns:
                 trained = self._without_a_constant(bnn, trained, data, round_run)
             posterior = tune_prior(trained, data, per=self.per, noise=noise)
-            laplace = posterior.record.laplace
-            assert laplace is not None  # its guide is Laplace
-            evidence.append(laplace.log_evidence)
+            assert posterior.record.laplace is not None  # its guide is Laplace
+            records.append(posterior.record.laplace)
         assert posterior is not None  # there is a round
-        assert laplace is not None
         posterior.seed = run.seed
         posterior.note(
             method=to_dict(self) | {"noise": noise, "guide": posterior.record.guide},
-            laplace=dataclasses.replace(laplace, rounds=evidence),
+            laplace=dataclasses.replace(records[-1], rounds=[record.log_evidence for record in records]),
             seconds=run.seconds,
         )
         return posterior
@@ -111,11 +111,10 @@ class MarginalLikelihood(AroundAnother[Posterior]):
         source = make_source(data, bnn, self.method.batch_size, seed=run.seed)
         targets = (rest for _, *rest in source.one_pass(trained.bnn, _ROWS_AT_ONCE))
         y, *weights = (torch.cat(parts).double() for parts in zip(*targets, strict=True))
-        share = weights[0] / weights[0].sum() if weights else torch.ones_like(y) / len(y)
-        spread = math.sqrt(float((share * (y - (share * y).sum()).square()).sum()))
-        if not 0 < _NOISE_OF_A_CONSTANT * spread < float(trained.bnn.likelihood.scale.detach()):
+        deviation = float(spread(y.view(len(y), 1), weights[0] if weights else torch.ones(len(y)).to(y)))
+        if not 0 < _NOISE_OF_A_CONSTANT * deviation < float(trained.bnn.likelihood.scale.detach()):
             return trained
-        known = _NOISE_AFTER_A_CONSTANT * spread * float(trained.y_scaler.scale)
+        known = _NOISE_AFTER_A_CONSTANT * deviation * float(trained.y_scaler.scale)
         return self._round(bnn.with_parts(likelihood=Gaussian(scale=known)), None, data, run)
 
     def _round(self, bnn: BNN, last: Posterior | None, data: Any, run: Run) -> Posterior:
