@@ -93,7 +93,7 @@ class Curvature:
     def require_finite(self, sites: list[str]) -> None:
         """Refuse values that are not finite; `sites` are the sites of the whole matrix."""
         parts = [(layer.sites[0], value) for layer in self.factors for value in (layer.outer, layer.inner)]
-        parts += [(", ".join(sites), self.full)] if self.full is not None else []
+        parts += [] if self.full is None else [(", ".join(sites), self.full)]
         for name, value in (*self.diagonal.items(), *parts):
             require_finite(value, name)
 

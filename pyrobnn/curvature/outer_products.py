@@ -238,20 +238,14 @@ def _add(
     by_sites: dict[tuple[str, ...], Factors], sites: tuple[str, ...], pulled: Pulled, place: int, sharing: str
 ) -> None:
     use, g, counts = pulled.uses[place], pulled.gradients[place], pulled.counts
-    if sharing == "reduce":
-        g, inputs = g.sum(2), use.inputs.mean(1)
-    else:
-        g, inputs = g.flatten(1, 2), use.inputs.flatten(0, 1)
-    a = use.inputs_of(sites, inputs)
+    is_reduced = sharing == "reduce"
+    g = g.sum(2) if is_reduced else g.flatten(1, 2)
+    a = use.inputs_of(sites, use.inputs.mean(1) if is_reduced else use.inputs.flatten(0, 1))
     if sites not in by_sites:
         outer, inner = g.new_zeros(g.shape[2], g.shape[2]), a.new_zeros(a.shape[1], a.shape[1])
         by_sites[sites] = Factors(sites, use.transposed, outer, inner)
     factors = by_sites[sites]
     factors.outer += Columns(g).total() if pulled.information is None else pulled.information.total()
-    if counts is None:
-        factors.inner.addmm_(a.T, a)
-        factors.count += float(len(a))
-    else:
-        of_rows = counts.repeat_interleave(len(a) // len(counts))
-        factors.inner.addmm_((a * of_rows[:, None]).T, a)
-        factors.count += float(of_rows.sum())
+    of_rows = None if counts is None else counts.repeat_interleave(len(a) // len(counts))
+    factors.inner.addmm_((a if of_rows is None else a * of_rows[:, None]).T, a)
+    factors.count += float(len(a) if of_rows is None else of_rows.sum())

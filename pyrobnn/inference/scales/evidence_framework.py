@@ -46,22 +46,19 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     all data goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2)
     updates the scales. gamma is the number of weights that the data determine. For labels and counts, and for real
     targets in few rows, each precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the
-    declared variance, or all of it for labels and counts in a single layer. The noise has a gamma prior too, which
-    counts one target with a tenth of the variance as its square. Weights without effect on the outputs keep their
-    declared prior. Gaussian noise that is an output is the same for all rows in the first half of the rounds.
+    declared variance, or all of it for labels and counts in a single layer. The prior of the noise counts one target.
+    Weights without effect on the outputs keep their declared prior.
 
-    Every other start begins from the length scales and the noise of a Gaussian process, fitted to up to 250 rows, the
-    rest from noise of the spread of the targets, half of it and so on, or from precisions multiplied by such numbers.
-    With `per="site"`, for noise that is an output, and for inputs that are not rows of numbers, all starts do so.
+    Every other start begins from the length scales and the noise of a Gaussian process, if inputs are rows of numbers,
+    the rest from noise of the spread of the targets, half of it and so on.
 
-    The start with the largest score is kept: the mean of log evidence and leave-one-out log score, less gamma / 2. Both
-    are sums of log predictive densities of held-out targets (Fong & Holmes 2020, "On the marginal likelihood and
-    cross-validation"). The evidence alone sometimes prefers a constant; the leave-one-out score flatters modes that
-    determine many weights, and so loses a nat per weight, as in Akaike's criterion.
+    The start with the largest score is kept: the mean of log evidence and leave-one-out log score, less gamma / 2, as
+    the evidence alone sometimes prefers a constant, and the other flatters modes that determine many weights (Fong &
+    Holmes 2020, "On the marginal likelihood and cross-validation").
 
-    The guide comes last: a Laplace approximation around the mode, or another guide, which stochastic variational
-    inference trains from the best mode. With Laplace and real targets, the posterior is a `Mixture` of as many members
-    as starts, divided among the modes in proportion to exp(score / 8), since scores are uncertain by several nats.
+    The guide comes last: a Laplace approximation around the mode, or another guide, trained from the best mode. With
+    Laplace and real targets, the posterior is a `Mixture` of as many members as starts, divided among the modes in
+    proportion to exp(score / 8), since scores are uncertain by several nats.
 
     Attributes:
         guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes

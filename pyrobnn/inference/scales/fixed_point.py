@@ -31,16 +31,11 @@ _LEAST_FREE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Hyperprior:
-    """The prior of scales: gamma priors of precisions, and a price for weights.
+    """The prior of scales: gamma priors of precisions, and a price for weights."""
 
-    Each group counts weights beside those that the data determine, twice the shape of the prior of its precision. Their
-    mean square is a share of the variance that the prior declares, and a group then counts at most its weights; it is 1
-    without a share. Gaussian noise counts targets likewise, with a tenth of their variance as mean square.
-    """
-
-    counts: float = 0.0
-    share: float | None = None
-    noise_counts: float = 0.0
+    counts: float = 0.0  # weights that each group counts beside those that the data determine
+    share: float | None = None  # their mean square, in declared variances, of at most all weights; None: it is 1
+    noise_counts: float = 0.0  # targets that normal noise counts likewise, of a tenth of the variance of the targets
     penalty: float = 0.0  # nats taken off the leave-one-out score for each weight that the data determine
 
     @classmethod
@@ -52,10 +47,7 @@ class Hyperprior:
 
     @classmethod
     def of_labels(cls, counts: float | None = None, *, is_linear: bool = False) -> "Hyperprior":
-        """Return the prior for labels and counts, of which any number of rows is few.
-
-        Without the penalty the mode of most flexible functions is taken where cases are rare.
-        """
+        """Return the prior for labels and counts, of which any number of rows is few."""
         share = defaults.SHARE_OF_LINEAR_LABELS if is_linear else defaults.PRIOR_SHARE
         return cls(defaults.LABEL_COUNTS if counts is None else counts, share, penalty=1.0)
 

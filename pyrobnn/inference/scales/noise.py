@@ -133,14 +133,11 @@ class TunedNumbers(Noise):
         return _informed(model, point, f, self._rows), f
 
     def settings(self, scaler: Scaler) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for name in self.names:
-            value = getattr(self._bnn.likelihood, name).detach().double().reshape(-1)
-            units = scaler.scale.reshape(-1).to(value.device) if name == "scale" else 1.0
-            numbers = (value * units).tolist()
-            if len(numbers) == 1 or name == "scale":
-                values[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
-        return values
+        values = {name: getattr(self._bnn.likelihood, name).detach().double().reshape(-1) for name in self.names}
+        if "scale" in values:
+            values["scale"] = values["scale"] * scaler.scale.reshape(-1).to(values["scale"].device)
+        taken = {name: value.tolist() for name, value in values.items() if len(value) == 1 or name == "scale"}
+        return {name: numbers[0] if len(numbers) == 1 else tuple(numbers) for name, numbers in taken.items()}
 
 
 class NormalNoise(TunedNumbers):

@@ -173,8 +173,9 @@ def _searched(
     bnn: BNN, source: Source, data: Data, rows: Tensor, starts: int, *, run: Run, phase: str = "search for scales"
 ) -> Searched:
     """Return a search of some rows, of the weights under normal priors; those without an open scale are held."""
-    by_name = {name: as_prior(prior) for name, prior in prior_by_site(bnn).items()}
-    chosen = {n: prior if as_prior(prior).is_normal else priors.Normal() for n, prior in prior_by_site(bnn).items()}
+    given = prior_by_site(bnn)
+    normal = {name: as_prior(prior) for name, prior in given.items() if as_prior(prior).is_normal}
+    chosen = {name: prior if name in normal else priors.Normal() for name, prior in given.items()}
     likelihood, hyperprior = bnn.settings["likelihood"], Hyperprior(defaults.PRIOR_COUNTS)
     noise = as_likelihood(likelihood).noise
     if noise is not None:
@@ -189,7 +190,7 @@ def _searched(
         hyperprior=hyperprior,
         tolerance=_SEARCH_TOLERANCE,
         last_tolerance=_SEARCH_TOLERANCE,
-        held=[name for name, prior in by_name.items() if prior.is_normal and not prior.has_open_scale],
+        held=[name for name, prior in normal.items() if not prior.has_open_scale],
         phase=phase,
     )
 
@@ -245,11 +246,9 @@ def work_of_gradient(bnn: BNN, source: Source, num_rows: int) -> Work:
 
 
 def _closed(bnn: BNN, found: Found) -> BNN:
-    chosen = {
-        name: dataclasses.replace(prior, scale=found.scales[name]) if name in found.scales else prior
-        for name, prior in prior_by_site(bnn).items()
-    }
-    parts: dict[str, Any] = {"prior": chosen} if found.scales else {}
+    given = prior_by_site(bnn)
+    tuned = {name: dataclasses.replace(given[name], scale=scale) for name, scale in found.scales.items()}
+    parts: dict[str, Any] = {"prior": given | tuned} if tuned else {}
     if found.numbers is not None:
         parts["likelihood"] = dataclasses.replace(bnn.settings["likelihood"], **found.numbers)
     return bnn.fresh(parts, start=StartState(found.start, found.noise))

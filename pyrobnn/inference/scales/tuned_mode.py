@@ -41,14 +41,10 @@ class Search:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FirstScales:
-    """Where the scales of a start begin.
+    """Where the scales of a start begin."""
 
-    With a Gaussian process, length scales and noise are its own, and `factor` multiplies precisions. Without, it is the
-    noise in units of the targets' spread, or multiplies precisions where no noise is tuned.
-    """
-
-    factor: float = 1.0
-    process: GaussianProcess | None = None
+    factor: float = 1.0  # of precisions; without a process the noise, in units of the targets' spread, if it is tuned
+    process: GaussianProcess | None = None  # whose length scales and noise are the first
 
 
 @dataclasses.dataclass(frozen=True)
