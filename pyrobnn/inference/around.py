@@ -38,21 +38,25 @@ def around(
     guide: Any,
     *,
     weights: Mapping[str, Tensor] | None = None,
+    method: Any = None,
     seed: int = 0,
     device: str = "auto",
     progress: bool = True,
 ) -> Posterior:
-    """Return the posterior of a guide that seeks a mode, around weights trained elsewhere; see `Map.around`."""
+    """Return the posterior of a guide that seeks a mode, around weights trained elsewhere; see `Map.around`.
+
+    `method` is the method that trained them, for the record; `SVI` if None.
+    """
     if not as_guide(guide).seeks_mode:
         raise InputError(
             f"{guide!r} trains more than a point, which weights that were trained elsewhere do not give: take "
             'guide="map" or "laplace".',
             page="how-to/own-network",
         )
-    method, data = SVI(guide=guide), as_data(data)
+    data = as_data(data)
     with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
         trained = model if isinstance(model, BNN) else _around_network(model, data, weights or {}, seed)
-        source = make_source(data, trained, method.batch_size, seed=seed)
+        source = make_source(data, trained, None, seed=seed)
         in_data_units = {f"likelihood.{name}" for name, _ in trained.likelihood.named_buffers()}
         bnn = trained.fresh(
             device=resolve_device(device, source.products),
@@ -64,7 +68,7 @@ def around(
         point = MapGuide(_moved(sites, dict(weights or {}))).to(example[0].device)
     posterior = source.posterior(bnn, point, example, seed=seed)
     posterior.record = FitRecord(
-        method=to_dict(method),
+        method=to_dict(SVI(guide=guide) if method is None else method),
         num_data=source.num_data,
         feature_names=source.feature_names,
         device=str(example[0].device),

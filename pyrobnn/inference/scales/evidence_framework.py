@@ -165,7 +165,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         is_large = self.guide.structure == "full" and len(best.prior.precision) > defaults.MOST_FULL
         guide = dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
         options: Any = {"seed": run.seed, "device": run.device, "progress": run.progress}
-        posterior = around(tuned, data, guide, weights=best.weights, **options)
+        posterior = around(tuned, data, guide, weights=best.weights, method=self, **options)
         used = EngineRecord(run.engine, best.energy.engine, "L-BFGS seeks the modes, on all data")
         posterior.note(engine=used, threads=best.threads)
         return posterior
