@@ -220,7 +220,7 @@ def chain_findings(chains: Chains, settings: Mapping[str, Any]) -> list[Finding]
     draws, remedies = chains.num_chains * chains.num_draws, _chain_remedies(chains, settings)
     case = "unknown" if found is None else _chain_case(rhat, ess, draws)
     numbers = (
-        f"the largest R-hat of a prediction is {rhat:.3f}, and {draws} draws are worth {ess:.0f} independent draws."
+        f"the largest R-hat of a prediction is {rhat:.3f}, and {draws} draws are worth {ess:.0f} independent ones."
     )
     kind, lead, rest, tries = _CHAIN_CASES[case]
     value = {"unknown": None, "stuck": None, "short": ess}.get(case, rhat)
@@ -392,12 +392,13 @@ def continuation_finding(posterior: Posterior | Mixture, train: Data, level: flo
         return Finding("elbo", "note", text, remedies=(open_end,) if given else ())
     gains = [(_Continuation(*pair, train, seed).gain(), pair[1]) for pair in pairs]
     gain, method = min(gains, key=lambda pair: (pair[0].p_value, -pair[0].mean))
-    kind: Kind
-    lead, kind = "Training longer gains nothing that matters", "fine"
+    kind: Kind = "note"
     if gain.p_value < level / len(members):
         lead, kind = "The fit has not converged", "warning" if method.patience is None else "note"
     elif gain.stderr > gain.tolerance:
-        lead, kind = "The ELBO is too noisy to tell whether the fit has converged", "note"
+        lead = "The ELBO is too noisy to tell whether the fit has converged"
+    else:
+        lead, kind = "Training longer gains nothing that matters", "fine"
     tries = open_to(fit, (slower, longer)) or (Remedy("train longer"),) if kind == "warning" else ()
     text = (
         f"{lead}: {gain.steps} further steps at a constant learning rate of {gain.rate:.2g} change the ELBO by "

@@ -37,7 +37,7 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.comparison import Comparison, Gain, Judged, compare_with_baselines
+from pyrobnn.verdict.comparison import Comparison, Judged, ScoreGain, compare_with_baselines
 from pyrobnn.verdict.complaint import findings_on_predictions, sites_at_prior
 from pyrobnn.verdict.finding import BASELINE, CAUSES, Finding, Kind, Name
 from pyrobnn.verdict.remedies import Fitted, open_to, smaller, without_hidden
@@ -357,7 +357,7 @@ def _with_tries(
 
 
 def _without_gain(
-    found: Finding, gain: Gain, examples: _Examples, prediction: Prediction, tries: tuple[Remedy, ...]
+    found: Finding, gain: ScoreGain, examples: _Examples, prediction: Prediction, tries: tuple[Remedy, ...]
 ) -> Finding:
     """Say whether inputs tell too little where nothing shows a gain over a constant, or examples are too few to tell.
 

@@ -69,7 +69,7 @@ class Comparison:
 
     case: Case
     basis: Basis
-    gains: "Gains"
+    gains: "ScoreGains"
     num_lost: int = 0
     p_value: float | None = None
 
@@ -179,7 +179,7 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
     return Comparison(case, basis, gains, p_value=p_value)
 
 
-def _case(gains: "Gains", basis: Basis) -> tuple[Case, float | None]:
+def _case(gains: "ScoreGains", basis: Basis) -> tuple[Case, float | None]:
     """Return how a fit compares, and for a warning its p-value."""
     fit, linear, level = gains.fit, gains.linear, gains.level
     negligible = max(fit.below(_NEGLIGIBLE_GAIN_NATS), level if fit.above(0.0) < level else 0.0)
@@ -200,7 +200,7 @@ def _case(gains: "Gains", basis: Basis) -> tuple[Case, float | None]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Gain:
+class ScoreGain:
     """A mean difference of log scores, with its standard error and degrees of freedom."""
 
     mean: float
@@ -226,23 +226,23 @@ class Gain:
 class BesideLinear:
     """The gain of a linear model over the constant, a fit's lead over it, and the fit's gain less 80 % of its gain."""
 
-    gain: Gain
-    lead: Gain
-    short: Gain
+    gain: ScoreGain
+    lead: ScoreGain
+    short: ScoreGain
 
 
 @dataclasses.dataclass(frozen=True)
-class Gains:
+class ScoreGains:
     """The gain in log score of a fit over the constant, and over a linear model if there is one; str() lists them.
 
     `level` is the p-value below which a difference counts.
     """
 
-    fit: Gain
+    fit: ScoreGain
     linear: BesideLinear | None
     level: float
 
-    def _shows(self, gain: Gain) -> bool:
+    def _shows(self, gain: ScoreGain) -> bool:
         return gain.above(0.0) < max(self.level, _SHOWN)
 
     @property
@@ -286,19 +286,19 @@ class Gains:
         return f"fit {self.fit.said(digits)}, linear model {self.linear.gain.said(digits)}"
 
 
-def _gains_of(scores: Tensor, baselines: Mapping[str, Tensor], level: float) -> Gains:
+def _gains_of(scores: Tensor, baselines: Mapping[str, Tensor], level: float) -> ScoreGains:
     floored = {}
     for name, rival in baselines.items():
         is_finite = rival.isfinite()
         floored[name] = rival.where(is_finite, torch.cat([scores, rival[is_finite]]).min())
     over_constant = scores - floored["constant"]
     if "linear" not in floored:
-        return Gains(_gain_of(over_constant), None, level)
+        return ScoreGains(_gain_of(over_constant), None, level)
     linear = floored["linear"] - floored["constant"]
     differences = (linear, scores - floored["linear"], over_constant - _FAR_LESS * linear)
-    return Gains(_gain_of(over_constant), BesideLinear(*map(_gain_of, differences)), level)
+    return ScoreGains(_gain_of(over_constant), BesideLinear(*map(_gain_of, differences)), level)
 
 
-def _gain_of(differences: Tensor) -> Gain:
+def _gain_of(differences: Tensor) -> ScoreGain:
     num = len(differences)
-    return Gain(float(differences.mean()), float(differences.std()) / math.sqrt(num), num - 1)
+    return ScoreGain(float(differences.mean()), float(differences.std()) / math.sqrt(num), num - 1)

@@ -118,7 +118,7 @@ def findings_on_predictions(fit: Judged, compared: Comparison | None, *, at_end:
 def _not_converged(posterior: Posterior | Mixture) -> str | None:
     """Say if a fit of open length ended at its last step before its guide, which starts narrow, had widened."""
     record = posterior.members[0].record
-    guide = (record.method if isinstance(record.method, dict) else {}).get("guide", {})
+    guide = record.guide or {}
     is_over = not any(needs_steps(member.record) for member in posterior.members)
     if is_over or guide.get("type") not in registry.names:
         return None
