@@ -397,7 +397,7 @@ def test_markov_chains_have_their_own_section(sampled):
 def chains(rhat=1.0, ess=500.0, diverging=0):
     shape = np.ones((3, 1))
     found = FunctionConvergence(rhat * shape, ess * shape, ess * shape)
-    return Chains(4, 1000, found, diverging, 0.8)
+    return Chains(4, 1000, 3, found, diverging, 0.8)
 
 
 @pytest.mark.parametrize(

@@ -160,13 +160,14 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chains:
-    """The chains of a posterior, of `num_draws` each, compared at some training inputs.
+    """The chains of a posterior, of `num_draws` each, compared at `num_probes` training inputs.
 
     Their `convergence` is None if chains are too few or too short, and what the method does not report is None too.
     """
 
     num_chains: int
     num_draws: int
+    num_probes: int
     convergence: FunctionConvergence | None
     num_diverging: int | None
     acceptance_rate: float | None
@@ -203,6 +204,7 @@ def chains_of(posterior: Posterior | Mixture, train: Data) -> Chains | None:
     return Chains(
         num_chains,
         num_draws,
+        len(rows),
         function_rhat(posterior, train.x[rows]) if enough else None,
         int(statistics["diverging"].sum()) if "diverging" in statistics else None,
         float(statistics["acceptance_rate"].mean()) if "acceptance_rate" in statistics else None,
