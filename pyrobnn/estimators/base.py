@@ -88,11 +88,7 @@ class AbstractBNN(BaseEstimator):
     _imputer = cast("Imputer | None", None)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - signature of scikit-learn
-        """Return the parameters; if `deep`, also the settings of the parts, such as guide__rank, with their defaults.
-
-        The method's parameters are those for a fit of few rows, with `guide`, `steps`, `lr` and `batch_size` where
-        given.
-        """
+        """Return the parameters; if `deep`, also settings of parts, such as guide__rank, for few rows."""
         params: dict[str, Any] = super().get_params(deep=False)
         if not deep:
             return params

@@ -23,9 +23,8 @@ _TOLERATED_LOSS = 0.1
 def with_all_rows(prepared: Prepared, judged: Posterior | Mixture) -> Prepared | None:
     """Return the run with all rows in its training part, or None where the fit to the training part stays the last.
 
-    Of several starts of a search, the fit to all rows repeats those that the fit that was judged has kept.
-    It stays for large tables, and for data sets by name, whose test part is there for comparisons. The test part of the
-    result has the same rows as before.
+    That is so for large tables, and for data sets by name, whose test part is there for comparisons. The fit to all
+    rows repeats the starts that the fit that was judged has kept. The test part has the same rows as before.
     """
     spec = prepared.spec
     if prepared.dataset.encoder is None or len(prepared.dataset.data) > _MOST_ROWS_OF_A_SECOND_FIT:
@@ -52,8 +51,8 @@ def is_sound(scores: Tensor, judged: Tensor) -> bool:
 def far_apart(final: Prediction, judged: Prediction) -> str:
     """Say how far the fit to all rows is from the fit that was judged, where that is more than expected; else nothing.
 
-    Further rows move a mean by less than its epistemic deviation: the square of a move is on average the variance that
-    they take away. Two modes may be further apart. Moves far below the predictive deviation do not matter.
+    The square of a move is on average the epistemic variance that further rows take away; two modes may be further
+    apart. Moves far below the predictive deviation do not matter.
     """
     if not judged.has_moments:
         return ""

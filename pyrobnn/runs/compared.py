@@ -53,9 +53,8 @@ class Comparison:
     def verdict(self) -> str:
         """A sentence or more on whether the best run is better than the others by log score.
 
-        Of equally good runs the best of two is clearly better, by three standard errors, in at most 0.6 % of cases, and
-        the best of eight in 2 %, where ten examples or more are not of the most frequent class. Two standard errors
-        would be 5 % and 40 %.
+        Three standard errors make a run clearly better: of equally good ones in 0.6 % of cases for two and 2 % for
+        eight, where two errors would be 5 % and 40 %.
         """
         rows: dict[str, Any] = {name: table.loc["log_likelihood"] for name, table in self.differences.items()}
         apart = {name: _in_errors(row["difference"], row["stderr"]) for name, row in rows.items()}

@@ -34,9 +34,8 @@ def predict_table(
         run_dir: a run folder.
         table: a file with the feature columns of the training data; other columns are ignored. A row with an unknown
             category, or without a value, is predicted as a mixture over values that are drawn given the others.
-        on_note: called with a line on each assumption about the file, and on each column with values outside of what
-            was learned: unknown categories, numbers beyond the range of training. A last line counts the rows
-            whose mean lies beyond all targets that were learned by more than ten times their range.
+        on_note: called with a line on each assumption about the file, on each column with values outside of what was
+            learned, and on rows whose mean lies far beyond all targets that were learned.
 
     Returns:
         One row per input, named by the column [data] `id` of the spec if the table has it, or else by `row`, counted
@@ -92,9 +91,8 @@ def write_predictions(predictions: pd.DataFrame, out: Path) -> None:
 def rounded(predictions: pd.DataFrame) -> pd.DataFrame:
     """Return a result of `predict_table` with the digits that a reader needs.
 
-    Numbers have six significant digits. Means, medians and intervals have more where four digits of the standard
-    deviation need them, as for a target of a thousand million. Probabilities and what follows from them have six
-    decimals.
+    Numbers have six significant digits; means, medians and intervals more where four digits of the standard deviation
+    need them. Probabilities and what follows from them have six decimals.
     """
     _, *others = predictions.columns
     numbers = [name for name in others if predictions[name].dtype.kind == "f"]

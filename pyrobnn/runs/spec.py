@@ -261,12 +261,11 @@ class Prepared:
 
     @property
     def _skewed(self) -> str:
-        if self.gain is not None:
-            return f"{self.gain.reason} (`--set likelihood.type=gaussian` takes it otherwise)"
         y, name = self.dataset.data.y, self.dataset.data.target_name
-        if not is_skewed(y):
+        if self.gain is None and not is_skewed(y):
             return ""
-        return f", since {name!r} is positive and skewed (`--set likelihood.type=gaussian` takes it otherwise)"
+        why = f", since {name!r} is positive and skewed" if self.gain is None else self.gain.reason
+        return f"{why} (`--set likelihood.type=gaussian` takes it otherwise)"
 
     @property
     def _classes(self) -> str:
@@ -353,7 +352,9 @@ def _assign(tables: dict[str, Any], keys: list[str], value: Any) -> None:
     for depth, key in enumerate(path):
         inner = table.get(key)
         if not isinstance(inner, dict):
-            inner = {"type": inner} if isinstance(inner, str) else _start(path[: depth + 1])
+            of_section = _DEFAULT_TYPES.get(key) if depth == 0 else None
+            kind = inner if isinstance(inner, str) else of_section
+            inner = {} if kind is None else {"type": kind}
         table[key] = inner
         table = inner
     if last == "type" and isinstance(value, str):
@@ -361,11 +362,6 @@ def _assign(tables: dict[str, Any], keys: list[str], value: Any) -> None:
         table.clear()
         table.update(kept)
     table[last] = value
-
-
-def _start(path: list[str]) -> dict[str, Any]:
-    is_part = len(path) == 1 and path[0] in _DEFAULT_TYPES
-    return {"type": _DEFAULT_TYPES[path[0]]} if is_part else {}
 
 
 def _is_method(path: list[str]) -> bool:
