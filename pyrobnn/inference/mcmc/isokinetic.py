@@ -140,15 +140,14 @@ class Walk:
     """Steps of C chains side by side, with U and its gradient, from places (C, P); `tell` hears of steps just done."""
 
     def __init__(self, slopes: ValueAndGradient, place: Tensor) -> None:
-        self.state = IsokineticState.at(place, *slopes(place))
+        self.state, self._slopes = IsokineticState.at(place, *slopes(place)), slopes
         self.num_steps = 0
         self.tell: Callable[[int], object] = lambda _: None
+        self._loop: Callable[[int], None] = self._step_eagerly
 
-        def eagerly(num_steps: int) -> None:
-            for _ in range(num_steps):
-                stepped(self.state, slopes)
-
-        self._loop: Callable[[int], None] = eagerly
+    def _step_eagerly(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            stepped(self.state, self._slopes)
 
     def recorded(self, log_joint: LogJoint, data: Batch) -> "Walk":
         """Record a step, so that steps run without Python from now on; return the walk, or raise `NotCapturable`."""

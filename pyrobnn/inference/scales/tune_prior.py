@@ -68,13 +68,12 @@ class Evidence:
 
     @property
     def rounding(self) -> float:
-        return torch.finfo(next(iter(self.point.weights.values())).dtype).eps
+        return torch.finfo(self.point.bnn.like.dtype).eps
 
     def fill(self, logs: Tensor) -> Result:
         """Fill the guide for some scales; return the blocks' content."""
         scaled = self.curvature.scaled(self.ratio(logs) ** self.power)
-        like = next(iter(self.point.weights.values()))
-        precisions = {name: value.to(like) for name, value in self.scales(logs).by_site().items()}
+        precisions = {name: value.to(self.point.bnn.like) for name, value in self.scales(logs).by_site().items()}
         result = assemble(self.point, PriorCurvature(precisions), scaled)
         result.fill(self.guide)
         return result
