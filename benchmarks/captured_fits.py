@@ -3,9 +3,10 @@
 from typing import Any
 
 import pyrobnn as bnn
+from pyrobnn._torch.devices import running
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.captured import Captured
-from pyrobnn.inference.training.start import running, start
+from pyrobnn.inference.training.start import start
 
 __all__ = ["begin", "captured", "running"]
 

@@ -15,7 +15,6 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import automatic
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.potential import Leapfrog, LogJoint, eager_potential
-from pyrobnn.inference.training.start import fresh_model
 
 F64 = torch.float64
 GENERATOR = torch.Generator().manual_seed(0)
@@ -114,7 +113,7 @@ def test_the_gradient_of_a_mini_batch_is_unbiased():
 def density(data):
     """The log joint density of the model, and the data in its units."""
     source = make_source(data, gaussian(), None, seed=0)
-    model, example = fresh_model(gaussian(), source, "cpu")
+    model, example = source.fresh_model(gaussian(), "cpu")
     joint = LogJoint(model, latent_sites(model, *example), source.num_data)
     return joint, source.scaled(model, *data.tensors)
 

@@ -68,7 +68,7 @@ def block(model: bnn.BNN, data: bnn.Data, method: bnn.SVI, steps: int) -> float:
     """Return the CPU seconds of a captured step."""
     from benchmarks.captured_fits import captured, running  # what it imports belongs to the peak, as that of a fit does
 
-    with running(model, method.batch_size or EXAMPLES, 0, "steps"):
+    with running(model.net, method.batch_size or EXAMPLES, 0, "steps"):
         fit = captured(model, data, method)
         fit.advance(WARM_UP)
         started = time.process_time()

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.random import seeded
+from pyrobnn._torch.pyro import fast_pyro
 
 SMALL = 10_000
 """Products of a forward pass for one example, below which a CPU is faster; see docs/how-to/speed.md."""
@@ -96,6 +98,19 @@ def kept_memory() -> Iterator[None]:
             if _inside == 0:
                 _set(_AFTERWARDS)
                 _give_back()
+
+
+@contextmanager
+def running(net: nn.Module, batch_size: int, seed: int, purpose: str, *, copies: int = 1) -> Iterator[int]:
+    """Seed the block, and run it with the threads and settings of that many fits; yield the number of threads."""
+    with (
+        seeded(seed, purpose),
+        fast_pyro(),
+        threads_for(net, batch_size * copies) as threads,
+        flushed_denormals(),
+        kept_memory(),
+    ):
+        yield threads
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy
+from pyrobnn._torch.devices import running
 from pyrobnn._torch.work import Work
 from pyrobnn.data.batches import Batches
 from pyrobnn.data.in_memory import Data
@@ -22,7 +23,6 @@ from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, diverged
 from pyrobnn.inference.method import registry
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.inference.training.start import running
 from pyrobnn.inference.training.state import TrainingState, cloned, put_values
 from pyrobnn.nets import leftovers
 from pyrobnn.optimizers import resolve_optimizer
@@ -340,7 +340,7 @@ class _Continuation:
         fit, start = self._fit, cloned(self._fit.parameters)
         batch_size = self._source.batch_size(self._method.batch_size)
         nan = ignored_warnings("Encountered NaN")  # at rates that are too high
-        with running(self._bnn, batch_size, self._seed, "continuation"), nan:
+        with running(self._bnn.net, batch_size, self._seed, "continuation"), nan:
             with Work() as work:
                 fit.differentiate(fit.next_batches())
             seconds = work.seconds(fit.example[0].device.type)

@@ -5,11 +5,14 @@ import math
 from collections.abc import Iterator
 from typing import Any, Literal, NoReturn
 
+import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyrobnn._core.checks import check_range
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import seeded
+from pyrobnn._torch.devices import resolve_device
 from pyrobnn._torch.inputs import X
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches
@@ -142,6 +145,13 @@ class Source:
         """Return a posterior in the units of the data."""
         units: dict[str, Any] = {"x_scaler": self.x_scaler, "y_scaler": self.y_scaler}
         return Posterior(bnn, guide, example=example, seed=seed, **units, **more)
+
+    def fresh_model(self, bnn: BNN, device: str) -> tuple[BNN, tuple[X, Tensor]]:
+        """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""
+        model = bnn.fresh(device=resolve_device(device, self.products), target_scale=self.target_scale)
+        example = self.example(model.eval())
+        check_range(torch.stack([self.y_scaler.loc, self.y_scaler.scale]).to(example[1].dtype), "y")
+        return model, example
 
     def example(self, bnn: BNN) -> tuple[X, Tensor]:
         """Return the first rows of inputs and targets, two where there are two, to run a model and guide with."""

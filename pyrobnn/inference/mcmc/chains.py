@@ -11,6 +11,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import to_dict
+from pyrobnn._torch.devices import running
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
@@ -20,7 +21,6 @@ from pyrobnn.inference.data import BatchSize, Source, make_source
 from pyrobnn.inference.mcmc.potential import LogJoint, ValueAndGradient
 from pyrobnn.inference.method import BaseMethod, Offer, Run
 from pyrobnn.inference.network_checks import refuse_checkpoints
-from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord
@@ -61,7 +61,7 @@ class Target:
         self._declared, self._device, self._seed, self._init = bnn, device, seed, init
         self.source = source
         with seeded(seed, "model"):
-            self.bnn, self.example = fresh_model(bnn, source, device)
+            self.bnn, self.example = source.fresh_model(bnn, device)
             refuse_checkpoints(self.bnn, self.example, training=False)
             self.sites = latent_sites(self.bnn, *self.example)
         self.log_joint = LogJoint(self.bnn, self.sites, source.num_data)
@@ -89,7 +89,7 @@ class Target:
                 trace = poutine.trace(self.bnn).get_trace(*self.example)
             return self.log_joint.unconstrain({site.name: trace.nodes[site.name]["value"] for site in self.sites})
         if self._init == "net":
-            model, _ = fresh_model(self._declared, self.source, self._device)
+            model, _ = self.source.fresh_model(self._declared, self._device)
             starts = {site.name: site.start for site in latent_sites(model, *self.example)}
             point = self.log_joint.unconstrain(starts)
             return point + _JITTER * torch.randn_like(point)
@@ -138,7 +138,7 @@ class ChainMethod(BaseMethod[Posterior]):
         source = make_source(data, bnn, None if self.batch_size == "all" else self.batch_size, seed=run.seed)
         _check_all_inferred(bnn, type(self).__name__)
         starts = self.starts(bnn, data, run)
-        with running(bnn, source.batch_size(self.batch_size), run.seed, "fit") as threads:
+        with running(bnn.net, source.batch_size(self.batch_size), run.seed, "fit") as threads:
             target = Target(bnn, source, run.device, run.seed, starts)
             chains = self.sample(target, run)
             setting = Empirical(self.num_chains, self.num_draws, tuple(chains.statistics))

@@ -13,6 +13,7 @@ from torch import Tensor
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn._core.waiting import progress_bar
+from pyrobnn._torch.devices import running
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.linear_model import check_entries
 from pyrobnn.curvature.tracker import refuse_mixed_examples
@@ -23,7 +24,6 @@ from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.gaussian_process import GaussianProcess
 from pyrobnn.inference.scales.noise import Rows
 from pyrobnn.inference.scales.tuned_mode import FirstScales, Judged, Search, TunedMode, process_of_outputs
-from pyrobnn.inference.training.start import fresh_model, running
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import EvidenceRecord, StartRecord
 
@@ -90,7 +90,7 @@ class _Starts:
         """Show which start is at work, and yield its threads, with the random state of its steps."""
         self.bar.set_description(f"{self.search.phase}, start {place + 1} of {len(self.numbers)}")
         seed = derive(self.run.seed, f"start {self.numbers[place]}")
-        with running(self.bnn, self.num_data, seed, "fit") as threads:
+        with running(self.bnn.net, self.num_data, seed, "fit") as threads:
             yield threads
 
     def begun(self, place: int, rounds: int) -> Start:
@@ -103,7 +103,7 @@ class _Starts:
 
     def _parts(self) -> tuple[BNN, dict[str, Tensor], Rows]:
         """Return a new model, its weights, and the rows in its units."""
-        model, example = fresh_model(self.bnn, self.source, self.run.device)
+        model, example = self.source.fresh_model(self.bnn, self.run.device)
         sites = latent_sites(model, *example)
         if strange := [site.name for site in sites if site.name not in model.site_names]:
             raise InputError(

@@ -12,6 +12,7 @@ from torch.nn.functional import softplus
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import Count, Positive, setting, to_dict
+from pyrobnn._torch.devices import running
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.softplus import inverse_softplus
 from pyrobnn.bnn import BNN
@@ -24,7 +25,6 @@ from pyrobnn.inference.method import AroundAnother, Run, registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.fits import own_storage, resampled
 from pyrobnn.inference.training.loop import train
-from pyrobnn.inference.training.start import running
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.watch import Stop
 from pyrobnn.optimizers import Optimizer
@@ -115,7 +115,7 @@ class SWAG(AroundAnother[Posterior]):
                 for path, guide in zip(paths, guides, strict=True):
                     path.add(torch.cat([point.detach().reshape(-1) for point in guide.points]))
 
-        with running(modes[0].bnn, sources[0].batch_size(walk.batch_size), run.seed, "swag", copies=len(modes)):
+        with running(modes[0].bnn.net, sources[0].batch_size(walk.batch_size), run.seed, "swag", copies=len(modes)):
             fits = [
                 TrainingState(mode.bnn, mode.guide, walk, source, mode.example, seed=derive(mode.seed, "swag batches"))
                 for mode, source in zip(modes, sources, strict=True)

@@ -21,7 +21,6 @@ from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.graph import recorded_slope
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.inference.method import Progress, Run
-from pyrobnn.inference.training.start import fresh_model
 from pyrobnn.inference.training.state import Asked, TrainingState, cloned, put_values
 from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord, History
@@ -83,7 +82,7 @@ def _against_lbfgs(fit: Asked, run: Run) -> str | None:
 def _is_certain(fit: Asked, run: Run) -> bool:
     """Return whether all that is inferred are weights, and training passes have no noise and change no buffer."""
     with seeded(run.seed, "descent"), torch.no_grad():
-        model, example = fresh_model(fit.bnn, fit.source, run.device)
+        model, example = fit.source.fresh_model(fit.bnn, run.device)
         if {site.name for site in latent_sites(model, *example)} != set(model.site_names):
             return False
         weights = model.initial_values

@@ -15,6 +15,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import described
+from pyrobnn._torch.devices import running
 from pyrobnn._torch.inputs import X, shape_of
 from pyrobnn._torch.private import tree_leaves
 from pyrobnn._torch.pyro import fast_pyro
@@ -30,7 +31,7 @@ from pyrobnn.inference.method import Run
 from pyrobnn.inference.training.checkpoint import open_checkpoint
 from pyrobnn.inference.training.descent import NotFinite, descend, why_steps
 from pyrobnn.inference.training.loop import train
-from pyrobnn.inference.training.start import build_parts, running, start, start_record
+from pyrobnn.inference.training.start import build_parts, start, start_record
 from pyrobnn.inference.training.state import Asked, TrainingState
 from pyrobnn.inference.training.watch import Ended, Stop
 from pyrobnn.posterior.posterior import Posterior
@@ -98,7 +99,7 @@ def _fitted(asked: Sequence[Asked], run: Run, stop: Stop, why: str | None, *, re
     keeper = None if run.checkpoint is None else open_checkpoint(run, asked)
     size = "all" if why is None else asked[0].method.batch_size
     batch_size, purpose = asked[0].source.batch_size(size), "replicates" if replicates else "fit"
-    with running(asked[0].bnn, batch_size, run.seed, purpose, copies=len(asked)) as threads, stop.put_off():
+    with running(asked[0].bnn.net, batch_size, run.seed, purpose, copies=len(asked)) as threads, stop.put_off():
         begun = [_begun(fit, size, run, apart=replicates) for fit in asked]
         posteriors, states = [posterior for posterior, _ in begun], [state for _, state in begun]
         _share_data([state.batches for state in states])

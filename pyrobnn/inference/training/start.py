@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,10 +13,8 @@ from pyrobnn._core.checks import check_range
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.settings import described
-from pyrobnn._torch.devices import flushed_denormals, kept_memory, resolve_device, threads_for
 from pyrobnn._torch.inputs import X, tensors_of
 from pyrobnn._torch.per_example import Layer, attach
-from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
@@ -41,19 +38,6 @@ _OPEN = "tuned"
 _PAGE = "how-to/own-loop"
 
 
-@contextmanager
-def running(bnn: BNN, batch_size: int, seed: int, purpose: str, *, copies: int = 1) -> Iterator[int]:
-    """Seed the block, and run it with the threads and settings of that many fits; yield the number of threads."""
-    with (
-        seeded(seed, purpose),
-        fast_pyro(),
-        threads_for(bnn.net, batch_size * copies) as threads,
-        flushed_denormals(),
-        kept_memory(),
-    ):
-        yield threads
-
-
 class BuiltParts(NamedTuple):
     """Model and guide, built for the data, and the method with all that it leaves open resolved."""
 
@@ -70,7 +54,7 @@ def build_parts(
 
     The caller's `seeded` block draws the starting values; `seed` is that of the choices of noise and KL.
     """
-    model, example = fresh_model(bnn, source, device)
+    model, example = source.fresh_model(bnn, device)
     refuse_checkpoints(model, example, training=True)
     _check_numbers(model, source)
     if as_guide(method.guide).curvature is not None:
@@ -222,14 +206,6 @@ def start(
     model, guide, method, example = build_parts(bnn, method, source, seed, device, earlier=earlier)
     posterior = source.posterior(model, guide, example, seed=seed, outputs=source.shown.to(model.like.device))
     return posterior, TrainingState(model, guide, method, source, example, seed=derive(seed, "batches"))
-
-
-def fresh_model(bnn: BNN, source: Source, device: str) -> tuple[BNN, tuple[X, Tensor]]:
-    """Return an untrained copy in the units of the data, in evaluation mode, and a row of data to run it with."""
-    model = bnn.fresh(device=resolve_device(device, source.products), target_scale=source.target_scale)
-    example = source.example(model.eval())
-    check_range(torch.stack([source.y_scaler.loc, source.y_scaler.scale]).to(example[1].dtype), "y")
-    return model, example
 
 
 def model_of(start: Any, bnn: BNN) -> BNN:
