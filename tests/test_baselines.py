@@ -13,7 +13,7 @@ from pyrobnn import likelihoods
 from pyrobnn._core.lock import ignored_warnings
 from pyrobnn._core.random import seeded
 from pyrobnn.verdict.baselines import fit_baselines
-from pyrobnn.verdict.comparison import Judged, compare_with_baselines, judge, leave_one_out
+from pyrobnn.verdict.comparison import Evaluation, compare_with_baselines, judge, leave_one_out
 from pyrobnn.verdict.complaint import sites_at_prior
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, open_to
 
@@ -232,7 +232,7 @@ def test_a_gain_on_training_examples_counts_by_their_weights():
     line = {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}
     posterior = bnn.guides.Laplace(structure="diag").around(model, data, weights=line, progress=False)
     baselines = fit_baselines(model, data)
-    found = compare_with_baselines(Judged(posterior, data, None, baselines, num_draws=50, most_rows=1000), 0.01)
+    found = compare_with_baselines(Evaluation(posterior, data, None, baselines, num_draws=50, most_rows=1000), 0.01)
     rows = baselines["constant"].rows
     own = posterior.predict(x[rows], num_draws=50).log_prob(y[rows])
     gain = own - baselines["constant"].cross_validated.log_prob(y[rows])

@@ -23,7 +23,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn._torch.work import Work
 from pyrobnn.data.batches import LoaderBatches
 from pyrobnn.inference.capture.graph import interpreted, make_loop, record
-from pyrobnn.inference.capture.step import Noise
+from pyrobnn.inference.capture.step import RandomInputs
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.training.captured import Captured
 from pyrobnn.inference.training.loop import Stepper
@@ -460,14 +460,14 @@ class Fed(TorchFunctionMode):
 @pytest.mark.parametrize("particles", [1, 2, 4])
 def test_engines_agree_for_the_same_noise_whatever_is_drawn_at_once(particles, replicates, monkeypatch):
     """The captured step's noise fed to eager steps, in the order of replicates and then draws; seeds 0 to 2."""
-    drawn, draw = [], Noise.draw
+    drawn, draw = [], RandomInputs.draw
 
     def noted(noise, num_steps):
         draw(noise, num_steps)
         (table,) = noise.inputs
         drawn.extend(table[:num_steps].reshape(-1, table.shape[-1]).clone())
 
-    monkeypatch.setattr(Noise, "draw", noted)
+    monkeypatch.setattr(RandomInputs, "draw", noted)
     model = bnn.BNN(bnn.MLP(3, [], 1), likelihood=bnn.likelihoods.Gaussian(0.2), prior=bnn.priors.Normal(1.0))
     method = bnn.SVI(steps=5, num_particles=particles, batch_size=16)
 

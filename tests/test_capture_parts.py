@@ -36,7 +36,7 @@ from pyrobnn.inference.capture.graph import (
     slope,
 )
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
-from pyrobnn.inference.capture.step import Noise
+from pyrobnn.inference.capture.step import RandomInputs
 from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
 from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrobnn.priors import Normal, ScaleMixture
@@ -495,7 +495,7 @@ def noisy(function, shape, num_rows, dtype=torch.float32):
         return ()
 
     graph = record(step, inputs)
-    noise = Noise(graph, graph.graph.find_nodes(op="placeholder")[0], num_rows)
+    noise = RandomInputs(graph, graph.graph.find_nodes(op="placeholder")[0], num_rows)
     graph.recompile()
     return graph, noise, inputs
 

@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 import pyrobnn as bnn
 from pyrobnn._core.settings import to_dict
 from pyrobnn.diagnostics import convergence
-from pyrobnn.diagnostics.convergence import Gain, continuation_finding, ending_finding
+from pyrobnn.diagnostics.convergence import ElboGain, continuation_finding, ending_finding
 from pyrobnn.posterior.record import Convergence, FitRecord
 
 LEVEL = 0.05
@@ -114,12 +114,12 @@ def test_noise_that_hides_a_gain_is_a_note_and_errors_of_zero_are_certain(monkey
     posterior, data = mean_field(0)
 
     def found(mean, stderr):
-        monkeypatch.setattr(convergence._Continuation, "gain", lambda self: Gain(mean, stderr, 100, 0.01, 0.5))
+        monkeypatch.setattr(convergence._Continuation, "gain", lambda self: ElboGain(mean, stderr, 100, 0.01, 0.5))
         return continuation_finding(posterior, data, LEVEL, 0).kind
 
     assert [found(1.0, 2.0), found(0.1, 0.1), found(9.0, 0.1)] == ["note", "fine", "warning"]
-    assert [Gain(mean, 0.0, 1, 1.0, 0.5).p_value for mean in (0.4, 0.6)] == [1.0, 0.0]
-    assert Gain(0.5 + 1.6449, 1.0, 1, 1.0, 0.5).p_value == pytest.approx(0.05, abs=1e-4)
+    assert [ElboGain(mean, 0.0, 1, 1.0, 0.5).p_value for mean in (0.4, 0.6)] == [1.0, 0.0]
+    assert ElboGain(0.5 + 1.6449, 1.0, 1, 1.0, 0.5).p_value == pytest.approx(0.05, abs=1e-4)
 
 
 @pytest.mark.usefixtures("short")

@@ -11,7 +11,7 @@ from torch.distributions import kl_divergence
 
 import pyrobnn as bnn
 from pyrobnn.distributions.latents import NormalOfMany, ReparameterizedNormal, ScaleMixtureNormal
-from pyrobnn.guides.map import Point
+from pyrobnn.guides.map import PointMass
 
 BLUNDELL = (0.25, math.exp(-1), math.exp(-7))
 KRASSER = (0.2, 1.0, 0.1)
@@ -141,7 +141,7 @@ def test_normal_of_many_entries_has_the_bits_of_a_normal(loc, scale):
 
 def test_a_point_has_the_density_of_a_delta():
     value = torch.randn(4, 3, requires_grad=True)
-    point, delta = Point(value, event_dim=2), dist.Delta(value, event_dim=2)
+    point, delta = PointMass(value, event_dim=2), dist.Delta(value, event_dim=2)
     assert point.rsample() is value
     assert torch.equal(point.rsample((5,)), delta.rsample((5,)))
     for other in (value, value.clone(), value + 1):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.verdict.comparison import Judged
+from pyrobnn.verdict.comparison import Evaluation
 from pyrobnn.verdict.left_out import behind_mode, missed_function
 from pyrobnn.verdict.remedies import OF_MISSED_FUNCTION, Fitted, open_to
 from pyrobnn.verdict.residuals import errors_left_out, standardised
@@ -27,7 +27,7 @@ def fit_of(weight, x, y):
 
 
 def judged(fit, data):
-    return Judged(fit, data, None, {}, num_draws=2, most_rows=500)
+    return Evaluation(fit, data, None, {}, num_draws=2, most_rows=500)
 
 
 def test_a_line_through_waves_is_named_and_through_a_line_is_not():

@@ -16,7 +16,7 @@ from matplotlib.text import Text
 import pyrobnn as bnn
 from pyrobnn._core.remedies import Remedy
 from pyrobnn.diagnostics import FunctionConvergence
-from pyrobnn.diagnostics.convergence import Chains, chain_findings, chains_of
+from pyrobnn.diagnostics.convergence import ComparedChains, chain_findings, chains_of
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.metrics import Score, score
 from pyrobnn.report import Facts, Rendered, render, words
@@ -397,7 +397,7 @@ def test_markov_chains_have_their_own_section(sampled):
 def chains(rhat=1.0, ess=500.0, diverging=0):
     shape = np.ones((3, 1))
     found = FunctionConvergence(rhat * shape, ess * shape, ess * shape)
-    return Chains(4, 1000, 3, found, diverging, 0.8)
+    return ComparedChains(4, 1000, 3, found, diverging, 0.8)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Chains:
+class ComparedChains:
     """The chains of a posterior, of `num_draws` each, compared at `num_probes` training inputs.
 
     Their `convergence` is None if chains are too few or too short, and what the method does not report is None too.
@@ -190,7 +190,7 @@ class Chains:
         return rows
 
 
-def chains_of(posterior: Posterior | Mixture, train: Data) -> Chains | None:
+def chains_of(posterior: Posterior | Mixture, train: Data) -> ComparedChains | None:
     """Compare the chains of a posterior at up to 20 training inputs; None if it holds no chains."""
     if isinstance(posterior, Mixture):
         return None
@@ -201,7 +201,7 @@ def chains_of(posterior: Posterior | Mixture, train: Data) -> Chains | None:
     rows = torch.linspace(0, len(train) - 1, min(_MOST_PROBES, len(train))).round().long()
     enough = num_chains > 1 and num_draws >= _FEWEST_DRAWS
     statistics = guide.sample_stats()
-    return Chains(
+    return ComparedChains(
         num_chains,
         num_draws,
         len(rows),
@@ -211,7 +211,7 @@ def chains_of(posterior: Posterior | Mixture, train: Data) -> Chains | None:
     )
 
 
-def chain_findings(chains: Chains, settings: Mapping[str, Any]) -> list[Finding]:
+def chain_findings(chains: ComparedChains, settings: Mapping[str, Any]) -> list[Finding]:
     """Judge Markov chains by R-hat and effective sample sizes of their predictions (Vehtari et al. 2021).
 
     `settings` are those of the method; remedies go further than they do.
@@ -246,7 +246,7 @@ def _chain_case(rhat: float, ess: float, draws: int) -> str:
     return "short" if ess < _SMALLEST_ESS else "fine"
 
 
-def _chain_remedies(chains: Chains, settings: Mapping[str, Any]) -> dict[str, Remedy]:
+def _chain_remedies(chains: ComparedChains, settings: Mapping[str, Any]) -> dict[str, Remedy]:
     """Return what is left to try, by the setting that it changes; of the smallest steps a longer warm-up."""
     remedies = {
         "num_draws": _set("draw more", f"num_draws={4 * chains.num_draws}"),
@@ -289,7 +289,7 @@ def ending_finding(posterior: Posterior, section: str = "fit") -> Finding | None
 
 
 @dataclasses.dataclass(frozen=True)
-class Gain:
+class ElboGain:
     """The gain of the objective by further steps, in nats of the whole data set; one up to the tolerance is nothing."""
 
     mean: float
@@ -335,7 +335,7 @@ class _Continuation:
             example = self._source.example(bnn)
             self._fit = TrainingState(bnn, guide, self._method, self._source, example, seed=derive(seed, "steps"))
 
-    def gain(self) -> Gain:
+    def gain(self) -> ElboGain:
         """Return the gain of the steps; no gain of an infinite error where they do not stay finite."""
         fit, start = self._fit, cloned(self._fit.parameters)
         batch_size = self._source.batch_size(self._method.batch_size)
@@ -355,7 +355,7 @@ class _Continuation:
             change, stderr = self._compare(mean, start)
         if not math.isfinite(change):
             change, stderr = 0.0, math.inf
-        return Gain(change, stderr, num_steps, max(fit.rates), self._tolerance)
+        return ElboGain(change, stderr, num_steps, max(fit.rates), self._tolerance)
 
     def _compare(self, new: Sequence[Tensor], old: Sequence[Tensor]) -> tuple[float, float]:
         """Return the objective at new parameters less the objective at old parameters, and the standard error."""

@@ -37,7 +37,7 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
-from pyrobnn.verdict.comparison import Comparison, Judged, ScoreGain, compare_with_baselines
+from pyrobnn.verdict.comparison import BaselineComparison, Evaluation, ScoreGain, compare_with_baselines
 from pyrobnn.verdict.complaint import findings_on_predictions, sites_at_prior
 from pyrobnn.verdict.finding import BASELINE, CAUSES, Finding, Kind, Name
 from pyrobnn.verdict.remedies import Fitted, open_to, smaller, without_hidden
@@ -240,7 +240,7 @@ def diagnose(
     compared, on_predictions = None, []
     if can_judge:
         rows = max(_MOST_EXAMPLES, len(judged))
-        to_judge = Judged(posterior, train, held_out, baselines, prediction.num_draws, rows)
+        to_judge = Evaluation(posterior, train, held_out, baselines, prediction.num_draws, rows)
         compared = compare_with_baselines(to_judge, _THREE_ERRORS)
         found = findings_on_predictions(replace(to_judge, most_rows=_MOST_FOR_PROCESS), compared, at_end=False)
         on_predictions = _with_tries(list(found), compared, examples, prediction, fit)
@@ -337,23 +337,23 @@ def _of_training(fit: Fitted, train: Data, level: float, seed: int) -> list[Find
 
 
 def _with_tries(
-    findings: list[Finding], compared: Comparison | None, examples: _Examples, prediction: Prediction, fit: Fitted
+    found: list[Finding], compared: BaselineComparison | None, examples: _Examples, prediction: Prediction, fit: Fitted
 ) -> list[Finding]:
     """Return the findings on predictions, of which that on baselines gets what to try besides, or says why it lacks."""
     if compared is None:
         why = "there is one training example" if len(examples.train) < 2 else "its likelihood has latent variables"
         text = f"The fit was not compared with a constant, as {why}."
-        return [*findings, Finding(BASELINE, "note", text, is_open=True)]
-    found, *others = findings
+        return [*found, Finding(BASELINE, "note", text, is_open=True)]
+    first, *others = found
     linear = open_to(fit, (without_hidden,))
     if compared.case == "no better" and compared.gains.linear_finds is False:
-        found = replace(found, remedies=(*found.remedies, _OTHER_INPUTS))
+        first = replace(first, remedies=(*first.remedies, _OTHER_INPUTS))
     elif compared.case in ("behind linear", "like linear"):
-        found = replace(found, name=LINEAR, remedies=linear) if linear else replace(found, kind="fine")
+        first = replace(first, name=LINEAR, remedies=linear) if linear else replace(first, kind="fine")
     elif compared.case in ("too few", "not shown"):
         tries = (*(linear if compared.gains.linear_finds else ()), _OTHER_INPUTS)
-        found = _without_gain(found, compared.gains.fit, examples, prediction, tries)
-    return [found, *others]
+        first = _without_gain(first, compared.gains.fit, examples, prediction, tries)
+    return [first, *others]
 
 
 def _without_gain(
@@ -392,7 +392,7 @@ def _of_held_out(fit: Fitted, held_out: Data, prediction: Prediction, level: flo
     return findings if ranking is None else [*findings, ranking]
 
 
-def _of_layers(fit: Fitted, compared: Comparison | None) -> list[Finding]:
+def _of_layers(fit: Fitted, compared: BaselineComparison | None) -> list[Finding]:
     """Name the layers in which the guide has gone back to the prior: a warning if the predictions are bad, else a note.
 
     Weights may be useful together though each alone stays near its prior: so nothing is said of all layers, or of

@@ -28,7 +28,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
 from pyrobnn.inference.default_parts import PARTS, Chosen, Known, make_model, method_for, parts_for
-from pyrobnn.inference.density import choose
+from pyrobnn.inference.density import choose_parts
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
 from pyrobnn.inference.method import Run, guide_of
 from pyrobnn.posterior.mixture import predict_copies
@@ -189,7 +189,7 @@ class AbstractBNN(BaseEstimator):
             chose_length=chosen.leaves_length,
         )
         with waiting("fitting (verbose=True shows more)", shown=self.verbose is None):
-            taken = choose(examples, known, chosen, run)
+            taken = choose_parts(examples, known, chosen, run)
             if taken.gain is not None and run.progress:
                 tqdm.write(f"Likelihood {taken.parts.likelihood!r}{taken.gain.reason}.", file=sys.stderr)
             method = taken.parts.method

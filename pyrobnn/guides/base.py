@@ -21,7 +21,7 @@ Examples:
     >>> names_of(bnn.BNN(bnn.MLP(1, [], 1)))
     ['0.weight', '0.bias']
 """
-Noise = Literal["auto", "shared", "local", "flipout"]
+NoiseSharing = Literal["auto", "shared", "local", "flipout"]
 WIDE, NARROW = -3.0, -10.0
 """Initial rho in a fit of a given length, and in a fit of automatic length."""
 _MOST_COVARIANCE_ENTRIES = 10_000
@@ -101,7 +101,7 @@ class NoisePerExample:
     sees all data, and otherwise "shared".
     """
 
-    noise: Noise
+    noise: NoiseSharing
 
 
 class BuiltGuide:

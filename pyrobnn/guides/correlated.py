@@ -10,7 +10,7 @@ from torch.nn.functional import softplus
 from pyrobnn._core.settings import Count, setting
 from pyrobnn._torch.per_example import NormalNoise, attach
 from pyrobnn._torch.softplus import inverse_softplus
-from pyrobnn.guides.base import Model, Noise, NoisePerExample, Part, StartsNarrow, correlated, registry
+from pyrobnn.guides.base import Model, NoisePerExample, NoiseSharing, Part, StartsNarrow, correlated, registry
 from pyrobnn.guides.joint import HALF_LOG_2PI, JointGuide, RealPart, check_size, normal_part
 from pyrobnn.guides.sites import Site, latent_sites
 
@@ -112,7 +112,7 @@ class LowRank(StartsNarrow, NoisePerExample):
 
     rank: Count = 10
     init_rho: float | None = None
-    noise: Noise = "auto"
+    noise: NoiseSharing = "auto"
 
     def build(self, model: Model, *args: Any) -> PyroModule:
         sites = latent_sites(model, *args)

@@ -21,7 +21,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._core.registry import assign
 from pyrobnn._core.settings import FrozenDict, Options, setting, to_dict
 from pyrobnn._torch.pyro import allow_new_home
-from pyrobnn.guides.base import NARROW, BuiltGuide, Guide, Model, Noise, NoisePerExample, StartsNarrow, built, registry
+from pyrobnn.guides.base import NARROW, BuiltGuide, Guide, Model, NoisePerExample, StartsNarrow, built, registry
 from pyrobnn.guides.laplace import BlockGaussian, Laplace
 from pyrobnn.guides.sites import latent_sites
 
@@ -274,7 +274,7 @@ def leaves_noise_open(guide: Any) -> bool:
     return noise is not None and "auto" in (noise.values() if isinstance(noise, dict) else [noise])
 
 
-def with_noise_chosen(guide: Any, names: Sequence[str], choose: Callable[[Sequence[str]], Noise]) -> Any:
+def with_noise_chosen(guide: Any, names: Sequence[str], choose: Callable[[Sequence[str]], str]) -> Any:
     """Return a guide with the noise that is chosen, for the sites which it covers, where it is "auto"."""
     if isinstance(guide, ByName):
         covered = assign([pattern for pattern, _ in guide.choices], names, "guide") if names else {}

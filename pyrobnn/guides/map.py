@@ -75,7 +75,7 @@ class Map(SeeksMode):
         return MapGuide(latent_sites(model, *args))
 
 
-class Point(dist.Delta):
+class PointMass(dist.Delta):
     """A delta that need not check its own draw."""
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - as torch has it
@@ -106,7 +106,7 @@ class MapGuide(BuiltGuide, PyroModule):
         self.points = nn.ParameterList([site.unconstrained for site in sites])
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        return {name: pyro.sample(name, Point(value, event_dim=value.ndim)) for name, value in self.values().items()}
+        return {name: pyro.sample(name, PointMass(v, event_dim=v.ndim)) for name, v in self.values().items()}
 
     def fixed_sites(self) -> frozenset[str]:
         return frozenset(name for name, _ in self._sites)

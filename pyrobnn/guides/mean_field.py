@@ -13,7 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
 from pyrobnn._torch.per_example import NormalNoise, attach
 from pyrobnn.distributions.latents import ReparameterizedNormal
-from pyrobnn.guides.base import Model, Noise, NoisePerExample, Part, StartsNarrow, independent, registry
+from pyrobnn.guides.base import Model, NoisePerExample, NoiseSharing, Part, StartsNarrow, independent, registry
 from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.guides.sites import Site, latent_sites
 
@@ -45,7 +45,7 @@ class MeanField(StartsNarrow, NoisePerExample):
 
     init_loc: Literal["net", "prior"] = "net"
     init_rho: float | None = None
-    noise: Noise = "auto"
+    noise: NoiseSharing = "auto"
     path_derivative: bool = False
 
     def build(self, model: Model, *args: Any) -> PyroModule:

@@ -84,7 +84,7 @@ _GUIDE = guides.Laplace(structure="kron")
 
 
 @dataclasses.dataclass(frozen=True)
-class Gain:
+class HeldOutGain:
     """How much higher the mean log score of rows held out is than under the default parts, and its standard error."""
 
     mean: float
@@ -102,11 +102,11 @@ class Compared:
     """What rows held out say; `complain` fits the parts without some rows and says what is wrong with predictions."""
 
     parts: Parts  # to take: a likelihood, with a network, a prior and a method
-    gain: Gain | None = None  # of a likelihood other than the default's
+    gain: HeldOutGain | None = None  # of a likelihood other than the default's
     complain: Callable[[], str | None] = lambda: None
 
 
-def choose(data: Data, known: Known, chosen: Chosen, run: Run, *, may_compare: bool = True) -> Compared:
+def choose_parts(data: Data, known: Known, chosen: Chosen, run: Run, *, may_compare: bool = True) -> Compared:
     """Return the parts of a fit: those chosen, else the defaults, or what rows held out prefer to these.
 
     The network has its widths, and the method its guide, settings and length. `known` may be of more rows than `data`;
@@ -219,7 +219,7 @@ class _Judge:
         method = parts.method if self.steps is None else bounded(parts.method, self.steps)
         return fit_in_silence(model, self.train, method, dataclasses.replace(self.run, **options))
 
-    def best(self, usual: list[Parts]) -> tuple[Parts, Callable[[], Any] | None, Gain | None]:
+    def best(self, usual: list[Parts]) -> tuple[Parts, Callable[[], Any] | None, HeldOutGain | None]:
         """Return the best parts, what fits them if there are several, and what another likelihood gains."""
         if len(usual) == 1:
             return usual[0], None, None
@@ -250,7 +250,7 @@ class _Judge:
         scores, steps = tried[best]
         return _ensemble_parts(best, steps) if _is_clear(scores - quick, len(shapes)) else None
 
-    def compared(self, parts: Parts, fitted: Callable[[], Any], gain: Gain | None) -> Compared:
+    def compared(self, parts: Parts, fitted: Callable[[], Any], gain: HeldOutGain | None) -> Compared:
         """Return what is taken, with the complaint about its fit."""
         rows = self.train, self.rest
 
@@ -363,7 +363,7 @@ def _without_extremes(gains: Tensor) -> Tensor:
     return gains.sort().values[1:-1]
 
 
-def _least_gain(rival: Parts, taken: Parts, gain: Gain) -> float:
+def _least_gain(rival: Parts, taken: Parts, gain: HeldOutGain) -> float:
     if all(parts.likelihood in _USUAL_LIKELIHOODS for parts in (rival, taken)):
         return _ERRORS_AHEAD_OF_USUAL * gain.error
     return max(defaults.LEAST_GAIN_OF_DENSITY, gain.error)
@@ -376,5 +376,5 @@ def _is_clear(gains: Tensor, num_rivals: int) -> bool:
     return gain.mean > max(defaults.LEAST_GAIN_OF_DENSITY, errors * gain.error)
 
 
-def _mean(gains: Tensor) -> Gain:
-    return Gain(float(gains.mean()), float(gains.std()) / math.sqrt(len(gains)))
+def _mean(gains: Tensor) -> HeldOutGain:
+    return HeldOutGain(float(gains.mean()), float(gains.std()) / math.sqrt(len(gains)))

@@ -21,7 +21,7 @@ OPEN = ("tuned", "learned")
 """Placeholders for numbers of a likelihood that are estimated from the data."""
 _NUM_ROWS = 3
 _MOST_OUTPUTS = 100
-Noise = Literal["known", "tuned", "learned", "inferred", "heteroscedastic"]
+NoiseKind = Literal["known", "tuned", "learned", "inferred", "heteroscedastic"]
 
 
 @runtime_checkable
@@ -90,7 +90,7 @@ class BaseLikelihood:
     link: ClassVar[Literal["logits", "log odds", "logs"] | None] = None
 
     @property
-    def noise(self) -> Noise | None:
+    def noise(self) -> NoiseKind | None:
         """How its field `scale` gives the noise around real targets; None without such noise."""
         return None
 

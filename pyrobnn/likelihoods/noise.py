@@ -18,7 +18,7 @@ from torch.nn.functional import softplus
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import Positive, setting
-from pyrobnn.likelihoods.base import OPEN, PAGE, BaseLikelihood, Noise, check_width, num_columns, squeeze_single
+from pyrobnn.likelihoods.base import OPEN, PAGE, BaseLikelihood, NoiseKind, check_width, num_columns, squeeze_single
 
 SMALLEST_SCALE = 1e-3
 Estimated = Literal["tuned", "learned", "heteroscedastic"]
@@ -142,7 +142,7 @@ class NoisyLikelihood(WithNumber):
     integer_targets: ClassVar[bool] = False
 
     @property
-    def noise(self) -> Noise:
+    def noise(self) -> NoiseKind:
         """How the scale is given: "known" is a number or several, "inferred" a prior."""
         given: Any = "known" if isinstance(self.scale, (float, tuple)) else self.scale
         return "inferred" if isinstance(given, NoisePrior) else given

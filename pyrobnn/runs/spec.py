@@ -20,7 +20,7 @@ from pyrobnn.inference import SVI, Ensemble
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import check_validation
 from pyrobnn.inference.default_parts import PARTS, Chosen, Known, Parts, is_skewed, predicts_classes
-from pyrobnn.inference.density import Gain, choose
+from pyrobnn.inference.density import HeldOutGain, choose_parts
 from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
 from pyrobnn.likelihoods import noise
 from pyrobnn.posterior.mixture import Mixture
@@ -195,7 +195,7 @@ class RunSpec:
         known = Known.of(dataset.task, dataset.data, num_classes)
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
         try:
-            taken = choose(train, known, chosen, run, may_compare=self.data.validation is None)
+            taken = choose_parts(train, known, chosen, run, may_compare=self.data.validation is None)
             spec = self._with_parts(dataset, taken.parts)
             spec.to_toml()
             bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
@@ -232,7 +232,7 @@ class Prepared:
     test: Data
     bnn: BNN
     chosen: Chosen
-    gain: Gain | None = None
+    gain: HeldOutGain | None = None
     earlier: Posterior | Mixture | None = None
 
     @property

@@ -61,7 +61,7 @@ _INPUTS_TELL_NOTHING = "Either the inputs say nothing of the target, or the fit 
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class BaselineComparison:
     """How a fit compares with the baselines: the case, the gains in log score, and on which examples.
 
     `p_value` of a warning is the chance of such numbers of a fit that is no reason to warn.
@@ -69,7 +69,7 @@ class Comparison:
 
     case: Case
     basis: Basis
-    gains: "ScoreGains"
+    gains: "BaselineGains"
     num_lost: int = 0
     p_value: float | None = None
 
@@ -111,7 +111,7 @@ class Comparison:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Judged:
+class Evaluation:
     """A fit with what it is judged by: its data, data held out, baselines, and how many draws and rows to take."""
 
     posterior: Posterior | Mixture
@@ -122,7 +122,7 @@ class Judged:
     most_rows: int
 
 
-def compare_with_baselines(fit: Judged, level: float) -> Comparison | None:
+def compare_with_baselines(fit: Evaluation, level: float) -> BaselineComparison | None:
     """Compare predictions with those of baselines: on data held out if there are some, else on training data.
 
     On training data the baselines are cross-validated, and draws of Markov chains have the scores of `leave_one_out`.
@@ -165,7 +165,7 @@ def leave_one_out(prediction: Prediction, y: Tensor) -> Tensor:
     return (log_weights + log_prob).logsumexp(0) - log_weights.logsumexp(0)
 
 
-def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> Comparison:
+def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: Basis) -> BaselineComparison:
     """Compare the log scores (N,) of a fit and of the baselines, "constant" and perhaps "linear", on N >= 2 examples.
 
     A warning has a p-value below `level`: that the fit is worse than the constant, or not shown to be better with a
@@ -174,12 +174,12 @@ def judge(scores: Tensor, baselines: Mapping[str, Tensor], level: float, basis: 
     """
     gains = _gains_of(scores, baselines, level)
     if num_lost := int((~scores.isfinite()).sum()):
-        return Comparison("impossible", basis, gains, num_lost)
+        return BaselineComparison("impossible", basis, gains, num_lost)
     case, p_value = _case(gains, basis)
-    return Comparison(case, basis, gains, p_value=p_value)
+    return BaselineComparison(case, basis, gains, p_value=p_value)
 
 
-def _case(gains: "ScoreGains", basis: Basis) -> tuple[Case, float | None]:
+def _case(gains: "BaselineGains", basis: Basis) -> tuple[Case, float | None]:
     """Return how a fit compares, and for a warning its p-value."""
     fit, linear, level = gains.fit, gains.linear, gains.level
     negligible = max(fit.below(_NEGLIGIBLE_GAIN_NATS), level if fit.above(0.0) < level else 0.0)
@@ -232,7 +232,7 @@ class BesideLinear:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoreGains:
+class BaselineGains:
     """The gain in log score of a fit over the constant, and over a linear model if there is one; str() lists them.
 
     `level` is the p-value below which a difference counts.
@@ -286,17 +286,17 @@ class ScoreGains:
         return f"fit {self.fit.said(digits)}, linear model {self.linear.gain.said(digits)}"
 
 
-def _gains_of(scores: Tensor, baselines: Mapping[str, Tensor], level: float) -> ScoreGains:
+def _gains_of(scores: Tensor, baselines: Mapping[str, Tensor], level: float) -> BaselineGains:
     floored = {}
     for name, rival in baselines.items():
         is_finite = rival.isfinite()
         floored[name] = rival.where(is_finite, torch.cat([scores, rival[is_finite]]).min())
     over_constant = scores - floored["constant"]
     if "linear" not in floored:
-        return ScoreGains(_gain_of(over_constant), None, level)
+        return BaselineGains(_gain_of(over_constant), None, level)
     linear = floored["linear"] - floored["constant"]
     differences = (linear, scores - floored["linear"], over_constant - _FAR_LESS * linear)
-    return ScoreGains(_gain_of(over_constant), BesideLinear(*map(_gain_of, differences)), level)
+    return BaselineGains(_gain_of(over_constant), BesideLinear(*map(_gain_of, differences)), level)
 
 
 def _gain_of(differences: Tensor) -> ScoreGain:

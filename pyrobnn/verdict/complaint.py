@@ -21,7 +21,7 @@ from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.verdict.baselines import fit_baselines
-from pyrobnn.verdict.comparison import Comparison, Judged, compare_with_baselines
+from pyrobnn.verdict.comparison import BaselineComparison, Evaluation, compare_with_baselines
 from pyrobnn.verdict.finding import BASELINE, Finding
 from pyrobnn.verdict.left_out import behind_mode, learned_nothing, left_out_scores, memorised_targets, missed_function
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, longer, measured_noise, open_to, slower, standardised
@@ -75,7 +75,7 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
     with threads_for(posterior.bnn.net, _CHECKED_ROWS):
         baselines = fit_baselines(posterior.bnn, data, most_rows=_CHECKED_ROWS, folds=not is_brief)
         rows, draws = _affordable(posterior, _PRODUCTS_IN_A_LOOP if is_brief else _PRODUCTS_OF_A_CHECK)
-        fit = Judged(posterior, data, validation, baselines, draws, rows)
+        fit = Evaluation(posterior, data, validation, baselines, draws, rows)
         compared = compare_with_baselines(fit, _SIGNIFICANCE)
         if is_brief:
             tries = open_to(Fitted(posterior, x=data.x), (slower, standardised, measured_noise, longer))
@@ -89,7 +89,7 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
         return mended(f"{first.text}{layers}", first.remedies)
 
 
-def findings_on_predictions(fit: Judged, compared: Comparison | None, *, at_end: bool) -> Iterator[Finding]:
+def findings_on_predictions(fit: Evaluation, compared: BaselineComparison | None, *, at_end: bool) -> Iterator[Finding]:
     """Yield how a fit compares with baselines, then whether it has memorised its targets or missed what inputs say.
 
     Each is looked for where those before do not explain it. At the end of a fit, data held out do not say that targets

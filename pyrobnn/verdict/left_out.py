@@ -19,7 +19,7 @@ from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.verdict.baselines import cross_validated_scores, scores_of
-from pyrobnn.verdict.comparison import Basis, Judged, judge
+from pyrobnn.verdict.comparison import Basis, Evaluation, judge
 from pyrobnn.verdict.finding import Cause, Finding
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, OF_MISSED_FUNCTION, Fitted, open_to
 from pyrobnn.verdict.residuals import errors_left_out, standardised
@@ -45,7 +45,7 @@ _NATS_AN_EXAMPLE_BEHIND = 0.05
 _NATS_BEHIND_IN_ALL = 5.0
 
 
-def memorised_targets(fit: Judged, left_out: Tensor | None) -> Finding | None:
+def memorised_targets(fit: Evaluation, left_out: Tensor | None) -> Finding | None:
     """Report a fit under which new examples are far less likely than training examples, if a linear model is as good.
 
     The new examples are those held out, or each training example left out of the fit; None without either. The loss is
@@ -87,7 +87,7 @@ def memorised_targets(fit: Judged, left_out: Tensor | None) -> Finding | None:
     return _warning("memorised", "The fit has memorised its targets", rest, fit)
 
 
-def learned_nothing(fit: Judged, left_out: Tensor | None) -> Finding | None:
+def learned_nothing(fit: Evaluation, left_out: Tensor | None) -> Finding | None:
     """Report a Laplace approximation that predicts rows left out of it no better than a constant, or hardly.
 
     It may be better on its training rows, as any fit to noise is. None for other fits, whose `left_out_scores` are not
@@ -106,7 +106,7 @@ def learned_nothing(fit: Judged, left_out: Tensor | None) -> Finding | None:
     return _warning("learned", lead, rest, fit)
 
 
-def _warning(name: Cause, lead: str, rest: str, fit: Judged) -> Finding:
+def _warning(name: Cause, lead: str, rest: str, fit: Evaluation) -> Finding:
     """Return a warning that begins with a clause, which is all of it in plain words."""
     tries = OF_MISSED_FUNCTION if name == "missed" else OF_BAD_PREDICTIONS
     remedies = open_to(Fitted(fit.posterior, fit.train.y, fit.train.x), tries)
@@ -157,7 +157,7 @@ def _of_member(posterior: Posterior, train: Data) -> Tensor | None:
     return (scores - posterior.y_scaler.log_volume()).cpu()
 
 
-def behind_mode(fit: Judged) -> Finding | None:
+def behind_mode(fit: Evaluation) -> Finding | None:
     """Report a guide that scores its training rows below what the mode it began at says of rows left out.
 
     The evidence framework judges its modes by this left-out score, in closed form under a Laplace approximation.
@@ -184,7 +184,7 @@ def _some_rows(train: Data, most: int) -> Tensor:
     return torch.randperm(len(train), generator=torch.Generator().manual_seed(derive(0, "missed")))[:most]
 
 
-def missed_function(fit: Judged) -> Finding | None:
+def missed_function(fit: Evaluation) -> Finding | None:
     """Report a fit whose errors on its own training rows are larger than a Gaussian process makes without the row.
 
     A good fit has smaller errors, whatever the noise. Rows of equal inputs, which would tell each other's target, count

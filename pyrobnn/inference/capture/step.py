@@ -109,7 +109,7 @@ class CapturedStep:
         graph = record(self._in_place(loss, move), leaves)
         constants = lift_constants(graph)
         index = next(i for i, leaf in enumerate(leaves) if leaf is self._state["position"])
-        self.noise = Noise(graph, graph.graph.find_nodes(op="placeholder")[index], MAX_BLOCK)
+        self.noise = RandomInputs(graph, graph.graph.find_nodes(op="placeholder")[index], MAX_BLOCK)
         self._loop = make_loop(graph, leaves + constants + self.noise.inputs)
 
     def _in_place(self, loss: Callable[..., Any], move: Callable[..., Tree]) -> Callable[..., tuple[()]]:
@@ -269,7 +269,7 @@ _LARGE = 2**14
 """Normal numbers in a draw from which the library draws them: the same ones up to rounding, on all threads."""
 
 
-class Noise:
+class RandomInputs:
     """The inputs of a graph that hold its random numbers on a CPU: a table with a row for each step, or one row.
 
     The stream is torch's default generator, one draw for each random operation of a step in order. A graph with a draw

@@ -12,7 +12,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.metric import log_probs
 from pyrobnn.inference.capture.graph import recorded_slope
 from pyrobnn.inference.scales.fixed_point import PriorScales
-from pyrobnn.inference.scales.noise import Noise, Rows
+from pyrobnn.inference.scales.noise import ModeNoise, Rows
 
 _MEMORY = 20
 """Pairs of steps and gradients that L-BFGS keeps."""
@@ -27,7 +27,7 @@ class Energy:
     and nothing but weights is learned.
     """
 
-    def __init__(self, bnn: BNN, rows: Rows, noise: Noise, weights: dict[str, Tensor], *, records: bool) -> None:
+    def __init__(self, bnn: BNN, rows: Rows, noise: ModeNoise, weights: dict[str, Tensor], *, records: bool) -> None:
         self._bnn, self._rows, self._noise = bnn, rows, noise
         tuned = {id(parameter) for parameter in noise.parameters}
         self._learned = [p for p in bnn.parameters() if p.requires_grad and id(p) not in tuned]

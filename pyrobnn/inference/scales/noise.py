@@ -67,7 +67,7 @@ class Rows:
         return scale
 
 
-class Noise:
+class ModeNoise:
     """Noise that scales leave alone: it is known, or learned with the weights, or there is none.
 
     The subclasses tune it. `names` are the numbers of the likelihood that are tuned, and `parameters` hold them.
@@ -103,7 +103,7 @@ class Noise:
         return {}
 
 
-class TunedNumbers(Noise):
+class TunedNumbers(ModeNoise):
     """Numbers of a likelihood that are moved by EM: to their best over the posterior of the outputs."""
 
     def __init__(self, bnn: BNN, rows: Rows) -> None:
@@ -140,7 +140,7 @@ class TunedNumbers(Noise):
         return {name: numbers[0] if len(numbers) == 1 else tuple(numbers) for name, numbers in taken.items()}
 
 
-class NormalNoise(TunedNumbers):
+class TunedNormal(TunedNumbers):
     """The scales of normal noise, moved by MacKay's fixed point; their prior counts `extra` targets."""
 
     def __init__(self, bnn: BNN, rows: Rows, extra: float) -> None:
@@ -155,7 +155,7 @@ class NormalNoise(TunedNumbers):
         return dataclasses.replace(model, columns=model.columns / (scale / before)), f
 
 
-class NoiseOutputs(Noise):
+class NoiseOutputs(ModeNoise):
     """Normal noise that is an output: the weights that lead to it alone, and how uncertain the locations are.
 
     Residuals of a mode are too small to tell the noise by. So the energy has the mean of log p(y | f) over the
@@ -215,14 +215,14 @@ class NoiseOutputs(Noise):
         return values.masked_fill(self.belongs.to(values.device), 0) if self.is_held else values
 
 
-def noise_of(bnn: BNN, weights: Mapping[str, Tensor], rows: Rows, *, extra: float, is_tuned: bool) -> Noise:
+def mode_noise(bnn: BNN, weights: Mapping[str, Tensor], rows: Rows, *, extra: float, is_tuned: bool) -> ModeNoise:
     """Return the noise of a model; unless it is tuned, its numbers are known or learned with the weights."""
     likelihood = as_likelihood(bnn.settings["likelihood"])
     if likelihood.varies_normally:
         return NoiseOutputs(weights, rows, extra)
     if not is_tuned or not open_numbers(bnn.settings["likelihood"]):
-        return Noise()
-    return NormalNoise(bnn, rows, extra) if likelihood.is_normal else TunedNumbers(bnn, rows)
+        return ModeNoise()
+    return TunedNormal(bnn, rows, extra) if likelihood.is_normal else TunedNumbers(bnn, rows)
 
 
 def known_noise(bnn: BNN) -> Tensor:

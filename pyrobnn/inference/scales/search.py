@@ -23,7 +23,7 @@ from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.gaussian_process import GaussianProcess
 from pyrobnn.inference.scales.noise import Rows
-from pyrobnn.inference.scales.tuned_mode import FirstScales, Judged, Search, TunedMode, process_of_outputs
+from pyrobnn.inference.scales.tuned_mode import FirstScales, ModeScore, Search, TunedMode, process_of_outputs
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.record import EvidenceRecord, StartRecord
 
@@ -44,7 +44,7 @@ class Start(NamedTuple):
     """A start of a search, after its last round; its score is -infinity if others were ahead after a few rounds."""
 
     mode: TunedMode
-    judged: Judged
+    judged: ModeScore
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class _Starts:
         with self.running(place):
             return Start(start.mode, self._judged(start.mode, range(first, self.search.rounds)))
 
-    def _judged(self, mode: TunedMode, rounds: range) -> Judged:
+    def _judged(self, mode: TunedMode, rounds: range) -> ModeScore:
         """Take rounds of a mode, and judge it; its score is -infinity if its numbers did not stay finite."""
         search = self.search
         try:
@@ -152,7 +152,7 @@ class _Starts:
                 mode.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
             return mode.judge()
         except FloatingPointError:
-            return Judged()
+            return ModeScore()
 
 
 def tuned_modes(

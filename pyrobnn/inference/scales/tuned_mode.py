@@ -16,7 +16,7 @@ from pyrobnn.inference.data import Source
 from pyrobnn.inference.scales.energy import Energy
 from pyrobnn.inference.scales.fixed_point import Hyperprior, PriorScales, first_layer, groups_of
 from pyrobnn.inference.scales.gaussian_process import GaussianProcess, gaussian_process
-from pyrobnn.inference.scales.noise import NoiseOutputs, Rows, known_noise, noise_of
+from pyrobnn.inference.scales.noise import NoiseOutputs, Rows, known_noise, mode_noise
 from pyrobnn.likelihoods.base import as_likelihood
 
 STEPS = 3
@@ -48,7 +48,7 @@ class FirstScales:
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged:
+class ModeScore:
     """A mode and its scales, judged: sums over the targets, in the units of the model."""
 
     log_evidence: float = -math.inf
@@ -77,7 +77,7 @@ class TunedMode:
     ) -> None:
         self.bnn, self.weights, self.rows, self.threads = bnn, weights, rows, threads
         self._penalty, extra = search.hyperprior.penalty, search.hyperprior.noise_counts
-        self.noise = noise_of(bnn, weights, rows, extra=extra, is_tuned=search.rounds > 0)
+        self.noise = mode_noise(bnn, weights, rows, extra=extra, is_tuned=search.rounds > 0)
         group = groups_of(weights, search.per, rows.x.shape[1] if rows.x.ndim == 2 else None)
         if search.per == "input" and isinstance(self.noise, NoiseOutputs):
             group = (2 * group + self.noise.belongs).unique(return_inverse=True)[1]
@@ -117,7 +117,7 @@ class TunedMode:
             self.prior = self.prior.updated(self.noise.free(solution.determined), squares)
             model, f = self.noise.tune(point, model, f, solution)
 
-    def judge(self) -> Judged:
+    def judge(self) -> ModeScore:
         """Return evidence and leave-one-out score of the mode; -infinity where they are not finite."""
         point, counts, (y, *_) = self._point(), self.rows.counts, self.rows.targets
         model, f = linear_model(point, self.rows.x, *self.rows.targets)
@@ -134,10 +134,10 @@ class TunedMode:
         with torch.no_grad():
             left_out = (counts * log_scores(point, y, mean, covariance, noise)).sum()
         if not bool(evidence.isfinite() & left_out.isfinite()):
-            return Judged()
+            return ModeScore()
         determined = float(solution.determined.sum())
         score = (float(evidence) + float(left_out) - self._penalty * determined) / 2
-        return Judged(float(evidence), float(left_out), determined, score)
+        return ModeScore(float(evidence), float(left_out), determined, score)
 
     def _point(self) -> Point:
         return Point(self.bnn, self.weights, self.bnn.likelihood, list(self.weights))

@@ -18,7 +18,7 @@ from pyrobnn._torch.per_example import Layer, attach
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.base import Noise, as_guide, built
+from pyrobnn.guides.base import NoiseSharing, as_guide, built
 from pyrobnn.guides.given import leaves_noise_open, narrowed, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
@@ -140,7 +140,7 @@ def with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed
         names = [site.name for site in latent_sites(bnn, *example)]
     sees_all = batch_size >= source.num_data
 
-    def choose(covered: Sequence[str]) -> Noise:
+    def choose(covered: Sequence[str]) -> NoiseSharing:
         return choose_noise([call for name in covered for call in calls.get(name, [])], sees_all=sees_all)
 
     return with_noise_chosen(guide, names, choose)
@@ -185,7 +185,7 @@ def layer_calls(bnn: BNN, x: X) -> dict[str, list[Call]]:
     return {name: noted for name, noted in calls.items() if noted}
 
 
-def choose_noise(calls: list[Call], *, sees_all: bool) -> Noise:
+def choose_noise(calls: list[Call], *, sees_all: bool) -> NoiseSharing:
     """Return how the examples of a mini-batch best share the draws of the weights that these calls use.
 
     "local" wherever it is exact, else "flipout" if each step sees all data, and "shared" in mini-batches, of which the
