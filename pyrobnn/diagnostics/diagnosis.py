@@ -38,9 +38,9 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.verdict.baselines import Baseline, fit_baselines
 from pyrobnn.verdict.comparison import BaselineComparison, Evaluation, ScoreGain, compare_with_baselines
-from pyrobnn.verdict.complaint import findings_on_predictions, sites_at_prior
+from pyrobnn.verdict.complaint import fault_in_full, sites_at_prior
 from pyrobnn.verdict.finding import BASELINE, CAUSES, Finding, Kind, Name
-from pyrobnn.verdict.remedies import Fitted, open_to, smaller, without_hidden
+from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, open_to, smaller, without_hidden
 
 Mood = Literal["good", "care", "bad"]
 """Whether a fit can be trusted, may be used with care, if at all, or not yet, as a report colours it."""
@@ -231,28 +231,21 @@ def diagnose(
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
         prediction = posterior.predict(judged.x, num_draws=max(_DRAWS_OF_STEPS, len(posterior.members)), seed=seed)
     held_out = None if test is None else judged
-    has_classes = prediction.is_classification and judged.y.ndim == 1
-    examples = _Examples(train, judged, held_out, len(every) + len(train), has_classes, class_names)
+    examples = _Examples(train, judged, held_out, len(every) + len(train), prediction, class_names)
     fit = Fitted(posterior, train.y, train.x)
     num_tests = _by_steps(posterior) + (0 if test is None else len(statistics_of(prediction)))
     level = false_alarm_rate / max(1, num_tests)
     few, can_judge = _number_held_out(examples)
-    compared, on_predictions = None, []
-    if can_judge:
-        rows = max(_MOST_EXAMPLES, len(judged))
-        to_judge = Evaluation(posterior, train, held_out, baselines, prediction.num_draws, rows)
-        compared = compare_with_baselines(to_judge, _THREE_ERRORS)
-        found = findings_on_predictions(replace(to_judge, most_rows=_MOST_FOR_PROCESS), compared, at_end=False)
-        on_predictions = _with_tries(list(found), compared, examples, prediction, fit)
+    on_predictions = _of_predictions(fit, examples, baselines) if can_judge else []
     findings = [
         *_of_training(fit, train, level, seed),
         epistemic_finding(prediction, fit),
         *mean_findings(prediction, fit),
         *on_predictions,
-        *_of_layers(fit, compared),
+        *_of_layers(fit, is_bad=any(found.name == BASELINE and found.kind == "warning" for found in on_predictions)),
         *few,
         *(_of_held_out(fit, judged, prediction, level, seed) if can_judge and test is not None else ()),
-        *(class_finding(prediction, judged.y, train.y, class_names) if has_classes else ()),
+        *(class_finding(prediction, judged.y, train.y, class_names) if examples.has_classes else ()),
         *_of_weights(posterior, train),
     ]
     findings.sort(key=lambda finding: (_ORDER.index(finding.kind), finding.name not in (BASELINE, LINEAR)))
@@ -267,8 +260,12 @@ class _Examples:
     judged: Data
     held_out: Data | None
     total: int
-    has_classes: bool
+    prediction: Prediction  # of those judged
     class_names: Sequence[str]
+
+    @property
+    def has_classes(self) -> bool:
+        return self.prediction.is_classification and self.judged.y.ndim == 1
 
     def counted(self, label: int | None) -> tuple[int, str, int]:
         """Return the number judged, of a class if given, their name, and their number with training rows."""
@@ -336,29 +333,34 @@ def _of_training(fit: Fitted, train: Data, level: float, seed: int) -> list[Find
     return findings + sorted(endings, key=lambda ending: _ORDER.index(ending.kind))[:1]
 
 
-def _with_tries(
-    found: list[Finding], compared: BaselineComparison | None, examples: _Examples, prediction: Prediction, fit: Fitted
-) -> list[Finding]:
-    """Return the findings on predictions, of which that on baselines gets what to try besides, or says why it lacks."""
+def _of_predictions(fit: Fitted, examples: _Examples, baselines: dict[str, Baseline]) -> list[Finding]:
+    """Compare a fit with baselines, and say whether it has memorised its targets or missed what inputs say."""
+    num_draws, rows = examples.prediction.num_draws, max(_MOST_EXAMPLES, len(examples.judged))
+    evaluation = Evaluation(fit.posterior, examples.train, examples.held_out, baselines, num_draws, rows)
+    compared = compare_with_baselines(evaluation, _THREE_ERRORS)
+    fault = fault_in_full(replace(evaluation, most_rows=_MOST_FOR_PROCESS), compared)
+    return [_of_baselines(compared, examples, fit), *([] if fault is None else [fault])]
+
+
+def _of_baselines(compared: BaselineComparison | None, examples: _Examples, fit: Fitted) -> Finding:
+    """Return how a fit compares with baselines and what to try, or why it was not compared."""
     if compared is None:
         why = "there is one training example" if len(examples.train) < 2 else "its likelihood has latent variables"
-        text = f"The fit was not compared with a constant, as {why}."
-        return [*found, Finding(BASELINE, "note", text, is_open=True)]
-    first, *others = found
+        return Finding(BASELINE, "note", f"The fit was not compared with a constant, as {why}.", is_open=True)
+    tries = open_to(fit, OF_BAD_PREDICTIONS) if compared.kind == "warning" else ()
+    found = Finding(BASELINE, compared.kind, compared.text, compared.p_value, tries, compared.plain)
     linear = open_to(fit, (without_hidden,))
     if compared.case == "no better" and compared.gains.linear_finds is False:
-        first = replace(first, remedies=(*first.remedies, _OTHER_INPUTS))
-    elif compared.case in ("behind linear", "like linear"):
-        first = replace(first, name=LINEAR, remedies=linear) if linear else replace(first, kind="fine")
-    elif compared.case in ("too few", "not shown"):
+        return replace(found, remedies=(*tries, _OTHER_INPUTS))
+    if compared.case in ("behind linear", "like linear"):
+        return replace(found, name=LINEAR, remedies=linear) if linear else replace(found, kind="fine")
+    if compared.case in ("too few", "not shown"):
         tries = (*(linear if compared.gains.linear_finds else ()), _OTHER_INPUTS)
-        first = _without_gain(first, compared.gains.fit, examples, prediction, tries)
-    return [first, *others]
+        return _without_gain(found, compared.gains.fit, examples, tries)
+    return found
 
 
-def _without_gain(
-    found: Finding, gain: ScoreGain, examples: _Examples, prediction: Prediction, tries: tuple[Remedy, ...]
-) -> Finding:
+def _without_gain(found: Finding, gain: ScoreGain, examples: _Examples, tries: tuple[Remedy, ...]) -> Finding:
     """Say whether inputs tell too little where nothing shows a gain over a constant, or examples are too few to tell.
 
     They are too few where a gain of use lies within two standard errors, or the fit ranks better than chance.
@@ -368,7 +370,7 @@ def _without_gain(
         shares = y.unique(return_counts=True)[1].double() / len(y)
         useful = min(_USEFUL_NATS, _USEFUL_SHARE_OF_LOSS * float(-(shares * shares.log()).sum()))
         label, is_rare = rarest_class(y)
-        ranks = examples.held_out is not None and ranks_better(prediction, y, label)
+        ranks = examples.held_out is not None and ranks_better(examples.prediction, y, label)
         rare = label if is_rare else None
     if gain.mean + 2 * gain.stderr < useful and not ranks:
         return replace(found, remedies=tries)
@@ -392,7 +394,7 @@ def _of_held_out(fit: Fitted, held_out: Data, prediction: Prediction, level: flo
     return findings if ranking is None else [*findings, ranking]
 
 
-def _of_layers(fit: Fitted, compared: BaselineComparison | None) -> list[Finding]:
+def _of_layers(fit: Fitted, *, is_bad: bool) -> list[Finding]:
     """Name the layers in which the guide has gone back to the prior: a warning if the predictions are bad, else a note.
 
     Weights may be useful together though each alone stays near its prior: so nothing is said of all layers, or of
@@ -401,7 +403,6 @@ def _of_layers(fit: Fitted, compared: BaselineComparison | None) -> list[Finding
     posterior = fit.posterior
     names = sites_at_prior(posterior)
     weights = [name for name in posterior.bnn.site_names if posterior.bnn.initial_values[name].ndim > 1]
-    is_bad = compared is not None and compared.kind == "warning"
     is_all = len(names) == len(weights)
     is_joint = any(built(member.guide).gaussian_blocks() for member in posterior.members)
     if not names or not (is_bad or not (is_all or is_joint)):

@@ -1,6 +1,5 @@
 """The warning at the end of a fit: the first of the findings on its predictions that warns."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.verdict.baselines import fit_baselines
 from pyrobnn.verdict.comparison import BaselineComparison, Evaluation, compare_with_baselines
-from pyrobnn.verdict.finding import BASELINE, Finding
+from pyrobnn.verdict.finding import Finding
 from pyrobnn.verdict.left_out import behind_mode, learned_nothing, left_out_scores, memorised_targets, missed_function
 from pyrobnn.verdict.remedies import OF_BAD_PREDICTIONS, Fitted, longer, measured_noise, open_to, slower, standardised
 
@@ -80,39 +79,34 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
         if is_brief:
             tries = open_to(Fitted(posterior, x=data.x), (slower, standardised, measured_noise, longer))
             return None if compared is None or compared.kind != "warning" else mended(f"{compared.lead}.", tries)
-        findings = findings_on_predictions(fit, compared, at_end=True)
-        first = next((finding for finding in findings if finding.kind == "warning"), None)
-        if first is None:
-            return _not_converged(posterior)
-        lost = sites_at_prior(posterior) if first.name == BASELINE else ()
-        layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
-        return mended(f"{first.text}{layers}", first.remedies)
+        if compared is not None and compared.kind == "warning":
+            lost = sites_at_prior(posterior)
+            layers = f" The guide has gone back to the prior at {', '.join(lost)}." if lost else ""
+            tries = open_to(Fitted(posterior, data.y, data.x), OF_BAD_PREDICTIONS)
+            return mended(f"{compared.text}{layers}", tries)
+        fault = fault_at_end_of_fit(fit, compared)
+        return _not_converged(posterior) if fault is None else mended(fault.text, fault.remedies)
 
 
-def findings_on_predictions(fit: Evaluation, compared: BaselineComparison | None, *, at_end: bool) -> Iterator[Finding]:
-    """Yield how a fit compares with baselines, then whether it has memorised its targets or missed what inputs say.
+def fault_at_end_of_fit(fit: Evaluation, compared: BaselineComparison | None) -> Finding | None:
+    """Say whether a fit that does not lose to a baseline has memorised its targets, learned nothing, or lost its mode.
 
-    Each is looked for where those before do not explain it. At the end of a fit, data held out do not say that targets
-    are memorised, a Laplace approximation is judged by rows left out of it, and no Gaussian process is fitted.
+    Without data held out, rows left out tell, of a Laplace approximation also what it has learned.
     """
-    kind = None if compared is None else compared.kind
-    if compared is not None:
-        tries = (
-            open_to(Fitted(fit.posterior, fit.train.y, fit.train.x), OF_BAD_PREDICTIONS) if kind == "warning" else ()
-        )
-        yield Finding(BASELINE, compared.kind, compared.text, compared.p_value, tries, compared.plain)
-    found = None
-    if fit.baselines and kind != "fine" and (fit.held_out is None or not at_end):
+    fault = None
+    if fit.baselines and fit.held_out is None and (compared is None or compared.kind != "fine"):
+        left_out = left_out_scores(fit.posterior, fit.train)
+        fault = memorised_targets(fit, left_out) or learned_nothing(fit, left_out)
+    return fault or behind_mode(fit)
+
+
+def fault_in_full(fit: Evaluation, compared: BaselineComparison | None) -> Finding | None:
+    """Say whether a fit has memorised its targets or, unless it loses to a baseline, missed what inputs say."""
+    kind, fault = None if compared is None else compared.kind, None
+    if fit.baselines and kind != "fine":
         left_out = left_out_scores(fit.posterior, fit.train) if fit.held_out is None else None
-        found = memorised_targets(fit, left_out)
-        if found is None and at_end:
-            found = learned_nothing(fit, left_out)
-    if found is None and kind != "warning":
-        found = behind_mode(fit)
-        if found is None and not at_end:
-            found = missed_function(fit)
-    if found is not None:
-        yield found
+        fault = memorised_targets(fit, left_out)
+    return fault if fault is not None or kind == "warning" else behind_mode(fit) or missed_function(fit)
 
 
 def _not_converged(posterior: Posterior | Mixture) -> str | None:
