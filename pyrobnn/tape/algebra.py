@@ -19,12 +19,12 @@ class Algebra:
 
     def new(  # noqa: PLR0917
         self, what: str, inputs: Sequence[Ref], dtype: torch.dtype, size: Size, stride: Size | None = None,
-        offset: int = 0, more: Any = None,
+        offset: int = 0,
     ) -> Ref:  # fmt: skip
         """Add a value with a separate storage."""
         stride = dense(size) if stride is None else stride
         room = offset + 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if numel(size) else 0
-        value = Value(what, inputs, Storage(KINDS[dtype], room), more)
+        value = Value(what, inputs, Storage(KINDS[dtype], room))
         value.place = Ref(value, offset, size, stride)
         self._values.append(value)
         return value.place
@@ -36,7 +36,8 @@ class Algebra:
         number = _rounded(number, kind)
         key = ("number", kind, struct.pack("d", number) if isinstance(number, float) else number)
         if key not in self._known:
-            value = Value("number", (), Storage(kind, 1), number)
+            value = Value("number", (), Storage(kind, 1))
+            value.number = number
             value.place = self._known[key] = Ref(value, 0, (), ())
         return Ref(self._known[key].value, 0, size, (0,) * len(size))
 
@@ -70,46 +71,53 @@ class Algebra:
             result = self._known[key] = self.new(what, refs, DTYPES[kind], size, _order_of(refs, size))
         return result
 
-    def _simpler(self, what: str, refs: list[Ref], size: Size, kind: str) -> Ref | None:  # noqa: PLR0911, PLR0912
-        numbers = [ref.number() for ref in refs]
+    def _simpler(self, what: str, refs: list[Ref], size: Size, kind: str) -> Ref | None:
+        """Return what comes to the same as an operation, on numbers of one size, for less; None if it is needed."""
         if what == "same":
             return refs[0]
-        if all(number is not None for number in numbers) and what in _FOLDED:
+        numbers = [ref.number() for ref in refs]
+        if what in _FOLDED and None not in numbers:
             try:
                 return self.number(_FOLDED[what](*numbers), kind, size)
             except (ArithmeticError, ValueError):
                 return None
-        if kind == "b8" or what not in ("add", "sub", "mul", "div", "neg"):
-            return None
-        if what == "neg":
-            return self._inner(refs[0], "neg")
-        a, b = refs
-        if what in ("add", "mul") and numbers[0] is not None:
-            a, b, numbers = b, a, numbers[::-1]
-        number = numbers[1]
-        if (what in ("add", "sub") and number == 0) or (what in ("mul", "div") and number == 1):
+        return _SIMPLER[what](self, *refs) if what in _SIMPLER and kind != "b8" else None
+
+    def _sum(self, a: Ref, b: Ref) -> Ref | None:
+        if a.number() is not None:
+            return self.each("add", [b, a], a.size, a.kind)
+        if b.number() == 0:
             return a
-        if what == "mul" and number == -1:
-            return self.each("neg", [a], size, kind)
-        if what in ("add", "sub"):
-            other = self._inner(b, "neg")
-            if other is not None:
-                return self.each("sub" if what == "add" else "add", [a, other], size, kind)
-            other = self._inner(a, "neg") if what == "add" else None
-            if other is not None:
-                return self.each("sub", [b, other], size, kind)
-        if what == "div" and b.is_uniform() and not a.is_uniform():
-            return self.each("mul", [a, self.each("reciprocal", [b], size, kind)], size, kind)
-        if what == "mul" and number is not None:
-            inner = self._inner(a, "mul", 1)
-            if inner is not None and inner.number() is not None:
-                first = self._inner(a, "mul")
-                if first is not None:
-                    return self.each("mul", [first, self.number(number * (inner.number() or 0), kind)], size, kind)
-            first = self._inner(a, "neg")
-            if first is not None:
-                return self.each("mul", [first, self.number(-number, kind)], size, kind)
-        return None if a is refs[0] else self.each(what, [a, b], size, kind)
+        for one, other in ((a, b), (b, a)):
+            negated = self._inner(other, "neg")
+            if negated is not None:
+                return self.each("sub", [one, negated], a.size, a.kind)
+        return None
+
+    def _difference(self, a: Ref, b: Ref) -> Ref | None:
+        if b.number() == 0:
+            return a
+        negated = self._inner(b, "neg")
+        return None if negated is None else self.each("add", [a, negated], a.size, a.kind)
+
+    def _multiple(self, a: Ref, b: Ref) -> Ref | None:
+        if a.number() is not None:
+            return self.each("mul", [b, a], a.size, a.kind)
+        number = b.number()
+        if number is None or number == 1:
+            return None if number is None else a
+        if number == -1:
+            return self.each("neg", [a], a.size, a.kind)
+        first, second, negated = self._inner(a, "mul"), self._inner(a, "mul", 1), self._inner(a, "neg")
+        factor = None if second is None else second.number()
+        if first is not None and factor is not None:
+            return self.each("mul", [first, self.number(number * factor, a.kind)], a.size, a.kind)
+        return None if negated is None else self.each("mul", [negated, self.number(-number, a.kind)], a.size, a.kind)
+
+    def _quotient(self, a: Ref, b: Ref) -> Ref | None:
+        if b.number() == 1 or a.is_uniform() or not b.is_uniform():
+            return a if b.number() == 1 else None
+        return self.each("mul", [a, self.each("reciprocal", [b], a.size, a.kind)], a.size, a.kind)
 
     def _inner(self, ref: Ref, what: str, index: int = 0) -> Ref | None:
         """Return what an operation was done to, where all of its result is meant and nothing was overwritten."""
@@ -132,7 +140,8 @@ class Algebra:
             return Ref(ref.value, ref.offset, size, stride)
         key = (what, tuple(dims), id(ref.value), *ref[1:])
         if key not in self._known:
-            self._known[key] = self.new(what, [ref], DTYPES[ref.kind], kept, more=tuple(dims))
+            self._known[key] = self.new(what, [ref], DTYPES[ref.kind], kept)
+            self._known[key].value.dims = tuple(dims)
         result = self._known[key]
         stride = tuple(s for d, s in enumerate(result.stride) if keep or d not in dims)
         return Ref(result.value, result.offset, size, stride)
@@ -224,14 +233,9 @@ class Algebra:
 
 def _is_whole(ref: Ref) -> bool:
     """Return whether all of an operation, element by element, is meant."""
-    value = ref.value
-    return (
-        value.what in EACH
-        and value.next is None
-        and ref.offset == value.place.offset
-        and numel(ref.size) == numel(value.place.size)
-        and value.place.is_dense()
-    )
+    value, place = ref.value, ref.value.place
+    is_all = ref.offset == place.offset and numel(ref.size) == numel(place.size) and place.is_dense()
+    return is_all and value.what in EACH and value.next is None
 
 
 def _flat(ref: Ref) -> Ref | None:
@@ -292,4 +296,11 @@ _FOLDED: dict[str, Callable[..., Any]] = {
     "to_f64": float,
     "to_i64": int,
     "to_b8": bool,
+}
+_SIMPLER: dict[str, Callable[..., Ref | None]] = {
+    "neg": lambda algebra, a: algebra._inner(a, "neg"),
+    "add": Algebra._sum,
+    "sub": Algebra._difference,
+    "mul": Algebra._multiple,
+    "div": Algebra._quotient,
 }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from pyrobnn.tape.algebra import Algebra, broadcast
-from pyrobnn.tape.values import KINDS, NATIVE, Ref, Storage, Value, View, numel
+from pyrobnn.tape.values import CALL, CHANGING_CALL, KINDS, NATIVE, Outside, Ref, Storage, Value, View, numel
 
 _aten = torch.ops.aten
 _IN_PLACE_VIEWS = (
@@ -67,7 +67,7 @@ class Fold(Algebra):
                 writer = value.next.inputs[0].value if value.next.what == "part" else value.next
                 writer.before += [value, *(reader for reader in readers.get(value, ()) if reader is not writer)]
         alive: set[Value] = set()
-        stack = [value for value in self._values if value.storage.tensor is not None or value.what == "call!"]
+        stack = [value for value in self._values if value.storage.tensor is not None or value.what == CHANGING_CALL]
         while stack:
             value = stack.pop()
             if value not in alive and value.what not in ("input", "number"):
@@ -152,12 +152,12 @@ class Fold(Algebra):
             for key, base in self._bases.items()
         )
 
-    def write(self, key: Any, target: Ref, what: str, inputs: Sequence[Ref], more: Any = None) -> None:
+    def write(self, key: Any, target: Ref, what: str, inputs: Sequence[Ref]) -> None:
         """Add a value that overwrites numbers of a storage."""
         if not numel(target.size):
             return
         before = self._bases[key].ref.value
-        value = Value(what, inputs, before.storage, more)
+        value = Value(what, inputs, before.storage)
         value.place = Ref(value, *target[1:])
         before.next = value
         self._values.append(value)
@@ -171,10 +171,9 @@ class Fold(Algebra):
         self.write(node, target, what, inputs)
         return self._bases.pop(node).ref
 
-    def _outside(self, node: fx.Node, args: Any, kwargs: Any) -> None:
+    def _outside(self, node: fx.Node) -> None:
         """Leave an operation to ATen."""
-        changed = _changed(node)
-        keys = [self.views[source].storage for source in changed]
+        keys = [self.views[source].storage for source in _changed(node)]
         for key in keys:
             value = self._bases[key].ref.value
             if value.storage.tensor is None and value.what in ("number", "input"):
@@ -182,14 +181,15 @@ class Fold(Algebra):
         refs: list[Ref] = []
         fx.map_arg((node.args, node.kwargs), lambda source: refs.append(self.ref(source)))
         is_random = torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
-        call = Value("call!" if changed or is_random else "call", refs, Storage("b8", 0), node)
+        call = Value(CHANGING_CALL if keys or is_random else CALL, refs, Storage("b8", 0))
+        parts: list[tuple[int | None, Value]] = []
+        call.call = Outside(node, refs, parts)
         if is_random:
             call.before += [] if self._last_draw is None else [self._last_draw]
             self._last_draw = call
         call.place = Ref(call, 0, (), ())
         self._values.append(call)
         results = [node] if node in self.views else [user for user in node.users if user in self.views]
-        parts: list[tuple[fx.Node, int | None, Value]] = []
         for result in results:
             view = self.views[result]
             if view.storage in self._bases:
@@ -197,8 +197,7 @@ class Fold(Algebra):
             ref = self.new("part", [call.place], view.dtype, view.size, view.stride, view.offset)
             ref.value.storage.changes = view.storage in self._written
             self._bases[view.storage] = _Base(ref, view)
-            parts.append((node, None if result is node else result.args[1], ref.value))  # type: ignore[arg-type]
-        call.more = (node, refs, [(index, value) for _, index, value in parts])
+            parts.append((None if result is node else result.args[1], ref.value))  # type: ignore[arg-type]
         for key in dict.fromkeys(keys):
             whole = self._bases[key].ref
             self.write(key, whole, "part", [call.place])
@@ -213,9 +212,8 @@ class Fold(Algebra):
             return  # a view
         name = f"{target._schema.name.split('::')[1]}.{target._overloadname}"
         rule = self._rules.get(name)
-        known = all(
-            m.dtype in NATIVE for m in (self.views.get(n) for n in (node, *node.all_input_nodes)) if m is not None
-        )
+        shown = [self.views[n] for n in (node, *node.all_input_nodes) if n in self.views]
+        known = all(view.dtype in NATIVE for view in shown)
         if rule is not None and known:
             args = fx.map_arg(node.args, self._ref_or_node)
             kwargs = fx.map_arg(node.kwargs, self._ref_or_node)
@@ -228,7 +226,7 @@ class Fold(Algebra):
                 if result is not None:
                     self._bind(node, result)
                 return
-        self._outside(node, node.args, node.kwargs)
+        self._outside(node)
 
     def _find_source(self, node: fx.Node) -> None:
         """Note what a view of a storage shows whose first tensor was replaced by another."""
@@ -249,12 +247,10 @@ def _changed(node: fx.Node) -> list[fx.Node]:
     schema = node.target._schema  # type: ignore[union-attr]
     sources: list[fx.Node] = []
     if schema.is_mutable:
-        for argument, given in zip(schema.arguments, node.args, strict=False):
+        for place, argument in enumerate(schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
+                given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
                 fx.map_arg(given, sources.append)
-        for argument in schema.arguments:
-            if argument.name in node.kwargs and argument.alias_info is not None and argument.alias_info.is_write:
-                fx.map_arg(node.kwargs[argument.name], sources.append)
     elif node.target is _aten.native_batch_norm.default:
         sources = [source for source in node.args[3:5] if isinstance(source, fx.Node)]
     return sources

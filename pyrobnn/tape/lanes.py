@@ -43,16 +43,13 @@ class Lanes:
         merged = self._merged_products(uses)
         moved = self._written_at_once(merged)
         for value in self._values:
-            if value in merged or value in moved.values():
-                continue
-            self._write(value, merged, moved)
+            if value not in merged and value not in moved.values():
+                self._write(value, merged, moved)
         work = self._numbers * len(self._lanes)
         threads = self._threads if work >= _PARALLEL and self._numbers >= 4 * self._block else 1
-        slots, size = self._slots()
-        self.scratch = size
+        slots, self.scratch = self._slots()
         lanes = b"".join(self._packed(name, operands, more, slots) for name, operands, more in self._lanes)
-        sums = b"".join(self._sums)
-        addresses = self._memory.keep(lanes), self._memory.keep(sums)
+        addresses = self._memory.keep(lanes), self._memory.keep(b"".join(self._sums))
         group = _GROUP.pack(self._numbers, self._block, len(self._lanes), len(self._sums), *addresses)
         return threads, self._memory.keep(group)
 
@@ -141,8 +138,7 @@ class Lanes:
     def _operand(self, ref: Ref) -> Operand:
         """Return where a lane finds numbers, after it has put them side by side if they are not."""
         if ref.value in self._where:
-            result: Operand = self._where[ref.value]
-            return result
+            return self._where[ref.value]
         if self._numbers > 1 and ref.is_uniform():
             return "scalar", self._memory.address(ref), 0
         if self._is_stream(ref):

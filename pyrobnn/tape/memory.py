@@ -56,11 +56,7 @@ class Memory:
         """Return whether what a value of a group writes is read elsewhere, or stays."""
         storage = root(value.storage)
         is_alone = storage is value.storage and storage.tensor is None and not storage.changes and value.next is None
-        return (
-            not is_alone
-            or value.what not in EACH
-            or any(reader not in inside for reader in self.readers.get(value, ()))
-        )
+        return not (is_alone and value.what in EACH and inside.issuperset(self.readers.get(value, ())))
 
     def address(self, ref: Ref) -> int:
         """Return where numbers lie."""
@@ -74,10 +70,10 @@ class Memory:
         return place
 
     def _constant(self, ref: Ref) -> int:
-        key = (ref.kind, repr(ref.value.more))
+        key = (ref.kind, repr(ref.value.number))
         if key not in self._numbers:
             form = {"f32": "f", "f64": "d", "i64": "q", "b8": "?"}[ref.kind]
-            self._numbers[key] = self.keep(struct.pack(form, ref.value.more))
+            self._numbers[key] = self.keep(struct.pack(form, ref.value.number))
         return self._numbers[key]
 
     def keep(self, data: bytes) -> int:
@@ -92,7 +88,7 @@ class Memory:
         """Return numbers as a tensor, for ATen."""
         dtype = DTYPES[ref.kind]
         if ref.value.what == "number":
-            return torch.full(ref.size, ref.value.more, dtype=dtype)
+            return torch.full(ref.size, ref.value.number, dtype=dtype)
         storage, offset = root(ref.value.storage), ref.offset + start(ref.value.storage)
         if storage.tensor is not None:
             return storage.tensor.as_strided(ref.size, ref.stride, offset)
@@ -116,10 +112,8 @@ def start(storage: Storage) -> int:
 def _readers(values: list[Value]) -> dict[Value, list[Value]]:
     readers: dict[Value, list[Value]] = {}
     for value in values:
-        for ref in dict.fromkeys(value.inputs):
-            readers_of_value = readers.setdefault(ref.value, [])
-            if value not in readers_of_value:
-                readers_of_value.append(value)
+        for read in dict.fromkeys(ref.value for ref in value.inputs):
+            readers.setdefault(read, []).append(value)
     return readers
 
 
@@ -129,7 +123,7 @@ def _read(value: Value) -> list[Value]:
 
 def _parts(value: Value) -> list[Storage]:
     """Return the storages of the results of a call of ATen."""
-    return [part.storage for _, part in value.more[2]] if value.what in ("call", "call!") else []
+    return [] if value.call is None else [part.storage for _, part in value.call.parts]
 
 
 def _staying(once: list[Group]) -> set[Storage]:

@@ -13,15 +13,15 @@ from pyrobnn.tape.fold import Fold
 from pyrobnn.tape.lanes import Lanes
 from pyrobnn.tape.memory import Memory
 from pyrobnn.tape.rules import RULES
-from pyrobnn.tape.values import BYTES, EACH, Group, Size, Value, domain, is_each, numel
+from pyrobnn.tape.values import BYTES, CALL, CHANGING_CALL, EACH, Group, Size, Value, domain, is_each, numel
 
-GROUP, PRODUCT, REDUCE, TAKE_ROWS, PUT_ROWS, GATHER, SCATTER_ADD, CALL = range(8)
+GROUP, PRODUCT, REDUCE, TAKE_ROWS, PUT_ROWS, GATHER, SCATTER_ADD, OUTSIDE = range(8)
 """As in `tape.cpp`, where the numbers of each are explained."""
 _NUMBERS = 22
 _INSTRUCTION = struct.Struct(f"=ii{_NUMBERS}q")
 _PAGE = 4096
 _REDUCED = ("sum", "amax", "amin")
-_MAY_BE_FIXED = EACH - {"normal", "uniform"} | {*_REDUCED, "product", "gather", "take_rows", "call", "part"}
+_MAY_BE_FIXED = EACH - {"normal", "uniform"} | {*_REDUCED, "product", "gather", "take_rows", CALL, "part"}
 
 
 class Instruction(NamedTuple):
@@ -49,7 +49,14 @@ class Tape:
         sides = ([value for value in values if (value in fixed) == side] for side in (True, False))
         once, steps = ([*_Backwards(side).groups()][::-1] for side in sides)
         self._memory = Memory(once, steps)
-        self._finish(self._table(once), self._table(steps))
+        tables = self._table(once), self._table(steps)
+        program, memory = runner.Program(), self._memory
+        program.once, program.steps = map(memory.keep, tables)
+        program.num_once, program.num_steps = (len(table) // _INSTRUCTION.size for table in tables)
+        program.scratch_size = -(-self._scratch // _PAGE) * _PAGE + _PAGE
+        program.scratch = memory.keep(bytes(program.scratch_size * self._threads))
+        program.sgemm, program.dgemm = runner.products()
+        self._program = program
 
     def run(self, num_steps: int) -> None:
         """Do a number of steps."""
@@ -66,15 +73,6 @@ class Tape:
                 self._calls[outside]()
             for given, place in moved:
                 given.copy_(place)
-
-    def _finish(self, once: bytes, steps: bytes) -> None:
-        program, memory = runner.Program(), self._memory
-        program.once, program.num_once = memory.keep(once), len(once) // _INSTRUCTION.size
-        program.steps, program.num_steps = memory.keep(steps), len(steps) // _INSTRUCTION.size
-        program.scratch_size = -(-self._scratch // _PAGE) * _PAGE + _PAGE
-        program.scratch = memory.keep(bytes(program.scratch_size * self._threads))
-        program.sgemm, program.dgemm = runner.products()
-        self._program = program
 
     # ------------------------------------------------------------------------------------------------- instructions
 
@@ -112,7 +110,7 @@ class Tape:
         sides: list[list[tuple[int, int, int]]] = [[], []]
         for d, (n, s, o) in enumerate(zip(a.size, a.stride, value.place.stride, strict=True)):
             if n != 1:
-                sides[d in value.more].append((n, o, s))
+                sides[d in value.dims].append((n, o, s))
         (sizes, outs, ins), (counts, _, steps) = (
             zip(*[(1, 0, 0)] * (3 - len(side)), *side, strict=True) for side in sides
         )
@@ -135,7 +133,8 @@ class Tape:
         return Instruction(what, [*addresses, int(value.kind == "f64"), *index.size, *strides])
 
     def _outside(self, value: Value) -> Instruction:
-        node, refs, parts = value.more
+        assert value.call is not None
+        node, refs, parts = value.call
         given = iter([self._memory.tensor(ref) for ref in refs])
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda _: next(given))
         outs = [(index, self._memory.tensor(part.place)) for index, part in parts if part in self._memory.readers]
@@ -146,7 +145,7 @@ class Tape:
                 out.copy_(result if index is None else result[index])
 
         self._calls.append(call)
-        return Instruction(CALL, [len(self._calls) - 1])
+        return Instruction(OUTSIDE, [len(self._calls) - 1])
 
 
 _WRITERS: dict[str, Callable[[Tape, Value], Instruction]] = {
@@ -154,7 +153,7 @@ _WRITERS: dict[str, Callable[[Tape, Value], Instruction]] = {
     **dict.fromkeys(_REDUCED, Tape._reduction),
     **dict.fromkeys(("take_rows", "put_rows"), Tape._rows),
     **dict.fromkeys(("gather", "scatter_add"), Tape._indexed),
-    **dict.fromkeys(("call", "call!"), Tape._outside),
+    **dict.fromkeys((CALL, CHANGING_CALL), Tape._outside),
 }
 
 
@@ -164,13 +163,10 @@ def _fixed(values: list[Value]) -> set[Value]:
     for value in values:
         is_alone = value.storage.tensor is None and value.next is None and not value.before
         is_sure = value.what in _MAY_BE_FIXED and not value.storage.changes
-        if is_alone and is_sure and all(_is_given(ref.value) or ref.value in fixed for ref in value.inputs):
+        read = [ref.value for ref in value.inputs if ref.value.what != "number"]
+        if is_alone and is_sure and all(v in fixed or (v.what == "input" and v.next is None) for v in read):
             fixed.add(value)
     return fixed
-
-
-def _is_given(value: Value) -> bool:
-    return value.what == "number" or (value.what == "input" and value.next is None)
 
 
 def _for_blas(rows: int, columns: int, row: int, column: int) -> tuple[int, int]:

@@ -42,11 +42,26 @@ def apply(fold: Fold, node: fx.Node, what: str, *operands: Any) -> Ref:
     return fold.each(what, [fold.cast(operand, kind) for operand in operands], size, kind)
 
 
+def _apply(what: str, fold: Fold, node: fx.Node, *operands: Any) -> Ref:
+    return apply(fold, node, what, *operands)
+
+
+def _by_formula(formula: Callable[..., Ref], fold: Fold, node: fx.Node, *operands: Any, **more: Any) -> Ref:
+    return formula(partial(apply, fold, node), *operands, **more)
+
+
+def _compared(fold: Fold, node: fx.Node, a: Ref, b: Any, *, what: str) -> Ref:
+    kind = a.kind
+    if isinstance(b, Ref) and b.kind != kind:
+        kind = KINDS[torch.promote_types(DTYPES[a.kind], DTYPES[b.kind])]
+    return fold.each(what, [fold.cast(a, kind), fold.cast(b, kind)], out(fold, node)[0], "b8")
+
+
 for _name in UNARY:
-    RULES[f"{_name}.default"] = lambda fold, node, a, _name=_name: apply(fold, node, _name, a)
+    RULES[f"{_name}.default"] = partial(_apply, _name)
 for _name, _what in {"mul": "mul", "div": "div", "maximum": "max", "minimum": "min"}.items():
     for _form in ("default", "Tensor", "Scalar"):
-        RULES[f"{_name}.{_form}"] = lambda fold, node, a, b, _what=_what: apply(fold, node, _what, a, b)
+        RULES[f"{_name}.{_form}"] = partial(_apply, _what)
 _FORMULAS: dict[str, Callable[..., Ref]] = {
     "sgn.default": lambda do, a: do("sign", a),
     "sign.default": lambda do, a: do("sign", a),
@@ -60,19 +75,10 @@ _FORMULAS: dict[str, Callable[..., Ref]] = {
     "log_sigmoid_backward.default": lambda do, slope, a, _: do("mul", slope, do("sigmoid", do("neg", a))),
 }
 for _name, _formula in _FORMULAS.items():
-    RULES[_name] = lambda fold, node, *operands, _formula=_formula, **more: _formula(
-        partial(apply, fold, node), *operands, **more
-    )
+    RULES[_name] = partial(_by_formula, _formula)
 for _name in COMPARED:
     for _form in ("Tensor", "Scalar"):
-        RULES[f"{_name}.{_form}"] = lambda fold, node, a, b, _name=_name: _compared(fold, node, _name, a, b)
-
-
-def _compared(fold: Fold, node: fx.Node, what: str, a: Ref, b: Any) -> Ref:
-    kind = a.kind
-    if isinstance(b, Ref) and b.kind != kind:
-        kind = KINDS[torch.promote_types(DTYPES[a.kind], DTYPES[b.kind])]
-    return fold.each(what, [fold.cast(a, kind), fold.cast(b, kind)], out(fold, node)[0], "b8")
+        RULES[f"{_name}.{_form}"] = partial(_compared, what=_name)
 
 
 @rule("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar")
@@ -142,7 +148,7 @@ def _xlogy(fold: Fold, node: fx.Node, a: Ref, b: Ref) -> Any:
 def _elu(fold: Fold, node: fx.Node, a: Ref, alpha: Any = 1, scale: Any = 1, inner: Any = 1) -> Ref:
     (size, kind), do = out(fold, node), partial(apply, fold, node)
     below = do("mul", do("expm1", do("mul", a, inner)), alpha * scale)
-    return fold.each("where", [_compared(fold, node, "gt", a, 0), do("mul", a, scale), below], size, kind)
+    return fold.each("where", [_compared(fold, node, a, 0, what="gt"), do("mul", a, scale), below], size, kind)
 
 
 @rule("elu_backward.default")
@@ -153,7 +159,7 @@ def _elu_backward(
     factor = do("exp", do("mul", a, inner))
     factor = do("add", a, alpha * scale) if is_result else do("mul", factor, alpha * scale)
     below = do("mul", slope, do("mul", factor, inner))
-    return fold.each("where", [_compared(fold, node, "le", a, 0), below, do("mul", slope, scale)], size, kind)
+    return fold.each("where", [_compared(fold, node, a, 0, what="le"), below, do("mul", slope, scale)], size, kind)
 
 
 @rule("gelu.default")
@@ -214,19 +220,15 @@ def _copy_of(fold: Fold, node: fx.Node, _: Ref, source: Ref, *__: Any) -> Ref:
 
 # ---------------------------------------------------------------------------------------------------- whole tensors
 
-_ONES, _ZEROS = (
-    ("ones.", "ones_like.", "new_ones."),
-    ("zeros.", "zeros_like.", "new_zeros.", "empty_like.", "new_empty.", "new_empty_strided."),
+
+def _constant(number: int, fold: Fold, node: fx.Node, *_: Any, **__: Any) -> Ref:
+    return fold.number(number, *out(fold, node)[::-1])
+
+
+rule("ones.default", "ones_like.default", "new_ones.default")(partial(_constant, 1))
+rule("zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format", "empty_like.default")(
+    rule("empty_strided.default", "new_empty.default", "new_empty_strided.default")(partial(_constant, 0))
 )
-for _name, _number in {
-    **dict.fromkeys(_ONES, 1),
-    **dict.fromkeys(_ZEROS, 0),
-    "empty.memory_format": 0,
-    "empty_strided.": 0,
-}.items():
-    RULES[f"{_name}default" if _name[-1] == "." else _name] = lambda fold, node, *_, _number=_number, **__: fold.number(
-        _number, *out(fold, node)[::-1]
-    )
 
 
 @rule("full.default", "scalar_tensor.default", "full_like.default", "new_full.default", "fill.Scalar")
@@ -240,11 +242,8 @@ def _full(fold: Fold, node: fx.Node, *args: Any, **_: Any) -> Ref:
 @rule("sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "amax.default", "amin.default")
 def _reduction(fold: Fold, node: fx.Node, a: Ref, dims: Any = None, keep: bool = False, **_: Any) -> Any:  # noqa: FBT002
     name, kind = name_of(node), out(fold, node)[1]
-    dims = (
-        [d % len(a.size) for d in ([dims] if isinstance(dims, int) else dims)]
-        if dims and a.size
-        else range(len(a.size))
-    )
+    dims = [dims] if isinstance(dims, int) else dims
+    dims = [d % len(a.size) for d in dims] if dims and a.size else range(len(a.size))
     a, what = fold.cast(a, kind), {"amax": "amax", "amin": "amin"}.get(name, "sum")
     if not _can_reduce(a, dims) or (what != "sum" and not numel(a.size)):
         return NotImplemented
@@ -266,9 +265,8 @@ def _logsumexp(fold: Fold, node: fx.Node, a: Ref, dims: Any, keep: bool = False)
     if not numel(a.size) or not _can_reduce(a, dims):
         return NotImplemented
     most = fold.total(a, dims, keep=True, what="amax")
-    infinite = fold.each(
-        "eq", [fold.each("abs", [most], most.size, kind), fold.number(math.inf, kind)], most.size, "b8"
-    )
+    distance = fold.each("abs", [most], most.size, kind)
+    infinite = fold.each("eq", [distance, fold.number(math.inf, kind)], most.size, "b8")
     most = fold.each("where", [infinite, fold.number(0, kind), most], most.size, kind)
     total = fold.total(fold.each("exp", [fold.each("sub", [a, most], a.size, kind)], a.size, kind), dims, keep=True)
     result = fold.each("add", [fold.each("log", [total], total.size, kind), most], total.size, kind)
@@ -278,31 +276,25 @@ def _logsumexp(fold: Fold, node: fx.Node, a: Ref, dims: Any, keep: bool = False)
 
 @rule("_softmax.default", "_log_softmax.default")
 def _softmax(fold: Fold, node: fx.Node, a: Ref, dim: int, _: Any) -> Any:
-    kind, dims = a.kind, [dim % len(a.size)] if a.size else []
+    do, dims = partial(apply, fold, node), [dim % len(a.size)] if a.size else []
     if not numel(a.size) or not _can_reduce(a, dims):
         return NotImplemented
-    shifted = fold.each("sub", [a, fold.total(a, dims, keep=True, what="amax")], a.size, kind)
-    e = fold.each("exp", [shifted], a.size, kind)
+    shifted = do("sub", a, fold.total(a, dims, keep=True, what="amax"))
+    e = do("exp", shifted)
     total = fold.total(e, dims, keep=True)
-    if "log" in name_of(node):
-        return fold.each("sub", [shifted, fold.each("log", [total], total.size, kind)], a.size, kind)
-    return fold.each("div", [e, total], a.size, kind)
+    is_log = "log" in name_of(node)
+    return do("sub", shifted, fold.each("log", [total], total.size, a.kind)) if is_log else do("div", e, total)
 
 
 @rule("_softmax_backward_data.default", "_log_softmax_backward_data.default")
 def _softmax_backward(fold: Fold, node: fx.Node, slope: Ref, y: Ref, dim: int, _: Any) -> Any:
-    kind, size, dims = y.kind, y.size, [dim % len(y.size)] if y.size else []
-    if not numel(size) or not _can_reduce(y, dims):
+    do, dims = partial(apply, fold, node), [dim % len(y.size)] if y.size else []
+    if not numel(y.size) or not _can_reduce(y, dims):
         return NotImplemented
     if "log" in name_of(node):
-        total = fold.total(slope, dims, keep=True)
-        return fold.each(
-            "sub", [slope, fold.each("mul", [fold.each("exp", [y], size, kind), total], size, kind)], size, kind
-        )
-    product = fold.each("mul", [slope, y], size, kind)
-    return fold.each(
-        "sub", [product, fold.each("mul", [y, fold.total(product, dims, keep=True)], size, kind)], size, kind
-    )
+        return do("sub", slope, do("mul", do("exp", y), fold.total(slope, dims, keep=True)))
+    product = do("mul", slope, y)
+    return do("sub", product, do("mul", y, fold.total(product, dims, keep=True)))
 
 
 @rule("mm.default", "bmm.default")
@@ -415,16 +407,14 @@ def _into(fold: Fold, node: fx.Node, source: Ref) -> None:
     fold.write(fold.views[node.args[0]].storage, target, "same", [source])  # type: ignore[index]
 
 
-_OVERWRITTEN: dict[str, Callable[..., Ref]] = {
-    "copy_.default": lambda fold, target, source, *_: source,
-    "zero_.default": lambda fold, target: fold.number(0, target.kind),
-    "fill_.Scalar": lambda fold, target, number: fold.number(number, target.kind),
-    "masked_fill_.Scalar": lambda fold, target, mask, number: fold.each(
-        "where", [mask, fold.number(number, target.kind), target], target.size, target.kind
-    ),
-}
-for _name, _source in _OVERWRITTEN.items():
-    RULES[_name] = lambda fold, node, *args, _source=_source: _into(fold, node, _source(fold, *args))
+def _overwritten(new: Rule, fold: Fold, node: fx.Node, *args: Any) -> None:
+    _into(fold, node, new(fold, node, *args))
+
+
+rule("copy_.default")(partial(_overwritten, _copy_of))
+rule("zero_.default")(partial(_overwritten, partial(_constant, 0)))
+rule("fill_.Scalar")(partial(_overwritten, _full))
+rule("masked_fill_.Scalar")(partial(_overwritten, _masked_fill))
 
 
 @rule("add_.Tensor", "sub_.Tensor", "mul_.Tensor", "div_.Tensor")
@@ -435,14 +425,12 @@ def _in_place(fold: Fold, node: fx.Node, target: Ref, other: Any, alpha: Any = 1
     return None
 
 
+@rule(*(f"{_name}_.default" for _name in UNARY))
 def _unary_in_place(fold: Fold, node: fx.Node, target: Ref) -> Any:
     if target.kind not in ("f32", "f64"):
         return NotImplemented
     _into(fold, node, fold.each(name_of(node)[:-1], [target], target.size, target.kind))
     return None
-
-
-RULES.update({f"{_name}_.default": _unary_in_place for _name in UNARY})
 
 
 @rule("index_copy_.default")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 NATIVE = {torch.float32: "f32", torch.float64: "f64", torch.int64: "i64", torch.bool: "b8"}
 _OTHERS = "int32 int16 int8 uint8 float16 bfloat16 complex64 complex128"
@@ -23,6 +23,8 @@ EACH = {
     *("softplus", "lerp", "fma", "and", "or", "xor", "not", "same", *(f"to_{kind}" for kind in NATIVE.values())),
 }
 """Operations that work on each element by itself."""
+CALL, CHANGING_CALL = "call", "call!"
+"""Operations left to ATen: those that only make tensors, and those that change some or draw random numbers."""
 Size = tuple[int, ...]
 
 
@@ -59,14 +61,24 @@ class Storage:
 class Value:
     """What an operation writes to a place in a storage; "input" and "number" are there before the step.
 
-    `more` is what else the operation needs, `before` are other values to compute first, `next` is the one that
-    overwrites it.
+    `number` is that of a "number", `dims` those that a reduction goes over, `call` what an operation of ATen needs.
+
+    A value is a version of its storage, and a `Ref` reads this version. It is written once, after its inputs, which are
+    recorded before it. `next` is the version written over it, or None if it lasts until the end of the step. `before`
+    are values to compute first: those that draw before this one does, and, from `Fold.result` on, the version that this
+    one overwrites with all that read it. Where `next` is part of a call, the call writes, so they are before the call.
+    A storage with a tensor outlives the step, so all that is written there is computed, as each `CHANGING_CALL` is; any
+    other value is computed only for those that read or overwrite it. A value is the same in all steps if nothing else
+    writes to its storage (no tensor, no `next`, no `before`, no `changes`) and its inputs are the same in all steps.
     """
 
-    __slots__ = ("before", "inputs", "kind", "more", "next", "order", "place", "storage", "what")
+    __slots__ = ("before", "call", "dims", "inputs", "kind", "next", "number", "order", "place", "storage", "what")
 
-    def __init__(self, what: str, inputs: Sequence["Ref"], storage: Storage, more: Any = None) -> None:
-        self.what, self.inputs, self.storage, self.kind, self.more = what, tuple(inputs), storage, storage.kind, more
+    def __init__(self, what: str, inputs: Sequence["Ref"], storage: Storage) -> None:
+        self.what, self.inputs, self.storage, self.kind = what, tuple(inputs), storage, storage.kind
+        self.number: float | int | bool | None = None
+        self.dims: Size = ()
+        self.call: Outside | None = None
         self.place: Ref
         self.before: list[Value] = []
         self.next: Value | None = None
@@ -88,7 +100,7 @@ class Ref(NamedTuple):
 
     def number(self) -> float | int | bool | None:
         """Return the number that this is known to be everywhere."""
-        return self.value.more if self.value.what == "number" else None
+        return self.value.number
 
     def is_uniform(self) -> bool:
         """Return whether all numbers are the same one."""
@@ -107,6 +119,14 @@ class Ref(NamedTuple):
     def where(self) -> tuple[int, Size, Size]:
         """Return what tells apart places in one storage."""
         return self.offset, *self.squeezed()
+
+
+class Outside(NamedTuple):
+    """A call of ATen: its node, the tensors given to it, and values that are among its results, with their index."""
+
+    node: fx.Node
+    refs: list[Ref]
+    parts: list[tuple[int | None, Value]]
 
 
 def dense(size: Size) -> Size:
