@@ -44,7 +44,9 @@ def _in_words(path: Path) -> Iterator[None]:
         if error.errno not in _OF_THE_DISK:
             raise
         reason = f"{path} could not be written ({why(error)}): make room on the disk. Nothing is left of it."
-        raise OSError(error.errno, reason) from error
+        in_words = OSError(error.errno, reason)
+        in_words.__notes__ = getattr(error, "__notes__", [])
+        raise in_words from error
 
 
 def why(error: OSError) -> str:

@@ -125,19 +125,20 @@ def resume(run_dir: str | Path, *, progress: bool = True) -> RunResult:
 
 def _run(prepared: Prepared, path: Path, started: float, *, progress: bool, overwrite: bool) -> RunResult:
     replaces = is_run_folder if overwrite else None
-    with _unfinished(prepared, path, overwrite=overwrite) as checkpoint, new_folder(path, replaces=replaces) as folder:
+    with new_folder(path, replaces=replaces) as folder, _unfinished(prepared, path, overwrite=overwrite) as checkpoint:
         posterior = _fit(prepared, checkpoint, progress=progress)
         manifest = make_manifest(prepared, posterior.members[0], time.perf_counter() - started)
         (folder / "spec.toml").write_text(prepared.spec.to_toml(), encoding="utf-8")
         write_json(folder / "manifest.json", manifest)
         save(posterior, folder / "posterior")
         write_rows(prepared.dataset.imputer, folder)
+    shutil.rmtree(unfinished_folder(path), ignore_errors=True)
     return _judge(prepared, posterior, path, manifest, progress=progress)
 
 
 @contextmanager
 def _unfinished(prepared: Prepared, path: Path, *, overwrite: bool) -> Iterator[Path | None]:
-    """Yield a folder for spec and checkpoints while the fit is not done; None for a method that keeps none.
+    """Yield a folder for spec and checkpoints; None for a method that keeps none.
 
     After an error it stays if the fit can go on from a checkpoint, and a note says how.
     """
@@ -156,7 +157,6 @@ def _unfinished(prepared: Prepared, path: Path, *, overwrite: bool) -> Iterator[
         else:
             error.add_note(f"`{go_on(path)}` goes on with the fit from its last checkpoint.")
         raise
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Posterior | Mixture:
