@@ -257,15 +257,15 @@ def test_steps_alone_bound_the_default_fit():
 
 
 def test_steps_alone_bound_every_default_method():
-    few = default_parts.bounded(parts_for(Known(task="classification", num_data=50, num_inputs=2)).method, 30)
+    few = parts_for(Known(task="classification", num_data=50, num_inputs=2)).method.bounded(30)
     assert (few.warmup, few.num_draws) == (15, 15)
     bound = Chosen(settings={"steps": 30})
     many = parts_for(Known(task="classification", num_data=5000, num_inputs=2), bound).method
-    assert default_parts.bounded(many, 30) == bnn.SVI(guide=bnn.guides.MeanField(init_rho=-3.0), max_steps=30)
+    assert many.bounded(30) == bnn.SVI(guide=bnn.guides.MeanField(init_rho=-3.0), max_steps=30)
     large = parts_for(Known(task="regression", num_data=5000, num_inputs=2), bound).method
-    assert default_parts.bounded(large, 7000).method.steps == 7000
+    assert large.bounded(7000).method.steps == 7000
     members = bnn.Ensemble(bnn.SVI(guide="map", steps=40))
-    assert [default_parts.bounded(members, steps).method.steps for steps in (30, 50)] == [30, 40]
+    assert [members.bounded(steps).method.steps for steps in (30, 50)] == [30, 40]
     with pytest.raises(bnn.InputError, match="`steps` must be a whole number, at least 1, got 0"):
         bnn.BNNRegressor(steps=0).fit([[0.0], [1.0]], [0.0, 1.0])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pyrobnn
+from pyrobnn import inference
 
 PACKAGE = Path(pyrobnn.__file__).parent
 ROOT = PACKAGE.parent
@@ -71,22 +72,28 @@ def imported(path, tree):
 
 
 FAMILIES = ("guides", "priors", "likelihoods")
+METHODS = {type(inference.method.registry.resolve(name)).__name__ for name in inference.method.registry.names}
 KNOWS_CLASSES = {
+    "diagnostics/convergence.py": {"SVI"},  # goes on with a fit by it
+    "diagnostics/cross_validation.py": {"SVI"},  # fits it side by side
     "diagnostics/importance.py": {"MaskedPoint"},  # the distribution of one site
     "inference/scales/evidence_framework.py": {"Laplace"},  # reads and changes its fields
+    "inference/several/ensemble.py": {"SVI"},  # refuses its patience
+    "inference/several/replicates.py": {"SVI"},  # fits it side by side
     "inference/svi/ivon.py": {"MeanField"},  # an optimiser of its mu and rho
     "inference/training/elbo.py": {"RealPart"},  # the distribution of one site
 }
-"""Classes of guides, priors and likelihoods that a file outside their family asks for, and what it does with them."""
+"""Classes of guides, priors, likelihoods and methods that a file outside their family asks for, and why."""
 
 
 def classes_asked_for(tree):
-    """Names of classes of the three families in calls of isinstance and issubclass."""
+    """Names of classes of parts in calls of isinstance and issubclass."""
     members, modules = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyrobnn"):
             for alias in node.names:
-                if f"{node.module}.{alias.name}".split(".")[1] in FAMILIES:
+                family = f"{node.module}.{alias.name}".split(".")[1]
+                if family in FAMILIES or (family == "inference" and alias.name in METHODS):
                     (modules if alias.name in FAMILIES else members).add(alias.asname or alias.name)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
@@ -107,6 +114,7 @@ def test_classes_of_parts_are_asked_for_inside_their_family_alone():
     [
         ("from pyrobnn import guides\nisinstance(guide, (int, guides.Map))", {"Map"}),
         ("from pyrobnn.priors.factorized import Normal as Law\nissubclass(type(prior), Law)", {"Law"}),
+        ("from pyrobnn.inference.mcmc.mcmc import NUTS\nisinstance(method, NUTS)", {"NUTS"}),
         ("from pyro.distributions import Normal\nisinstance(law, Normal)", set()),
         ("from pyrobnn.guides.base import as_guide\nas_guide(guide).seeks_mode", set()),
     ],

@@ -11,9 +11,8 @@ from pyrobnn._torch.inputs import single
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide, built
-from pyrobnn.inference import SWAG, Ensemble, EvidenceFramework, MarginalLikelihood
 from pyrobnn.inference.fit import fit_in_silence
-from pyrobnn.inference.method import Run, guide_of, innermost
+from pyrobnn.inference.method import Run, guide_of
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.weights import update_prior
@@ -25,9 +24,7 @@ def fit_on(fitted: Posterior | Mixture, method: Any, examples: Data, run: Run) -
     Scaling stays as on the first examples. Each member of a mixture learns on by itself; a method that tunes its
     prior trains without tuning.
     """
-    alone = method.method if isinstance(method, (Ensemble, MarginalLikelihood)) else method
-    if isinstance(method, EvidenceFramework):
-        alone = dataclasses.replace(method, starts=1, rounds=0)
+    alone = method.learning_on()
     later: dict[Posterior, Any] = {}
     for index, member in enumerate(dict.fromkeys(fitted.members)):
         of_member = dataclasses.replace(run, seed=derive(run.seed, f"member {index}"))
@@ -65,7 +62,7 @@ def require_learning_on(method: Any) -> None:
     """Refuse, before the first fit, a method whose posterior is points, which cannot learn on."""
     guide = guide_of(method)
     leaves_point = as_guide(guide).seeks_mode and as_guide(guide).curvature is None
-    if leaves_point and not isinstance(method, SWAG) and not isinstance(innermost(method), SWAG):
+    if leaves_point and not method.offer().spreads:
         raise InputError(
             f"partial_fit makes the posterior so far the prior of the next batch, and {guide!r} leaves points without "
             "a spread: use another guide, such as 'mean_field' or 'laplace'."

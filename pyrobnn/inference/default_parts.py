@@ -1,7 +1,6 @@
 """The parts that are chosen where nobody chose, for the estimators and for a spec; and where each is declared."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -21,10 +20,9 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.inference import defaults, tables
 from pyrobnn.inference.mcmc.mcmc import NUTS
-from pyrobnn.inference.method import with_guide, with_innermost
+from pyrobnn.inference.method import with_guide
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework, until_converged
 from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
-from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import with_settings
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
@@ -173,6 +171,7 @@ def parts_for(known: Known, chosen: Chosen = _NOTHING) -> Parts:
         usual = _OF_SKEWED if is_log_normal else _LIKELIHOODS[known.task]
         chosen = dataclasses.replace(chosen, likelihood=usual)
     if chosen.only_bounds:
+        check_count(chosen.settings["steps"], "steps")
         chosen = dataclasses.replace(chosen, settings={})
     trained = _trained_regression if known.task == "regression" else _trained_classification
     parts = _drawn(known, chosen) or _of_few_rows(known, chosen) or trained(known, chosen)
@@ -183,7 +182,7 @@ def parts_for(known: Known, chosen: Chosen = _NOTHING) -> Parts:
 def method_for(chosen: Chosen, default: Any) -> Any:
     """Return the chosen method, or a default, with the chosen guide and settings; `steps` alone bounds a default."""
     if chosen.method is None and chosen.only_bounds:
-        return bounded(default, chosen.settings["steps"])
+        return default.bounded(chosen.settings["steps"])
     method = default if chosen.method is None else chosen.method
     method = method if chosen.guide is None else with_guide(method, chosen.guide)
     return with_settings(method, chosen.settings) if chosen.settings else method
@@ -219,42 +218,8 @@ def _of_few_rows(known: Known, chosen: Chosen) -> Parts | None:
 def short_evidence(chosen: Chosen) -> Parts:
     """Return a layer of 50 units with one short start of the evidence framework, for real targets."""
     guide = _GUIDES["regression"] if chosen.guide is None else chosen.guide
-    method = shortened(EvidenceFramework(guide=guide, starts=1))
+    method = EvidenceFramework(guide=guide, starts=1).shortened()
     return Parts(net=_NET, prior=_FAN_IN, likelihood=chosen.likelihood, method=method)
-
-
-def shortened(method: Any) -> Any:
-    """Return a default method with fewer rounds, for less than half the time; an ensemble as it is."""
-    if isinstance(method, Ensemble):
-        return method
-    shorter = {"rounds": 3, "iterations": 75} if isinstance(method, EvidenceFramework) else {"rounds": 1}
-    return dataclasses.replace(method, **shorter)
-
-
-def bounded(method: Any, steps: int) -> Any:
-    """Return a default method that trains for a number of steps; priors and noise are measured as without it.
-
-    Rounds of the evidence framework share the steps, and its end counts as two. A chain warms up for half of them. A
-    fit that ends by itself, and each member of an ensemble or round of another method, takes at most as many.
-    """
-    check_count(steps, "steps")
-    if isinstance(method, EvidenceFramework):
-        iterations, guide_steps = math.ceil(steps / (method.rounds + 2)), min(steps, method.guide_steps or steps)
-        return dataclasses.replace(method, iterations=iterations, guide_steps=guide_steps)
-    if isinstance(method, NUTS):
-        half = math.ceil(steps / 2)
-        warmup, num_draws = min(half, method.warmup), min(half, method.num_draws)
-        return dataclasses.replace(method, warmup=warmup, num_draws=num_draws)
-
-    def shorter(training: SVI) -> SVI:
-        if training.steps is None:
-            is_narrow = training.guide == guides.MeanField()
-            guide = _TRAINED if is_narrow else training.guide
-            return dataclasses.replace(training, guide=guide, max_steps=steps)
-        most = steps if isinstance(method, MarginalLikelihood) else min(steps, training.steps)
-        return dataclasses.replace(training, steps=most)
-
-    return with_innermost(method, shorter)
 
 
 def with_widths(net: Any, data: Data, num_outputs: int) -> Any:

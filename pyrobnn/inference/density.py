@@ -21,20 +21,16 @@ from pyrobnn.inference.default_parts import (
     Chosen,
     Known,
     Parts,
-    bounded,
     is_skewed,
     make_model,
     method_for,
     parts_for,
     require_task,
     short_evidence,
-    shortened,
     with_widths,
 )
 from pyrobnn.inference.fit import fit_in_silence
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
-from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood
@@ -148,7 +144,7 @@ def compare_densities(
         run: the seed, the device and the engine.
         is_told: whether the likelihood was chosen, and only ways of fitting it are compared. One whose noise is an
             output gets an ensemble with the best number of steps, unless the evidence framework takes it.
-        steps: bounds each fit as it bounds the last one (`bounded`); None for no bound.
+        steps: bounds each fit as it bounds the last one (`method_for`); None for no bound.
     """
     silent = dataclasses.replace(run, progress=False)
     if is_told and _needs_length(default) and _is_plain(data) and len(data) >= _FEWEST_TOLD:
@@ -162,7 +158,7 @@ def compare_densities(
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
         are_counts = data.y.ndim == 1 and _are_repeated_counts(data.y.double())
         first, *others = _two_thirds(data, run)
-        are_brief = len(data) <= _MOST_THOROUGH and all(isinstance(one.method, EvidenceFramework) for one in rivals)
+        are_brief = len(data) <= _MOST_THOROUGH and all(_seeks_scales(one) for one in rivals)
         judge = _Judge(*first, silent, by_mass=are_counts, steps=steps, others=others if are_brief else ())
         default, fitted, gain = judge.best(rivals)
         if (clear := judge.clear_shape(default.likelihood, shapes)) is not None:
@@ -172,7 +168,7 @@ def compare_densities(
             if _is_clear(gains, len(shapes)):
                 return judge.compared(clear, lambda: ensemble, _mean(gains))
         elif fitted is None and are_counts:
-            fitted = functools.partial(judge.fit, dataclasses.replace(default, method=shortened(default.method)))
+            fitted = functools.partial(judge.fit, dataclasses.replace(default, method=default.method.shortened()))
     return Compared(default, gain) if fitted is None else judge.compared(default, fitted, gain)
 
 
@@ -216,7 +212,7 @@ class _Judge:
 
     def fit(self, parts: Parts, **options: Any) -> Any:
         model = make_model(parts, self.train)
-        method = parts.method if self.steps is None else bounded(parts.method, self.steps)
+        method = parts.method if self.steps is None else parts.method.bounded(self.steps)
         return fit_in_silence(model, self.train, method, dataclasses.replace(self.run, **options))
 
     def best(self, usual: list[Parts]) -> tuple[Parts, Callable[[], Any] | None, HeldOutGain | None]:
@@ -280,10 +276,11 @@ def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[lis
     known = Known.of("regression", data)
     others = [parts_for(known, Chosen(likelihood=one)) for one in usual if one != default.likelihood]
     if usual is _COUNT_LIKELIHOODS:
-        others = [dataclasses.replace(each, method=shortened(each.method)) for each in others]
+        others = [dataclasses.replace(each, method=each.method.shortened()) for each in others]
     rivals = []
+    is_short = data.y.numel() <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE
     for each in (default, *others):
-        if data.y.numel() <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and isinstance(each.method, MarginalLikelihood):
+        if is_short and each.method.offer().tunes_scales == "rounds":
             rivals.append(short_evidence(Chosen(likelihood=each.likelihood)))
         rivals.append(each)
     return rivals + [parts_for(known, Chosen(likelihood=one)) for one in noises], _shapes(data) if is_open else ()
@@ -348,7 +345,11 @@ def _are_repeated_counts(y: Tensor) -> bool:
 def _needs_length(parts: Parts) -> bool:
     """Return whether the noise is an output of the network, and nothing holds it against training for too long."""
     is_output = as_likelihood(parts.likelihood).noise == "heteroscedastic"
-    return is_output and not isinstance(parts.method, EvidenceFramework)
+    return is_output and not _seeks_scales(parts)
+
+
+def _seeks_scales(parts: Parts) -> bool:
+    return bool(parts.method.offer().tunes_scales == "search")
 
 
 def _not_far_behind(scores: list[Tensor]) -> list[int]:

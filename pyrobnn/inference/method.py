@@ -106,6 +106,9 @@ class Offer:
         copies: the number of members or chains; each needs a draw to predict with.
         wants_measured_scales: whether `pyrobnn.fit` measures the model's open scales before a run.
         starts_at_mode: whether a run then starts at the mode with the measured scales; members of an ensemble do not.
+        tunes_scales: how a run tunes prior and noise itself: "search" seeks them before the guide, "rounds" tunes them
+            between rounds of training; None if it does not.
+        spreads: whether the posterior spreads around the points of its guide.
     """
 
     inner: Any = None
@@ -117,6 +120,8 @@ class Offer:
     copies: int = 1
     wants_measured_scales: bool = False
     starts_at_mode: bool = False
+    tunes_scales: Literal["search", "rounds"] | None = None
+    spreads: bool = False
 
 
 @runtime_checkable
@@ -180,6 +185,20 @@ class BaseMethod[R]:
     def offer(self) -> Offer:
         return Offer()
 
+    def bounded(self, steps: int) -> Any:
+        """Return the method, or its inner method, with at most so many steps; without steps as it is."""
+        of_any: Any = self
+        inner = self.offer().inner
+        return self if inner is None else dataclasses.replace(of_any, method=inner.bounded(steps))
+
+    def shortened(self) -> Any:
+        """Return the method with fewer rounds, for less than half the time; without rounds as it is."""
+        return self
+
+    def learning_on(self) -> Any:
+        """Return the method for more data: a single posterior, under the posterior so far as a prior that stays."""
+        return self
+
     def check(self, bnn: BNN, data: Any, run: Run) -> None:
         """Refuse model and data that do not fit the method or its inner method, before any long work.
 
@@ -189,15 +208,6 @@ class BaseMethod[R]:
         inner = self.offer().inner
         if inner is not None:
             inner.check(bnn, data, run)
-
-
-class AroundAnother[R](BaseMethod[R]):
-    """Base of the methods with an inner method, their field `method`."""
-
-    method: Any
-
-    def offer(self) -> Offer:
-        return Offer(inner=self.method, wants_measured_scales=self.method.offer().wants_measured_scales)
 
 
 def checked_method(method: Any, data: Any) -> Any:

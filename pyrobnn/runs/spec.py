@@ -16,7 +16,7 @@ from pyrobnn._torch.devices import resolve_device
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
-from pyrobnn.inference import SVI, Ensemble
+from pyrobnn.inference import Ensemble
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import check_validation
 from pyrobnn.inference.default_parts import PARTS, Chosen, Known, Parts, is_skewed, predicts_classes
@@ -136,7 +136,7 @@ class RunSpec:
             object.__setattr__(self, "fit", dataclasses.replace(self.fit, method=method))
         object.__setattr__(self, "guide", guide_of(self.fit.method))
         name = to_dict(self.fit.method)["type"]
-        if self.data.validation is not None and not isinstance(self.fit.method, SVI):
+        if self.data.validation is not None and not self.fit.method.offer().follows_validation:
             raise InputError(
                 f"[data] `validation` is followed along the steps of svi, and [fit] has {name}: leave it out, or take "
                 'type = "svi" in [fit].'

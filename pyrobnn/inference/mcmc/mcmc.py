@@ -1,9 +1,10 @@
 """Markov chain Monte Carlo with gradients of all data, as methods for `fit`: NUTS and HMC on Pyro's kernels."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 from pydantic import Field
@@ -38,6 +39,11 @@ class Hamiltonian(ChainMethod):
 
     warmup: int
     full_mass: bool
+
+    def bounded(self, steps: int) -> Any:
+        """Return the method with at most so many transitions in each chain, half of them to warm up."""
+        half, of_any = math.ceil(steps / 2), cast(Any, self)
+        return dataclasses.replace(of_any, warmup=min(half, self.warmup), num_draws=min(half, self.num_draws))
 
     @property
     def num_kept(self) -> int:
@@ -91,10 +97,10 @@ class Hamiltonian(ChainMethod):
                 bar.update()
                 if step >= self.warmup:
                     acceptance = min(max(mean * (index + 1) - total, 0.0), 1.0)
-                    diverged = len(kernel._divergences) - divergences
+                    has_diverged = len(kernel._divergences) > divergences
                     steps = potential.num_evaluations - evaluations
                     draws.append(point["z"].detach())
-                    statistics.append([float(diverged), acceptance, float(kernel.step_size), float(steps)])
+                    statistics.append([float(has_diverged), acceptance, float(kernel.step_size), float(steps)])
                 evaluations, divergences = potential.num_evaluations, len(kernel._divergences)
             bar.set_postfix({"chain": chain + 1, **kernel.logging()})
         return torch.stack(draws), torch.tensor(statistics, dtype=torch.float64)

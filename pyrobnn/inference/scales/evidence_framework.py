@@ -1,6 +1,7 @@
 """The evidence framework: a mode and the scales that make the data most probable, in turns, from several starts."""
 
 import dataclasses
+import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -105,7 +106,18 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         return guide.sites == ("*",) and guide.structure != "low_rank"
 
     def offer(self) -> Offer:
-        return Offer(guide=self.guide, callbacks=False)
+        return Offer(guide=self.guide, callbacks=False, tunes_scales="search")
+
+    def bounded(self, steps: int) -> "EvidenceFramework":
+        """Return the method with rounds that share the steps; its end counts as two."""
+        iterations, guide_steps = math.ceil(steps / (self.rounds + 2)), min(steps, self.guide_steps or steps)
+        return dataclasses.replace(self, iterations=iterations, guide_steps=guide_steps)
+
+    def shortened(self) -> "EvidenceFramework":
+        return dataclasses.replace(self, rounds=3, iterations=75)
+
+    def learning_on(self) -> "EvidenceFramework":
+        return dataclasses.replace(self, starts=1, rounds=0)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:
         """Infer the posterior with the tuned prior and noise, or the mixture of several starts, the best first.

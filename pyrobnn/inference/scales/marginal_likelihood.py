@@ -17,7 +17,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.method import AroundAnother, Offer, Run, registry
+from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.scales.noise import spread
 from pyrobnn.inference.scales.tune_prior import Per, tune_prior
 from pyrobnn.inference.svi.svi import SVI
@@ -37,7 +37,7 @@ _ROWS_AT_ONCE = 4096
 
 @registry.register
 @setting
-class MarginalLikelihood(AroundAnother[Posterior]):
+class MarginalLikelihood(BaseMethod[Posterior]):
     """Laplace approximations, alternating with the tuning of the prior by their evidence (Immer et al. 2021).
 
     "Scalable Marginal Likelihood Estimation for Model Selection in Deep Learning": each round trains on from the last
@@ -73,7 +73,19 @@ class MarginalLikelihood(AroundAnother[Posterior]):
             raise InputError("MarginalLikelihood: rounds have a fixed length: leave `patience` out of the method.")
 
     def offer(self) -> Offer:
-        return Offer(inner=self.method)
+        return Offer(inner=self.method, tunes_scales="rounds")
+
+    def bounded(self, steps: int) -> "MarginalLikelihood":
+        """Return the method with so many steps in each round."""
+        is_given = self.method.steps is not None
+        training = dataclasses.replace(self.method, steps=steps) if is_given else self.method.bounded(steps)
+        return dataclasses.replace(self, method=training)
+
+    def shortened(self) -> "MarginalLikelihood":
+        return dataclasses.replace(self, rounds=1)
+
+    def learning_on(self) -> SVI:
+        return self.method
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit and tune in turns; `record.laplace.rounds` of the last posterior has the evidence of each.

@@ -31,6 +31,7 @@ def _side_by_side(method: Any) -> Any:
 
 Members = Annotated[SideBySide, BeforeValidator(_side_by_side)]
 """The method of the members of an ensemble."""
+_OF_MEMBER = ("resumable", "wants_measured_scales", "spreads")
 
 
 @registry.register
@@ -69,13 +70,11 @@ class Ensemble(BaseMethod[Mixture]):
             raise InputError("Ensemble: members run the same number of steps: leave `patience` out of the method.")
 
     def offer(self) -> Offer:
-        member = self.method.offer()
-        return Offer(
-            inner=self.method,
-            resumable=member.resumable,
-            copies=self.members,
-            wants_measured_scales=member.wants_measured_scales,
-        )
+        of_member = {name: getattr(self.method.offer(), name) for name in _OF_MEMBER}
+        return Offer(inner=self.method, copies=self.members, **of_member)
+
+    def learning_on(self) -> Any:
+        return self.method
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Mixture:
         model = bnn.with_parts(prior=priors.Anchored(bnn.settings["prior"])) if self.anchored else bnn

@@ -21,7 +21,7 @@ from pyrobnn.curvature.metric import log_probs
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.correlated import LowRank, LowRankGuide
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.method import AroundAnother, Run, registry
+from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.fits import own_storage, resampled
 from pyrobnn.inference.training.loop import train
@@ -40,7 +40,7 @@ _TINY = 1e-12
 
 @registry.register
 @setting
-class SWAG(AroundAnother[Posterior]):
+class SWAG(BaseMethod[Posterior]):
     """Stochastic weight averaging, Gaussian (Maddox et al. 2019): a mode by SVI, then SGD at a constant rate around it.
 
     The weights, taken after every `every` steps of SGD, have mean m and variances v; the last R of them deviate by D
@@ -84,6 +84,9 @@ class SWAG(AroundAnother[Posterior]):
                 f"SWAG: {self.steps} steps with weights collected every {self.every} give {self.steps // self.every} "
                 f"of them, fewer than the rank {self.rank}: take more steps, collect more often, or lower the rank."
             )
+
+    def offer(self) -> Offer:
+        return Offer(inner=self.method, wants_measured_scales=self.method.ends_by_itself, spreads=True)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior:
         """Fit a posterior.

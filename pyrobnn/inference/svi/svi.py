@@ -1,5 +1,6 @@
 """Stochastic variational inference as a method for `fit`."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import Count, FrozenDict, Positive, setting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
-from pyrobnn.guides.base import as_guide
+from pyrobnn.guides.base import WIDE, as_guide
 from pyrobnn.guides.divergence import KL
 from pyrobnn.inference import defaults
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
@@ -135,6 +136,13 @@ class SVI(BaseMethod[Posterior]):
         else:
             optimizer = self.optimizer.build(parameter_groups(self.lr, bnn, guide), lr=next(iter(self.lr.values())))
         return optimizer
+
+    def bounded(self, steps: int) -> "SVI":
+        """Return the method with at most so many steps; they do not widen a narrow start, so it begins wide."""
+        if self.steps is not None:
+            return dataclasses.replace(self, steps=min(steps, self.steps))
+        guide = guides.MeanField(init_rho=WIDE) if self.guide == guides.MeanField() else self.guide
+        return dataclasses.replace(self, guide=guide, max_steps=steps)
 
     @property
     def ends_by_itself(self) -> bool:
