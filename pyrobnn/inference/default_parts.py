@@ -29,6 +29,7 @@ from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.priors.base import as_prior
 from pyrobnn.tables.reading import LEAST_AMOUNT, Task
+from pyrobnn.verdict.remedies import skewness
 
 PARTS: dict[str, ModuleType] = {
     "net": nets,
@@ -259,8 +260,8 @@ def is_skewed(y: Tensor, most: float = _LEAST_SKEWNESS) -> bool:
         return False
     if torch.equal(y, y.round()) and y.median() < LEAST_AMOUNT:
         return False
-    skew, of_logs = (float(((each - each.mean()) / each.std()).pow(3).mean()) for each in (y, y.log()))
-    return skew > most and abs(of_logs) < skew / 2
+    skew = skewness(y)
+    return skew > most and abs(skewness(y.log())) < skew / 2
 
 
 def _suits_chains(chosen: Chosen) -> bool:

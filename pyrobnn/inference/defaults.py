@@ -1,81 +1,76 @@
 """Numbers that choose for a user, with the measurement behind each; numerical tolerances stand where they are used."""
 
-MOST_AT_ONCE, MOST_PRODUCTS_AT_ONCE = 500, 20_000_000
-"""Examples in memory that a step of SVI sees all of, and products of a weight with an example that it may take."""
-BATCH = 128
-"""Examples in a mini-batch of more."""
+# Mini-batches
+MOST_AT_ONCE = 500  # examples in memory that a step of SVI sees all of
+MOST_PRODUCTS_AT_ONCE = 20_000_000  # of a weight with an example, in such a step
+BATCH = 128  # examples in a mini-batch of more
 
-FIRST_CYCLE = 2500
-"""Steps of the first cycle of a fit that ends by itself."""
-USUAL_STEPS, USUAL_STEPS_TO_MODE = 40_000, 12_000
-"""Expected steps of a fit of automatic length, and of a fit that seeks a mode: medians on ten problems."""
-TOLERANCE, SMALLEST_TOLERANCE = 5e-3, 0.05
-"""Nats an example that a fit which ends by itself may miss, and nats."""
-QUICK_FIT = 250
-"""Examples below which a fit is quick, and may take longer for a smaller tolerance."""
+# The end of a fit of automatic length
+FIRST_CYCLE = 2500  # steps
+USUAL_STEPS = 40_000  # that are expected: the median on ten problems
+USUAL_STEPS_TO_MODE = 12_000  # that are expected of a fit that seeks a mode: the median on ten problems
+TOLERANCE = 5e-3  # nats an example that the fit may miss
+SMALLEST_TOLERANCE = 0.05  # nats of all examples that any fit may miss
+QUICK_FIT = 250  # examples below which a fit is quick, and may take longer for a smaller tolerance
 
-MOST_PRODUCTS_OF_LBFGS, MOST_WEIGHTS_OF_LBFGS = 100_000_000, 1_000_000
-"""Limits for L-BFGS in place of stochastic steps in seeking a mode: products of a weight with an example in a pass over
-the data, and weights (40 numbers are kept of each)."""
+# L-BFGS in place of stochastic steps to a mode
+MOST_PRODUCTS_OF_LBFGS = 100_000_000  # of a weight with an example, in a pass over the data
+MOST_WEIGHTS_OF_LBFGS = 1_000_000  # it keeps 40 numbers of each
 
-MOST_FULL, MOST_KRON = 3_000, 1_000_000
-"""Most weights with a joint covariance, and with Kronecker factors; above that, only the last layer's."""
+# Structure of a covariance, by the number of weights; above both, only the last layer has one
+MOST_FULL = 3_000  # weights with a joint covariance
+MOST_KRON = 1_000_000  # weights with Kronecker factors
 
-MOST_MEASURED_ROWS, FEWEST_MEASURED_ROWS, MEASURING_SECONDS = 500, 100, 10.0
-"""Examples at which open scales are measured, and the limit on the predicted seconds of this measurement."""
-SMALLEST_PRIOR_SCALE = 0.05
-"""Prior scale of weights that the data do not need, so that chains can still move."""
-MOST_INPUTS_OF_STAND_IN, STAND_IN = 1000, (50,)
-"""Inputs and hidden units of the network that measures the noise in place of the model's network."""
-LITTLE_GAIN = 0.05
-"""Nats a row above a constant: less is no sign that a mode has learned anything."""
-MOST_DETERMINED = 0.8
-"""Weights that the data determine, as a share of the targets, beyond which few are left to tell the noise by."""
-PRIOR_COUNTS = 5.0
-"""Counts towards a prior scale of 1, for likelihoods without noise: the evidence of few labels or counts alone prefers
-a prior that is too wide."""
-FEW_ROW_COUNTS, ROWS_FOR_EACH_INPUT = 4.0, 6
-"""Weights that the prior of a precision counts for few real targets, and rows per input that are no longer few. The
-data alone would leave some inputs out and follow the noise in others."""
-LABEL_COUNTS = 2.0
-"""The same for labels and counts, of which any number of rows is few: 1 and 4 have a higher log loss on two moons, a
-plane and tumours."""
-PRIOR_SHARE, SHARE_OF_LINEAR_LABELS, NOISE_SHARE = 0.02, 1.0, 0.1
-"""Mean square of counted weights, as a share of the declared variance, and of counted targets, as a share of theirs.
-Weights that interpolate a few rows leave nothing to tell the noise by, and the noise then falls to its least value.
-With a share of 0.02 a linear model of labels is up to 0.09 nats an example worse."""
+# Measuring the open scales of priors and noise
+MOST_MEASURED_ROWS = 500  # examples times outputs
+FEWEST_MEASURED_ROWS = 100  # examples, for any number of outputs
+MEASURING_SECONDS = 10.0  # predicted, at most
+SMALLEST_PRIOR_SCALE = 0.05  # of weights that the data do not need, so that chains can still move
+MOST_INPUTS_OF_STAND_IN = 1000  # of the network that measures the noise in place of the model's network
+STAND_IN = (50,)  # hidden units of that network
+LITTLE_GAIN = 0.05  # nats a row above a constant: less is no sign that a mode has learned anything
+MOST_DETERMINED = 0.8  # weights that the data determine, a share of the targets: beyond, few are left to tell the noise
+PRIOR_COUNTS = 5.0  # towards a prior scale of 1 without noise: the evidence of few labels or counts prefers wider
+# Weights that the prior of a precision counts; the data alone would leave inputs out and follow the noise in others
+FEW_ROW_COUNTS = 4.0  # for few real targets
+ROWS_FOR_EACH_INPUT = 6  # from which rows of real targets are no longer few
+LABEL_COUNTS = 2.0  # for labels and counts: 1 and 4 have a higher log loss on two moons, a plane and tumours
+PRIOR_SHARE = 0.02  # mean square of counted weights, as a share of the declared variance
+SHARE_OF_LINEAR_LABELS = 1.0  # the same share for linear models of labels, up to 0.09 nats an example worse at 0.02
+NOISE_SHARE = 0.1  # mean square of counted targets, as a share of theirs: a fit that interpolates tells no noise
 
-MOST_SAMPLED = 30_000
-"""Weights times examples up to which `Automatic` tries chains, which end in time; above it, an ensemble."""
-FEW_ROWS = 200
-FOLDS_OF_FEW, FOLDS = (4, 2), (5, 1)
-"""Number of folds of `Automatic`, and number of folds held out in turn, for few rows and for more."""
-CANDIDATE_SECONDS, FEWEST_COMPARED_STEPS = 60.0, 10_000
-"""Predicted seconds after which a candidate of `Automatic` stops, and steps in that time below which none is compared:
-three candidates and the fit to all data would take minutes."""
-SECONDS_OF_LONG_STEPS, BATCH_OF_LONG_STEPS = 15.0, 32
-"""Predicted seconds of the ensemble that is taken then, and examples in its mini-batches."""
-FEWEST_LONG_STEPS, MOST_LONG_STEPS, FEWEST_EPOCHS = 800, 2_000, 3
-"""Steps of each of its members, and passes over the data. Longer members come before more of them."""
-TEMPERATURE_OF_MODES = 0.03
-"""Factor on the log prior "he" of its members: 1,000 digits have a log score of -0.38 under 1, of -0.23 here."""
+# `Automatic`
+MOST_SAMPLED = 30_000  # weights times examples up to which chains, which end in time, are tried; above it, an ensemble
+FEW_ROWS = 200  # up to which folds are those of few
+FOLDS_OF_FEW = (4, 2)  # folds of few rows, and those held out in turn
+FOLDS = (5, 1)  # folds of more rows, and those held out in turn
+CANDIDATE_SECONDS = 60.0  # predicted, after which a candidate stops
+FEWEST_COMPARED_STEPS = 10_000  # in that time: with fewer, three candidates and the fit to all data would take minutes
+# An ensemble is taken without comparison then
+SECONDS_OF_LONG_STEPS = 15.0  # predicted, of all members
+BATCH_OF_LONG_STEPS = 32  # examples in a mini-batch
+FEWEST_LONG_STEPS = 800  # of each member; longer members come before more of them
+MOST_LONG_STEPS = 2_000  # of each member
+FEWEST_EPOCHS = 3  # of each member, though it takes more steps
+TEMPERATURE_OF_MODES = 0.03  # factor on the log prior "he": on 1,000 digits the log score is -0.23, under 1 -0.38
 
-MOST_EVIDENCE_ROWS = {"regression": 500, "classification": 100}
-"""Rows up to which estimators take the evidence framework if chains are out: its cost grows with the square of rows
-times outputs."""
-MOST_EVIDENCE_LABELS, FEWEST_ROWS_OF_CLASSES, FEWEST_FOR_AN_INPUT = 1_000, 200, 20
-"""The same, times classes less one. Three classes or more take it only beyond so many rows, and so many for each
-input: where fewer rows tell classes apart, a mean-field guide that is trained from the start is ahead."""
-MOST_ROWS_OF_SHORT_EVIDENCE = 2_000
-"""Rows up to which noise that is not Gaussian is measured by one start of the evidence framework, in 3 to 20 s. The
-marginal likelihood tunes no such noise, and networks then memorise the targets."""
-MOST_SAMPLED_ROWS, MOST_SAMPLED_NUMBERS, MOST_SAMPLED_UNITS = 100, 3_000, 100
-"""Rows, numbers of all inputs, and hidden units up to which the chains of an estimator take 3 to 20 s."""
-MOST_SAMPLED_ROWS_OF_ANY_PRIOR = 200
-"""The same rows under a prior that is not normal, where a mean-field guide mostly ends at a linear model."""
-ROWS_OF_WIDE = 2
-"""Rows for each input up to which a table counts as wide. If most inputs do not matter, a precision per input leaves
-these out, unlike a chain under one scale."""
+# The evidence framework of an estimator, if chains are out; its cost grows with the square of rows times outputs
+MOST_EVIDENCE_ROWS = {"regression": 500, "classification": 100}  # real targets; few rows of three classes or more
+MOST_EVIDENCE_LABELS = 1_000  # rows times classes less one, of two classes or of more rows
+FEWEST_ROWS_OF_CLASSES = 200  # few rows of three classes or more: a mean-field guide, trained from the start, is ahead
+FEWEST_FOR_AN_INPUT = 20  # few rows for each input, likewise
+# The marginal likelihood tunes no noise that is not Gaussian, and networks then memorise the targets
+MOST_ROWS_OF_SHORT_EVIDENCE = 2_000  # up to which one start of the evidence framework measures such noise, in 3 to 20 s
 
-FEWEST_ROWS_OF_DENSITY, LEAST_GAIN_OF_DENSITY = 300, 0.02
-"""Rows from which estimators compare likelihoods, and nats a row that another must gain."""
+# The chains of an estimator, which take 3 to 20 s
+MOST_SAMPLED_ROWS = 100
+MOST_SAMPLED_ROWS_OF_ANY_PRIOR = (
+    200  # under a prior that is not normal: mean-field mostly ends at a linear model
+)
+MOST_SAMPLED_NUMBERS = 3_000  # rows times inputs
+MOST_SAMPLED_UNITS = 100  # hidden units of the network
+ROWS_OF_WIDE = 2  # for each input, up to which a table is wide: precisions of inputs, unlike one scale, leave some out
+
+# Likelihoods that an estimator compares
+FEWEST_ROWS_OF_DENSITY = 300  # from which they are compared
+LEAST_GAIN_OF_DENSITY = 0.02  # nats a row that another must gain

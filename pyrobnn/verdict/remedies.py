@@ -247,7 +247,7 @@ def other_noise(fit: Fitted) -> Remedy | None:
     """Return another shape than a Gaussian: log-normal for skewed amounts, or else one with heavy tails."""
     if fit.likelihood != "gaussian":
         return None
-    if fit.y is not None and (remedy := amounts(fit)) and _is_skewed(fit.y):
+    if fit.y is not None and (remedy := amounts(fit)) and skewness(fit.y) > _SOME_SKEW:
         return remedy
     words = "look for outliers, and take noise with heavy tails"
     return Remedy(f"{words}, `likelihood=bnn.likelihoods.StudentT()`", words, ("likelihood.type=student_t",))
@@ -258,8 +258,9 @@ def _is_positive(y: Tensor) -> bool:
     return y.ndim == 1 and bool((y > 0).all())
 
 
-def _is_skewed(y: Tensor) -> bool:
-    return float(((y.double() - y.double().mean()) / y.double().std()).pow(3).mean()) > _SOME_SKEW
+def skewness(y: Tensor) -> float:
+    """Return the mean cube of standardised numbers."""
+    return float(((y.double() - y.double().mean()) / y.double().std()).pow(3).mean())
 
 
 OF_BAD_PREDICTIONS: tuple[Try, ...] = (slower, standardised, measured_noise, smaller, by_evidence, sampled)
