@@ -64,9 +64,7 @@ MOST_ROWS_OF_SHORT_EVIDENCE = 2_000  # up to which one start of the evidence fra
 
 # The chains of an estimator, which take 3 to 20 s
 MOST_SAMPLED_ROWS = 100
-MOST_SAMPLED_ROWS_OF_ANY_PRIOR = (
-    200  # under a prior that is not normal: mean-field mostly ends at a linear model
-)
+MOST_SAMPLED_ROWS_OF_ANY_PRIOR = 200  # under a prior that is not normal: mean-field mostly ends at a linear model
 MOST_SAMPLED_NUMBERS = 3_000  # rows times inputs
 MOST_SAMPLED_UNITS = 100  # hidden units of the network
 ROWS_OF_WIDE = 2  # for each input, up to which a table is wide: precisions of inputs, unlike one scale, leave some out
