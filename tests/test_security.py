@@ -98,7 +98,7 @@ def test_nothing_is_downloaded_without_a_checksum():
         for name, call in calls_in(ast.parse(path.read_text(encoding="utf-8")))
         if name.endswith(("retrieve", "urlopen", "requests.get"))
     ]
-    assert [name for name, _ in calls] == ["_files.py"]
+    assert [name for name, _ in calls] == ["published.py"]
     assert all("sha256" in options["known_hash"] for _, options in calls)
 
 
