@@ -46,9 +46,8 @@ FOLDS_OF_FEW = (4, 2)  # folds of few rows, and those held out in turn
 FOLDS = (5, 1)  # folds of more rows, and those held out in turn
 CANDIDATE_SECONDS = 60.0  # predicted, after which a candidate stops
 FEWEST_COMPARED_STEPS = 10_000  # in that time: with fewer, three candidates and the fit to all data would take minutes
-# An ensemble is taken without comparison then
-SECONDS_OF_LONG_STEPS = 15.0  # predicted, of all members
-BATCH_OF_LONG_STEPS = 32  # examples in a mini-batch
+SECONDS_OF_LONG_STEPS = 15.0  # predicted, of the ensemble that is taken without comparison then
+BATCH_OF_LONG_STEPS = 32  # examples in its mini-batches
 FEWEST_LONG_STEPS = 800  # of each member; longer members come before more of them
 MOST_LONG_STEPS = 2_000  # of each member
 FEWEST_EPOCHS = 3  # of each member, though it takes more steps
@@ -59,8 +58,7 @@ MOST_EVIDENCE_ROWS = {"regression": 500, "classification": 100}  # real targets;
 MOST_EVIDENCE_LABELS = 1_000  # rows times classes less one, of two classes or of more rows
 FEWEST_ROWS_OF_CLASSES = 200  # few rows of three classes or more: a mean-field guide, trained from the start, is ahead
 FEWEST_FOR_AN_INPUT = 20  # few rows for each input, likewise
-# The marginal likelihood tunes no noise that is not Gaussian, and networks then memorise the targets
-MOST_ROWS_OF_SHORT_EVIDENCE = 2_000  # up to which one start of the evidence framework measures such noise, in 3 to 20 s
+MOST_ROWS_OF_SHORT_EVIDENCE = 2_000  # up to which one start measures noise that is not Gaussian, in 3 to 20 s
 
 # The chains of an estimator, which take 3 to 20 s
 MOST_SAMPLED_ROWS = 100
