@@ -24,7 +24,7 @@ from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.default_parts import Chosen, evidence_for, suits_evidence
 from pyrobnn.inference.mcmc.mcmc import NUTS
-from pyrobnn.inference.method import BaseMethod, Method, Offer, Run, registry
+from pyrobnn.inference.method import BaseMethod, Method, Offer, Run, fill_in, registry
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.open_scales import MeasuredModel, affordable, measure, prior_by_site, work_of_gradient
 from pyrobnn.inference.several.ensemble import Ensemble
@@ -106,8 +106,8 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         """Return the posterior of all data by the chosen method, after a line that says which it is."""
         if run.progress:
             tqdm.write(str(record), file=sys.stderr)
-        evidence = model.record
-        posterior: Posterior | Mixture = method.infer(model.bnn, data, dataclasses.replace(run, evidence=evidence))
+        posterior: Posterior | Mixture = method.infer(model.bnn, data, run)
+        fill_in(posterior, evidence=model.record)
         posterior.note(automatic=record, seconds=run.seconds)
         return posterior
 

@@ -1,6 +1,5 @@
 """`fit`: from a model, data and a method to a posterior."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
@@ -161,7 +160,10 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     offer = method.offer()
     opens = run.start is None and offer.wants_measured_scales
     closed = measure(bnn, data, run, starts_there=offer.starts_at_mode) if opens else MeasuredModel(bnn)
-    return method.infer(closed.bnn, data, dataclasses.replace(run, declared=likelihood, evidence=closed.record))
+    posterior = method.infer(closed.bnn, data, run)
+    if isinstance(posterior, (Posterior, Mixture)):
+        run.note(posterior, likelihood, closed.record)
+    return posterior
 
 
 def tell_of_constants(data: Any) -> None:

@@ -55,8 +55,6 @@ class Run:
         earlier: a posterior of the same model for some of the rows: the starts that it did not keep may be left out.
         method: the method that `fit` was given: Ctrl-C ends its steps, but not those of a method inside another.
         started: when it began, by `time.perf_counter`; fits inside a run have the time of the whole.
-        declared: the likelihood as the caller gave it, before its open numbers were measured.
-        evidence: the record of the measurement of open scales.
     """
 
     seed: int
@@ -72,8 +70,6 @@ class Run:
     earlier: Posterior | Mixture | None = None
     method: Any = None
     started: float = dataclasses.field(default_factory=time.perf_counter)
-    declared: Any = None
-    evidence: EvidenceRecord | None = None
 
     def __post_init__(self) -> None:
         if self.engine not in get_args(Engine):
@@ -84,12 +80,24 @@ class Run:
         """Seconds since the run began."""
         return time.perf_counter() - self.started
 
-    def scales_of(self, bnn: BNN) -> dict[str, Any]:
-        """Return the fields of a `FitRecord` that say which scales of a fitted model were measured, and who chose."""
-        closed = None if self.declared is None else closed_numbers(self.declared, bnn.settings["likelihood"])
+    def note(self, posterior: Posterior | Mixture, likelihood: Any, evidence: EvidenceRecord | None) -> None:
+        """Note which scales of a fit were measured, and who chose its length.
+
+        Args:
+            posterior: what the method returned.
+            likelihood: the setting before its open numbers were measured.
+            evidence: the record of the measurement.
+        """
+        closed = closed_numbers(likelihood, posterior.bnn.settings["likelihood"])
         if closed is None and self.start is not None:
             closed = self.start.record.measured
-        return {"evidence": self.evidence, "measured": closed, "chose_length": self.chose_length or None}
+        fill_in(posterior, evidence=evidence, measured=closed, chose_length=self.chose_length or None)
+
+
+def fill_in(posterior: Posterior | Mixture, **fields: Any) -> None:
+    """Note fields where the record of a posterior, or of a member, has none."""
+    for one in dict.fromkeys((posterior, *posterior.members)):
+        one.note(**{name: value for name, value in fields.items() if getattr(one.record, name) is None})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -165,7 +165,6 @@ class ChainMethod(BaseMethod[Posterior]):
                     num_diverging=chains.num_diverging,
                     threads=threads,
                     seconds=run.seconds,
-                    **run.scales_of(target.bnn),
                 ),
             )
 

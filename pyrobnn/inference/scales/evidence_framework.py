@@ -145,8 +145,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             around[chosen].record,
             method=to_dict(self) | {"guide": around[chosen].record.guide},
             seconds=run.seconds,
-            **run.scales_of(around[chosen].bnn)
-            | {"evidence": dataclasses.replace(searched.record(source), members=counts)},
+            evidence=dataclasses.replace(searched.record(source), members=counts),
         )
         for one in around.values():
             one.record = record

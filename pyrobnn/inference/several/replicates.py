@@ -110,8 +110,7 @@ def replicates_in_silence(
     models = closed[0].bnn if is_one else [model.bnn for model in closed]
     posteriors = fit_side_by_side(models, method, data, run, replicates=replicates, bootstrap=bootstrap)
     for (model, _), found, posterior in zip(itertools.cycle(pairs), itertools.cycle(closed), posteriors):
-        of_each = dataclasses.replace(run, declared=model.settings["likelihood"], evidence=found.record)
-        posterior.note(**of_each.scales_of(posterior.bnn))
+        run.note(posterior, model.settings["likelihood"], found.record)
     return posteriors
 
 

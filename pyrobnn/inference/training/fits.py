@@ -112,7 +112,7 @@ def _fitted(asked: Sequence[Asked], run: Run, stop: Stop, why: str | None, *, re
     for index, (fit, posterior, state, end) in enumerate(zip(asked, posteriors, states, ended, strict=True)):
         started = time.perf_counter()
         posterior.history, posterior.record = end.history, _record(fit, state, end, run, why)
-        posterior.note(threads=threads, **run.scales_of(posterior.bnn))
+        posterior.note(threads=threads)
         if replicates:
             own_storage(posterior)
             posterior.note(replicate=index, replicates=len(asked))
