@@ -83,7 +83,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             record = AutomaticRecord(to_dict(self), [], "ensemble")
             return self._fitted(short_ensemble(bnn, source), record, MeasuredModel(bnn), data, run)
         parts = _splits(data, derive(run.seed, "folds"))
-        models = [measure(bnn, train, run, starts_there=False) for train, _ in parts]
+        models = [measure(bnn, train, run) for train, _ in parts]
         methods = candidates(bnn, _size(data), min(SVI().max_steps, most_steps))
         if any(_is_open(model) for model in models):
             methods.pop("nuts", None)  # it draws from priors, and optimises nothing
@@ -95,7 +95,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 started = time.perf_counter()
                 scores = _held_out_scores(name, method, models, parts, run)
                 tried[name] = _record(name, scores, weights, time.perf_counter() - started)
-        whole = measure(bnn, data, run, starts_there=False)
+        whole = measure(bnn, data, run)
         chosen = _best([one for one in tried.values() if one.name != "nuts" or not _is_open(whole)])
         record = AutomaticRecord(to_dict(self), [*tried.values()], chosen)
         return self._fitted(methods[chosen], record, whole, data, run)

@@ -13,7 +13,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
 from pyrobnn.inference.automatic import Automatic
 from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offered, checked_method
-from pyrobnn.inference.scales.open_scales import MeasuredModel, measure
+from pyrobnn.inference.scales.open_scales import measure
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.start import model_of
@@ -157,9 +157,7 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     likelihood = bnn.settings["likelihood"]
     bnn = bnn if run.start is None else model_of(run.start, bnn)
     method.check(bnn, data, run)
-    offer = method.offer()
-    opens = run.start is None and offer.wants_measured_scales
-    closed = measure(bnn, data, run, starts_there=offer.starts_at_mode) if opens else MeasuredModel(bnn)
+    closed = measure(bnn, data, run, method, starts_there=method.offer().starts_at_mode)
     posterior = method.infer(closed.bnn, data, run)
     if isinstance(posterior, (Posterior, Mixture)):
         run.note(posterior, likelihood, closed.record)

@@ -81,13 +81,7 @@ class Run:
         return time.perf_counter() - self.started
 
     def note(self, posterior: Posterior | Mixture, likelihood: Any, evidence: EvidenceRecord | None) -> None:
-        """Note which scales of a fit were measured, and who chose its length.
-
-        Args:
-            posterior: what the method returned.
-            likelihood: the setting before its open numbers were measured.
-            evidence: the record of the measurement.
-        """
+        """Note on a result which open numbers of the likelihood, as it was given, are known now, and who chose."""
         closed = closed_numbers(likelihood, posterior.bnn.settings["likelihood"])
         if closed is None and self.start is not None:
             closed = self.start.record.measured

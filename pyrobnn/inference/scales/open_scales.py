@@ -66,7 +66,7 @@ class Found:
     record: EvidenceRecord
 
 
-def measure(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> MeasuredModel:
+def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = False) -> MeasuredModel:
     """Return the model with measured prior scales and noise in place of "tuned".
 
     As in `EvidenceFramework`, the scales of largest evidence are sought from several starts, on up to 500 examples. The
@@ -74,10 +74,12 @@ def measure(bnn: BNN, data: Any, run: Run, *, starts_there: bool) -> MeasuredMod
     prefers noise to weights. Else the guide trains it from there. If the weights take up more than four of five
     targets, it is at least the error on a held-out fifth.
 
-    The model is unchanged if nothing is open, or if the measurement costs too much. A layer of 50 units measures the
-    noise for large networks, and for those whose modes say little more than a constant. `starts_there` says that the
-    network starts at the best mode, unlike members of an ensemble.
+    The model is unchanged if a method wants no measured scales or the run has a start, if nothing is open, or if the
+    measurement costs too much. A layer of 50 units measures the noise for large networks, and for those whose modes say
+    little more than a constant. `starts_there` says that the network starts at the best mode, unlike in an ensemble.
     """
+    if run.start is not None or not all(method.offer().wants_measured_scales for method in methods):
+        return MeasuredModel(bnn)
     sites = {name for name, prior in prior_by_site(bnn).items() if as_prior(prior).has_open_scale}
     is_open = bool(open_numbers(bnn.settings["likelihood"], (_TUNED,)))
     if not (sites or is_open) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):

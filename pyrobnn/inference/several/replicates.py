@@ -13,7 +13,7 @@ from pyrobnn._core.waiting import waiting
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.inference.method import Callback, Engine, Run, checked_method
-from pyrobnn.inference.scales.open_scales import MeasuredModel, measure
+from pyrobnn.inference.scales.open_scales import measure
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.fits import aligned, fit_side_by_side
 from pyrobnn.posterior.posterior import Posterior
@@ -104,9 +104,7 @@ def replicates_in_silence(
     _check_methods(methods)
     is_one = not (isinstance(bnn, list) or isinstance(data, list))
     pairs = [(bnn, data)] if is_one else [*zip(*aligned(replicates, bnn, data), strict=True)]
-    closed = [MeasuredModel(model) for model, _ in pairs]
-    if all(choice.offer().wants_measured_scales for choice in methods):
-        closed = [measure(model, rows, run, starts_there=False) for model, rows in pairs]
+    closed = [measure(model, rows, run, *methods) for model, rows in pairs]
     models = closed[0].bnn if is_one else [model.bnn for model in closed]
     posteriors = fit_side_by_side(models, method, data, run, replicates=replicates, bootstrap=bootstrap)
     for (model, _), found, posterior in zip(itertools.cycle(pairs), itertools.cycle(closed), posteriors):

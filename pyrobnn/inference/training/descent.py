@@ -15,7 +15,6 @@ from pyrobnn._core.random import mark, seeded
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
 from pyrobnn.data.in_memory import Data
-from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.graph import recorded_slope
@@ -40,9 +39,7 @@ _LIMITS = {"maxcor": _LBFGS_MEMORY, "ftol": 1e-13, "gtol": 1e-9}
 
 
 def why_steps(asked: Sequence[Asked], run: Run) -> str | None:
-    """Return why fits take steps; "" where the guides seek no mode, and None where L-BFGS seeks the modes."""
-    if not all(as_guide(fit.method.guide).seeks_mode for fit in asked):
-        return ""
+    """Return why fits of modes take steps; None where L-BFGS seeks the modes."""
     if run.callbacks and len(asked) > 1:
         return "callbacks see several fits at once"
     reasons = (_against_lbfgs(fit, run) for fit in asked)
