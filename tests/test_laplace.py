@@ -443,8 +443,9 @@ def loader(**options):
 )
 def test_the_network_takes_no_more_examples_at_once_than_asked_for_also_of_larger_batches(settings):
     batches, sizes = DataLoader(TensorDataset(X, Y), batch_size=len(X)), []
-    model = model_with()
-    model.net.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    net = make_net()
+    net.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    model = model_with(net=net)
     whole, found = (Laplace(**settings, batch_size=size) for size in (len(X), 3))
     expected = whole.around(model, batches, progress=False, device="cpu")
     assert max(sizes) == len(X)
