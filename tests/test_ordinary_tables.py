@@ -347,7 +347,7 @@ def test_how_often_values_of_an_exponential_tail_are_marked():
     """2 / ((k + 1) (N + 1)), k = sqrt(N) rounded up, here 0.0133; 10,000 samples, within 4 standard errors."""
     samples = np.sort(np.random.default_rng(0).exponential(size=(10_000, 24)))
     ends = [range_of(sample) for sample in samples]
-    shares = np.exp([-end["range"][1] - end["margins"][1] for end in ends])
+    shares = np.exp([-high - beyond for (_, high), (_, beyond) in ends])
     error = shares.std() / 100
     assert abs(shares.mean() - 2 / (6 * 25)) < 4 * error
     assert error < 3e-4

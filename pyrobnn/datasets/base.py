@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +13,7 @@ from pyrobnn.data.imputed import Imputer, stacked
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.splits import classes_of, same_inputs, split_rows
 from pyrobnn.tables.reading import Task
+from pyrobnn.tables.texts import How
 
 NUM_RANDOM_SPLITS = 20
 TEST_FRACTION = 0.1
@@ -39,6 +40,15 @@ def test_share(y: Tensor) -> float:
         share = max(share, few)
     needed = _TEST_ROWS_A_CLASS / (len(y) if classes is None else int(classes.bincount().min()))
     return max(share, needed) if needed <= min(_LARGEST_TEST_SHARE, _MOST_TEST_ROWS / len(y)) else share
+
+
+class Encoding(TypedDict):
+    """The settings of the `Encoder` of a table, in JSON's types."""
+
+    categories: str
+    missing: str
+    columns: Mapping[str, Mapping[str, Any]]
+    read: NotRequired[Mapping[str, How]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,7 +89,7 @@ class Dataset:
     licence: str
     checksum: str
     reason: str = ""
-    encoder: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
+    encoder: Encoding | None = dataclasses.field(default=None, repr=False)
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     groups: Tensor | None = dataclasses.field(default=None, repr=False)

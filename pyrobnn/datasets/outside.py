@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pyrobnn._core.errors import counted
 from pyrobnn.tables.cells import DATES, TEXTS
-from pyrobnn.tables.texts import day
+from pyrobnn.tables.texts import How, day
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,7 @@ class Outside(NamedTuple):
     lines: list[str]
 
 
-def outside_of(name: str, columns: "pd.DataFrame", how: Mapping[str, Any], encoder: "Encoder") -> Outside:
+def outside_of(name: str, columns: "pd.DataFrame", how: How, encoder: "Encoder") -> Outside:
     """Return unknown categories, numbers beyond the range of training, and those missing where none was in training.
 
     `columns` are all columns as numbers, categories and days; `how` says how the column was read, with its range.
@@ -61,7 +61,7 @@ def outside_most(found: Mapping[str, Outside]) -> list[str]:
     return [*lines, f"{others} with rows outside: see the column `outside`"] if len(counts) > len(shown) else lines
 
 
-def range_of(ordered: np.ndarray) -> dict[str, list[float]]:
+def range_of(ordered: np.ndarray) -> tuple[list[float], list[float]]:
     """Return the ends of N values in order, and how far beyond them a new value is well outside.
 
     That is the distance at each end over which the outermost k = sqrt(N) spread: the scale of the tail. A new value of
@@ -70,7 +70,7 @@ def range_of(ordered: np.ndarray) -> dict[str, list[float]]:
     """
     low, high, count = float(ordered[0]), float(ordered[-1]), math.isqrt(len(ordered) - 1)
     margins = [float(ordered[count]) - low, high - float(ordered[-1 - count])]
-    return {"range": [low, high], "margins": margins}
+    return [low, high], margins
 
 
 def _count(chosen: "pd.Series") -> str:

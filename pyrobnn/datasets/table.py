@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,13 +16,13 @@ from pyrobnn.data.imputed import Imputer
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.data.splits import same_marks, split_rows
-from pyrobnn.datasets.base import Dataset, test_share
+from pyrobnn.datasets.base import Dataset, Encoding, test_share
 from pyrobnn.datasets.outside import outside_most, outside_of, range_of
 from pyrobnn.datasets.published import sha256
 from pyrobnn.tables.cells import DATES, NUMBERS, TEXTS, expanded, learned_reading
 from pyrobnn.tables.files import ending
 from pyrobnn.tables.reading import Table, read_features, read_table
-from pyrobnn.tables.texts import dates_in_words
+from pyrobnn.tables.texts import How, dates_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,9 +114,7 @@ def load_table(
     )
 
 
-def load_features(
-    path: str | Path, feature_names: Sequence[str], *, encoder: Mapping[str, Any] | None = None
-) -> Tensor:
+def load_features(path: str | Path, feature_names: Sequence[str], *, encoder: Encoding | None = None) -> Tensor:
     """Return the feature columns of a file, for prediction, read as in training; other columns are ignored.
 
     Args:
@@ -141,17 +139,17 @@ def load_features(
     return load_rows(path, feature_names, encoder).x
 
 
-def columns_of(encoder: Mapping[str, Any]) -> dict[str, list[int]]:
+def columns_of(encoder: Encoding) -> dict[str, list[int]]:
     """Return for each column of a table the positions of the inputs that were made from it."""
     return _encoder(encoder).positions()
 
 
-def categories_of(encoder: Mapping[str, Any]) -> list[list[int]]:
+def categories_of(encoder: Encoding) -> list[list[int]]:
     """Return the positions of the columns of 0 and 1 of each category."""
     return _encoder(encoder).onehot()
 
 
-def first_days_of(encoder: Mapping[str, Any]) -> dict[str, str]:
+def first_days_of(encoder: Encoding) -> dict[str, str]:
     """Return for each column of dates the first date, from which its days count."""
     return _encoder(encoder).first_days()
 
@@ -170,11 +168,11 @@ class NewRows:
     notes: tuple[str, ...]
 
 
-def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Mapping[str, Any] | None) -> NewRows:
+def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Encoding | None) -> NewRows:
     """Return what `load_features` does, and which values lie outside of the training data's range and categories."""
-    unread = {"categories": "onehot", "missing": "raise", "columns": {name: {} for name in feature_names}}
-    stored: Mapping[str, Any] = unread if encoder is None else encoder
-    read = stored.get("read") or {
+    unread: Encoding = {"categories": "onehot", "missing": "raise", "columns": {name: {} for name in feature_names}}
+    stored = unread if encoder is None else encoder
+    read: Mapping[str, How] = stored.get("read") or {
         name: {"kind": TEXTS if "values" in column else NUMBERS} for name, column in stored["columns"].items()
     }
     features = read_features(Path(path), read, missing=stored["missing"])
@@ -215,12 +213,10 @@ def _gaps(columns: "pd.DataFrame") -> list[str]:
         kind = columns[name].dtype
         has_mean = types.is_numeric_dtype(kind) or types.is_datetime64_any_dtype(kind)
         filled = "drawn given the other columns" if has_mean else "taken as a category of their own"
-        advice = (
-            f": leave it out if a fit without it is as good (--drop {quote(name)})" if count > len(columns) / 4 else ""
-        )
+        advice = f": leave it out if a fit without it is as good (--drop {quote(name)})"
         if count:
             where = f"missing in {count:,} of {counted(len(columns), 'row')} to train on"
-            lines.append(f"column {name!r}: {where}, {filled}{advice}")
+            lines.append(f"column {name!r}: {where}, {filled}{advice if count > len(columns) / 4 else ''}")
     return lines
 
 
@@ -232,7 +228,7 @@ def _copies(table: Table) -> Tensor:
     return same_marks(torch.from_numpy(marks.to_numpy(copy=True).view(np.int64)))
 
 
-def _learned(table: Table, rows: Tensor, categories: str, missing: str) -> dict[str, Any]:
+def _learned(table: Table, rows: Tensor, categories: str, missing: str) -> Encoding:
     """Return the encoder that these rows teach."""
     from pyrobnn.tables.encoder import Encoder
 
@@ -242,11 +238,12 @@ def _learned(table: Table, rows: Tensor, categories: str, missing: str) -> dict[
     for name, how in read.items():
         present = columns[f"{name} (days)" if how["kind"] == DATES else name].dropna()
         if how["kind"] != TEXTS and len(present):
-            how.update(range_of(np.sort(present.to_numpy())))
-    return dataclasses.asdict(Encoder.learn(columns, categories, missing, read=read))
+            how["range"], how["margins"] = range_of(np.sort(present.to_numpy()))
+    learned = Encoder.learn(columns, categories, missing, read=read)
+    return {"categories": categories, "missing": missing, "columns": learned.columns, "read": read}
 
 
-def _encoder(stored: Mapping[str, Any]) -> "Encoder":
+def _encoder(stored: Encoding) -> "Encoder":
     """Return the encoder of a table, from what is stored of it."""
     from pyrobnn.tables.encoder import Encoder
 

@@ -35,7 +35,7 @@ from pyrobnn.posterior.mixture import predict_copies
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.storage.load import load
 from pyrobnn.storage.save import save
-from pyrobnn.tables.cells import How, expanded, learned_reading
+from pyrobnn.tables.cells import expanded, learned_reading
 from pyrobnn.tables.encoder import (
     Encoder,
     as_table,
@@ -46,6 +46,7 @@ from pyrobnn.tables.encoder import (
     tell_of_new_values,
 )
 from pyrobnn.tables.reading import Task
+from pyrobnn.tables.texts import How
 from pyrobnn.verdict.complaint import tell
 
 NO_TARGETS = "no_validation"
@@ -238,7 +239,7 @@ class AbstractBNN(BaseEstimator):
         table, how, y = read_rows(self, X, y, encoder, words=words, options=self._TARGETS)
         require_finite(table, gaps=words)
         if encoder is None:
-            self._read: dict[str, Any] = learned_reading(table, how)
+            self._read: dict[str, How] = learned_reading(table, how)
         table = expanded(table, self._read)
         if encoder is not None:
             tell_of_new_values(table, encoder)

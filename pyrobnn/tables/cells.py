@@ -1,21 +1,19 @@
 """Columns of users' tables as numbers, dates or text, with the rows that cannot be read."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn.tables.files import Sheet
-from pyrobnn.tables.texts import date_columns, dates_of, learned_dates, read_numbers, without_zone
+from pyrobnn.tables.texts import How, date_columns, dates_of, learned_dates, read_numbers, without_zone
 
 if TYPE_CHECKING:
     import pandas as pd
 
-How = Mapping[str, Any]
-"""How a column was read, in JSON's types; `kind` is one of the following."""
 NUMBERS, DATES, TEXTS = "numbers", "dates", "texts"
-
+"""Kinds of columns."""
 MARK = "missingindicator_"
 """Start of the name of a column of 0 and 1 that marks where a number is missing."""
 NAMELESS = "Unnamed: "
@@ -57,11 +55,8 @@ def rows_of(chosen: Any, first: int = 1) -> str:
     if len(numbers) == 1:
         return f"row {numbers[0]}"
     listed = ", ".join(numbers[:_MOST_NAMED_ROWS])
-    return (
-        f"rows {listed}"
-        if len(numbers) <= _MOST_NAMED_ROWS
-        else f"rows {listed} and {len(numbers) - _MOST_NAMED_ROWS} more"
-    )
+    more = len(numbers) - _MOST_NAMED_ROWS
+    return f"rows {listed} and {more} more" if more > 0 else f"rows {listed}"
 
 
 def refuse_missing(column: Any, label: str, advice: str) -> None:
@@ -71,10 +66,18 @@ def refuse_missing(column: Any, label: str, advice: str) -> None:
         raise InputError(f"{label} has {counted(int(gaps.sum()), 'missing value')}, in {rows_of(gaps)}: {advice}.")
 
 
+class Read(NamedTuple):
+    """A column with texts as numbers or dates where they are, how it was read, and a line about it, if any."""
+
+    column: "pd.Series"
+    how: How
+    line: str
+
+
 def read_cells(
     sheet: Sheet, name: str, label: str, before: How | None, *, words: bool = False, advice: str
-) -> tuple["pd.Series", dict[str, Any], str]:
-    """Return a column with texts as numbers or dates where they are, how it was read, and a line about it.
+) -> Read:  # fmt: skip
+    """Return a column as numbers, dates or text.
 
     `label` is the column in messages, `before` how it was read in training, or None. `words` tells whether words among
     numbers or dates count as missing; in prediction only those without a digit. `advice` is what else to do.
@@ -84,48 +87,55 @@ def read_cells(
     column, expected = sheet.frame[name], None if before is None else before["kind"]
     kind = pd.api.types.infer_dtype(column, skipna=True)
     if expected == TEXTS:
-        return column, {"kind": TEXTS}, ""
+        return Read(column, {"kind": TEXTS}, "")
     if column.isna().all() and (before is not None or kind == "string"):
         column, kind = pd.Series(np.nan, index=column.index), "datetime" if expected == DATES else "empty"
     if kind in ("date", "datetime", "datetime64") and expected != NUMBERS:
-        return without_zone(pd.to_datetime(column, utc=True)), {"kind": DATES}, ""
+        return Read(without_zone(pd.to_datetime(column, utc=True)), {"kind": DATES}, "")
     if kind not in ("string", "mixed", "mixed-integer"):
         if expected == DATES and column.notna().any():
             raise InputError(f"{label} held dates in training, and now {column.dropna().iloc[0]}: write it alike.")
-        return column, {"kind": NUMBERS}, ""
+        return Read(column, {"kind": NUMBERS}, "")
     texts = column.map(str, na_action="ignore")
-    known = {*(before or {}).get("words", ()), *(_as_words(texts, before) if words else ())}
-    if expected != DATES:
-        form, numbers = read_numbers(texts, comma=sheet.decimal_comma, decimal=(before or {}).get("decimal"))
-        strange = texts.notna() & numbers.isna()
-        if expected == NUMBERS or _are_numbers(texts, numbers):
-            if before is not None and numbers.isna().all() and strange.sum() > _MOST_WORDS:
-                known = set(before.get("words", ()))  # another column stands here
-            refuse_words(texts, strange & ~texts.isin(known), label, "numbers, but text", advice, first=sheet.first_row)
-            points = texts.str.contains(form.decimal, regex=False, na=False)
-            is_whole = not (numbers.isna().any() or points.any())
-            stored, gaps = _as_gaps(texts, strange, sheet.first_row)
-            how = {"kind": NUMBERS, "decimal": form.decimal} | stored
-            in_words = form.in_words if "decimal" not in (before or {}) else ""
-            line = "; ".join(filter(None, [in_words and f"read as numbers{in_words}", gaps]))
-            return numbers.astype(np.int64) if is_whole else numbers, how, f"column {name!r}: {line}" if line else ""
+    read = None if expected == DATES else _read_numbers(texts, before, comma=sheet.decimal_comma)
+    read = _read_dates(texts, before, label) if read is None else read
+    if read is None:
+        return Read(column, {"kind": TEXTS}, "")
+    strange = texts.notna() & read.column.isna()
+    known = set() if before is None else set(before.get("words", ()))
+    is_other = before is not None and expected == NUMBERS and read.column.isna().all() and strange.sum() > _MOST_WORDS
+    if words and not is_other:
+        known.update(text for text in texts.dropna() if before is None or not any(map(str.isdigit, text)))
+    most = "numbers, but text" if read.how["kind"] == NUMBERS else "dates, but other text"
+    refuse_words(texts, strange & ~texts.isin(known), label, most, advice, first=sheet.first_row)
+    line = read.line
+    if strange.any():
+        read.how["words"], gaps = _as_gaps(texts[strange], rows_of(strange, sheet.first_row))
+        line = f"{line}; {gaps}" if line else gaps
+    return read._replace(line=f"column {name!r}: {line}" if line else "")
+
+
+def _read_numbers(texts: "pd.Series", before: How | None, *, comma: bool) -> Read | None:
+    """Return texts as numbers, NaN where they are none; None for a new column of categories or words."""
+    decimal = None if before is None else before.get("decimal")
+    form, numbers = read_numbers(texts, comma=comma, decimal=decimal)
+    are_most = 2 * numbers.notna().sum() >= texts.notna().sum()
+    if before is None and not are_most and numbers.nunique() <= max(_MOST_NUMBERS, texts[numbers.isna()].nunique()):
+        return None
+    is_whole = not (numbers.isna().any() or texts.str.contains(form.decimal, regex=False, na=False).any())
+    line = f"read as numbers{form.in_words}" if form.in_words and decimal is None else ""
+    return Read(numbers.astype(np.int64) if is_whole else numbers, {"kind": NUMBERS, "decimal": form.decimal}, line)
+
+
+def _read_dates(texts: "pd.Series", before: How | None, label: str) -> Read | None:
+    """Return texts as dates, missing where they are none; None where less than half of a new column are dates."""
     try:
-        dates, form_of_dates = dates_of(texts, (before or {}).get("format"))
+        dates, form = dates_of(texts, None if before is None else before.get("format"))
     except InputError as error:
         raise InputError(f"{label} holds {error}") from None
-    strange = texts.notna() & dates.isna()
-    if expected == DATES or 2 * strange.sum() < texts.notna().sum():
-        refuse_words(texts, strange & ~texts.isin(known), label, "dates, but other text", advice, first=sheet.first_row)
-        stored, gaps = _as_gaps(texts, strange, sheet.first_row)
-        return dates, {"kind": DATES, "format": form_of_dates} | stored, f"column {name!r}: {gaps}" if gaps else ""
-    return column, {"kind": TEXTS}, ""
-
-
-def _are_numbers(texts: "pd.Series", numbers: "pd.Series") -> bool:
-    """Return whether half of the cells are numbers, or more different numbers than categories or words there are."""
-    found = numbers.nunique()
-    words = texts[numbers.isna()].nunique()
-    return bool(2 * numbers.notna().sum() >= texts.notna().sum()) or found > max(_MOST_NUMBERS, words)
+    if before is None and 2 * (texts.notna() & dates.isna()).sum() >= texts.notna().sum():
+        return None
+    return Read(dates, {"kind": DATES, "format": form}, "")
 
 
 def refuse_words(
@@ -134,7 +144,7 @@ def refuse_words(
     """Refuse cells that are not like most of a column; `most` says what those are, and what the others are."""
     if not strange.any():
         return
-    gaps, listed = int(texts.isna().sum()), " and ".join(map(repr, _by_count(texts[strange])[:_MOST_WORDS]))
+    gaps, listed = int(texts.isna().sum()), " and ".join(map(repr, texts[strange].value_counts().index[:_MOST_WORDS]))
     empty = f" ({gaps} more {'is' if gaps == 1 else 'are'} empty)" if gaps else ""
     kind = most.partition(",")[0]
     raise InputError(
@@ -142,29 +152,20 @@ def refuse_words(
     )
 
 
-def _by_count(texts: "pd.Series") -> list[str]:
-    return list(texts.value_counts().index)
-
-
-def _as_words(texts: "pd.Series", before: How | None) -> list[str]:
-    """Return the texts that count as missing if they are no numbers or dates."""
-    return [text for text in _by_count(texts) if before is None or not any(map(str.isdigit, text))]
-
-
-def _as_gaps(texts: "pd.Series", words: "pd.Series", first: int) -> tuple[dict[str, Any], str]:
-    """Return what is stored of words that count as missing, if any, and a phrase on them."""
-    if not words.any():
-        return {}, ""
-    found = _by_count(texts[words])
+def _as_gaps(words: "pd.Series", rows: str) -> tuple[list[str], str]:
+    """Return different words that count as missing, and a phrase on them."""
+    found = list(words.value_counts().index)
     listed = " and ".join(map(repr, found[:_MOST_WORDS])) + (" and others" if len(found) > _MOST_WORDS else "")
-    return {"words": found}, f"{listed} in {rows_of(words, first)} counted as missing"
+    return found, f"{listed} in {rows} counted as missing"
 
 
-def learned_reading(columns: "pd.DataFrame", how: Mapping[str, How]) -> dict[str, dict[str, Any]]:
+def learned_reading(columns: "pd.DataFrame", how: Mapping[str, How]) -> dict[str, How]:
     """Return how columns are read, with what these rows teach about dates."""
-    return {
-        name: dict(one) | (learned_dates(columns[name]) if one["kind"] == DATES else {}) for name, one in how.items()
-    }
+    read = {name: one.copy() for name, one in how.items()}
+    for name, one in read.items():
+        if one["kind"] == DATES:
+            one["start"], one["phases"] = learned_dates(columns[name])
+    return read
 
 
 def expanded(columns: "pd.DataFrame", read: Mapping[str, How]) -> "pd.DataFrame":
@@ -206,11 +207,6 @@ def require_repeated(column: "pd.Series", name: str, others: str) -> None:
         )
 
 
-def are_amounts(texts: "pd.Series") -> bool:
-    """Return whether most texts begin with a digit, as numbers in an unknown form do."""
-    return bool(texts.str.match(r"\W?\d").mean() > 1 / 2)
-
-
 def teaches_nothing(sheet: Sheet, name: str) -> str:
     """Return why nothing can be learned from a column, in words; empty where something may be."""
     if name.startswith(NAMELESS):
@@ -218,5 +214,5 @@ def teaches_nothing(sheet: Sheet, name: str) -> str:
     column = sheet.frame[name]
     if column.isna().all():
         return "no value in any row"
-    is_name = names_rows(sheet, name) and not are_amounts(column.dropna())
-    return f"a text of its own in each of {len(column)} rows" if is_name else ""
+    are_names = names_rows(sheet, name) and column.dropna().str.match(r"\W?\d").mean() <= 1 / 2  # else amounts
+    return f"a text of its own in each of {len(column)} rows" if are_names else ""

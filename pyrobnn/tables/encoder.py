@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from pyrobnn._core.errors import InputError, counted, warn_user
-from pyrobnn.tables.cells import DATES, MARK, NUMBERS, TEXTS, How, expanded, read_cells, require_repeated, rows_of
+from pyrobnn.tables.cells import DATES, MARK, NUMBERS, TEXTS, expanded, read_cells, require_repeated, rows_of
 from pyrobnn.tables.files import Sheet, has_decimal_commas
-from pyrobnn.tables.texts import date_names
+from pyrobnn.tables.texts import How, date_names
 
 _NUMERIC_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
 _OTHER_OBJECTS = ("complex", "date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
@@ -81,9 +81,8 @@ def _read(sheet: Sheet, name: str, fitted: How | None, *, words: bool) -> tuple[
 
 def tell_of_new_values(table: pd.DataFrame, encoder: "Encoder") -> None:
     """Warn of categories that the fit had not seen, and of missing values in columns where none was in the fit."""
-    as_what = (
-        "their number is -1" if encoder.categories == "ordinal" else "they are predicted as a mixture of the known ones"
-    )
+    is_ordinal = encoder.categories == "ordinal"
+    as_what = "their number is -1" if is_ordinal else "they are predicted as a mixture of the known ones"
     for name, (place, *_) in encoder.made_from().items():
         is_new, is_gap = encoder.new_values(table, place)
         if is_new.any():
@@ -183,8 +182,7 @@ class Encoder:
                 return {"values": [*sorted(values - {None}), *({None} & values)]}
             return {"has_missing": True} if column.isna().any() else {}
 
-        columns: dict[str, dict[str, Any]] = {str(name): learned(table[name]) for name in table}
-        return cls(categories, missing, columns, read or {})
+        return cls(categories, missing, {str(name): learned(table[name]) for name in table}, read or {})
 
     def is_numeric(self, name: str) -> bool:
         """Return whether a column, dates as numbers, holds numbers, and not categories."""
@@ -243,8 +241,7 @@ class Encoder:
         """Return which values of a column are unknown categories, and which are missing as none was in the fit."""
         values, learned = table[name], self.columns[name]
         known = learned.get("values", ())
-        had_gaps = learned.get("has_missing", None in known)
-        is_gap = values.isna() & (not had_gaps)
+        is_gap = values.isna() & (not learned.get("has_missing", None in known))
         return values.notna() & (not self.is_numeric(name)) & ~values.isin(known), is_gap
 
     def _kinds(self) -> tuple[list[str], list[str], dict[str, list[Any]]]:

@@ -138,10 +138,8 @@ def _restore_points(frame: "pd.DataFrame", path: Path, separator: str, encoding:
     texts = _csv(path, separator, encoding, dtype=str).rename(columns=str.strip)[columns]
     for name in columns:
         present = texts[name].dropna()
-        if (
-            present.str.contains(".", regex=False).any()
-            and present.str.fullmatch(r"\s*[-+]?\d{1,3}(\.\d{3})*\s*").all()
-        ):
+        has_points = present.str.contains(".", regex=False).any()
+        if has_points and present.str.fullmatch(r"\s*[-+]?\d{1,3}(\.\d{3})*\s*").all():
             frame[name] = texts[name]
 
 

@@ -14,7 +14,6 @@ from pyrobnn.tables.cells import (
     DATES,
     NAMELESS,
     TEXTS,
-    How,
     names_rows,
     read_cells,
     refuse_missing,
@@ -23,6 +22,7 @@ from pyrobnn.tables.cells import (
     rows_of,
 )
 from pyrobnn.tables.files import Sheet, check_names, read_sheet, require
+from pyrobnn.tables.texts import How
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,16 +168,14 @@ def _feature(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple
     if values.dtype == np.float64:
         infinite = np.isinf(values)
         if infinite.any():
-            raise InputError(
-                f"{label} must be finite, and is not in {rows_of(infinite)}: drop those rows or mend them."
-            )
+            raise InputError(f"{label} must be finite, and is not in {rows_of(infinite)}: drop or mend those rows.")
         return values, how, line
     text = _as_text(values)
     if before is not None:
         refuse_words(text, text.notna(), label, "numbers, but text", _WORDS[False])
     options = f"(--drop {shlex.quote(name)}), or say it names the rows (--set {shlex.quote(f'data.id={name}')})"
     require_repeated(text, name, f"leave it out {options}")
-    return text, how | {"kind": TEXTS}, line
+    return text, {**how, "kind": TEXTS}, line
 
 
 def _as_text(values: "pd.Series") -> "pd.Series":

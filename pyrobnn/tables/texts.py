@@ -2,8 +2,7 @@
 
 import functools
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Required, TypedDict
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from pyrobnn._core.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 _ISO = "ISO8601"
 _DAYS = (
@@ -25,6 +23,22 @@ _TRIED = 5
 """Different texts of a column that choose the formats to try on all."""
 
 _PHASES = {"year": "the day of the year", "week": "the weekday", "hour": "the time of day"}
+
+
+class How(TypedDict, total=False):
+    """How a column was read, in JSON's types: numbers with `decimal`, their mark, or dates by `format`, or texts.
+
+    `words` count as missing. Training adds the `start` and the `phases` of dates, and the `range` and its `margins`.
+    """
+
+    kind: Required[str]
+    decimal: str
+    format: str
+    words: list[str]
+    start: str
+    phases: list[str]
+    range: list[float]
+    margins: list[float]
 
 
 def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series", str]:
@@ -66,16 +80,16 @@ def without_zone(dates: "pd.Series") -> "pd.Series":
     return dates if dates.dt.tz is None else dates.dt.tz_convert("UTC").dt.tz_localize(None)
 
 
-def learned_dates(dates: "pd.Series") -> dict[str, Any]:
-    """Return, in JSON's types, what turns dates into numbers: the first date, and the phases that vary."""
+def learned_dates(dates: "pd.Series") -> tuple[str, list[str]]:
+    """Return what turns dates into numbers: the first date, and the phases that vary."""
     present = dates.dropna()
     days = (present.max() - present.min()).days if len(present) else 0
     shortest = {"year": 366, "week": 7, "hour": 1}
     phases = [name for name, phase in _phases(present).items() if days >= shortest[name] and phase.nunique() > 1]
-    return {"start": str(present.min()) if len(present) else "1970-01-01", "phases": phases}
+    return str(present.min()) if len(present) else "1970-01-01", phases
 
 
-def date_columns(dates: "pd.Series", name: str, stored: Mapping[str, Any]) -> dict[str, "pd.Series"]:
+def date_columns(dates: "pd.Series", name: str, stored: How) -> dict[str, "pd.Series"]:
     """Return the columns of numbers for a column of dates, as `learned_dates` chose them."""
     import pandas as pd
 
@@ -86,7 +100,7 @@ def date_columns(dates: "pd.Series", name: str, stored: Mapping[str, Any]) -> di
     return dict(zip(date_names(name, stored), values, strict=True))
 
 
-def date_names(name: str, stored: Mapping[str, Any]) -> list[str]:
+def date_names(name: str, stored: How) -> list[str]:
     """Return the names of the columns of `date_columns`."""
     waves = (f"{wave} of {phase}" for phase in stored["phases"] for wave in ("sin", "cos"))
     return [f"{name} ({made})" for made in ("days", *waves)]
@@ -98,13 +112,13 @@ def _phases(dates: "pd.Series") -> dict[str, "pd.Series"]:
     return {"year": (dates.dt.day_of_year - 1) / 365.25, "week": dates.dt.day_of_week / 7, "hour": clock}
 
 
-def dates_in_words(stored: Mapping[str, Any]) -> str:
+def dates_in_words(stored: How) -> str:
     """Say how dates become numbers."""
     waves = " and ".join(_PHASES[phase] for phase in stored["phases"])
     return f"days since {day(stored, 0.0)}" + (f", and sine and cosine of {waves}" if waves else "")
 
 
-def day(stored: Mapping[str, Any], days: float) -> str:
+def day(stored: How, days: float) -> str:
     """Return the date that lies that many days after the first."""
     import pandas as pd
 

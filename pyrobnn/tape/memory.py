@@ -86,9 +86,9 @@ class Memory:
 
     def tensor(self, ref: Ref) -> Tensor:
         """Return numbers as a tensor, for ATen."""
-        dtype = DTYPES[ref.kind]
-        if ref.value.what == "number":
-            return torch.full(ref.size, ref.value.number, dtype=dtype)
+        dtype, number = DTYPES[ref.kind], ref.number()
+        if number is not None:
+            return torch.full(ref.size, number, dtype=dtype)
         storage, offset = root(ref.value.storage), ref.offset + start(ref.value.storage)
         if storage.tensor is not None:
             return storage.tensor.as_strided(ref.size, ref.stride, offset)

@@ -3,7 +3,7 @@
 import ctypes
 import struct
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -49,8 +49,7 @@ class Tape:
         sides = ([value for value in values if (value in fixed) == side] for side in (True, False))
         once, steps = ([*_Backwards(side).groups()][::-1] for side in sides)
         self._memory = Memory(once, steps)
-        tables = self._table(once), self._table(steps)
-        program, memory = runner.Program(), self._memory
+        tables, program, memory = (self._table(once), self._table(steps)), runner.Program(), self._memory
         program.once, program.steps = map(memory.keep, tables)
         program.num_once, program.num_steps = (len(table) // _INSTRUCTION.size for table in tables)
         program.scratch_size = -(-self._scratch // _PAGE) * _PAGE + _PAGE
@@ -135,12 +134,13 @@ class Tape:
     def _outside(self, value: Value) -> Instruction:
         assert value.call is not None
         node, refs, parts = value.call
+        target: Any = node.target
         given = iter([self._memory.tensor(ref) for ref in refs])
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda _: next(given))
         outs = [(index, self._memory.tensor(part.place)) for index, part in parts if part in self._memory.readers]
 
         def call() -> None:
-            result = node.target(*args, **kwargs)
+            result = target(*args, **kwargs)
             for index, out in outs:
                 out.copy_(result if index is None else result[index])
 
