@@ -53,8 +53,8 @@ UPWARD = {
 TYPES = {
     "bnn.py": {"posterior.posterior.Posterior", "posterior.prediction.Prediction"},
     "guides/map.py": {"posterior.posterior.Posterior"},
-} | {f"inference/training/{name}.py": {"inference.svi.svi.SVI"} for name in ("elbo", "fits", "start", "state")}
-"""Classes above a file that it imports for the type checker alone: results of calls upward, and the settings of SVI."""
+}
+"""Classes above a file that it imports for the type checker alone: results of calls upward."""
 
 
 def imported(path, tree):

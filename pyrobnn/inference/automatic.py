@@ -66,7 +66,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         Raises:
             InputError: data in files or loaders, or fewer than 5 examples.
             FloatingPointError: no candidate with a finite fit.
-            Interrupted: Ctrl-C in the steps of the chosen method, with its fit so far.
+            KeyboardInterrupt: Ctrl-C, at once: nothing of the fit is kept.
         """
         if not isinstance(data, Data) or len(data) < defaults.FOLDS[0]:
             raise InputError(

@@ -10,11 +10,11 @@ from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, setting
 from pyrobnn._core.waiting import progress_bar
+from pyrobnn.inference.capture.engine import capture, choose_engine
 from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, ChainMethod, Chains, Init, Target, diverged
 from pyrobnn.inference.mcmc.isokinetic import Walk, descended, warm_up
 from pyrobnn.inference.mcmc.potential import eager_potential, potential_of_chains
 from pyrobnn.inference.method import Run, registry
-from pyrobnn.inference.training.loop import capture, choose
 from pyrobnn.posterior.record import EngineRecord
 
 _SMALLER_STEPS = (
@@ -41,7 +41,7 @@ class Microcanonical(ChainMethod):
         if points.shape[1] == 1:
             raise InputError(f"{name} turns directions, and a single latent has none: use NUTS.", page="how-to/mcmc")
         guessed = self.warmup + self.num_draws * (self.thinning or _TYPICAL_STEPS)
-        choice = choose(run.engine, 2 * guessed)
+        choice = choose_engine(run.engine, 2 * guessed)
         each, is_batched = potential_of_chains(target.log_joint, points, data)
         if not is_batched:
             choice = EngineRecord(run.engine, "eager", "torch does not batch the model")

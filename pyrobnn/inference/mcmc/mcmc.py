@@ -17,10 +17,10 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn._core.waiting import progress_bar
+from pyrobnn.inference.capture.engine import capture, choose_engine
 from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, ChainMethod, Chains, Init, Target, diverged
 from pyrobnn.inference.mcmc.potential import Leapfrog, PhasePoint, Potential, eager_potential
 from pyrobnn.inference.method import Run, registry
-from pyrobnn.inference.training.loop import capture, choose
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 _TYPICAL_STEPS = 50
@@ -66,7 +66,7 @@ class Hamiltonian(ChainMethod):
         steps = self.warmup + self.num_draws
         total = self.num_chains * steps
         make = partial(Leapfrog, target.log_joint, data, like, num_kept=kept, dense=self.full_mass)
-        choice = choose(run.engine, total * _TYPICAL_STEPS)
+        choice = choose_engine(run.engine, total * _TYPICAL_STEPS)
         leapfrog, record = capture(choice, make, what="chains run", from_step=1)
         evaluate = eager_potential(target.log_joint, data) if leapfrog is None else leapfrog.evaluate
         potential, starts = Potential(evaluate, leapfrog), target.starts(self.num_chains, evaluate)

@@ -23,6 +23,7 @@ from pyrobnn.inference.network_checks import SHOWN
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.training.elbo import WeightLatents, make_elbo
 from pyrobnn.inference.training.start import BuiltParts, build_parts, model_of, start_record
+from pyrobnn.inference.training.state import StochasticMethod
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
 from pyrobnn.priors.scale_mixture import tabulate
@@ -96,7 +97,9 @@ def prepare(bnn: BNN, method: Any, *, num_data: int, like: Any, seed: int = 0, s
     return PreparedFit(parts, dataclasses.replace(source, data=some, head=(some.x, some.y)), record, seed)
 
 
-def _built(bnn: BNN, method: SVI, source: Source, seed: int, *, earlier: Posterior | None = None) -> BuiltParts:
+def _built(
+    bnn: BNN, method: StochasticMethod, source: Source, seed: int, *, earlier: Posterior | None = None
+) -> BuiltParts:
     with seeded(seed, "fit"), fast_pyro():
         return build_parts(bnn, method, source, seed, str(bnn.like.device), earlier=earlier)
 

@@ -18,7 +18,7 @@ from pyrobnn.guides.divergence import KL
 from pyrobnn.inference import defaults
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.training.fits import check_parts, fit_by_svi, fit_side_by_side
-from pyrobnn.inference.training.state import Length, parameter_groups
+from pyrobnn.inference.training.state import Length, StochasticMethod, parameter_groups
 from pyrobnn.optimizers import resolve_optimizer, resolve_schedule
 from pyrobnn.posterior.posterior import Posterior
 
@@ -33,7 +33,7 @@ _RATES = ("lr", "max_lr", "base_lr")
 
 @registry.register
 @setting
-class SVI(BaseMethod[Posterior]):
+class SVI(BaseMethod[Posterior], StochasticMethod):
     """Maximise the ELBO, E_q[log p(D|w)] - KL(q || p), by stochastic gradients.
 
     See docs/how-to/convergence.md for how long a fit should go on.

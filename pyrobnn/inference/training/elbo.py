@@ -1,7 +1,7 @@
 """The objective of SVI: Pyro's ELBO, with a weight on the KL, and its two terms noted."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pyro import poutine
@@ -24,9 +24,6 @@ from pyrobnn.guides.divergence import DIVERGENCES, KL
 from pyrobnn.guides.joint import RealPart
 from pyrobnn.inference.capture.objective import check_reparameterized
 from pyrobnn.priors.scale_mixture import tabulate
-
-if TYPE_CHECKING:
-    from pyrobnn.inference.svi.svi import SVI
 
 _NEEDS = {
     "analytic": "a closed form at every site, and there is none",
@@ -156,19 +153,18 @@ def make_elbo(kl: KL, num_particles: int) -> "DrawnELBO | DivergenceELBO":
     return elbo
 
 
-def check_divergence(bnn: BNN, guide: PyroModule, method: "SVI", example: Batch) -> None:
+def check_divergence(bnn: BNN, guide: PyroModule, setting: Any, kl: KL, example: Batch) -> None:
     """Refuse a KL without draws where guide and prior of a site have none.
 
     A guide that draws through auxiliary sites has none either, though the point masses it ends in seem to. One whose
     gradient follows the draws of log q would get none from a KL without draws.
     """
-    kl = method.kl
     if follows_draws(guide):
-        raise InputError(f"{method.guide!r} follows log q along its draws, which kl={kl!r} has none of: use kl='mc'.")
+        raise InputError(f"{setting!r} follows log q along its draws, which kl={kl!r} has none of: use kl='mc'.")
     name = site_without(bnn, guide, example, kl=kl)
     if name is not None:
         raise InputError(
-            f"kl={kl!r} needs {_NEEDS[kl]} at {name!r} for the guide {method.guide!r} with the prior "
+            f"kl={kl!r} needs {_NEEDS[kl]} at {name!r} for the guide {setting!r} with the prior "
             f"{bnn.settings['prior']!r}: use kl='mc'."
         )
 

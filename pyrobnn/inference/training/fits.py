@@ -5,7 +5,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,26 +32,23 @@ from pyrobnn.inference.training.checkpoint import open_checkpoint
 from pyrobnn.inference.training.descent import NotFinite, descend, why_steps
 from pyrobnn.inference.training.loop import train
 from pyrobnn.inference.training.start import build_parts, start, start_record
-from pyrobnn.inference.training.state import Asked, TrainingState
+from pyrobnn.inference.training.state import Asked, StochasticMethod, TrainingState
 from pyrobnn.inference.training.watch import Ended, Stop
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import FitRecord
-
-if TYPE_CHECKING:
-    from pyrobnn.inference.svi.svi import SVI
 
 _DRAWS_TO_VALIDATE = 50
 _IN_MEMORY = "Replicates need their data in memory: pass Data(x, y), or of a loader bnn.Loader(loader).in_memory()."
 
 
-def check_parts(bnn: BNN, method: "SVI", data: Any, run: Run) -> None:
+def check_parts(bnn: BNN, method: StochasticMethod, data: Any, run: Run) -> None:
     """Build model and guide, to refuse what does not go together."""
     source = make_source(data, bnn, method.batch_size, seed=run.seed)
     with seeded(run.seed, "check"), fast_pyro():
         build_parts(bnn, method, source, run.seed, run.device, earlier=run.start)
 
 
-def fit_by_svi(bnn: BNN, method: "SVI", data: Any, run: Run) -> Posterior:
+def fit_by_svi(bnn: BNN, method: StochasticMethod, data: Any, run: Run) -> Posterior:
     """Fit by SVI, with a validation score to follow and a checkpoint to keep where the run has them."""
     if method.patience is not None and run.validation is None:
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
@@ -63,7 +60,7 @@ def fit_by_svi(bnn: BNN, method: "SVI", data: Any, run: Run) -> Posterior:
 
 def fit_side_by_side(
     bnn: BNN | list[BNN],
-    method: "SVI | list[SVI]",
+    method: StochasticMethod | Sequence[StochasticMethod],
     data: Any,
     run: Run,
     *,

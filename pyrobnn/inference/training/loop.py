@@ -1,9 +1,7 @@
 """The loop of a fit: steps by an engine, eager or captured, looks at them, checkpoints, and one flag that ends it."""
 
 import dataclasses
-import logging
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -12,51 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobnn._core.errors import NotCapturable
 from pyrobnn._core.lock import ONE_THREAD, ignored_warnings
 from pyrobnn._core.random import random_state, set_random_state
-from pyrobnn._torch.private import MissingFromTorch, sources_forgotten, tree_map
+from pyrobnn._torch.private import tree_map
 from pyrobnn.data.batches import StateDict
+from pyrobnn.inference.capture.engine import capture, choose_engine
 from pyrobnn.inference.method import Engine, Run
 from pyrobnn.inference.training.checkpoint import Checkpoint
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, Watch
 from pyrobnn.posterior.record import EngineRecord
 
-LONG = 100
-"""Steps from which on a step is captured. In a new process, 100 steps of a perceptron or a small convolution take 0.7 s
-less so, and 50 as long."""
 _TURN = 0.1
 """Seconds of steps between two looks for other threads that wait."""
-_log = logging.getLogger("pyrobnn")
-
-
-def choose(engine: Engine, num_steps: int) -> EngineRecord:
-    """Return the engine for a number of steps."""
-    if engine != "auto":
-        return EngineRecord(engine, engine, "asked for")
-    if num_steps < LONG:
-        return EngineRecord(engine, "eager", f"fewer than {LONG} steps")
-    return EngineRecord(engine, "captured", f"{LONG} steps or more")
-
-
-def capture[T](
-    choice: EngineRecord, make: Callable[[], T], *, what: str, from_step: int
-) -> tuple[T | None, EngineRecord]:
-    """Return what `make` captures, or None, and the record; `what` is for messages."""
-    if choice.used == "eager":
-        return None, choice
-    started = time.perf_counter()
-    try:
-        with sources_forgotten():
-            made = make()
-    except (NotCapturable, MissingFromTorch) as error:
-        if choice.asked == "captured":
-            warnings.warn(f"The {what} eagerly, since {error}.", stacklevel=2)
-        return None, EngineRecord(choice.asked, "eager", f"not capturable: {error}")
-    seconds = time.perf_counter() - started
-    _log.info("%s from step %d: %s; ready in %.1f s", choice.used, from_step, choice.reason, seconds)
-    return made, EngineRecord(choice.asked, choice.used, choice.reason, from_step, seconds)
 
 
 class Stepper:
@@ -66,7 +32,7 @@ class Stepper:
     """
 
     def __init__(self, fits: Sequence[TrainingState], engine: Engine, num_steps: int) -> None:
-        self.fits, self._choice = fits, choose(engine, num_steps)
+        self.fits, self._choice = fits, choose_engine(engine, num_steps)
         self._captured: Any = None
         self._at_once = 1
         self._waits = self._choice.used == "captured" and num_steps > 1

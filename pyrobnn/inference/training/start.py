@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
@@ -25,14 +25,11 @@ from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.sites import checked_setting
 from pyrobnn.inference.network_checks import refuse_checkpoints
 from pyrobnn.inference.training.elbo import choose_kl
-from pyrobnn.inference.training.state import TrainingState, check_trainable
+from pyrobnn.inference.training.state import StochasticMethod, TrainingState, check_trainable
 from pyrobnn.nets import is_custom
 from pyrobnn.optimizers import Schedule
 from pyrobnn.posterior.posterior import Posterior, latent_names
 from pyrobnn.priors.given import by_site
-
-if TYPE_CHECKING:
-    from pyrobnn.inference.svi.svi import SVI
 
 _OPEN = "tuned"
 _PAGE = "how-to/own-loop"
@@ -43,12 +40,12 @@ class BuiltParts(NamedTuple):
 
     bnn: BNN
     guide: PyroModule
-    method: "SVI"
+    method: StochasticMethod
     example: tuple[X, Tensor]
 
 
 def build_parts(
-    bnn: BNN, method: "SVI", source: Source, seed: int, device: str, *, earlier: Posterior | None = None
+    bnn: BNN, method: StochasticMethod, source: Source, seed: int, device: str, *, earlier: Posterior | None = None
 ) -> BuiltParts:
     """Return an untrained copy of the model, and its guide, or both where an earlier posterior of theirs has them.
 
@@ -79,7 +76,7 @@ def _check_numbers(model: BNN, source: Source) -> None:
                 check_range(part, name)
 
 
-def _check_laplace(method: "SVI", model: BNN, example: Batch, source: Source) -> None:
+def _check_laplace(method: StochasticMethod, model: BNN, example: Batch, source: Source) -> None:
     """Refuse, before a fit, what the curvature at its end cannot be taken of."""
     if method.temperature != 1:
         raise InputError(
@@ -110,7 +107,7 @@ def _built_guide(setting: Any, model: BNN, example: Batch, source: Source) -> Py
     return guide
 
 
-def _resolved(method: "SVI", model: BNN, source: Source, seed: int) -> "SVI":
+def _resolved(method: StochasticMethod, model: BNN, source: Source, seed: int) -> StochasticMethod:
     """Return the method with what it leaves open, but the KL, which depends on the built guide.
 
     | left open        | the fit ends by itself          | `steps` or `epochs` given |
@@ -197,7 +194,7 @@ def choose_noise(calls: list[Call], *, sees_all: bool) -> NoiseSharing:
 
 
 def start(
-    bnn: BNN, method: "SVI", source: Source, seed: int, device: str, *, earlier: Posterior | None = None
+    bnn: BNN, method: StochasticMethod, source: Source, seed: int, device: str, *, earlier: Posterior | None = None
 ) -> tuple[Posterior, TrainingState]:
     """Return the posterior before its first step, and the fit that trains it.
 

@@ -2,12 +2,13 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ignored_warnings
@@ -15,24 +16,11 @@ from pyrobnn._core.registry import assign
 from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch, StateDict
 from pyrobnn.guides.base import rate_factors
-from pyrobnn.guides.divergence import DIVERGENCES
+from pyrobnn.guides.divergence import DIVERGENCES, KL
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.training.elbo import WeightLatents, check_divergence, make_elbo
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.scale_mixture import tabulate
-
-if TYPE_CHECKING:
-    from pyrobnn.inference.svi.svi import SVI
-
-
-class Asked(NamedTuple):
-    """A fit that is asked for."""
-
-    bnn: BNN
-    method: "SVI"
-    source: Source
-    seed: int
-    move: Callable[[Posterior], None] | None = None  # puts the posterior where the fit is to begin
 
 
 class Length(NamedTuple):
@@ -41,6 +29,43 @@ class Length(NamedTuple):
     most: int  # the fit never takes more
     expected: int  # the choice of an engine plans with these
     cycle: int  # steps of the schedule; of its first cycle where the fit ends by itself
+
+
+class StochasticMethod(Protocol):
+    """The settings of a fit by stochastic steps, a dataclass; `SVI` says what each is."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    guide: Any
+    epochs: int | None
+    max_steps: int
+    lr: float | Mapping[str, float]
+    batch_size: int | Literal["all"] | None
+    accumulate: int
+    schedule: Any
+    num_particles: int
+    kl: KL
+    temperature: float
+    clip_norm: float | None
+    kl_warmup: int
+    patience: int | None
+    eval_every: int
+
+    @property
+    def ends_by_itself(self) -> bool: ...
+    def length(self, batches_per_epoch: int) -> Length: ...
+    def tolerance_for(self, num_data: int) -> float: ...
+    def kl_weight(self, step: int) -> float: ...
+    def make_optimizer(self, bnn: BNN, guide: nn.Module, parameters: Sequence[Tensor], example: Batch) -> Optimizer: ...
+
+
+class Asked(NamedTuple):
+    """A fit that is asked for."""
+
+    bnn: BNN
+    method: StochasticMethod
+    source: Source
+    seed: int
+    move: Callable[[Posterior], None] | None = None  # puts the posterior where the fit is to begin
 
 
 def named_parameters(bnn: BNN, guide: PyroModule) -> dict[str, nn.Parameter]:
@@ -74,7 +99,7 @@ class TrainingState:
     """
 
     def __init__(
-        self, bnn: BNN, guide: PyroModule, method: "SVI", source: Source, example: Batch, *, seed: int
+        self, bnn: BNN, guide: PyroModule, method: StochasticMethod, source: Source, example: Batch, *, seed: int
     ) -> None:
         self.parameters = [*named_parameters(bnn, guide).values()]
         if method.kl == "quadrature":
@@ -245,14 +270,14 @@ class TrainingState:
         return bool(torch.stack(extremes).isfinite().all())
 
 
-def check_trainable(bnn: BNN, guide: PyroModule, method: "SVI", example: Batch) -> None:
+def check_trainable(bnn: BNN, guide: PyroModule, method: StochasticMethod, example: Batch) -> None:
     """Refuse a model and a guide that the method cannot train."""
     if not named_parameters(bnn, guide):
         raise InputError("There is nothing to optimise: model and guide have no parameters.")
     if not isinstance(method.lr, float):
         parameter_groups(method.lr, bnn, guide)
     if method.kl in DIVERGENCES:
-        check_divergence(bnn, guide, method, example)
+        check_divergence(bnn, guide, method.guide, method.kl, example)
 
 
 def _moved(value: Any, like: Tensor) -> Any:
