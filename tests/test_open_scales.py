@@ -226,9 +226,23 @@ def test_a_fit_of_given_length_takes_the_model_as_it_is():
     assert fixed.record.evidence is None
     prior = fixed.bnn.prior("0.weight", fixed.bnn.net.get_buffer("0.weight"))
     assert float(prior.base_dist.scale.flatten()[0]) == pytest.approx((2 / COLUMNS) ** 0.5)
-    ended = model.fit(X, Y, max_steps=50, seed=0, engine="eager", progress=False)
-    assert ended.record.evidence is not None
-    assert isinstance(ended.bnn.settings["likelihood"].scale, float)
+
+
+class Packed(bnn.inference.BaseMethod):
+    """A method of another package, whose record says nothing of scales."""
+
+    def offer(self):
+        return bnn.inference.Offer(wants_measured_scales=True)
+
+    def infer(self, model, data, run):
+        return bnn.Mixture([bnn.SVI(steps=1).infer(model, data, run)])
+
+
+def test_the_record_of_any_method_and_its_members_has_the_measured_scales():
+    mixture = bnn.fit(bnn.BNN(Linear(), prior=TUNED), bnn.Data(X, Y), Packed(), seed=0, progress=False)
+    for one in (mixture, *mixture.members):
+        assert (one.record.measured, one.record.evidence.members) == (["scale"], [])
+        assert isinstance(one.bnn.settings["likelihood"].scale, float)
 
 
 @pytest.mark.slow
