@@ -57,7 +57,6 @@ class Automatic(BaseMethod[Posterior | Mixture]):
     """
 
     def offer(self) -> Offer:
-        """Return the features of the method beside `infer`."""
         return Offer(callbacks=False)
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> Posterior | Mixture:

@@ -136,15 +136,10 @@ def compare_densities(
 
     Of likelihoods of other shapes quick point estimates are scored. If the best gains on the default's likelihood, an
     ensemble of it is fitted, and must gain clearly (Bonferroni). Counts are scored by their probability: under a
-    density, from y - 1/2 to y + 1/2.
+    density, from y - 1/2 to y + 1/2. Only standardised rows without weights are looked at.
 
-    Args:
-        data: the rows to train on; only standardised ones without weights are looked at.
-        default: the parts to beat.
-        run: the seed, the device and the engine.
-        is_told: whether the likelihood was chosen, and only ways of fitting it are compared. One whose noise is an
-            output gets an ensemble with the best number of steps, unless the evidence framework takes it.
-        steps: bounds each fit as it bounds the last one (`method_for`); None for no bound.
+    If the likelihood was chosen (`is_told`), only ways of fitting it are compared. One whose noise is an output gets an
+    ensemble with the best number of steps, unless the evidence framework takes it. `steps` bounds each fit.
     """
     silent = dataclasses.replace(run, progress=False)
     if is_told and _needs_length(default) and _is_plain(data) and len(data) >= _FEWEST_TOLD:

@@ -77,9 +77,7 @@ class MarginalLikelihood(BaseMethod[Posterior]):
 
     def bounded(self, steps: int) -> "MarginalLikelihood":
         """Return the method with so many steps in each round."""
-        is_given = self.method.steps is not None
-        training = dataclasses.replace(self.method, steps=steps) if is_given else self.method.bounded(steps)
-        return dataclasses.replace(self, method=training)
+        return dataclasses.replace(self, method=dataclasses.replace(self.method, epochs=None, steps=steps))
 
     def shortened(self) -> "MarginalLikelihood":
         return dataclasses.replace(self, rounds=1)

@@ -102,10 +102,7 @@ def descend(fits: Sequence[TrainingState], run: Run, stop: Stop) -> list[Ended]:
 
     A cycle is L-BFGS, and steps of Adam from its usual rate to 0, which are taken back if they gain nothing that
     matters: they go on where L-BFGS stops at a kink, and come out of poor modes. A fit has converged when a cycle gains
-    less than the tolerance.
-
-    Raises:
-        NotFinite: the ELBO or a parameter of a fit is not finite.
+    less than the tolerance. `NotFinite` is raised where the ELBO or a parameter is not finite.
     """
     ended = []
     with progress_bar(shown=run.progress, desc="training", bar_format=_PROGRESS_FORM) as bar:

@@ -128,11 +128,8 @@ def train(
     """Run the steps of fits of one shape and method side by side, and return how each ended.
 
     Convergence, patience in the score that `validate` returns, a callback, or Ctrl-C if it is put off, set the flag
-    `stop`, which ends them after a step. With a checkpoint they go on from its place.
-
-    Raises:
-        KeyboardInterrupt: an interrupt where none are noted, or after the checkpoint was written.
-        FloatingPointError: an estimate of the ELBO or a parameter is not finite; it names the site.
+    `stop`, which ends them after a step. With a checkpoint they go on from its place. A KeyboardInterrupt is raised
+    where none are noted, or after the checkpoint was written; a FloatingPointError names a site that is not finite.
     """
     length = fits[0].length
     stepper = Stepper(fits, run.engine, length.expected)
