@@ -114,16 +114,9 @@ def _integral(mixtures: _Mixtures, y: Tensor) -> Tensor:
     Clenshaw and Curtis with 33 and 17 nodes give the error (as in QUADPACK, Piessens et al. 1983). They have nodes at
     the panel's ends, and F is monotone, so no jump of F is missed.
     """
-    components = mixtures.components
-    lowest = component_bounds(components, _TAIL_PROBABILITY)[0].amin(0)
-    highest = component_bounds(components, 1 - _TAIL_PROBABILITY)[1].amax(0)
-    first_quarter, third_quarter = (component_bounds(components, level) for level in (0.25, 0.75))
-    scale = (third_quarter[1] - first_quarter[0]).median(0).values
-    middle = ((third_quarter[1] + first_quarter[0]) / 2).median(0).values
+    lowest, middle, scale, highest = _extent(mixtures.components)
     outside = (lowest - y).clamp_min(0) + (y - highest).clamp_min(0)
-    cuts = torch.stack([lowest, y.clamp(lowest, highest), highest])
-    scale = torch.where(scale > 0, scale, (highest - lowest) / 8).clamp_min(torch.finfo(scale.dtype).tiny)
-    places = ((cuts - middle) / scale).asinh()
+    places = ((torch.stack([lowest, y.clamp(lowest, highest), highest]) - middle) / scale).asinh()
     start, end = places[:2].flatten(), places[1:].flatten()
     index = torch.arange(len(y), device=scale.device).repeat(2)
     side = torch.arange(2, device=scale.device).repeat_interleave(len(y)).to(scale)[:, None]
@@ -135,18 +128,33 @@ def _integral(mixtures: _Mixtures, y: Tensor) -> Tensor:
         step = scale[index, None]
         heights = (mixtures.cdf(index, middle[index, None] + step * t.sinh()) - side).square()
         values = heights * step * t.cosh() * half[:, None]
-        fine_sum, coarse_sum = values @ fine, values @ coarse
-        whole = outside + total.index_add(0, index, fine_sum)
-        error, spread = (fine_sum - coarse_sum).abs(), (values - fine_sum[:, None] / 2).abs() @ fine
-        error = torch.where(spread > 0, spread * (200 * error / spread).clamp(0, 1).pow(1.5), error)
-        budget.index_add_(0, index, -torch.ones_like(fine_sum))
-        is_open = error > _PRECISION * whole[index]
-        is_open &= (budget[index] > 0) & (half > 4 * torch.finfo(half.dtype).eps * (start.abs() + 1))
-        total.index_add_(0, index[~is_open], fine_sum[~is_open])
+        sums, errors = _estimates(values, fine, coarse)
+        budget.index_add_(0, index, -torch.ones_like(sums))
+        can_halve = (budget[index] > 0) & (half > 4 * torch.finfo(half.dtype).eps * (start.abs() + 1))
+        is_open = can_halve & (errors > _PRECISION * (outside + total.index_add(0, index, sums))[index])
+        total.index_add_(0, index[~is_open], sums[~is_open])
         start, halfway, end = start[is_open], (start + half)[is_open], end[is_open]
         start, end = torch.cat([start, halfway]), torch.cat([halfway, end])
         index, side = index[is_open].repeat(2), side[is_open].repeat(2, 1)
     return outside + total
+
+
+def _extent(components: Components) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the lowest number of each mixture, the middle and the scale of its bulk, and the highest number."""
+    lowest = component_bounds(components, _TAIL_PROBABILITY)[0].amin(0)
+    highest = component_bounds(components, 1 - _TAIL_PROBABILITY)[1].amax(0)
+    first_quarter, third_quarter = (component_bounds(components, level) for level in (0.25, 0.75))
+    scale = (third_quarter[1] - first_quarter[0]).median(0).values
+    middle = ((third_quarter[1] + first_quarter[0]) / 2).median(0).values
+    scale = torch.where(scale > 0, scale, (highest - lowest) / 8).clamp_min(torch.finfo(scale.dtype).tiny)
+    return lowest, middle, scale, highest
+
+
+def _estimates(values: Tensor, fine: Tensor, coarse: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the integrals over panels (P,), from values at the nodes (P, Q), and their errors as QUADPACK has them."""
+    sums = values @ fine
+    difference, spread = (sums - values @ coarse).abs(), (values - sums[:, None] / 2).abs() @ fine
+    return sums, torch.where(spread > 0, spread * (200 * difference / spread).clamp(0, 1).pow(1.5), difference)
 
 
 @functools.cache

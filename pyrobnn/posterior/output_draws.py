@@ -165,23 +165,27 @@ def output_draws(
     """
     num_draws, dimension = sum(sizes), sum(block.dimension for block in blocks)
     tracker = Tracker(bnn, point, [name for block in blocks for name in block.shapes], inputs[:1])
-    is_few = tracker.look.num_outputs * len(inputs) < num_draws
-    have_axes = all(has_axes(block, tracker) for block in blocks)
-    if num_draws * dimension > _MOST_NOISE:
-        is_few |= tracker.look.is_last_layer and have_axes and len(inputs) <= _FEW
-        rows = sum(sum(block.sizes) for block in blocks if not has_axes(block, tracker))
-        if not is_few or len(inputs) * (tracker.look.held + tracker.look.num_outputs * rows) > _HELD:
-            return None
-        with seeded(derive(seed, f"outputs {digest([flat_rows(inputs)])}"), "outputs"):
-            return _joint(blocks, tracker.pull(inputs), num_draws)
-    if not is_few and (not have_axes or tracker.look.num_outputs >= num_draws):
+    num_outputs, without_axes = tracker.look.num_outputs, [b for b in blocks if not has_axes(b, tracker)]
+    is_few = num_outputs * len(inputs) < num_draws
+    if num_draws * dimension <= _MOST_NOISE:
+        pays = is_few or (not without_axes and num_outputs < num_draws)
+        return _of_weights(blocks, tracker, inputs, sizes) if pays else None
+    is_few |= tracker.look.is_last_layer and not without_axes and len(inputs) <= _FEW
+    held = len(inputs) * (tracker.look.held + num_outputs * sum(sum(block.sizes) for block in without_axes))
+    if not is_few or held > _HELD:
         return None
+    with seeded(derive(seed, f"outputs {digest([flat_rows(inputs)])}"), "outputs"):
+        return _joint(blocks, tracker.pull(inputs), num_draws)
+
+
+def _of_weights(blocks: Sequence[Block], tracker: Tracker, inputs: X, sizes: Sequence[int]) -> Tensor:
+    """Return the outputs for the draws of the weights that the guide makes in these sizes, (S, N, C)."""
     like = next(blocks[0].buffers())
     made = [
         [torch.randn(size, block.dimension, dtype=like.dtype, device=like.device) for block in blocks] for size in sizes
     ]
     noise = [torch.cat(parts) for parts in zip(*made, strict=True)]
-    widest = max(num_draws * math.prod(shape[:1]) for block in blocks for shape in block.shapes.values())
+    widest = max(sum(sizes) * math.prod(shape[:1]) for block in blocks for shape in block.shapes.values())
     at_once = tracker.inputs_at_once(max(1, _AT_ONCE // widest))
     return torch.cat([_moved(blocks, noise, tracker.pull(part)) for part in inputs.split(at_once)], 1)
 

@@ -51,6 +51,7 @@ PLACES = list(product(DTYPES, ("cpu", "cuda") if torch.cuda.is_available() else 
 """Every precision on every device."""
 _NUM_ROWS = 6
 _NUM_DRAWS = 4
+_STEPS = 3
 
 
 def require(condition: object, message: str) -> None:
@@ -116,9 +117,6 @@ def require_owned(value: Tensor, module: nn.Module, what: str) -> None:
         steps += [parent for parent, _ in step.next_functions]
 
 
-_STEPS = 3
-
-
 def require_capturable(bnn: BNN, data: Data, *, kind: type[SVI] = SVI, **settings: Any) -> None:
     """Require that captured steps equal eager steps for the same noise, alone and as two replicates side by side."""
     method = kind(steps=10, lr=0.02, **settings)
@@ -171,8 +169,8 @@ _PRIORS = {"normal weights": Normal(), "positive latent scales": Hierarchical("l
 Case = tuple[str, BNN, PyroModule, tuple[Tensor, Tensor]]
 
 
-def _checks(kind: str, resolve: Callable[[Any], Any]) -> list[Check]:
-    """Return the checks of a kind of part: the functions of this module named after it, and that it is a value."""
+def _of_values(kind: str, resolve: Callable[[Any], Any]) -> list[Check]:
+    """Return the checks that a kind of part is a value."""
 
     def is_value(setting: Any) -> None:
         """The setting prints as its class, and equals its copies, pickled or not, with the same hash."""
@@ -189,10 +187,9 @@ def _checks(kind: str, resolve: Callable[[Any], Any]) -> list[Check]:
             again = resolve(written)
             require(again == setting, f"{setting!r} came back as {again!r} from {written!r}.")
 
-    of_kind = [check for name, check in globals().items() if name.startswith(f"check_{kind}_")]
     for check in (is_value, round_trips):
         check.__name__ = f"check_{kind}_{check.__name__}"
-    return [*of_kind, is_value, round_trips]
+    return [is_value, round_trips]
 
 
 def _sites(setting: Any) -> Iterator[tuple[BNN, str, Any, Any]]:
@@ -272,7 +269,11 @@ def check_prior_captures(setting: Any) -> None:
     require_capturable(BNN(make_net(), prior=setting, likelihood=Gaussian(0.3)), make_data(), batch_size=7)
 
 
-PRIOR_CHECKS = _checks("prior", priors.resolve)
+PRIOR_CHECKS: list[Check] = [
+    check_prior_shape, check_prior_log_prob, check_prior_owns_its_parameters, check_prior_added_sites,
+    check_prior_is_not_shared, check_prior_fits_and_predicts, check_prior_captures,
+    *_of_values("prior", priors.resolve),
+]  # fmt: skip
 """Plain functions of a prior setting; each raises AssertionError with the fault.
 
 Examples:
@@ -295,8 +296,7 @@ def accepted_targets(setting: Any) -> Iterator[tuple[Tensor, int]]:
             continue
         accepts = True
         yield y, outputs
-    kinds = "real, positive, shares, counts or binary, (N,) or (N, 2)"
-    require(accepts, f"{setting!r} takes none of the targets tried: {kinds}.")
+    require(accepts, f"{setting!r} takes no targets (N,) or (N, 2): real, positive, shares, counts or binary.")
 
 
 def _outputs(setting: Any, *leading: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
@@ -411,7 +411,11 @@ def check_likelihood_captures(setting: Any) -> None:
         require_capturable(BNN(make_net(outputs), likelihood=setting), Data(make_inputs(_N), y))
 
 
-LIKELIHOOD_CHECKS = _checks("likelihood", likelihoods.resolve)
+LIKELIHOOD_CHECKS: list[Check] = [
+    check_likelihood_shape, check_likelihood_is_rowwise, check_likelihood_gradients,
+    check_likelihood_takes_extreme_outputs, check_likelihood_owns_its_parameters, check_likelihood_contract,
+    check_likelihood_fits_and_predicts, check_likelihood_captures, *_of_values("likelihood", likelihoods.resolve),
+]  # fmt: skip
 """Plain functions of a likelihood setting; each raises AssertionError with the fault.
 
 Examples:
@@ -557,10 +561,8 @@ def check_guide_elbo_is_a_bound(setting: Any) -> None:
     law = torch.distributions.MultivariateNormal(torch.zeros_like(covariance[0]), covariance)
     evidence = float(law.log_prob(data.y.double()))
     elbo = elbo_report(posterior, data, num_draws=_SAMPLE // 2, seed=4).elbo
-    require(
-        elbo.mean <= evidence + 4 * elbo.stderr,
-        f"The ELBO {elbo} exceeds the log evidence {evidence:.2f}: the guide's density does not fit its draws.",
-    )
+    fault = f"The ELBO {elbo} exceeds the log evidence {evidence:.2f}: the guide's density does not fit its draws."
+    require(elbo.mean <= evidence + 4 * elbo.stderr, fault)
 
 
 def check_guide_captures(setting: Any) -> None:
@@ -568,7 +570,10 @@ def check_guide_captures(setting: Any) -> None:
     require_capturable(_model(_PRIORS["positive latent scales"]), make_data(), guide=setting)
 
 
-GUIDE_CHECKS = _checks("guide", guides.resolve)
+GUIDE_CHECKS: list[Check] = [
+    check_guide_draws, check_guide_gradients, check_guide_fits_and_predicts, check_guide_vmaps, check_guide_mean,
+    check_guide_elbo_is_a_bound, check_guide_captures, *_of_values("guide", guides.resolve),
+]  # fmt: skip
 """Plain functions of a guide setting; each raises AssertionError with the fault.
 
 Examples:
@@ -593,9 +598,7 @@ def parametrize_with_checks(parts: Iterable[Any], checks: Sequence[Check]) -> "p
     """Return a pytest decorator for a test that takes `part` and `check`, for every part and check of its kind.
 
     Examples:
-        >>> from pyrobnn import priors
-        >>> from pyrobnn.testing import PRIOR_CHECKS, parametrize_with_checks
-        >>> @parametrize_with_checks([priors.Normal(0.5)], PRIOR_CHECKS)
+        >>> @bnn.testing.parametrize_with_checks([bnn.priors.Normal(0.5)], bnn.testing.PRIOR_CHECKS)
         ... def test_prior(part, check):
         ...     check(part)
     """

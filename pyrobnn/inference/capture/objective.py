@@ -55,11 +55,13 @@ def check_reparameterized(guide: PyroModule, *batch: Any) -> None:
     """
     with poutine.block():
         trace = poutine.trace(guide).get_trace(*batch, num_data=len(batch[0]))
-    for node in _samples(trace, observed=True):
-        raise NotCapturable(f"the guide has the factor {node['name']!r}")
-    for node in _samples(trace, observed=False):
-        if not node["fn"].has_rsample and node["fn"].log_prob(node["value"]).requires_grad:
-            raise NotCapturable(f"the guide's site {node['name']!r} is not reparameterised")
+    factor = next(_samples(trace, observed=True), None)
+    if factor is not None:
+        raise NotCapturable(f"the guide has the factor {factor['name']!r}")
+    drawn = (node for node in _samples(trace, observed=False) if not node["fn"].has_rsample)
+    scored = next((node for node in drawn if node["fn"].log_prob(node["value"]).requires_grad), None)
+    if scored is not None:
+        raise NotCapturable(f"the guide's site {scored['name']!r} is not reparameterised")
 
 
 def _samples(trace: Any, *, observed: bool) -> Iterator[Any]:
