@@ -10,7 +10,7 @@ from pyrobnn._core.random import seeded
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, setting
 from pyrobnn._core.waiting import progress_bar
-from pyrobnn.inference.capture.engine import capture, choose_engine
+from pyrobnn.inference.capture.graph import capture, choose_engine
 from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, ChainMethod, Chains, Init, Target, diverged
 from pyrobnn.inference.mcmc.isokinetic import Walk, descended, warm_up
 from pyrobnn.inference.mcmc.potential import eager_potential, potential_of_chains

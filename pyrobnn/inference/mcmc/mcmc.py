@@ -17,7 +17,7 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, Positive, setting
 from pyrobnn._core.waiting import progress_bar
-from pyrobnn.inference.capture.engine import capture, choose_engine
+from pyrobnn.inference.capture.graph import capture, choose_engine
 from pyrobnn.inference.mcmc.chains import SMOOTHER_PRIOR, ChainMethod, Chains, Init, Target, diverged
 from pyrobnn.inference.mcmc.potential import Leapfrog, PhasePoint, Potential, eager_potential
 from pyrobnn.inference.method import Run, registry

@@ -14,7 +14,7 @@ from pyrobnn._core.lock import ONE_THREAD, ignored_warnings
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._torch.private import tree_map
 from pyrobnn.data.batches import StateDict
-from pyrobnn.inference.capture.engine import capture, choose_engine
+from pyrobnn.inference.capture.graph import capture, choose_engine
 from pyrobnn.inference.method import Engine, Run
 from pyrobnn.inference.training.checkpoint import Checkpoint
 from pyrobnn.inference.training.state import TrainingState
