@@ -59,7 +59,8 @@ def below(module, name):
     """The string below an assignment in the files of a module: the docstring of what is no class and no function."""
     for path in sorted(Path(module.__file__).parent.glob("*.py")):
         for node, after in pairwise(ast.parse(path.read_text(encoding="utf-8")).body):
-            is_found = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+            given = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
+            is_found = given is not None and ast.unparse(given) == name
             if is_found and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 return inspect.cleandoc(after.value.value)
     return ""
