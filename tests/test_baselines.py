@@ -138,7 +138,7 @@ def test_labels_and_counts_are_those_of_generalised_linear_models():
     assert score(found["linear"], new) == pytest.approx(exact, abs=0.01)
 
 
-@pytest.mark.parametrize(("signal", "is_told"), [(0.0, True), (2.0, False)])
+@pytest.mark.parametrize(("signal", "is_told"), [(0.0, True), pytest.param(2.0, False, marks=pytest.mark.slow)])
 def test_a_fit_to_noise_is_told_by_rows_left_out(signal, is_told):
     """It looks better than a constant on its own rows, and is not on rows left out of it, as on new ones."""
     rng = np.random.default_rng(102)

@@ -239,6 +239,7 @@ def engines_on_file(folder, *arguments):
     return [json.loads(line)["engine"] for line in (folder / "some-thing.jsonl").read_text().split("\n")[:-1]]
 
 
+@pytest.mark.slow
 def test_a_job_that_stops_half_way_leaves_no_rows_and_is_done_again(tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "load_measure", lambda name: Turns)
     monkeypatch.setattr(Turns, "stops", [KeyboardInterrupt()])
@@ -255,6 +256,7 @@ def rows_of(*scores, **others):
     ]
 
 
+@pytest.mark.slow
 def test_results_are_compared_bit_by_bit_and_with_chance(tmp_path):
     job = Job("regression", 1, JOB.settings, JOB.data, provenance.code_digest("regression"))
     record = Record(job, rows_of(1.0, 3.0, math.nan), {"cpu": "x", "torch": "2"})

@@ -284,6 +284,7 @@ def test_a_table_with_gaps_a_saved_index_and_names_is_fitted_as_it_is_in_one_lin
     assert "Column 'a' has 1 missing value, in row 10" in refused.stderr
 
 
+@pytest.mark.slow
 def test_the_fit_of_a_run_s_spec_stands_beside_the_run(here):
     assert invoke("fit", "spec.toml").exit_code == 0
     assert "Report: runs/spec-2/report.html" in invoke("fit", "runs/spec/spec.toml").output

@@ -38,6 +38,7 @@ def test_a_table_is_read_or_refused(file, task):
     fuzzing.check_table(file, task)
 
 
+@pytest.mark.slow
 @few(5)
 @given(fuzzing.csv_files(), fuzzing.TASKS)
 def test_a_table_is_fitted_or_refused(file, task):

@@ -80,7 +80,7 @@ def fit(form, method, **arguments):
     return bnn.fit(model(form), data, method, seed=0, progress=False, **arguments)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_way_to_fit_takes_them(name, engine):

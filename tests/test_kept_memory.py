@@ -77,6 +77,7 @@ def last_block_gives_back():
     assert resident() < kept - 16  # of the 24 MiB of a turn; page faults would not count where pages are huge
 
 
+@pytest.mark.slow
 def test_the_last_of_several_blocks_gives_memory_back():
     """In a process of its own: in a large heap, glibc may have to keep the top, where others' memory lies above it."""
     code = "from tests.test_kept_memory import last_block_gives_back as test; test()"
@@ -117,6 +118,7 @@ def runs_a_slope():
         slope()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [runs_a_graph, runs_a_slope])
 def test_what_was_recorded_is_freed(work):
     """Torch keeps traces, a MiB or more of each of these, and the source of graphs, until the process ends."""

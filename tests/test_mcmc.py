@@ -332,7 +332,7 @@ def test_chains_do_not_depend_on_their_number():
     assert not np.array_equal(more[0], more[2])
 
 
-@pytest.mark.parametrize("name", ["NUTS", "MCLMC", "SGHMC"])
+@pytest.mark.parametrize("name", [pytest.param("NUTS", marks=pytest.mark.slow), "MCLMC", "SGHMC"])
 def test_chains_of_a_network_save_and_predict(name, tmp_path):
     noise = bnn.likelihoods.Gaussian({"type": "half_normal", "scale": 1.0})
     model = bnn.BNN(bnn.MLP(2, [4], 1), likelihood=noise, prior=bnn.priors.Normal(1.0))
