@@ -111,8 +111,14 @@ def begun(
     """Yield a fit on the device before its first step, as `fit` begins it."""
     method = bnn.SVI(steps=10, **settings)
     source = make_source(data, model, method.batch_size, seed=0)
-    ready = model.fresh()
-    object.__setattr__(model, "fresh", lambda: ready)  # made of real tensors, which can be copied
+    ready = model.fresh()  # made of real tensors, which can be copied
+
+    def fresh(*, device: str, target_scale: Tensor) -> bnn.BNN:
+        ready.to(device)
+        ready.scale_targets(target_scale)
+        return ready
+
+    object.__setattr__(model, "fresh", fresh)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     _MODES.append(mode)
     with mode, _Reads() as reads, seeded(0, "fit"), fast_pyro():
