@@ -210,6 +210,14 @@ def test_import_is_light():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
+def test_a_first_fit_imports_no_symbolic_algebra():
+    code = "import sys, torch, pyrobnn as bnn; x = torch.rand(9, 1); model = bnn.BNN(bnn.MLP(1, [2], 1)); "
+    fit = "bnn.fit(model, (x, x[:, 0]), bnn.SVI(steps=200), progress=False); print('sympy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code + fit], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_import_costs_less_than_that_of_pyro():
     """It brings neither Pyro nor torch until a name is used."""
     code = "import sys, pyrobnn; print([name for name in ('torch', 'pyro', 'numpy') if name in sys.modules])"
