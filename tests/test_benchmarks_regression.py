@@ -58,25 +58,6 @@ def test_ranks_and_waves_are_those_of_the_training_part():
     np.testing.assert_allclose(new_test.x[:, 4:].numpy(), waves, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_inputs_are_chosen_with_the_rest(monkeypatch):
-    """The target is a wave of the rank: without waves three units see little of it, with waves nearly all."""
-    x = np.random.default_rng(0).normal(size=300) ** 3
-    y = np.sin(8 * np.pi * (rankdata(x) - 1) / 299)
-    dataset = dataclasses.replace(
-        bnn.datasets.load("diabetes"),
-        data=bnn.Data(x[:, None], y),
-        splits=((np.arange(250), np.arange(250, 300)),) * 2,
-    )
-    monkeypatch.setattr(bnn.datasets, "load", lambda name: dataset)
-    entry = ENTRY | {"inputs": {"ranks": True}, "grid": {"inputs.waves": [4, 0]}, "fit": {"steps": 300}}
-    (job,) = regression.jobs(SUITE | {"entries": [entry]})
-    assert [candidate["inputs"] for candidate in job["candidates"]] == [{"ranks": True, "waves": n} for n in (4, 0)]
-    rows = run(regression, job)
-    assert [json.loads(row["chosen"])["inputs.waves"] for row in rows] == [4, 4]
-    assert all(row["rmse"] < 0.4 for row in rows)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -131,15 +112,6 @@ def test_rows_are_the_same_for_the_same_settings_and_scores_are_those_of_the_exa
     expected = float((torch.logsumexp(log_probs, 0) - math.log(2)).mean())
     assert first[1]["log_score"] == pytest.approx(expected, abs=1e-5)
     assert sum(first[1]["pit"]) == len(test)
-
-
-@pytest.mark.slow
-def test_the_best_candidate_on_validation_rows_is_chosen():
-    job = settings(
-        grid={"likelihood": [{"type": "gaussian", "scale": 0.001}, {"type": "gaussian", "scale": "learned"}]}
-    )
-    rows = run(regression, job)
-    assert [json.loads(row["chosen"])["likelihood"]["scale"] for row in rows] == ["learned"] * 2
 
 
 def with_test_targets_shifted(by):

@@ -7,7 +7,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, autoguide
+from pyro.infer import SVI, Predictive, Trace_ELBO, autoguide
 from torch import nn
 
 import pyrobnn as bnn
@@ -70,15 +70,6 @@ def test_pyro_predictive_draws_prior_and_posterior():
     guide = autoguide.AutoNormal(model)
     guide(X, Y)
     assert Predictive(model, guide=guide, num_samples=5)(X)["y"].shape == (5, 12)
-
-
-def test_nuts_samples_it():
-    model = small_model()
-    mcmc = MCMC(NUTS(model, max_tree_depth=4), num_samples=20, warmup_steps=20, disable_progbar=True)
-    mcmc.run(X, Y)
-    draws = mcmc.get_samples()
-    assert draws["0.weight"].shape == (20, 4, 1)
-    assert draws["0.weight"].std(0).min() > 0
 
 
 STANDALONE = sorted(set(bnn.guides.autoguide_names()) - {"AutoRegressiveMessenger", "AutoNormalizingFlow"})
@@ -181,14 +172,6 @@ def test_tied_parameters_are_one_site():
     weight = torch.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=torch.float64)
     x = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
     torch.testing.assert_close(model.outputs({"first.weight": weight}, x), torch.tanh(x @ weight.T) @ weight.T)
-
-
-def test_bnn_prints_its_parts():
-    assert repr(small_model()) == (
-        "BNN(net=MLP(in_features=1, hidden=(4,), out_features=1, activation='tanh', bias=True, "
-        "dtype='float32'), "
-        "prior=Normal(scale=1.0, loc=0.0), likelihood=Gaussian(scale=0.3))"
-    )
 
 
 def test_a_single_target_column_does_not_broadcast():

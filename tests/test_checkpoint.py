@@ -83,15 +83,6 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(optimizer, tmp_path):
     assert same(resumed(tmp_path, method=method), go(method=method))
 
 
-@pytest.mark.parametrize("engine", ["eager", pytest.param("captured", marks=pytest.mark.nightly)])
-def test_replicates_go_on_to_the_same_bits(engine, tmp_path):
-    method = bnn.Ensemble(bnn.SVI(steps=STEPS, batch_size=16, guide="mean_field"), members=2, bootstrap=True)
-    interrupted(tmp_path, method=method, engine=engine)
-    again = resumed(tmp_path, method=method, engine=engine)
-    for one, other in zip(again.members, go(method=method, engine=engine).members, strict=True):
-        assert same(one, other)
-
-
 class Jittered(TensorDataset):
     """Augments with random numbers, as data sets for training do."""
 
@@ -146,10 +137,6 @@ def test_a_fit_ended_by_a_callback_stays_ended(tmp_path):
     first = go(checkpoint=tmp_path, callbacks=[lambda progress: progress.step == 50])
     assert len(first.history) == 50
     assert same(first, go(checkpoint=tmp_path))
-
-
-def test_checkpoints_do_not_change_the_fit(tmp_path):
-    assert same(go(checkpoint=tmp_path, every=7), go())
 
 
 @pytest.mark.slow
@@ -373,20 +360,3 @@ def test_measured_scales_are_not_searched_again(name, at, tmp_path, monkeypatch,
         assert same(one, other)
     assert again.record.evidence == straight.record.evidence
     assert again.bnn.settings["prior"] == straight.bnn.settings["prior"]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
-@pytest.mark.parametrize("change", ["data", "seed", "model"])
-def test_scales_of_another_fit_are_searched_anew(change, tmp_path, searches):
-    method = bnn.SVI(max_steps=50)
-    go(method=method, checkpoint=tmp_path)
-    searches.clear()
-    other = {
-        "data": {"data": (X, 2 * Y)},
-        "seed": {"seed": 1},
-        "model": {"bnn_model": bnn.BNN(bnn.MLP(1, [7], 1))},
-    }[change]
-    with pytest.raises(InputError, match="is of another fit, the"):
-        go(method=method, checkpoint=tmp_path, **other)
-    assert searches

@@ -223,20 +223,6 @@ def test_failed_download_says_which_file_goes_where(monkeypatch, isolated, error
         datasets.load("kin8nm")
 
 
-def test_pooch_refuses_a_changed_file(monkeypatch, tmp_path):
-    """The real pooch, given a local file in place of the network."""
-
-    def write_other_bytes(self, url, output_file, pooch, **kwargs):
-        Path(output_file).write_bytes(b"not the data")
-
-    monkeypatch.setattr("pooch.downloaders.HTTPDownloader.__call__", write_other_bytes)
-    monkeypatch.setattr("pooch.os_cache", lambda project: tmp_path)
-    file = sets.SETS["yacht"].files[0]
-    with pytest.raises(InputError, match="came with a wrong checksum"):
-        published.download("yacht", file.place, file.url, file.sha256)
-    assert not (tmp_path / "yacht.txt").exists()
-
-
 def test_npz_of_another_shape_or_kind(isolated):
     write_yacht(isolated / "yacht.npz", rows=307)
     with pytest.raises(InputError, match=r"has 308 rows and 6 feature columns, .*yacht.npz gave 307 and 6: replace it"):

@@ -89,15 +89,6 @@ def test_a_guide_of_another_package_may_say_that_it_seeks_a_mode():
     assert not by_lbfgs(fit(guide=Silent(), max_steps=50))
 
 
-@pytest.mark.slow
-def test_eager_and_recorded_descents_agree():
-    net = NET.build()
-    first, second = (fit(model(net), max_steps=300, run={"engine": engine}) for engine in ("auto", "eager"))
-    assert len(first.history) == len(second.history) == 300
-    assert first.history.elbo[-1] == pytest.approx(second.history.elbo[-1], abs=1e-4)
-    assert first.history.elbo[:10] == pytest.approx(second.history.elbo[:10], rel=1e-9)
-
-
 class Noisy(nn.Module):
     def __init__(self):
         super().__init__()
@@ -212,12 +203,6 @@ def test_networks_with_kinks_in_single_precision_end_where_adam_gains_nothing(ro
             optimizer.step()
             schedule.step()
         assert start - float(loss().detach()) < 4 * found.record.convergence.tolerance
-
-
-def test_callbacks_see_the_end_of_a_short_descent():
-    seen = []
-    posterior = fit(model(nn.Linear(3, 1).double()), run={"callbacks": [lambda progress: seen.append(progress.step)]})
-    assert seen[-1] == posterior.record.num_steps
 
 
 def test_numbers_that_cease_to_be_finite_are_left_to_steps(monkeypatch):

@@ -137,24 +137,6 @@ def test_expected_objective_is_dropout_training_with_l2():
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_one_draw_is_a_forward_pass_of_a_network_with_dropout_layers(seed):
-    """Torch's own dropout, which divides by 1 - p, draws the masks; its weights are those of the guide times 1 - p."""
-    model, guide = built()
-    w, x, y = points(guide), X[:1], Y[:1]
-    outputs, masks = by_torch(w, x, seed)
-    masks, expected = [mask[0] for mask in masks], log_likelihood(outputs[:, 0], y)
-    drawn = {name: w[name] * mask for name, mask in zip(WEIGHTS, masks, strict=True)} | {
-        name: w[name] for name in ("0.bias", "2.bias")
-    }
-    expected = expected + sum(log_prior(value) for value in drawn.values()) - log_probability(masks, FIXED_LOGITS)
-    with given(masks):
-        found = -Trace_ELBO().differentiable_loss(model, guide, x, y)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
-    for one, other in zip(*(torch.autograd.grad(v, list(w.values())) for v in (found, expected)), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-
-
 def test_without_dropout_it_is_map():
     method = {"steps": 20, "lr": 0.05, "seed": 0, "engine": "eager", "progress": False, "batch_size": 2}
     one, other = (make().fit(X, Y, guide=guide, **method) for guide in (Dropout(0.0), Map()))

@@ -9,7 +9,7 @@ from pyrobnn import guides, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.data import make_source
-from pyrobnn.inference.training.start import Call, choose_noise, layer_calls, start
+from pyrobnn.inference.training.start import start
 
 UNIT = bnn.priors.Normal(1.0)
 
@@ -172,20 +172,3 @@ def test_noise_of_guides_by_name_is_recorded():
     model = bnn.BNN(NETS["mlp"](), likelihood=bnn.likelihoods.Gaussian(scale=0.1), prior=bnn.priors.Normal(1.0))
     posterior = model.fit(torch.randn(20, 4), torch.randn(20), guide=guide, steps=2, seed=0, progress=False)
     assert posterior.record.noise == {"0.weight": "local"}
-
-
-def test_calls_of_layers():
-    x = torch.zeros(1, 4)
-    found = {
-        name: layer_calls(bnn.BNN(NETS[name](), prior=bnn.priors.Normal(1.0)), x)
-        for name in ("mlp", "sequences", "twice", "convolution")
-    }
-    row, sequence = Call(plain=True, again=False), Call(plain=False, again=False)
-    assert found["mlp"] == {"0.weight": [row], "2.weight": [row]}
-    assert found["sequences"] == {"first.weight": [sequence], "last.weight": [sequence]}
-    assert [call.again for call in found["twice"]["inner.weight"]] == [False, True]
-    assert found["convolution"] == {"kernel.weight": [sequence]}
-
-
-def test_no_layer_leaves_nothing_to_choose():
-    assert choose_noise([], sees_all=True) == "shared"

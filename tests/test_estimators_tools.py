@@ -123,21 +123,3 @@ def test_mapie_makes_intervals_of_a_regressor():
     assert abs(np.mean(shares) - 0.9) < 4 * np.hypot(0.03, 0.012) / 8**0.5
     unfitted = mapie.SplitConformalRegressor(REGRESSOR, prefit=False).fit(x[:99], y[:99])
     assert unfitted.conformalize(x[99:], y[99:]).predict_interval(x[:5])[1].shape == (5, 2, 1)
-
-
-def test_mapie_makes_sets_of_a_classifier():
-    """As for intervals, with labels that are noisier than those that the classifier saw."""
-    mapie = pytest.importorskip("mapie.classification", reason="needs mapie")
-    generator, shares = np.random.default_rng(0), []
-    labels = np.array(["a", "b", "c"])
-    x = generator.normal(size=(100, 2))
-    classifier = bnn.BNNClassifier(**QUICK, guide="map").fit(x, labels[(x[:, 0] > 0).astype(int) + (x[:, 1] > 1)])
-    for _ in range(8):
-        x = generator.normal(size=(699, 2))
-        noisy = x + generator.normal(size=x.shape)
-        y = labels[(noisy[:, 0] > 0).astype(int) + (noisy[:, 1] > 1)]
-        split = mapie.SplitConformalClassifier(classifier, confidence_level=0.9, prefit=True)
-        point, sets = split.conformalize(x[:99], y[:99]).predict_set(x[99:])
-        np.testing.assert_array_equal(point, classifier.predict(x[99:]))
-        shares.append(sets[np.arange(600), np.searchsorted(labels, y[99:]), 0].mean())
-    assert abs(np.mean(shares) - 0.9) < 4 * np.hypot(0.03, 0.012) / 8**0.5

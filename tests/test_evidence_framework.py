@@ -75,30 +75,6 @@ def test_scales_of_a_linear_model_maximise_its_exact_evidence_times_their_prior(
     assert start["determined"] == pytest.approx(determined, abs=1e-3)
 
 
-def test_the_score_left_out_is_that_of_fits_without_each_example():
-    x, y = linear_data(12)
-    posterior = fit(bnn.BNN(linear_net(), prior=bnn.priors.Normal(1.0)), QUICK, x, y)
-    alphas = np.array(posterior.record.evidence.precision["0.weight"])
-    noise = posterior.bnn.settings["likelihood"].scale
-    total = 0.0
-    for i in range(len(y)):
-        others = np.arange(len(y)) != i
-        covariance = np.linalg.inv(x[others].T @ x[others] / noise**2 + np.diag(alphas))
-        mean = covariance @ x[others].T @ y[others] / noise**2
-        variance = x[i] @ covariance @ x[i] + noise**2
-        total += -0.5 * np.log(2 * np.pi * variance) - 0.5 * (y[i] - x[i] @ mean) ** 2 / variance
-    assert posterior.record.evidence.starts[0].log_left_out == pytest.approx(total, abs=1e-3)
-
-
-def test_without_rounds_prior_and_noise_stay():
-    x, y = linear_data()
-    model = bnn.BNN(linear_net(), prior=bnn.priors.Normal(0.7), likelihood=bnn.likelihoods.Gaussian(0.4))
-    posterior = fit(model, bnn.EvidenceFramework(starts=1, rounds=0), x, y)
-    covariance = np.linalg.inv(x.T @ x / 0.16 + np.eye(3) / 0.49)
-    np.testing.assert_allclose(posterior.mean()["0.weight"][0].numpy(), covariance @ x.T @ y / 0.16, atol=1e-5)
-    assert posterior.bnn.settings["likelihood"] == bnn.likelihoods.Gaussian(0.4)
-
-
 def with_a_constant_column(num_data=40):
     x, y = linear_data(num_data)
     x[:, 2] = 0.0
@@ -186,16 +162,6 @@ def test_units_of_the_targets_change_nothing_but_units():
     torch.testing.assert_close(1000 * plain.predict(x).mean + 7, scaled.predict(x).mean, rtol=1e-4, atol=1.0)
     shift = len(y) * np.log(1000)
     assert scaled.record.laplace.log_evidence == pytest.approx(plain.record.laplace.log_evidence - shift, abs=0.1)
-
-
-@pytest.mark.slow
-def test_columns_of_targets_have_noise_of_their_own():
-    x, _ = linear_data(200)
-    rng = np.random.default_rng(1)
-    y = np.stack([x[:, 0] + 0.1 * rng.normal(size=200), x[:, 1] + 0.8 * rng.normal(size=200)], 1)
-    posterior = fit(bnn.BNN(bnn.MLP(3, [], 2, dtype="float64"), prior=bnn.priors.Normal(1.0)), QUICK, x, y)
-    # the standard error of a standard deviation is 1 / sqrt(2 N); 4 of them
-    np.testing.assert_allclose(posterior.bnn.settings["likelihood"].scale, [0.1, 0.8], rtol=4 / np.sqrt(400))
 
 
 def sines(num_data, seed):

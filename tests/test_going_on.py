@@ -59,14 +59,6 @@ def test_a_fit_begins_where_the_posterior_is(guide):
     assert torch.equal(at_first, at_second)
 
 
-def test_learned_noise_goes_on():
-    first = quick(model(), svi(steps=200, lr=0.05), (X, Y))
-    start = quick(model(), svi(**STILL), (X, Y)).bnn.likelihood.scale
-    second = quick(model(), svi(**STILL), (X, Y), start=first)
-    assert torch.equal(second.bnn.likelihood.scale, first.bnn.likelihood.scale)
-    assert not torch.isclose(start, first.bnn.likelihood.scale, rtol=0.1)
-
-
 def test_twice_thirty_steps_of_sgd_are_sixty():
     """A point has no noise, SGD has no memory, and all data are at each step."""
     settings = {"optimizer": "sgd", "lr": 1e-4}
@@ -147,28 +139,6 @@ def test_the_record_is_saved_and_a_loaded_posterior_goes_on(tmp_path):
     second = quick(model(), svi(), (X, Y), start=loaded)
     assert_same(second, quick(model(), svi(), (X, Y), start=first))
     assert bnn.load(second.save(tmp_path / "second")).record.start == second.record.start
-
-
-def test_the_posterior_is_not_changed():
-    first = quick(model(), svi(), (X, Y))
-    before = {name: value.clone() for name, value in state(first).items()}
-    quick(model(), svi(lr=0.1), (X, Y), start=first)
-    assert all(torch.equal(value, before[name]) for name, value in state(first).items())
-
-
-def test_the_shorthand_goes_on():
-    first = model().fit(X, Y, steps=30, seed=0, progress=False)
-    second = model().fit(X, Y, **STILL, seed=0, progress=False, start=first)
-    assert torch.equal(first.guide.loc, second.guide.loc)
-    with pytest.raises(InputError, match="Replicates begin at random"):
-        model().fit(X, Y, **STILL, seed=0, replicates=2, progress=False, start=first)
-
-
-def test_a_checkpoint_of_another_start_is_refused(tmp_path):
-    first, other = (quick(model(), svi(), (X, Y), seed=seed) for seed in (0, 1))
-    quick(model(), svi(), (X, Y), start=first, checkpoint=tmp_path)
-    with pytest.raises(InputError, match="the starting values differ"):
-        quick(model(), svi(), (X, Y), start=other, checkpoint=tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -185,29 +183,3 @@ def test_handlers_of_the_caller_stay():
             fit(bnn.SVI(steps=2000), net=Net(call=40), engine="eager")
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-SCRIPT = """
-import signal
-import pyrobnn as bnn
-signal.signal(signal.SIGINT, signal.default_int_handler)
-model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=0.1))
-begun = lambda progress: print("begun", flush=True) if progress.step == 100 else None
-posterior = bnn.fit(model, bnn.datasets.sinusoid(), bnn.SVI(steps=10**9), engine="captured", callbacks=[begun])
-print(posterior.record.num_steps, posterior.record.stop_reason, flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_ctrl_c_in_another_process():
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "begun\n"
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    num_steps, reason = output.strip().split(" ", 1)
-    assert reason == f"stopped by Ctrl-C after step {num_steps}"
-    assert errors.count("PoorFitWarning: The fit has not converged") == 1

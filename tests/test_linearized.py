@@ -411,39 +411,12 @@ def test_a_layer_whose_outputs_are_not_the_networks_is_no_last_layer(monkeypatch
     torch.testing.assert_close(found, expected.log_softmax(-1).detach(), **EXACT)
 
 
-def test_draws_that_stay_share_their_memory(monkeypatch):
-    """In several blocks too, of which the last holds one draw."""
-    monkeypatch.setattr("pyrobnn.posterior.posterior.draws_at_once", lambda *_: 3)
-    posterior, _, _ = posterior_of("mlp", sites="last_layer")
-    draws = posterior.draw(7)
-    assert {name: value.stride(0) for name, value in draws.items() if name in ("0.weight", "0.bias")} == {
-        "0.weight": 0,
-        "0.bias": 0,
-    }
-    assert len(draws["2.weight"].unique(dim=0)) == len(draws["0.weight"]) == 7
-
-
 def regression_posterior(**settings):
     with seeded(5):
         net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 2)).double()
         x, y = torch.randn(15, 2, dtype=F64), torch.randn(15, 2, dtype=F64)
     model = bnn.BNN(net, likelihood=likelihoods.Gaussian(0.5), prior=bnn.priors.Normal(1.0))
     return Laplace(**settings).around(model, bnn.Data(x, y, standardize=False), progress=False, device="cpu"), x
-
-
-def test_predictions_have_the_mean_and_covariance_of_the_closed_form():
-    """5000 draws, seed 2: means to 4 standard errors, covariances to 4 of theirs, sqrt((s_ii s_jj + s_ij^2) / S)."""
-    posterior, x = regression_posterior()
-    law = functional(posterior, x[:4])
-    num = 5000
-    outputs = posterior.predict(x[:4], num_draws=num, seed=2).distribution.base_dist.loc.detach()
-    mean, variance = outputs.mean(0), law.variance
-    assert float(((mean - law.mean) / (variance / num).sqrt()).abs().max()) < ERRORS
-    deviation = outputs - mean
-    found = torch.einsum("snc,snd->ncd", deviation, deviation) / (num - 1)
-    products = variance[:, :, None] * variance[:, None, :]
-    error = ((products + law.covariance.square()) / num).sqrt()
-    assert float(((found - law.covariance) / error).abs().max()) < ERRORS
 
 
 def test_samples_of_the_law_have_its_covariance():

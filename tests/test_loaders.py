@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import pyrobnn as bnn
 
@@ -220,20 +220,6 @@ def test_the_prior_predicts_for_loaders():
     torch.testing.assert_close(found.draw_means, expected.draw_means, rtol=1e-12, atol=1e-12)
 
 
-def test_a_fit_from_told_batches_goes_on_to_the_same_bits(tmp_path):
-    """Interrupted in its second epoch of three batches of triples."""
-    triples = bnn.Loader([(x, y, y) for x, y in BATCHES], lambda batch: (batch[0], batch[1]), NUM)
-
-    def stop(progress):
-        raise KeyboardInterrupt
-
-    settings = {"steps": 60, "checkpoint": tmp_path, "every": 20}
-    with pytest.raises(KeyboardInterrupt):
-        fit(plain(), triples, callbacks=[stop], **settings)
-    again, straight = fit(plain(), triples, **settings), fit(plain(), triples, steps=60)
-    assert torch.equal(again.guide.loc, straight.guide.loc)
-
-
 def test_predicting_leaves_random_states_alone():
     posterior, generator = fit(plain(), (X, Y)), torch.Generator().manual_seed(3)
     loader = DataLoader(PAIRS, 7, generator=generator)
@@ -331,9 +317,3 @@ def test_the_refusal_says_what_to_write(kind):
     call, message = REFUSED[kind]
     with pytest.raises(bnn.InputError, match=message):
         call()
-
-
-def test_collated_mappings_keep_their_kind():
-    """The stand-in behaves as the class that it stands for where torch collates it."""
-    rows = [BatchEncoding({"a": torch.ones(2), "labels": torch.tensor(1.0)})] * 3
-    assert default_collate(rows)["a"].shape == (3, 2)

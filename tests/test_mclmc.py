@@ -379,14 +379,6 @@ def test_chains_start_at_the_members():
     assert not torch.equal(starts[0], starts[1])
 
 
-def test_members_are_those_of_an_ensemble_of_the_same_method(monkeypatch):
-    seen = []
-    infer = bnn.Ensemble.infer
-    monkeypatch.setattr(bnn.Ensemble, "infer", lambda self, *given: seen.append(self) or infer(self, *given))
-    run(bnn.MILE(num_chains=3, num_draws=4, warmup=40, method=POINTS))
-    assert seen == [bnn.Ensemble(POINTS, members=3)]
-
-
 def test_chains_from_members_recover_a_linear_regression():
     """Means and deviations of two weights and the bias; 1600 draws, at least 400 independent: 5 standard errors."""
     model, data, mean, covariance = regression(torch.float32)
@@ -398,15 +390,6 @@ def test_chains_from_members_recover_a_linear_regression():
     assert np.abs((draws.mean(0) - mean) / scales).max() < 5 / 400**0.5
     assert np.abs(draws.std(0) / scales - 1).max() < 5 / 800**0.5
     assert bnn.function_rhat(posterior, data.x[:5]).rhat.max() < 1.02
-
-
-def test_the_record_has_the_method_of_members():
-    posterior = run(bnn.MILE(num_chains=2, num_draws=4, warmup=40, thinning=2, method=POINTS))
-    assert posterior.record.method["type"] == "mile"
-    assert posterior.record.method["method"]["steps"] == 50
-    assert posterior.record.num_steps == 48
-    assert posterior.guide.draws.shape[:2] == (2, 4)
-    assert list(posterior.guide.sample_stats()) == ["diverging", "energy_error", "step_size", "n_steps"]
 
 
 def test_methods_that_cannot_run_side_by_side_are_refused():

@@ -81,15 +81,6 @@ def test_the_first_cell_shows_a_picture(path, execute_notebooks):
     assert first.attachments[execute_notebooks.COVER]["image/png"]
 
 
-def test_the_fingerprint_follows_the_code_alone(execute_notebooks):
-    notebook = stored(NOTEBOOKS[0])
-    before = execute_notebooks.fingerprint(notebook)
-    notebook.cells[0].source += " more words"
-    assert execute_notebooks.fingerprint(notebook) == before
-    next(cell for cell in notebook.cells if cell.cell_type == "code").source += "\n"
-    assert execute_notebooks.fingerprint(notebook) != before
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=ids)
 def test_notebook_has_its_metadata_and_its_twin(path):
     """`jupytext --sync notebooks/*.ipynb` writes the twin, in py:percent; the one and the other have the same cells."""

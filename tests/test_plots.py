@@ -14,11 +14,9 @@ from scipy import stats
 
 import pyrobnn as bnn
 from pyrobnn import plots
-from pyrobnn.guides.joint import GuideWithMoments
 from pyrobnn.inference import History
 from pyrobnn.plots._style import close
 from pyrobnn.plots.regression import LEVELS, _errors_of_line, coverage
-from pyrobnn.posterior.weights import weight_moments
 
 
 @pytest.fixture(scope="module")
@@ -84,25 +82,6 @@ def test_fit_1d_draws_mean_and_bands_of_two_sd(posterior, data):
     np.testing.assert_allclose(labelled(axis, "truth").get_ydata(), bnn.datasets.sinusoid_curve(x)[:, 0], atol=1e-6)
     np.testing.assert_allclose(labelled(axis, "data").get_ydata(), data.y)
     assert plots.fit_1d(posterior, data, num_draws=10).axes[0].get_xlim() == pytest.approx((-0.75, 0.75))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "draw",
-    [
-        plots.fit_1d,
-        plots.effects,
-        plots.prior_posterior,
-        lambda posterior, data: plots.compare_guides({"one": posterior, "two": posterior}, data),
-    ],
-    ids=["fit_1d", "effects", "prior_posterior", "compare_guides"],
-)
-def test_a_pair_is_drawn_as_the_same_data(draw, posterior, data):
-    of_data, of_pair = (draw(posterior, given) for given in (bnn.Data(data.x, data.y), (data.x, data.y)))
-    for one, other in zip(of_data.axes, of_pair.axes, strict=True):
-        assert one.lines
-        for line, same in zip(one.lines, other.lines, strict=True):
-            np.testing.assert_array_equal(line.get_xydata(), same.get_xydata())
 
 
 def test_coverage_panel_is_the_share_inside_the_interval_of_each_level():
@@ -264,16 +243,6 @@ def test_weights_from_moments_count_each_weight_once(posterior):
     moments = posterior.guide.moments().values()
     below = sum(int((mean.abs() < scale).sum()) for mean, scale in moments) / posterior.bnn.num_weights
     assert f"{100 * below:.0f} % of the weights below 1" in ratio.get_title(loc="left")
-
-
-@pytest.mark.slow
-def test_weights_from_draws_agree_with_moments(posterior, monkeypatch):
-    exact = weight_moments(posterior)
-    monkeypatch.setattr(GuideWithMoments, "moments", lambda guide: None)
-    for name, (mean, scale) in weight_moments(posterior).items():
-        assert not torch.equal(mean, exact[name][0])
-        torch.testing.assert_close(mean, exact[name][0], atol=0.02, rtol=0)
-        torch.testing.assert_close(scale, exact[name][1], atol=0, rtol=0.2)
 
 
 COINS = bnn.Prediction(dist.Bernoulli(torch.full((9, 20), 0.5)))

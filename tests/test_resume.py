@@ -133,14 +133,6 @@ def test_a_method_without_checkpoints_leaves_no_unfinished_run(tmp_path, monkeyp
     assert not getattr(caught.value, "__notes__", [])
 
 
-@pytest.mark.slow
-def test_a_fit_that_cannot_go_on_leaves_nothing(tmp_path):
-    bad = spec(fit=TABLES["fit"] | {"lr": 1e30, "optimizer": "sgd"})
-    with pytest.raises(FloatingPointError, match="became nan at step"):
-        runs.run(bad, tmp_path / "run", progress=False)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
     """A function that stops a command by Ctrl-C when its fit has come to a place, and returns what it says."""
@@ -187,14 +179,6 @@ def test_a_stop_names_the_folder_that_is_there(stopped, tmp_path):
 
 def invoke(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-@pytest.mark.slow
-def test_the_command_goes_on_with_a_run(tmp_path, monkeypatch):
-    interrupted(monkeypatch, tmp_path / "run")
-    done = invoke("fit", "--resume", tmp_path / "run")
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "run" / "metrics.json").exists()
 
 
 def test_the_command_takes_a_spec_or_a_run(tmp_path):

@@ -125,14 +125,6 @@ def test_an_existing_folder_is_refused_before_training(whole):
         run(spec_of(data={"name": "no such data"}), whole.path, progress=False)
 
 
-@pytest.mark.slow
-def test_overwriting_replaces_an_earlier_run(tmp_path, no_report):
-    for seed in (1, 2):
-        run(spec_of(fit=FIT | {"seed": seed}), tmp_path / "r", progress=False, overwrite=True)
-    assert json.loads((tmp_path / "r" / "metrics.json").read_text())["seed"] == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["r"]
-
-
 def failing(error):
     def fail(*args, **kwargs):
         raise error
@@ -208,20 +200,6 @@ def test_files_and_figures_appear_whole(tmp_path, no_report, monkeypatch):
     assert sorted(path.name for path in (tmp_path / "s").iterdir()) == [
         name for name in FILES if name != "posterior.nc"
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("guide", ["map", {"*.bias": "map", "*": "mean_field"}], ids=["map", "in part"])
-def test_the_draws_of_point_estimates_open_in_xarray(guide, tmp_path, monkeypatch):
-    import xarray
-
-    import pyrobnn.report
-
-    monkeypatch.setattr(pyrobnn.report, "render", lambda *args, **kwargs: pyrobnn.report.Rendered("page", {}))
-    guide = {"type": guide} if isinstance(guide, str) else guide
-    result = run(spec_of(guide=guide), tmp_path / "r", progress=False)
-    with xarray.open_datatree(result.path / "posterior.nc", engine="h5netcdf") as tree:
-        assert (tree["posterior"]["0.bias"].std("draw") < 1e-6).all()
 
 
 # diagnosis and comparison

@@ -71,15 +71,6 @@ def test_no_module_executes_what_it_reads():
     assert not {name: dangerous for name, dangerous in found.items() if dangerous}
 
 
-def test_the_rule_on_executing_can_fail():
-    for line in (
-        "import pickle", "from joblib import load", "import xml.etree.ElementTree", "eval(text)", "torch.load(path)",
-        "np.load(path)", "np.load(path, mmap_mode='r', allow_pickle=True)", "subprocess.run(text, shell=True)",
-        "tempfile.mktemp()", "jinja2.Environment(loader=None)", "markupsafe.Markup(text)",
-    ):  # fmt: skip
-        assert list(dangers(ast.parse(line))), line
-
-
 def test_the_template_switches_escaping_off_nowhere():
     template = (PACKAGE / "report" / "report.html.j2").read_text(encoding="utf-8")
     assert "safe" not in template

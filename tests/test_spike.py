@@ -117,19 +117,6 @@ def test_places_beyond_the_grid_and_no_places_at_all():
     assert found[3:5].isnan().all()
 
 
-@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=str)
-def test_the_total_of_many_weights(dtype):
-    """Means and scales as in training: the sum over 20,000 weights is within 1e-6 of its size."""
-    generator = torch.Generator().manual_seed(1)
-    loc, rho = torch.randn(2, 20_000, generator=generator, dtype=F64)
-    loc, scale = 0.05 * loc, softplus(rho - 4)
-    exact = mixture((0.25, 1.0, 0.0025)).expected_log_prob(loc, scale).sum()
-    own = mixture((0.25, 1.0, 0.0025), dtype)
-    own.table = own.tabulated()
-    found = own.expected_log_prob(loc.to(dtype), scale.to(dtype)).double().sum()
-    assert float(found) == pytest.approx(float(exact), rel=1e-6)
-
-
 def test_replicates_have_tables_of_their_own():
     mixtures = [mixture(parameters) for parameters in list(MIXTURES.values())[:3]]
     tables = torch.stack([one.tabulated() for one in mixtures])

@@ -251,18 +251,3 @@ def test_an_interrupt_leaves_the_process_as_it_was(name, share, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run()
     assert process_state() == before
-
-
-@pytest.mark.parametrize("engine", ["eager", "captured"])
-def test_an_interrupt_in_a_callback_leaves_the_process_as_it_was(engine):
-    def interrupt(progress):
-        raise KeyboardInterrupt
-
-    fit(2)
-    before = process_state()
-    with pytest.warns(bnn.PoorFitWarning, match="stopped by Ctrl-C after step 50"):
-        bnn.fit(MODEL, (X, X[:, 0]), bnn.SVI(steps=100), seed=2, engine=engine, progress=False, callbacks=[interrupt])
-    assert process_state() == before
-
-
-# Waits

@@ -1,6 +1,5 @@
 """Trained networks: adapters in a frozen body, posteriors around points, files without the body, dropout inside."""
 
-import copy
 import math
 import warnings
 
@@ -378,11 +377,3 @@ def test_each_example_of_each_step_has_its_mask(particles, engine, functional):
     assert terms.mean() == pytest.approx(mean, abs=4 * math.sqrt(variance / STEPS))
     assert terms.var() == pytest.approx(variance, rel=4 * math.sqrt(2 / STEPS))
     torch.testing.assert_close(posterior.predict(x).mean, torch.full((ROWS,), SIZE), rtol=1e-5, atol=1e-5)
-
-
-def test_the_guide_dropout_asks_for_a_network_without_dropout_layers():
-    with pytest.raises(bnn.InputError, match=r"a dropout layer, '3' with p=0.3.*leave it out, or set it to 0"):
-        fit(adapted(rate=RATE), "dropout")
-    net = copy.deepcopy(adapted(rate=RATE))
-    net[3].p = 0.0
-    assert fit(net, "dropout").predict(X).epistemic_std.min() > 0

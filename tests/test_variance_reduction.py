@@ -11,7 +11,7 @@ import pyrobnn as bnn
 from pyrobnn import guides, priors
 from pyrobnn._core.random import seeded
 from pyrobnn._torch import per_example
-from pyrobnn._torch.per_example import InputNoise, NormalNoise, attach, perturbation_of
+from pyrobnn._torch.per_example import NormalNoise, perturbation_of
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.inference.capture.objective import FreshNoise, Objective
 from pyrobnn.inference.training.elbo import make_elbo
@@ -146,24 +146,6 @@ def test_examples_have_noise_of_their_own(noise):
         both = torch.stack([(column - column.mean()) ** 2, (g[:, 0] - g[:, 0].mean()) ** 2])
         error = (both.var(1).sum() / 4000).sqrt()
         assert abs(float(both[0].mean() - both[1].mean())) < 5 * float(error)
-
-
-@pytest.mark.slow
-def test_perturbed_inputs():
-    """As dropout masks them; a second call with the weight has the same masks."""
-    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
-    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0)).train()
-    x, masks = torch.randn(4, 3), torch.randint(2, (4, 3)).float()
-    values = {name: value.clone() for name, value in model.initial_values.items()}
-    plain = values["0.weight"].clone()
-    attach(values["0.weight"].zero_(), InputNoise(plain, masks.to))
-    expected = net[2](functional.linear(x * masks, plain, net[0].bias).relu())
-    torch.testing.assert_close(model.outputs(values, x), expected)
-    model.net = nn.Sequential(model.net[0], model.net[0])
-    model._aliases = {"0.weight": ["0.weight"], "0.bias": ["0.bias"]}
-    bias = values["0.bias"]
-    expected = functional.linear(functional.linear(x * masks, plain, bias) * masks, plain, bias)
-    torch.testing.assert_close(model.outputs(values, x), expected)
 
 
 @pytest.mark.parametrize("noise", PER_EXAMPLE)
@@ -338,21 +320,6 @@ def test_estimator_has_the_same_mean(name, estimator, shared):
 def z_scores(first, second):
     errors = (first.var(0) / len(first) + second.var(0) / len(second)).sqrt()
     return (first.mean(0) - second.mean(0)).abs() / errors
-
-
-def test_noise_at_each_position_of_a_convolution_would_be_biased(monkeypatch, shared):
-    """The usual local reparameterisation of convolutions has another objective; the test above would see it."""
-    outputs = NormalNoise.outputs
-    monkeypatch.setattr(
-        NormalNoise,
-        "outputs",
-        lambda self, layer: (
-            layer.function(layer.x, self.loc, None) + self._local(layer, None)
-            if layer.channel == 1
-            else outputs(self, layer)
-        ),
-    )
-    assert z_scores(gradients("conv1d", LOCAL), shared["conv1d"]).max() > 10
 
 
 def total_variance(values, part):
