@@ -1,6 +1,7 @@
 """Columns at `fit` and later: kinds and names that differ from call to call, and columns that cannot be used."""
 
 import functools
+import json
 import pickle
 import warnings
 from decimal import Decimal
@@ -162,10 +163,9 @@ def test_a_frame_becomes_the_matrix_that_its_file_becomes(tmp_path):
 
 def test_dates_are_predicted_from_texts_and_from_dates():
     expected = of_stays().predict(STAYS_X)
-    zoned = AS_DATES.assign(**{"from": AS_DATES["from"].dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")})
     days = AS_DATES.assign(booked=AS_DATES["booked"].dt.date)
     texts = AS_DATES.astype({"from": str, "booked": str})
-    for table in (AS_DATES, zoned, days, texts, STAYS_X.astype({"booked": "category"}), pl.from_pandas(AS_DATES)):
+    for table in (AS_DATES, days, texts, STAYS_X.astype({"booked": "category"}), pl.from_pandas(AS_DATES)):
         np.testing.assert_array_equal(of_stays().predict(table), expected)
     again = pickle.loads(pickle.dumps(of_stays()))
     np.testing.assert_array_equal(again.predict(AS_DATES), expected)
@@ -174,6 +174,96 @@ def test_dates_are_predicted_from_texts_and_from_dates():
     np.testing.assert_array_equal(fitted.predict(AS_DATES), expected)
     fitted.partial_fit(STAYS_X, STAYS["y"])
     assert np.isfinite(fitted.predict(AS_DATES)).all()
+
+
+BERLIN = pd.Series(pd.date_range("2023-03-20", periods=40, freq="9h", tz="Europe/Berlin"))  # summer time begins
+UTC, LOCAL, BAKU = BERLIN.dt.tz_convert("UTC"), BERLIN.dt.tz_localize(None), BERLIN.dt.tz_convert("Asia/Baku")
+DATES = {
+    "zone": BERLIN,
+    "UTC": UTC.dt.as_unit("s"),
+    "ns": BERLIN.dt.as_unit("ns"),
+    "texts with Z": UTC.dt.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    "texts with +04:00": BAKU.map(pd.Timestamp.isoformat),
+    "texts with +0400": BAKU.dt.strftime("%Y-%m-%d %H:%M:%S%z"),
+    "texts with offsets": [moment.isoformat() for moment in [*BERLIN[:20], *BAKU[20:]]],
+    "objects": BAKU.map(pd.Timestamp.to_pydatetime).astype(object),
+    "categories": UTC.astype("category"),
+    "polars": pl.Series(BERLIN),
+    "local": LOCAL,
+    "local ms": LOCAL.dt.as_unit("ms"),
+    "local texts": LOCAL.dt.strftime("%Y-%m-%d %H:%M:%S"),
+    "local German texts": LOCAL.dt.strftime("%d.%m.%Y %H:%M"),
+    "local objects": LOCAL.map(pd.Timestamp.to_pydatetime).astype(object),
+    "local polars": pl.Series(LOCAL),
+}
+HOURS = np.sin(np.arange(40.0))
+
+
+def of_dates(values):
+    return (pl if isinstance(values, pl.Series) else pd).DataFrame({"at": values, "size": np.arange(40.0)})
+
+
+@functools.cache
+def fitted_to(name):
+    return regressor().fit(of_dates(DATES[name]), HOURS)
+
+
+@pytest.mark.parametrize("learned", [name for name in DATES if name != "categories"])
+def test_the_same_moments_have_the_same_predictions_and_a_lost_zone_is_refused(learned):
+    """To the last digit, whatever the zone, the unit and the container."""
+    model, has_zone = fitted_to(learned), not learned.startswith("local")
+    like = fitted_to("zone" if has_zone else "local").encoder_.transform(of_dates(BERLIN if has_zone else LOCAL))
+    for name, values in DATES.items():
+        if name.startswith("local") == has_zone:
+            which = (
+                "(without a time zone, .* training had them with it|, but other text)" if has_zone else "with a time"
+            )
+            with pytest.raises(InputError, match=f"Column 'at' holds dates ?{which}"):
+                model.predict(of_dates(values))
+        elif name != "local German texts" or learned in ("local", name):
+            np.testing.assert_array_equal(model.encoder_.transform(of_dates(values)), like)
+
+
+@pytest.mark.parametrize("kind", ["texts with Z", "objects"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_column_of_dates_with_and_without_a_zone_is_refused(kind, first, tmp_path):
+    pair = [DATES[kind].tolist(), DATES["local texts" if "texts" in kind else "local objects"].tolist()][
+        :: 1 if first else -1
+    ]
+    table = of_dates(pd.Series([*pair[0][:30], *pair[1][30:]], dtype=object))
+    with pytest.raises(InputError, match="'at' holds dates with.* a time zone, such as .*, beside dates with.* it"):
+        regressor().fit(table, HOURS)
+    table.assign(y=HOURS).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match="Column 'at' holds dates with.* a time zone, .*, beside dates with.* it"):
+        bnn.datasets.load_table(tmp_path / "t.csv", "y")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_files_of_dates_have_one_zone(ending, tmp_path):
+    def written(name):
+        table, path = of_dates(DATES[name]).assign(y=HOURS), tmp_path / f"{name}.{ending}"
+        table.to_csv(path, index=False) if ending == "csv" else table.to_parquet(path)
+        return path
+
+    found = bnn.datasets.load_table(written("zone"), "y", all_rows=True)
+    encoder = json.loads(json.dumps(found.encoder))
+    for name in ("UTC", "texts with +0400", "texts with offsets"):
+        np.testing.assert_array_equal(bnn.datasets.load_features(written(name), (), encoder=encoder), found.data.x)
+    days = (UTC - UTC[0]).dt.total_seconds() / 86_400
+    np.testing.assert_array_equal(found.data.x[:, 0], days)
+    with pytest.raises(InputError, match="Column 'at' holds dates without a time zone"):
+        bnn.datasets.load_features(written("local"), (), encoder=encoder)
+
+
+@pytest.mark.parametrize(
+    "y", [BERLIN, LOCAL, LOCAL.dt.date, LOCAL.dt.to_period("h"), LOCAL - LOCAL[0], [*DATES["objects"]]]
+)
+@pytest.mark.parametrize("Estimator", [bnn.BNNRegressor, bnn.BNNClassifier])
+def test_dates_as_targets_or_in_lists_are_refused(y, Estimator):
+    with pytest.raises(InputError, match="`y` holds dates or times, such as '.*: make numbers of them"):
+        Estimator(**QUICK).fit(np.arange(40.0)[:, None], y)
+    with pytest.raises(InputError, match="X is an array with .*: pass a data frame"):
+        Estimator(**QUICK).fit([[day] for day in y], HOURS)
 
 
 @pytest.mark.parametrize(

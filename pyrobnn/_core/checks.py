@@ -18,7 +18,10 @@ _MOST_LOST = 0.01
 _EXACT = 2**53
 """The largest whole number up to which float64 is exact."""
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-_ENCODE = "encode text and dates as numbers first, or fit bnn.BNNRegressor or BNNClassifier, which read them"
+_ENCODE = {
+    "x": "encode text and dates as numbers first, or fit bnn.BNNRegressor or BNNClassifier, which read them",
+    "y": "make days since a date of dates, and labels 0, 1, ... of text, or fit bnn.BNNClassifier, which takes text",
+}
 
 
 def check_flag(value: Any, name: str) -> bool:
@@ -46,7 +49,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
     else:
         array = _as_array(value, name)
         if array.dtype.kind not in "biuf":
-            raise InputError(f"`{name}` must be numeric, got dtype {array.dtype}: {_ENCODE}.")
+            raise InputError(f"`{name}` must be numeric, got dtype {array.dtype}: {_ENCODE.get(name, 'pass numbers')}.")
         tensor = torch.from_numpy(np.array(array, dtype=_torch_dtype(array.dtype), order="C"))
         _check_unsigned(tensor, name, is_wide=array.dtype.kind == "u" and array.dtype.itemsize == 8)
     if tensor.is_complex():
@@ -112,8 +115,8 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
         numbers = array.astype(float)
     except (TypeError, ValueError, OverflowError):
         raise InputError(
-            f"`{name}` must be numeric, got dtype object (text or mixed values): {_ENCODE}, and drop or impute missing "
-            "values."
+            f"`{name}` must be numeric, got dtype object (text or mixed values): {_ENCODE.get(name, 'pass numbers')}, "
+            "and drop or impute missing values."
         ) from None
     large = np.isfinite(numbers) & (np.abs(numbers) > _EXACT)
     rounded = [n for n in array[large] if isinstance(n, (int, np.integer)) and int(float(n)) != int(n)]

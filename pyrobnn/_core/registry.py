@@ -56,15 +56,12 @@ class Registry:
         if not isinstance(name, str):
             raise InputError(f"The type of a {self.kind} must be a name, got {name!r}: one of {', '.join(self.names)}.")
         if name not in known:
-            hint = self._elsewhere(name) or did_you_mean(name, known)
+            kinds = [other.kind for other in _REGISTRIES if other is not self and name in other.names]
+            fits = f" It is a {kinds[0]}: {' or '.join(f'{kind}={name!r}' for kind in kinds)}." if kinds else ""
+            hint = fits or did_you_mean(name, known)
             raise InputError(f"Unknown {self.kind} {name!r}.{hint} Known: {', '.join(sorted(known))}.", page=self.page)
         entry = known[name]
         return entry if isinstance(entry, type) else entry.load()
-
-    def _elsewhere(self, name: str) -> str:
-        """Say of which other kinds a name is."""
-        kinds = [other.kind for other in _REGISTRIES if other is not self and name in other.names]
-        return f" It is a {kinds[0]}: {' or '.join(f'{kind}={name!r}' for kind in kinds)}." if kinds else ""
 
     def resolve(self, value: Any) -> Any:
         """Turn a name, or a dictionary with a `type`, into a setting; let settings and suitable objects through."""

@@ -307,19 +307,14 @@ def read_path_loss(paths: Sequence[Path]) -> tuple[Data, Splits]:
     runs = [pd.read_csv(path) for path in paths]
     frame = pd.concat(runs)
     position = frame[["Latitude", "Longitude"]].to_numpy(dtype=np.float64)
-    x = np.column_stack([position, _distance(position)])
+    here, gateway = np.radians(position), np.radians(_GATEWAY)
+    latitude, longitude = ((here - gateway) / 2).T  # the haversine formula
+    chord = np.sin(latitude) ** 2 + np.cos(here[:, 0]) * np.cos(gateway[0]) * np.sin(longitude) ** 2
+    x = np.column_stack([position, 2 * _EARTH_RADIUS * np.arcsin(np.sqrt(chord))])
     names = ["latitude", "longitude", "distance"]
     data = Data(x, frame["GW RSSI"].to_numpy(np.float64), standardize=True, feature_names=names, target_name="rssi")
     run = np.repeat(np.arange(len(runs)), [len(part) for part in runs])
     return data, tuple((np.flatnonzero(run != i), np.flatnonzero(run == i)) for i in range(len(runs)))
-
-
-def _distance(position: np.ndarray) -> np.ndarray:
-    """Return the great-circle distance to the gateway in metres, by the haversine formula."""
-    here, gateway = np.radians(position), np.radians(_GATEWAY)
-    latitude, longitude = ((here - gateway) / 2).T
-    chord = np.sin(latitude) ** 2 + np.cos(here[:, 0]) * np.cos(gateway[0]) * np.sin(longitude) ** 2
-    return 2 * _EARTH_RADIUS * np.arcsin(np.sqrt(chord))
 
 
 def _run_file(run: str) -> PublishedFile:

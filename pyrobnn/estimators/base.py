@@ -58,6 +58,7 @@ _AT_ONCE = 2**24
 """Largest number of values that a block of predictions holds."""
 _FEWEST_ROWS = 10
 """Rows that a fit needs, as on the command line."""
+_TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64, pd.Period)
 
 
 @dataclass(eq=False, repr=False)
@@ -206,8 +207,7 @@ class AbstractBNN(BaseEstimator):
 
     def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Data:
         """Return checked rows as numbers; a new fit learns the columns."""
-        if self.TASK == "regression":
-            require_no_text(y)
+        require_no_dates(y, or_text=self.TASK == "regression")
         table, y = self._checked(X, y, reset=reset)
         targets, weights = self._check_targets(y, reset=reset, classes=classes), self._weights(y, sample_weight)
         if weights is not None:
@@ -372,17 +372,21 @@ def read_rows(
 
 def _require_numbers(X: Any, encoder: Encoder | None) -> None:
     """Refuse an array with texts that are no numbers, or dates: only the columns of a frame have a kind."""
-    odd = _first_odd(X.to_numpy() if isinstance(X, pd.Series) else X)
+    odd = _first_odd(np.asarray(X) if isinstance(X, (pd.Series, list, tuple)) else X)
     if odd is not None:
         names = "its columns" if encoder is None else f"the columns of the fit, {', '.join(encoder.made_from())}"
         raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {names}.")
 
 
-def require_no_text(y: Any) -> None:
-    """Refuse targets that are texts; objects may be texts of numbers, which scikit-learn reads."""
+def require_no_dates(y: Any, *, or_text: bool) -> None:
+    """Refuse targets that are dates, or texts; objects may be texts of numbers, which scikit-learn reads."""
     values = np.zeros(0) if isinstance(y, torch.Tensor) else np.asarray(y)
     odd = values.flat[0] if values.dtype.kind == "U" and values.size else _first_odd(values)
-    if isinstance(odd, str):
+    if isinstance(odd, _TIMES):
+        raise InputError(
+            f"`y` holds dates or times, such as {str(odd)!r}: make numbers of them, such as days since a date."
+        )
+    if or_text and isinstance(odd, str):
         raise InputError(
             f"BNNRegressor predicts numbers, and `y` holds text such as {str(odd)!r}: use BNNClassifier for classes, "
             "or make numbers of text that stands for them."
@@ -391,14 +395,12 @@ def require_no_text(y: Any) -> None:
 
 def _first_odd(values: Any) -> Any:
     """Return the first text that is no number, or the first date, of an array; None if there is none."""
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "OUM":
-        return None
-    for value in values.flat:
-        if isinstance(value, (datetime.date, np.datetime64)):
-            return value
-        if isinstance(value, str):
-            try:
-                float(value)
-            except ValueError:
-                return value
-    return None
+    is_array = isinstance(values, np.ndarray) and values.dtype.kind in "OUMm"
+    return next((value for value in (values.flat if is_array else ()) if _is_odd(value)), None)
+
+
+def _is_odd(value: Any) -> bool:
+    try:
+        return isinstance(value, _TIMES) or (isinstance(value, str) and float(value) is None)
+    except ValueError:
+        return True

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -71,19 +70,13 @@ def _bands(predictions: Mapping[str, Prediction], x: np.ndarray, data: Data) -> 
         draw_data(axis, data)
         axis.set_xlim(x[0], x[-1])
         title(axis, name)
-    limits = _common_limits(axes, data)
-    for axis in axes:
-        axis.set_ylim(*limits)
-    legend(axes[0], loc="upper left", ncols=2)
-    return figure
-
-
-def _common_limits(axes: list[Axes], data: Data) -> tuple[float, float]:
-    """Return limits that hold all bands, unless they reach far from the data."""
     low, high = float(first_column(data.y).min()), float(first_column(data.y).max())
     reach = 1.5 * (high - low) or 1.0
     ends = np.array([axis.get_ylim() for axis in axes])
-    return max(ends[:, 0].min(), low - reach), min(ends[:, 1].max(), high + reach)
+    for axis in axes:  # all bands, unless they reach far from the data
+        axis.set_ylim(max(ends[:, 0].min(), low - reach), min(ends[:, 1].max(), high + reach))
+    legend(axes[0], loc="upper left", ncols=2)
+    return figure
 
 
 def _scores(predictions: Mapping[str, Prediction], data: Data) -> Figure:

@@ -207,16 +207,10 @@ class _Curve:
 
 def _changed(examples: Tensor, places: list[int], levels: _Levels) -> Tensor:
     """Return the examples (N, D) with the inputs at `places` set to each level in turn, (G N, D)."""
-    changed = examples.repeat(len(levels.rows), 1)
-    changed[:, places] = torch.cat([_cycled(rows, len(examples)) for rows in levels.rows])
+    num, changed = len(examples), examples.repeat(len(levels.rows), 1)
+    spread = (np.linspace(0, max(len(rows), num) - 1, num).round().astype(int) % len(rows) for rows in levels.rows)
+    changed[:, places] = torch.cat([rows[at] for rows, at in zip(levels.rows, spread, strict=True)])
     return changed
-
-
-def _cycled(rows: Tensor, num: int) -> Tensor:
-    """Return `num` rows, evenly spaced among those given where they are more, and in turn where they are less."""
-    if len(rows) > num:
-        return rows[np.linspace(0, len(rows) - 1, num).round().astype(int)]
-    return rows[np.arange(num) % len(rows)]
 
 
 def _means(prediction: Prediction, data: Data, class_names: Sequence[str]) -> tuple[np.ndarray, str]:

@@ -260,8 +260,8 @@ def vsbc(report: VsbcReport) -> Figure:
 
 def _ranks(report: VsbcReport) -> dict[str, np.ndarray]:
     """Return the ranks (M,) by the names of the rows of the table."""
-    ranks = {}
-    for name, values in report.tree["prior_sbc"].data_vars.items():
-        for place in np.ndindex(*values.shape[1:]):
-            ranks[f"{name}{list(place) if place else ''}"] = values.values[(slice(None), *place)]
-    return ranks
+    return {
+        f"{name}{list(place) if place else ''}": values.values[(slice(None), *place)]
+        for name, values in report.tree["prior_sbc"].data_vars.items()
+        for place in np.ndindex(*values.shape[1:])
+    }

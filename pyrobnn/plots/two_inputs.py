@@ -160,7 +160,7 @@ def _of_classes(prediction: Prediction, second: str) -> list[Surface]:
         "Entropy (nats)": prediction.entropy,
         "Epistemic: mutual information (nats)": prediction.mutual_information,
     }
-    return [first, *(_from_zero(heading, as_array(values)) for heading, values in measures.items())]
+    return [first, *((heading, as_array(values), 0.0, float(values.max())) for heading, values in measures.items())]
 
 
 def _probs(prediction: Prediction) -> np.ndarray:
@@ -175,12 +175,10 @@ def _of_numbers(prediction: Prediction, target: str) -> list[Surface]:
         f"Standard deviation of {target}": prediction.std,
         f"Epistemic standard deviation of {target}": prediction.epistemic_std,
     }
-    spreads = [_from_zero(heading, first_column(values)) for heading, values in measures.items()]
+    spreads = [
+        (heading, spread := first_column(values), 0.0, float(spread.max())) for heading, values in measures.items()
+    ]
     return [(f"Mean of {target}", mean, float(mean.min()), float(mean.max())), *spreads]
-
-
-def _from_zero(heading: str, values: np.ndarray) -> Surface:
-    return heading, values, 0.0, float(values.max())
 
 
 def _boundaries(axis: Axes, mesh: Sequence[np.ndarray], probs: np.ndarray) -> None:

@@ -57,7 +57,7 @@ class Comparison:
         eight, where two errors would be 5 % and 40 %.
         """
         rows: dict[str, Any] = {name: table.loc["log_likelihood"] for name, table in self.differences.items()}
-        apart = {name: _in_errors(row["difference"], row["stderr"]) for name, row in rows.items()}
+        apart = {key: abs(row["difference"]) / row["stderr"] if row["stderr"] > 0 else 0.0 for key, row in rows.items()}
         near = [name for name, errors in apart.items() if errors < _AHEAD_ERRORS]
         far = {} if self.too_few else {name: errors for name, errors in apart.items() if errors >= _BETTER_ERRORS}
         ahead = {name: errors for name, errors in apart.items() if name not in (*near, *far)}
@@ -98,11 +98,6 @@ def _by(apart: Mapping[str, float]) -> str:
     """Return names of runs, and by how many standard errors, at least, another is better."""
     more = " or more" if len(apart) > 1 else ""
     return f"{' and '.join(apart)}, by {min(apart.values()):.1f} standard errors{more}"
-
-
-def _in_errors(difference: float, stderr: float) -> float:
-    """Return the size of a difference in standard errors; 0 where neither is known."""
-    return abs(difference) / stderr if stderr > 0 else 0.0
 
 
 def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:

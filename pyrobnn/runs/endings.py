@@ -37,7 +37,8 @@ class PlainErrors(TyperGroup):
         except InputError as error:
             fail(error, code=2)
         except OSError as error:
-            fail(_of_files(error), code=2)
+            named = f"{error.filename}: {error.strerror}." if error.filename is not None else error.strerror
+            fail(" ".join([named or str(error), *getattr(error, "__notes__", ())]), code=2)
         except FloatingPointError as error:
             fail(error, code=1)
         except KeyboardInterrupt:
@@ -46,12 +47,6 @@ class PlainErrors(TyperGroup):
             if isinstance(error, RuntimeError) and "allocate" not in str(error):
                 raise
             fail(f"Out of memory, choose smaller settings: {error}", code=1)
-
-
-def _of_files(error: OSError) -> str:
-    """Return in words what could not be read or written, and what is kept."""
-    named = f"{error.filename}: {error.strerror}." if error.filename is not None else error.strerror
-    return " ".join([named or str(error), *getattr(error, "__notes__", ())])
 
 
 def ended_by(app: Callable[[], Any]) -> None:

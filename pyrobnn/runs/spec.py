@@ -19,7 +19,7 @@ from pyrobnn.datasets import Dataset
 from pyrobnn.inference import Ensemble
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import check_validation
-from pyrobnn.inference.default_parts import PARTS, Chosen, Known, Parts, is_skewed, predicts_classes
+from pyrobnn.inference.default_parts import PARTS, Chosen, Known, is_skewed, predicts_classes
 from pyrobnn.inference.density import HeldOutGain, choose_parts
 from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
 from pyrobnn.likelihoods import noise
@@ -196,7 +196,12 @@ class RunSpec:
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
         try:
             taken = choose_parts(train, known, chosen, run, may_compare=self.data.validation is None)
-            spec = self._with_parts(dataset, taken.parts)
+            parts, data = taken.parts, self.data
+            fit = dataclasses.replace(self.fit, method=parts.method, settings={})
+            data = data if data.path is None else dataclasses.replace(data, test=dataset.test)
+            spec = dataclasses.replace(
+                self, data=data, net=parts.net, prior=parts.prior, likelihood=parts.likelihood, fit=fit
+            )
             spec.to_toml()
             bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
             for part in (dataset.data, train):
@@ -207,14 +212,6 @@ class RunSpec:
         if self.data.validation is not None:
             train, validation = train.split(self.data.validation, seed=self.fit.seed)
         return Prepared(spec, dataset, train, validation, test, bnn, chosen, taken.gain)
-
-    def _with_parts(self, dataset: Dataset, parts: Parts) -> "RunSpec":
-        """Return the spec with the parts that it leaves out filled in."""
-        fit = dataclasses.replace(self.fit, method=parts.method, settings={})
-        data = self.data if self.data.path is None else dataclasses.replace(self.data, test=dataset.test)
-        return dataclasses.replace(
-            self, data=data, net=parts.net, prior=parts.prior, likelihood=parts.likelihood, fit=fit
-        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -332,7 +329,8 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Sequence[str]) -> dict
             changed = {name: table for name, table in changed.items() if name not in ("net", "prior", "guide", "fit")}
             changed["fit"] = {key: fit[key] for key in OF_ANY_FIT if key in fit}
             continue
-        if keys == ["fit", "type"] and isinstance(value, str) and not _takes_guide(value):
+        is_type = keys == ["fit", "type"] and isinstance(value, str)
+        if is_type and {"guide", "method"}.isdisjoint(fields_of(registry.get(value))):
             changed.pop("guide", None)
         _assign(changed, keys, value)
     net, changes = changed.get("net"), [keys for keys, _ in parsed]
@@ -366,10 +364,6 @@ def _assign(tables: dict[str, Any], keys: list[str], value: Any) -> None:
 
 def _is_method(path: list[str]) -> bool:
     return path[:1] == ["fit"] and set(path[1:]) <= {"method"}
-
-
-def _takes_guide(method: str) -> bool:
-    return not {"guide", "method"}.isdisjoint(fields_of(registry.get(method)))
 
 
 def _retyped(path: list[str], table: dict[str, Any], new_type: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn.tables.files import Sheet
-from pyrobnn.tables.texts import How, date_columns, dates_of, learned_dates, read_numbers, without_zone
+from pyrobnn.tables.texts import How, date_columns, dates_of, in_utc, learned_dates, one_zone, read_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,8 @@ def read_cells(
     if column.isna().all() and (before is not None or kind == "string"):
         column, kind = pd.Series(np.nan, index=column.index), "datetime" if expected == DATES else "empty"
     if kind in ("date", "datetime", "datetime64") and expected != NUMBERS:
-        return Read(without_zone(pd.to_datetime(column, utc=True)), {"kind": DATES}, "")
+        zone = one_zone(column if column.dtype == object else column.dropna()[:1], before, label)
+        return Read(in_utc(pd.to_datetime(column, utc=True)), {"kind": DATES, "zone": zone}, "")
     if kind not in ("string", "mixed", "mixed-integer"):
         if expected == DATES and column.notna().any():
             raise InputError(f"{label} held dates in training, and now {column.dropna().iloc[0]}: write it alike.")
@@ -135,7 +136,8 @@ def _read_dates(texts: "pd.Series", before: How | None, label: str) -> Read | No
         raise InputError(f"{label} holds {error}") from None
     if before is None and 2 * (texts.notna() & dates.isna()).sum() >= texts.notna().sum():
         return None
-    return Read(dates, {"kind": DATES, "format": form}, "")
+    zone = one_zone(texts[dates.notna()], before, label)
+    return Read(dates, {"kind": DATES, "format": form, "zone": zone}, "")
 
 
 def refuse_words(

@@ -19,6 +19,8 @@ _DAYS = (
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 _FORMATS = (_ISO, *(day + time for day in _DAYS for time in _TIMES))
 _DATE = r".*\d.*[-./, ].*\d.*"
+_ZONED = re.compile(r".*[T: ]\d\d.*(?:Z|[+-]\d\d(?::?\d\d)?)")
+"""Dates with a time zone, as pandas writes them and as the international format has them."""
 _TRIED = 5
 """Different texts of a column that choose the formats to try on all."""
 
@@ -28,12 +30,14 @@ _PHASES = {"year": "the day of the year", "week": "the weekday", "hour": "the ti
 class How(TypedDict, total=False):
     """How a column was read, in JSON's types: numbers with `decimal`, their mark, or dates by `format`, or texts.
 
-    `words` count as missing. Training adds the `start` and the `phases` of dates, and the `range` and its `margins`.
+    `words` count as missing, and `zone` tells whether dates have one. Training adds the `start` and the `phases` of
+    dates, and the `range` and its `margins`.
     """
 
     kind: Required[str]
     decimal: str
     format: str
+    zone: bool | None
     words: list[str]
     start: str
     phases: list[str]
@@ -72,12 +76,27 @@ def dates_of(texts: "pd.Series", known: str | None = None) -> tuple["pd.Series",
 def _parsed(texts: "pd.Series", form: str) -> "pd.Series":
     import pandas as pd
 
-    return without_zone(pd.to_datetime(texts, format=form, errors="coerce", utc=True))
+    return in_utc(pd.to_datetime(texts, format=form, errors="coerce", utc=True))
 
 
-def without_zone(dates: "pd.Series") -> "pd.Series":
-    """Return dates in UTC, without their time zone."""
-    return dates if dates.dt.tz is None else dates.dt.tz_convert("UTC").dt.tz_localize(None)
+def in_utc(dates: "pd.Series") -> "pd.Series":
+    """Return dates with a time zone in UTC, without it, to the microsecond."""
+    return dates.dt.tz_convert("UTC").dt.tz_localize(None).dt.as_unit("us")
+
+
+def one_zone(cells: "pd.Series", before: How | None, label: str) -> bool | None:
+    """Return whether dates say their time zone, None without any; refuse some that do, or do not as in training."""
+    told = [bool(_ZONED.fullmatch(str(cell))) for cell in cells.dropna()]
+    learned = None if before is None else before.get("zone")
+    odd = [i for i, is_told in enumerate(told) if is_told != (told[0] if learned is None else learned)]
+    if odd:
+        how, others = ("with", "without")[:: 1 if told[odd[0]] else -1]
+        where = f"beside dates {others} it" if learned is None else f"and training had them {others} it"
+        raise InputError(
+            f"{label} holds dates {how} a time zone, such as {str(cells.dropna().iloc[odd[0]])!r}, {where}, hours "
+            "apart: write all with their zone, such as 2024-05-31 14:00+02:00, or all without."
+        )
+    return told[0] if told else learned
 
 
 def learned_dates(dates: "pd.Series") -> tuple[str, list[str]]:
