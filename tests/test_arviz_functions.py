@@ -36,10 +36,8 @@ class Trees:
         self.other = bnn.to_datatree(second, DATA, x_pred=GRID, num_draws=100)
         self.two = bnn.to_datatree([first, second], DATA, x_pred=GRID, num_draws=200, prior=False)
         self.named = bnn.to_datatree({"one": first, "two": second}, DATA, x_pred=GRID, num_draws=200, prior=False)
-        self.test = bnn.eval_datatree(first, bnn.Data(X[::2], WAVE[::2]), num_draws=100)
-        classifier, again = fits(CLASSES, 3, "categorical")
+        classifier = fits(CLASSES, 3, "categorical", 1)[0]
         self.classes = bnn.to_datatree(classifier, CLASSES, x_pred=PLANE[:2], num_draws=100)
-        self.two_classes = bnn.to_datatree([classifier, again], CLASSES, num_draws=200, prior=False)
         self.test_classes = bnn.eval_datatree(classifier, CLASSES[::2], num_draws=100)
         self.binary = bnn.to_datatree(fits(BINARY, 1, "bernoulli", 1)[0], BINARY, num_draws=100)
 
@@ -83,20 +81,9 @@ PLOTS = {
     "plot_lm of means": lambda t: az.plot_lm(t.real, y="mu", ci_prob=(0.5, 0.9), **LINES),
     "plot_ppc_dist": lambda t: az.plot_ppc_dist(t.real),
     "plot_ppc_pit": lambda t: az.plot_ppc_pit(t.real),
-    "plot_ppc_pit of test data": lambda t: az.plot_ppc_pit(t.test, coverage=True),
-    "plot_ppc_interval": lambda t: az.plot_ppc_interval(t.real),
     "plot_ppc_pava": lambda t: az.plot_ppc_pava(t.classes, data_type="categorical", var_names="y"),
     "plot_ppc_rootogram": lambda t: az.plot_ppc_rootogram(t.classes, var_names="y"),
     "plot_forest": lambda t: az.plot_forest(t.real, combined=True, **MU),
-    "plot_dist": lambda t: az.plot_dist(t.real, **WEIGHT),
-    "plot_rank": lambda t: az.plot_rank(t.named, **WEIGHT),
-    "plot_trace of the ELBO": lambda t: az.plot_trace(
-        t.named, group="svi", var_names="elbo", sample_dims=["chain", "step"]
-    ),
-    "plot_khat": lambda t: az.plot_khat(az.loo(t.real, reff=1.0, pointwise=True)),
-    "plot_compare": lambda t: az.plot_compare(
-        az.compare({"a": az.loo(t.real, reff=1.0), "b": az.loo(t.other, reff=1.0)})
-    ),
     "plot_prior_posterior": lambda t: az.plot_prior_posterior(t.real, **WEIGHT),
 }
 

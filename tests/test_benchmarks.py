@@ -169,11 +169,7 @@ def test_a_suite_that_cannot_be_is_refused(text, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"workers": 0}, "at least 1"),
-        ({"only": "job 77"}, "No job has 'job 77' in its label"),
-    ],
+    ("arguments", "message"), [({"workers": 0}, "at least 1"), ({"only": "job 77"}, "No job has 'job 77' in its label")]
 )
 def test_a_run_that_cannot_be_is_refused(arguments, message, tmp_path):
     with pytest.raises(InputError, match=message):

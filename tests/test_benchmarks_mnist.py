@@ -62,10 +62,6 @@ WRONG = {
     "entry": ({"entries": [{"name": "a", "rate": 1}]}, r"Unknown key `rate` in entry a\. Known: "),
     "laplace": ({"entries": [{"name": "a", "laplace": [{"rank": 1}]}]}, "Unknown key `rank` in laplace of a"),
     "tuning": ({"entries": [{"name": "a", "tuning": {"fit.stops": 1}}]}, "stops"),
-    "images": ({"num_train": 50_001}, "`num_train` in the suite: .* less than or equal to 50000, got 50001"),
-    "device": ({"device": "gpu"}, "`device` in the suite: String should match pattern .*, got 'gpu'"),
-    "share": ({"entries": [{"name": "a", "pruned": [0.5, 2]}]}, "`pruned.1` in entry a: .* equal to 1, got 2"),
-    "no name": ({"entries": [{"name": "a", "laplace": [{"tuned": True}]}]}, "`name` in laplace of a: Field required"),
     "curvature": ({"entries": [{"name": "a", "laplace": [{"name": "b", "structure": "ful"}]}]}, "Laplace: `structure`"),
 }
 

@@ -61,19 +61,12 @@ def test_ranks_and_waves_are_those_of_the_training_part():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"entries": [ENTRY | {"colour": 1}]}, "Unknown key `colour` in entry map"),
         ({"entries": [ENTRY | {"fit": {"engine": "auto"}}]}, "must be captured or eager, .* got 'auto'"),
-        ({"entries": [ENTRY, ENTRY]}, "Two entries are called 'map', and reports go by the name"),
-        ({"entries": [ENTRY | {"grid": {"prior.scale": []}}]}, "`grid.prior.scale` in entry map: .* at least 1 item"),
         ({"entries": [ENTRY | {"grid": {"data.split": [1]}}]}, "Unknown key `data` in what the grid of map names"),
         ({"entries": [ENTRY | {"inputs": {"waves": 2}}]}, "`inputs.waves` in entry map are waves of ranks"),
         ({"entries": [ENTRY | {"fit": {"seed": 1}}]}, "`fit.seed` in entry map has no effect .*suite.*leave it out"),
-        ({"base": {"nett": {}}}, r"Unknown key `nett` in \[base\]. Known: fit, .*net"),
-        ({"for_data": {"yacht": {}}}, r"Unknown key `yacht` in \[for_data\]. Known: diabetes"),
         ({"data": ["digits"]}, "needs data for regression, and digits is for classification: choose others"),
-        ({"num_splits": 21}, "diabetes has 20 published splits, and `num_splits` is 21: ask for fewer"),
         ({"num_splits": 11, "splits": "gap"}, "diabetes has 10 gap splits, and `num_splits` is 11"),
-        ({"validation": 1.5}, "`validation` in the suite: Input should be less than 1, got 1.5"),
         ({"tuning_members": 2}, "`tuning_members` is for ensembles, and map has SVI"),
     ],
 )

@@ -11,8 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn._core.random import random_state, set_random_state
-from pyrobnn._core.tree_files import read_tree, write_tree
+from pyrobnn._core.tree_files import read_tree
 from pyrobnn.inference.scales import open_scales
 from pyrobnn.inference.training import checkpoint as checkpoints
 
@@ -284,34 +283,6 @@ def test_a_killed_process_leaves_a_good_checkpoint(tmp_path):
     with pytest.raises(Stop):
         go((X, X[:, 0]), method=method, checkpoint=tmp_path, every=5, callbacks=callbacks)
     assert [progress.step for progress in seen] == [next_report]
-
-
-def test_trees_come_back_as_they_were(tmp_path):
-    tree = {
-        "numbers": [1, 2.5, float("inf"), None, True, "text"],
-        "tensors": {"a": torch.arange(3), "b": [torch.zeros(0), torch.ones(2, 2, dtype=torch.bfloat16)]},
-        "scalar": torch.tensor(2.0, dtype=torch.float64),
-    }
-    write_tree(tmp_path / "t", tree)
-    found = read_tree(tmp_path / "t")
-    assert found["numbers"] == tree["numbers"]
-    assert torch.equal(found["tensors"]["b"][1], tree["tensors"]["b"][1])
-    assert torch.equal(found["scalar"], tree["scalar"])
-
-
-def test_random_states_come_back():
-    import random
-
-    import numpy as np
-
-    def draw():
-        return torch.rand(1).item(), np.random.normal(), random.gauss(0, 1)
-
-    draw()
-    state = random_state()
-    first = draw()
-    set_random_state(state)
-    assert draw() == first
 
 
 # Measured scales

@@ -290,23 +290,10 @@ NETS = {
         lambda: pooled(nn.ConvTranspose1d(2, 3, 3, stride=2, padding=1, output_padding=1, dilation=2)),
         SIGNALS,
     ),
-    "transposed conv2d": (
-        lambda: pooled(nn.ConvTranspose2d(2, 3, (2, 3), stride=(3, 1), padding=(2, 2))),
-        IMAGES,
-    ),
-    "transposed conv3d": (
-        lambda: pooled(nn.ConvTranspose3d(1, 2, 2, stride=(1, 2, 2), bias=False)),
-        VOLUMES,
-    ),
-    "transposed conv, a position": (
-        lambda: pooled(nn.ConvTranspose1d(2, 3, 2, padding=1)),
-        (B, 2, 2),
-    ),
-    "transposed conv, groups": (
-        lambda: pooled(nn.ConvTranspose2d(2, 4, 3, groups=2)),
-        IMAGES,
-        ("0.weight", "0.bias"),
-    ),
+    "transposed conv2d": (lambda: pooled(nn.ConvTranspose2d(2, 3, (2, 3), stride=(3, 1), padding=(2, 2))), IMAGES),
+    "transposed conv3d": (lambda: pooled(nn.ConvTranspose3d(1, 2, 2, stride=(1, 2, 2), bias=False)), VOLUMES),
+    "transposed conv, a position": (lambda: pooled(nn.ConvTranspose1d(2, 3, 2, padding=1)), (B, 2, 2)),
+    "transposed conv, groups": (lambda: pooled(nn.ConvTranspose2d(2, 4, 3, groups=2)), IMAGES, ("0.weight", "0.bias")),
     "conv, groups": (lambda: pooled(nn.Conv2d(2, 4, 3, groups=2)), IMAGES, ("0.weight", "0.bias")),
     "embedding": (lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 3)), "integers"),
     "embedding, padding": (

@@ -98,14 +98,7 @@ class Noisy(nn.Module):
         return self.layer(x + 0.1 * torch.randn_like(x) if self.training else x)
 
 
-STEPS = [
-    {"steps": 60},
-    {"epochs": 60},
-    {"lr": 0.02},
-    {"optimizer": "adamw"},
-    {"batch_size": 16},
-    {"kl_warmup": 10},
-]
+STEPS = [{"steps": 60}, {"epochs": 60}, {"lr": 0.02}, {"optimizer": "adamw"}, {"batch_size": 16}, {"kl_warmup": 10}]
 
 
 @pytest.mark.slow

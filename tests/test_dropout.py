@@ -328,33 +328,6 @@ def test_per_example_likelihood_is_that_of_torch_dropout():
     torch.testing.assert_close(outputs[:, 0], dropped_network(w, shared, X))
 
 
-@pytest.mark.parametrize("rates_learned", [False, True])
-def test_per_example_gradients_have_the_same_mean_and_vary_less(rates_learned):
-    """20,000 draws of each kind, seeds 5 and 6; 12 times as many examples as units make the difference visible."""
-    x, y = X.repeat(8, 1), Y.repeat(8)
-    moments = []
-    for per_example in (False, True):
-        model = make()
-        setting = Dropout(0.3, input_rate=0.2, learned=rates_learned, per_example=per_example)
-        objective = Objective(model, setting.build(model, x, y), num_data=len(x), kl="mc")
-        parameters = {name: value.detach() for name, value in objective.named_parameters()}
-
-        def elbo(values, objective=objective):
-            log_likelihood, kl = functional_call(objective, values, (x, y))
-            return log_likelihood - kl
-
-        def gradient(_, elbo=elbo, parameters=parameters):
-            return torch.cat([value.reshape(-1) for value in grad(elbo)(parameters).values()])
-
-        with seeded(5 + per_example), fast_pyro():
-            draws = vmap(gradient, randomness="different")(torch.empty(20_000, 0))
-        moments.append((draws.mean(0), draws.var(0)))
-    (mean, variance), (other_mean, other_variance) = moments
-    stderr = ((variance + other_variance) / 20_000).sqrt()
-    assert ((mean - other_mean).abs() < 4 * stderr + 1e-9).all()
-    assert other_variance.sum() < 0.5 * variance.sum()
-
-
 # Layers
 
 

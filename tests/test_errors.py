@@ -17,10 +17,10 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import pyrobnn as bnn
-from pyrobnn import guides, likelihoods, priors
+from pyrobnn import guides, priors
 from pyrobnn._core.settings import Options, setting, to_dict
 from pyrobnn.inference.method import registry as methods
-from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian
+from pyrobnn.likelihoods import Categorical, Gaussian
 from pyrobnn.optimizers import Optimizer, Schedule
 from pyrobnn.priors import Normal, ScaleMixture
 
@@ -190,7 +190,6 @@ CASES = {
     "text": (lambda: bnn.Data([["a"], ["b"]], [0, 1]), "encode text and dates as numbers first"),
     "dates": (lambda: bnn.Data(np.array([["2020-01-01"]], dtype="datetime64[D]"), [0]), "encode text and dates"),
     "inputs of rank one": (lambda: bnn.Data(Y, Y), "for one feature pass x[:, None]"),
-    "no rows": (lambda: bnn.Data(X[:0], Y[:0]), "`x` must not be empty, got shape (0, 2)"),
     "NaN in x": (lambda: bnn.Data(torch.where(X > 0.9, torch.nan, X), Y), "the first at index (5, 1)"),
     "lengths": (lambda: bnn.Data(X, Y[:4]), "same number of rows, got 6 and 4"),
     "a single target": (lambda: bnn.Data(X, Y[0]), "or (N, *positions), got a single number"),
@@ -199,12 +198,10 @@ CASES = {
     "split of one row": (lambda: bnn.Data(X[:1], Y[:1]).split(0.5, seed=0), "Cannot split 1 row into two parts"),
     # names and settings
     "unknown prior": (lambda: priors.resolve("norml"), "Unknown prior 'norml'. Did you mean 'normal'?"),
-    "table without type": (lambda: likelihoods.resolve({"scale": 1.0}), "given as a table needs a `type`"),
     "unknown setting": (lambda: Normal(sigma=1.0), "Normal: unknown setting `sigma`; known are scale, loc"),
     "wrong type": (lambda: ScaleMixture(pi="half"), "ScaleMixture: `pi` must be a number, got 'half'"),
     "missing setting": (guides.Auto, "Auto: `name` is missing"),
     "infinite setting": (lambda: Normal(loc=float("inf")), "Normal: `loc` must be a finite number, got inf"),
-    "alternatives": (lambda: Normal("wide"), "`scale` must be a number, or 'tuned', 'he' or 'fan_in', got 'wide'"),
     "given twice": (lambda: bnn.MLP(1, [5], 1, hidden=[5]), "MLP: `hidden` is given twice"),
     "wrong element": (lambda: bnn.MLP(1, [5, -2], 1), "`hidden.1` must be greater than 0, got -2"),
     "unknown activation": (lambda: bnn.MLP(1, [5], 1, activation="sine"), "MLP: `activation` must be 'relu', "),
@@ -214,22 +211,15 @@ CASES = {
     "net without widths": (lambda: make_bnn("mlp"), "MLP needs `in_features` and `out_features`"),
     "an object in a file": (lambda: to_dict(Normal.site), "cannot be written to a spec file"),
     # priors
-    "pi above one": (lambda: ScaleMixture(pi=1.5), "ScaleMixture: `pi` must be less than 1, got 1.5"),
     "learnable at the edge": (lambda: ScaleMixture(pi=1e-9, learnable=True), "must start further inside its range"),
     "prior pattern in vain": (lambda: make_bnn(net(), prior={"head.*": "normal", "*": "normal"}), "The prior pattern"),
     "prior pattern shadowed": (lambda: fit_with(prior={"*": "normal", "2.*": "normal"}), "an earlier pattern has not"),
     "parameter without a prior": (lambda: fit_with(prior={"*.bias": "normal"}), "No prior for '0.weight': add a"),
     # likelihoods
-    "negative noise": (lambda: Gaussian(scale=-0.1), "Gaussian: `scale`"),
-    "Gaussian width": (lambda: fit(y=TWO), "needs 2 network outputs for targets of shape (6, 2), the network has 1"),
     "labels as numbers": (lambda: fit_with(3, LABELS), "The targets are labels 0 to 2 and the network has 3 outputs:"),
     "heteroscedastic width": (lambda: fit_with(likelihood=Gaussian("heteroscedastic")), "needs 2 network outputs"),
-    "not binary": (lambda: Bernoulli().check_targets(LABELS, 1), "Bernoulli needs targets 0 and 1, got values such as"),
     "not whole": (lambda: Categorical().check_targets(Y, 3), "Categorical needs whole-number labels"),
-    "negative label": (lambda: Categorical().check_targets(LABELS - 1, 3), "Categorical needs labels from 0 up, got"),
-    "label out of range": (lambda: fit_labels(LABELS, 2), "needs labels from 0 to 1, got 2"),
     "one class output": (lambda: fit_labels(LABELS * 0, 1), "a network with one output per class, at least 2; got 1"),
-    "labels in columns": (lambda: fit_labels(torch.stack([LABELS] * 2, 1)), "Categorical needs one label per example"),
     # guides
     "unknown autoguide": (lambda: guides.Auto("AutoNormall"), "Unknown autoguide 'AutoNormall'. Known: AutoDelta"),
     "autoguide option": (lambda: guides.Auto("AutoNormal", {"rank": 3}), "AutoNormal has no option 'rank'. It takes: "),
@@ -252,17 +242,11 @@ CASES = {
     "no parameters": (lambda: make_bnn(nn.ReLU()), "no trainable parameters to be Bayesian about: ReLU"),
     "parameter named prior": (lambda: make_bnn(Reserved("prior")), "'prior' has a name that BNN needs itself"),
     # fit
-    "two lengths": (lambda: bnn.SVI(steps=3, epochs=3), "give `steps` or `epochs`, not both"),
     "no steps": (lambda: bnn.SVI(steps=0), "SVI: `steps` must be greater than 0, got 0"),
     "temperature": (lambda: bnn.SVI(temperature=0.0), "SVI: `temperature`"),
     "a method in a model's fit": (lambda: make_bnn(net()).fit((X, Y), bnn.NUTS()), "for a method, call bnn.fit(model,"),
     "unknown fit setting": (lambda: fit(step=3), "BNN.fit: unknown setting `step`; known are guide, steps"),
     "patience alone": (lambda: fit(patience=3), "`patience` needs a validation score: pass `validation=Data(x, y)`"),
-    "bad device": (lambda: fit(device="abacus"), "Device 'abacus' cannot be used here"),
-    "analytic mixture": (
-        lambda: fit(model=make_bnn(net(), prior="scale_mixture"), kl="analytic"),
-        "kl='analytic' needs",
-    ),
     "columns of x": (lambda: fit(x=torch.ones(6, 5)), "does not take inputs of shape (6, 5): "),
     "a layer's width": (
         lambda: fit(model=make_bnn(lambda: nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 1)))),
@@ -280,7 +264,6 @@ CASES = {
     "inputs of other names": (lambda: fit(x={"a": X}), "does not take inputs of shape a (6, 2)"),
     "not data": (lambda: bnn.fit(make_bnn(net()), X, bnn.SVI(), seed=0, progress=False), "Expected Data(x, y), a pair"),
     "loader without pairs": (lambda: fit(x=loader(X), y=None), "A loader must yield pairs (x, y) or mappings, got"),
-    "loader without a length": (lambda: fit(x=DataLoader(Stream()), y=None), "The DataLoader's dataset must have a"),
     "loader and batch_size": (lambda: fit(x=loader(X, Y), y=None, batch_size=2), "`batch_size` belongs to the"),
     "loader with NaN": (lambda: fit(x=loader(X / 0, Y), y=None), "`x` must be finite"),
     "nothing to optimise": (lambda: fit_with(likelihood=Gaussian(1.0), guide=Nothing()), "There is nothing to"),
@@ -292,10 +275,8 @@ CASES = {
     "no quantile levels": (lambda: regression().predict(X).quantile([]), "Quantile levels must lie between 0 and 1"),
     "quantile levels next to 0": (lambda: regression().predict(X).quantile([0.5, 1e-17]), "1e-15 away from 0 and 1"),
     "interval level": (lambda: regression().predict(X).interval(95.0), "`level` must lie between 0 and 1, got 95"),
-    "quantile of classes": (lambda: classification().predict(X).quantile(0.5), "need real-valued targets"),
     "classes of a regression": (lambda: regression().predict(X).class_probs, "Class probabilities need a"),
     "shape of targets": (lambda: regression().predict(X).log_prob(TWO), "must have the shape of the predictions, (6,)"),
-    "label above": (lambda: classification().predict(X).log_prob(LABELS + 1), "must lie below the 3 classes, got 3"),
     "label not whole": (lambda: classification().predict(X).log_prob(Y), "needs whole-number labels"),
     # diagnostics
     "audit of one draw": (lambda: bnn.elbo_report(regression(), bnn.Data(X, Y), num_draws=1), "`num_draws` must be at"),

@@ -19,7 +19,6 @@ from pyrobnn._core.waiting import progress_bar, waiting
 from pyrobnn._torch.devices import threads_for
 from pyrobnn._torch.lbfgs import minimize_in_place
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.data.batches import TensorBatches
 from pyrobnn.inference.training.elbo import make_elbo
 
 NOISE = 0.4
@@ -62,23 +61,6 @@ def test_gradients_of_mu_and_rho_are_the_hand_derived_ones():
     df_drho = ((w - mu) ** 2 / sigma**3 - 1 / sigma) * torch.sigmoid(rho)
     torch.testing.assert_close(guide.loc.grad, df_dw + df_dmu)
     torch.testing.assert_close(guide.rho.grad, df_dw * noise / (1 + torch.exp(-rho)) + df_drho)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kl", ["mc", "analytic"])
-def test_mini_batch_losses_average_to_the_full_batch_loss(kl):
-    x, y = linear_problem()
-    model = linear_model()
-    guide = built(model, x, y, init_rho=-1.0)
-
-    def loss(*batch):
-        torch.manual_seed(2)
-        with fast_pyro(), torch.no_grad():
-            return make_elbo(kl, 1).differentiable_loss(model, guide, *batch, num_data=30)
-
-    parts = [loss(x[i : i + 5], y[i : i + 5]) for i in range(0, 30, 5)]
-    torch.testing.assert_close(torch.stack(parts).mean(), loss(x, y))
-    assert torch.stack(parts).std() > 1
 
 
 def fit(model=None, data=None, *, seed=0, validation=None, callbacks=(), **settings):
@@ -145,18 +127,6 @@ def test_epochs_count_passes_over_the_data():
     assert len(fit(steps=7, batch_size=8).history) == 7
 
 
-@pytest.mark.slow
-def test_mini_batches_are_shuffled_and_cover_the_data():
-    x, y = torch.arange(13.0)[:, None], torch.arange(13.0)
-    batches, same = (TensorBatches((x, y), 4, seed=0) for _ in range(2))
-    epochs = [torch.cat([next(batches)[1] for _ in range(3)]) for _ in range(2)]
-    assert all(len(epoch.unique()) == 12 for epoch in epochs)
-    assert not torch.equal(*epochs)
-    torch.testing.assert_close(y[same.rows(6)].view(2, 12), torch.stack(epochs))
-    rows, targets = next(batches)
-    assert torch.equal(rows[:, 0], targets)
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("batch_size", [None, 10])
 def test_full_and_mini_batch_fits_find_the_exact_optimum(batch_size):
@@ -181,25 +151,6 @@ def test_kl_warmup_ramps_the_weight_up_to_the_temperature():
     method = bnn.SVI(kl_warmup=4, temperature=0.5)
     assert [method.kl_weight(step) for step in range(6)] == [0.125, 0.25, 0.375, 0.5, 0.5, 0.5]
     assert bnn.SVI().kl_weight(0) == 1
-
-
-@pytest.mark.parametrize("kl", ["mc", "analytic"])
-def test_weight_on_the_kl_multiplies_its_gradient(kl):
-    """With the same noise, gradient(temperature) = gradient(likelihood) + temperature * gradient(KL)."""
-    from pyrobnn.inference.training.elbo import WeightLatents
-
-    x, y = linear_problem()
-    gradients = []
-    for weight in (1.0, 2.0, 3.0):
-        model = linear_model()
-        model.net.weight.fill_(0.3)
-        guide = built(model, x, y)
-        torch.manual_seed(4)
-        with fast_pyro(), WeightLatents(weight):
-            make_elbo(kl, 1).differentiable_loss(model, guide, x, y).backward()
-        gradients.append(torch.cat([guide.loc.grad, guide.rho.grad]))
-    torch.testing.assert_close(gradients[2] - gradients[1], gradients[1] - gradients[0])
-    assert (gradients[1] - gradients[0]).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("name", ["adam", "AdamW", "sgd", "rmsprop", "adagrad", "nadam"])

@@ -177,17 +177,6 @@ def test_a_network_sees_rows_of_the_data_alone(name, how, tmp_path):
     assert torch.equal(again.predict(x, num_draws=4).draw_means, before)
 
 
-@pytest.mark.one_in(0, 3)
-@pytest.mark.parametrize("name", [name for name in NETS if name != "statistics of a batch"])
-@pytest.mark.parametrize("how", [how for how in METHODS if how not in ("svi", "autoguide", "nuts")])
-def test_every_method_shows_a_network_rows_of_the_data_alone(name, how, tmp_path):
-    make, x = NETS[name]
-    posterior = bnn.fit(model_of(seeded(make)), bnn.Data(x, Y), METHODS[how], seed=0, engine="eager", progress=False)
-    before = posterior.predict(x, num_draws=4).draw_means
-    loaded = bnn.load(posterior.save(tmp_path / "p"), net=seeded(make))
-    assert torch.equal(loaded.predict(x, num_draws=4).draw_means, before)
-
-
 def test_a_posterior_holds_no_more_of_the_data_than_two_rows():
     data = bnn.Data(torch.randn(1000, 5), torch.randn(1000))
     posterior = model_of(nn.Linear(5, 1)).fit(data, steps=1, seed=0, progress=False)

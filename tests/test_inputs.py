@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import pyrobnn as bnn
-from pyrobnn._torch.inputs import Inputs
 
 UNIT = bnn.priors.Normal(1.0)
 NUM = 24
@@ -163,16 +162,6 @@ def test_whole_numbers_stay_so():
     assert kept.parts["x"].dtype == torch.float32
 
 
-def test_the_container_is_a_batch():
-    x = Inputs({"a": IDS, "b": NUMBERS})
-    assert (len(x), x.numel(), repr(x)) == (NUM, NUM * 8, f"Inputs(a ({NUM}, 5), b ({NUM}, 3))")
-    assert [len(part) for part in x.split(10)] == [10, 10, 4]
-    assert torch.equal(x[3:5].parts["a"], IDS[3:5])
-    assert [row.parts["b"].tolist() for row in x] == NUMBERS.tolist()
-    sums = torch.func.vmap(lambda row: row.parts["a"].sum() + row.parts["b"].sum())(x)
-    torch.testing.assert_close(sums, IDS.sum(1) + NUMBERS.sum(1))
-
-
 def test_splits_keep_rows_of_the_same_inputs_together():
     twice = bnn.Data({"ids": IDS.repeat(2, 1), "numbers": NUMBERS.repeat(2, 1)}, Y.repeat(2))
     rest, part = twice.split(0.25, seed=0)
@@ -191,18 +180,9 @@ REFUSED = {
     "nothing": (lambda: bnn.Data({}, Y), "one row for each example"),
     "a number": (lambda: bnn.Data({"a": 1.0}, Y), "must have a row for each example"),
     "standardised": (lambda: bnn.Data({"a": NUMBERS}, Y, standardize=True), "for inputs of a single tensor"),
-    "other names": (
-        lambda: fit("mapping", METHODS["mean-field"]).predict({"ids": IDS}),
-        "must hold input_ids, attention_mask",
-    ),
-    "one for several": (
-        lambda: fit("mapping", METHODS["mean-field"]).predict(NUMBERS),
-        "must hold input_ids, attention_mask",
-    ),
-    "several for one": (
-        lambda: fit("joined", METHODS["mean-field"]).predict({"a": IDS}),
-        r"must have shape \(N, 13\), got a",
-    ),
+    "other names": (lambda: fit("mapping", METHODS["mean-field"]).predict({"ids": IDS}), "must hold input_ids,"),
+    "one for several": (lambda: fit("mapping", METHODS["mean-field"]).predict(NUMBERS), "must hold input_ids,"),
+    "several for one": (lambda: fit("joined", METHODS["mean-field"]).predict({"a": IDS}), r"must have shape \(N,"),
     "a picture": (
         lambda: bnn.plots.fit_1d(fit("joined", METHODS["mean-field"]), bnn.Data({"a": IDS}, Y)),
         "inputs of a single tensor, got several",

@@ -7,14 +7,7 @@ import torch
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn.likelihoods import (
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    MixtureDensity,
-    Poisson,
-    StudentT,
-)
+from pyrobnn.likelihoods import Bernoulli, Categorical, Gaussian, MixtureDensity, Poisson, StudentT
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(60, 3, generator=G)

@@ -265,29 +265,17 @@ def test_diagnose_takes_loaders():
 
 
 REFUSED = {
-    "a generator": (
-        lambda: bnn.Loader(batch for batch in BATCHES),
-        "is a generator, which can be gone through only on",
-    ),
+    "a generator": (lambda: bnn.Loader(batch for batch in BATCHES), "is a generator, which can be gone through only"),
     "an iterator": (lambda: bnn.Loader(iter(BATCHES)), "is a list_iterator, .* pass a list of its batches"),
     "a dataset": (lambda: bnn.Loader(PAIRS), "iterable of batches, got TensorDataset: of a dataset make a DataLoader"),
     "no function": (lambda: bnn.Loader(BATCHES, split=(0, 1)), r"`split` must be a function .*, got \(0, 1\)"),
-    "no number": (
-        lambda: fit(plain(), bnn.Loader(BATCHES)),
-        r"type list does not tell .* bnn.Loader\(loader, num_data=N",
-    ),
+    "no number": (lambda: fit(plain(), bnn.Loader(BATCHES)), r"type list does not tell .* bnn.Loader\(loader,"),
     "three from split": (
         lambda: fit(plain(), bnn.Loader(BATCHES, split=lambda b: (*b, None), num_data=NUM)),
         r"`split` must return a pair \(x, y\), got a tuple of 3. Weights of examples are for Data",
     ),
-    "a list of batches": (
-        lambda: fit(plain(), BATCHES),
-        r"got list; of another iterable .* bnn.Loader\(iterable, num_da",
-    ),
-    "tensors": (
-        lambda: fit(plain(), DataLoader(X, 8)),
-        r"must yield pairs .* got Tensor: .*split=lambda batch: \(batch\[0",
-    ),
+    "a list of batches": (lambda: fit(plain(), BATCHES), r"got list; of another iterable .* bnn.Loader\(iterable,"),
+    "tensors": (lambda: fit(plain(), DataLoader(X, 8)), r"must yield pairs .* got Tensor: .*split=lambda batch:"),
     "unnamed targets": (
         lambda: fit(model_of(TwoInputs()), DataLoader([{"a": X[0, :1], "b": X[0, 1:]}] * 4, 2)),
         r"got 'a', 'b': say where they are, as in .* split=lambda batch: \(batch\['a'\], batch\['b'\]\)\)",
@@ -300,15 +288,9 @@ REFUSED = {
         lambda: fit(plain(), DataLoader([{"x": x, "row": x.sum(), "y": y} for x, y in PAIRS], 8)),
         r"several inputs, the entries x, row .* split=lambda batch: \(batch\['x'\], batch\['labels'\]\)\)",
     ),
-    "shuffled": (
-        lambda: fit(plain(), (X, Y)).predict(DataLoader(PAIRS, 7, shuffle=True)),
-        "in random order, .* with shuffle=False",
-    ),
+    "shuffled": (lambda: fit(plain(), (X, Y)).predict(DataLoader(PAIRS, 7, shuffle=True)), "in random order, .*"),
     "no batches": (lambda: fit(plain(), (X, Y)).predict(bnn.Loader([])), "The loader yields no batch"),
-    "folds": (
-        lambda: bnn.kfold(plain(), DataLoader(PAIRS, 7), bnn.SVI(steps=2)),
-        r"all examples of a loader, bnn.Loader\(loader\).in_memory",
-    ),
+    "folds": (lambda: bnn.kfold(plain(), DataLoader(PAIRS, 7), bnn.SVI(steps=2)), r"all examples of a loader,"),
 }
 
 

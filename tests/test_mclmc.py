@@ -230,9 +230,7 @@ def regression(dtype=F64):
     x = (numbers(20, 2) @ mix).to(dtype)
     y = x @ torch.tensor([1.0, -0.5], dtype=dtype) + 0.3 + NOISE * numbers(20, seed=1).to(dtype)
     model = bnn.BNN(
-        nn.Linear(2, 1).to(dtype),
-        prior=bnn.priors.Normal(SCALE),
-        likelihood=bnn.likelihoods.Gaussian(NOISE),
+        nn.Linear(2, 1).to(dtype), prior=bnn.priors.Normal(SCALE), likelihood=bnn.likelihoods.Gaussian(NOISE)
     )
     return model, bnn.Data(x, y), *linear_posterior(with_ones(x), y, NOISE, SCALE)
 

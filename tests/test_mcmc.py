@@ -9,7 +9,6 @@ import pytest
 import torch
 from exact import linear_posterior, with_ones, z_scores
 from helpers import Branching
-from pyro.infer import mcmc
 from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -20,7 +19,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn._torch.pyro import fast_pyro, local_parameters
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.chains import Target
-from pyrobnn.inference.mcmc.mcmc import RecordedNUTS, turns_back
+from pyrobnn.inference.mcmc.mcmc import turns_back
 from pyrobnn.inference.mcmc.potential import Leapfrog, PhasePoint, Potential, eager_potential
 from pyrobnn.testing import GUIDE_CHECKS
 
@@ -245,20 +244,6 @@ def test_a_trajectory_turns_back_where_any_subtree_does():
         found.append((turns_back(momenta), by_hand(momenta)))
     assert all(own == other for own, other in found)
     assert 10 < sum(own for own, _ in found) < 190
-
-
-def test_kernels_without_room_for_a_trajectory_are_those_of_pyro():
-    made, data = target(linear_model())
-    nuts, hmc, like = KERNELS["NUTS"], KERNELS["HMC"], torch.zeros(3, dtype=F64)
-    eager = Potential(eager_potential(made.log_joint, data))
-    with fast_pyro():
-        roomy, tight = (
-            Potential(eager.evaluate, Leapfrog(made.log_joint, data, like, num_kept=kept))
-            for kept in (nuts.num_kept, 0)
-        )
-        assert isinstance(nuts.kernel(roomy), RecordedNUTS)
-        assert type(nuts.kernel(tight)) is type(nuts.kernel(eager)) is mcmc.NUTS
-        assert type(hmc.kernel(tight)) is type(hmc.kernel(eager)) is mcmc.HMC
 
 
 @pytest.mark.slow

@@ -110,16 +110,6 @@ def test_sparsification_of_classes_is_of_the_brier_score_by_entropy():
     assert score(prediction, y)["ause"].value == pytest.approx(found.excess)
 
 
-def test_curves_of_several_columns_are_averaged():
-    rng = np.random.default_rng(0)
-    std, y = rng.random((2, 40)) + 0.2, rng.normal(size=(2, 40))
-    both = Prediction(dist.Normal(torch.zeros(1, 40, 2).double(), torch.from_numpy(std.T)).to_event(1))
-    each = [sparsification(normal(std[k]), y[k]) for k in range(2)]
-    found = sparsification(both, y.T)
-    np.testing.assert_allclose(found.error, np.mean([curve.error for curve in each], 0))
-    assert score(both, y.T)["ause"].value == pytest.approx(found.excess)
-
-
 # inputs outside the data
 
 

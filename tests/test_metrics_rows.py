@@ -36,16 +36,7 @@ SETTINGS = {
     "zero_inflated": lik.ZeroInflated(0.3),
 }
 """Every likelihood."""
-REAL = [
-    "beta",
-    "censored_gaussian",
-    "gamma",
-    "gaussian",
-    "laplace",
-    "log_normal",
-    "mixture_density",
-    "student_t",
-]
+REAL = ["beta", "censored_gaussian", "gamma", "gaussian", "laplace", "log_normal", "mixture_density", "student_t"]
 COUNTS = ["negative_binomial", "poisson", "zero_inflated"]
 CASES = [*((name, 1) for name in SETTINGS), *((name, 2) for name in [*REAL, *COUNTS, "bernoulli"])]
 

@@ -155,10 +155,7 @@ def test_what_is_not_open_or_cannot_be_looked_at_stays():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "hidden",
-    [
-        pytest.param([300] * 3, id="evidence prefers a constant"),
-        pytest.param([2**20], id="too large to look at"),
-    ],
+    [pytest.param([300] * 3, id="evidence prefers a constant"), pytest.param([2**20], id="too large to look at")],
 )
 def test_a_small_network_measures_the_noise_in_the_place_of_another(hidden):
     """The noise of 0.4 within 4 standard errors of 60 rows; the prior stays open."""

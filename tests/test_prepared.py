@@ -29,24 +29,11 @@ N = 32
 X = torch.linspace(-1, 1, N)[:, None]
 Y = (3 * X).sin()[:, 0]
 GUIDES = [
-    "mean_field",
-    guides.MeanField(noise="local"),
-    "full_rank",
     "low_rank",
-    "matrix_normal",
-    "radial",
     "flow",
-    "dropout",
     guides.Dropout(rate=0.2, learned=True),
-    "map",
     "laplace",
     {"2.*": "full_rank", "*": "mean_field"},
-    "AutoNormal",
-    "AutoDiagonalNormal",
-    "AutoMultivariateNormal",
-    "AutoLowRankMultivariateNormal",
-    "AutoIAFNormal",
-    "AutoDelta",
 ]
 
 
@@ -213,7 +200,7 @@ def test_loops_with_the_rates_of_a_guide_agree_with_fit(noise_of_fit, guide):
         torch.testing.assert_close(value, state(expected)[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("guide", GUIDES, ids=str)
 def test_every_guide_is_trained_in_a_loop(guide):
     """It can be copied before the loop, resumed from its state, and the posterior predicts with what was trained."""
@@ -454,14 +441,7 @@ def test_laplace_takes_its_curvature_from_all_data():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("steps", 10),
-        ("lr", 0.1),
-        ("batch_size", 8),
-        ("optimizer", "sgd"),
-        ("patience", 3),
-    ],
+    ("name", "value"), [("steps", 10), ("lr", 0.1), ("batch_size", 8), ("optimizer", "sgd"), ("patience", 3)]
 )
 def test_settings_of_the_loop_are_refused_by_name(name, value):
     with pytest.raises(InputError, match=f"`{name}` belongs to the loop, which is yours here"):

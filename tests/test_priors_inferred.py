@@ -158,17 +158,6 @@ def test_chains_draw_the_scale_from_its_exact_posterior(num):
 
 
 @pytest.mark.slow
-def test_mean_field_is_too_sure_of_a_scale_where_data_are_few():
-    """The bias that `Hierarchical` documents: weights and scale depend on each other, the guide says they do not."""
-    data = scale_problem(12)
-    mean, deviation = exact_log_scale(data)
-    posterior = fit(priors.Hierarchical(), data, linear(NUM_WEIGHTS), steps=600)
-    loc, scale = posterior.guide.moments()["prior.weight.scale"]
-    assert float(scale) < 0.75 * deviation
-    assert float(loc) < mean - deviation
-
-
-@pytest.mark.slow
 def test_relevance_determination_switches_useless_inputs_off():
     """Two of eight inputs matter to five outputs: the scales of the others end at a quarter of theirs, at most."""
     generator = torch.Generator().manual_seed(6)

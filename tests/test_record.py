@@ -54,14 +54,7 @@ def test_a_record_comes_back_from_its_table():
         record.num_data = 3
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        {"num_data": "many"},
-        {"engine": "mine"},
-        {"engine": {"used": "eager"}},
-    ],
-)
+@pytest.mark.parametrize("table", [{"num_data": "many"}, {"engine": "mine"}, {"engine": {"used": "eager"}}])
 def test_tables_of_other_records_are_refused(table):
     with pytest.raises(bnn.InputError, match="cannot be read"):
         FitRecord.from_table(table)

@@ -48,11 +48,6 @@ METHODS = {
         "The Markov chains",
         "by nuts, in 10 steps",
     ),
-    "mclmc": (
-        'type = "mclmc"\nnum_draws = 6\nwarmup = 40\nnum_chains = 2\nthinning = 3\nengine = "eager"',
-        "The Markov chains",
-        "by mclmc, in 58 steps",
-    ),
     "sgld": (
         'type = "sgld"\nstep_size = 1e-4\nnum_draws = 5\nburn_in = 2\nthinning = 1\nnum_chains = 2',
         "The Markov chains",

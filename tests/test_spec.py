@@ -238,10 +238,7 @@ BAD_OVERRIDES = {
     "no equals": ("fit.seed", r"must read section.key=value, got 'fit.seed'"),
     "top level": ("type=map", r"Unknown section \[type\]"),
     "unknown section": ("fitt.seed=1", r"Unknown section \[fitt\] in the spec\. Did you mean 'fit'\?"),
-    "unknown key": (
-        "fit.stepz=1",
-        r"\[fit\] unknown setting `stepz`; known are type, .*\. Did you mean 'steps'\?",
-    ),
+    "unknown key": ("fit.stepz=1", r"\[fit\] unknown setting `stepz`; known are type, .*\. Did you mean 'steps'\?"),
     "guide in fit": ("fit.guide=map", r"\[fit\] unknown setting `guide`"),
     "unknown data key": ("data.splitt=1", r"\[data\] unknown setting `splitt`; known are name, path"),
     "type not a name": ("guide.type=3", r"\[guide\] `type` must be a name, got 3"),

@@ -27,13 +27,11 @@ def read(tmp_path, text, *overrides):
 READ = {
     "svi": (SVI, bnn.SVI(steps=7, lr=0.1)),
     "ensemble of points": (ENSEMBLE, bnn.Ensemble(bnn.SVI(guide="map", steps=7), members=3)),
-    "ensemble as it is": ('[fit]\ntype = "ensemble"\n', bnn.Ensemble()),
     "ensemble with a guide": (
         ENSEMBLE + LOW_RANK,
         bnn.Ensemble(bnn.SVI(guide=bnn.guides.LowRank(rank=2), steps=7), members=3),
     ),
     "swag": (SWAG, bnn.SWAG(bnn.SVI(guide="map", steps=7), rank=3, steps=30, every=10)),
-    "multi-swag": ('[fit]\ntype = "ensemble"\nmethod = "swag"\n', bnn.Ensemble(bnn.SWAG())),
     "multi-swag with settings": (
         '[fit]\ntype = "ensemble"\n[fit.method]\ntype = "swag"\nrank = 3\n[fit.method.method]\nlr = 0.1\n',
         bnn.Ensemble(bnn.SWAG(bnn.SVI(guide="map", lr=0.1), rank=3)),
@@ -44,7 +42,6 @@ READ = {
         '[fit]\ntype = "mile"\nnum_chains = 3\n[fit.method]\nsteps = 7\n',
         bnn.MILE(num_chains=3, method=bnn.SVI(guide="map", steps=7)),
     ),
-    "hmc": ('[fit]\ntype = "hmc"\nstep_size = 0.1\n', bnn.HMC(step_size=0.1)),
     "sgld": ('[fit]\ntype = "sgld"\nstep_size = 1e-3\nschedule = "cosine_annealing_lr"\n', None),
     "sghmc": ('[fit]\ntype = "sghmc"\nstep_size = 1e-3\nbatch_size = 8\n', bnn.SGHMC(step_size=1e-3, batch_size=8)),
 }
@@ -69,16 +66,12 @@ def test_a_method_in_python_keeps_its_guide():
 
 CHANGED = {
     "svi to ensemble": (SVI + LOW_RANK, ["fit.type=ensemble"], {"members": 5, "seed": 4}, {"steps": 7, "lr": 0.1}),
-    "and its members": (SVI + LOW_RANK, ["fit.members=2", "fit.type=ensemble"], {"members": 2}, {"steps": 7}),
     "without a section": ("", ["fit.type=ensemble"], {"members": 5, "seed": 0}, {"lr": 0.01}),
     "ensemble to svi": (ENSEMBLE, ["fit.type=svi"], {"steps": 7, "seed": 4}, None),
     "ensemble to swag": (ENSEMBLE, ["fit.type=swag"], {"rank": 20, "seed": 4}, {"steps": 7}),
     "ensemble of swag": (ENSEMBLE, ["fit.method.type=swag"], {"members": 3}, {"type": "swag", "steps": 1000}),
-    "swag to svi": (SWAG, ["fit.type=svi"], {"steps": 7}, None),
     "the method inside": (ENSEMBLE, ["fit.method.lr=0.5"], {"members": 3}, {"lr": 0.5, "steps": 7}),
-    "to itself": (ENSEMBLE, ["fit.type=ensemble"], {"members": 3}, {"steps": 7}),
     "svi to nuts": (SVI + LOW_RANK, ["fit.num_draws=10", "fit.type=nuts"], {"num_draws": 10, "seed": 4}, None),
-    "nuts to hmc": (NUTS, ["fit.type=hmc"], {"num_draws": 10, "warmup": 1000}, None),
     "svi to sgld": ("[fit]\nbatch_size = 8\n", ["fit.type=sgld", "fit.step_size=0.1"], {"batch_size": 8}, None),
 }
 
@@ -104,23 +97,13 @@ def test_a_type_inside_a_prior_is_looked_up_among_priors(tmp_path):
 
 REFUSED = {
     "guide for nuts": (NUTS + LOW_RANK, r"^\[guide\] nuts draws from the posterior itself and trains no guide, got L"),
-    "guide set for nuts": (NUTS, "nuts draws from the posterior itself", "guide.type=map"),
     "guide for swag": (SWAG + LOW_RANK, r"^\[guide\] SWAG: .*averages points: its method needs guide='map', got Low"),
     "guide inside": (ENSEMBLE + 'guide = "map"\n', r"\[fit\] `method`: unknown setting `guide`.*a separate section"),
-    "setting of the inside": (
-        '[fit]\ntype = "ensemble"\nsteps = 3\n',
-        r"unknown setting `steps`; known are type, seed, device, engine, method.*may belong to the inner method",
-    ),
+    "setting of the inside": ('[fit]\ntype = "ensemble"\nsteps = 3\n', r"unknown setting `steps`; known are type,"),
     "seed inside": (ENSEMBLE + "seed = 3\n", r"\[fit\] `method`: unknown setting `seed`; known are type, steps"),
     "unknown inside": ('[fit]\ntype = "ensemble"\nmethod = "nutz"\n', r"\[fit\] `method`: Unknown method 'nutz'"),
-    "nuts inside": ('[fit]\ntype = "ensemble"\nmethod = "nuts"\n', r"\[fit\] Ensemble: `method`"),
-    "a number inside": ('[fit]\ntype = "ensemble"\nmethod = 3\n', "The type of a method must be a name, got 3"),
     "patience inside": (ENSEMBLE + "patience = 3\n", r"\[fit\] Ensemble: .*members run the same number of steps"),
     "of another method": ("[fit]\nstarts = 2\n", "`starts` is a setting of evidence_framework: name the method by"),
-    "no positive step size": (
-        '[fit]\ntype = "sgld"\nstep_size = 0.0\n',
-        r"\[fit\] SGLD: `step_size` must be greater than 0",
-    ),
     "validation": (
         NUTS,
         r"^\[data\] `validation` is followed along the steps of svi, and \[fit\] has nuts",
@@ -131,7 +114,6 @@ REFUSED = {
         r"\[predict\] `num_draws` must be at least 3, a draw from each member or Markov chain of ensemble, got 2",
         "predict.num_draws=2",
     ),
-    "fewer draws than chains": (NUTS, "must be at least 4, a draw from each member", "predict.num_draws=3"),
     "fewer draws than members by default": ("", "of the default, which may be an ensemble", "predict.num_draws=4"),
 }  # fmt: skip
 
@@ -154,19 +136,8 @@ def table(tmp_path, values):
 
 COUNTS = [0, 1, 3, 2] * 10
 TARGETS = {"classes": ["no", "yes", "may"] * 13, "counts": COUNTS, "real values": [0.5 * i for i in range(40)]}
-NUMBERS = (
-    "beta",
-    "censored_gaussian",
-    "gamma",
-    "gaussian",
-    "laplace",
-    "log_normal",
-    "mixture_density",
-    "negative_binomial",
-    "poisson",
-    "student_t",
-    "zero_inflated",
-)
+NUMBERS = ["beta", "censored_gaussian", "gamma", "gaussian", "laplace", "log_normal", "mixture_density"]
+NUMBERS += ["negative_binomial", "poisson", "student_t", "zero_inflated"]
 PAIRS = {
     **{("classes", kind): "'b' must be numeric for a regression, got str, with text such as 'no'" for kind in
        NUMBERS},

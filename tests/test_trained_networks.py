@@ -310,10 +310,7 @@ AROUND_REFUSED = {
     "one network": (lambda: bnn.Ensemble().around(trained(0), (X, Y)), "takes a list of trained networks"),
     "no network": (lambda: bnn.Ensemble().around([], (X, Y)), "takes a list of trained networks"),
     "no networks": (lambda: bnn.Ensemble().around(["a"], (X, Y)), "takes a list of trained networks"),
-    "two widths": (
-        lambda: bnn.Ensemble().around([trained(0), trained(1, width=9)], (X, Y)),
-        "'0.weight' of network 1 is not that of network 0",
-    ),
+    "two widths": (lambda: bnn.Ensemble().around([trained(0), trained(1, width=9)], (X, Y)), "'0.weight' of network"),
     "one layer more": (
         lambda: bnn.Ensemble().around([trained(0), nn.Sequential(*trained(1), nn.Linear(1, 1))], (X, Y)),
         "'3.weight' of network 1 is not that of network 0",

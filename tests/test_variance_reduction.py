@@ -130,25 +130,6 @@ def test_local_noise_is_on_the_outputs_of_a_layer(monkeypatch):
 
 
 @pytest.mark.parametrize("noise", PER_EXAMPLE)
-def test_examples_have_noise_of_their_own(noise):
-    """With one and the same input for all: variance as with a shared draw, correlation 0 and not 1; 5 errors."""
-    model, guide, x, _ = make("mlp", PER_EXAMPLE[noise])
-    x = x[:1].expand(2, -1)
-    with torch.no_grad():
-        draw = vmap(lambda _: outputs(model, guide, x)[0][:, 0], randomness="different")
-        f = draw(torch.empty(4000, 0))
-        guide.noise = "shared"
-        g = draw(torch.empty(4000, 0))
-    assert torch.equal(g[:, 0], g[:, 1])
-    products = (f - f.mean(0)).prod(1)
-    assert abs(float(products.mean())) < 5 * float(products.std()) / 4000**0.5
-    for column in f.T:
-        both = torch.stack([(column - column.mean()) ** 2, (g[:, 0] - g[:, 0].mean()) ** 2])
-        error = (both.var(1).sum() / 4000).sqrt()
-        assert abs(float(both[0].mean() - both[1].mean())) < 5 * float(error)
-
-
-@pytest.mark.parametrize("noise", PER_EXAMPLE)
 def test_functions_of_the_posterior_are_shared(noise):
     """Outside training a draw is one function, and what `Posterior` returns carries nothing."""
     model, guide, x, y = make("mlp", PER_EXAMPLE[noise])
