@@ -14,6 +14,7 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
+from pyrobnn.runs.spec import RunSpec
 
 QUICK = {
     "net": bnn.MLP(hidden=(3,), dtype="float64"),
@@ -115,6 +116,63 @@ def test_text_that_is_different_in_most_rows_is_refused():
     for taken in (names.astype("category"), names.repeat(2)):
         fitted = regressor().fit(pd.DataFrame({"name": taken}), np.arange(float(len(taken))))
         assert len(fitted.encoder_.get_feature_names_out()) == 21
+
+
+LEVELS = ["low", "medium", "high"]
+OF_LEVELS = pd.Categorical([*LEVELS, *LEVELS], LEVELS, ordered=True)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        OF_LEVELS,
+        OF_LEVELS.add_categories(["more"]),
+        pl.Series([*LEVELS, *LEVELS], dtype=pl.Enum(LEVELS)),
+        pd.Categorical([3, 1, 2] * 2, [3, 1, 2], ordered=True),
+        pd.cut([1, 2, 3] * 2, 3),
+    ],
+    ids=["categorical", "unused", "polars", "numbers", "cut"],
+)
+def test_ordered_categories_become_numbers_in_their_order(given):
+    model = regressor(categories="ordinal").fit((pl if isinstance(given, pl.Series) else pd).DataFrame({"c": given}), Y)
+    np.testing.assert_array_equal(model.encoder_.transform(pd.DataFrame({"c": given}))[:, 0], [0, 1, 2] * 2)
+    like = regressor().fit(pd.DataFrame({"c": [0, 1, 2] * 2}), Y)
+    np.testing.assert_array_equal(
+        model.predict(pd.DataFrame({"c": given})), like.predict(pd.DataFrame({"c": [0, 1, 2] * 2}))
+    )
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.encoder_.transform(pd.DataFrame({"c": given}))[:, 0], [0, 1, 2] * 2)
+
+
+def test_ordered_categories_later_are_those_of_the_fit(tmp_path):
+    """Values count, in any container; one that is missing is drawn, and not above the last; a new one has no place."""
+    table = frame(OF_LEVELS)
+    model = regressor(categories="ordinal").fit(table, Y)
+    for later in (OF_LEVELS.reorder_categories(LEVELS[::-1]), list(OF_LEVELS), pd.Categorical(list(OF_LEVELS))):
+        np.testing.assert_array_equal(model.encoder_.transform(frame(later)), model.encoder_.transform(table))
+    with pytest.raises(InputError, match="'c' holds 'more', and its order is low < medium < high"):
+        model.predict(frame(["more", *OF_LEVELS[1:]]))
+    gaps = pd.Series(OF_LEVELS).where(SIZES > 0)
+    imputing = regressor(categories="ordinal", missing="impute").fit(frame(gaps), Y)
+    assert list(imputing.encoder_.get_feature_names_out()) == ["size", "c", "missingindicator_c"]
+    np.testing.assert_array_equal(imputing.encoder_.transform(frame(gaps))[:, 1], [np.nan, 1, 2, 0, 1, 2])
+    many = pd.concat([table] * 5, ignore_index=True).assign(y=OF_LEVELS.take([*range(6)] * 5))
+    many.to_parquet(tmp_path / "t.parquet")
+    found = bnn.datasets.load_table(tmp_path / "t.parquet", "y", categories="ordinal")
+    np.testing.assert_array_equal(found.data.x[:, 1], [0, 1, 2] * 10)
+    np.testing.assert_array_equal(found.data.y, [0, 1, 2] * 10)
+    assert found.class_names == tuple(LEVELS)
+    again = bnn.datasets.load_features(tmp_path / "t.parquet", (), encoder=json.loads(json.dumps(found.encoder)))
+    np.testing.assert_array_equal(again, found.data.x)
+    spec = {
+        "data": {"path": str(tmp_path / "t.parquet"), "target": "y"},
+        "likelihood": {"type": "ordinal", "num_classes": 3},
+    }
+    assert RunSpec.from_dict(spec).prepare().dataset.class_names == tuple(LEVELS)
+    many.to_csv(tmp_path / "t.csv", index=False)
+    spec["data"]["path"] = str(tmp_path / "t.csv")
+    with pytest.raises(InputError, match="Ordered labels need an order"):
+        RunSpec.from_dict(spec).prepare()
 
 
 # Dates, and numbers in texts

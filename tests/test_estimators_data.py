@@ -223,6 +223,61 @@ def test_labels_come_back_as_they_were(labels, likelihood):
     np.testing.assert_allclose(model.predict_proba(x).sum(1), 1)
 
 
+LEVELS = ["low", "medium", "high"]
+CODES = np.digitize(np.random.default_rng(0).normal(size=90), [-0.5, 0.5])
+NAMES = np.array(LEVELS)[CODES]
+ORDERED = pd.Categorical(NAMES, LEVELS, ordered=True)
+
+
+def ordinal(num=3, **settings):
+    settings = {"net": bnn.MLP(hidden=()), "likelihood": bnn.likelihoods.Ordinal(num), "method": None} | settings
+    return bnn.BNNClassifier(**(QUICK | {"guide": "map", "steps": 60, "lr": 0.2} | settings))
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        (ORDERED, LEVELS),
+        (pd.DataFrame({"y": ORDERED}), LEVELS),
+        (pl.Series(NAMES, dtype=pl.Enum(LEVELS)), LEVELS),
+        (ORDERED.add_categories(["none"]), LEVELS),
+        (pd.Categorical(np.array([3, 1, 2])[CODES], [3, 1, 2], ordered=True), [3, 1, 2]),
+        (pd.Series(CODES), [0, 1, 2]),
+    ],
+    ids=["categorical", "frame", "polars", "unused", "numbers", "codes"],
+)
+def test_ordered_labels_follow_their_order(y, classes):
+    """The same model as for the codes 0, 1, 2, to the last digit."""
+    x = CODES[:, None] + np.random.default_rng(1).normal(size=(90, 1)) / 2
+    model, like = ordinal().fit(x, y), ordinal().fit(x, CODES)
+    assert list(model.classes_) == classes
+    np.testing.assert_array_equal(model.predict_proba(x), like.predict_proba(x))
+    np.testing.assert_array_equal(model.predict(x), np.array(classes)[like.predict(x)])
+    assert model.score(x, np.array(classes)[CODES]) == like.score(x, CODES) > 0.6
+
+
+def test_ordered_labels_may_lack_one_that_is_declared():
+    y = ORDERED.add_categories(["more"])
+    model = ordinal(4).fit(CODES[:, None], y)
+    assert list(model.classes_) == [*LEVELS, "more"]
+    assert model.predict_proba(CODES[:, None]).shape == (90, 4)
+    again = ordinal(guide="mean_field").partial_fit(
+        CODES[:, None], y, classes=pd.Categorical(LEVELS, LEVELS, ordered=True)
+    )
+    assert list(again.partial_fit(CODES[:, None], NAMES).classes_) == LEVELS
+
+
+@pytest.mark.parametrize("y", [NAMES, NAMES.tolist(), pd.Series(NAMES), pd.Categorical(NAMES)], ids=type)
+def test_texts_without_an_order_are_no_ordered_labels(y):
+    for learn in (ordinal().fit, lambda x, y: ordinal(guide="mean_field").partial_fit(x, y, classes=LEVELS)):
+        with pytest.raises(
+            InputError, match="Ordered labels need an order, and texts such as 'high' and 'low' have no"
+        ):
+            learn(CODES[:, None], y)
+    with pytest.raises(InputError, match="The likelihood has 4 ordered labels, got 3: set `num_classes`"):
+        ordinal(4).fit(CODES[:, None], CODES)
+
+
 def classifier(**settings):
     return bnn.BNNClassifier(**(QUICK | settings))
 

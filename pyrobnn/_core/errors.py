@@ -14,6 +14,10 @@ REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeErro
 """Errors by which a network may refuse inputs that no user gave."""
 
 
+MOST_LISTED = 10
+"""Names that a message lists."""
+
+
 class InputError(ValueError):
     """Raised before any work starts; the message names the value, the expectation and a remedy.
 
@@ -109,6 +113,13 @@ def unknown_setting(name: str, known: Sequence[str]) -> str:
     hint = did_you_mean(name, known)
     listed = f"known are {', '.join(known)}" if known else "there are none here"
     return f"unknown setting `{name}`; {listed}{hint and '.'}{hint}"
+
+
+def listed(values: Iterable[Any], between: str = ", ") -> str:
+    """Return values in words: the first ten of a user's, and how many more there are."""
+    shown = [*map(str, values)]
+    more = f" and {len(shown) - MOST_LISTED:,} more" if len(shown) > MOST_LISTED else ""
+    return between.join(shown[:MOST_LISTED]) + more
 
 
 def counted(num: int, noun: str) -> str:

@@ -21,11 +21,6 @@ class Remedy:
     """Something to try: words that go on after "To mend it,", for Python and, if they differ, for the command line.
 
     `settings` are the changes of a spec that the command line makes for it, such as "fit.max_steps=300000".
-
-    Examples:
-        >>> longer = Remedy("raise `max_steps`", "train longer", ("fit.max_steps=300000",))
-        >>> mended("It was cut short.", [longer], "command")
-        'It was cut short. To mend it, train longer (--set fit.max_steps=300000).'
     """
 
     python: str
@@ -50,12 +45,7 @@ def mended(text: str, remedies: Sequence[Remedy], spelling: Spelling | None = No
 
 
 def options(*settings: str) -> str:
-    """Return the options that change settings of a run, as a shell takes them.
-
-    Examples:
-        >>> options("net.hidden=[]", 'data.drop=["two words"]')
-        "--set 'net.hidden=[]' --drop 'two words'"
-    """
+    """Return the options that change settings of a run, as a shell takes them."""
     words = []
     for setting in settings:
         dropped = json.loads(setting.removeprefix(_DROP)) if setting.startswith(_DROP) else []
@@ -64,10 +54,5 @@ def options(*settings: str) -> str:
 
 
 def options_in(text: str) -> list[str]:
-    """Return the options that remedies in a text have in brackets, as `Remedy.said` writes them.
-
-    Examples:
-        >>> options_in("is empty: leave it out (--drop 'size (m2)'), or fill it in.")
-        ["--drop 'size (m2)'"]
-    """
+    """Return the options that remedies in a text have in brackets, as `Remedy.said` writes them."""
     return _IN_BRACKETS.findall(text)

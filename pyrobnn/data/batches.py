@@ -193,7 +193,9 @@ class LoaderBatches:
         """Go to a place in the stream; random states of the process are as before."""
         now = random_state()
         self._epoch = iter(())
-        self._set_random_states(state["random"])
+        set_random_state(state["random"]["process"])
+        for generator, of_loader in zip(_generators(self._loader), state["random"]["loader"], strict=True):
+            generator.set_state(of_loader)
         if state["taken"]:
             self._begin_epoch()
         for _ in range(state["taken"]):
@@ -212,11 +214,6 @@ class LoaderBatches:
 
     def _random_states(self) -> StateDict:
         return {"process": random_state(), "loader": [generator.get_state() for generator in _generators(self._loader)]}
-
-    def _set_random_states(self, states: StateDict) -> None:
-        set_random_state(states["process"])
-        for generator, state in zip(_generators(self._loader), states["loader"], strict=True):
-            generator.set_state(state)
 
 
 @contextmanager

@@ -133,12 +133,7 @@ class Data:
         return (self[start : start + num_rows] for start in range(0, len(self), num_rows))
 
     def class_counts(self, num_classes: int) -> list[int]:
-        """Return the number of examples of each class, where targets are classes.
-
-        Examples:
-            >>> bnn.Data([[0.0], [1.0], [2.0]], [0, 2, 2]).class_counts(3)
-            [1, 0, 2]
-        """
+        """Return the number of examples of each class, where targets are classes."""
         return self.y.reshape(-1).long().bincount(minlength=num_classes).tolist()
 
     def split(self, fraction: float, *, seed: int = 0) -> tuple["Data", "Data"]:

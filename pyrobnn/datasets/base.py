@@ -73,6 +73,7 @@ class Dataset:
         test: share of the rows in the test part of a random split.
         given: inputs with NaN and zeros where rows lack values; `data` has a value that was drawn.
         imputer: draws these values, from the rows to train on.
+        is_ordered: whether classes have an order, as numbers and ordered categories do, and text does not.
 
     Examples:
         >>> diabetes = bnn.datasets.load("diabetes")
@@ -96,6 +97,7 @@ class Dataset:
     test: float = TEST_FRACTION
     given: np.ndarray | None = dataclasses.field(default=None, repr=False)
     imputer: Imputer | None = dataclasses.field(default=None, repr=False)
+    is_ordered: bool = True
 
     @property
     def num_splits(self) -> int:

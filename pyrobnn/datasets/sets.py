@@ -169,27 +169,13 @@ def _labelled_set(
 
 _MUSHROOM = _copies("mushroom", "agaricus-lepiota.data", "agaricus-lepiota.data.gz")
 _RADAR = [f"{part}_{pulse}" for pulse in range(17) for part in ("real", "imaginary")]
+_EATEN = ("edible", "poisonous")
+_FUNGI, _SPAM = f"UCI Mushroom; {_HOME}/73/mushroom", f"UCI Spambase; {_HOME}/94/spambase"
 _SMITH = "Smith et al. 1988, UCI Pima Indians Diabetes; zeros stand for missing values from glucose to bmi"
 
 CLASSIFICATION_SETS = (
-    PublishedSet(
-        "mushroom",
-        "classification",
-        8124,
-        117,
-        read_mushroom,
-        (_MUSHROOM,),
-        f"UCI Mushroom; {_HOME}/73/mushroom",
-        class_names=("edible", "poisonous"),
-    ),
-    _labelled_set(
-        "spambase",
-        4601,
-        _SPAMBASE_COLUMNS,
-        codes="01",
-        classes=("mail", "spam"),
-        source=f"UCI Spambase; {_HOME}/94/spambase",
-    ),
+    PublishedSet("mushroom", "classification", 8124, 117, read_mushroom, (_MUSHROOM,), _FUNGI, class_names=_EATEN),
+    _labelled_set("spambase", 4601, _SPAMBASE_COLUMNS, codes="01", classes=("mail", "spam"), source=_SPAM),
     _labelled_set(
         "ionosphere", 351, _RADAR, codes="bg", classes=("bad", "good"), source=f"UCI Ionosphere; {_HOME}/52/ionosphere"
     ),
@@ -275,7 +261,6 @@ RUNS = ("walking", "car", "los_away", "los_near", "nlos")
 """The runs of the LoRa measurements: two along streets, three at a single place each. Split i tests on run i."""
 _GATEWAY = (-21.7788416255599, -43.373362355391)
 _EARTH_RADIUS = 6_371_000.0
-_CAMPUS = "oliveira2023_lora_outdoor"
 
 
 def read_motorcycle(paths: Sequence[Path]) -> tuple[Data, Splits]:
@@ -317,30 +302,21 @@ def read_path_loss(paths: Sequence[Path]) -> tuple[Data, Splits]:
     return data, tuple((np.flatnonzero(run != i), np.flatnonzero(run == i)) for i in range(len(runs)))
 
 
-def _run_file(run: str) -> PublishedFile:
-    folders = ("lora-path-loss", f"radio_path_loss/{_CAMPUS}")
-    return PublishedFile(tuple(f"{folder}/{run}{end}" for folder in folders for end in (".csv", ".csv.gz")))
-
-
+_AT = ("lora-path-loss", "radio_path_loss/oliveira2023_lora_outdoor")
+_RUN_FILES = tuple(
+    PublishedFile(tuple(f"{at}/{run}{end}" for at in _AT for end in (".csv", ".csv.gz"))) for run in RUNS
+)
 _IMPACT = PublishedFile(("mcycle.csv", "one_d/mcycle.csv"))
 _WEEKLY = PublishedFile(("mauna_loa_co2_weekly.csv", "one_d/mauna_loa_co2_weekly.csv"))
 _MASS = "Silverman 1985, mcycle of the R package MASS"
 _SCRIPPS = "Keeling & Whorf, Scripps Institution of Oceanography, weekly 1958-2001"
-_LORA = "Oliveira et al. 2023, LoRa outdoor measurements on a campus"
+_LORA, _SHARED = "Oliveira et al. 2023, LoRa outdoor measurements on a campus", "CC BY-NC-SA 4.0"
 
 MEASURED_SETS = (
     PublishedSet("motorcycle", "regression", 133, 1, read_motorcycle, (_IMPACT,), _MASS, "public"),
     PublishedSet("mauna-loa-co2", "regression", 2225, 1, read_co2, (_WEEKLY,), _SCRIPPS, "public domain"),
     PublishedSet(
-        "lora-path-loss",
-        "regression",
-        2514,
-        3,
-        read_path_loss,
-        tuple(map(_run_file, RUNS)),
-        _LORA,
-        "CC BY-NC-SA 4.0",
-        published_splits=len(RUNS),
+        "lora-path-loss", "regression", 2514, 3, read_path_loss, _RUN_FILES, _LORA, _SHARED, published_splits=5
     ),
 )
 
@@ -361,19 +337,12 @@ def _classes(name: str, rows: int, columns: int, *labels: str, loader: str, targ
     )
 
 
+_DIABETES = partial(read_bundled, loader="load_diabetes", target="progression", scaled=False)
+_EFRON = "Efron et al. 2004, Least angle regression; scikit-learn"
 _CANCER = "Breast Cancer Wisconsin (Diagnostic)"
 _DIGITS = "Optical Recognition of Handwritten Digits, test part"
 BUNDLED_SETS = (
-    PublishedSet(
-        "diabetes",
-        "regression",
-        442,
-        10,
-        partial(read_bundled, loader="load_diabetes", target="progression", scaled=False),
-        (),
-        "Efron et al. 2004, Least angle regression; scikit-learn",
-        "BSD 3-Clause (scikit-learn)",
-    ),
+    PublishedSet("diabetes", "regression", 442, 10, _DIABETES, (), _EFRON, "BSD 3-Clause (scikit-learn)"),
     _classes(
         "breast-cancer", 569, 30, "malignant", "benign", loader="load_breast_cancer", target="diagnosis", source=_CANCER
     ),

@@ -48,8 +48,8 @@ def load_table(
     All columns but the target are features: numbers and booleans, texts such as "1,234.50" as numbers, dates as days
     since the first one and as sine and cosine of the time of year, week and day, other text as categories. `notes` of
     the result say what was assumed. A target of text, booleans or at most 10 different integers makes a classification
-    with the sorted values as classes. More integers are amounts if their median is at least 100; below, `task` is
-    required. Any other target makes a regression.
+    with the sorted values as classes, or with ordered categories in their order. More integers are amounts if their
+    median is at least 100; below, `task` is required. Any other target makes a regression.
 
     Args:
         path: the file, .csv, .csv.gz, .tsv, .txt, .xlsx or .parquet, with column names in its first line.
@@ -89,7 +89,7 @@ def load_table(
     has_all = not (lacks := imputer.lacking(given).any(1)).any()
     x = imputer.copies(given, 1)[0]
     names = _encoder(encoder).get_feature_names_out().tolist()
-    whole = train[~torch.from_numpy(lacks)[train]]
+    whole, taught = train[~torch.from_numpy(lacks)[train]], features.iloc[train.numpy()]
     data = Data(x, table.target.values, standardize=True, feature_names=names, target_name=target)
     lines = (
         f"column {name!r}: read as {dates_in_words(how)}" for name, how in encoder["read"].items() if "start" in how
@@ -106,11 +106,12 @@ def load_table(
         reason=table.target.reason,
         encoder=encoder,
         notes=(*table.features.notes, *lines),
-        doubts=_doubts(data[whole], features.iloc[train.numpy()]),
+        doubts=(*(leaks(data[whole]).values() if len(whole) else ()), *_constants(taught), *_gaps(taught)),
         groups=groups,
         test=test,
         given=None if has_all else given,
         imputer=imputer if imputer.categories or missing == "impute" else None,
+        is_ordered=table.target.is_ordered,
     )
 
 
@@ -186,12 +187,6 @@ def load_rows(path: str | Path, feature_names: Sequence[str], encoder: Encoding 
     return NewRows(x, features.frame, outside, (*features.notes, *outside_most(found)))
 
 
-def _doubts(whole: Data, columns: "pd.DataFrame") -> tuple[str, ...]:
-    """Return a line for each column to look at again: of rows to train on, and those of them that lack nothing."""
-    found = leaks(whole) if len(whole) else {}
-    return (*found.values(), *_constants(columns), *_gaps(columns))
-
-
 def _constants(columns: "pd.DataFrame") -> list[str]:
     """Return a line for each column that never varies in these rows."""
     same = [str(name) for name in columns if len(columns) > 1 and columns[name].nunique(dropna=False) == 1]
@@ -233,7 +228,7 @@ def _learned(table: Table, rows: Tensor, categories: str, missing: str) -> Encod
     from pyrobnn.tables.encoder import Encoder
 
     train = table.features.columns.iloc[table.rows[rows.numpy()]]
-    read = learned_reading(train, table.features.how)
+    read = learned_reading(train, table.features.how, categories)
     columns = expanded(train, read)
     for name, how in read.items():
         present = columns[f"{name} (days)" if how["kind"] == DATES else name].dropna()

@@ -239,7 +239,7 @@ class AbstractBNN(BaseEstimator):
         table, how, y = read_rows(self, X, y, encoder, words=words, options=self._TARGETS)
         require_finite(table, gaps=words)
         if encoder is None:
-            self._read: dict[str, How] = learned_reading(table, how)
+            self._read: dict[str, How] = learned_reading(table, how, self.categories)
         table = expanded(table, self._read)
         if encoder is not None:
             tell_of_new_values(table, encoder)

@@ -4,13 +4,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import Data
 from pyrobnn.estimators.base import AbstractBNN
+from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.tables.cells import order_of, require_order
 
 
 @dataclass(eq=False, repr=False)
@@ -36,7 +40,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         class_weight: weights of the classes by label, or "balanced"; they multiply the weights of the examples.
 
     Attributes:
-        classes_: the labels.
+        classes_: the labels, sorted; those of `Ordinal` in the order of ordered categories of pandas.
         posterior_, encoder_, n_features_in_, feature_names_in_: as in `BNNRegressor`.
 
     Examples:
@@ -89,10 +93,25 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
             raise InputError("classes must be passed on the first call to partial_fit: all labels that there are.")
         if classes is None:
             return self.classes_
-        labels = np.unique(classes)
+        labels = self._labels(classes, order_of(classes))
         if not first and not np.array_equal(labels, self.classes_):
             raise InputError(f"`classes` must stay those of the first call, {self.classes_}, got {labels}.")
         return labels
+
+    def _labels(self, given: Any, order: list[Any] | None) -> np.ndarray:
+        """Return the different labels: sorted, or for a likelihood with an order in the order that was declared."""
+        labels = np.unique(given)
+        num = as_likelihood(self._chosen().likelihood).num_ordered
+        if num is not None and order is not None:
+            labels = np.array(order if len(order) == num else [label for label in order if label in labels])
+        require_order(labels.tolist(), num, is_ordered=order is not None)
+        return labels
+
+    def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Data:
+        self._order = order_of(y)
+        if self._order is not None:  # scikit-learn makes numbers of booleans
+            y = pd.Series(np.asarray(y).reshape(-1)).infer_objects().to_numpy()
+        return super()._examples(X, y, sample_weight, reset=reset, classes=classes)
 
     def _check_targets(self, y: np.ndarray, *, reset: bool, classes: Any) -> np.ndarray:
         if type_of_target(y).startswith("continuous"):
@@ -101,13 +120,13 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
                 f"{y.ravel()[0]:g}: use BNNRegressor, or make classes of them, as pandas.cut does."
             )
         check_classification_targets(y)
-        self.classes_ = np.unique(y) if classes is None else classes
+        self.classes_ = self._labels(y, self._order) if classes is None else classes
         if len(self.classes_) < 2:
             raise InputError(f"BNNClassifier needs labels of at least 2 classes, got one class, {self.classes_[0]}.")
         strange = np.setdiff1d(y, self.classes_)
         if len(strange):
             raise InputError(f"`y` has the label {strange[0]}, which is none of `classes`, {self.classes_}.")
-        return np.searchsorted(self.classes_, y)
+        return np.asarray(pd.Index(self.classes_).get_indexer(y))
 
     def _weights(self, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
         weights = super()._weights(y, sample_weight)

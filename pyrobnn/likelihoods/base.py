@@ -104,6 +104,11 @@ class BaseLikelihood:
         """Whether targets are normal around the first outputs, with a scale that is another output."""
         return False
 
+    @property
+    def num_ordered(self) -> int | None:
+        """The number of labels, where these have an order; None where they have none."""
+        return None
+
     def opened(self) -> "BaseLikelihood":
         """Return the setting with the number of its noise learned, even if it was known."""
         if self.noise in (None, "heteroscedastic"):

@@ -164,6 +164,10 @@ class Ordinal(BaseLikelihood):
     standardizes_targets: ClassVar[bool] = False
     integer_targets: ClassVar[bool] = True
 
+    @property
+    def num_ordered(self) -> int:
+        return self.num_classes
+
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         return CumulativeLogits(self.num_classes, like)
 

@@ -198,7 +198,10 @@ def _function_values(tree: Any, probes: Data) -> list[Quantity]:
     kind = "probs" if "probs" in posterior else "mu"
     quantities = []
     for i, label in enumerate(first_column(probes.y).astype(int)):
-        name = f"{f'P(class {label})' if kind == 'probs' else 'f'} at {_place(probes, i)}"
+        place = f"example {i + 1}"
+        if is_number(probes.x):
+            place = f"{input_name(probes)} = {first_column(single(probes.x, 'A curve'))[i]:.3g}"
+        name = f"{f'P(class {label})' if kind == 'probs' else 'f'} at {place}"
         quantities.append((name, _at(prior[kind], i, int(label)), _at(posterior[kind], i, int(label))))
     return quantities
 
@@ -210,12 +213,6 @@ def _at(values: Any, example: int, label: int) -> np.ndarray:
         return entries.isel({"class": label}).values
     first = entries.values.reshape(*entries.shape[:2], -1)[..., 0]
     return 1 - first if values.name == "probs" and label == 0 else first
-
-
-def _place(probes: Data, example: int) -> str:
-    if not is_number(probes.x):
-        return f"example {example + 1}"
-    return f"{input_name(probes)} = {first_column(single(probes.x, 'A curve'))[example]:.3g}"
 
 
 def _cut(prior: np.ndarray, posterior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -92,7 +92,9 @@ class Plane:
         """Predict over the range of two inputs and a third of it on either side, or at their values if need be."""
         x = single(data.x, "A plane")
         try:
-            mesh = np.meshgrid(*(_side(x[:, column]) for column in range(2)))
+            low, high = as_array(x.amin(0)).astype(np.float64), as_array(x.amax(0)).astype(np.float64)
+            margin = np.where(high > low, 0.3 * (high - low), 1.0)
+            mesh = np.meshgrid(*np.linspace(low - margin, high + margin, _GRID_SIDE).T)
             prediction = posterior.predict(_points(mesh, data), num_draws=num_draws)
         except REFUSALS:
             mesh = np.meshgrid(*(as_array(x[:, column].unique()) for column in range(2)))
@@ -141,12 +143,6 @@ def _name(label: int, class_names: Sequence[str]) -> str:
 
 def _points(mesh: Sequence[np.ndarray], data: Data) -> Tensor:
     return as_tensor(np.stack([side.ravel() for side in mesh], 1), "x").to(single(data.x, "A plane").dtype)
-
-
-def _side(values: Tensor) -> np.ndarray:
-    low, high = float(values.min()), float(values.max())
-    margin = 0.3 * (high - low) or 1.0
-    return np.linspace(low - margin, high + margin, _GRID_SIDE)
 
 
 def _of_classes(prediction: Prediction, second: str) -> list[Surface]:

@@ -176,19 +176,15 @@ def ood(inside: Prediction, outside: Prediction, *, by: str | None = None, layou
     scores = score_ood(inside, outside, by=measure)
     figure, axes = panels(2, layout)
     groups = number[: len(inside)], number[len(inside) :]
-    _histograms(axes[0], *groups, _NAME_OF_MEASURE[measure])
+    bins = np.histogram_bin_edges(number, bins=30)
+    shares(axes[0], groups[0], bins, color=LIGHT_BLUE, label=f"inside ({len(inside)})")
+    shares(axes[0], groups[1], bins, histtype="step", color=INK, linewidth=1.5, label=f"outside ({len(outside)})")
+    axes[0].set(xlabel=_NAME_OF_MEASURE[measure], ylabel="share of the group")
+    title(axes[0], "Uncertainty inside and outside the data")
+    legend(axes[0], loc="best")
     _characteristic(axes[1], *groups)
     title(axes[1], f"ROC; area {scores[f'auroc_{measure}']}")
     return figure
-
-
-def _histograms(axis: Axes, inside: np.ndarray, outside: np.ndarray, label: str) -> None:
-    bins = np.histogram_bin_edges(np.concatenate([inside, outside]), bins=30)
-    shares(axis, inside, bins, color=LIGHT_BLUE, label=f"inside ({len(inside)})")
-    shares(axis, outside, bins, histtype="step", color=INK, linewidth=1.5, label=f"outside ({len(outside)})")
-    axis.set(xlabel=label, ylabel="share of the group")
-    title(axis, "Uncertainty inside and outside the data")
-    legend(axis, loc="best")
 
 
 def _characteristic(axis: Axes, inside: np.ndarray, outside: np.ndarray) -> None:

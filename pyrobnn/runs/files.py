@@ -33,7 +33,8 @@ _ALL_ROWS_FOLDER = "all_rows"
 
 def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float) -> dict[str, Any]:
     """Return versions, commit, seed, data, device and time of a run, and the data's properties for prediction."""
-    dataset, data = prepared.dataset, prepared.dataset.data
+    dataset, data, y = prepared.dataset, prepared.dataset.data, prepared.train.y
+    is_of_numbers = dataset.task == "regression" and y.ndim == 1
     return {
         "pyrobnn": pyrobnn.__version__,
         "packages": {name: _version(name) for name in _PACKAGES},
@@ -49,7 +50,7 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
             "licence": dataset.licence,
             "feature_names": list(data.feature_names),
             "target_name": data.target_name,
-            "target_range": _range(prepared),
+            "target_range": [float(y.min()), float(y.max())] if is_of_numbers else None,
             "class_names": list(dataset.class_names),
             "encoder": dataset.encoder,
         },
@@ -102,13 +103,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _range(prepared: Prepared) -> list[float] | None:
-    """Return the least and the largest target that was learned, of one column of numbers."""
-    y = prepared.train.y
-    is_of_numbers = prepared.dataset.task == "regression" and y.ndim == 1
-    return [float(y.min()), float(y.max())] if is_of_numbers else None
 
 
 def _version(name: str) -> str | None:

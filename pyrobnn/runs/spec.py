@@ -23,9 +23,11 @@ from pyrobnn.inference.default_parts import PARTS, Chosen, Known, is_skewed, pre
 from pyrobnn.inference.density import HeldOutGain, choose_parts
 from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
 from pyrobnn.likelihoods import noise
+from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.runs.spec_files import DataSpec, check_rows, check_sections, data_section, parse_change, read_spec
+from pyrobnn.tables.cells import require_order
 from pyrobnn.tables.reading import Task
 
 __all__ = ["DataSpec", "FitSpec", "PredictSpec", "Prepared", "RunSpec"]
@@ -189,6 +191,9 @@ class RunSpec:
         dataset = self.data.load(implied)
         if self.data.path is not None:
             check_rows(len(dataset.data), self.data.path)
+        if dataset.task == "classification":
+            num = as_likelihood(self.likelihood).num_ordered
+            require_order(dataset.class_names, num, is_ordered=dataset.is_ordered)
         train, test = dataset.split(self.data.split)
         chosen = Chosen(**{name: getattr(self, name) for name in PARTS}, settings=self.fit.settings)
         num_classes = int(dataset.data.y.max()) + 1 if dataset.task == "classification" else 2

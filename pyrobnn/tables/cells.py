@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyrobnn._core.errors import InputError, counted
+from pyrobnn._core.errors import InputError, counted, listed
 from pyrobnn.tables.files import Sheet
 from pyrobnn.tables.texts import How, date_columns, dates_of, in_utc, learned_dates, one_zone, read_numbers
 
@@ -111,7 +111,9 @@ def read_cells(
     refuse_words(texts, strange & ~texts.isin(known), label, most, advice, first=sheet.first_row)
     line = read.line
     if strange.any():
-        read.how["words"], gaps = _as_gaps(texts[strange], rows_of(strange, sheet.first_row))
+        read.how["words"] = found = list(texts[strange].value_counts().index)
+        shown = " and ".join(map(repr, found[:_MOST_WORDS])) + (" and others" if len(found) > _MOST_WORDS else "")
+        gaps = f"{shown} in {rows_of(strange, sheet.first_row)} counted as missing"
         line = f"{line}; {gaps}" if line else gaps
     return read._replace(line=f"column {name!r}: {line}" if line else "")
 
@@ -154,33 +156,58 @@ def refuse_words(
     )
 
 
-def _as_gaps(words: "pd.Series", rows: str) -> tuple[list[str], str]:
-    """Return different words that count as missing, and a phrase on them."""
-    found = list(words.value_counts().index)
-    listed = " and ".join(map(repr, found[:_MOST_WORDS])) + (" and others" if len(found) > _MOST_WORDS else "")
-    return found, f"{listed} in {rows} counted as missing"
-
-
-def learned_reading(columns: "pd.DataFrame", how: Mapping[str, How]) -> dict[str, How]:
-    """Return how columns are read, with what these rows teach about dates."""
+def learned_reading(columns: "pd.DataFrame", how: Mapping[str, How], categories: str) -> dict[str, How]:
+    """Return how columns are read, with what these rows teach about dates; only numbers of categories have an order."""
     read = {name: one.copy() for name, one in how.items()}
     for name, one in read.items():
         if one["kind"] == DATES:
             one["start"], one["phases"] = learned_dates(columns[name])
+        elif categories != "ordinal":
+            one.pop("order", None)
     return read
 
 
+def order_of(values: Any) -> list[Any] | None:
+    """Return the categories of an ordered categorical, or of a frame of one, from first to last; None for others."""
+    values = values.to_pandas() if hasattr(values, "to_pandas") else values
+    kind: Any = getattr(values.iloc[:, 0] if hasattr(values, "columns") else values, "dtype", None)
+    return [*kind.categories] if getattr(kind, "ordered", False) else None
+
+
+def require_order(labels: Sequence[Any], num: int | None, *, is_ordered: bool) -> None:
+    """Refuse labels for a likelihood of `num` ordered ones: texts without an order, and others than there are."""
+    if num is not None and not is_ordered and len(labels) > 2 and isinstance(labels[0], str):
+        raise InputError(
+            f"Ordered labels need an order, and texts such as {labels[0]!r} and {labels[1]!r} have none: pass ordered "
+            "categories, pd.Categorical(y, [first, ..., last], ordered=True), or the numbers 0, 1, ..."
+        )
+    if num not in (None, len(labels)):
+        raise InputError(
+            f"The likelihood has {num} ordered labels, got {len(labels)}: set `num_classes` to their number."
+        )
+
+
 def expanded(columns: "pd.DataFrame", read: Mapping[str, How]) -> "pd.DataFrame":
-    """Return columns with those of dates as numbers."""
+    """Return columns with those of dates, and of ordered categories, as numbers."""
     import pandas as pd
 
     made: dict[str, pd.Series] = {}
     for name, how in read.items():
-        new = date_columns(columns[name], name, how) if how["kind"] == DATES else {name: columns[name]}
+        column = _places(columns[name], name, how["order"]) if "order" in how else columns[name]
+        new = date_columns(column, name, how) if how["kind"] == DATES else {name: column}
         if twice := sorted(made.keys() & new.keys()):
             raise InputError(f"The table has a column {twice[0]!r}, and its dates make one of this name: rename it.")
         made |= new
     return pd.DataFrame(made)
+
+
+def _places(column: "pd.Series", name: str, order: Sequence[Any]) -> "pd.Series":
+    """Return the places of values in their order, NaN where they are missing."""
+    places = column.map({value: float(place) for place, value in enumerate(order)}).astype(np.float64)
+    odd = column[column.notna() & places.isna()]
+    if len(odd):
+        raise InputError(f"Column {name!r} holds {odd.iloc[0]!r}, and its order is {listed(order, ' < ')}: use those.")
+    return places
 
 
 def names_rows(sheet: Sheet, name: str) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pyrobnn._core.errors import InputError, counted, warn_user
-from pyrobnn.tables.cells import DATES, MARK, NUMBERS, TEXTS, expanded, read_cells, require_repeated, rows_of
+from pyrobnn.tables.cells import DATES, MARK, NUMBERS, TEXTS, expanded, order_of, read_cells, require_repeated, rows_of
 from pyrobnn.tables.files import Sheet, has_decimal_commas
 from pyrobnn.tables.texts import How, date_names
 
@@ -62,7 +62,8 @@ def _read(sheet: Sheet, name: str, fitted: How | None, *, words: bool) -> tuple[
     column = sheet.frame[name]
     is_told = isinstance(column.dtype, pd.CategoricalDtype)
     if is_told and fitted is None:
-        return as_column(column, name), {"kind": TEXTS}
+        order = order_of(column)
+        return as_column(column, name), {"kind": TEXTS} if order is None else {"kind": TEXTS, "order": order}
     if is_told:
         sheet = dataclasses.replace(sheet, frame=column.astype(object).to_frame())
     advice = _WORDS if fitted is None else "drop those rows"

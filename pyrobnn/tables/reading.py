@@ -15,6 +15,7 @@ from pyrobnn.tables.cells import (
     NAMELESS,
     TEXTS,
     names_rows,
+    order_of,
     read_cells,
     refuse_missing,
     refuse_words,
@@ -44,12 +45,13 @@ _WORDS = {True: "let it count as missing, as empty cells do (--set data.missing=
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Target:
-    """A target column: real values (N,), or classes 0..C-1 with their sorted names, and the reason for this task."""
+    """A target column: real values (N,), or classes 0..C-1 with their names in order, and the reason for this task."""
 
     task: Task
     values: np.ndarray
     classes: tuple[str, ...]
     reason: str
+    is_ordered: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,6 +152,8 @@ def _features(
 
 
 def _feature(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple["pd.Series", How, str]:
+    import pandas as pd
+
     from pyrobnn.tables.encoder import as_column
 
     label = f"Column {name!r}"
@@ -175,7 +179,10 @@ def _feature(sheet: Sheet, name: str, missing: str, before: How | None) -> tuple
         refuse_words(text, text.notna(), label, "numbers, but text", _WORDS[False])
     options = f"(--drop {shlex.quote(name)}), or say it names the rows (--set {shlex.quote(f'data.id={name}')})"
     require_repeated(text, name, f"leave it out {options}")
-    return text, {**how, "kind": TEXTS}, line
+    how = {**how, "kind": TEXTS}
+    if (order := order_of(sheet.frame[name])) is not None:
+        how["order"] = _as_text(pd.Series(order, dtype=object)).tolist()
+    return text, how, line
 
 
 def _as_text(values: "pd.Series") -> "pd.Series":
@@ -267,6 +274,9 @@ def _classes(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) 
     if types.is_float_dtype(column.dtype):
         values = values.astype(np.int64)
     classes, codes = np.unique(values, return_inverse=True)
+    if (order := order_of(column)) is not None:
+        classes = np.array([name for name in map(str, order) if name in classes])
+        codes = (values[:, None] == classes).argmax(1)
     if len(classes) < 2:
         raise InputError(f"{label} has only one class, {str(classes[0])!r}: a classification needs at least two.")
     names = tuple(str(name) for name in classes)
@@ -284,4 +294,5 @@ def _classes(column: "pd.Series", label: str, *, is_told: bool, is_whole: bool) 
         reason = f"only {len(names)} different whole numbers, {', '.join(names)}; {hint}"
     elif not is_told:
         reason += f", {', '.join(names[:_MOST_CLASSES])}{', ...' if len(names) > _MOST_CLASSES else ''}"
-    return Target("classification", codes, names, reason)
+    has_order = numeric or order is not None or types.is_bool_dtype(column.dtype)
+    return Target("classification", codes, names, reason, has_order)

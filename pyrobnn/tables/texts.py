@@ -2,7 +2,7 @@
 
 import functools
 import re
-from typing import TYPE_CHECKING, NamedTuple, Required, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Required, TypedDict
 
 import numpy as np
 
@@ -30,14 +30,15 @@ _PHASES = {"year": "the day of the year", "week": "the weekday", "hour": "the ti
 class How(TypedDict, total=False):
     """How a column was read, in JSON's types: numbers with `decimal`, their mark, or dates by `format`, or texts.
 
-    `words` count as missing, and `zone` tells whether dates have one. Training adds the `start` and the `phases` of
-    dates, and the `range` and its `margins`.
+    `words` count as missing, `zone` tells whether dates have one, and `order` has ordered categories. Training adds the
+    `start` and the `phases` of dates, and the `range` and its `margins`.
     """
 
     kind: Required[str]
     decimal: str
     format: str
     zone: bool | None
+    order: list[Any]
     words: list[str]
     start: str
     phases: list[str]
