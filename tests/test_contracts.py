@@ -45,7 +45,7 @@ OTHERS = {
     "laplace": Row(svi(guide=Laplace(structure="full"))),
     "ensemble": Row(lambda: bnn.Ensemble(bnn.SVI(guide="map", steps=30, batch_size=8), members=2, anchored=True)),
     "swag": Row(lambda: bnn.SWAG(bnn.SVI(guide="map", steps=10, batch_size=8), steps=12, every=3, rank=2)),
-    "evidence": Row(lambda: bnn.EvidenceFramework(starts=2, rounds=2, iterations=20)),
+    "evidence": Row(lambda: bnn.EvidenceFramework(starts=2, rounds=1, iterations=10)),
     "nuts": Row(lambda: bnn.NUTS(num_draws=5, warmup=5, num_chains=2, max_tree_depth=3)),
     "mclmc": Row(lambda: bnn.MCLMC(num_draws=5, warmup=20, num_chains=2)),
     "sgld": Row(lambda: bnn.SGLD(1e-4, num_draws=5, burn_in=5, num_chains=2)),

@@ -318,16 +318,6 @@ def test_markov_chains_of_several_fits_have_names_with_numbers():
     np.testing.assert_allclose(tree["log_prior"].lprior, log_prior, rtol=1e-5)
 
 
-def test_different_guides_and_methods_are_all_named(pair):
-    tree = bnn.to_datatree(
-        {"vi": pair[0], "point": fit(NAMED, likelihood=KNOWN, guide="map", steps=3)}, NAMED, num_draws=4
-    )
-    assert tree.attrs["guide"] == "MeanFieldGuide, MapGuide"
-    assert tree.attrs["inference_method"] == "SVI"
-    assert "guide_params" not in tree.children
-    assert np.isnan(tree["sample_stats"].log_q.values[1]).all()
-
-
 @pytest.fixture(scope="module")
 def mixture():
     method = bnn.Ensemble(bnn.SVI(steps=30, lr=0.05), members=K)

@@ -71,6 +71,7 @@ def plain(x, y):
     return bnn.Data(x, y, standardize=False)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("structure", "curvature"), [("full", "ggn"), ("diag", "ggn"), ("kron", "ggn"), ("full", "hessian")]
 )

@@ -308,6 +308,7 @@ def test_a_prior_that_is_not_normal_predicts_few_rows():
     assert float(model.predict_dist(x[100:]).log_prob(torch.as_tensor(y[100:])).mean()) > -2.1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore::pyrobnn.PoorFitWarning")
 @pytest.mark.parametrize("settings", [{"steps": 2}, {"steps": 2, "lr": 0.01}], ids=str)
 def test_short_fits_take_a_single_row(settings):

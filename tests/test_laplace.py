@@ -28,8 +28,6 @@ from pyrobnn.curvature.prior import log_entries
 from pyrobnn.guides import BlockGaussian, Laplace
 from pyrobnn.guides.blocks import BlockSpec
 from pyrobnn.inference.laplace.sites import checked_setting
-from pyrobnn.inference.several.ensemble import Ensemble
-from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.likelihoods import noise
 from pyrobnn.posterior.output_covariance import functional
 
@@ -658,19 +656,6 @@ def test_the_setting_is_kept_and_the_guide_becomes_a_gaussian(fitted):
     assert again.blocks[0].sites == ("0.weight", "0.bias", "2.weight", "2.bias")
     assert guides.resolve(fitted.record.laplace.setting) == Laplace(structure="full")
     assert Laplace(sites="last_layer") == Laplace(sites=("last_layer",))
-
-
-def test_ensembles_and_replicates_have_gaussians_of_their_own():
-    """Networks that are declared start anew in each. float32."""
-    model, data = model_with(net=bnn.MLP(2, [3], 1)), bnn.Data(X, Y)
-    method = bnn.SVI(guide=Laplace(structure="diag"), steps=5)
-    options = {"seed": 0, "engine": "eager", "progress": False, "device": "cpu"}
-    mixture = bnn.fit(model, data, Ensemble(method, members=2), **options)
-    replicates = fit_replicates(model, data, method, replicates=2, **options)
-    for members in (mixture.members, replicates):
-        assert all(member.record.laplace.setting["structure"] == "diag" for member in members)
-        spreads = [member.guide.spread() for member in members]
-        assert not torch.allclose(*spreads)
 
 
 # Wide layers

@@ -271,6 +271,7 @@ def test_chains_agree_with_nuts_in_the_functions_of_a_network():
 # The warm-up
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_the_warm_up_finds_units_step_size_and_length(dtype):
     """A Gaussian of deviations 0.01 to 10: units within a factor of 1.5, and the change of the energy near its aim."""

@@ -63,6 +63,7 @@ def test_a_prior_with_a_number_keeps_it_and_the_noise_goes_with_it():
     np.testing.assert_allclose([found["likelihood"].scale], most_probable(held=0.3), rtol=2e-3)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_noise_of_a_few_rows_is_measured_or_stays(rows):
     """A fifth of so few rows is none, to look at noise on."""
