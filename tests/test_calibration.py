@@ -5,6 +5,7 @@ of the generators.
 """
 
 import math
+import warnings
 
 import numpy as np
 import pyro.distributions as dist
@@ -118,3 +119,66 @@ def test_other_targets_are_refused():
     columns = bnn.Prediction(dist.Bernoulli(torch.full((2, 3, 4), 0.5)).to_event(1))
     with pytest.raises(bnn.InputError, match="one target column, got \\(4,\\)"):
         with_factor(columns, 2.0)
+
+
+X = randn(24, 1).float()
+LABELS = torch.arange(24) % 2
+HELD_OUT = {
+    "signs as labels": ("categorical", 2, LABELS, 2 * LABELS - 1, "labels from 0 up, got -1"),
+    "shares as labels": ("categorical", 2, LABELS, 0.4 * LABELS + 0.3, "whole-number labels, got values such as 0.3"),
+    "labels from 1": ("categorical", 2, LABELS, LABELS + 1, "needs labels from 0 to 1, got 2"),
+    "signs of two": ("bernoulli", 1, LABELS, 2 * LABELS - 1, "targets 0 and 1, got values such as -1"),
+    "ordered from 1": (bnn.likelihoods.Ordinal(2), 1, LABELS, LABELS + 1, "needs labels from 0 to 1"),
+    "negative prices": ("log_normal", 1, LABELS + 1.0, X[:, 0], "needs positive targets"),
+    "negative gamma": ("gamma", 1, LABELS + 1.0, X[:, 0], "needs positive targets"),
+    "shares of 1": ("beta", 1, 0.4 * LABELS + 0.3, LABELS, "above 0 and below 1"),
+    "half counts": ("poisson", 1, LABELS, LABELS + 0.5, "whole-number counts, got values such as 0.5"),
+    "two columns": ("gaussian", 1, X[:, 0], X.repeat(1, 2), "needs 2 network outputs"),
+    "text": ("gaussian", 1, X[:, 0], np.array(["a"] * 24), "must be numeric"),
+}
+
+
+@pytest.mark.parametrize("name", HELD_OUT)
+def test_held_out_targets_are_checked_as_those_of_a_fit(name):
+    likelihood, outputs, y, wrong, message = HELD_OUT[name]
+    model = bnn.BNN(bnn.MLP(1, [2], outputs), likelihood=likelihood)
+    posterior = quick(model, bnn.SVI(steps=1), bnn.Data(X, y))
+    for call in (bnn.calibrate, bnn.conformal, lambda fit, data: bnn.Data(*data) and fit.bnn.fit(*data, steps=1)):
+        with pytest.raises(bnn.InputError, match=message):
+            call(posterior, (X, wrong))
+
+
+def test_true_and_false_are_labels_and_numbers_whatever_holds_them():
+    for likelihood in ("bernoulli", "gaussian"):
+        model = bnn.BNN(bnn.MLP(1, [2], 1), likelihood=likelihood)
+        posterior = quick(model, bnn.SVI(steps=1), bnn.Data(X, LABELS.float()))
+        held_out = [LABELS.bool(), LABELS.bool().numpy(), LABELS.tolist(), LABELS.double()]
+        assert len({bnn.calibrate(posterior, (X, y)).factor for y in held_out}) == 1
+        fits = [bnn.conformal(posterior, (X, y)).predict(X) for y in held_out]
+        of = [fit.label_set(0.8) if fit.is_classification else fit.interval(0.8)[0] for fit in fits]
+        assert all(torch.equal(of[0], other) for other in of)
+
+
+@pytest.mark.parametrize(
+    ("rows", "shift", "words"),
+    [
+        (1, 0.0, "count as 1"),
+        (9, 0.0, "hardly determined"),
+        (10, 0.0, None),
+        (20, 1e6, "lies at a limit"),
+        (20, 0.0, None),
+    ],
+)
+def test_a_factor_from_few_rows_or_at_its_limits_is_told(rows, shift, words):
+    """Of n normal rows the factor is sqrt(chi2(n) / n): a new row loses half of n / (n - 2) - 1 + psi(n/2) - log(n/2).
+
+    That is 0.07 nats for 10 rows and infinite for 1 and 2.
+    """
+    y = X[:, 0] + randn(24, seed=5).float()
+    posterior = quick(bnn.BNN(bnn.MLP(1, [2], 1)), bnn.SVI(steps=1), bnn.Data(X, y))
+    with pytest.warns(bnn.PoorFitWarning, match=words) if words else warnings.catch_warnings(action="error"):
+        bnn.calibrate(posterior, (X[:rows], y[:rows] + shift))
+    if rows == 20 and not shift:
+        weights = torch.tensor([100.0] + [1.0] * 19)
+        with pytest.warns(bnn.PoorFitWarning, match="count as 1.41"):
+            bnn.calibrate(posterior, bnn.Data(X[:20], y[:20], weights=weights))

@@ -16,7 +16,7 @@ import pyrobnn as bnn
 from pyrobnn.distributions.counts import Poisson
 from pyrobnn.distributions.support import base_of, cdf
 from pyrobnn.distributions.targets import TargetGamma
-from pyrobnn.posterior.calibration import ConformalPrediction, ConformityScores
+from pyrobnn.posterior.calibration import Conformal, ConformalPrediction
 
 DRAWS, HELD_OUT, NEW = 200, 99, 200
 
@@ -31,10 +31,14 @@ def classes(x, *, wrong=False):
     return dist.Categorical(logits=logits.flip(-1) * 3 if wrong else logits)
 
 
+def held_out(prediction, y, method=None, seed=0, weights=None):
+    weights = torch.ones(len(y), dtype=torch.float64) if weights is None else weights
+    return Conformal(None, prediction, y, weights, method=method, seed=seed)
+
+
 def calibrated(law, data, new, method, seed=0):
     x, y = data
-    scores = ConformityScores(bnn.Prediction(law(x)), y, method, seed)
-    return ConformalPrediction(law(new), scores=scores, seed=seed)
+    return ConformalPrediction(law(new), scores=held_out(bnn.Prediction(law(x)), y, method, seed), seed=seed)
 
 
 def inside(prediction, y, level):
@@ -77,7 +81,8 @@ def test_intervals_hold_their_level_whatever_the_model_and_stay_in_the_range_of_
         settings = {"scale": 3.0} if fault == "too wide" else WRONG[fault]  # with more, no deviation is finite
         law = lambda at: LAWS[name](at, **settings)  # noqa: B023, E731 - it is called here
         prediction = calibrated(law, (x[old], y[old]), x[new], method)
-        lower, _ = prediction.interval(0.9)
+        lower, upper = prediction.interval(0.9)
+        assert bool((lower <= upper).all())
         assert bool((lower > 0).all() if (name, method) in POSITIVE else (lower >= LEAST.get(name, 0)).all())
         shares.append(float(inside(prediction, y[new], 0.9).double().mean()))
     assert within_errors(shares, 0.9) or (name == "counts" and np.mean(shares) > 0.9)
@@ -99,6 +104,57 @@ def test_quantiles_of_a_right_log_normal_are_as_narrow_as_they_can_be():
     own = bnn.Prediction(LAWS["log-normal"](x[2000:])).interval(0.9)
     assert widths["quantiles"] == pytest.approx(float((own[1] / own[0]).log().mean()), abs=0.1)
     assert widths["scaled"] > 1.5 * widths["quantiles"]
+
+
+@pytest.mark.parametrize("scale", [0.2, 0.8, 1.5, 4.0])
+@pytest.mark.parametrize("name", ["normal", "log-normal"])
+def test_quantiles_widen_by_a_distance_and_narrow_by_a_share(name, scale):
+    """CQR (Romano et al. 2019, eq. 8), written by hand, where intervals are too narrow; by it, wide ones would cross.
+
+    The noise does not grow with the input as the model has it: at a scale of 4, the distance is 2.9 at a level of 0.9,
+    and half the width 3.3 and more, 2.0 in logs.
+    """
+    generator = torch.Generator().manual_seed(3)
+    x, noise = torch.randn(2, 300, generator=generator, dtype=torch.float64)
+    y = x + 0.5 * noise
+    y = y.exp() if name == "log-normal" else y
+    law = lambda at: LAWS[name](at, scale=scale)  # noqa: E731
+    lower, upper = calibrated(law, (x[:150], y[:150]), x[150:], "quantiles").interval(0.9)
+    own = bnn.Prediction(law(x)).interval(0.9)
+    if name == "log-normal":
+        lower, upper, y, own = lower.log(), upper.log(), y.log(), [bound.log() for bound in own]
+    middle, half = (own[0] + own[1]) / 2, (own[1] - own[0]) / 2
+    distance = ((y - middle).abs() - half)[:150].sort().values[math.ceil(0.9 * 151) - 1]
+    reach = half + distance
+    if distance < 0:
+        reach = half * ((y - middle).abs() / half)[:150].sort().values[math.ceil(0.9 * 151) - 1]
+        assert scale > 1 or name == "normal"
+    torch.testing.assert_close(lower, (middle - reach)[150:])
+    torch.testing.assert_close(upper, (middle + reach)[150:])
+
+
+def test_bounds_of_the_smallest_levels_are_in_order():
+    """Both ends are found by a search that ends at the precision of the numbers."""
+    f = torch.randn(30, 200, generator=torch.Generator().manual_seed(0))
+    for name in ("beta", "gamma", "gaussian"):
+        law = bnn.likelihoods.resolve(name).build(torch.zeros(()), torch.ones(()))(f[..., None])
+        for level in (1e-14, 1e-9, 1e-6, 1e-3):
+            lower, upper = bnn.Prediction(law).interval(level)
+            assert bool((lower <= upper).all()), (name, level)
+
+
+@pytest.mark.parametrize("method", ["scaled", "quantiles"])
+def test_a_row_of_weight_two_is_two_rows(method):
+    x = torch.randn(60, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weights = torch.arange(60) % 3 + 1.0
+    rows = torch.arange(60).repeat_interleave(weights.long())
+    y = x + torch.randn(60, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    once = held_out(bnn.Prediction(numbers(x)), y, method, 0, weights.double())
+    repeated = held_out(bnn.Prediction(numbers(x[rows])), y[rows], method)
+    for level in (0.01, 0.4, 0.9, 0.99):
+        assert once.threshold(level) == repeated.threshold(level)
+    with pytest.warns(bnn.PoorFitWarning, match="level 0.995 need 199 held-out rows, got 120"):
+        assert once.threshold(0.995) == math.inf
 
 
 CLASSES = {"bernoulli", "categorical", "dense_categorical", "ordinal"}
@@ -161,7 +217,7 @@ def test_thresholds_are_held_out_scores_by_rank_and_infinite_with_few_rows():
     y = torch.randn(30, generator=torch.Generator().manual_seed(4)).double()
 
     def scores(num):
-        return ConformityScores(bnn.Prediction(dist.Normal(torch.zeros(1, num).double(), 1.0)), y[:num], None, 0)
+        return held_out(bnn.Prediction(dist.Normal(torch.zeros(1, num).double(), 1.0)), y[:num])
 
     ordered = y.abs().sort().values
     for level in (0.05, 0.8, 0.9, 30 / 31):

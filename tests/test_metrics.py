@@ -264,6 +264,7 @@ def test_several_binary_columns_are_averaged():
 
 REAL, LABELS = normals(3), classes(3, 3)
 TABLE = bnn.Data(torch.ones(1, 2), torch.ones(1))
+COUNTS = bnn.Prediction(dist.Poisson(torch.ones(2, 3)))
 REFUSED = {
     "`levels` must be a list of numbers between 0 and 1, got 0.9": lambda: score(REAL, [0.0] * 3, levels=0.9),
     "`levels` must lie between 0 and 1, got 95.0": lambda: score(REAL, [0.0] * 3, levels=[95.0]),
@@ -279,6 +280,9 @@ REFUSED = {
     "`class_names` must name 3 classes, got 2": lambda: bnn.metrics.confusion(LABELS, [0, 1, 2], class_names="ab"),
     "`confusion` needs classes": lambda: bnn.metrics.confusion(REAL, [0.0] * 3),
     "distribution function need real-valued targets": lambda: bnn.metrics.pit(LABELS, [0, 1, 2]),
+    "whole-number labels, got values such as 0.3": lambda: bnn.metrics.confusion(LABELS, [0.3, 1, 2]),
+    "whole-number labels, got values such as 0.7": lambda: bnn.metrics.reliability_bins(LABELS, [0, 0.7, 2]),
+    "whole-number counts, got values such as 1.5": lambda: bnn.metrics.pit(COUNTS, [1.5, 0, 1]),
 }
 
 

@@ -16,6 +16,7 @@ from pyrobnn._core.random import derive
 from pyrobnn.inference import automatic
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import Run
+from pyrobnn.inference.scales.noise import Rows
 from pyrobnn.inference.scales.open_scales import MeasuredModel, measure
 from pyrobnn.priors.base import scale_of
 
@@ -403,3 +404,27 @@ def test_automatic_measures_the_scales_of_a_candidate_without_the_rows_that_judg
     parts = automatic._splits(bnn.Data(x, x[:, 0]), derive(0, "folds"))
     assert all(torch.equal(one, train.x) for one, (train, _) in zip(seen, parts, strict=False))
     assert len(seen) == len(parts) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood", ["negative_binomial", "zero_inflated"])
+@pytest.mark.parametrize("num", [0, 1])
+def test_counts_that_are_all_zero_or_but_one_have_a_mean_near_them(likelihood, num):
+    """The likelihood alone has no largest dispersion there: any mean fits. Poisson has 0.0092 for 1 in 200 rows."""
+    x, y = np.random.default_rng(0).normal(size=(200, 3)), np.zeros(200, dtype=int)
+    y[7] = num
+    regressor = bnn.BNNRegressor(likelihood=likelihood, random_state=0).fit(x, y)
+    mean, std = regressor.predict(x, return_std=True)
+    assert 0 <= mean.min() <= mean.max() < 0.02
+    assert std.max() < 0.2
+    assert float(regressor.predict_dist(x).mean.max()) < 0.02
+
+
+def test_dispersions_are_limited_only_where_counts_show_none():
+    generator = np.random.default_rng(0)
+    for dispersion in (0.1, 1.0, 20.0):
+        y = torch.tensor(generator.negative_binomial(1 / dispersion, 1 / (1 + dispersion * 3.0), 2000))
+        assert Rows(y[:, None], (y,)).most_dispersed > 1.5 * dispersion
+    for y in (torch.zeros(50), torch.eye(50)[0]):
+        assert Rows(y[:, None], (y,)).most_dispersed.tolist() == [1.0]
+        assert Rows(y[:, None], (y, torch.full((50,), 2.0))).most_dispersed.tolist() == [1.0]

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -16,6 +17,8 @@ import pyrobnn as bnn
 from pyrobnn import Prediction
 from pyrobnn._core.remedies import reader
 from pyrobnn._torch.vectorize import DrawMap, run_stacked, stack_linear
+from pyrobnn.distributions import counts
+from pyrobnn.estimators.regressor import _centres
 
 
 def two_components(scale=0.1):
@@ -359,6 +362,56 @@ def test_a_mean_of_counts_that_few_draws_make_up_is_told(spread, is_few):
     real = bnn.Prediction(dist.Normal(rates.log(), 1.0))
     assert not real.rests_on_few_draws.any()
     assert real.mean.shape == (2,)
+
+
+NORMALS = dist.Normal(0.0, 1.0).icdf((torch.arange(500, dtype=torch.float64) + 0.5) / 500)
+ONE_FAR = torch.where(torch.arange(500) == 3, 1e9, NORMALS)
+FEW_DRAWS = {
+    "log-normal": lambda f: dist.LogNormal(3 * f, 0.1),
+    "gamma": lambda f: dist.Gamma(2.0, 2.0 / (3 * f).exp()),
+    "zero-inflated": lambda f: counts.ZeroInflated(counts.Poisson(3 * f), -1 + 0 * f),
+    "two columns": lambda f: dist.LogNormal(torch.stack([f, 3 * f], -1), 0.1).to_event(1),
+    "one draw that diverged": lambda f: dist.Normal(torch.where(f == 0, 0, ONE_FAR[:, None]), 1.0),
+    "one draw that overflowed": lambda f: dist.LogNormal(torch.where(f == 0, 0, ONE_FAR[:, None]), 1.0),
+    "mixture": lambda f: dist.MixtureSameFamily(
+        dist.Categorical(torch.ones(500, 2, 2)),
+        dist.Normal(torch.where(f == 0, 0, ONE_FAR[:, None])[..., None].expand(500, 2, 2), 1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FEW_DRAWS)
+def test_means_and_deviations_of_few_draws_are_told_once_and_estimators_take_medians(name):
+    """Medians over draws at normal quantiles are those of the middle draws: 1 in logs, 0 else, and of counts 0 or 1."""
+    at = torch.stack([NORMALS, torch.zeros(500).double()], 1)
+    for read in ("mean", "std", "epistemic_std", "variance", "aleatoric_std"):
+        prediction = bnn.Prediction(FEW_DRAWS[name](at))
+        if name.startswith("one") and read == "aleatoric_std":
+            continue
+        where = r"less than a fifth of the 500 draws at 1 of 2 inputs \(row 0\)"
+        with pytest.warns(bnn.FewDrawsWarning, match=where) as told:
+            getattr(prediction, read), prediction.mean, prediction.std
+        assert len(told) == 1
+    with warnings.catch_warnings(action="ignore"):
+        prediction = bnn.Prediction(FEW_DRAWS[name](at))
+        mean, std = _centres(prediction)
+        kept, spread = prediction.mean[1], prediction.std[1]
+    assert bool(mean.isfinite().all() & std.isfinite().all())
+    assert bool((mean[0] >= -0.1).all() & (mean[0] < 1.1).all())
+    assert torch.equal(mean[1], kept)
+    assert torch.equal(std[1], spread)
+
+
+def test_quantiles_beyond_the_draws_are_told_where_few_draws_are_far():
+    prediction = bnn.Prediction(FEW_DRAWS["log-normal"](NORMALS[:, None]))
+    with warnings.catch_warnings(action="error"):
+        prediction.interval(0.95)
+    with pytest.warns(bnn.FewDrawsWarning, match="The quantile rests on"):
+        prediction.interval(0.999)
+    with warnings.catch_warnings(action="error"):
+        bnn.Prediction(dist.Normal(NORMALS[:, None], 0.1)).interval(0.999)
+        bnn.Prediction(dist.LogNormal(NORMALS[:, None], 0.1)).interval(0.999)
+        bnn.Prediction(dist.Normal(NORMALS[:5, None], 0.1)).mean  # noqa: B018
 
 
 def test_a_table_has_a_row_for_each_input():

@@ -179,6 +179,7 @@ def as_targets(value: Any, num_rows: int) -> Tensor:
     if len(y) != num_rows:
         raise InputError(f"`x` and `y` must have the same number of rows, got {num_rows} and {len(y)}.")
     check_finite(y, "y")
+    y = y.long() if y.dtype == torch.bool else y
     return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
 
 

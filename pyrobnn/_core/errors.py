@@ -55,7 +55,7 @@ class PoorFitWarning(UserWarning):
 
 
 class FewDrawsWarning(UserWarning):
-    """The mean of predicted counts or amounts rests on less than a fifth of the draws, and lies far above the others.
+    """The mean of predicted targets rests on less than a fifth of the draws, and lies far from the others.
 
     Examples:
         >>> import warnings

@@ -28,13 +28,6 @@ class Imputer:
         rows: inputs to learn from, (D, features), with NaN; 2000 at most are kept, evenly taken.
         categories: for each category the positions of its columns of 0 and 1; a row with zeros in all of them has an
             unknown one.
-
-    Examples:
-        >>> import numpy as np
-        >>> from pyrobnn.data.imputed import Imputer
-        >>> imputer = Imputer(np.arange(40.0)[:, None] * [1.0, 2.0])
-        >>> imputer.copies(np.array([[20.0, np.nan]]), 3).round()[:, 0, 1]
-        array([40., 40., 40.])
     """
 
     rows: np.ndarray

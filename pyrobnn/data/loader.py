@@ -130,12 +130,6 @@ class Loader:
 
         Raises:
             InputError: batches whose examples differ in shape.
-
-        Examples:
-            >>> pairs = torch.utils.data.TensorDataset(torch.zeros(5, 2), torch.ones(5))
-            >>> loader = torch.utils.data.DataLoader(pairs, batch_size=2)
-            >>> bnn.Loader(loader).in_memory()
-            Data(x=(5, 2), y=(5,) float32, standardize=False)
         """
         x, y = zip(*self.one_pass(self.pair), strict=True)
         return Data(join_rows(x), join_rows(y), standardize=self.standardize)

@@ -33,7 +33,8 @@ def real_quantile(components: Any, level: float, eps: float | None = None) -> Te
     `components`, of batch shape (S, N, ...), have `cdf`, and `icdf` or a mean and a variance.
     """
     lower, upper = component_bounds(components, level)
-    low, high, start = lower.amin(0), upper.amax(0), (lower + upper).mean(0) / 2
+    most = torch.finfo(lower.dtype).max / 4  # components whose locations overflowed have no finite quantile
+    low, high, start = lower.amin(0).clamp(-most, most), upper.amax(0).clamp(-most, most), (lower + upper).mean(0) / 2
     eps = torch.finfo(low.dtype).eps if eps is None else eps
     if not bool((low > 0).all()):
         low, high = _Search(components, level, (low, high), len(lower), eps).closed(start)

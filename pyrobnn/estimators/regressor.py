@@ -8,6 +8,7 @@ from sklearn.base import RegressorMixin
 
 from pyrobnn._core.errors import InputError
 from pyrobnn.estimators.base import AbstractBNN
+from pyrobnn.posterior.prediction import Prediction
 
 
 class BNNRegressor(RegressorMixin, AbstractBNN):
@@ -93,7 +94,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: FBT001, FBT002 - as scikit-learn's have it
         """Return the mean of the targets, (N,) or (N, K), and with `return_std` also their standard deviation.
 
-        The standard deviation includes the noise; `predict_dist` has its parts.
+        The standard deviation includes the noise; `predict_dist` has its parts. Where a few draws make them up
+        (`FewDrawsWarning`), they are the median and half the width of the central interval of 68.27 %.
 
         Examples:
             >>> from sklearn.datasets import load_diabetes
@@ -103,7 +105,7 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
             >>> mean.shape, std.shape
             ((3,), (3,))
         """
-        means, stds = self._columns(X, lambda prediction: (prediction.mean, prediction.std))
+        means, stds = self._columns(X, _centres)
         return (means, stds) if return_std else means
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -141,3 +143,12 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _centres(prediction: Prediction) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return means and standard deviations; medians and half the central 68.27 % where few draws make these up."""
+    mean, std, is_few = prediction.mean, prediction.std, prediction.rests_on_few_draws
+    if prediction.has_quantiles and bool(is_few.any()):
+        lower, median, upper = prediction[is_few].quantile([0.15865, 0.5, 0.84135]).to(mean)
+        mean[is_few], std[is_few] = median, (upper - lower) / 2
+    return mean, std

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from pyrobnn._core.checks import as_targets
 from pyrobnn._core.errors import InputError
 from pyrobnn.distributions.support import base_of
 from pyrobnn.distributions.targets import CensoredNormal
@@ -156,7 +155,7 @@ def as_columns(values: Tensor) -> np.ndarray:
 
 def observed(prediction: Prediction, y: ArrayLike) -> Tensor:
     """Return targets as a tensor; censored targets beyond a limit count as observed at the limit."""
-    targets = as_targets(y, len(prediction)).to(prediction.device)
+    targets = prediction.checked(y).to(prediction.device)
     base = base_of(prediction.distribution)
     if not isinstance(base, CensoredNormal):
         return targets
@@ -171,8 +170,8 @@ def real_columns(prediction: Prediction, y: ArrayLike) -> tuple[np.ndarray, np.n
 
 def class_columns(prediction: Prediction, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return labels (N, K) and class probabilities (N, K, C); K is 1 but for several binary targets."""
-    labels = as_columns(as_targets(y, len(prediction))).astype(np.int64)
-    if labels.size and labels.min() < 0:
+    labels = as_columns(prediction.checked(y)).astype(np.int64)
+    if labels.size and labels.min() < 0:  # labels that a likelihood ignores
         raise InputError(
             f"Some labels are no class, {labels.min()}: score the others, keep = y.flatten() != {labels.min()}, with "
             "prediction.by_target[keep] and y.flatten()[keep]."

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from pyrobnn._core.checks import as_targets, check_count
+from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
 from pyrobnn.metrics.base import Weighted, as_columns, observed
@@ -127,7 +127,7 @@ def reliability_bins(prediction: Prediction, y: ArrayLike, *, num_bins: int = NU
     if not prediction.is_classification:
         raise InputError(f"A reliability diagram needs classes, got {prediction!r}: use `pit` for real targets.")
     check_count(num_bins, "num_bins")
-    labels = as_targets(y, len(prediction)).to(prediction.device)
+    labels = prediction.checked(y).to(prediction.device)
     confidence = as_columns(prediction.class_probs.amax(-1)).ravel()
     correct = as_columns(prediction.label == labels).ravel()
     index = bins_of(confidence, num_bins)

@@ -99,7 +99,6 @@ def selective_risk(prediction: Prediction, y: ArrayLike) -> RiskCurves:
 
 def errors_and_uncertainty(prediction: Prediction, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return squared errors and standard deviations, or Brier scores and entropies of classes, each (N, K)."""
-    prediction.log_prob(y)  # refuses targets that do not fit
     if prediction.is_classification:
         labels, probs = class_columns(prediction, y)
         return brier(labels, probs), entropy(probs)

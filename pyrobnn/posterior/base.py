@@ -125,13 +125,6 @@ class AbstractPosterior(ABC):
 
         Raises:
             InputError: a likelihood without a known mean and variance.
-
-        Examples:
-            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
-            >>> predictor = posterior.predictor(num_draws=50)
-            >>> mean, std = predictor(torch.tensor([[0.0], [1.5]]))
-            >>> torch.allclose(mean, posterior.predict([[0.0], [1.5]], num_draws=50).mean, atol=1e-5)
-            True
         """
         shares = self.shares(self.num_distinct(num_draws), seed=seed)
         return Predictor([member.fixed_draws(count, seed=part_seed) for member, count, part_seed in shares])

@@ -10,8 +10,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrobnn._core.checks import as_targets
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import derive
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Scaler, row_index
@@ -27,6 +26,8 @@ OfClasses = Literal["aps"]
 
 _GRID = np.linspace(-np.log(100), np.log(100), 41)
 """Logarithms of the factors that are tried first. The one in the middle changes nothing."""
+_FEWEST = 10
+"""Effective rows for a factor: of normal rows 10 cost 0.07 nats a new row in a right fit, 5 cost 0.23, 2 any number."""
 
 
 def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500) -> "Calibrated":
@@ -36,6 +37,7 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
     between draws and the noise alike. The centre is the mean; for log-normal targets it is that of the logarithms.
     Classes have their predictive log probabilities divided by the factor, the temperature (Guo et al. 2017). A factor
     of 1 changes nothing, so the log score of these rows is never lower than before. Factors lie between 0.01 and 100.
+    Fewer than 10 rows, or a factor at these limits, warn with `PoorFitWarning`.
 
     Args:
         posterior: the fit.
@@ -43,8 +45,8 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
         num_draws: number of posterior draws.
 
     Raises:
-        InputError: rows that are not in memory, several columns of classes, or numbers whose distribution has no
-            location and scale, such as counts.
+        InputError: targets that the likelihood refuses in a fit, rows that are not in memory, several columns of
+            classes, or numbers whose distribution has no location and scale, such as counts.
 
     Examples:
         >>> train, held_out = bnn.datasets.sinusoid(200).split(0.5, seed=0)
@@ -54,10 +56,27 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
         >>> calibrated.factor > 1, calibrated.predict([[0.0], [0.25]]).std.shape
         (True, torch.Size([2]))
     """
-    rows = collected(data, weighted=True)
-    prediction = posterior.predict(rows.x, num_draws=num_draws)
-    weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
-    return Calibrated(posterior, best_factor(prediction, rows.y, weights), num_draws)
+    prediction, y, weights = _held_out(posterior, data, num_draws)
+    factor, effective = best_factor(prediction, y, weights), float(weights.sum() ** 2 / weights.square().sum())
+    is_limit = abs(math.log(factor)) > _GRID[-1] - 1e-3
+    if is_limit or effective < _FEWEST:
+        reason = "lies at a limit: no factor in between suits these targets" if is_limit else "is hardly determined"
+        warn_user(
+            f"The factor {factor:.3g} {reason}; by their weights, the held-out rows count as {effective:.3g}. New rows "
+            f"may be predicted worse than without it: hold out {_FEWEST} rows or more, and look at the fit.",
+            PoorFitWarning,
+        )
+    return Calibrated(posterior, factor, num_draws)
+
+
+def _held_out(posterior: Posterior | Mixture, data: Any, num_draws: int) -> tuple[Prediction, Tensor, Tensor]:
+    """Return the predictions for held-out rows, their targets, checked as in a fit, and their weights."""
+    rows, member = collected(data, weighted=True), posterior.members[0]
+    likelihood = member.bnn.settings["likelihood"]
+    has_positions = as_likelihood(likelihood).has_positions
+    likelihood.check_targets(rows.y, likelihood.num_outputs(rows.y) if has_positions else member.outputs.shape[-1])
+    weights = torch.ones(len(rows), dtype=torch.float64) if rows.weights is None else rows.weights.double().cpu()
+    return posterior.predict(rows.x, num_draws=num_draws), rows.y, weights
 
 
 def best_factor(prediction: Prediction, y: Tensor, weights: Tensor) -> float:
@@ -129,6 +148,9 @@ def conformal(
     | "quantiles" | its distance, in logs if positive, to the interval of the level: CQR (Romano et al. 2019) |
     | "aps" | the probability of classes at least as probable, randomised (Romano, Sesia & Candès 2020) |
 
+    Inside an interval the distance is a share of half its width (Sesia & Candès 2020), so that bounds never cross. A
+    row of weight 2 counts as two rows.
+
     Args:
         posterior: the fit.
         data: `Data` or a pair (x, y) of rows that took no part in the fit, with one target column.
@@ -138,7 +160,7 @@ def conformal(
         seed: seed of the random numbers of "aps"; draws of the weights have the fit's.
 
     Raises:
-        InputError: a method for other targets, or several target columns.
+        InputError: a method for other targets, targets that the likelihood refuses in a fit, or several columns.
 
     Examples:
         >>> train, held_out = bnn.datasets.sinusoid(200).split(0.5, seed=0)
@@ -147,19 +169,32 @@ def conformal(
         >>> lower.shape
         torch.Size([2])
     """
-    data = collected(data, weighted=True)
-    prediction = posterior.predict(data.x, num_draws=num_draws)
+    prediction, y, weights = _held_out(posterior, data, num_draws)
     likelihood = as_likelihood(posterior.members[0].bnn.settings["likelihood"])
     if method is None and not (prediction.is_classification or likelihood.is_symmetric):
         method = "quantiles"
-    scores = ConformityScores(prediction, as_targets(data.y, len(data)), method, seed)
-    return Conformal(posterior, scores, num_draws)
+    return Conformal(posterior, prediction, y, weights, method=method, num_draws=num_draws, seed=seed)
 
 
-class ConformityScores:
-    """Scores of held-out rows, smaller where a target conforms more, and their quantiles."""
+class Conformal:
+    """A fit with held-out rows that calibrate it; made by `conformal`.
 
-    def __init__(self, prediction: Prediction, y: Tensor, method: OfNumbers | OfClasses | None, seed: int) -> None:
+    Attributes:
+        posterior: the fit.
+        method: how targets conform, as for `conformal`.
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior | Mixture,
+        prediction: Prediction,
+        y: Tensor,
+        weights: Tensor,
+        *,
+        method: OfNumbers | OfClasses | None,
+        num_draws: int = 500,
+        seed: int = 0,
+    ) -> None:
         if prediction.distribution.event_shape:
             raise InputError(f"Conformal prediction takes one target column, got {tuple(y.shape)}.")
         methods = get_args(OfClasses if prediction.is_classification else OfNumbers)
@@ -167,23 +202,46 @@ class ConformityScores:
         if self.method not in methods:
             kind = "classes" if prediction.is_classification else "numbers"
             raise InputError(f"`method` for {kind} must be one of {', '.join(methods)}, got {method!r}.")
-        if self.method == "scaled" and not bool(prediction.std.isfinite().all()):
-            raise InputError("The predictive standard deviation is not finite: take method='quantiles'.")
-        self._prediction, self._y, self._seed = prediction, y, seed
+        if self.method == "scaled" and not bool(((std := prediction.std).isfinite() & (std > 0)).all()):
+            raise InputError("The predictive standard deviation is zero or not finite: take method='quantiles'.")
+        self.posterior, self._num_draws, self._seed = posterior, num_draws, seed
+        self._prediction, self._y, self._weights = prediction, y, weights
+
+    def __repr__(self) -> str:
+        return f"Conformal({self.posterior!r}, {self.method!r})"
+
+    def predict(self, x: Any, *, seed: int = 0) -> "ConformalPrediction":
+        """Predict targets at inputs x (N, *in), as the posterior does, with calibrated intervals or sets.
+
+        Args:
+            x: inputs in original units.
+            seed: seed of the random numbers of "aps".
+        """
+        prediction = self.posterior.predict(x, num_draws=self._num_draws)
+        return ConformalPrediction(prediction.distribution, prediction.scaler, scores=self, seed=seed)
 
     def threshold(self, level: float) -> float:
         """Return the score of rank ceil(level (n + 1)), below which new rows stay; infinite if there are few rows."""
-        scores = self._scores(level).sort().values
-        rank = math.ceil(level * (len(scores) + 1) * (1 - 1e-12))
-        return float(scores[rank - 1]) if rank <= len(scores) else math.inf
+        scores, order = self._scores(level).sort()
+        ranks = self._weights[order].cumsum(0)
+        total = float(ranks[-1])
+        if (rank := level * (total + 1) * (1 - 1e-12)) > total:
+            warn_user(
+                f"Intervals and sets of level {level} need {math.ceil(level / (1 - level) * (1 - 1e-12)):,} held-out "
+                f"rows, got {total:g}: they hold everything. Hold out more rows, or lower the level.",
+                PoorFitWarning,
+            )
+            return math.inf
+        return float(scores[int(torch.searchsorted(ranks, rank))])
 
     def _scores(self, level: float) -> Tensor:
-        """Return the score of each held-out row, (N,)."""
+        """Return the score of each held-out row, (N,): smaller where a target conforms more."""
         if self.method == "quantiles":
-            lower, upper, y = *(bound.double().cpu() for bound in self._prediction.interval(level)), self._y
+            lower, upper, y = *(bound.double().cpu() for bound in _bounds(self._prediction, level)), self._y
             if _is_in_logs(self._prediction):
                 lower, upper, y = lower.log(), upper.log(), y.log()
-            return torch.maximum(lower - y, y - upper)
+            distance = torch.maximum(lower - y, y - upper)
+            return torch.where(distance < 0, distance / ((upper - lower) / 2), distance)
         if self.method == "scaled":
             return (self._y - self._prediction.mean.double().cpu()).abs() / self._prediction.std.double().cpu()
         chance = _uniform(len(self._y), self._seed, "held out")
@@ -197,38 +255,13 @@ class ConformityScores:
         return torch.empty_like(scores).scatter(-1, order, scores)
 
 
-class Conformal:
-    """A fit with held-out rows that calibrate it; made by `conformal`.
-
-    Attributes:
-        posterior: the fit.
-        method: how targets conform, as for `conformal`.
-    """
-
-    def __init__(self, posterior: Posterior | Mixture, scores: ConformityScores, num_draws: int) -> None:
-        self.posterior, self.method, self._scores, self._num_draws = posterior, scores.method, scores, num_draws
-
-    def __repr__(self) -> str:
-        return f"Conformal({self.posterior!r}, {self.method!r})"
-
-    def predict(self, x: Any, *, seed: int = 0) -> "ConformalPrediction":
-        """Predict targets at inputs x (N, *in), as the posterior does, with calibrated intervals or sets.
-
-        Args:
-            x: inputs in original units.
-            seed: seed of the random numbers of "aps".
-        """
-        prediction = self.posterior.predict(x, num_draws=self._num_draws)
-        return ConformalPrediction(prediction.distribution, prediction.scaler, scores=self._scores, seed=seed)
-
-
 class ConformalPrediction(Prediction):
     """A prediction whose `interval`, or `label_set` of classes, holds its level on rows like the held-out ones.
 
     All else, such as log scores and quantiles, is the posterior's.
     """
 
-    def __init__(self, distribution: Any, scaler: Scaler | None = None, *, scores: ConformityScores, seed: int) -> None:
+    def __init__(self, distribution: Any, scaler: Scaler | None = None, *, scores: Conformal, seed: int) -> None:
         super().__init__(distribution, scaler)
         self._conformity, self._seed = scores, seed
         self._chance = _uniform(len(self), seed, "new")
@@ -241,41 +274,40 @@ class ConformalPrediction(Prediction):
         return found
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Return bounds (N,) that hold new targets with at least this probability; infinite with too few held-out rows.
-
-        Raises:
-            InputError: a level outside (0, 1), or classes.
-        """
+        """Return bounds (N,) that hold new targets with at least this probability; infinite with too few rows."""
         if self.is_classification:
             raise InputError("Classes have no intervals: use `label_set`.")
-        lower, upper = super().interval(level)
+        lower, upper = _bounds(self, level)
         distance = torch.tensor(self._conformity.threshold(level), dtype=torch.float64).to(lower)
-        if self._conformity.method == "quantiles":
-            if _is_in_logs(self):
-                return lower * (-distance).exp(), upper * distance.exp()
-            lower, upper = lower - distance, upper + distance
-        else:
+        is_in_logs = _is_in_logs(self)
+        if self._conformity.method == "scaled":
             lower, upper = self.mean - distance * self.std, self.mean + distance * self.std
+        else:
+            if distance < 0:
+                distance = distance * ((upper / lower).log() if is_in_logs else upper - lower) / 2
+            if is_in_logs:
+                lower, upper = lower * (-distance).exp(), upper * distance.exp()
+            else:
+                lower, upper = lower - distance, upper + distance
+            lower = torch.minimum(lower, upper)  # rounding may cross them
         support = base_of(self.distribution).support
         given = getattr(support, "lower_bound", -torch.inf), getattr(support, "upper_bound", torch.inf)
         least, most = self.scaler.inverse(torch.tensor(given, dtype=torch.float64)).tolist()
         return lower.clamp_min(least), upper.clamp_max(most)
 
     def label_set(self, level: float = 0.95) -> Tensor:
-        """Return which classes are in the set that holds new labels with at least this probability, (N, C) bool.
-
-        Examples:
-            >>> x, y = [[0.0], [1.0]] * 40, [0, 1] * 40
-            >>> model = bnn.BNN(bnn.MLP(1, [5], 2), likelihood="categorical")
-            >>> posterior = model.fit(x, y, steps=50, seed=0, progress=False)
-            >>> held_out = [[0.1], [0.9]] * 40, [0, 1] * 40
-            >>> bnn.conformal(posterior, held_out).predict([[0.0]]).label_set(0.9).shape
-            torch.Size([1, 2])
-        """
+        """Return which classes are in the set that holds new labels with at least this probability, (N, C) bool."""
         self._require_classes("Sets of classes")
         if not 0 < level < 1:
             raise InputError(f"`level` must lie between 0 and 1, got {level}.")
         return self._conformity.of_classes(self, self._chance) <= self._conformity.threshold(level)
+
+
+def _bounds(prediction: Prediction, level: float) -> tuple[Tensor, Tensor]:
+    """Return the posterior's own interval, above 0 where its logarithms are moved."""
+    lower, upper = Prediction.interval(prediction, level)
+    least = torch.finfo(lower.dtype).tiny if _is_in_logs(prediction) else -torch.inf
+    return lower.clamp_min(least), upper.clamp_min(least)
 
 
 def _is_in_logs(prediction: Prediction) -> bool:

@@ -178,11 +178,6 @@ class Posterior(AbstractPosterior):
         """Return the trace of the model under a handler, or of a guide, for its latent sites; the network does not run.
 
         `picked` are further arguments of it, such as the number of a stored draw.
-
-        Examples:
-            >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
-            >>> posterior.trace(posterior.bnn).nodes["0.weight"]["value"].shape
-            torch.Size([10, 1])
         """
         with self.bnn.without_network(self.outputs), poutine.block():
             return poutine.trace(function).get_trace(*self.example, **picked)

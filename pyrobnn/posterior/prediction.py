@@ -36,6 +36,8 @@ _AT_ONCE = 2**18
 """Numbers, one per draw and input, computed at a time: they stay in the cache, without fresh memory pages."""
 _WIDEST = 2.0
 """Deviation over draws of the mean of counts, as a multiple of that mean, above which the mean is unreliable."""
+_FEWEST = 4
+"""Effective draws of a variance, and draws beyond a quantile, below which their error is as large as they are."""
 MEDIAN = Remedy("take the median, `prediction.quantile(0.5)`", "take the median, the column `median` of predictions")
 """What to do where a few draws make up the mean."""
 MOST_OUTCOMES = 1024
@@ -73,6 +75,7 @@ class Prediction:
 
     def __init__(self, distribution: TorchDistributionMixin, scaler: Scaler | None = None) -> None:
         self.distribution: Any = distribution
+        self._told: set[str] = set()
         self.scaler = Scaler.identity() if scaler is None or self.is_classification else scaler
 
     def __repr__(self) -> str:
@@ -108,12 +111,6 @@ class Prediction:
             rows: tensors (N, ...) that go with the inputs.
             dim: the axis of its results that counts the inputs.
             width: how many numbers it computes for each number of the distribution.
-
-        Examples:
-            >>> from pyro.distributions import Normal
-            >>> prediction = bnn.Prediction(Normal(torch.zeros(2, 3), 1.0))  # two draws at three inputs
-            >>> prediction.by_rows(lambda part: part.draw_means.amax(0))
-            tensor([0., 0., 0.])
         """
         if self._parts is None or len(self) == 0:
             return function(self, *rows)
@@ -133,41 +130,53 @@ class Prediction:
     def mean(self) -> Tensor:
         """The mean of the mixture, (N, K).
 
-        For counts and positive targets a few draws may make it up, while the median, `quantile(0.5)`, does not depend
-        on them.
+        A few draws may make it up, while the median, `quantile(0.5)`, does not depend on them.
 
         Raises:
             InputError: a distribution whose mean is not known.
 
         Warns:
-            FewDrawsWarning: `rests_on_few_draws` at some input.
+            FewDrawsWarning: `rests_on_few_draws` at some input, once for all means, deviations and variances of a
+                prediction, and once for quantiles with fewer than 4 draws beyond.
         """
         self._require("mean")
+        self._tell_of_few()
+        return self.scaler.inverse(self.by_rows(lambda part: part._component_means.mean(0)))
+
+    def _tell_of_few(self, what: str = "mean, and with it the deviation,") -> None:
+        """Warn once of quantities where they rest on a few draws."""
         is_few = self.rests_on_few_draws
-        if bool(is_few.any()):
+        if what not in self._told and bool(is_few.any()):
+            self._told.add(what)
             first = self.first_row + (reader.get() == "command")  # rows count from 1 at the command line
             where = f"{int(is_few.sum())} of {len(self)} inputs ({rows_of(is_few.tolist(), first)})"
             warn_user(
-                f"The mean over {self.num_draws} draws rests on less than a fifth of them at {where}: a few draws "
-                "predict far larger targets than the others. See docs/how-to/likelihoods.md.",
+                f"The {what} rests on less than a fifth of the {self.num_draws} draws at {where}: a few draws predict "
+                "far larger targets than the others. See docs/how-to/likelihoods.md.",
                 FewDrawsWarning,
                 remedies=(MEDIAN,),
             )
-        return self.scaler.inverse(self.by_rows(lambda part: part._component_means.mean(0)))
 
-    @property
+    @functools.cached_property
     def rests_on_few_draws(self) -> Tensor:
-        """The inputs (N,) where less than a fifth of the draws make up the mean; nowhere for targets with negatives.
+        """The inputs (N,) where less than a fifth of the draws make up the mean; nowhere for limited targets.
 
-        The effective number of draws (Kish 1965) is below S / 5 where their means deviate by twice their mean.
+        The effective number of draws (Kish 1965) is below S / 5 where means of positive targets deviate by twice their
+        mean. Of real targets it is that of the variance, below 4, so that the mean is as uncertain as it is far off.
         """
-        if not self._is_positive:
+        is_positive, fewest = self._is_positive, min(_FEWEST, self.num_draws / 5)
+        is_limited = not all(torch.as_tensor(end).isinf().all() for end in support.ends(self._base.support))
+        if not is_positive and (fewest <= 1 or is_limited or not self.has_moments):
             return torch.zeros(len(self), dtype=torch.bool, device="cpu")
 
         def rest_on_few(part: "Prediction") -> Tensor:
             values = part._component_means.double().unsqueeze(-1).flatten(2)
-            is_shared: Tensor = variance_over_draws(values).sqrt() <= _WIDEST * values.mean(0)
-            return ~is_shared.all(1)  # means that are not finite count as few
+            if is_positive:
+                is_shared: Tensor = variance_over_draws(values).sqrt() <= _WIDEST * values.mean(0)
+                return ~is_shared.all(1)  # means that are not finite count as few
+            parts = (values - values.mean(0)).square() + part.distribution.variance.double().view_as(values)
+            is_few = parts.sum(0).square() < fewest * parts.square().sum(0)
+            return (is_few | ~values.isfinite().all(0)).any(1)
 
         return self.by_rows(rest_on_few)
 
@@ -179,6 +188,7 @@ class Prediction:
     @property
     def _epistemic(self) -> Tensor:
         self._require("mean")
+        self._tell_of_few()
         return self.by_rows(lambda part: variance_over_draws(part._component_means))
 
     @property
@@ -191,6 +201,7 @@ class Prediction:
         if self.is_classification:
             return self.by_rows(lambda part: (part._probs * (1 - part._probs)).mean(0))
         self._require("variance")
+        self._tell_of_few()
         return self.by_rows(lambda part: part.distribution.variance.mean(0))
 
     @property
@@ -229,13 +240,13 @@ class Prediction:
             >>> posterior.predict(data.x).log_prob(data.y).shape  # in nats; the mean is the log score
             torch.Size([32])
         """
-        targets = self._checked(y)
+        targets = self.checked(y)
         total = self.by_rows(lambda part, rows: torch.logsumexp(part._log_prob(rows), 0), targets)
         return total - math.log(self.num_draws)
 
     def draw_log_prob(self, y: ArrayLike) -> Tensor:
         """Return the log density (or probability) of targets under each draw, (S, N)."""
-        return self.by_rows(lambda part, rows: part._log_prob(rows), self._checked(y), dim=1)
+        return self.by_rows(lambda part, rows: part._log_prob(rows), self.checked(y), dim=1)
 
     def _log_prob(self, targets: Tensor) -> Tensor:
         """Return the log density of targets in original units that were checked, under each draw, (S, N)."""
@@ -243,8 +254,8 @@ class Prediction:
             return self._unchecked.log_prob(targets)
         return self.scaler.inverse_log_prob(support.log_prob(self._unchecked, self._scaled(targets)))
 
-    def _checked(self, y: ArrayLike) -> Tensor:
-        """Return targets that were checked: in original units, and labels as the distribution takes them."""
+    def checked(self, y: ArrayLike) -> Tensor:
+        """Return targets as a tensor in original units, labels as the distribution takes them; refuse others."""
         targets = self._targets(y)
         if self.is_count and self._is_nonnegative:
             require_whole(targets, type(self._base).__name__, "counts")
@@ -324,6 +335,8 @@ class Prediction:
             least = f"{_NEAREST_LEVEL:g} away from 0 and 1"
             raise InputError(f"Quantile levels must lie between 0 and 1, {least} or more, one or a list; got {q}.")
         self._require_quantiles("Quantiles")
+        if self.has_moments and self.num_draws * float(nearest.min()) < _FEWEST:
+            self._tell_of_few("quantile")
         found = self.by_rows(lambda part: part._quantiles(levels.flatten().tolist()), dim=1).to(self._like)
         return self.scaler.inverse(found.reshape(*levels.shape, *found.shape[1:]))
 
@@ -348,7 +361,7 @@ class Prediction:
         if not 0 < level < 1:
             raise InputError(f"`level` must lie between 0 and 1, got {level}.")
         lower, upper = self.quantile([(1 - level) / 2, (1 + level) / 2])
-        return lower, upper
+        return torch.minimum(lower, upper), upper
 
     def to_frame(self, class_names: Sequence[str] | None = None) -> "pd.DataFrame":
         """Return a pandas table with a row for each input, for one target column.
@@ -358,12 +371,6 @@ class Prediction:
 
         Args:
             class_names: the names of the classes; their numbers if not given.
-
-        Examples:
-            >>> from pyro.distributions import Normal
-            >>> prediction = bnn.Prediction(Normal(torch.zeros(2, 1), 1.0))  # two draws at one input
-            >>> list(prediction.to_frame())
-            ['mean', 'std', 'epistemic_std', 'aleatoric_std', 'lower_95', 'upper_95']
         """
         import pandas as pd
 
@@ -498,7 +505,9 @@ class Prediction:
         """Whether the likelihood has the distribution function that quantiles and intervals rest on."""
         if self.is_classification or not support.has(self._base, "cdf"):
             return False
-        return self.is_count or support.has(self._base, "icdf") or self._has_finite_variance
+        if self.is_count or support.has(self._base, "icdf"):
+            return True
+        return self.has_moments and bool(self._base.variance.isfinite().all())
 
     @property
     def has_moments(self) -> bool:
@@ -507,10 +516,6 @@ class Prediction:
 
     def _knows(self, moment: str) -> bool:
         return self.is_classification or getattr(type(self._base), moment) is not getattr(Distribution, moment)
-
-    @property
-    def _has_finite_variance(self) -> bool:
-        return self.has_moments and bool(self._base.variance.isfinite().all())
 
     def _require_classes(self, quantity: str) -> None:
         if not self.is_classification:

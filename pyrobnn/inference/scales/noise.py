@@ -55,6 +55,15 @@ class Rows:
         deviation = spread(self.y, self.counts)
         return torch.where(deviation > 0, deviation, 1.0)
 
+    @cached_property
+    def most_dispersed(self) -> Tensor:
+        """The largest dispersion of counts, (K,): ten times that around a single mean, and 1 or more.
+
+        Around means that differ it is smaller. The likelihood alone has no largest value where all are 0, or but one.
+        """
+        mean = ((self.y * self.counts[:, None]).sum(0) / self.counts.sum()).clamp_min(1e-12)
+        return (10 * ((spread(self.y, self.counts) / mean).square() - 1 / mean)).clamp_min(1.0)
+
     def next_noise(self, f: Tensor, leverage: Tensor, extra: float) -> Tensor:
         """Return the next deviation of normal noise around locations f, (K,); its prior counts `extra` targets."""
         squares = ((self.y - f).square() * self.counts[:, None]).sum(
@@ -127,6 +136,9 @@ class TunedNumbers(ModeNoise):
             return -(counts * self._bnn.likelihood(draws).log_prob(y).double()).sum() / len(draws)
 
         minimize_in_place(loss, self.parameters, maxiter=_NOISE_ITERATIONS)
+        if "dispersion" in self.names and self._bnn.settings["likelihood"].integer_targets:
+            number = self._bnn.likelihood.dispersion.detach()
+            self._bnn.likelihood.dispersion = number.minimum(self._rows.most_dispersed.to(number).view(number.shape))
 
     def tune(self, point: Point, model: LinearModel, f: Tensor, solution: Solution) -> tuple[LinearModel, Tensor]:
         self.fit(f.detach(), solution.covariance)

@@ -144,12 +144,6 @@ class PreparedFit(nn.Module):
         guide: the guide in training.
         num_data: N.
         temperature: factor on the KL; a loop may change it, to let the KL grow in the first steps, say.
-
-    Examples:
-        >>> x, y = bnn.datasets.sinusoid(32).tensors
-        >>> fit = bnn.prepare(bnn.BNN(bnn.MLP(1, [5], 1)), bnn.SVI(), num_data=32, like=(x, y), seed=0)
-        >>> [name for name, _ in fit.named_parameters()]
-        ['bnn.likelihood.scale_unconstrained', 'guide.loc', 'guide.rho']
     """
 
     def __init__(self, parts: BuiltParts, source: Source, record: FitRecord, seed: int) -> None:
@@ -197,14 +191,6 @@ class PreparedFit(nn.Module):
 
         Args:
             lr: learning rate of the other parameters.
-
-        Examples:
-            >>> x, y = bnn.datasets.sinusoid(32).tensors
-            >>> method = bnn.SVI(guide="full_rank")
-            >>> fit = bnn.prepare(bnn.BNN(bnn.MLP(1, [5], 1)), method, num_data=32, like=(x, y), seed=0)
-            >>> optimizer = torch.optim.Adam(fit.param_groups(lr=0.01))
-            >>> [round(group["lr"], 4) for group in optimizer.param_groups]
-            [0.01, 0.0025]
         """
         factors = {f"guide.{name}": factor for name, factor in rate_factors(self.guide).items()}
         members: dict[float, list[Tensor]] = {}
