@@ -170,15 +170,6 @@ class BaseMethod[R]:
     """Base of the methods: write `infer`, and `offer` for further features.
 
     An inner method, as in `Ensemble`, is the field `method`, which has a default.
-
-    Examples:
-        >>> import dataclasses
-        >>> class ThreeFits(bnn.inference.BaseMethod):
-        ...     def infer(self, model, data, run):
-        ...         runs = [dataclasses.replace(run, seed=run.seed + k) for k in range(3)]
-        ...         return bnn.Mixture([bnn.SVI(steps=20).infer(model, data, each) for each in runs])
-        >>> len(bnn.fit(bnn.BNN(bnn.MLP(1, [5], 1)), bnn.datasets.sinusoid(), ThreeFits(), seed=0, progress=False))
-        3
     """
 
     def infer(self, bnn: BNN, data: Any, run: Run) -> R:

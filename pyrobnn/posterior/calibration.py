@@ -223,8 +223,7 @@ class Conformal:
     def threshold(self, level: float) -> float:
         """Return the score of rank ceil(level (n + 1)), below which new rows stay; infinite if there are few rows."""
         scores, order = self._scores(level).sort()
-        ranks = self._weights[order].cumsum(0)
-        total = float(ranks[-1])
+        ranks, total = self._weights[order].cumsum(0), float(self._weights.sum())
         if (rank := level * (total + 1) * (1 - 1e-12)) > total:
             warn_user(
                 f"Intervals and sets of level {level} need {math.ceil(level / (1 - level) * (1 - 1e-12)):,} held-out "
@@ -237,7 +236,7 @@ class Conformal:
     def _scores(self, level: float) -> Tensor:
         """Return the score of each held-out row, (N,): smaller where a target conforms more."""
         if self.method == "quantiles":
-            lower, upper, y = *(bound.double().cpu() for bound in _bounds(self._prediction, level)), self._y
+            lower, upper, y = *(bound.double().cpu() for bound in self._prediction.interval(level)), self._y
             if _is_in_logs(self._prediction):
                 lower, upper, y = lower.log(), upper.log(), y.log()
             distance = torch.maximum(lower - y, y - upper)
@@ -277,9 +276,10 @@ class ConformalPrediction(Prediction):
         """Return bounds (N,) that hold new targets with at least this probability; infinite with too few rows."""
         if self.is_classification:
             raise InputError("Classes have no intervals: use `label_set`.")
-        lower, upper = _bounds(self, level)
+        lower, upper = super().interval(level)
         distance = torch.tensor(self._conformity.threshold(level), dtype=torch.float64).to(lower)
-        is_in_logs = _is_in_logs(self)
+        if is_in_logs := _is_in_logs(self):
+            lower, upper = (bound.clamp_min(torch.finfo(bound.dtype).tiny) for bound in (lower, upper))
         if self._conformity.method == "scaled":
             lower, upper = self.mean - distance * self.std, self.mean + distance * self.std
         else:
@@ -301,13 +301,6 @@ class ConformalPrediction(Prediction):
         if not 0 < level < 1:
             raise InputError(f"`level` must lie between 0 and 1, got {level}.")
         return self._conformity.of_classes(self, self._chance) <= self._conformity.threshold(level)
-
-
-def _bounds(prediction: Prediction, level: float) -> tuple[Tensor, Tensor]:
-    """Return the posterior's own interval, above 0 where its logarithms are moved."""
-    lower, upper = Prediction.interval(prediction, level)
-    least = torch.finfo(lower.dtype).tiny if _is_in_logs(prediction) else -torch.inf
-    return lower.clamp_min(least), upper.clamp_min(least)
 
 
 def _is_in_logs(prediction: Prediction) -> bool:

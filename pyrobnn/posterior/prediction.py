@@ -130,8 +130,6 @@ class Prediction:
     def mean(self) -> Tensor:
         """The mean of the mixture, (N, K).
 
-        A few draws may make it up, while the median, `quantile(0.5)`, does not depend on them.
-
         Raises:
             InputError: a distribution whose mean is not known.
 
@@ -162,7 +160,7 @@ class Prediction:
         """The inputs (N,) where less than a fifth of the draws make up the mean; nowhere for limited targets.
 
         The effective number of draws (Kish 1965) is below S / 5 where means of positive targets deviate by twice their
-        mean. Of real targets it is that of the variance, below 4, so that the mean is as uncertain as it is far off.
+        mean. Of real targets it is that of the variance, below 4.
         """
         is_positive, fewest = self._is_positive, min(_FEWEST, self.num_draws / 5)
         is_limited = not all(torch.as_tensor(end).isinf().all() for end in support.ends(self._base.support))

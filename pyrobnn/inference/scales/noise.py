@@ -57,11 +57,8 @@ class Rows:
 
     @cached_property
     def most_dispersed(self) -> Tensor:
-        """The largest dispersion of counts, (K,): ten times that around a single mean, and 1 or more.
-
-        Around means that differ it is smaller. The likelihood alone has no largest value where all are 0, or but one.
-        """
-        mean = ((self.y * self.counts[:, None]).sum(0) / self.counts.sum()).clamp_min(1e-12)
+        """The largest dispersion of counts, (K,): ten times theirs around one mean, and 1: few counts set no limit."""
+        mean = (self.counts @ self.y / self.counts.sum()).clamp_min(1e-12)
         return (10 * ((spread(self.y, self.counts) / mean).square() - 1 / mean)).clamp_min(1.0)
 
     def next_noise(self, f: Tensor, leverage: Tensor, extra: float) -> Tensor:
