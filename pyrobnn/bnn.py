@@ -22,7 +22,7 @@ from pyrobnn._core.modes import callers_modes
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._torch import parameters
-from pyrobnn._torch.inputs import Inputs, X
+from pyrobnn._torch.inputs import Inputs, X, shape_of
 from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn._torch.layers import LAYERS
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyrobnn.posterior.prediction import Prediction
 
 _LOOKS_UP = LAYERS["embedding"].modules
+_PAGE = "how-to/own-network"
 _AFTER_A_FIT = {"predict": "x", "save": '"folder"'}
 
 
@@ -230,17 +231,20 @@ class BNN(PyroModule):
             if not tables or "out of range in self" not in str(error):
                 raise
             rows = ", ".join(f"{name!r} has rows 0 to {table.num_embeddings - 1}" for name, table in tables)
-            raise InputError(
-                f"The inputs hold a number that is no row of an embedding: {rows}.", page="how-to/own-network"
-            ) from error
+            raise InputError(f"The inputs hold a number that is no row of an embedding: {rows}.", page=_PAGE) from error
         f = f.get("logits", f) if isinstance(f, Mapping) else getattr(f, "logits", f)
-        if not isinstance(f, Tensor):
+        is_real = isinstance(f, Tensor) and not f.is_complex()
+        given = tuple(f.shape) if is_real else f"a complex tensor, or no tensor ({type(f).__name__})"
+        if is_real:
+            f = as_likelihood(self.settings["likelihood"]).flat_outputs(f[:, None] if given == (len(x),) else f)
+        if not is_real or f.ndim != 2 or len(f) != len(x):
             raise InputError(
-                f"The network must return one tensor (N, outputs), or an object with one as `logits`, got "
-                f"{type(f).__name__}: wrap it in a module that returns the outputs alone.",
-                page="how-to/own-network",
+                "The network must map inputs (N, ...) to one tensor (N, outputs), or an object with one as `logits`, "
+                f"for a single row too; {shape_of(x)} became {given}. Return the outputs alone, flat for each row: by "
+                ".squeeze(-1) in place of .squeeze(), .flatten(1) in place of .flatten(). For labels of pixels or "
+                "tokens take the likelihood DenseCategorical.",
+                page=_PAGE,
             )
-        f = as_likelihood(self.settings["likelihood"]).flat_outputs(f[:, None] if f.ndim == 1 else f)
         dtype = next((value.dtype for value in weights.values()), None) or self.like.dtype
         return f.to(dtype) if f.is_floating_point() else f
 

@@ -254,8 +254,11 @@ CASES = {
     ),
     "a bare assert": (lambda: fit(model=make_bnn(Refusing)), "does not take inputs of shape (6, 2): AssertionError"),
     "axes between layers": (lambda: fit(model=make_bnn(AfterLayer)), "inputs of shape (6, 2): shape '[7]' is inval"),
-    "outputs of several axes": (lambda: fit(model=make_bnn(SeveralAxes())), "must map inputs (N, ...) to outputs (N,"),
-    "several outputs": (lambda: fit(model=make_bnn(Pair())), "must return one tensor (N, outputs), or an object with"),
+    "outputs of several axes": (
+        lambda: fit(model=make_bnn(SeveralAxes())),
+        "must map inputs (N, ...) to one tensor (N",
+    ),
+    "several outputs": (lambda: fit(model=make_bnn(Pair())), "became a complex tensor, or no tensor (tuple)"),
     "index beyond the rows of an embedding": (
         lambda: fit(model=make_bnn(Lookup()), x=torch.tensor([[0], [1], [2], [0], [1], [3]])),
         "hold a",

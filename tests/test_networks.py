@@ -2,6 +2,7 @@
 
 import copy
 import random
+import re
 import types
 import warnings
 
@@ -572,6 +573,7 @@ FORMS = {
     "an object": lambda f: types.SimpleNamespace(loss=None, logits=f),
     "a mapping": lambda f: {"hidden": f + 1, "logits": f},
     "a vector": lambda f: f[:, 0],
+    "squeezed": lambda f: f.squeeze(-1),
 }
 
 
@@ -579,10 +581,56 @@ FORMS = {
 @pytest.mark.parametrize("guide", ["mean_field", "laplace", "last layer"])
 def test_outputs_of_other_forms_are_those_of_the_tensor(guide, name):
     chosen = bnn.guides.Laplace(sites="last_layer") if guide == "last layer" else guide
-    expected = fit(plain(), guide=chosen).predict(X, num_draws=7)
-    torch.testing.assert_close(
-        fit(Wrapped(plain(), FORMS[name]), guide=chosen).predict(X, num_draws=7).mean, expected.mean
-    )
+    expected, posterior = fit(plain(), guide=chosen), fit(Wrapped(plain(), FORMS[name]), guide=chosen)
+    for x in (X, X[:1]):
+        torch.testing.assert_close(posterior.predict(x, num_draws=7).mean, expected.predict(x, num_draws=7).mean)
+
+
+NO_ROWS = (
+    "must map inputs (N, ...) to one tensor (N, outputs), or an object with one as `logits`, for a single row too; "
+)
+MIXED = "outputs of the network for a row depend on the other rows of its batch"
+WRONG_FORMS = {
+    "squeezed": (1, lambda f: f.squeeze(), f"{NO_ROWS}(1, 3) became ()"),
+    "squeezed classes": (3, lambda f: f.squeeze(), f"{NO_ROWS}(1, 3) became (3,)"),
+    "squeezed in a mapping": (1, lambda f: {"logits": f.squeeze()}, f"{NO_ROWS}(1, 3) became ()"),
+    "flattened classes": (3, lambda f: f.flatten(), f"{NO_ROWS}(2, 3) became (6,)"),
+    "a mean": (1, lambda f: f.mean(), f"{NO_ROWS}(2, 3) became ()"),
+    "a sum over rows": (2, lambda f: f.sum(0), f"{NO_ROWS}(1, 3) became (2,)"),
+    "the first rows": (1, lambda f: f[:2], f"{NO_ROWS}(3, 3) became (2, 1)"),
+    "an axis more": (1, lambda f: f[:, None], f"{NO_ROWS}(2, 3) became (2, 1, 1)"),
+    "columns for rows": (2, lambda f: f.T, f"{NO_ROWS}(1, 3) became (2, 1)"),
+    "another view": (1, lambda f: f.view(-1, 2), f"{NO_ROWS}(2, 3) became (1, 2)"),
+    "a view that takes two rows": (1, lambda f: f.view(2, -1), "does not take inputs of shape (1, 3): shape '[2, -1]'"),
+    "complex": (
+        1,
+        lambda f: f + 0j,
+        f"{NO_ROWS}(2, 3) became a complex tensor, or no tensor",
+    ),
+    "shares of a batch": (1, lambda f: f.softmax(0), MIXED),
+    "less the mean of a batch": (1, lambda f: f - f.mean(0), MIXED),
+    "a layer too wide": (
+        2,
+        nn.Linear(3, 1),
+        "does not take inputs of shape (24, 3): layer 'form', Linear(in_features=3",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FORMS)
+def test_outputs_that_do_not_follow_the_rows_are_refused_by_name(name):
+    outputs, form, message = WRONG_FORMS[name]
+    labels = {"likelihood": "categorical"} if outputs == 3 else {"likelihood": GAUSSIAN}
+    model = bnn.BNN(Wrapped(plain(outputs), form), prior=UNIT, **labels)
+    for y in (Y, Y[:1]) if name.startswith("squeezed") else (Y,):
+        with pytest.raises(bnn.InputError, match=re.escape(message)):
+            model.fit(X[: len(y)], y.round().abs() if outputs == 3 else y, steps=1, seed=0, progress=False)
+
+
+@pytest.mark.parametrize("way", FITS)
+def test_every_way_to_fit_refuses_them(way):
+    with pytest.raises(bnn.InputError, match="for a single row too; \\(1, 3\\) became \\(\\)"):
+        FITS[way](bnn.BNN(Wrapped(plain(), torch.squeeze), prior=UNIT, likelihood=GAUSSIAN))
 
 
 def test_outputs_in_half_precision_are_scored_in_that_of_the_weights():

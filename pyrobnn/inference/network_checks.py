@@ -21,6 +21,7 @@ from pyrobnn._torch.private import written
 from pyrobnn._torch.transforms import first_sentence
 from pyrobnn._torch.work import Work
 from pyrobnn.bnn import BNN
+from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch, several_inputs_advice
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Loader
@@ -42,6 +43,8 @@ _RANGES: dict[type[nn.Module], tuple[float, float]] = {
 _UNCHANGING = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
 _MOST_BEYOND = 0.05
 """Share of the variance of targets that may lie beyond a network's range, as noise does."""
+_MOST_APART = 0.05
+"""Share by which outputs for a row may differ among batches, as by rounding in half precision."""
 
 
 def checked_outputs(
@@ -57,14 +60,7 @@ def checked_outputs(
             for pair in zip(tensors_of(given), tensors_of(cast), strict=True):
                 check_digits(*pair, name)
     with trial(bnn):
-        inputs, f, products = _called(bnn, data, x, x_scaler)
-        if f.ndim != 2 or len(f) != len(inputs):
-            raise InputError(
-                f"The network must map inputs (N, ...) to outputs (N, outputs); {shape_of(inputs)} became "
-                f"{tuple(f.shape)}. For labels of pixels or tokens take the likelihood DenseCategorical; else flatten "
-                "the outputs of each example.",
-                page=_PAGE,
-            )
+        f, products = _called(bnn, data, x, x_scaler)
         if y.ndim > 2 and not as_likelihood(bnn.settings["likelihood"]).has_positions:
             raise InputError(
                 f"{bnn.settings['likelihood']!r} needs targets (N,) or (N, K), got {tuple(y.shape)}: take "
@@ -133,23 +129,16 @@ def trial(bnn: BNN) -> Iterator[None]:
                 vars(module).update(attributes)
 
 
-def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[X, Tensor, float]:
-    """Return two examples, the outputs of the network for them, and the products of a forward pass for one."""
+def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[Tensor, float]:
+    """Return the outputs of the network for two examples, and the products of a forward pass for one."""
     inputs = bnn.cast_inputs(x_scaler.transform(x[:SHOWN]))
     leaves = {name: bnn.initial_values[name].detach().clone().requires_grad_() for name in bnn.site_names}
     with torch.enable_grad():
         weights = {name: value.clone() for name, value in leaves.items()}
         before, has_drawn = {name: written(value) for name, value in weights.items()}, mark()
-        try:
-            with Work() if has_gpu() else nullcontext() as work:
-                f = bnn.outputs(weights, inputs)
-        except InputError:
-            raise
-        except REFUSALS as error:
-            advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
-            raise InputError(
-                f"The network does not take inputs of shape {shape_of(x)}: {first_sentence(error)}.{advice}", page=_PAGE
-            ) from None
+        advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
+        with Work() if has_gpu() else nullcontext() as work:
+            f = _tried(bnn, weights, inputs, shape_of(x), advice)
     changed = next((name for name, value in weights.items() if written(value) != before[name]), None)
     if changed is not None:
         raise InputError(
@@ -169,7 +158,33 @@ def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[X, Tensor, flo
             "the network it was copied from, or cuts gradients off, by torch.no_grad or detach. Take that out.",
             page=_PAGE,
         )
-    return inputs, f.detach(), math.inf if work is None else _products(bnn, weights, work, len(inputs))
+    for num in () if mixes_examples(bnn.net) else (1, SHOWN + 1):
+        rows = inputs[torch.arange(num) % len(inputs)]
+        again = _tried(bnn, weights, rows, shape_of(rows))[0]
+        if not torch.allclose(again, f[0], _MOST_APART, _MOST_APART * float(f.abs().max()), equal_nan=True):
+            raise InputError(
+                "The outputs of the network for a row depend on the other rows of its batch: have it compute each row "
+                "from its own inputs, as layer normalisation does and a mean over rows does not.",
+                page=_PAGE,
+            )
+    return f.detach(), math.inf if work is None else _products(bnn, weights, work, len(inputs))
+
+
+@torch.enable_grad()
+def _tried(bnn: BNN, weights: dict[str, Tensor], inputs: X, shape: str, advice: str = "") -> Tensor:
+    """Return the outputs for inputs, whose shape an error names, with the layer that does not take them."""
+    try:
+        return bnn.outputs(weights, inputs)
+    except InputError:
+        raise
+    except REFUSALS as error:
+        names = {id(layer): f"{name!r}, {layer}," for name, layer in bnn.net.named_modules() if name}
+        frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+        known = [f" layer {names[key]} says" for key in (id(each.get("self")) for each in frames) if key in names]
+        where = known[-1] if known else ""
+        raise InputError(
+            f"The network does not take inputs of shape {shape}:{where} {first_sentence(error)}.{advice}", page=_PAGE
+        ) from None
 
 
 def _is_used(weights: dict[str, Tensor], f: Tensor) -> bool:

@@ -71,7 +71,7 @@ class DenseCategorical(BaseLikelihood):
         Raises:
             InputError: no axis of classes, or two.
         """
-        if f.ndim == 2:
+        if f.ndim <= 2:
             return f
         axes = {"first": 1, "last": -1}
         axes = axes if self.class_axis is None else {self.class_axis: axes[self.class_axis]}
