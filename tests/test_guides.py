@@ -195,7 +195,7 @@ IN_DOUBLE = {
     "of some weights": {"2.*": "AutoIAFNormal", "*": "mean_field"},
     "flow": "flow",
     **dict.fromkeys(["AutoDelta", "AutoDiagonalNormal", "AutoNormal"]),
-    **dict.fromkeys(["AutoLaplaceApproximation", "AutoLowRankMultivariateNormal", "AutoMultivariateNormal"]),
+    **dict.fromkeys(["AutoLowRankMultivariateNormal", "AutoMultivariateNormal"]),
 }
 
 
@@ -233,6 +233,71 @@ def test_a_guide_of_pyro_that_computes_in_single_precision_is_refused(guide):
         bnn.InputError, match=r"AutoGaussianDense computes in torch.float32 alone, and the network is in"
     ):
         model.fit(x, x[:, 0], guide=guide, steps=2, seed=0, progress=False)
+
+
+@pytest.mark.parametrize("guide", ["AutoLaplaceApproximation", autoguide.AutoLaplaceApproximation])
+@pytest.mark.parametrize("hidden", [[], [3]], ids=["linear", "tanh"])
+def test_the_laplace_approximation_of_pyro_has_its_gaussian(hidden, guide, tmp_path):
+    """For a linear model the covariance is the inverse of X^T X / s^2 + I; else Pyro computes it at the same point."""
+    x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    net = bnn.MLP(2, hidden, 1, activation="tanh", dtype="float64")
+    model = bnn.BNN(net, prior=priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(scale=0.3))
+    posterior = model.fit(x, x[:, 0].sin(), guide=guide, seed=0, progress=False, **({} if hidden else {"steps": 500}))
+    moments = posterior.guide.moments()
+    found = torch.cat([moments[name][1].flatten() for name in model.site_names])
+    columns = torch.cat([x, torch.ones(30, 1)], 1)
+    expected = (columns.T @ columns / 0.3**2 + torch.eye(3)).inverse().diagonal().sqrt()
+    if hidden:
+        point = autoguide.AutoLaplaceApproximation(posterior.bnn)
+        y = posterior.bnn.cast_targets(posterior.y_scaler.transform(x[:, 0].sin()), x)
+        point(x, y)
+        point.loc.data = torch.cat([posterior.mean()[name].flatten() for name in model.site_names])
+        expected = point.laplace_approximation(x, y)
+        expected = expected.scale * expected.scale_tril.square().sum(1).sqrt()
+    torch.testing.assert_close(found, expected.double(), rtol=1e-4, atol=0)
+    draws = posterior.draw(20_000, seed=0)
+    spread = torch.cat([draws[name].flatten(1).std(0) for name in model.site_names])
+    torch.testing.assert_close(spread, found, rtol=0.025, atol=0)  # five standard errors, 1 / sqrt(40,000) each
+    again = bnn.load(posterior.save(tmp_path / "saved"))
+    assert torch.equal(again.predict(x).std, posterior.predict(x).std)
+
+
+class OfTwoPhases(autoguide.AutoLaplaceApproximation):
+    pass
+
+
+class Diagonal(autoguide.AutoDiagonalNormal):
+    pass
+
+
+def made(model):
+    return autoguide.AutoLaplaceApproximation(model)
+
+
+POINTS = {
+    "in a function": (made, "is a point, without its Gaussian"),
+    "with options": (partial(autoguide.AutoLaplaceApproximation, init_loc_fn=None), "is a point, without its Gaussian"),
+    "in a class": (OfTwoPhases, "is a point, without its Gaussian"),
+    "by its setting": (guides.Auto("AutoLaplaceApproximation"), "is a point, without its Gaussian"),
+    "for some weights": ({"*.bias": "AutoLaplaceApproximation", "*": "map"}, "has a second phase over the whole model"),
+    "made already": (
+        made(bnn.BNN(bnn.MLP(1, [3], 1))),
+        "Each fit makes its guide, and this AutoLaplaceApproximation is made",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_a_point_of_pyro_that_a_second_phase_would_widen_is_refused(name):
+    guide, message = POINTS[name]
+    with pytest.raises(bnn.InputError, match=message):
+        bnn.BNN(bnn.MLP(1, [3], 1)).fit([[0.0], [1.0]], [0.0, 1.0], guide=guide, steps=2, seed=0, progress=False)
+
+
+def test_a_class_of_the_users_that_inherits_from_an_autoguide_is_a_guide():
+    model = bnn.BNN(bnn.MLP(1, [3], 1))
+    posterior = model.fit([[0.0], [1.0]], [0.0, 1.0], guide=Diagonal, steps=2, seed=0, progress=False)
+    assert type(posterior.guide) is Diagonal
 
 
 def test_a_guide_of_discrete_sites_has_no_weights_to_guide():

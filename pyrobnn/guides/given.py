@@ -13,7 +13,7 @@ from pyro.infer import autoguide
 from pyro.infer.autoguide import AutoGuide, AutoNormalizingFlow
 from pyro.infer.autoguide.initialization import init_to_sample, init_to_value
 from pyro.nn import PyroModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.lock import ONE_THREAD
@@ -25,6 +25,7 @@ from pyrobnn.guides.base import NARROW, BuiltGuide, Guide, Model, NoisePerExampl
 from pyrobnn.guides.laplace import BlockGaussian, Laplace
 from pyrobnn.guides.sites import latent_sites
 
+_OF_TWO_PHASES = autoguide.AutoLaplaceApproximation
 _NOT_STANDALONE = (
     "AutoGuide",
     "AutoGuideList",
@@ -97,6 +98,12 @@ def _with_parameters(model: Model, make: Callable[[Model], PyroModule], *args: A
         with ONE_THREAD.changed(torch.get_default_dtype, torch.set_default_dtype):
             torch.set_default_dtype(dtype)
             guide = make(model)
+            if any(isinstance(part, _OF_TWO_PHASES) for part in guide.modules()):
+                raise InputError(
+                    f"{_OF_TWO_PHASES.__name__} with options, in a function or in a class is a point, without its "
+                    "Gaussian, which a second phase makes: take Laplace(structure='full', curvature='hessian').",
+                    page="how-to/laplace",
+                )
             guide(*args)
         if dtype != given:
             try:
@@ -127,20 +134,29 @@ def autoguide_names() -> list[str]:
 
 
 def resolve_one(value: Any) -> Guide:
-    """Return the guide of a name, a table, a setting, an autoguide (in a `functools.partial`, too), or a function."""
-    if isinstance(value, str) and value in autoguide_names():
-        return Auto(value)
-    if isinstance(value, functools.partial) and _is_autoguide(value.func) and not value.args:
+    """Return the guide of a name, a table, a setting, an autoguide (in a `functools.partial`, too), or a function.
+
+    The point of AutoLaplaceApproximation is no posterior, so that `Laplace` with the same Gaussian stands for it.
+    """
+    if isinstance(value, functools.partial) and _name_of(value.func) is not None and not value.args:
         return Auto(value.func.__name__, dict(value.keywords))
-    if _is_autoguide(value):
-        return Auto(value.__name__)
-    if callable(value) and not isinstance(value, (type, Guide)):
+    name = value if isinstance(value, str) and value in autoguide_names() else _name_of(value)
+    if name is not None:
+        return Laplace(structure="full", curvature="hessian") if name == _OF_TWO_PHASES.__name__ else Auto(name)
+    if isinstance(value, nn.Module) and not isinstance(value, Guide):
+        raise InputError(
+            f"Each fit makes its guide, and this {type(value).__name__} is made already: pass its class, or a function "
+            "of the model that makes it.",
+            page="how-to/guides",
+        )
+    if callable(value) and not isinstance(value, Guide):
         return FromCallable(value)
     return registry.resolve(value)
 
 
-def _is_autoguide(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, AutoGuide)
+def _name_of(value: Any) -> str | None:
+    """Return the name of an autoguide of Pyro; None for other values."""
+    return next((name for name in autoguide_names() if getattr(autoguide, name) is value), None)
 
 
 @setting
