@@ -596,7 +596,7 @@ def test_a_function_to_a_distribution_is_a_likelihood(name, guide):
 
 def test_a_function_that_does_not_fit_is_refused(tmp_path):
     model = bnn.BNN(bnn.MLP(1, [3], 1), likelihood=gamma)
-    with pytest.raises(InputError, match=r"must map outputs \(N, 1\) .* it gives IndexError"):
+    with pytest.raises(InputError, match=r"must map outputs \(..., N, 1\) .* it gives IndexError"):
         model.fit(INPUTS, PRICES, steps=1, progress=False)
     model = bnn.BNN(bnn.MLP(1, [3], 2), likelihood=gamma)
     with pytest.raises(InputError, match=r"Targets such as -0.03 are impossible under Gamma"):
@@ -606,6 +606,66 @@ def test_a_function_that_does_not_fit_is_refused(tmp_path):
         posterior.save(tmp_path / "p")
     with pytest.raises(InputError, match="no distribution for targets of shape"):
         likelihoods.FromFunction(lambda f: f).num_outputs(PRICES)
+
+
+SHAPES, ALONE = (
+    r"must map outputs \(..., N, {}\) .* For outputs \({}\) it gives",
+    "it gives the first row another score",
+)
+WRONG = {
+    "squeezed": (lambda f: dist.Normal(f.squeeze(), 1.0), 1, SHAPES.format(1, "1, 1")),
+    "a column": (lambda f: dist.Normal(f[:, 0], 1.0), 1, SHAPES.format(1, "2, 3, 1")),
+    "two columns": (lambda f: dist.Normal(f[:, 0], f[:, 1].exp()), 2, SHAPES.format(2, "2, 3, 2")),
+    "transposed": (lambda f: dist.Normal(f.mT[0], f.mT[1].exp()), 2, ALONE),
+    "unbound": (lambda f: dist.Normal(f.unbind(1)[0], 1.0), 1, SHAPES.format(1, "2, 3, 1")),
+    "flattened": (lambda f: dist.Normal(f.flatten(), 1.0), 1, SHAPES.format(1, "2, 3, 1")),
+    "summed": (lambda f: dist.Normal(f.sum(0), 1.0), 1, SHAPES.format(1, "3, 1")),
+    "no distribution": (lambda f: f, 1, SHAPES.format(1, "3, 1") + " Tensor of shape"),
+    "no attribute": (lambda f: f.location, 1, SHAPES.format(1, "3, 1") + " AttributeError"),
+    "constants of a batch": (lambda f: dist.Normal(f[..., 0] + PRICES, 1.0), 1, SHAPES.format(1, "3, 1")),
+    "less the mean of a batch": (lambda f: dist.Normal(f[..., 0] - f[..., 0].mean(-1, keepdim=True), 1.0), 1, ALONE),
+    "shares of a batch": (lambda f: dist.Categorical(f.softmax(-2)), 3, ALONE),
+    "shares over the second axis": (lambda f: dist.Categorical(f.softmax(1)), 3, ALONE),
+}
+
+
+class InAModule:
+    """A likelihood of the user's, with a module that a function is in."""
+
+    standardizes_targets = False
+
+    def __init__(self, function, outputs):
+        self.function, self.outputs, self.integer_targets = function, outputs, outputs == 3
+
+    def build(self, like, target_scale):
+        module = PyroModule()
+        module.forward = self.function
+        return module
+
+    def num_outputs(self, y):
+        return self.outputs
+
+    def check_targets(self, y, outputs):
+        assert outputs == self.outputs
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("is_module", [False, True], ids=["function", "module"])
+def test_a_likelihood_that_takes_no_draws_or_mixes_rows_is_refused_before_the_fit(is_module, name):
+    function, outputs, message = WRONG[name]
+    model = bnn.BNN(net(outputs), likelihood=InAModule(function, outputs) if is_module else function)
+    with pytest.raises(InputError, match=message):
+        model.fit(INPUTS, PRICES.round().long() % 3 if outputs == 3 else PRICES, steps=1, progress=False)
+
+
+def test_a_squeezed_last_axis_is_that_of_a_single_output():
+    """The function gets (draws, N, 1) in predictions, also of one row."""
+    ways = (lambda f: dist.Normal(f.squeeze(-1), 1.0), lambda f: dist.Normal(f[..., 0], 1.0))
+    start = net(1)
+    fits = (bnn.BNN(start, likelihood=way).fit(INPUTS, PRICES, steps=5, seed=0, progress=False) for way in ways)
+    first, second = fits
+    for x in (INPUTS, INPUTS[:1]):
+        assert torch.equal(first.predict(x).log_prob(PRICES[: len(x)]), second.predict(x).log_prob(PRICES[: len(x)]))
 
 
 def test_baselines_learn_a_number_that_was_known_but_leave_poisson_counts():

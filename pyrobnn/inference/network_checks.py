@@ -18,6 +18,7 @@ from pyrobnn._core.random import mark, seeded
 from pyrobnn._torch.devices import has_gpu
 from pyrobnn._torch.inputs import Inputs, X, shape_of, tensors_of
 from pyrobnn._torch.private import written
+from pyrobnn._torch.pyro import local_parameters
 from pyrobnn._torch.transforms import first_sentence
 from pyrobnn._torch.work import Work
 from pyrobnn.bnn import BNN
@@ -25,7 +26,7 @@ from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch, several_inputs_advice
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Loader
-from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.likelihoods.base import as_likelihood, require_rows
 from pyrobnn.nets import is_custom, leftovers
 
 _PAGE = "how-to/own-network"
@@ -61,7 +62,8 @@ def checked_outputs(
                 check_digits(*pair, name)
     with trial(bnn):
         f, products = _called(bnn, data, x, x_scaler)
-        if y.ndim > 2 and not as_likelihood(bnn.settings["likelihood"]).has_positions:
+        has_positions = as_likelihood(bnn.settings["likelihood"]).has_positions
+        if y.ndim > 2 and not has_positions:
             raise InputError(
                 f"{bnn.settings['likelihood']!r} needs targets (N,) or (N, K), got {tuple(y.shape)}: take "
                 "DenseCategorical for labels of pixels or tokens, else flatten targets and the network's outputs to "
@@ -69,8 +71,10 @@ def checked_outputs(
                 page="how-to/likelihoods",
             )
         bnn.settings["likelihood"].check_targets(y, outputs=f.shape[1])
-        some = y_scaler.transform(y[:: len(y) // _TARGETS + 1])
-        _warn_of_limits(bnn, bnn.cast_targets(some, f))
+        some = bnn.cast_targets(y_scaler.transform(y[:: len(y) // _TARGETS + 1]), f)
+        if not has_positions:
+            require_rows(bnn.settings["likelihood"], bnn.likelihood, some, f)
+        _warn_of_limits(bnn, some)
     return f, products
 
 
@@ -118,7 +122,7 @@ def trial(bnn: BNN) -> Iterator[None]:
     So are attributes that are no parameters or buffers, such as an activation that a call leaves behind.
     """
     before = [(module, dict(vars(module))) for module in bnn.modules()]
-    with torch.no_grad(), seeded(0, "trial"):
+    with torch.no_grad(), seeded(0, "trial"), local_parameters():
         try:
             bnn.eval()
             yield
@@ -161,7 +165,9 @@ def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[Tensor, float]
     for num in () if mixes_examples(bnn.net) else (1, SHOWN + 1):
         rows = inputs[torch.arange(num) % len(inputs)]
         again = _tried(bnn, weights, rows, shape_of(rows))[0]
-        if not torch.allclose(again, f[0], _MOST_APART, _MOST_APART * float(f.abs().max()), equal_nan=True):
+        if not torch.allclose(
+            again, f[0], _MOST_APART, _MOST_APART * float(f.abs().max().nan_to_num()), equal_nan=True
+        ):
             raise InputError(
                 "The outputs of the network for a row depend on the other rows of its batch: have it compute each row "
                 "from its own inputs, as layer normalisation does and a mean over rows does not.",

@@ -12,7 +12,8 @@ from pyro.nn import PyroModule
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyrobnn._core.errors import InputError, counted
+from pyrobnn._core.errors import REFUSALS, InputError, counted, shown
+from pyrobnn._core.random import seeded
 from pyrobnn._core.registry import Registry
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.support import base_of, log_prob
@@ -21,6 +22,8 @@ OPEN = ("tuned", "learned")
 """Placeholders for numbers of a likelihood that are estimated from the data."""
 _NUM_ROWS = 3
 _MOST_OUTPUTS = 100
+_ROUNDING = 1e-3
+"""Share by which a log score may differ with the rows beside."""
 NoiseKind = Literal["known", "tuned", "learned", "inferred", "heteroscedastic"]
 
 
@@ -308,8 +311,7 @@ class FromFunction(BaseLikelihood):
             return self.outputs
         expected = ((_NUM_ROWS,), tuple(y.shape[1:]))
         for width in range(1, _MOST_OUTPUTS + 1):
-            law = self._law(width)
-            if isinstance(law, Distribution) and (tuple(law.batch_shape), tuple(law.event_shape)) == expected:
+            if _shapes(self._law(width)) == expected:
                 return width
         raise InputError(
             f"The function given as a likelihood gives no distribution for targets of shape {tuple(y.shape)} with 1 to "
@@ -318,30 +320,56 @@ class FromFunction(BaseLikelihood):
         )
 
     def check_targets(self, y: Tensor, outputs: int) -> None:
-        law = self._law(outputs)
-        shapes = (tuple(law.batch_shape), tuple(law.event_shape)) if isinstance(law, Distribution) else None
-        if shapes != ((_NUM_ROWS,), tuple(y.shape[1:])) or self.outputs not in (None, outputs):
-            raise InputError(
-                f"The function given as a likelihood must map outputs (N, {outputs}) to a distribution of batch shape "
-                f"(N,) and event shape {tuple(y.shape[1:])}, which targets {tuple(y.shape)} have; for N = {_NUM_ROWS} "
-                f"it gives {law!r}.",
-                page=PAGE,
-            )
-        many = _pyro(self.function(torch.zeros(len(y), outputs, dtype=torch.float64)))
-        scores = log_prob(many, y if self.integer_targets else y.double())
-        if bool((scores == -torch.inf).any()):
-            value = y[(scores == -torch.inf).nonzero()[0, 0]].tolist()
-            raise InputError(f"Targets such as {value} are impossible under {type(base_of(many)).__name__}.", page=PAGE)
+        if self.outputs not in (None, outputs):
+            needed = counted(self.outputs, "network output")
+            raise InputError(f"The function given as a likelihood needs {needed}, got {outputs}.", page=PAGE)
+        many = _pyro(_tried(self.function, torch.zeros(len(y), outputs, dtype=torch.float64)))
+        if _shapes(many) == ((len(y),), tuple(y.shape[1:])):  # else `require_rows` refuses it
+            scores = log_prob(many, y if self.integer_targets else y.double())
+            if bool((scores == -torch.inf).any()):
+                value, name = y[(scores == -torch.inf).nonzero()[0, 0]].tolist(), type(base_of(many)).__name__
+                raise InputError(f"Targets such as {value} are impossible under {name}.", page=PAGE)
 
     def build(self, like: Tensor, target_scale: Tensor) -> PyroModule:
         return Function(self.function)
 
     def _law(self, width: int) -> Any:
-        """Return the distribution for a few rows of zeros, or what the function raises."""
-        try:
-            return self.function(torch.zeros(_NUM_ROWS, width, dtype=torch.float64))
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            return error
+        return _tried(self.function, torch.zeros(_NUM_ROWS, width, dtype=torch.float64))
+
+
+def _tried(function: Callable[[Tensor], Any], f: Tensor) -> Any:
+    """Return the distribution for outputs, or what the function raises."""
+    try:
+        with seeded(0, "law"):
+            return function(f)
+    except (*REFUSALS, AttributeError) as error:
+        return error
+
+
+def _shapes(law: Any) -> Any:
+    return (tuple(law.batch_shape), tuple(law.event_shape)) if isinstance(law, Distribution) else None
+
+
+def require_rows(likelihood: Any, function: Callable[[Tensor], Any], y: Tensor, like: Tensor) -> None:
+    """Refuse a function or module that gives no distribution for each row of outputs, like (N, outputs), and targets y.
+
+    It has to take a single row, and leading axes, and each row by itself.
+    """
+    event, width, first = tuple(y.shape[1:]), like.shape[-1], torch.empty(0)
+    some = torch.arange(2.0 * _NUM_ROWS * width).sin().view(2, _NUM_ROWS, width).to(like) / 10
+    for f in (some[0], some[0, :1], some, some[:, :1]):
+        law, score = _tried(function, f), None
+        if _shapes(law) == (tuple(f.shape[:-1]), event):
+            score = log_prob(_pyro(law), y[torch.arange(f.shape[-2]) % len(y)]).flatten()
+            first = first if len(first) else score[:1]
+        if score is None or not torch.allclose(score[:1], first, _ROUNDING, equal_nan=True):
+            raise InputError(
+                f"The likelihood ({type(likelihood).__name__}) must map outputs (..., N, {width}) to a distribution of "
+                f"batch shape (..., N) and event shape {event}, which the targets have, for one row and for several "
+                "draws too, each row by itself: f[..., 0] keeps the axes, f[:, 0] and f.squeeze() do not. For outputs "
+                f"{tuple(f.shape)} it gives {shown(law) if score is None else 'the first row another score'}.",
+                page=PAGE,
+            )
 
 
 class Function(PyroModule):
@@ -356,8 +384,8 @@ class Function(PyroModule):
 
 
 def _pyro(distribution: Any) -> Any:
-    """Return a distribution of PyTorch as one of Pyro."""
-    if isinstance(distribution, TorchDistributionMixin):
+    """Return a distribution of PyTorch as one of Pyro; other values as they are."""
+    if isinstance(distribution, TorchDistributionMixin) or not isinstance(distribution, Distribution):
         return distribution
     new = copy.copy(distribution)
     kind: Any = type(distribution)
