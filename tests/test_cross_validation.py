@@ -9,6 +9,7 @@ import warnings
 import arviz as az
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers import quick
@@ -310,13 +311,62 @@ def test_folds_are_those_of_a_loop_by_hand():
         (1, "`folds` must lie between 2 and the number of examples, 60; got 1"),
         (61, "the number of examples, 60; got 61"),
         (np.arange(59), "one label for each of the 60 examples"),
-        (np.zeros(60), "name at least two folds"),
-        (True, "`folds` must be a number"),
+        (np.zeros(60), "name two folds or more"),
+        (True, "`folds` must have one label for each of the 60 examples"),
+        (["a", None] * 30, "`folds` has no label in place 1, but None"),
     ],
 )
 def test_folds_that_do_not_fit_are_refused(folds, message):
     with pytest.raises(bnn.InputError, match=message):
         bnn.kfold(linear_model(), DATA, Exact(), folds=folds)
+
+
+PATIENTS = torch.arange(60) // 4
+LABELS = {
+    "numbers": PATIENTS,
+    "text": [f"p{number}" for number in PATIENTS.tolist()],
+    "mixed": [number if number % 2 else f"p{number}" for number in PATIENTS.tolist()],
+    "Series": pd.Series(PATIENTS.numpy(), index=range(100, 160)).astype("category"),
+    "dates": pd.to_datetime(PATIENTS.numpy(), unit="D"),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_groups_stay_in_one_fold(name):
+    rows, _ = noted(torch.arange(60.0), folds=4, groups=LABELS[name])
+    assert sorted(itertools.chain(*rows)) == list(range(60))
+    held_out = [set(PATIENTS[part].tolist()) for part in rows]
+    assert sum(map(len, held_out)) == 15
+    assert sorted(map(len, held_out)) == [3, 4, 4, 4]
+
+
+def test_groups_are_scored_by_the_exact_predictive_of_the_other_groups_with_an_error_over_groups():
+    """15 patients of 4 rows, each with an intercept: the score is within 7 Monte Carlo errors of each row at seed 0."""
+    shift = torch.randn(15, generator=torch.Generator().manual_seed(1), dtype=torch.float64)[PATIENTS]
+    data = bnn.Data(DATA.x, DATA.y + 2 * shift)
+    found = bnn.kfold(linear_model(), data, Exact(), folds=15, groups=PATIENTS, num_draws=4000, progress=False)
+    for patient in range(15):
+        is_in = patient == PATIENTS
+        rest, held_out = data[~is_in], data[is_in]
+        each, error = found.elpd_i.values[is_in], monte_carlo_error(rest, held_out)
+        assert (np.abs(each - exact_elpd(rest, held_out)) < 7 * error).all()
+    sums = found.elpd_i.values.reshape(15, 4).sum(1)
+    assert found.se == pytest.approx(math.sqrt(15) * sums.std())
+    assert found.se > 1.3 * math.sqrt(60) * found.elpd_i.values.std()
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (["a", None] * 30, "`groups` has no label in place 1, but None"),
+        (np.r_[np.zeros(59), np.nan], "`groups` has no label in place 59, but nan"),
+        (np.arange(59), "`groups` must have one label for each of the 60 examples, got shape"),
+        (np.arange(60) % 3, "`folds` must lie between 2 and the number of groups, 3; got 5"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(groups, message):
+    with pytest.raises(bnn.InputError, match=message):
+        bnn.kfold(linear_model(), DATA, Exact(), groups=groups)
 
 
 # Comparison

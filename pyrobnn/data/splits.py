@@ -1,10 +1,13 @@
 """Parts of data drawn at random: copies of a row together, each class with its share."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._torch.inputs import X, flat_rows
 
@@ -12,6 +15,21 @@ _FEWEST_INPUTS = 10
 """Inputs that differ, below which rows of the same inputs are no copies but a table of categories."""
 _NUMBERS_AT_ONCE = 2**16
 _SHARE_ROUNDING = 1e-9
+
+
+def numbered(labels: Any, num: int, name: str) -> np.ndarray:
+    """Return the numbers of labels of any kind, in their order, (N,): one for each example, and none missing."""
+    import pandas as pd
+
+    check_unmasked(labels, name)
+    given = np.asarray(labels.tolist() if isinstance(labels, Tensor) else labels, dtype=object)
+    if given.shape != (num,):
+        raise InputError(f"`{name}` must have one label for each of the {num} examples, got shape {given.shape}.")
+    numbers, _ = pd.factorize(given, sort=True)
+    if (numbers < 0).any():
+        place = int(numbers.argmin())
+        raise InputError(f"`{name}` has no label in place {place}, but {given[place]}: give each example a label.")
+    return np.asarray(numbers)
 
 
 def same_inputs(x: X) -> Tensor:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobnn._core.checks import check_unmasked
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
-from pyrobnn.data.splits import same_inputs
+from pyrobnn.data.splits import numbered, same_inputs
 from pyrobnn.diagnostics.convert import to_datatree
 from pyrobnn.guides.base import built
 from pyrobnn.inference import SVI
@@ -102,6 +101,7 @@ def kfold(
     method: Any,
     *,
     folds: Any = 5,
+    groups: Any = None,
     seed: int = 0,
     num_draws: int = 500,
     device: str = "auto",
@@ -119,6 +119,8 @@ def kfold(
         method: the method of the fits.
         folds: number of folds K, drawn at random, with classes spread evenly and examples of equal inputs in one fold;
             or the fold of each example, (N,), labels of any kind.
+        groups: the group of each example, (N,), such as a patient with several rows: labels of any kind. A group is
+            in one fold, so that the score is that of new groups, and the standard error is over groups.
         seed: seed of the folds and the fits.
         num_draws: draws for each density.
         device: as in `fit`.
@@ -140,37 +142,39 @@ def kfold(
     import arviz as az
 
     data = in_memory(data)
-    labels = _folds(folds, model, data, derive(seed, "folds"))
+    members = None if groups is None else numbered(groups, len(data), "groups")
+    labels = _folds(folds, members, model, data, derive(seed, "folds"))
     sets = [data[labels != fold] for fold in range(labels.max() + 1)]
     *fits, whole = fit_each(model, method, [*sets, data], seed=seed, device=device, engine=engine, progress=progress)
     elpd, seen = np.empty(len(data)), _scores(whole, data, num_draws)
     for fold, posterior in enumerate(fits):
         elpd[labels == fold] = _scores(posterior, data[labels == fold], num_draws)
     more = {"p": float((seen - elpd).sum()), "n_folds": len(fits), "p_kfold_i": _by_example(seen - elpd)}
+    if members is not None:
+        more["se"] = math.sqrt((members.max() + 1) * np.bincount(members, elpd).var())
     found: az.ELPDDataLOOKFold = _summed(az.ELPDDataLOOKFold, elpd, data, num_draws, **more)
     return found
 
 
-def _folds(folds: Any, model: BNN, data: Data, seed: int) -> np.ndarray:
+def _folds(folds: Any, groups: np.ndarray | None, model: BNN, data: Data, seed: int) -> np.ndarray:
     """Return the fold of each example, (N,), numbered from 0: as given, or drawn by scikit-learn.
 
-    Examples with equal inputs share a fold, else a fit would have seen examples that it is judged by, unless there are
-    fewer distinct inputs than folds. Classes are spread evenly if one has at least as many members as there are folds.
+    Groups stay whole. If none are given, they are examples with equal inputs, else a fit would have seen examples that
+    it is judged by, unless there are fewer than folds. Classes are spread evenly if one has a member for each fold.
     """
     from sklearn.model_selection import KFold, StratifiedKFold
 
     if not isinstance(folds, (int, np.integer)) or isinstance(folds, bool):
-        check_unmasked(folds, "folds")
-        given, labels = np.asarray(folds), np.unique(folds, return_inverse=True)[1]
-        if given.shape != (len(data),) or labels.max() < 1:
-            raise InputError(
-                f"`folds` must be a number, or have one label for each of the {len(data)} examples and name at least "
-                f"two folds, got values of shape {given.shape}."
-            )
+        labels = numbered(folds, len(data), "folds")
+        if labels.max() < 1 or groups is not None:
+            raise InputError("`folds` must be a number, or name two folds or more, which `groups` do not go with.")
         return labels
-    if not 2 <= folds <= len(data):
-        raise InputError(f"`folds` must lie between 2 and the number of examples, {len(data)}; got {folds}.")
-    _, first, group = np.unique(same_inputs(data.x).numpy(), return_index=True, return_inverse=True)
+    members = same_inputs(data.x).numpy() if groups is None else groups
+    _, first, group = np.unique(members, return_index=True, return_inverse=True)
+    most = len(data) if groups is None else len(first)
+    if not 2 <= folds <= most:
+        what = "examples" if groups is None else "groups"
+        raise InputError(f"`folds` must lie between 2 and the number of {what}, {most}; got {folds}.")
     if len(first) < folds:
         first = group = np.arange(len(data))
     has_classes = as_likelihood(model.settings["likelihood"]).has_labels and data.y.ndim == 1
