@@ -53,6 +53,18 @@ def test_importance_in_a_linear_model_is_its_closed_form(table, linear):
     assert found.loc["none"].tolist() == pytest.approx([0.0, 0.0], abs=1e-12)
 
 
+def test_weights_count_as_rows(table, linear):
+    """The closed form over repeated rows; four standard errors of 400 shuffles, the error over examples to a tenth."""
+    weights = 1 + 5 * (table.x[:, 0].abs() > 1).long() + (table.x[:, 2] > 0).long()
+    weighted = bnn.Data(table.x, table.y, weights=weights.double(), feature_names=table.feature_names)
+    repeated = bnn.Data(table.x.repeat_interleave(weights, 0), table.y.repeat_interleave(weights))
+    found = permutation_importance(linear, weighted, num_shuffles=400, num_draws=1)
+    for name, column in (("big", [0]), ("small", [2])):
+        exact, error = all_pairs(repeated, column), found.loc[name, "stderr"]
+        assert error == pytest.approx(exact.std(ddof=1) / np.sqrt(float(weights.sum())), rel=0.1)
+        assert found.loc[name, "importance"] == pytest.approx(exact.mean(), abs=4 * error / np.sqrt(20))
+
+
 def test_columns_of_a_group_are_shuffled_together(table, linear):
     found = permutation_importance(
         linear, table, groups={"both": [0, 2], "none": [1]}, num_shuffles=400, num_draws=1, seed=1

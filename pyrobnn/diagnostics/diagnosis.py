@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from pyrobnn._core.errors import InputError, counted
 from pyrobnn._core.modes import gradients, under
@@ -15,6 +17,7 @@ from pyrobnn._core.remedies import Remedy
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import LEAK
+from pyrobnn.data.splits import numbered
 from pyrobnn.datasets.base import FOR_CALIBRATION
 from pyrobnn.diagnostics.convergence import chain_findings, chains_of, continuation_finding, ending_finding
 from pyrobnn.diagnostics.convert import MAX_WHOLE
@@ -74,6 +77,7 @@ _DRAWS_OF_STEPS = 100
 """Draws for targets with point masses, whose distribution function is slow."""
 _HOLD_OUT = Remedy("hold rows out, `train, test = data.split(0.25)`")
 _OTHER_INPUTS = Remedy("look for other inputs, or collect more examples: from these it learned too little")
+_WHOLE_GROUPS = Remedy("hold whole groups out, or score them by `bnn.kfold(..., groups=...)`")
 _USEFUL_NATS = 0.1
 _USEFUL_SHARE_OF_LOSS = 0.2
 """Nats an example that a fit of use gains over a constant; of classes this share of the constant's loss if less."""
@@ -189,6 +193,7 @@ def diagnose(
     false_alarm_rate: float = 0.05,
     seed: int | None = None,
     class_names: Sequence[str] = (),
+    groups: tuple[Any, Any] | None = None,
     baselines: dict[str, Baseline] | None = None,
 ) -> Diagnosis:
     """Look for reasons not to trust a fit.
@@ -209,6 +214,8 @@ def diagnose(
             three standard errors.
         seed: seed of draws and simulations; the fit's if not given.
         class_names: names of the classes, for the findings.
+        groups: labels of any kind for the examples of `train`, and of `test`, such as patients with several rows each:
+            then intervals (of classes, the confidence) are judged for groups that training has not seen.
         baselines: those of `pyrobnn.verdict.baselines.fit_baselines`, where they are there already.
 
     Raises:
@@ -226,14 +233,16 @@ def diagnose(
     baselines = fit_baselines(posterior.bnn, train) if baselines is None else baselines
     seed = posterior.seed if seed is None else seed
     every = train if test is None else collected(test)
-    judged = _some(every, seed, has_labels=as_likelihood(posterior.bnn.settings["likelihood"]).has_labels)
+    rows = _some(every, seed, has_labels=as_likelihood(posterior.bnn.settings["likelihood"]).has_labels)
+    judged = Data(every.x[rows], every.y[rows])
+    new = None if groups is None else _of_new_groups(groups, len(train), 0 if test is None else len(every))[rows]
     prediction = posterior.predict(judged.x, num_draws=num_draws, seed=seed)
     if prediction.has_quantiles and not prediction.is_continuous and num_draws > _DRAWS_OF_STEPS:
         prediction = posterior.predict(judged.x, num_draws=max(_DRAWS_OF_STEPS, len(posterior.members)), seed=seed)
     held_out = None if test is None else judged
     examples = _Examples(train, judged, held_out, len(every) + len(train), prediction, class_names)
     fit = Fitted(posterior, train.y, train.x)
-    num_tests = _by_steps(posterior) + (0 if test is None else len(statistics_of(prediction)))
+    num_tests = _by_steps(posterior) + (0 if test is None else len(statistics_of(prediction))) + (new is not None)
     level = false_alarm_rate / max(1, num_tests)
     few, can_judge = _number_held_out(examples)
     on_predictions = _of_predictions(fit, examples, baselines) if can_judge else []
@@ -245,6 +254,7 @@ def diagnose(
         *_of_layers(fit, is_bad=any(found.name == BASELINE and found.kind == "warning" for found in on_predictions)),
         *few,
         *(_of_held_out(fit, judged, prediction, level, seed) if can_judge and test is not None else ()),
+        *(() if new is None else _of_groups(fit, judged, new, level, seed)),
         *(class_finding(prediction, judged.y, train.y, class_names) if examples.has_classes else ()),
         *_of_weights(posterior, train),
     ]
@@ -304,15 +314,36 @@ def _more_rows(total: int, of: str, least: int) -> Remedy:
     return Remedy(words, words, (f"data.test={share:g}",)) if share <= _MOST_HELD_OUT else Remedy(f"collect more {of}")
 
 
-def _some(data: Data, seed: int, *, has_labels: bool) -> Data:
-    """Return at most 1000 examples; of more, up to 10,000, if few of them are of some class."""
+def _some(data: Data, seed: int, *, has_labels: bool) -> Tensor:
+    """Return the rows of at most 1000 examples; of more, up to 10,000, if few of them are of some class."""
     most = _MOST_EXAMPLES
     if has_labels and data.y.ndim == 1:
         rarest = int(data.y.unique(return_counts=True)[1].min())
         most = min(max(most, math.ceil(2 * TOO_FEW / rarest * len(data))), _MOST_FOR_RARE)
     generator = torch.Generator().manual_seed(derive(seed, "examples"))
-    rows = torch.randperm(len(data), generator=generator)[:most].sort().values
-    return Data(data.x[rows], data.y[rows])
+    return torch.randperm(len(data), generator=generator)[:most].sort().values
+
+
+def _of_new_groups(groups: tuple[Any, Any], num_train: int, num_test: int) -> Tensor:
+    """Return which held-out examples are of a group that training has not seen, (N,)."""
+    if not num_test or not isinstance(groups, (tuple, list)) or len(groups) != 2:
+        raise InputError("`groups` must be a pair of labels, of the examples of `train` and of `test`.")
+    of_train, of_test = (np.asarray(each, dtype=object).tolist() for each in groups)
+    numbers = numbered([*of_train, *of_test], num_train + num_test, "groups")
+    return torch.as_tensor(~np.isin(numbers[num_train:], numbers[:num_train]))
+
+
+def _of_groups(fit: Fitted, judged: Data, new: Tensor, level: float, seed: int) -> list[Finding]:
+    """Judge the spread of predictions for the rows of groups that training has not seen."""
+    if not bool(new.any()):
+        lead = "Every group held out has rows in training"
+        text = f"{lead}: nothing here tells how good predictions of new groups are."
+        return [Finding(HELD_OUT, "note", text, remedies=(_WHOLE_GROUPS,), plain=lead, value=0)]
+    some = Data(judged.x[new], judged.y[new])
+    findings = _of_held_out(fit, some, fit.posterior.predict(some.x, seed=seed), level, seed)
+    found = next(each for each in findings if each.name in ("coverage", "confidence", "surprise"))
+    plain = f"on {counted(len(some), 'row')} of groups that training has not seen, {found.in_plain_words}"
+    return [replace(found, name="groups", text=f"{plain[:1].upper()}{plain[1:]}.", plain=plain)]
 
 
 def _by_steps(posterior: Posterior | Mixture) -> bool:

@@ -192,17 +192,19 @@ def epistemic_finding(prediction: Prediction, fit: Fitted | None = None) -> Find
         if prediction.has_quantiles and not bool(total.isfinite().all()):
             lower, upper = prediction.interval(0.68)
             total = ((upper - lower) / 2).square().double().mean(dims)
-        share = float((prediction.epistemic_variance.double().mean(dims) / total.clamp_min(1e-300)).min())
+        shares = (prediction.epistemic_variance.double().mean(dims) / total.clamp_min(1e-300)).flatten()
+        share, few = float(shares.min()), (shares <= _NEGLIGIBLE_P).nonzero().flatten().tolist()
+        where = f" of target column {', '.join(map(str, few))}" if 0 < len(few) < len(shares) else ""
     if not math.isfinite(share):
         text = "The predictions have no finite or known mean, so the share of epistemic uncertainty cannot be told."
         return Finding("epistemic", "note", text)
     if share > _NEGLIGIBLE_P:
         text = f"Uncertainty about the weights makes up {share:.1%} of the predictive variance."
         return Finding("epistemic", "fine", text, value=share)
-    lead = f"The epistemic part of the predictive variance is {'near ' if share > 0 else ''}zero"
+    lead = f"The epistemic part of the predictive variance{where} is {'near ' if share > 0 else ''}zero"
     text = (
-        f"{lead}: the posterior behaves like a single network, as a point estimate does, and says nothing about what "
-        "more data would teach."
+        f"{lead}: the posterior behaves like a single network there, as a point estimate does, and says nothing about "
+        "what more data would teach."
     )
     return Finding("epistemic", "warning", text, None, _open(fit, (other_guide, ensemble)), lead, value=share)
 

@@ -39,7 +39,7 @@ def permutation_importance(
 
     Args:
         posterior: a posterior or a mixture over a network that takes a table, (N, columns).
-        data: the held-out data, at least two examples: `Data`, a pair (x, y), or a loader.
+        data: the held-out data, at least two examples: `Data`, a pair (x, y), or a loader. Weights count as rows.
         groups: positions of columns that are shuffled together, by name; of an estimator they are
             `estimator.encoder_.positions()`. If not given, each column is by itself, with the mark of its gaps.
         num_shuffles: number of shuffles of each column.
@@ -71,7 +71,12 @@ def permutation_importance(
     check_count(num_shuffles, "num_shuffles")
     before = posterior.predict(x, num_draws=num_draws).log_prob(data.y)
     generator = np.random.default_rng(seed)
-    orders = torch.as_tensor(np.stack([generator.permutation(len(x)) for _ in range(num_shuffles)]))
+    weights = np.ones(len(x)) if data.weights is None else data.weights.double().cpu().numpy()
+    shares = weights / weights.sum()
+    if data.weights is None:
+        orders = torch.as_tensor(np.stack([generator.permutation(len(x)) for _ in range(num_shuffles)]))
+    else:
+        orders = torch.as_tensor(generator.choice(len(x), (num_shuffles, len(x)), p=shares))
     named = groups or with_marks(data.feature_names)
     rows = {}
     for some in itertools.batched(named.items(), max(1, _ROWS_AT_ONCE // (num_shuffles * len(x)))):
@@ -82,5 +87,7 @@ def permutation_importance(
         log_probs = posterior.predict(tables.flatten(0, 1), num_draws=num_draws).log_prob(y)
         for (name, _), after in zip(some, log_probs.view(len(some), num_shuffles, -1), strict=True):
             losses = (before - after.mean(0)).double().cpu().numpy()
-            rows[name] = {"importance": losses.mean(), "stderr": losses.std(ddof=1) / math.sqrt(len(losses))}
+            importance = float(shares @ losses)
+            variance = float(shares @ (losses - importance) ** 2)
+            rows[name] = {"importance": importance, "stderr": math.sqrt(variance / max(weights.sum() - 1, 1e-300))}
     return pd.DataFrame.from_dict(rows, orient="index").sort_values("importance", ascending=False, kind="stable")

@@ -8,7 +8,7 @@ from pyrobnn._core.remedies import Remedy, Spelling, mended
 Kind = Literal["warning", "note", "fine"]
 Cause = Literal[
     "memorised", "learned", "missed", "length", "elbo", "chains", "divergences", "baseline", "prior", "spread",
-    "coverage", "confidence", "bias", "noise", "surprise", "epistemic", "ranking", "mean",
+    "coverage", "groups", "confidence", "bias", "noise", "surprise", "epistemic", "ranking", "mean",
 ]  # fmt: skip
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 """Names of findings that warn: causes stand before their effects, and are mended first."""
