@@ -135,11 +135,7 @@ def eval_datatree(
 
 
 def as_one(posterior: Any) -> tuple[Posterior | Mixture, list[str] | None]:
-    """Return a posterior or a mixture as it is, and several posteriors as the mixture of them, with their names if any.
-
-    Raises:
-        InputError: something else, or posteriors of different networks or units.
-    """
+    """Return a posterior or a mixture as it is, and several posteriors as the mixture of them, with names if any."""
     if isinstance(posterior, (Posterior, Mixture)):
         return posterior, None
     names = [str(name) for name in posterior] if isinstance(posterior, Mapping) else None

@@ -59,9 +59,8 @@ def heldout_elpd(
     Examples:
         >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(train, steps=20, seed=0, progress=False)
-        >>> held_out = bnn.heldout_elpd(posterior, test)
-        >>> held_out.kind, held_out.n_data_points
-        ('held-out', 10)
+        >>> bnn.heldout_elpd(posterior, test).n_data_points
+        10
     """
     from pyrobnn.diagnostics.arviz_classes import HeldOut
 
@@ -135,9 +134,8 @@ def kfold(
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1))
-        >>> found = bnn.kfold(model, bnn.datasets.sinusoid(), bnn.SVI(steps=20), folds=3, progress=False)
-        >>> found.n_data_points, found.elpd_i.shape
-        (32, (32,))
+        >>> bnn.kfold(model, bnn.datasets.sinusoid(), bnn.SVI(steps=20), folds=3, progress=False).n_data_points
+        32
     """
     import arviz as az
 
@@ -244,9 +242,8 @@ def loo(
         >>> likelihood = bnn.likelihoods.Gaussian(scale=4.0)
         >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> posterior = model.fit(data, guide=bnn.guides.Laplace(structure="full"), steps=50, seed=0, progress=False)
-        >>> found = bnn.loo(posterior, data)
-        >>> found.kind, found.elpd_i.shape
-        ('LOO under q', (100,))
+        >>> bnn.loo(posterior, data).kind
+        'LOO under q'
     """
     import arviz as az
 
@@ -303,8 +300,7 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
         >>> train, test = bnn.datasets.sinusoid(60).split(0.5, seed=0)
         >>> models = {name: bnn.BNN(bnn.MLP(1, [width], 1)) for name, width in (("small", 2), ("large", 20))}
         >>> fits = {name: model.fit(train, steps=20, seed=0, progress=False) for name, model in models.items()}
-        >>> table = bnn.compare({name: bnn.heldout_elpd(fit, test) for name, fit in fits.items()})
-        >>> sorted(table.index)
+        >>> sorted(bnn.compare({name: bnn.heldout_elpd(fit, test) for name, fit in fits.items()}).index)
         ['large', 'small']
     """
     import arviz as az

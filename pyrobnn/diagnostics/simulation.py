@@ -110,8 +110,7 @@ def vsbc(
         >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
         >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
         >>> settings = {"probes": [[0.0], [1.0]], "num_simulations": 20, "num_draws": 20, "progress": False}
-        >>> report = bnn.vsbc(model, [[-1.0], [0.0], [1.0]], bnn.SVI(guide="full_rank", steps=5), **settings)
-        >>> list(report.table.columns)
+        >>> list(bnn.vsbc(model, [[-1.0], [0.0], [1.0]], bnn.SVI(guide="full_rank", steps=5), **settings).table.columns)
         ['mean', 'spread', 'symmetric', 'uniform']
     """
     if num_simulations < _FEWEST_SIMULATIONS:

@@ -101,9 +101,8 @@ class Dropout:
             and convolutional layers. The ELBO has the same mean and less noisy gradients.
 
     Examples:
-        >>> model = bnn.BNN(bnn.MLP(1, [20], 1), prior=bnn.priors.Normal(1.0))
         >>> guide = bnn.guides.Dropout(rate=0.2)
-        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), guide=guide, steps=20, progress=False)
         >>> posterior.predict([[0.0], [1.0]]).epistemic_std.shape
         torch.Size([2])
     """

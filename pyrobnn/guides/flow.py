@@ -33,9 +33,8 @@ class Flow(StartsNarrow):
         init_rho: initial rho; None as for `MeanField`.
 
     Examples:
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> guide = bnn.guides.Flow(num_transforms=1)
-        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), guide=guide, steps=20, progress=False)
         >>> posterior.draw(100)["0.weight"].shape
         torch.Size([100, 5, 1])
     """

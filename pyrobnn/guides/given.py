@@ -49,9 +49,8 @@ class Auto:
         options: further arguments of its constructor.
 
     Examples:
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> guide = bnn.guides.Auto("AutoLowRankMultivariateNormal", {"rank": 5})
-        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), guide=guide, steps=20, progress=False)
         >>> type(posterior.guide).__name__
         'AutoLowRankMultivariateNormal'
     """
@@ -169,9 +168,8 @@ class ByName:
         choices: pairs of a pattern and a guide or a guide's name.
 
     Examples:
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> guide = {"2.*": "full_rank", "*": "mean_field"}
-        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), guide=guide, steps=20, progress=False)
         >>> [type(part).__name__ for part in posterior.guide.children()]
         ['FullRankGuide', 'MeanFieldGuide']
     """

@@ -35,12 +35,10 @@ class MeanField(StartsNarrow, NoisePerExample):
             Roeder, Wu & Duvenaud 2017). It needs kl="mc".
 
     Examples:
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1))
         >>> guide = bnn.guides.MeanField(init_rho=-4.0, noise="local")
-        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
-        >>> mean, std = posterior.guide.moments()["0.weight"]
-        >>> mean.shape, bool((std > 0).all())
-        (torch.Size([5, 1]), True)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), guide=guide, steps=20, progress=False)
+        >>> [part.shape for part in posterior.guide.moments()["0.weight"]]
+        [torch.Size([5, 1]), torch.Size([5, 1])]
     """
 
     init_loc: Literal["net", "prior"] = "net"

@@ -41,9 +41,6 @@ class Likelihood(Protocol):
         >>> likelihood = bnn.likelihoods.Gaussian(scale=2.0)
         >>> isinstance(likelihood, bnn.likelihoods.Likelihood), likelihood.num_outputs(torch.zeros(10, 3))
         (True, 3)
-        >>> module = likelihood.build(torch.zeros(()), torch.tensor(1.0))
-        >>> module(torch.zeros(10, 3)).batch_shape  # from outputs to the distribution of ten targets
-        torch.Size([10])
     """
 
     standardizes_targets: ClassVar[bool]
@@ -169,11 +166,7 @@ def opened(likelihood: Any) -> Any:
 
 
 def as_module(module: Any) -> LikelihoodModule:
-    """Return the interface of a built likelihood: itself, or the defaults if it does not inherit from the base.
-
-    Raises:
-        InputError: a module with methods of the interface that does not inherit, so that they would not be used.
-    """
+    """Return the interface of a built likelihood: itself, or the defaults if it does not inherit from the base."""
     if isinstance(module, LikelihoodModule):
         return module
     unused = [name for name in _BEYOND_FORWARD if name in dir(module)]

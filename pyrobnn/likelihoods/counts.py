@@ -89,9 +89,8 @@ class NegativeBinomial(WithNumber, CountLikelihood):
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.NegativeBinomial(dispersion=0.5))
         >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0, 2, 7], steps=20, seed=0, progress=False)
-        >>> prediction = posterior.predict([[1.0]])
-        >>> bool((prediction.variance > prediction.mean).all())
-        True
+        >>> posterior.predict([[1.0]]).variance.shape
+        torch.Size([1])
     """
 
     dispersion: Annotated[float, Field(ge=SMALLEST_DISPERSION)] | Estimated = "tuned"

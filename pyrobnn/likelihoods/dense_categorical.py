@@ -35,15 +35,12 @@ class DenseCategorical(BaseLikelihood):
         ignore_index: the label of positions that do not count.
 
     Examples:
-        >>> import torch
         >>> net = torch.nn.Conv2d(1, 3, 3, padding=1)  # (N, 1, H, W) to (N, 3, H, W)
         >>> model = bnn.BNN(net, likelihood=bnn.likelihoods.DenseCategorical(classes=3))
         >>> x, y = torch.randn(20, 1, 8, 6), torch.randint(0, 3, (20, 8, 6))
         >>> prediction = model.fit(x, y, steps=20, seed=0, progress=False).predict(x[:5])
         >>> prediction.class_probs.shape, prediction.label.shape
         (torch.Size([5, 8, 6, 3]), torch.Size([5, 8, 6]))
-        >>> prediction.by_target.mutual_information.view(5, 8, 6).shape  # at each position
-        torch.Size([5, 8, 6])
     """
 
     has_labels: ClassVar[bool] = True
@@ -66,11 +63,7 @@ class DenseCategorical(BaseLikelihood):
         return DenseCategoricalFromLogits(self.classes, target_scale.shape, self.ignore_index)
 
     def flat_outputs(self, f: Tensor) -> Tensor:
-        """Return logits (N, C, *positions) or (N, *positions, C) as (N, positions x C), with classes last.
-
-        Raises:
-            InputError: no axis of classes, or two.
-        """
+        """Return logits (N, C, *positions) or (N, *positions, C) as (N, positions x C), with classes last."""
         if f.ndim <= 2:
             return f
         axes = {"first": 1, "last": -1}

@@ -33,9 +33,8 @@ class Categorical(BaseLikelihood):
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [5], 3), likelihood=bnn.likelihoods.Categorical())  # an output for each class
         >>> posterior = model.fit([[-1.0], [0.0], [1.0]], [0, 1, 2], steps=20, seed=0, progress=False)
-        >>> prediction = posterior.predict([[0.5]])
-        >>> prediction.class_probs.shape, prediction.mutual_information.shape
-        (torch.Size([1, 3]), torch.Size([1]))
+        >>> posterior.predict([[0.5]]).class_probs.shape
+        torch.Size([1, 3])
     """
 
     has_labels: ClassVar[bool] = True

@@ -237,9 +237,8 @@ def ood_measures(inside: Prediction, outside: Prediction, *, by: str = "all") ->
     Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
-        >>> measures = bnn.metrics.ood_measures(posterior.predict(data.x), posterior.predict(data.x[:8] + 3))
-        >>> {name: values.shape for name, values in measures.items()}
-        {'epistemic_std': (40,), 'std': (40,)}
+        >>> list(bnn.metrics.ood_measures(posterior.predict(data.x), posterior.predict(data.x[:8] + 3)))
+        ['epistemic_std', 'std']
     """
     if inside.is_classification != outside.is_classification:
         raise InputError(f"Predictions inside and outside must be of the same kind, got {inside!r} and {outside!r}.")

@@ -75,8 +75,6 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
         >>> scores = bnn.score(posterior.predict(data.x, num_draws=100), data.y, levels=[0.9])
         >>> sorted(scores)[:4]
         ['ause', 'coverage_90', 'crps', 'interval_score_90']
-        >>> scores["rmse"].higher_is_better
-        False
     """
     scores, shape = finish(_statistics(prediction, y, levels), len(prediction)), prediction.distribution.event_shape
     if not prediction.is_classification and len(shape) == 1 and 1 < shape[0] <= _MOST_COLUMNS:
