@@ -71,8 +71,7 @@ class BNN(PyroModule):
 
     Attributes:
         net: the network, its Bayesian parameters held as buffers with their starting values.
-        prior: the prior's module.
-        likelihood: the likelihood's module.
+        prior, likelihood: the modules of these parts.
         settings: the three parts as given, by name.
         site_names: names of the Bayesian parameters.
         frozen_names: names of frozen parameters, and of the buffers of frozen modules, in the state of `net`.
@@ -169,16 +168,13 @@ class BNN(PyroModule):
     def forward(
         self, x: X, y: Tensor | None = None, weights: Tensor | None = None, *, num_data: int | None = None
     ) -> Tensor:
-        """Draw the weights and the targets of a batch; this is the Pyro model.
+        """Draw the weights and the targets of a batch, and return the outputs (B, outputs); this is the Pyro model.
 
         Args:
             x: inputs (B, *in), or several tensors.
             y: targets (B,) or (B, K) to condition on, or None to draw them.
             weights: weights (B,) of the examples, factors on their log-likelihoods; 1 if not given.
             num_data: N, the size of the whole data set; B if not given.
-
-        Returns:
-            The outputs of the network, (B, outputs).
         """
         f = self.outputs({name: getattr(self, name) for name in self.site_names}, x)
         distribution = self.likelihood(f)

@@ -77,8 +77,7 @@ class MLP:
         dtype: precision of the weights, and of everything that is computed with them.
 
     Examples:
-        >>> net = bnn.MLP(3, [50, 20], 1, activation="silu").build()
-        >>> [tuple(value.shape) for name, value in net.named_parameters() if name.endswith("weight")]
+        >>> [tuple(value.shape) for value in bnn.MLP(3, [50, 20], 1, bias=False).build().parameters()]
         [(50, 3), (20, 50), (1, 20)]
     """
 

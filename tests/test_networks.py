@@ -229,7 +229,9 @@ COMPILED = pytest.param("compiled forward", marks=pytest.mark.slow)
 
 @pytest.mark.parametrize("name", [COMPILED if name == "compiled forward" else name for name in NOT_FOLLOWING])
 def test_a_network_that_does_not_follow_its_weights_is_refused(name):
-    with pytest.raises(bnn.InputError, match="The outputs of the network do not follow from its parameters: `forward`"):
+    with pytest.raises(
+        bnn.InputError, match="The network gives outputs that do not follow from its parameters: `forward`"
+    ):
         fit(NOT_FOLLOWING[name]())
 
 

@@ -121,15 +121,11 @@ def function_rhat(posterior: Posterior | Mixture, x: Any) -> FunctionConvergence
         posterior: the result of Markov chains, as of `NUTS` or `MCLMC`: two or more of at least 4 draws.
         x: probe inputs (N, *in) in original units; a dozen, inside and outside the data, are enough.
 
-    Returns:
-        R-hat and effective sample sizes of the mean of the target, or the class probabilities, at each input.
-
     Raises:
         InputError: a mixture, a posterior without chains, or with too few or too short chains.
 
     Examples:
-        >>> likelihood = bnn.likelihoods.Gaussian(scale=1.0)
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(1.0))
         >>> method = bnn.HMC(step_size=0.01, trajectory_length=0.05, num_draws=10, warmup=5, num_chains=2)
         >>> posterior = bnn.fit(model, bnn.datasets.sinusoid(), method, seed=0, engine="eager", progress=False)
         >>> bnn.function_rhat(posterior, [[0.0], [0.25], [1.0]]).rhat.shape

@@ -108,12 +108,7 @@ def to_datatree(
 
 
 def eval_datatree(
-    posterior: Posteriors,
-    data: Data,
-    *,
-    num_draws: int | None = None,
-    monitor: Any = "auto",
-    seed: int | None = None,
+    posterior: Posteriors, data: Data, *, num_draws: int | None = None, monitor: Any = "auto", seed: int | None = None
 ) -> "xarray.DataTree":
     """Return draws of a posterior beside held-out data, as an ArviZ DataTree.
 
@@ -124,8 +119,7 @@ def eval_datatree(
     Examples:
         >>> train, test = bnn.datasets.sinusoid(40).split(0.25, seed=0)
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(train, steps=20, seed=0, progress=False)
-        >>> tree = bnn.eval_datatree(posterior, test, num_draws=100)
-        >>> dict(tree["posterior_predictive"]["y"].sizes)
+        >>> dict(bnn.eval_datatree(posterior, test, num_draws=100)["posterior_predictive"]["y"].sizes)
         {'chain': 1, 'draw': 100, 'obs_id': 10}
     """
     tree = to_datatree(posterior, data, num_draws=num_draws, monitor=monitor, prior=False, seed=seed)

@@ -40,7 +40,7 @@ _EXACT_METHODS = ("nuts", "hmc")
 def heldout_elpd(
     posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500, seed: int | None = None
 ) -> "az.ELPDData":
-    """Return the expected log pointwise predictive density of examples that took no part in the fit.
+    """Return the expected log pointwise predictive density of examples that took no part in the fit, for ArviZ.
 
     It is sum_n log 1/S sum_s p(y_n | x_n, w_s), in the original units of the targets. Prefer it where there are data.
 
@@ -49,9 +49,6 @@ def heldout_elpd(
         data: `Data` or a pair (x, y) that the fit has not seen.
         num_draws: number of draws S.
         seed: seed of the draws; the fit's if not given.
-
-    Returns:
-        ArviZ's `ELPDData` of kind "held-out"; `p` is NaN. `compare` and the plots of ArviZ take it.
 
     Raises:
         InputError: data that do not fit the model.
@@ -107,7 +104,7 @@ def kfold(
     engine: str = "auto",
     progress: bool = True,
 ) -> "az.ELPDDataLOOKFold":
-    """Return exact K-fold cross-validation: each example is predicted by a fit that has not seen its fold.
+    """Return exact K-fold cross-validation, for ArviZ: each example is predicted by a fit that has not seen its fold.
 
     This scores the procedure, model and method together. It takes K + 1 fits; the fit to all data serves only the
     effective number of parameters `p`. Fits of `SVI` to equally many examples run side by side.
@@ -125,9 +122,6 @@ def kfold(
         device: as in `fit`.
         engine: as in `fit`.
         progress: show progress bars.
-
-    Returns:
-        ArviZ's `ELPDDataLOOKFold`, pointwise.
 
     Raises:
         InputError: folds that do not fit the data, or arguments that `fit` refuses.
@@ -213,11 +207,7 @@ def fit_each(
 
 
 def loo(
-    posterior: Posterior | Mixture,
-    data: Any,
-    *,
-    num_draws: int | None = None,
-    seed: int | None = None,
+    posterior: Posterior | Mixture, data: Any, *, num_draws: int | None = None, seed: int | None = None
 ) -> "az.ELPDDataLOO":
     """Return Pareto-smoothed importance sampling leave-one-out cross-validation (Vehtari et al. 2017).
 
@@ -231,16 +221,12 @@ def loo(
         num_draws: number of draws S, at least 100; 1000 if not given, or all draws of Markov chains.
         seed: seed of the draws; the fit's if not given.
 
-    Returns:
-        ArviZ's `ELPDDataLOO`, pointwise.
-
     Raises:
         InputError: point masses, too few draws, or data that do not fit the model.
 
     Examples:
         >>> data = bnn.datasets.sinusoid(100)
-        >>> likelihood = bnn.likelihoods.Gaussian(scale=4.0)
-        >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(4.0))
         >>> posterior = model.fit(data, guide=bnn.guides.Laplace(structure="full"), steps=50, seed=0, progress=False)
         >>> bnn.loo(posterior, data).kind
         'LOO under q'

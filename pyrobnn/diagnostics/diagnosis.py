@@ -198,11 +198,8 @@ def diagnose(
 ) -> Diagnosis:
     """Look for reasons not to trust a fit.
 
-    It asks whether training has converged (a fit of fixed length by `SVI` is continued for up to 400 steps, Markov
-    chains are compared), whether held-out targets are calibrated, whether a constant or a linear model predicts as
-    well, whether targets are memorised or a function missed, and whether weights and their uncertainty say anything.
-    docs/how-to/warnings.md lists the checks and what to do about each warning. For up to 1000 weights and 10,000
-    examples it notes k-hat, no reason to worry if predictions are good.
+    docs/how-to/warnings.md lists the checks, of training (a fit of fixed length by `SVI` is continued for up to 400
+    steps), of predictions and of weights, and what to do about each warning.
 
     Args:
         posterior: the fitted posterior.

@@ -96,12 +96,7 @@ class ImportanceWeights:
 
 
 def importance_weights(
-    posterior: Posteriors,
-    data: Any,
-    *,
-    num_draws: int = 1000,
-    seed: int | None = None,
-    linearized: bool | None = None,
+    posterior: Posteriors, data: Any, *, num_draws: int = 1000, seed: int | None = None, linearized: bool | None = None
 ) -> ImportanceWeights:
     """Weigh draws of a guide by p(w, D) / q(w), with Pareto-smoothed importance sampling (PSIS, Vehtari et al. 2024).
 
@@ -122,8 +117,7 @@ def importance_weights(
 
     Examples:
         >>> data = bnn.datasets.sinusoid()
-        >>> likelihood = bnn.likelihoods.Gaussian(scale=4.0)
-        >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=likelihood)
+        >>> model = bnn.BNN(bnn.MLP(1, [], 1), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(4.0))
         >>> posterior = model.fit(data, guide=bnn.guides.Laplace(structure="full"), steps=50, seed=0, progress=False)
         >>> bnn.importance_weights(posterior, data).is_reliable  # of a linear model a Laplace approximation is exact
         True

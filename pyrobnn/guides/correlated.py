@@ -102,8 +102,7 @@ class LowRank(StartsNarrow, NoisePerExample):
 
     Examples:
         >>> model = bnn.BNN(bnn.MLP(1, [20], 1))
-        >>> guide = bnn.guides.LowRank(rank=3)
-        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=20, seed=0, progress=False)
+        >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=bnn.guides.LowRank(rank=3), steps=20, progress=False)
         >>> model.num_weights, sum(value.numel() for value in posterior.guide.parameters())  # D (R + 2)
         (61, 305)
     """

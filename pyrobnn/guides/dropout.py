@@ -88,8 +88,7 @@ class Dropout:
     the log evidence: compare it only with that of other point masses.
 
     Masks apply to weights of linear, convolutional (whole channels), recurrent (the same units at every time step) and
-    attention layers, and of embeddings (whole words). Biases, other parameters and latents of prior and likelihood are
-    points. `{"2.*": Dropout(0.5), "*": Dropout(0.1)}` gives layers different rates.
+    attention layers, and of embeddings (whole words). Other parameters and latents of prior and likelihood are points.
 
     Attributes:
         rate: p, the probability that a unit is dropped.

@@ -100,7 +100,7 @@ def _with_parameters(model: Model, make: Callable[[Model], PyroModule], *args: A
             if any(isinstance(part, _OF_TWO_PHASES) for part in guide.modules()):
                 raise InputError(
                     f"{_OF_TWO_PHASES.__name__} with options, in a function or in a class is a point, without its "
-                    "Gaussian, which a second phase makes: take Laplace(structure='full', curvature='hessian').",
+                    "Gaussian: take guides.Laplace(structure='full', curvature='hessian').",
                     page="how-to/laplace",
                 )
             guide(*args)
@@ -133,14 +133,11 @@ def autoguide_names() -> list[str]:
 
 
 def resolve_one(value: Any) -> Guide:
-    """Return the guide of a name, a table, a setting, an autoguide (in a `functools.partial`, too), or a function.
-
-    The point of AutoLaplaceApproximation is no posterior, so that `Laplace` with the same Gaussian stands for it.
-    """
+    """Return the guide of a name, a table, a setting, an autoguide (in a `functools.partial`, too), or a function."""
     if isinstance(value, functools.partial) and _name_of(value.func) is not None and not value.args:
         return Auto(value.func.__name__, dict(value.keywords))
     name = value if isinstance(value, str) and value in autoguide_names() else _name_of(value)
-    if name is not None:
+    if name is not None:  # the point of AutoLaplaceApproximation is no posterior: `Laplace` has its Gaussian
         return Laplace(structure="full", curvature="hessian") if name == _OF_TWO_PHASES.__name__ else Auto(name)
     if isinstance(value, nn.Module) and not isinstance(value, Guide):
         raise InputError(

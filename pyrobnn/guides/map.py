@@ -47,9 +47,8 @@ class SeeksMode(BaseGuide):
 
         Examples:
             >>> trained = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-            >>> guide = bnn.guides.Laplace(structure="full")
-            >>> posterior = guide.around(trained, bnn.datasets.sinusoid(), progress=False)
-            >>> posterior.record.laplace.dimension, posterior.predict([[0.0], [2.0]]).epistemic_std.shape
+            >>> around = bnn.guides.Laplace(structure="full").around(trained, bnn.datasets.sinusoid(), progress=False)
+            >>> around.record.laplace.dimension, around.predict([[0.0], [2.0]]).epistemic_std.shape
             (25, torch.Size([2]))
         """
         from pyrobnn.inference.around import around

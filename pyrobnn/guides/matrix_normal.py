@@ -30,11 +30,10 @@ class MatrixNormal(StartsNarrow):
             network's weights.
 
     Examples:
-        >>> model = bnn.BNN(bnn.MLP(2, [5], 1))
         >>> guide = bnn.guides.MatrixNormal(factors="diagonal")
-        >>> posterior = model.fit([[0.0, 1.0], [1.0, 0.0]], [0.5, -0.5], guide=guide, steps=20, seed=0, progress=False)
+        >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(bnn.datasets.sinusoid(), guide=guide, steps=20, progress=False)
         >>> posterior.draw(100)["0.weight"].shape
-        torch.Size([100, 5, 2])
+        torch.Size([100, 5, 1])
     """
 
     factors: Literal["full", "diagonal"] = "full"

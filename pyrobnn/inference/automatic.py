@@ -163,10 +163,7 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
     svi = SVI(max_steps=max_steps)
     size = bnn.num_weights
     laplace = guides.Laplace() if size <= defaults.MOST_KRON else guides.Laplace(sites=("last_layer",))
-    methods: dict[str, Method[Any]] = {
-        "laplace": dataclasses.replace(svi, guide=laplace),
-        "mean_field": svi,
-    }
+    methods: dict[str, Method[Any]] = {"laplace": dataclasses.replace(svi, guide=laplace), "mean_field": svi}
     if size * num_data <= defaults.MOST_SAMPLED:
         methods["nuts"] = NUTS(num_draws=300, warmup=300, num_chains=2)
     else:

@@ -144,24 +144,17 @@ def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[Tensor, float]
         with Work() if has_gpu() else nullcontext() as work:
             f = _tried(bnn, weights, inputs, shape_of(x), advice)
     changed = next((name for name, value in weights.items() if written(value) != before[name]), None)
-    if changed is not None:
-        raise InputError(
-            f"The network changes its parameter {changed!r} when it is called, so that it is no longer the "
-            "guide's draw: take that out of `forward` and hooks.",
-            page=_PAGE,
-        )
-    if has_drawn():
-        raise InputError(
-            "The network draws random numbers in evaluation mode, which all draws of the weights would share: have it "
-            "draw in training only, as F.dropout(x, training=self.training) does.",
-            page=_PAGE,
-        )
-    if leaves and not _is_used(leaves, f):
-        raise InputError(
-            "The outputs of the network do not follow from its parameters: `forward` uses others, such as those of "
-            "the network it was copied from, or cuts gradients off, by torch.no_grad or detach. Take that out.",
-            page=_PAGE,
-        )
+    faults = {
+        f"changes its parameter {changed!r} when it is called, so that it is no longer the guide's draw: take that out "
+        "of `forward` and hooks": changed is not None,
+        "draws random numbers in evaluation mode, which all draws of the weights would share: have it draw in training "
+        "only, as F.dropout(x, training=self.training) does": has_drawn(),
+        "gives outputs that do not follow from its parameters: `forward` uses others, such as those of the network it "
+        "was copied from, or cuts gradients off, by torch.no_grad or detach. Take that out": bool(leaves)
+        and not _is_used(leaves, f),
+    }
+    for what in (what for what, is_so in faults.items() if is_so):
+        raise InputError(f"The network {what}.", page=_PAGE)
     for num in () if mixes_examples(bnn.net) else (1, SHOWN + 1):
         rows = inputs[torch.arange(num) % len(inputs)]
         again = _tried(bnn, weights, rows, shape_of(rows))[0]
@@ -184,10 +177,9 @@ def _tried(bnn: BNN, weights: dict[str, Tensor], inputs: X, shape: str, advice: 
     except InputError:
         raise
     except REFUSALS as error:
-        names = {id(layer): f"{name!r}, {layer}," for name, layer in bnn.net.named_modules() if name}
-        frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
-        known = [f" layer {names[key]} says" for key in (id(each.get("self")) for each in frames) if key in names]
-        where = known[-1] if known else ""
+        names = {id(layer): f" layer {name!r}, {layer}, says" for name, layer in bnn.net.named_modules() if name}
+        callers = [id(frame.f_locals.get("self")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+        where = next((names[each] for each in reversed(callers) if each in names), "")
         raise InputError(
             f"The network does not take inputs of shape {shape}:{where} {first_sentence(error)}.{advice}", page=_PAGE
         ) from None
@@ -218,8 +210,8 @@ def _products(bnn: BNN, weights: dict[str, Tensor], work: Work, num_examples: in
 def refuse_checkpoints(bnn: BNN, example: Batch, *, training: bool) -> None:
     """Refuse gradient checkpointing, which runs layers again after the guide's weights have left them.
 
-    A copy of a network given as a module runs forward and back on two examples, in training mode for SVI. Unrelated
-    errors are left to the fit. The reentrant kind silently gives weights no gradient: vmap does not take its function.
+    A copy of the user's network runs forward and back on two examples. Unrelated errors are left to the fit. The
+    reentrant kind silently gives weights no gradient.
     """
     if not is_custom(bnn.settings["net"]):
         return

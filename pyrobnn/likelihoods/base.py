@@ -23,7 +23,6 @@ OPEN = ("tuned", "learned")
 _NUM_ROWS = 3
 _MOST_OUTPUTS = 100
 _ROUNDING = 1e-3
-"""Share by which a log score may differ with the rows beside."""
 NoiseKind = Literal["known", "tuned", "learned", "inferred", "heteroscedastic"]
 
 
@@ -344,10 +343,7 @@ def _shapes(law: Any) -> Any:
 
 
 def require_rows(likelihood: Any, function: Callable[[Tensor], Any], y: Tensor, like: Tensor) -> None:
-    """Refuse a function or module that gives no distribution for each row of outputs, like (N, outputs), and targets y.
-
-    It has to take a single row, and leading axes, and each row by itself.
-    """
+    """Refuse a function or module that gives no distribution for each row by itself, with leading axes too."""
     event, width, first = tuple(y.shape[1:]), like.shape[-1], torch.empty(0)
     some = torch.arange(2.0 * _NUM_ROWS * width).sin().view(2, _NUM_ROWS, width).to(like) / 10
     for f in (some[0], some[0, :1], some, some[:, :1]):

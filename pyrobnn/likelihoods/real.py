@@ -33,8 +33,7 @@ class Gaussian(NoisyLikelihood):
             "learned", a prior, or "heteroscedastic"; see `pyrobnn.likelihoods.noise.Scale`.
 
     Examples:
-        >>> likelihood = bnn.likelihoods.Gaussian(scale="heteroscedastic")
-        >>> model = bnn.BNN(bnn.MLP(1, [10], 2), likelihood=likelihood)  # outputs: location and scale
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 2), likelihood=bnn.likelihoods.Gaussian(scale="heteroscedastic"))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> posterior.predict([[0.0], [0.5]]).aleatoric_std.shape
         torch.Size([2])
@@ -137,8 +136,7 @@ class CensoredGaussian(NoisyLikelihood):
             "heteroscedastic"; see `pyrobnn.likelihoods.noise.Scale`.
 
     Examples:
-        >>> likelihood = bnn.likelihoods.CensoredGaussian(upper=1.0, scale=0.5)
-        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=likelihood)
+        >>> model = bnn.BNN(bnn.MLP(1, [5], 1), likelihood=bnn.likelihoods.CensoredGaussian(upper=1.0, scale=0.5))
         >>> posterior = model.fit([[0.0], [1.0], [2.0]], [0.2, 0.9, 1.0], steps=20, seed=0, progress=False)
         >>> bool(posterior.predict([[5.0]]).sample(100, seed=0).max() <= 1)
         True
@@ -187,8 +185,7 @@ class MixtureDensity(BaseLikelihood):
         df: degrees of freedom of Student-t components, above 2; None for normal components.
 
     Examples:
-        >>> likelihood = bnn.likelihoods.MixtureDensity(components=2)
-        >>> model = bnn.BNN(bnn.MLP(1, [10], 6), likelihood=likelihood)
+        >>> model = bnn.BNN(bnn.MLP(1, [10], 6), likelihood=bnn.likelihoods.MixtureDensity(components=2))
         >>> posterior = model.fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> posterior.predict([[0.5]]).quantile([0.1, 0.9]).shape
         torch.Size([2, 1])

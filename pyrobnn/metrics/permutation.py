@@ -1,5 +1,6 @@
 """How much a fit relies on each column of its inputs."""
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -73,10 +74,10 @@ def permutation_importance(
     generator = np.random.default_rng(seed)
     weights = np.ones(len(x)) if data.weights is None else data.weights.double().cpu().numpy()
     shares = weights / weights.sum()
-    if data.weights is None:
-        orders = torch.as_tensor(np.stack([generator.permutation(len(x)) for _ in range(num_shuffles)]))
-    else:
-        orders = torch.as_tensor(generator.choice(len(x), (num_shuffles, len(x)), p=shares))
+    drawn = (
+        generator.permutation if data.weights is None else functools.partial(generator.choice, size=len(x), p=shares)
+    )
+    orders = torch.as_tensor(np.stack([drawn(len(x)) for _ in range(num_shuffles)]))
     named = groups or with_marks(data.feature_names)
     rows = {}
     for some in itertools.batched(named.items(), max(1, _ROWS_AT_ONCE // (num_shuffles * len(x)))):
@@ -87,7 +88,6 @@ def permutation_importance(
         log_probs = posterior.predict(tables.flatten(0, 1), num_draws=num_draws).log_prob(y)
         for (name, _), after in zip(some, log_probs.view(len(some), num_shuffles, -1), strict=True):
             losses = (before - after.mean(0)).double().cpu().numpy()
-            importance = float(shares @ losses)
-            variance = float(shares @ (losses - importance) ** 2)
-            rows[name] = {"importance": importance, "stderr": math.sqrt(variance / max(weights.sum() - 1, 1e-300))}
+            variance = shares @ (losses - shares @ losses) ** 2
+            rows[name] = {"importance": shares @ losses, "stderr": math.sqrt(variance / max(weights.sum() - 1, 1e-300))}
     return pd.DataFrame.from_dict(rows, orient="index").sort_values("importance", ascending=False, kind="stable")

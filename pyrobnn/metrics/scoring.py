@@ -72,8 +72,7 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
     Examples:
         >>> data = bnn.datasets.sinusoid()
         >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
-        >>> scores = bnn.score(posterior.predict(data.x, num_draws=100), data.y, levels=[0.9])
-        >>> sorted(scores)[:4]
+        >>> sorted(bnn.score(posterior.predict(data.x, num_draws=100), data.y, levels=[0.9]))[:4]
         ['ause', 'coverage_90', 'crps', 'interval_score_90']
     """
     scores, shape = finish(_statistics(prediction, y, levels), len(prediction)), prediction.distribution.event_shape

@@ -163,8 +163,7 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
 
     Raises:
-        InputError: not such a file, a damaged file, another format version, tensors that do not fit, or a device that
-            is missing.
+        InputError: no such file, a damaged one, another format version, tensors that do not fit, or a missing device.
 
     Examples:
         >>> from torch import nn

@@ -30,7 +30,7 @@ Tensors = dict[str, Tensor]
 
 @under(plain_tensors)
 def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True) -> Path:
-    """Write a posterior to a new file, complete and on disk, or not at all.
+    """Write a posterior to a new file, complete and on disk, or not at all, and return the file.
 
     The file has the tensors of model and guide, the scalers, the record of the fit, and the settings for `load` to
     rebuild it; no row of data. Of a network given as a `torch.nn.Module` the weights are saved, and `load` needs
@@ -41,9 +41,6 @@ def save(posterior: Posterior | Mixture, path: str | Path, *, body: bool = True)
         path: the new file.
         body: write frozen parameters, too. Without them the file has their digest, and `load` needs `net=` with the
             same frozen parameters.
-
-    Returns:
-        The file.
 
     Raises:
         InputError: the file exists or cannot be made, prior, likelihood, guide or `record.extra` cannot be written, or

@@ -133,10 +133,7 @@ def _differentiated(log_density: Callable[..., Tensor], z: Tensor, data: Batch) 
 
 
 def recorded_steps(
-    log_joint: LogJoint,
-    data: Batch,
-    state: Sequence[Tensor],
-    step: Callable[[list[Tensor], ValueAndGradient], None],
+    log_joint: LogJoint, data: Batch, state: Sequence[Tensor], step: Callable[[list[Tensor], ValueAndGradient], None]
 ) -> Callable[[int], None]:
     """Return a function that takes a number of steps without Python, or raise `NotCapturable`.
 

@@ -109,13 +109,7 @@ class Watch:
     """
 
     def __init__(
-        self,
-        fits: Sequence[TrainingState],
-        run: Run,
-        stop: Stop,
-        *,
-        validate: Callable[[], float] | None,
-        block: int,
+        self, fits: Sequence[TrainingState], run: Run, stop: Stop, *, validate: Callable[[], float] | None, block: int
     ) -> None:
         self._fits, self._stop, self._block = fits, stop, block
         self._callbacks, self._validate, self._method = run.callbacks, validate, fits[0].method
