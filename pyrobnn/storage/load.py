@@ -159,19 +159,18 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
     Args:
         path: the file.
         net: the network, if it was given as a `torch.nn.Module`, or a function that makes it; with the same frozen
-            parameters, if it was saved without them.
+            parameters, if it was saved without them. Its tensors have to have the names, shapes and precisions of the
+            fit's. Its code, activations and plain attributes are not compared: pass the same.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
 
     Raises:
         InputError: no such file, a damaged one, another format version, tensors that do not fit, or a missing device.
 
     Examples:
-        >>> from torch import nn
-        >>> net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+        >>> net = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         >>> posterior = bnn.BNN(net).fit(bnn.datasets.sinusoid(), steps=20, seed=0, progress=False)
         >>> file = bnn.save(posterior, "posterior.safetensors")
-        >>> loaded = bnn.load(file, net=net)  # a network of yours is passed again
-        >>> torch.equal(loaded.mean()["0.bias"], posterior.mean()["0.bias"])
+        >>> torch.equal(bnn.load(file, net=net).mean()["0.bias"], posterior.mean()["0.bias"])  # yours is passed again
         True
     """
     path, place = Path(path), resolve_device(device)
