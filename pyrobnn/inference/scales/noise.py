@@ -134,8 +134,8 @@ class TunedNumbers(ModeNoise):
 
         minimize_in_place(loss, self.parameters, maxiter=_NOISE_ITERATIONS)
         if "dispersion" in self.names and self._bnn.settings["likelihood"].integer_targets:
-            number = self._bnn.likelihood.dispersion.detach()
-            self._bnn.likelihood.dispersion = number.minimum(self._rows.most_dispersed.to(number).view(number.shape))
+            number = self.parameters[self.names.index("dispersion")]
+            number.data.clamp_(max=self._rows.most_dispersed.log().to(number).view(number.shape))
 
     def tune(self, point: Point, model: LinearModel, f: Tensor, solution: Solution) -> tuple[LinearModel, Tensor]:
         self.fit(f.detach(), solution.covariance)
