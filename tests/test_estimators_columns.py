@@ -11,10 +11,13 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
+from pyrobnn.data.batches import checked_batch
 from pyrobnn.runs.spec import RunSpec
+from pyrobnn.tables.encoder import Encoder
 
 QUICK = {
     "net": bnn.MLP(hidden=(3,), dtype="float64"),
@@ -173,6 +176,58 @@ def test_ordered_categories_later_are_those_of_the_fit(tmp_path):
     spec["data"]["path"] = str(tmp_path / "t.csv")
     with pytest.raises(InputError, match="Ordered labels need an order"):
         RunSpec.from_dict(spec).prepare()
+
+
+WIDE = pd.DataFrame(np.zeros((2, 1500)), columns=[f"column_{i}" for i in range(1500)])
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda path: Encoder("onehot", "raise", {name: {} for name in WIDE}).transform(WIDE.iloc[:, 1:]),
+        lambda path: regressor().fit(pd.concat([WIDE, WIDE], axis=1), [0.0, 1.0]),
+        lambda path: bnn.datasets.load_table(path, "y"),
+        lambda path: bnn.datasets.load_table(path, "column_0", drop=[f"{i}" for i in range(1500)]),
+        lambda path: RunSpec.from_dict({"data": {"path": str(path), "target": "y"}}).prepare(),
+        lambda path: checked_batch(dict.fromkeys(WIDE, torch.zeros(2))),
+        lambda path: bnn.datasets.load_table(path.with_name("json.csv"), "y"),
+        lambda path: RunSpec.from_toml(path.with_name("t.json")),
+        lambda path: regressor(likelihood="x" * 9000).fit(WIDE, [0.0, 1.0]),
+    ],
+)
+def test_messages_name_ten_of_many_and_quote_no_file(refused, tmp_path):
+    path, cells = tmp_path / "wide.csv", WIDE.astype(str).replace("0.0", "-")
+    cells.to_csv(path, index=False)
+    for name in ("json.csv", "t.json"):
+        (tmp_path / name).write_text(json.dumps([{"it's": i, "text": "x" * 300} for i in range(100)]))
+    with pytest.raises(InputError) as told:
+        refused(path)
+    assert len(str(told.value).replace(str(tmp_path), "")) < 1500, "ten reasons are the longest"
+
+
+@pytest.mark.parametrize("y", [np.zeros((6, 0)), [], pd.DataFrame(index=range(6))], ids=["no column", "list", "frame"])
+def test_targets_that_are_empty_are_refused_as_targets(y):
+    for refused in (lambda: regressor().fit(frame(SIZES), y), lambda: bnn.Data(np.zeros((len(y), 1)), y)):
+        with pytest.raises(InputError, match="`[yx]` must not be empty, got shape"):
+            refused()
+
+
+def test_predictions_keep_the_index_of_a_frame():
+    """Arrays have none."""
+    table = pd.DataFrame({"a": SIZES}, index=list("uvwxyz"))
+    posterior = bnn.BNN(bnn.MLP(1, [3], 1)).fit(table, Y, steps=3, seed=0, progress=False)
+    ensemble = bnn.Ensemble(members=2, method=bnn.SVI(guide="map", steps=3))
+    mixed = bnn.fit(bnn.BNN(bnn.MLP(1, [3], 1)), bnn.Data(table, Y), ensemble, seed=0, progress=False)
+    assert list(posterior.predict(table.to_numpy()).to_frame().index) == [*range(6)]
+    model, labels = regressor().fit(table, Y), bnn.BNNClassifier(**QUICK).fit(table, Y > 4)
+    later = table.iloc[::-1]
+    fits = [posterior.predict, mixed.predict, model.predict_dist, labels.predict_dist]
+    fits += [bnn.conformal(posterior, (table, Y)).predict, bnn.calibrate(posterior, (table, Y)).predict]
+    for predict in fits:
+        found = predict(later)
+        assert list(found.to_frame().index) == list("zyxwvu")
+        assert list(found[[4, 1]].to_frame().index) == list("vy")
+        assert list(found[later["a"].to_numpy() > 3].to_frame().index) == list("zy")
 
 
 # Dates, and numbers in texts

@@ -178,6 +178,8 @@ def as_targets(value: Any, num_rows: int) -> Tensor:
         raise InputError("`y` must have shape (N,), (N, K) or (N, *positions), got a single number.")
     if len(y) != num_rows:
         raise InputError(f"`x` and `y` must have the same number of rows, got {num_rows} and {len(y)}.")
+    if not y.numel():
+        raise InputError(f"`y` must not be empty, got shape {tuple(y.shape)}: pass at least one target for each row.")
     check_finite(y, "y")
     y = y.long() if y.dtype == torch.bool else y
     return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y

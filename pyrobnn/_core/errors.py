@@ -1,6 +1,7 @@
 """Errors for input that cannot be used and steps that cannot be captured, warnings, and hints for unknown names."""
 
 import difflib
+import re
 import reprlib
 import warnings
 from collections.abc import Iterable, Sequence
@@ -14,8 +15,8 @@ REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeErro
 """Errors by which a network may refuse inputs that no user gave."""
 
 
-MOST_LISTED = 10
-"""Names that a message lists."""
+MOST_LISTED, _MOST_QUOTED, _MOST_OF_NAME = 10, 200, 60
+"""Names that a message lists, and characters of a word, and of a name in a list, that it quotes."""
 
 
 class InputError(ValueError):
@@ -36,7 +37,8 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str, *, page: str | None = None) -> None:
-        super().__init__(printable(message) + ("" if page is None else f" See docs/{page}.md."))
+        text = re.sub(rf"(\S{{{_MOST_QUOTED}}})\S+", r"\1...", printable(message))
+        super().__init__(text + ("" if page is None else f" See docs/{page}.md."))
 
 
 class NotCapturable(Exception):
@@ -117,7 +119,7 @@ def unknown_setting(name: str, known: Sequence[str]) -> str:
 
 def listed(values: Iterable[Any], between: str = ", ") -> str:
     """Return values in words: the first ten of a user's, and how many more there are."""
-    shown = [*map(str, values)]
+    shown = [name if len(name) <= _MOST_OF_NAME else f"{name[:_MOST_OF_NAME]}..." for name in map(str, values)]
     more = f" and {len(shown) - MOST_LISTED:,} more" if len(shown) > MOST_LISTED else ""
     return between.join(shown[:MOST_LISTED]) + more
 

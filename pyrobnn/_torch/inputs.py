@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.checks import as_tensor, check_finite, check_inputs, is_several
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, listed
 from pyrobnn._torch.private import private
 
 
@@ -163,7 +163,7 @@ def is_number(x: X) -> bool:
 def shape_of(x: X) -> str:
     """Return the shape of inputs in words."""
     if isinstance(x, Inputs):
-        return ", ".join(f"{name} {tuple(value.shape)}" for name, value in x.parts.items())
+        return listed(f"{name} {tuple(value.shape)}" for name, value in x.parts.items())
     return str(tuple(x.shape))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobnn._core.checks import as_targets
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, listed
 from pyrobnn._core.random import random_state, set_random_state
 from pyrobnn._torch.inputs import Inputs, X, as_inputs
 
@@ -258,7 +258,7 @@ def checked_batch(batch: Any) -> tuple[X, Tensor]:
     if y is None and isinstance(batch, Mapping):
         raise InputError(
             f"A loader's mapping must hold the targets as {' or '.join(map(repr, _TARGETS))}, got "
-            f"{', '.join(map(repr, batch))}: say where they are, as in {_split_example("'a'", "'b'")}.",
+            f"{listed(map(repr, batch))}: say where they are, as in {_split_example("'a'", "'b'")}.",
             page=_PAGE,
         )
     if y is None:
@@ -297,7 +297,7 @@ def _split_example(first: str = "0", targets: str = "1") -> str:
 def several_inputs_advice(x: Inputs) -> str:
     """Return what to write where a network does not take all inputs that a batch was read as."""
     positional = not x.arguments[1]
-    names = ", ".join(x.parts)
+    names = listed(x.parts)
     what = f"the first {len(x.parts)} entries of each batch" if positional else f"the entries {names} of each batch"
     code = _split_example() if positional else _split_example(repr(next(iter(x.parts))), "'labels'")
     return f" The loader's batches were read as several inputs, {what}: if not all of them are inputs, pass {code}."

@@ -27,10 +27,7 @@ class Outside(NamedTuple):
 
 
 def outside_of(name: str, columns: "pd.DataFrame", how: How, encoder: "Encoder") -> Outside:
-    """Return unknown categories, numbers beyond the range of training, and those missing where none was in training.
-
-    `columns` are all columns as numbers, categories and days; `how` says how the column was read, with its range.
-    """
+    """Return unknown categories, numbers beyond the range of training, and those missing where none was in training."""
     key = f"{name} (days)" if how["kind"] == DATES else name
     values = columns[key]
     is_new, is_gap = encoder.new_values(columns, key)

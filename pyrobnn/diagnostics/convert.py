@@ -15,7 +15,7 @@ from pyro import poutine
 from torch import Tensor
 
 import pyrobnn
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, listed
 from pyrobnn._core.random import derive, seeded
 from pyrobnn._torch.inputs import Inputs, X, as_inputs
 from pyrobnn._torch.pyro import fast_pyro
@@ -523,6 +523,6 @@ def _wanted(monitor: Any, names: list[str]) -> list[str]:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise InputError(
-                f"The pattern {pattern!r} in `monitor` matches no site: it may name any of {', '.join(names)}."
+                f"The pattern {pattern!r} in `monitor` matches no site: it may name any of {listed(names)}."
             )
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

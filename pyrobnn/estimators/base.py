@@ -19,7 +19,7 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
-from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, warn_user
+from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, warn_user
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.settings import fields_of
 from pyrobnn._core.waiting import waiting
@@ -263,7 +263,7 @@ class AbstractBNN(BaseEstimator):
             >>> prediction.epistemic_std.shape, prediction.aleatoric_std.shape
             (torch.Size([3]), torch.Size([3]))
         """
-        return self._predict_rows(self._inputs(X))
+        return self._predict_rows(self._inputs(X)).named_as(X)
 
     def _inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "posterior_")
@@ -344,8 +344,7 @@ def read_rows(
 ) -> tuple[pd.DataFrame, dict[str, How], Any]:
     """Return inputs as a table, how each column was read, and targets, after scikit-learn's checks.
 
-    The estimator keeps the names and the number of columns. `encoder` is None for a new fit; `words` among numbers or
-    dates count as missing, or not; `options` are those of scikit-learn's validators for targets.
+    `encoder` is None for a new fit, and `options` are those of scikit-learn's validators for targets.
     """
     for values, name in ((X, "X"), (y, "y")):  # scikit-learn drops masks
         check_unmasked(values, name)
@@ -374,7 +373,7 @@ def _require_numbers(X: Any, encoder: Encoder | None) -> None:
     """Refuse an array with texts that are no numbers, or dates: only the columns of a frame have a kind."""
     odd = _first_odd(np.asarray(X) if isinstance(X, (pd.Series, list, tuple)) else X)
     if odd is not None:
-        names = "its columns" if encoder is None else f"the columns of the fit, {', '.join(encoder.made_from())}"
+        names = "its columns" if encoder is None else f"the columns of the fit, {listed(encoder.made_from())}"
         raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {names}.")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, listed
 from pyrobnn._core.modes import gradients, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
@@ -99,7 +99,7 @@ def _moved(sites: list[Site], values: dict[str, Tensor]) -> list[Site]:
     names = [site.name for site in sites]
     unknown = sorted(set(values) - set(names))
     if unknown:
-        raise InputError(f"`weights` has {unknown[0]!r}, which is no weight of the model: {', '.join(names)}.")
+        raise InputError(f"`weights` has {unknown[0]!r}, which is no weight of the model: {listed(names)}.")
     return [_at(site, values[site.name]) if site.name in values else site for site in sites]
 
 

@@ -102,7 +102,7 @@ def effects(
         curves.append(_Curve.of(prediction, levels, data, class_names))
     figure = _figure(columns, curves, data.feature_names, first_days or {})
     if len(columns) < len(named):
-        figure.suptitle(f"The first {len(columns)} of {len(named)} columns; choose others by groups", fontsize=8.5)
+        figure.supxlabel(f"The first {len(columns)} of {len(named)} columns; choose others by groups", fontsize=8.5)
     return figure
 
 

@@ -114,7 +114,8 @@ class AbstractPosterior(ABC):
             >>> prediction.mean.shape, prediction.epistemic_std.shape
             (torch.Size([3]), torch.Size([3]))
         """
-        return self._predict(x, num_draws=num_draws, seed=seed, draws=draws, at_mean=at_mean, linearized=linearized)
+        options: Any = {"draws": draws, "at_mean": at_mean, "linearized": linearized}
+        return self._predict(x, num_draws=num_draws, seed=seed, **options).named_as(x)
 
     def predictor(self, num_draws: int = 100, *, seed: int | None = None) -> Predictor:
         """Return a module that predicts with draws that stay, to deploy or to predict again and again.

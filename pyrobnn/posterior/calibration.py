@@ -126,7 +126,7 @@ class Calibrated:
 
         A prediction of classes has one draw, the calibrated mean, so its `mutual_information` is 0.
         """
-        return with_factor(self.posterior.predict(x, num_draws=self._num_draws), self.factor)
+        return with_factor(self.posterior.predict(x, num_draws=self._num_draws), self.factor).named_as(x)
 
 
 def conformal(
@@ -218,7 +218,8 @@ class Conformal:
             seed: seed of the random numbers of "aps".
         """
         prediction = self.posterior.predict(x, num_draws=self._num_draws)
-        return ConformalPrediction(prediction.distribution, prediction.scaler, scores=self, seed=seed)
+        found = ConformalPrediction(prediction.distribution, prediction.scaler, scores=self, seed=seed)
+        return found.named_as(x)
 
     def threshold(self, level: float) -> float:
         """Return the score of rank ceil(level (n + 1)), below which new rows stay; infinite if there are few rows."""
@@ -270,7 +271,7 @@ class ConformalPrediction(Prediction):
         part = Prediction(self.distribution, self.scaler)[index]
         found = ConformalPrediction(part.distribution, self.scaler, scores=self._conformity, seed=self._seed)
         found._chance = self._chance[index]
-        return found
+        return found.named_as(self, index)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return bounds (N,) that hold new targets with at least this probability; infinite with too few rows."""

@@ -10,7 +10,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyrobnn._core.checks import check_count, check_range, wrong_shape
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, listed
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single, tensors_of
@@ -280,7 +280,7 @@ class Posterior(AbstractPosterior):
         is_sequence = as_likelihood(self.bnn.settings["likelihood"]).has_positions and self.example[1].ndim == 2
         if isinstance(example, Inputs):
             if not isinstance(given, Inputs) or given.parts.keys() != example.parts.keys():
-                raise InputError(f"`x` must hold {', '.join(example.parts)}, as in training, got {shape_of(given)}.")
+                raise InputError(f"`x` must hold {listed(example.parts)}, as in training, got {shape_of(given)}.")
             given = Inputs({name: given.parts[name] for name in example.parts})
         elif shape_of(given[0]) != shape_of(example[0]) and not (is_sequence and given.ndim == example.ndim):
             raise InputError(wrong_shape(shape_of(given) if isinstance(given, Inputs) else tuple(given.shape), row))

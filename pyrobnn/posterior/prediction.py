@@ -72,6 +72,7 @@ class Prediction:
     """
 
     first_row = 0
+    index: Any = None
 
     def __init__(self, distribution: TorchDistributionMixin, scaler: Scaler | None = None) -> None:
         self.distribution: Any = distribution
@@ -91,7 +92,15 @@ class Prediction:
             InputError: rows of another kind or beyond N, or a distribution without its arguments as attributes.
         """
         index = row_index(rows, len(self))
-        return type(self)(converted(self.distribution, lambda values: values[:, index]), self.scaler)
+        return type(self)(converted(self.distribution, lambda values: values[:, index]), self.scaler).named_as(
+            self, index
+        )
+
+    def named_as[P: "Prediction"](self: P, inputs: Any, rows: Tensor | slice = slice(None)) -> P:
+        """Return this prediction with the index of a frame of its inputs, or with rows of that of another."""
+        index = inputs.index if hasattr(inputs, "iloc") or isinstance(inputs, Prediction) else None
+        self.index = None if index is None else index[rows.numpy() if isinstance(rows, Tensor) else rows]
+        return self
 
     @property
     def by_target[P: "Prediction"](self: P) -> P:
@@ -362,7 +371,7 @@ class Prediction:
         return torch.minimum(lower, upper), upper
 
     def to_frame(self, class_names: Sequence[str] | None = None) -> "pd.DataFrame":
-        """Return a pandas table with a row for each input, for one target column.
+        """Return a pandas table with a row for each input, for one target column, with the index of their frame.
 
         Of numbers it has the mean, standard deviations and the 95 % interval, and of counts and positive numbers the
         median; of classes the most probable class, the probability of each, entropy and mutual information.
@@ -380,12 +389,12 @@ class Prediction:
             lower, upper = self.interval(0.95)
             columns = {"median": self.quantile(0.5)} if self._is_positive else {}
             columns |= {name: getattr(self, name) for name in names} | {"lower_95": lower, "upper_95": upper}
-            return pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
+            return pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()}, index=self.index)
         probs = self.class_probs.cpu().numpy()
         labels = [str(number) for number in range(probs.shape[1])] if class_names is None else list(class_names)
         if len(labels) != probs.shape[1]:
             raise InputError(f"`class_names` must name {probs.shape[1]} classes, got {len(labels)} names.")
-        frame = pd.DataFrame(probs, columns=[f"prob_{name}" for name in labels])
+        frame = pd.DataFrame(probs, columns=[f"prob_{name}" for name in labels], index=self.index)
         frame.insert(0, "class", [labels[number] for number in self.label.tolist()])
         doubt = {"entropy": self.entropy, "mutual_information": self.mutual_information}
         return frame.assign(**{name: values.cpu().numpy() for name, values in doubt.items()})

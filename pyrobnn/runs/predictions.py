@@ -43,9 +43,6 @@ def predict_table(
         epistemic_std, aleatoric_std, lower_95, upper_95, and first the median of counts and positive numbers.
         Classification: class, prob_<class> for each class, entropy, mutual_information (in nats). A run of a table adds
         `outside`, the columns whose value lies outside of what was learned, or nothing.
-
-    Raises:
-        InputError: not a run folder, or a table that does not fit.
     """
     folder = run_folder(run_dir)
     place = folder_for_new_rows(folder)

@@ -46,13 +46,7 @@ def optional(part: str) -> BeforeValidator:
 class FitSpec:
     """How to fit: a method, a seed and a device.
 
-    In a file, the guide has the section [guide]. An inner method has a table in this section:
-
-        [fit]
-        type = "ensemble"
-        members = 5
-        [fit.method]
-        steps = 2000
+    In a file, the guide has the section [guide], and an inner method a table [fit.method].
 
     Attributes:
         method: any registered method; None for that of the estimators. Settings that a table leaves out have the
@@ -179,11 +173,7 @@ class RunSpec:
         return self.fit.method
 
     def prepare(self) -> "Prepared":
-        """Load the data, fill in settings that follow from them, build the model, and check that all parts fit.
-
-        Raises:
-            InputError: parts that do not fit together, before training.
-        """
+        """Load the data, fill in settings that follow from them, build the model, and refuse parts that do not fit."""
         resolve_device(self.fit.device)
         implied: Task | None = None
         if self.likelihood is not None:

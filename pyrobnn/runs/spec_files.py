@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from pyrobnn._core.errors import InputError, counted, did_you_mean
+from pyrobnn._core.errors import InputError, counted, did_you_mean, listed
 from pyrobnn._core.remedies import options, options_in
 from pyrobnn._core.settings import setting
 from pyrobnn.tables.cells import NAMELESS, teaches_nothing
-from pyrobnn.tables.files import Sheet, check_names, column_names, ending, looks_like_data, read_sheet
+from pyrobnn.tables.files import ENDINGS, Sheet, check_names, column_names, ending, looks_like_data, read_sheet
 from pyrobnn.tables.reading import Task, read_table
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ def read_spec(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"The spec file {path} cannot be read ({error.strerror}): check the path.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"The spec file {path} is not valid TOML: {error}.") from None
+        endings = ", ".join(ENDINGS)
+        raise InputError(f"{path} is no table ({endings}), and is not valid TOML, as a spec is: {error}.") from None
 
 
 def sections_of(path: Path, target: str | None) -> dict[str, Any]:
@@ -155,11 +156,12 @@ def sections_of(path: Path, target: str | None) -> dict[str, Any]:
     check_names(path, [])
     if target is None:
         names = column_names(path)
-        listed = f"Its columns: {', '.join(names)}."
         is_open = looks_like_data(names)
         doubt = ", if the first row has names at all, and not data" if is_open else ""
         such = "" if is_open else f" To predict {names[-1]!r}:\n  {command_of(path, names[-1])}"
-        raise InputError(f"{path} is a table: name the column to predict with --target{doubt}. {listed}{such}")
+        raise InputError(
+            f"{path} is a table: name the column to predict with --target{doubt}. Its columns: {listed(names)}.{such}"
+        )
     return {"data": {"path": str(path), "target": target, "missing": "impute"}}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pyrobnn._core.errors import InputError, counted, warn_user
+from pyrobnn._core.errors import InputError, counted, listed, warn_user
 from pyrobnn.tables.cells import DATES, MARK, NUMBERS, TEXTS, expanded, order_of, read_cells, require_repeated, rows_of
 from pyrobnn.tables.files import Sheet, has_decimal_commas
 from pyrobnn.tables.texts import How, date_names
@@ -34,7 +34,7 @@ def require_distinct_names(frame: Any) -> None:
     names = [str(name) for name in frame.columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InputError(f"X has more than one column of the name {', '.join(map(repr, twice))}: rename or drop them.")
+        raise InputError(f"X has more than one column of the name {listed(map(repr, twice))}: rename or drop them.")
 
 
 def as_table(X: Any, encoder: "Encoder | None" = None, *, words: bool = False) -> tuple[pd.DataFrame, dict[str, How]]:
@@ -194,7 +194,7 @@ class Encoder:
         if is_frame(X):
             names, given = [*self.made_from()], {str(name): name for name in X.columns}
             if lost := [name for name in names if name not in given]:
-                raise InputError(f"X has no column {lost[0]!r}: pass the columns of the fit, {', '.join(names)}.")
+                raise InputError(f"X has no column {lost[0]!r}: pass the columns of the fit, {listed(names)}.")
             X = X[[given[name] for name in names]]
         return self.matrix(expanded(as_table(X, self)[0], self.read))
 
@@ -292,6 +292,8 @@ def require_finite(table: pd.DataFrame, *, gaps: bool) -> None:
 def require_known(y: Any) -> None:
     """Refuse targets that are missing or infinite, naming their rows; other targets are for scikit-learn to check."""
     values = np.asarray(y)
+    if values.ndim and not values.size:
+        raise InputError(f"`y` must not be empty, got shape {values.shape}: pass a target for each row.")
     if not values.ndim or values.dtype.kind not in "fO":
         return
     infinite = np.isinf(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyrobnn._core.errors import InputError, did_you_mean
+from pyrobnn._core.errors import MOST_LISTED, InputError, did_you_mean, listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,12 +61,12 @@ def require(wanted: Sequence[str], names: Sequence[str], path: Path) -> None:
     absent = [name for name in dict.fromkeys(wanted) if name not in names]
     if not absent:
         return
-    others, listed = [name for name in names if name not in wanted], ", ".join(names)
-    lacks = f"{path} has no column{'s' * (len(absent) > 1)} {', '.join(map(repr, absent))}"
-    hints = "".join(dict.fromkeys(did_you_mean(name, others) for name in absent))
+    others = [name for name in names if name not in wanted]
+    lacks = f"{path} has no column{'s' * (len(absent) > 1)} {listed(map(repr, absent))}"
+    hints = "".join(dict.fromkeys(did_you_mean(name, others) for name in absent[:MOST_LISTED]))
     if not hints and looks_like_data(names):
-        raise InputError(f"{lacks}, and its first row looks like data ({listed}): add a line of names above it.")
-    raise InputError(f"{lacks}.{hints} Its columns: {listed}.")
+        raise InputError(f"{lacks}, and its first row looks like data ({listed(names)}): add a line of names above it.")
+    raise InputError(f"{lacks}.{hints} Its columns: {listed(names)}.")
 
 
 def looks_like_data(names: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from pyrobnn._core.errors import InputError, counted
+from pyrobnn._core.errors import MOST_LISTED, InputError, counted
 from pyrobnn.tables.cells import (
     DATES,
     NAMELESS,
@@ -134,8 +134,9 @@ def _refuse(faults: Sequence[str], path: Path) -> None:
     if len(faults) == 1:
         raise InputError(f"{path} cannot be used: {faults[0]}")
     if faults:
-        listed = "".join(f"\n  {number}. {fault}" for number, fault in enumerate(faults, 1))
-        raise InputError(f"{path} cannot be used, for {len(faults)} reasons (row 1 is below the names):{listed}")
+        told = "".join(f"\n  {number}. {fault}" for number, fault in enumerate(faults[:MOST_LISTED], 1))
+        more = f"\n  and {len(faults) - MOST_LISTED:,} more" if len(faults) > MOST_LISTED else ""
+        raise InputError(f"{path} cannot be used, for {len(faults)} reasons (row 1 is below the names):{told}{more}")
 
 
 def _features(
