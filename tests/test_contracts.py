@@ -91,6 +91,19 @@ def test_a_seed_gives_the_same_bits_and_leaves_global_states(name):
     assert states() == before
 
 
+@pytest.mark.slow
+@rows("name", ["automatic", *(name for name, row in ALL.items() if row.method().offer().wants_measured_scales)])
+def test_fits_that_measure_scales_and_their_judgements_leave_global_states(name):
+    data, model = bnn.Data(X, Y), bnn.BNN(bnn.MLP(1, [4], 1))
+    before = states()
+    method = None if name == "automatic" else ALL[name].method()
+    posterior = bnn.fit(model, data, method, seed=0, engine="eager", progress=False)
+    bnn.diagnose(posterior, data)
+    posterior.predict(X).sample(seed=1)
+    model.fit(X, Y, max_steps=100, replicates=2, seed=0, progress=False)
+    assert states() == before
+
+
 @rows("name", NAMES)
 def test_a_file_gives_the_same_predictions(name, tmp_path):
     posterior = fit(name)

@@ -6,6 +6,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 from pyrobnn._core.errors import InputError, PoorFitWarning, shown, unknown_setting, warn_user
 from pyrobnn._core.modes import gradients, under
+from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import fields_of
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
@@ -136,7 +137,8 @@ def fit(
         method=method,
     )
     tell_of_constants(data)
-    posterior = fit_in_silence(bnn, data, method, run)
+    with seeded(seed, "run"):  # no part of a fit, seeded or not, moves the streams of the caller
+        posterior = fit_in_silence(bnn, data, method, run)
     if posterior.record.stopped_by == "Ctrl-C":
         go_on = ", or go on from here by `start=` of fit" if built(posterior.guide).trainable else ""
         warn_user(

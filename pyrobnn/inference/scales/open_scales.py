@@ -128,7 +128,8 @@ def _best(bnn: BNN, source: Source, data: Data, run: Run, *, is_open: bool) -> _
     if not (is_open and is_table) or (best is not None and best.score >= _constant(bnn, data) + defaults.LITTLE_GAIN):
         return best
     net = MLP(num_inputs, defaults.STAND_IN, source.outputs)
-    small = BNN(**(bnn.settings | {"net": net, "prior": priors.Normal()}))
+    with seeded(0, "stand-in"):
+        small = BNN(**(bnn.settings | {"net": net, "prior": priors.Normal()}))
     small.units = bnn.units
     looks = [look for look in (best, _look(small, source, data, run)) if look is not None]
     return max(looks, key=lambda look: look.score, default=None)
@@ -253,7 +254,8 @@ def _closed(bnn: BNN, found: Found) -> BNN:
     parts: dict[str, Any] = {"prior": given | tuned} if tuned else {}
     if found.numbers is not None:
         parts["likelihood"] = dataclasses.replace(bnn.settings["likelihood"], **found.numbers)
-    return bnn.fresh(parts, start=StartState(found.start, found.noise))
+    with seeded(0, "closed"):
+        return bnn.fresh(parts, start=StartState(found.start, found.noise))
 
 
 def _file_for(bnn: BNN, source: Source, run: Run, *, starts_there: bool) -> Path | None:
