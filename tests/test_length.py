@@ -200,6 +200,28 @@ def test_a_fit_ends_at_max_steps(most, cycles):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"lr": 1e-9},
+        {"lr": 1e-8, "optimizer": "adamw", "batch_size": 8},
+        {"lr": 1e-9, "optimizer": "sgd"},
+        {"lr": 1e-9, "guide": "map"},
+        {"schedule": {"type": "exponential_lr", "gamma": 0.01}},
+    ],
+)
+def test_a_fit_that_stands_still_has_not_converged(settings):
+    """The posterior is far: a usual rate gains tens of nats."""
+    settings = {"lr": 1e-2} | settings
+    posterior = fit(network(), (LINE, SINE), max_steps=20_000, **settings)
+    assert not posterior.record.convergence.converged
+    assert posterior.record.stopped_by == "steps"
+    assert posterior.record.stop_reason.startswith("not converged")
+    if settings["lr"] < 1e-2 and settings.get("optimizer") != "sgd":
+        assert "raise the learning rate" in posterior.record.stop_reason
+
+
+@pytest.mark.slow
 def test_replicates_end_by_themselves():
     """Each at its own step, with the parameters and the history of its own end."""
     methods = [bnn.SVI(tolerance=tolerance, max_steps=21_000) for tolerance in (1e6, 1e-6)]

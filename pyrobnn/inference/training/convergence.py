@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from pyrobnn._core.random import seeded
 from pyrobnn.data.batches import StateDict
 from pyrobnn.inference.training.state import Move, TrainingState, cloned, put_values
 from pyrobnn.posterior.record import Convergence
@@ -18,6 +20,10 @@ _MOST_BLOCKS = 20
 """Blocks of steps over which a cycle's objective is measured; at most a tenth of the cycle, if that is more."""
 _LOWER = 0.3
 """Factor on the learning rate once more steps at the old one gain nothing."""
+_STILL = 0.01
+"""A cycle that moves no parameter so far is compared with steps of Adam at a usual rate."""
+_PROBE_STEPS = 50
+_PROBE_RATE = 0.01
 
 Phase = Literal["train", "measure", "ended"]
 
@@ -63,6 +69,7 @@ class _Now:
     blocks: list[float] = dataclasses.field(default_factory=list)  # of those that measure; before, of the last four
     best: Best | None = None
     gain: float | None = None  # nats that the latest cycle gained over those before it
+    missed: float = 0.0  # nats that a usual rate gains, where the latest cycle hardly moved
     cycle_ends: list[int] = dataclasses.field(default_factory=list)  # steps done then
 
 
@@ -72,8 +79,7 @@ class ConvergenceRule:
     The fit trains in cycles, each of which runs the schedule of the learning rate and goes on from the best result so
     far. At the end of a cycle the objective is measured by steps at rate 0. After a gain of the tolerance or more, or
     while the KL warms up, the next cycle has twice as many steps, else half as many at 0.3 times the rate. The fit has
-    converged when that gains less than the tolerance too. A cycle that would pass the largest number of steps takes
-    what is left of it at a lower rate, if that is worth it. Welandawe et al. (2024) divide the rate as well.
+    converged when that gains less than the tolerance too, unless nothing moved and a usual rate gains more.
     """
 
     def __init__(self, fit: TrainingState, tolerance: float, max_steps: int) -> None:
@@ -88,7 +94,8 @@ class ConvergenceRule:
     @property
     def converged(self) -> bool:
         """Whether neither more steps nor a lower rate gained the tolerance."""
-        return self._now.phase == "ended" and self._now.cycle.is_lowered and not self._gained
+        now = self._now
+        return now.phase == "ended" and now.cycle.is_lowered and not self._gained and now.missed < self._tolerance
 
     @property
     def measures(self) -> bool:
@@ -115,32 +122,53 @@ class ConvergenceRule:
             now.phase, now.blocks = "measure", []
             return Move(rate=0.0)
         block = len(terms)
-        if not self._is_measured(max(_MOST_BLOCKS, now.cycle.steps // (10 * block))):
+        is_known = len(now.blocks) >= _FEWEST_BLOCKS and _error(now.blocks) <= self._tolerance / 2
+        if not is_known and len(now.blocks) < max(_MOST_BLOCKS, now.cycle.steps // (10 * block)):
             return None
         values = self._end_cycle(done)
         left = self._max_steps - done
         left = min(left - _MOST_BLOCKS * block, 10 * left // 11)  # to measure takes up to a tenth more
         following = cycle_after(now.cycle, done, left, gained=self._gained)
         if following is None:
-            now.phase = "ended"
+            now.phase, is_still = "ended", self._is_still and now.cycle.is_lowered
+            now.missed = self._missed(values) if is_still else 0.0
             return Move(rate=0.0, values=values)
         now.cycle, now.phase, now.blocks = following, "train", []
         return Move(rate=following.rate, values=values, cycle=following.steps)
-
-    def _is_measured(self, most: int) -> bool:
-        """Return whether the objective is known to half the tolerance, or was measured over that many blocks."""
-        blocks = self._now.blocks
-        return len(blocks) >= most or (len(blocks) >= _FEWEST_BLOCKS and _error(blocks) <= self._tolerance / 2)
 
     def _end_cycle(self, done: int) -> list[Tensor]:
         """Note what the cycle gained, and return the best parameters."""
         now = self._now
         elbo, error = float(np.mean(now.blocks)), _error(now.blocks)
         now.gain = elbo - now.best.elbo if now.best else None
+        pairs = zip(self._fit.parameters, now.best.values if now.best else (), strict=False)
+        self._is_still = all(float((p.detach() - value).abs().max()) < _STILL for p, value in pairs if p.numel())
         if now.best is None or elbo > now.best.elbo:
             now.best = Best(cloned(self._fit.parameters), elbo, error)
         now.cycle_ends.append(done)
         return now.best.values
+
+    def _missed(self, values: list[Tensor]) -> float:
+        """Return the nats that Adam gains from some values at a usual rate, after which all is put back."""
+        batches, parameters = [*self._fit.next_batches()], self._fit.parameters
+        buffers = [*self._fit.trained.buffers()]
+
+        def objective() -> float:
+            with seeded(0, "probe"):
+                terms = torch.stack([self._fit.evaluate(batch) for batch in batches * _FEWEST_BLOCKS])
+            return float((terms[:, 0] - self._fit.method.temperature * terms[:, 1]).mean())
+
+        optimizer, kept = torch.optim.Adam(parameters, lr=_PROBE_RATE), cloned(buffers)
+        put_values(parameters, values)
+        before = objective()
+        with seeded(0, "steps"):
+            for _ in range(_PROBE_STEPS):
+                self._fit.differentiate(batches)
+                optimizer.step()
+        gain = objective() - before
+        optimizer.zero_grad()
+        put_values([*parameters, *buffers], [*values, *kept])
+        return gain
 
     def finish(self) -> None:
         """Leave the best result in the parameters, whatever the optimiser did after, if a cycle came to its end."""
@@ -161,6 +189,11 @@ class ConvergenceRule:
         gain, steps = self._now.gain, self._now.cycle.steps
         if self.converged:
             return f"converged: the last {steps} steps, at a lower rate, gained {gain:.2g} nats"
+        if self._now.missed >= self._tolerance:
+            return (
+                f"not converged: the last {steps} steps moved no parameter by {_STILL:g}, and {_PROBE_STEPS} steps of "
+                f"Adam at a rate of {_PROBE_RATE:g} gain {self._now.missed:.2g} nats; raise the learning rate"
+            )
         gained = "" if gain is None else f": the last {steps} steps gained {gain:.2g} nats"
         return f"not converged within max_steps={self._max_steps}{gained}"
 
