@@ -78,6 +78,7 @@ class BNN(PyroModule):
         units: maps of inputs and targets to the units of the prior. Every fit then uses them; None for
             the units of the data.
         start: where its copies, such as the model of a fit, start.
+        moving: what each call of the network changes in Python, in words; the model of a fit has it.
 
     Raises:
         InputError: an unknown name, a pattern that matches nothing, a network without parameters, or a network whose
@@ -97,6 +98,7 @@ class BNN(PyroModule):
         self.settings: dict[str, Any] = {"net": net, "prior": prior, "likelihood": likelihood}
         self.units: tuple[Scaler, Scaler] | None = None
         self.start = StartState()
+        self.moving: str | None = None
         self._known_outputs: Tensor | None = None
         with local_parameters():
             self._build()

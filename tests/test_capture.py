@@ -4,9 +4,13 @@ Captured and eager steps differ in rounding only, which grows along a fit: histo
 relative here, against differences above 1e-1 between seeds. Seeds are those in the calls.
 """
 
+import collections
 import contextlib
+import random
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -327,22 +331,208 @@ class Branches(nn.Module):
         return self.layer(x) if x.sum() > 0 else self.layer(-x)
 
 
+class Moving(nn.Module):
+    """A network whose activations `act` maps, and which may change what it holds."""
+
+    def __init__(self, act, **held):
+        super().__init__()
+        self.first, self.last, self.act = nn.Linear(3, 4), nn.Linear(4, 1), act
+        self.register_buffer("m", torch.zeros(4))
+        for name, value in held.items():
+            setattr(self, name, value)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        return self.last(self.act(self, h) if self.training else h - self.m)
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def forward(self, h):
+        self.count += 1
+        return h / self.count if self.count % 5 == 0 else h
+
+
+CALLS, STREAM = [0], np.random.default_rng(0)
+
+
+def rebound(net, h):
+    net.m = 0.9 * net.m + 0.1 * h.mean(0).detach()
+    return h - net.m
+
+
+def as_data(net, h):
+    net.m.data = 0.9 * net.m.data + 0.1 * h.mean(0).detach()
+    return h - net.m
+
+
+def new_buffer(net, h):
+    net.m = nn.Buffer(0.9 * net.m + 0.1 * h.mean(0).detach())
+    return h - net.m
+
+
+def in_place(net, h):
+    net.m.mul_(0.9).add_(0.1 * h.mean(0).detach())
+    return h - net.m
+
+
+def annealed(net, h):
+    net.settings.temperature *= 0.9
+    return h * net.settings.temperature
+
+
+def queued(net, h):
+    net.queue.append(h.mean(0).detach())
+    return h - sum(net.queue) / len(net.queue)
+
+
+def entries(net, h):
+    net.table["means"][0] = 0.9 * net.table["means"][0] + 0.1 * h.mean(0).detach()
+    return h - net.table["means"][0]
+
+
+def counted_outside(net, h):
+    CALLS[0] += 1
+    return h
+
+
+def counted_in_a_class(net, h):
+    type(net).calls = getattr(type(net), "calls", 0) + 1
+    return h
+
+
+def in_a_closure():
+    calls = 0
+
+    def act(net, h):
+        nonlocal calls
+        calls += 1
+        return h
+
+    return act
+
+
+def set_up_once(net, h):
+    net.shape, net.numbers = h.shape, [1, h.shape[1] / 3, "text"]
+    net.scale = getattr(net, "scale", None) or 2.0
+    return net.scale * h
+
+
+A_STREAM, OUTSIDE = "changes a random stream of Python", "changes a variable outside of it"
+MOVING = {
+    "a buffer bound anew": (Moving(rebound), "changes 'm'"),
+    "data": (Moving(as_data), "changes 'm'"),
+    "a new buffer": (Moving(new_buffer), "changes 'm'"),
+    "an attribute of an object": (
+        Moving(annealed, settings=SimpleNamespace(temperature=1.0)), "changes 'settings'",
+    ),
+    "a deque": (Moving(queued, queue=collections.deque(maxlen=3)), "changes 'queue'"),
+    "a nested list": (Moving(entries, table={"means": [torch.zeros(4)]}), "changes 'table'"),
+    "a nested counter": (
+        Moving(lambda net, h: net.inner(h), inner=nn.Sequential(nn.Identity(), Counter())), "changes 'inner.1.count'",
+    ),
+    "Python's stream": (Moving(lambda net, h: h if random.random() < 0.5 else 2 * h), A_STREAM),
+    "NumPy's stream": (Moving(lambda net, h: h * np.random.normal()), A_STREAM),
+    "a stream it holds": (
+        Moving(lambda net, h: h * float(net.rng.normal()), rng=np.random.default_rng(0)), "changes 'rng'",
+    ),
+    "a generator it holds": (
+        Moving(lambda net, h: h + torch.randn(4, generator=net.rng), rng=torch.Generator()), "changes 'rng'",
+    ),
+    "a global counter": (Moving(counted_outside), "changes 'act'"),
+    "a counter of its class": (Moving(counted_in_a_class), OUTSIDE),
+    "a closure": (Moving(in_a_closure()), "changes 'act'"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("model", "settings", "reason"),
+    ("net", "settings", "reason"),
     [
-        (mixture_model(Branches()), {}, "branches on values"),
-        (mixture_model(), {"optimizer": "adagrad"}, "Adagrad has no recorded form"),
-        (mixture_model(), {"schedule": "one_cycle_lr"}, "schedule changes `betas`"),
+        (Branches(), {}, "branches on values"),
+        (None, {"optimizer": "adagrad"}, "Adagrad has no recorded form"),
+        (None, {"schedule": "one_cycle_lr"}, "schedule changes `betas`"),
+        *((net, {}, reason) for net, reason in MOVING.values()),
     ],
+    ids=["values", "optimiser", "schedule", *MOVING],
 )
-def test_what_cannot_be_captured_runs_eagerly_and_says_why(model, settings, reason):
-    settings = {"steps": 8, "seed": 3, "progress": False} | settings
+def test_what_cannot_be_captured_runs_eagerly_and_says_why(net, settings, reason):
+    model, settings = mixture_model(net), {"steps": 8, "seed": 3, "progress": False} | settings
     with pytest.warns(UserWarning, match=reason):
         captured = model.fit(*problem(), engine="captured", **settings)
     eager = model.fit(*problem(), engine="eager", **settings)
     assert captured.history.engine.used == "eager"
     assert reason in captured.record.engine.reason
     np.testing.assert_array_equal(captured.history.elbo, eager.history.elbo)
+    assert all(map(torch.equal, captured.bnn.buffers(), eager.bnn.buffers()))
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (lambda net, h: h * STREAM.random(), "changes 'act'"),
+        (lambda net, h: h * np.random.default_rng().random(), "changes something outside"),
+        (lambda net, h: h * (1 + time.perf_counter() % 1), "changes something outside"),
+    ],
+    ids=["a stream outside", "noise without a seed", "a clock"],
+)
+def test_what_no_seed_repeats_is_not_recorded(act, reason):
+    with pytest.warns(UserWarning, match=reason):
+        fit = mixture_model(Moving(act)).fit(*problem(), steps=3, seed=3, progress=False, engine="captured")
+    assert fit.record.engine.used == "eager"
+
+
+@pytest.mark.parametrize("act", [in_place, set_up_once])
+def test_what_stays_bound_is_captured(act):
+    assert_same(*both(mixture_model(Moving(act)), *problem(), steps=8))
+
+
+class MovesAlways(Counter):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x):
+        self.count += 1
+        return self.layer(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method",
+    [
+        bnn.NUTS(num_draws=2, warmup=2, num_chains=1, max_tree_depth=3),
+        bnn.MCLMC(num_draws=2, warmup=8, num_chains=2, thinning=4),
+        bnn.SVI(guide="laplace", steps=3),
+        bnn.EvidenceFramework(rounds=1, starts=1),
+        bnn.Ensemble(bnn.SVI(steps=3), members=2),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+@pytest.mark.filterwarnings("ignore")
+def test_no_recorder_takes_a_network_that_moves(method):
+    model = bnn.BNN(MovesAlways(), prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3))
+    fits = [bnn.fit(model, problem(), method, seed=3, progress=False, engine=name) for name in ("captured", "eager")]
+    for one, other in zip(*(fit.members for fit in fits), strict=True):
+        assert one.record.engine.used == "eager"
+        assert "each call of the network changes 'count'" in one.record.engine.reason
+        torch.testing.assert_close(one.predict(problem()[0]).mean, other.predict(problem()[0]).mean, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_a_network_that_a_callback_changes_goes_on_eagerly():
+    def anneal(progress):
+        progress.bnn.net.table["temperature"] = 1 - progress.step / 200
+
+    fits, net = [], Moving(lambda net, h: h * net.table["temperature"], table={"temperature": 1.0})
+    for engine in ("eager", "captured"):
+        settings = {"steps": 80, "seed": 3, "progress": False, "callbacks": [anneal]}
+        fits.append(mixture_model(net).fit(*problem(), engine=engine, **settings))
+    eager, captured = fits
+    assert "until 'table' of the network changed after step 50" in captured.record.engine.reason
+    np.testing.assert_allclose(captured.history.elbo, eager.history.elbo, rtol=1e-3, atol=1e-2)
 
 
 def choice(steps, model=None, fits=1):

@@ -35,7 +35,7 @@ def vmap_or_loop[R](mapped: Callable[..., R], looped: Callable[..., R], *example
             f"torch.func.vmap does not take the model, which therefore runs in a slower loop: {first_sentence(error)}"
         )
     else:
-        if has_drawn() or _agree(batched, looped(*example)):
+        if has_drawn() or all(map(are_close, tree_leaves(batched), tree_leaves(looped(*example)))):
             return mapped
         reason = "torch.func.vmap gives other numbers for the model than a loop, which therefore runs, slower"
     warnings.warn(reason, stacklevel=2)
@@ -47,12 +47,8 @@ def first_sentence(error: Exception) -> str:
     return str(error).partition("\n")[0].partition(". ")[0].rstrip(".") or type(error).__name__
 
 
-def _agree(result: Any, expected: Any) -> bool:
-    """Return whether nested tensors have the same shapes, and the same values up to rounding."""
-    return all(map(_are_close, tree_leaves(result), tree_leaves(expected)))
-
-
-def _are_close(result: Tensor, expected: Tensor) -> bool:
+def are_close(result: Tensor, expected: Tensor) -> bool:
+    """Return whether tensors are the same up to rounding."""
     if result.shape != expected.shape:
         return False
     result, expected = result.detach(), expected.detach()

@@ -2,12 +2,16 @@
 
 import copy
 import math
+import random
+import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
@@ -19,7 +23,7 @@ from pyrobnn._torch.devices import has_gpu
 from pyrobnn._torch.inputs import Inputs, X, shape_of, tensors_of
 from pyrobnn._torch.private import written
 from pyrobnn._torch.pyro import local_parameters
-from pyrobnn._torch.transforms import first_sentence
+from pyrobnn._torch.transforms import are_close, first_sentence
 from pyrobnn._torch.work import Work
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
@@ -42,6 +46,8 @@ _RANGES: dict[type[nn.Module], tuple[float, float]] = {
     nn.ReLU6: (0, 6),
 }
 _UNCHANGING = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
+_LIBRARIES = {"torch", "numpy", "pyro", "pyrobnn", *sys.stdlib_module_names}
+_ATOMS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _MOST_BEYOND = 0.05
 """Share of the variance of targets that may lie beyond a network's range, as noise does."""
 _MOST_APART = 0.05
@@ -207,34 +213,106 @@ def _products(bnn: BNN, weights: dict[str, Tensor], work: Work, num_examples: in
     return float(most) if work.operations else math.inf
 
 
-def refuse_checkpoints(bnn: BNN, example: Batch, *, training: bool) -> None:
-    """Refuse gradient checkpointing, which runs layers again after the guide's weights have left them.
+def check_calls(bnn: BNN, x: X, *, training: bool) -> None:
+    """Note in `moving` what calls of a network of the user's change in Python, in a mode, and refuse checkpointing.
 
-    A copy of the user's network runs forward and back on two examples. Unrelated errors are left to the fit. The
-    reentrant kind silently gives weights no gradient.
+    A copy runs forward and back, on two examples; the first call may set up what later ones use. What moves unseen,
+    such as a clock, gives two copies other outputs. Checkpoints run layers again after the guide's weights have left
+    them; the reentrant kind, which vmap does not take, gives weights no gradient. Other errors are left to the fit.
     """
     if not is_custom(bnn.settings["net"]):
         return
-    bnn = copy.deepcopy(bnn, leftovers(bnn))
-    inputs = example[0]
-    weights = {name: value.detach().clone().requires_grad_() for name, value in bnn.initial_values.items()}
+    model, starts = copy.deepcopy(bnn, leftovers(bnn)).train(training), bnn.initial_values
+    weights = {name: value.detach().clone().requires_grad_() for name, value in starts.items()}
+
+    def outputs(model: BNN) -> Tensor:
+        f = model.outputs(weights, x)
+        torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
+        return f.detach()
+
     try:
-        with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
-            bnn.train(training)
-            alone = torch.func.vmap(lambda _: bnn.outputs(weights, inputs), randomness="same")
+        with torch.enable_grad(), seeded(0, "calls"), warnings.catch_warnings(action="ignore"):
+            outputs(model)
+            called = changes(model)
+            outputs(model)
+            bnn.moving, twin = called(), copy.deepcopy(model, leftovers(model))
+            with seeded(0, "twin"):
+                expected = outputs(twin)
+            with seeded(0, "twin"):
+                if not are_close(outputs(model), expected):
+                    bnn.moving = bnn.moving or "something outside of it"
+            alone = torch.func.vmap(lambda _: model.outputs(weights, x), randomness="same")
             alone(bnn.like.new_empty(1, 0))
-            f = bnn.outputs(weights, inputs)
-            torch.autograd.grad(f.sum(), list(weights.values()), allow_unused=True)
-    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+    except REFUSALS as error:
         files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
-        if "setup_context" in str(error) and checkpoint.__file__ in files:
-            kind = "use_reentrant=True the weights inside get no gradient (use_reentrant=False is refused, too)"
-        elif isinstance(error, checkpoint.CheckpointError):
-            kind = "use_reentrant=False torch finds other tensors than it saved (use_reentrant=True is refused, too)"
-        else:
+        is_reentrant = "setup_context" in str(error) and checkpoint.__file__ in files
+        if not is_reentrant and not isinstance(error, checkpoint.CheckpointError):
             return
         raise InputError(
             "The network checkpoints its activations (torch.utils.checkpoint), which runs layers again in the backward "
-            f"pass, when the weights that a guide drew have left them: with {kind}. Fit without checkpointing, with a "
-            "smaller `batch_size`."
+            "pass, when the weights that a guide drew have left them: use_reentrant=True gives these no gradient, and "
+            "use_reentrant=False finds other tensors than it saved. Fit without it, with a smaller `batch_size`."
         ) from None
+
+
+def changes(bnn: BNN) -> Callable[[], str | None]:
+    """Return a function that names what of a network was bound anew since then, or changed in Python.
+
+    These are attributes of all modules, with what they hold, variables that their code refers to, and random streams.
+    Tensors that change in place do not count.
+    """
+
+    def look() -> tuple[dict[str, Any], list[Any]]:
+        modules, kept = dict(bnn.net.named_modules()), list[Any]()
+        parts: dict[str, Any] = {
+            "a random stream of Python or NumPy": [random.getstate(), np.random.get_state()],
+            "a variable outside of it": [type(module) for module in modules.values()],
+        }
+        for name, module in modules.items():
+            held = {**vars(module), **module._parameters, **module._buffers, "_buffers": 0, "_parameters": 0}
+            parts |= {repr(f"{name}.{key}".lstrip(".")): part for key, part in held.items()}
+        known = {id(module) for module in modules.values()}
+        return {name: _picture(part, known, kept) for name, part in parts.items()}, kept
+
+    first = look()
+
+    def changed() -> str | None:
+        before, now = first[0], look()[0]
+        return next((name for name in before | now if before.get(name) != now.get(name)), None)
+
+    return changed
+
+
+def _picture(value: Any, known: set[int], kept: list[Any]) -> Any:
+    """Return what an object holds, as nested lists, with tensors by their place; `kept` keeps addresses from reuse."""
+    if isinstance(value, _ATOMS):
+        return repr(value)
+    kept.append(value)
+    if isinstance(value, Tensor):
+        return id(value), value.data_ptr() if value.layout == torch.strided else 0
+    is_foreign = isinstance(value, (FunctionType, type)) and value.__module__.partition(".")[0] in _LIBRARIES
+    if is_foreign or id(value) in known or isinstance(value, (BuiltinFunctionType, ModuleType)):
+        return id(value)
+    known.add(id(value))
+    try:
+        return [_picture(part, known, kept) for part in _parts(value)]
+    except REFUSALS:  # a lock, say
+        return id(value)
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return what makes an object, as for a copy, and what a function or a class refers to."""
+    if isinstance(value, type):
+        return [dict(vars(value)), *value.__bases__]
+    if isinstance(value, FunctionType):
+        codes, names = [value.__code__], set[str]()
+        for code in codes:
+            names.update(code.co_names)
+            codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+        variables = [value.__globals__[name] for name in sorted(names & value.__globals__.keys())]
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, vars(value), *cells, *variables]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [type(value), *value]
+    made = value.__reduce_ex__(4)
+    return [made] if isinstance(made, str) else [*made[:3], *(list(more or ()) for more in made[3:5])]

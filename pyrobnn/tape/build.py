@@ -46,11 +46,7 @@ def file_name() -> str:
 
 
 def compile_library(library: Path) -> None:
-    """Write the library for this processor.
-
-    Raises:
-        BuildError: without a C++ compiler that works.
-    """
+    """Write the library for this processor; raise `BuildError` without a C++ compiler that works."""
     compiler, target = shlex.split(os.environ.get("CXX", "c++")), level()
     march = [] if target is None else [f"-march={target}"]
     for more in _ATTEMPTS:

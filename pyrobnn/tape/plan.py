@@ -33,11 +33,7 @@ class Instruction(NamedTuple):
 
 
 class Tape:
-    """A recorded step as tables of instructions, for the tensors that it reads and changes.
-
-    Raises:
-        NotCapturable: there is no compiler on this machine, or a tensor has more than eight dimensions.
-    """
+    """A recorded step as tables of instructions, for the tensors that it reads and changes, or `NotCapturable`."""
 
     def __init__(self, graph: fx.GraphModule, inputs: list[Tensor]) -> None:
         self._library, self._graph = runner.library(), graph

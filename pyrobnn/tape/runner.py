@@ -49,11 +49,7 @@ class Program(ctypes.Structure):
 
 @functools.cache
 def library() -> Any:
-    """Return the library: of the installation, or of an earlier process, or compiled now.
-
-    Raises:
-        NoCompiler: there is none that works.
-    """
+    """Return the library: of the installation, of an earlier process, or compiled now; raise `NoCompiler`."""
     name = build.file_name()
     loaded = _loaded(build.INSTALLED / name) or _loaded(find(name))
     if loaded is None:
@@ -134,11 +130,7 @@ def _is_ours(path: Path, writable: int) -> bool:
 
 @functools.cache
 def kernel(name: str) -> int:
-    """Return the address of the kernel of a lane.
-
-    Raises:
-        NotCapturable: there is none.
-    """
+    """Return the address of the kernel of a lane, or raise `NotCapturable`."""
     result = library().tape_kernel(name.encode())
     if result is None:
         raise NotCapturable(f"the tape has no kernel {name}")

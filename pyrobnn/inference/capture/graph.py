@@ -3,7 +3,7 @@
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from operator import getitem
 from typing import Any
@@ -23,6 +23,7 @@ from pyrobnn._torch.private import (
     written,
 )
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn.bnn import BNN
 from pyrobnn.inference.capture.objective import FreshNoise
 from pyrobnn.inference.method import Engine
 from pyrobnn.posterior.record import EngineRecord
@@ -43,16 +44,12 @@ _INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torc
 
 
 def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.GraphModule:
-    """Return the graph of the operations that a function does, in place or not, when it is run on its inputs once.
-
-    Inputs that it changes get their values back. What depends on the values of tensors is not capturable.
-    """
+    """Return the graph of the operations that a function does, in place or not, on inputs, which are then put back."""
     recorder = _Recorder(inputs)
     try:
         with torch.no_grad(), fast_pyro(), FreshNoise(), plain_operations(), recorder:
             function(*inputs)
         recorder.graph.output(())
-        _take_as_joined(recorder.graph)
         graph = fx.GraphModule(recorder.constants, recorder.graph)
         graph.graph.eliminate_dead_code()
         graph.recompile()
@@ -69,10 +66,7 @@ def record(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> fx.Graph
 def slope[T](
     function: Callable[[dict[str, Tensor]], tuple[Tensor, T]], values: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], T]:
-    """Return the gradient, in some values, of the sum of the numbers that a function returns, and what else it returns.
-
-    As `torch.func.grad`, which keeps all that autograd needed until the end of the function, though.
-    """
+    """Return the gradient, in some values, of the sum of a function's numbers, and what else it returns."""
     with torch.enable_grad():
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         numbers, more = function(leaves)
@@ -80,6 +74,12 @@ def slope[T](
     return dict(zip(leaves, gradients, strict=True)), tree_map(
         lambda value: value.detach() if isinstance(value, Tensor) else value, more
     )
+
+
+def refuse_moving(bnn: BNN) -> None:
+    """Refuse a network that a record would stop, since calls change it in Python."""
+    if bnn.moving:
+        raise NotCapturable(f"each call of the network changes {bnn.moving}, which a recorded step would not")
 
 
 def recorded(function: Callable[..., tuple[()]], inputs: list[Tensor]) -> Loop:
@@ -166,57 +166,9 @@ class _Recorder(OperationMode):
         return self._num_storages
 
 
-def _take_as_joined(graph: fx.Graph) -> None:
-    """Put the vector that was split in the place of a copy that joins its parts again.
-
-    That is the same where neither is written to while the copy is in use.
-    """
-    nodes = list(graph.nodes)
-    position = {node: index for index, node in enumerate(nodes)}
-    used, written, shown = dict[int, int](), dict[int, int](), dict[View, fx.Node]()
-    for node in nodes:
-        for source in node.all_input_nodes:
-            if "view" in source.meta:
-                used[source.meta["view"].storage] = position[node]
-        for storage in _written_by(node):
-            written.setdefault(storage, position[node])
-        if "view" in node.meta:
-            shown.setdefault(node.meta["view"], node)
-    for node in nodes:
-        if node.target is not torch.ops.aten.cat.default or len(node.meta["view"].size) != 1:
-            continue
-        together = _joined([part.meta["view"] for part in node.args[0]])
-        whole = None if together is None else shown.get(together)
-        storage = node.meta["view"].storage
-        if whole is None or position[whole] > position[node] or storage in written:
-            continue
-        if used.get(storage, 0) < written.get(whole.meta["view"].storage, len(nodes)):
-            node.replace_all_uses_with(whole)
-
-
-def _written_by(node: fx.Node) -> Iterable[int]:
-    if node.op != "call_function" or node.target is getitem or not _writes(node.target):
-        return ()
-    return [source.meta["view"].storage for source in node.all_input_nodes if "view" in source.meta]
-
-
 def _writes(func: Any) -> bool:
     """Return whether an operation changes arguments; normalisation over batches does, and does not say so."""
     return func._schema.is_mutable or func is _BATCH_NORM
-
-
-def _joined(parts: list[View]) -> View | None:
-    """Return what vectors that follow one another in a storage show together, or None."""
-    first, total = parts[0], 0
-    for part in parts:
-        is_vector = len(part.size) == 1 and (part.stride == (1,) or part.size == (1,))
-        follows = part.offset == first.offset + total
-        if not (
-            is_vector and follows and part == first._replace(offset=part.offset, size=part.size, stride=part.stride)
-        ):
-            return None
-        total += part.size[0]
-    return first._replace(size=(total,), stride=(1,))
 
 
 def _refuse_values(func: Any, args: Any) -> None:
@@ -270,9 +222,8 @@ def _replace(old: fx.Node, new: fx.Node) -> None:
 def make_loop(graph: fx.GraphModule, leaves: list[Tensor]) -> Loop:
     """Return a function that runs a graph a number of times, on the leaves that it reads or changes.
 
-    On a CPU it is a tape of instructions that a C++ library runs. On a GPU the kernels of a step are recorded once and
-    launched together. Without a C++ compiler, or where a tape cannot tell what a tensor shows, the operations run one
-    by one, from Python.
+    On a CPU it is a tape of instructions, on a GPU a recorded launch of all kernels. Without a C++ compiler, or where a
+    tape cannot tell what a tensor shows, the operations run one by one, from Python.
     """
     inputs = drop_unused(graph, leaves)
     device = inputs[0].device.type

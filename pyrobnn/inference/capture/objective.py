@@ -47,12 +47,7 @@ class Objective(nn.Module):
 
 
 def check_reparameterized(guide: PyroModule, *batch: Any) -> None:
-    """Refuse guides whose gradient needs more than the derivative of the ELBO along a draw.
-
-    Raises:
-        NotCapturable: a factor in the guide, or a site with parameters but without a reparameterised draw (its
-            gradient is a score function).
-    """
+    """Refuse guides, as `NotCapturable`, whose gradient needs more than the derivative of the ELBO along a draw."""
     with poutine.block():
         trace = poutine.trace(guide).get_trace(*batch, num_data=len(batch[0]))
     factor = next(_samples(trace, observed=True), None)
@@ -125,14 +120,12 @@ def _elementwise(node: Any) -> tuple[Any, dict[str, Tensor]] | None:
 def _family_log_density(family: Any, members: list[tuple[Tensor, dict[str, Tensor]]]) -> Tensor:
     value = torch.cat([value.reshape(-1) for value, _ in members])
     parameters = {
-        name: first if first.ndim == 0 and family is ScaleMixtureNormal else _concatenate(name, members)
+        name: first
+        if first.ndim == 0 and family is ScaleMixtureNormal
+        else torch.cat([each[name].expand(value.shape).reshape(-1) for value, each in members])
         for name, first in members[0][1].items()
     }
     return family(**parameters, validate_args=False).log_prob(value).sum()
-
-
-def _concatenate(name: str, members: list[tuple[Tensor, dict[str, Tensor]]]) -> Tensor:
-    return torch.cat([parameters[name].expand(value.shape).reshape(-1) for value, parameters in members])
 
 
 def _log_density(node: Any) -> Tensor:
@@ -149,8 +142,7 @@ def _scaled(terms: Tensor, node: Any) -> Tensor:
 class FreshNoise(TorchFunctionMode):
     """Draws `tensor.normal_()` and `tensor.uniform_()` as new tensors, since vmap takes no in-place random operation.
 
-    Masks of dropout are drawn in the layout of what they multiply, as outside of `torch.func`.
-    Code that uses the tensor drawn into, and not the value that is returned, is refused.
+    Masks of dropout keep their layout. Code that uses the tensor drawn into, not the value returned, is refused.
     """
 
     def __init__(self) -> None:

@@ -63,12 +63,9 @@ class Replicate(NamedTuple):
 class CapturedStep:
     """Runs blocks of optimiser steps as one recorded graph, on the tensors that model, guide and optimiser hold.
 
-    Everything that changes between steps is an input that stays in its place: rows of the mini-batch, learning rate and
-    weight of the KL are read from tables at a position that the graph itself moves on, and the terms of the ELBO are
-    written to one. R replicates train side by side in one graph, on a leading axis of every tensor.
-
-    Data are all examples, on the device and in the units of the model, with one entry for all replicates or one for
-    each. The graph runs once for each batch of a step; `noise` has the random numbers of the next steps.
+    What changes between steps is read from tables at a position that the graph itself moves on, and the terms of the
+    ELBO are written to one. R replicates train side by side, on a leading axis of every tensor. Data are all examples,
+    with one entry for all replicates or one for each; `noise` has the random numbers of the next steps.
     """
 
     def __init__(
@@ -273,13 +270,13 @@ class RandomInputs:
     """The inputs of a graph that hold its random numbers on a CPU: a table with a row for each step, or one row.
 
     The stream is torch's default generator, one draw for each random operation of a step in order. A graph with a draw
-    of another kind, such as `torch.randint`, keeps all of its draws, and `is_complete` is False. An operation draws for
-    all particles and replicates at once: with more than one, the same seed gives the engines other numbers of the same
-    distribution. `position` is the input that counts the steps of a block of `num_rows`.
+    of another kind, such as `torch.randint`, keeps all of its draws, and `is_complete` is False. With several particles
+    or replicates the engines draw other numbers. `position` is the input that counts the steps of a block.
     """
 
     def __init__(self, graph: fx.GraphModule, position: fx.Node, num_rows: int) -> None:
-        drawing = [node for node in graph.graph.nodes if _is_random(node)]
+        random = torch.Tag.nondeterministic_seeded
+        drawing = [node for node in graph.graph.nodes if random in getattr(node.target, "tags", ())]
         self.is_complete = all(_is_table(node) for node in drawing)
         nodes = drawing if self.is_complete else []
         per_step = sum(node.meta["val"].numel() for node in nodes)
@@ -301,10 +298,6 @@ def _for(row: Tensor, law: Law) -> Callable[[Tensor], object]:
     """Return what fills a row: the library for many normal numbers, if it draws as torch does."""
     is_large = row.numel() >= _LARGE and row.dtype == torch.float32 and row.is_contiguous()
     return draw_normals if law is Tensor.normal_ and is_large and draws_as_torch() else law
-
-
-def _is_random(node: fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _is_table(node: fx.Node) -> bool:

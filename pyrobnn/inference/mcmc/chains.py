@@ -20,7 +20,7 @@ from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import BatchSize, Source, make_source
 from pyrobnn.inference.mcmc.potential import LogJoint, ValueAndGradient
 from pyrobnn.inference.method import BaseMethod, Offer, Run
-from pyrobnn.inference.network_checks import refuse_checkpoints
+from pyrobnn.inference.network_checks import check_calls
 from pyrobnn.likelihoods.base import open_numbers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import EngineRecord, FitRecord
@@ -62,7 +62,7 @@ class Target:
         self.source = source
         with seeded(seed, "model"):
             self.bnn, self.example = source.fresh_model(bnn, device)
-            refuse_checkpoints(self.bnn, self.example, training=False)
+            check_calls(self.bnn, self.example[0], training=False)
             self.sites = latent_sites(self.bnn, *self.example)
         self.log_joint = LogJoint(self.bnn, self.sites, source.num_data)
 

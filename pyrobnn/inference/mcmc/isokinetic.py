@@ -183,10 +183,7 @@ class Walk:
 
 
 def descended(start: Tensor, evaluate: ValueAndGradient) -> Tensor:
-    """Return a point (P,) in the bulk of the posterior, by L-BFGS from a start (P,).
-
-    U is about P / 2 above its minimum there, so the descent ends where a few iterations gain less.
-    """
+    """Return a point (P,) in the bulk of the posterior, P / 2 above the least U, by L-BFGS from a start (P,)."""
     point, least = start.clone(), [math.inf]
 
     def slope() -> Tensor:
@@ -217,9 +214,8 @@ class Tuned(NamedTuple):
 def warm_up(walk: Walk, num_steps: int) -> Tuned:
     """Run the warm-up of chains at their starts; the number of steps is rounded up to a multiple of 40.
 
-    In four parts of equal length, chains reach the bulk of the posterior, their standard deviations become the units
-    of the latents, those of the third part again, and the autocorrelation in the fourth gives the length. The step size
-    of each chain follows the changes of the energy all along, until all share a size and a length in the end.
+    In four equal parts, chains reach the bulk of the posterior, their standard deviations become the units of latents,
+    twice, and the autocorrelation gives the length. Step sizes follow the changes of the energy all along.
     """
     warm = _WarmUp(walk, num_steps)
     walk.turn_anew()

@@ -137,11 +137,11 @@ def recorded_steps(
 ) -> Callable[[int], None]:
     """Return a function that takes a number of steps without Python, or raise `NotCapturable`.
 
-    A step changes the state in place: it takes stand-ins of its tensors, and U with its gradient, of a chain (P,) or of
-    several (C, P).
+    A step changes stand-ins of the state in place, by U and its gradient, of a chain (P,) or of several (C, P).
     """
-    from pyrobnn.inference.capture.graph import recorded, slope  # eager chains do without
+    from pyrobnn.inference.capture.graph import recorded, refuse_moving, slope  # eager chains do without
 
+    refuse_moving(log_joint.bnn)
     model = {name: t.detach() for name, t in (*log_joint.named_parameters(), *log_joint.named_buffers())}
     examples, spec = private("tree_flatten")(data)
 
@@ -166,10 +166,7 @@ def recorded_steps(
 
 
 class Potential:
-    """U(z) as Pyro's kernels call it, on {"z": vector}, with a gradient that comes with the value.
-
-    `num_evaluations` counts calls, and steps that kernels add.
-    """
+    """U(z) as Pyro's kernels call it, on {"z": vector}, with its gradient; `num_evaluations` counts calls and steps."""
 
     def __init__(self, evaluate: ValueAndGradient, leapfrog: "Leapfrog | None" = None) -> None:
         self.evaluate, self.leapfrog = evaluate, leapfrog

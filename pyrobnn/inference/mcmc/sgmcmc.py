@@ -217,10 +217,7 @@ class SGHMC(StochasticGradient):
 
 
 class _Walk:
-    """Chains on their way, side by side, at `state` after `step` steps; `rates` has the size of each step.
-
-    Where none is given, it follows the largest curvature along the burn-in, 1 / `smallest_variance`.
-    """
+    """Chains side by side, at `state` after `step` steps, of sizes `rates`, by default from the largest curvature."""
 
     def __init__(self, method: StochasticGradient, target: Target, seed: int) -> None:
         streams = method._streams(target, seed)
@@ -320,10 +317,7 @@ def _joined(streams: list[Any]) -> Iterator[Batch]:
 
 
 def _trends(densities: Sequence[Tensor]) -> bool:
-    """Return whether the log densities of chains, (chain,) for each step, rise or fall along the steps.
-
-    A line is fitted to the means of ten parts, the same for all chains, and compared with their scatter around it.
-    """
+    """Return whether log densities, (chain,) a step, have a trend: a line through means of ten parts of all chains."""
     size = len(densities) // _COMPARED_PARTS
     if not size:
         return True

@@ -31,7 +31,7 @@ class Energy:
         self._bnn, self._rows, self._noise = bnn, rows, noise
         tuned = {id(parameter) for parameter in noise.parameters}
         self._learned = [p for p in bnn.parameters() if p.requires_grad and id(p) not in tuned]
-        self._records = records and not self._learned
+        self._records = records and not self._learned and not bnn.moving
         self._flat = torch.cat([value.detach().reshape(-1) for value in weights.values()])
         parts = self._flat.split([value.numel() for value in weights.values()])
         pairs = zip(weights.items(), parts, strict=True)

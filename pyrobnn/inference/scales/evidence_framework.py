@@ -177,7 +177,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         guide = dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
         options: Any = {"seed": run.seed, "device": run.device, "progress": run.progress}
         posterior = around(tuned, data, guide, weights=best.weights, method=self, **options)
-        used = EngineRecord(run.engine, best.energy.engine, "L-BFGS seeks the modes, on all data")
+        why = f"; each call of the network changes {best.bnn.moving}" if best.bnn.moving else ""
+        used = EngineRecord(run.engine, best.energy.engine, f"L-BFGS seeks the modes, on all data{why}")
         posterior.note(engine=used, threads=best.threads)
         return posterior
 

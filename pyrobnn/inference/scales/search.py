@@ -21,6 +21,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.method import Run
+from pyrobnn.inference.network_checks import check_calls
 from pyrobnn.inference.scales.gaussian_process import GaussianProcess
 from pyrobnn.inference.scales.noise import Rows
 from pyrobnn.inference.scales.tuned_mode import FirstScales, ModeScore, Search, TunedMode, process_of_outputs
@@ -104,6 +105,7 @@ class _Starts:
     def _parts(self) -> tuple[BNN, dict[str, Tensor], Rows]:
         """Return a new model, its weights, and the rows in its units."""
         model, example = self.source.fresh_model(self.bnn, self.run.device)
+        check_calls(model, example[0], training=False)
         sites = latent_sites(model, *example)
         if strange := [site.name for site in sites if site.name not in model.site_names]:
             raise InputError(

@@ -133,12 +133,6 @@ class PreparedFit(nn.Module):
     Its parameters are those of the guide and the learned ones of likelihood, prior and network. Its state has all that
     a loop needs to resume, beside that of the optimiser. It begins in training mode.
 
-    Args:
-        parts: model, guide and method, built for the data.
-        source: what brings batches into the units and the place of the model.
-        record: what is known of the fit.
-        seed: seed of the posterior's draws.
-
     Attributes:
         bnn: the model in training.
         guide: the guide in training.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pyrobnn._core.errors import NotCapturable
 from pyrobnn._torch.private import tree_leaves
 from pyrobnn.data.batches import Batch, TensorBatches
+from pyrobnn.inference.capture.graph import refuse_moving
 from pyrobnn.inference.capture.objective import Objective, check_reparameterized
 from pyrobnn.inference.capture.step import CapturedStep, Replicate
 from pyrobnn.inference.training.state import TrainingState
@@ -20,8 +21,7 @@ from pyrobnn.inference.training.state import TrainingState
 class Captured:
     """Fits in progress, one or several replicates side by side, as a recorded graph.
 
-    They are of the same shape and have done a step; their parameters, optimisers, schedules and batches are used on.
-    Where they are not capturable, they are as they were.
+    They are of the same shape and have done a step. Where they are not capturable, they are as they were.
     """
 
     def __init__(self, fits: Sequence[TrainingState]) -> None:
@@ -29,7 +29,10 @@ class Captured:
         self._fits, self._batches = fits, first.batches
         check_same_program(fits)
         for fit in fits:
-            _check_schedule(fit)
+            refuse_moving(fit.bnn)
+            for group, settings in zip(fit.optimizer.param_groups, fit.first_settings, strict=True):
+                if changed := [key for key, value in settings.items() if key != "lr" and group[key] != value]:
+                    raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
         if isinstance(first.batches, TensorBatches):
             batch_size = first.batches.batch_size
             data = _distinct([fit.batches.data for fit in fits])  # type: ignore[attr-defined]
@@ -73,22 +76,13 @@ class Captured:
         if [value.shape for value in tree_leaves(batch)] == self._shapes:
             self.step.feed(batch)
             return self._advance(1)
-        for state in fit.optimizer.state.values():
-            if "step" in state:
-                state["step"].fill_(fit.done)
+        fit.count_steps()
         return fit.step([batch])[None]
 
 
 def _distinct(data: list[Batch]) -> list[Batch]:
     """Return the data of each fit, or a single entry if they are the same."""
     return data if any(a is not b for batch in data for a, b in zip(batch, data[0], strict=True)) else data[:1]
-
-
-def _check_schedule(fit: TrainingState) -> None:
-    for group, settings in zip(fit.optimizer.param_groups, fit.first_settings, strict=True):
-        changed = [key for key, value in settings.items() if key != "lr" and group[key] != value]
-        if changed:
-            raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
 
 
 def check_same_program(fits: Sequence[TrainingState]) -> None:

@@ -37,7 +37,9 @@ class Checkpoint:
 
     def read(self, fits: Sequence[TrainingState]) -> dict[str, Any] | None:
         """Return the state to go on from; None if there is no file yet."""
-        self._request["starting values"] = _of_start(fits)
+        tensors = [value for fit in fits for value in (*fit.trained.parameters(), *fit.trained.buffers())]
+        densities = ", ".join(map(_log_joint, fits))  # of the start, with constants of priors
+        self._request["starting values"] = f"{digest(tensors)}, log joint densities {densities}"
         if not self._path.exists():
             return None
         tree = read_tree(self._path)
@@ -126,13 +128,6 @@ def fingerprint(source: Source) -> str:
         return f"{digest(tree_leaves(data.tensors))}, standardize={data.standardize}"
     batches = f"{source.batches_per_epoch(None)} batches, standardize={data.standardize}"
     return f"Loader of {source.num_data} examples, {batches}, the first {digest(tree_leaves(source.head))}"
-
-
-def _of_start(fits: Sequence[TrainingState]) -> str:
-    """Return a digest of all tensors that fits start from, constants of priors among them, and their densities."""
-    modules = [fit.trained for fit in fits]
-    tensors = [value for module in modules for value in (*module.parameters(), *module.buffers())]
-    return f"{digest(tensors)}, log joint densities {', '.join(_log_joint(fit) for fit in fits)}"
 
 
 def _log_joint(fit: TrainingState) -> str:

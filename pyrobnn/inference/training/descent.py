@@ -20,6 +20,7 @@ from pyrobnn.inference import defaults
 from pyrobnn.inference.capture.graph import recorded_slope
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.inference.method import Progress, Run
+from pyrobnn.inference.network_checks import check_calls
 from pyrobnn.inference.training.state import Asked, TrainingState, cloned, put_values
 from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, ask
 from pyrobnn.posterior.record import Convergence, EngineRecord, History
@@ -49,9 +50,7 @@ def why_steps(asked: Sequence[Asked], run: Run) -> str | None:
 def _against_lbfgs(fit: Asked, run: Run) -> str | None:
     """Return why a mode is sought by steps; None where L-BFGS seeks it.
 
-    L-BFGS is best where the fit ends by itself, all data are in memory and few enough for one pass, only weights are
-    sought, and the network has no noise and no running statistics. A learned noise or prior scale has no finite mode,
-    and is left to early steps.
+    A learned noise or prior scale has no finite mode, and is left to early steps.
     """
     method, source = fit.method, fit.source
     usual = {field.name: field.default for field in dataclasses.fields(method)}
@@ -80,7 +79,8 @@ def _is_certain(fit: Asked, run: Run) -> bool:
     """Return whether all that is inferred are weights, and training passes have no noise and change no buffer."""
     with seeded(run.seed, "descent"), torch.no_grad():
         model, example = fit.source.fresh_model(fit.bnn, run.device)
-        if {site.name for site in latent_sites(model, *example)} != set(model.site_names):
+        check_calls(model, example[0], training=True)
+        if model.moving or {site.name for site in latent_sites(model, *example)} != set(model.site_names):
             return False
         weights = model.initial_values
         x = example[0]
@@ -100,9 +100,8 @@ class NotFinite(ArithmeticError):
 def descend(fits: Sequence[TrainingState], run: Run, stop: Stop) -> list[Ended]:
     """Move each fit to its mode, one after the other, and return how they ended.
 
-    A cycle is L-BFGS, and steps of Adam from its usual rate to 0, which are taken back if they gain nothing that
-    matters: they go on where L-BFGS stops at a kink, and come out of poor modes. A fit has converged when a cycle gains
-    less than the tolerance. `NotFinite` is raised where the ELBO or a parameter is not finite.
+    A cycle is L-BFGS, which stops at kinks, and steps of Adam, taken back if they gain nothing that matters. A fit has
+    converged when a cycle gains less than the tolerance. `NotFinite` is raised where a number is not finite.
     """
     ended = []
     with progress_bar(shown=run.progress, desc="training", bar_format=_PROGRESS_FORM) as bar:

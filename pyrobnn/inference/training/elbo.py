@@ -33,11 +33,7 @@ _NEEDS = {
 
 
 class WeightLatents(Messenger):
-    """Multiplies the log density of every latent site, in model and guide, by a weight.
-
-    With it the ELBO becomes E_q[log p(D|w)] - weight * KL(q || p): 1 for Bayes, a temperature otherwise, and a ramp
-    for KL warm-up.
-    """
+    """Multiplies the log densities of latent sites by a weight: the ELBO is E_q[log p(D|w)] - weight * KL(q || p)."""
 
     def __init__(self, weight: float | Tensor) -> None:
         super().__init__()
@@ -154,11 +150,7 @@ def make_elbo(kl: KL, num_particles: int) -> "DrawnELBO | DivergenceELBO":
 
 
 def check_divergence(bnn: BNN, guide: PyroModule, setting: Any, kl: KL, example: Batch) -> None:
-    """Refuse a KL without draws where guide and prior of a site have none.
-
-    A guide that draws through auxiliary sites has none either, though the point masses it ends in seem to. One whose
-    gradient follows the draws of log q would get none from a KL without draws.
-    """
+    """Refuse a KL without draws where guide and prior of a site have none, as through auxiliary sites."""
     if follows_draws(guide):
         raise InputError(f"{setting!r} follows log q along its draws, which kl={kl!r} has none of: use kl='mc'.")
     name = site_without(bnn, guide, example, kl=kl)
@@ -216,7 +208,10 @@ def site_without(
             if suits is not None and not suits(model_trace.nodes[name]["fn"]):
                 kl_divergence(node["fn"], model_trace.nodes[name]["fn"])
             if isinstance(node["fn"], RealPart):
-                _check_same(divergence, kl, name, _run(model, guide, args))
+                guide_trace, model_trace = _run(model, guide, args)  # a joint guide may tie the prior to another site
+                again = DIVERGENCES[kl](guide_trace.nodes[name]["fn"], model_trace.nodes[name]["fn"])
+                if not torch.equal(divergence, again):
+                    raise NotImplementedError
         except NotImplementedError:
             return str(name)
     return None
@@ -226,10 +221,3 @@ def _run(model: Any, guide: Any, args: Any) -> tuple[Any, Any]:
     with torch.no_grad(), poutine.block():
         guide_trace = poutine.trace(guide).get_trace(*args)
         return guide_trace, poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args)
-
-
-def _check_same(divergence: Tensor, kl: KL, name: str, traces: tuple[Any, Any]) -> None:
-    """Refuse a prior that changes with the draw of another site, to which a joint guide may have tied this one."""
-    guide_trace, model_trace = traces
-    if not torch.equal(divergence, DIVERGENCES[kl](guide_trace.nodes[name]["fn"], model_trace.nodes[name]["fn"])):
-        raise NotImplementedError

@@ -80,7 +80,6 @@ def fit_together(asked: Sequence[Asked], run: Run, stop: Stop, *, replicates: bo
     """Fit models of one shape and method, and return the posteriors with their records.
 
     L-BFGS seeks the modes of points where that suits. Else, and where its numbers cease to be finite, fits take steps.
-    Replicates start under a seed each, share a stream of noise, and are numbered in their records.
     """
     why = why_steps(asked, run) if all(as_guide(fit.method.guide).seeks_mode for fit in asked) else ""
     if why is None:

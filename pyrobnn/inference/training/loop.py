@@ -16,9 +16,11 @@ from pyrobnn._torch.private import tree_map
 from pyrobnn.data.batches import StateDict
 from pyrobnn.inference.capture.graph import capture, choose_engine
 from pyrobnn.inference.method import Engine, Run
+from pyrobnn.inference.network_checks import changes
 from pyrobnn.inference.training.checkpoint import Checkpoint
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.inference.training.watch import BLOCK, Ended, Stop, Watch
+from pyrobnn.nets import is_custom
 from pyrobnn.posterior.record import EngineRecord
 
 _TURN = 0.1
@@ -35,6 +37,7 @@ class Stepper:
         self.fits, self._choice = fits, choose_engine(engine, num_steps)
         self._captured: Any = None
         self._at_once = 1
+        self._moved: list[Callable[[], str | None]] = []
         self._waits = self._choice.used == "captured" and num_steps > 1
         self.record = EngineRecord(engine, "eager", self._choice.reason)
 
@@ -51,10 +54,7 @@ class Stepper:
         return torch.cat(terms)
 
     def in_turns(self, num_steps: int, stop: Stop) -> np.ndarray:
-        """Do steps a tenth of a second at a time, and let other threads in between that wait; fewer if interrupted.
-
-        Returns the log-likelihood and KL of each, (steps, R, 2).
-        """
+        """Do steps, fewer if interrupted, with turns for other threads; return both terms of each, (steps, R, 2)."""
         terms: list[np.ndarray] = []
         with ignored_warnings("Encountered NaN"):  # Pyro's word for what `train` raises
             while num_steps and not (terms and stop.by_ctrl_c):
@@ -110,6 +110,18 @@ class Stepper:
 
         from_step = self.fits[0].done + 1
         self._captured, self.record = capture(choice, make, what="fit runs", from_step=from_step)
+        if self._captured:
+            self._moved = [changes(fit.bnn) for fit in self.fits if is_custom(fit.bnn.settings["net"])]
+
+    def check_still(self) -> None:
+        """Go on eagerly from where a callback, say, has changed a network in Python."""
+        what = next((words for moved in self._moved if (words := moved())), None)
+        if what is not None:
+            reason = f"{self.record.reason}, until {what} of the network changed after step {self.fits[0].done}"
+            self.record = dataclasses.replace(self.record, used="eager", reason=reason)
+            self._captured, self._moved = None, []
+            for fit in self.fits:
+                fit.count_steps()
 
 
 _KEEP_EVERY = 500
@@ -128,8 +140,7 @@ def train(
     """Run the steps of fits of one shape and method side by side, and return how each ended.
 
     Convergence, patience in the score that `validate` returns, a callback, or Ctrl-C if it is put off, set the flag
-    `stop`, which ends them after a step. With a checkpoint they go on from its place. A KeyboardInterrupt is raised
-    where none are noted, or after the checkpoint was written; a FloatingPointError names a site that is not finite.
+    `stop`, which ends them after a step. A FloatingPointError names a site that is not finite.
     """
     length = fits[0].length
     stepper = Stepper(fits, run.engine, length.expected)
@@ -147,6 +158,8 @@ def train(
             done += len(terms)
             sound.check(terms, done)
             watch.look(terms, done)
+            if run.callbacks or validate is not None:
+                stepper.check_still()
             sound.move_on(done)
             if done < length.most and stop.by is None:
                 place.keep(done)

@@ -23,7 +23,7 @@ from pyrobnn.guides.given import leaves_noise_open, narrowed, with_noise_chosen
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.laplace.sites import checked_setting
-from pyrobnn.inference.network_checks import refuse_checkpoints
+from pyrobnn.inference.network_checks import check_calls
 from pyrobnn.inference.training.elbo import choose_kl
 from pyrobnn.inference.training.state import StochasticMethod, TrainingState, check_trainable
 from pyrobnn.nets import is_custom
@@ -52,8 +52,11 @@ def build_parts(
     The caller's `seeded` block draws the starting values; `seed` is that of the choices of noise and KL.
     """
     model, example = source.fresh_model(bnn, device)
-    refuse_checkpoints(model, example, training=True)
-    _check_numbers(model, source)
+    check_calls(model, example[0], training=True)
+    if isinstance(source.data, Data):
+        for values, name in zip(source.scaled(model, *source.data.tensors), ("x", "y", "weights"), strict=False):
+            for part in tensors_of(values):
+                check_range(part, name)
     if as_guide(method.guide).curvature is not None:
         _check_laplace(method, model, example, source)
     resolved = _resolved(method, model, source, seed)
@@ -66,14 +69,6 @@ def build_parts(
         resolved = dataclasses.replace(resolved, kl=kl)
     check_trainable(model, guide, resolved, example)
     return BuiltParts(model, guide, resolved, example)
-
-
-def _check_numbers(model: BNN, source: Source) -> None:
-    """Refuse data in memory that the precision of the model cannot hold."""
-    if isinstance(source.data, Data):
-        for values, name in zip(source.scaled(model, *source.data.tensors), ("x", "y", "weights"), strict=False):
-            for part in tensors_of(values):
-                check_range(part, name)
 
 
 def _check_laplace(method: StochasticMethod, model: BNN, example: Batch, source: Source) -> None:
@@ -165,10 +160,7 @@ class _CallNotes:
 
 
 def layer_calls(bnn: BNN, x: X) -> dict[str, list[Call]]:
-    """Return the calls of layers that can give each example separate noise, by the name of the weight.
-
-    None where a weight is used in two ways, for which such noise would be refused.
-    """
+    """Return the calls of layers that can give each example separate noise, by weight; none for two uses of one."""
     calls: dict[str, list[Call]] = {name: [] for name in bnn.initial_values}
     weights = {}
     for name, value in bnn.initial_values.items():
@@ -185,8 +177,7 @@ def layer_calls(bnn: BNN, x: X) -> dict[str, list[Call]]:
 def choose_noise(calls: list[Call], *, sees_all: bool) -> NoiseSharing:
     """Return how the examples of a mini-batch best share the draws of the weights that these calls use.
 
-    "local" wherever it is exact, else "flipout" if each step sees all data, and "shared" in mini-batches, of which the
-    choice of examples is most of the variance. See benchmarks/results/least-noise.md.
+    "local" if exact, else "flipout" if each step sees all data, else "shared": benchmarks/results/least-noise.md.
     """
     if any(call.plain for call in calls) and not any(call.again for call in calls):
         return "local"

@@ -93,9 +93,8 @@ class Move(NamedTuple):
 class TrainingState:
     """A fit in progress, which another engine may move on in its place.
 
-    Model and guide are optimised in place, on batches that the seed orders. The example is a row of data, to run them
-    with. `moved` are the parameters that have a gradient in a step. `cycle_factor` is another factor on the rate, of a
-    fit that ends by itself: 0 while it measures.
+    The seed orders the batches. The example is a row of data, to run model and guide with. `moved` are the parameters
+    that have a gradient in a step. `cycle_factor` is another factor on the rate: 0 while a fit measures.
     """
 
     def __init__(
@@ -214,6 +213,12 @@ class TrainingState:
         if self._schedule is not None and not is_over:
             self._schedule.step()
         self.done += 1
+
+    def count_steps(self) -> None:
+        """Tell the optimiser the steps that a captured engine has done."""
+        for memory in self.optimizer.state.values():
+            if "step" in memory:
+                memory["step"].fill_(self.done)
 
     @property
     def trained(self) -> nn.ModuleList:

@@ -136,7 +136,8 @@ class Watch:
         self._blocks.append(terms)
         at_end = done == self._num_steps
         if done % self._block == 0 or at_end:
-            terms = self._latest(done % self._block or self._block)
+            count = done % self._block or self._block
+            terms = np.concatenate(self._blocks[-count:])[-count:]
             for index, rule in enumerate(self._rules):
                 move = rule.judge(terms[:, index], done)
                 if move is not None:
@@ -147,9 +148,6 @@ class Watch:
         ends = self._stop.by is not None and not self._stop.by_ctrl_c
         if self._validate is not None and (is_due or at_end or ends):
             self._score(done, self._validate())
-
-    def _latest(self, count: int) -> np.ndarray:
-        return np.concatenate(self._blocks[-count:])[-count:]
 
     def _show_and_ask(self, terms: np.ndarray, done: int) -> None:
         elbo = float((terms[..., 0] - terms[..., 1]).mean())
