@@ -256,6 +256,43 @@ def test_the_evidence_framework_is_that_of_repeated_rows():
     torch.testing.assert_close(weighted.predict(X).mean, repeated.predict(X).mean, rtol=1e-3, atol=1e-3)
 
 
+SEARCHED = {
+    "real": (bnn.EvidenceFramework(starts=1, rounds=2, iterations=20), "gaussian"),
+    "labels": (bnn.EvidenceFramework(starts=2, rounds=4, iterations=50), "bernoulli"),
+    "counts": (bnn.EvidenceFramework(starts=2, rounds=3, iterations=30, per="site"), "poisson"),
+    "noise": (bnn.EvidenceFramework(starts=1, rounds=2, iterations=30), bnn.likelihoods.Gaussian("heteroscedastic")),
+    "guide": (bnn.EvidenceFramework("mean_field", starts=1, rounds=2, iterations=30, guide_steps=20), "gaussian"),
+    "default": (None, "gaussian"),
+    "measured": (bnn.SVI(guide=bnn.guides.Laplace(structure="full"), max_steps=50), "gaussian"),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "real")) for n in SEARCHED])
+@pytest.mark.filterwarnings("ignore")
+def test_a_search_for_scales_is_the_same_with_copies_in_any_order(name):
+    """A search of a network takes rounding to another optimum, so equal data must give it equal numbers."""
+    method, likelihood = SEARCHED[name]
+    y = {"bernoulli": LABELS, "poisson": 3 * LABELS}.get(str(likelihood), Y)
+    weighted, repeated = both(y, standardize=False)
+    model = bnn.BNN(bnn.MLP(2, [3], 2 if name == "noise" else 1), likelihood=likelihood)
+    fits = [fit(model, method, data) for data in (weighted, repeated, repeated[torch.randperm(16)])]
+    for one in fits[1:]:
+        assert one.record.num_data == 16
+        for ours, theirs in zip(fits[0].draw(5).values(), one.draw(5).values(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3 if name == "measured" else 0)
+
+
+def test_copies_are_merged_and_rows_without_any_stay_as_they_are():
+    weighted, repeated = both()
+    ours, theirs = weighted.merged(), repeated[torch.randperm(16)].merged()
+    assert all(torch.equal(one, other) for one, other in zip(ours.tensors, theirs.tensors, strict=True))
+    assert sorted(ours.weights.tolist()) == sorted(COUNTS.tolist())
+    assert repeated.merged(7) is repeated
+    plain = bnn.Data(X, Y, weights=torch.ones(8)).merged()
+    assert plain.weights is None
+    assert torch.equal(plain.x, X)
+
+
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_leaving_one_of_a_row_out_is_the_fit_to_one_less(factor):
     """In closed form for a linear model: a row of weight w loses min(w, 1)."""

@@ -394,6 +394,33 @@ def test_negative_curvature_is_repaired_and_told_of():
     assert diagonal.record.laplace.repaired == int((spread == 1).sum()) > 0
 
 
+@pytest.mark.parametrize("structure", ["full", "subnetwork", "kron"])
+@pytest.mark.parametrize(("noise", "scale"), [(1e-6, 1.0), (1e-12, 1.0), (0.1, 1e6), (1e-6, 1e6)])
+@pytest.mark.parametrize(
+    ("columns", "dtype"), [("twice", F64), ("constant", F64), ("wide", F64), ("twice", torch.float32)]
+)
+@pytest.mark.filterwarnings("ignore:Laplace. .* directions")
+def test_curvature_far_above_the_prior_leaves_the_prior_where_it_is_zero(columns, dtype, noise, scale, structure):
+    """The exact posterior of a linear model, by singular values."""
+    x = torch.randn(12, 20 if columns == "wide" else 2, dtype=F64, generator=torch.Generator().manual_seed(0))
+    x = torch.cat([x, {"twice": x[:, :1], "constant": 0 * x[:, :1] + 2, "wide": x[:, :0]}[columns]], 1)
+    design = torch.cat([x, torch.ones(12, 1, dtype=F64)], 1)
+    _, values, vectors = torch.linalg.svd(design * scale / noise)
+    values = torch.cat([values, torch.zeros(len(vectors) - len(values), dtype=F64)])
+    values = torch.where(values < 1e-10 * values.max(), 0.0, values)
+    expected = scale * (vectors.square().T @ (1 / (1 + values.square()))).sqrt()
+    model = bnn.BNN(
+        nn.Linear(x.shape[1], 1).to(dtype), prior=priors.Normal(scale), likelihood=likelihoods.Gaussian(noise)
+    )
+    setting = {"structure": structure} if structure != "subnetwork" else {"subnetwork": design.shape[1]}
+    found = Laplace(**setting).around(model, (x.to(dtype), x[:, 0].to(dtype)), progress=False).guide.spread().double()
+    if structure == "kron" and dtype == torch.float32:  # its eigenvectors have rounding of their own
+        expected, found = (spreads.clamp_min(1e-6 * scale) for spreads in (expected, found))
+        torch.testing.assert_close(found[[0, 2]], expected[[0, 2]], rtol=0.01, atol=0)
+    else:
+        torch.testing.assert_close(found, expected, rtol=0.01, atol=0)
+
+
 class Unknown(nn.Module):
     def __init__(self):
         super().__init__()

@@ -57,14 +57,14 @@ def diag_block():
 def full_block():
     block = make_block(BlockSpec("full", ("w", "b")), {"w": W, "b": BIAS}, torch.ones(1, dtype=F64))
     precision = positive(9, 1)
-    block.fill(precision)
+    block.fill(torch.linalg.inv(torch.linalg.cholesky(precision)).mT)
     return block, torch.linalg.inv(precision)
 
 
 def subset_block():
     block = make_block(BlockSpec("full", ("w", "b"), 3), {"w": W, "b": BIAS}, torch.ones(1, dtype=F64))
     precision, index = positive(3, 2), torch.tensor([1, 5, 8])
-    block.fill(precision)
+    block.fill(torch.linalg.inv(torch.linalg.cholesky(precision)).mT)
     block.index.copy_(index)
     whole = torch.zeros(9, 9, dtype=F64)
     whole[index[:, None], index] = torch.linalg.inv(precision)

@@ -150,7 +150,7 @@ def test_what_is_not_open_or_cannot_be_looked_at_stays():
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)), 10)
     assert measure(bnn.BNN(Linear()), loader, run, starts_there=True).record is None
     images = bnn.BNN(nn.Sequential(nn.Flatten(), nn.Linear(1600, 2**11), nn.ReLU(), nn.Linear(2**11, 1)))
-    pixels = bnn.Data(torch.zeros(20, 40, 40), torch.zeros(20))
+    pixels = bnn.Data(torch.rand(20, 40, 40), torch.zeros(20))
     assert measure(images, pixels, run, starts_there=True).record is None
 
 

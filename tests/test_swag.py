@@ -46,6 +46,33 @@ def test_a_full_batch_path_ends_in_a_point_at_the_mode():
     assert float(scale.max()) < 5e-3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "rho"), [({}, 0.0), ({}, 0.6), ({"momentum": 0.5}, 0.0), ({"every": 40, "rank": 30}, 0.0)]
+)
+@pytest.mark.parametrize("num", [50, 100, 300])
+def test_deviations_are_those_of_the_exact_posterior(num, settings, rho):
+    """Of a linear model with known noise, over 3 data sets; a path of 50 means has an error of a tenth."""
+    ratios = []
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(num, 2, generator=generator)
+        x[:, 1] = rho * x[:, 0] + (1 - rho**2) ** 0.5 * x[:, 1]
+        y = x @ torch.tensor([1.0, -0.5]) + 0.5 * torch.randn(num, generator=generator)
+        exact = torch.linalg.inv(x.T @ x / 0.25 + torch.eye(2))
+        found = bnn.fit(linear_model(), (x, y), bnn.SWAG(**settings), seed=seed, progress=False).draw(2000)["weight"]
+        ratios.append((found[:, 0].var(0).sum() / exact.trace()).sqrt())
+    assert 0.8 < float(torch.stack(ratios).mean()) < 1.25
+
+
+@pytest.mark.slow
+def test_a_row_of_weight_two_counts_twice():
+    x, y = problem(50)
+    data = bnn.Data(x, y, weights=torch.full((50,), 2.0)), (x.repeat(2, 1), y.repeat(2))
+    spreads = [quick(linear_model(), bnn.SWAG(), one).guide.moments()["weight"][1].mean() for one in data]
+    assert float(spreads[0] / spreads[1]) == pytest.approx(1, abs=0.25)
+
+
 def test_it_saves_and_loads(posterior, tmp_path):
     assert posterior.record.method["type"] == "swag"
     loaded = bnn.load(bnn.save(posterior, tmp_path / "swag"), net=nn.Linear(2, 1, bias=False))

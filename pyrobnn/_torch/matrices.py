@@ -29,6 +29,12 @@ def from_matrix(matrix: Tensor, shape: torch.Size, *, transposed: bool = False) 
     return matrix.unflatten(-1, (shape[0], -1)).transpose(-3, -2).flatten(-3)
 
 
+def settled(values: Tensor, dtype: torch.dtype, others: float | Tensor = 1.0) -> Tensor:
+    """Return eigenvalues, 0 where they are rounding of numbers of a type that, times `others`, would count beside 1."""
+    rounding = len(values) * torch.finfo(dtype).eps * values.max()
+    return torch.where((values.abs() <= rounding) & (rounding * others > 1), 0.0, values)
+
+
 def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues, ascending, and eigenvectors of a symmetric matrix (D, D), in its precision.
 

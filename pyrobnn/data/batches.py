@@ -50,12 +50,13 @@ class TensorBatches:
     """Batches of examples in memory, in a new random order each epoch; left-over examples wait for the next epoch.
 
     The examples are in the units and on the device of the model; without `batch_size` each batch has all of them.
+    `independent` batches are drawn anew each time.
     """
 
-    def __init__(self, data: Batch, batch_size: int | None, seed: int) -> None:
+    def __init__(self, data: Batch, batch_size: int | None, seed: int, *, independent: bool = False) -> None:
         self.data, num_rows = data, len(data[0])
         self.batch_size = None if batch_size is None or batch_size >= num_rows else batch_size
-        self.order = ShuffledRows(num_rows, self.batch_size or num_rows, seed)
+        self.order = ShuffledRows(num_rows, self.batch_size or num_rows, seed, most=1 if independent else num_rows)
 
     def rows(self, num_steps: int) -> Tensor | None:
         """Return the rows of the next batches, (steps, batch), or None if each is the whole set."""
@@ -89,14 +90,15 @@ class TensorBatches:
 class ShuffledRows:
     """Row numbers of batches of at most N, in a new random order each epoch, from a separate random stream."""
 
-    def __init__(self, num_rows: int, batch_size: int, seed: int) -> None:
+    def __init__(self, num_rows: int, batch_size: int, seed: int, *, most: int | None = None) -> None:
         self._num_rows, self._batch_size = num_rows, batch_size
+        self._most = num_rows if most is None else max(most, batch_size)  # rows of an order that are used
         self._generator = torch.Generator().manual_seed(seed)
         self._before, self._order, self._next = self._generator.get_state(), torch.empty(0, dtype=torch.int64), 0
 
     def __next__(self) -> Tensor:
         """Return the rows of the next batch, (batch,)."""
-        if self._next + self._batch_size > len(self._order):
+        if self._next + self._batch_size > min(self._most, len(self._order)):
             self._shuffle()
         rows = self._order[self._next : self._next + self._batch_size]
         self._next += self._batch_size

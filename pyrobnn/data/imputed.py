@@ -10,8 +10,8 @@ TO_FIT, TO_PREDICT = 5, 20
 """Copies of a row that lacks values."""
 _FITS_A_COLUMN = 5
 _ROUNDS_OVER_COLUMNS = 5
-_MOST_LEARNED_ROWS = 2000
-_ROWS_A_TERM = 4
+_MOST_LEARNED_ROWS, _ARD_ROUNDS = 2000, 50
+_ROWS_A_TERM = 40
 """Rows to learn from, and those for each term of a regression with squares and products."""
 
 
@@ -20,18 +20,20 @@ class Imputer:
     """Draws of the values that rows lack, given those that they have.
 
     Each column that rows lack is regressed on the others in turn, and values are drawn from the predictive distribution
-    within the range of the column (`sklearn.impute.IterativeImputer`; van Buuren & Groothuis-Oudshoorn 2011). A
-    regression has squares and products where there are four rows for each term. The category of a row is that whose
-    column is largest.
+    (`sklearn.impute.IterativeImputer`; van Buuren & Groothuis-Oudshoorn 2011), also outside of the range of the column.
+    A regression has squares and products where there are forty rows for each term, and leaves out what the evidence is
+    against: outside of the rows they lead far away. The category of a row is that whose column is largest.
 
     Args:
         rows: inputs to learn from, (D, features), with NaN; 2000 at most are kept, evenly taken.
         categories: for each category the positions of its columns of 0 and 1; a row with zeros in all of them has an
             unknown one.
+        targets: number of the last columns, which are targets.
     """
 
     rows: np.ndarray
     categories: Sequence[Sequence[int]] = ()
+    targets: int = 0
 
     def __post_init__(self) -> None:
         """Keep some of the rows; a column without any value becomes zeros."""
@@ -55,8 +57,9 @@ class Imputer:
             return np.broadcast_to(x, (number, *x.shape))
         known = np.where(self.lacking(self.rows), np.nan, self.rows)
         used = np.setdiff1d(np.arange(x.shape[1]), [at[-1] for at in self.categories])  # the last follows from others
-        imputers = [_fitted(known[:, used], wanted[used], seed) for seed in range(min(number, _FITS_A_COLUMN))]
         gaps, made = np.where(lacks, np.nan, x), np.repeat(x[None], number, 0)
+        seeds = range(min(number, _FITS_A_COLUMN))
+        imputers = [_fitted(known[:, used], wanted[used], gaps[:, used], self.targets, seed) for seed in seeds]
         for place, copy in enumerate(made):
             filled = gaps.copy()
             filled[:, used] = imputers[place % _FITS_A_COLUMN].transform(_with_other(gaps[:, used], 1.0))[:, :-1]
@@ -69,31 +72,44 @@ class Imputer:
         return made
 
 
-def _fitted(known: np.ndarray, wanted: np.ndarray, seed: int) -> Any:
-    """Return an imputer of the columns that are wanted, or that rows lack."""
+def _fitted(known: np.ndarray, wanted: np.ndarray, gaps: np.ndarray, targets: int, seed: int) -> Any:
+    """Return an imputer of the columns that are wanted, or that rows lack, for rows with gaps.
+
+    Bounds keep chains of curves finite. Values that targets help to draw stay in the range of their column, unless
+    other inputs leave theirs: that values are missing may itself tell of the target.
+    """
     from sklearn.experimental import enable_iterative_imputer  # noqa: F401
     from sklearn.feature_selection import VarianceThreshold
     from sklearn.impute import IterativeImputer
-    from sklearn.linear_model import BayesianRidge
+    from sklearn.linear_model import ARDRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
+    width, others = known.shape[1], known.shape[1] - targets
     known = _with_other(known, np.arange(len(known)) % 2)
-    width, low, high = known.shape[1] - 1, np.nanmin(known, 0), np.nanmax(known, 0)
     is_quadratic = _ROWS_A_TERM * width * (width + 3) // 2 <= len(known)
     powers = PolynomialFeatures(2 if is_quadratic else 1, include_bias=False)
+    low, high = np.nanmin(known, 0), np.nanmax(known, 0)
+    reach = np.where(high > low, high - low, 1.0) / 2
+    for column in range(width):
+        seen, gone = (
+            rows[np.isnan(rows[:, column]) == lacks, :others] for rows, lacks in ((known, False), (gaps, True))
+        )
+        least, most = np.nanmin(seen, 0, initial=np.inf), np.nanmax(seen, 0, initial=-np.inf)
+        away = np.abs(2 * gone - least - most)[:, most > least] / (most - least)[most > least]
+        furthest = np.nanmax(away, initial=1.0)  # of rows that lack the column, in half ranges of those that have it
+        reach[column] *= 1 + 2 * furthest**2 if furthest > 1 or not targets else 1
     imputer = IterativeImputer(
-        make_pipeline(VarianceThreshold(), StandardScaler(), powers, BayesianRidge()),
+        make_pipeline(VarianceThreshold(), StandardScaler(), powers, ARDRegression(max_iter=_ARD_ROUNDS)),
         sample_posterior=True,
         max_iter=_ROUNDS_OVER_COLUMNS,
         skip_complete=True,
-        min_value=low,
-        max_value=np.where(high > low, high, low + 1.0),
+        min_value=(low + high) / 2 - reach,
+        max_value=(low + high) / 2 + reach,
         random_state=seed,
     )
-    row_of_gaps = np.where(
-        np.append(wanted, False), np.nan, np.nanmean(known, 0)
-    )  # complete columns have a regression if a row lacks them
+    # complete columns have a regression if a row lacks them
+    row_of_gaps = np.where(np.append(wanted, False), np.nan, np.nanmean(known, 0))
     return imputer.fit(np.concatenate([known, row_of_gaps[None]]))
 
 
@@ -112,7 +128,7 @@ def stacked(
     """
     y = np.eye(int(targets.max()) + 1)[targets.astype(int)] if labels else targets.reshape(len(targets), -1)
     both = np.concatenate([x, y], 1)
-    imputer = Imputer(both, categories)
+    imputer = Imputer(both, categories, y.shape[1])
     lacks = imputer.lacking(both).any(1)
     if not lacks.any():
         return x, targets, weights

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.settings import setting
-from pyrobnn._torch.matrices import as_matrix, eigh, from_matrix
+from pyrobnn._torch.matrices import as_matrix, eigh, from_matrix, settled
 from pyrobnn.guides.joint import HALF_LOG_2PI
 
 Kind = Literal["diag", "kron", "full", "low_rank"]
@@ -184,6 +184,9 @@ class KroneckerBlock(Block):
             values, vectors = eigh(root[:, None] * factor * root)
             basis.copy_(root[:, None] * vectors)
             eigenvalues.copy_(values.clamp_min(0))
+        largest = self.left_values.max(), self.right_values.max()
+        self.left_values.copy_(settled(self.left_values, outer.dtype, largest[1]))
+        self.right_values.copy_(settled(self.right_values, inner.dtype, largest[0]))
         logs = (outer_prior.log().sum(), inner_prior.log().sum())
         self.log_prior.copy_(len(inner_prior) * logs[0] + len(outer_prior) * logs[1])
 
@@ -241,13 +244,11 @@ class FullBlock(Block):
     def whole_root(self) -> Tensor | None:
         return self.factor if self.spec.size is None else None
 
-    def fill(self, precision: Tensor, index: Tensor | None = None) -> None:
-        """Take the precision, positive definite, and the entries of the sites that it is about, if not all."""
+    def fill(self, root: Tensor, index: Tensor | None = None) -> None:
+        """Take R, an upper triangle, and the entries of the sites that it is about, if not all."""
         if index is not None:
             self.index.copy_(index)
-        lower = torch.linalg.cholesky(precision)
-        eye = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
-        self.factor.copy_(torch.linalg.solve_triangular(lower.mT, eye, upper=True))
+        self.factor.copy_(root)
 
     def transform(self, noise: Tensor) -> Tensor:
         return noise.new_zeros(sum(self.sizes)).index_add(0, self.index, self.factor @ noise)
@@ -281,7 +282,7 @@ class LowRankBlock(Block):
         """Take D (entries,), V and l, all without negative entries."""
         self.prior_scale.copy_(prior.rsqrt())
         self.vectors.copy_(vectors)
-        self.values.copy_(values)
+        self.values.copy_(settled(values, values.dtype))
 
     @property
     def _shrinkage(self) -> Tensor:

@@ -63,7 +63,7 @@ class Laplace(SeeksMode):
         >>> model = bnn.BNN(bnn.MLP(1, [10], 1), prior=bnn.priors.Normal(1.0))
         >>> guide = bnn.guides.Laplace(structure="full", sites="last_layer")
         >>> posterior = model.fit(bnn.datasets.sinusoid(), guide=guide, steps=50, seed=0, progress=False)
-        >>> posterior.record.laplace.dimension  # the ten weights and the bias of the last layer
+        >>> posterior.record.laplace.dimension  # of the last layer
         11
     """
 

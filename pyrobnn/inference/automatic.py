@@ -73,6 +73,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 "which bnn.Loader(loader).in_memory() makes of a loader, or "
                 "a method such as SVI()."
             )
+        data = data.merged(defaults.MOST_AT_ONCE)
         source = make_source(data, bnn, None, seed=run.seed)
         run = dataclasses.replace(run, callbacks=[])
         if (alone := self._by_evidence(bnn, data, source, run)) is not None:

@@ -41,6 +41,7 @@ class Source:
     num_weights: int  # weights of the network
     products: float  # multiplications of a forward pass for one example; infinite where no device is to be chosen
     epoch: Epoch | None = None  # the batches in an epoch of a loader
+    independent: bool = False  # whether each batch is drawn anew from all examples in memory
 
     @property
     def outputs(self) -> int:
@@ -84,7 +85,8 @@ class Source:
     def batches(self, bnn: BNN, asked: BatchSize, seed: int) -> Batches:
         """Return endless batches in the units, precision and place of the model; the seed orders them."""
         if isinstance(self.data, Data):
-            return TensorBatches(self.scaled(bnn, *self.data.tensors), self.batch_size(asked), seed)
+            rows, size = self.scaled(bnn, *self.data.tensors), self.batch_size(asked)
+            return TensorBatches(rows, size, seed, independent=self.independent)
 
         def prepare(x: X, y: Tensor) -> Batch:
             self.check_targets(bnn, y)

@@ -163,6 +163,7 @@ def fit_in_silence(bnn: BNN, data: Any, method: Any, run: Run) -> Any:
     posterior = method.infer(closed.bnn, data, run)
     if isinstance(posterior, (Posterior, Mixture)):
         run.note(posterior, likelihood, closed.record)
+        posterior.note(num_data=len(data) if isinstance(data, Data) else posterior.record.num_data)
     return posterior
 
 

@@ -14,7 +14,7 @@ from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._core.waiting import progress_bar
-from pyrobnn._torch.matrices import as_matrix, eigh
+from pyrobnn._torch.matrices import as_matrix, eigh, settled
 from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Curvature, Examples, Point, conditioned_likelihood
@@ -31,6 +31,8 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import LaplaceRecord, with_guide_table
 
 _PRODUCT_TOLERANCE = 1e-3
+_LEAST_PRECISION = 1e-6
+"""In units of the prior's precision."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -90,7 +92,7 @@ def assemble(point: Point, prior: PriorCurvature, curvature: Curvature) -> Resul
         result.blocks.append((spec, (factor.outer, factor.inner, outer_prior, inner_prior)))
     for name, value in curvature.diagonal.items():
         added = prior.precision[name]
-        is_bad = ~(value + added > 1e-6 * added)
+        is_bad = ~(value + added > _LEAST_PRECISION * added)
         result.repaired += int(is_bad.sum())
         result.blocks.append((BlockSpec("diag", (name,)), (torch.where(is_bad, added, value + added).flatten(),)))
     return result
@@ -104,15 +106,23 @@ def _add_full(point: Point, prior: PriorCurvature, total: Tensor, result: Result
         place = places[name].flatten()
         prior_matrix[place[:, None], place] = joint
     prior_matrix = prior_matrix if index is None else prior_matrix[index][:, index]
-    precision = (total + prior_matrix).double()
-    if int(torch.linalg.cholesky_ex(precision).info):  # eigenvalues below zero, up to rounding, take the prior's least
-        floor = prior_matrix.diagonal().min().double()
-        values, vectors = eigh(precision)
-        is_bad = values <= 1e-6 * floor
-        result.repaired = int(is_bad.sum())
-        precision = vectors @ (torch.where(is_bad, floor, values)[:, None] * vectors.T)
+    lower, failed = torch.linalg.cholesky_ex((total + prior_matrix).double())
+    rounding = len(total) * torch.finfo(total.dtype).eps * (total.diagonal() / prior_matrix.diagonal()).max()
+    if not (int(failed) or rounding > 1):
+        root = torch.linalg.solve_triangular(lower.mT, torch.eye(len(lower)).to(lower), upper=True)
+    else:  # in units of the prior, where rounding is told from curvature
+        lower = torch.linalg.cholesky(prior_matrix.double())
+        half = torch.linalg.solve_triangular(lower, total.double(), upper=False)
+        values, vectors = eigh(torch.linalg.solve_triangular(lower, half.mT, upper=False))
+        above = 1 + settled(values, total.dtype)
+        is_bad = above <= _LEAST_PRECISION
+        result.repaired = int((is_bad | (above == 1)).sum())
+        roots = vectors * torch.where(is_bad, 1.0, above).rsqrt()
+        root = torch.linalg.solve_triangular(lower.mT, roots, upper=True)
+        root = torch.linalg.qr(root.flip(0).mT)[1].mT.flip(0, 1)  # with the same product, and a triangle
+        root = root * root.diagonal().sign()
     spec = BlockSpec("full", tuple(point.sites), None if index is None else len(index))
-    result.blocks.append((spec, (precision,) if index is None else (precision, index)))
+    result.blocks.append((spec, (root,) if index is None else (root, index)))
 
 
 def product_of(matrix: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -245,8 +255,8 @@ def _tell(setting: Laplace, prior: PriorCurvature, record: LaplaceRecord) -> Non
         )
     if record.repaired:
         lines.append(
-            f"{record.repaired:,} directions of the curvature were not positive, and take the prior's precision: the "
-            "weights may not be at a mode (train longer), or use curvature='ggn'"
+            f"{record.repaired:,} directions of the curvature were not positive, or mere rounding, and take the "
+            "prior's precision: the weights may not be at a mode (train longer), use curvature='ggn', or float64"
         )
     if record.product_error:
         worst = max(record.product_error.values())

@@ -14,6 +14,7 @@ from pyrobnn._core.settings import Count, setting, to_dict
 from pyrobnn._torch.private import tree_map
 from pyrobnn.bnn import BNN, StartState
 from pyrobnn.data.batches import Batch
+from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference import defaults
@@ -43,23 +44,21 @@ _NATS_OF_ONE_MODE = 0.01
 class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     """Prior precisions and noise that maximise the evidence, then a posterior under them; for small tables.
 
-    Two steps alternate, as in MacKay (1992, "A Practical Bayesian Framework for Backpropagation Networks"): L-BFGS on
-    all data goes to the mode under the present scales, and the fixed point alpha = (gamma + c) / (sum w^2 + c s^2)
-    updates the scales. gamma is the number of weights that the data determine. For labels and counts, and for real
-    targets in few rows, each precision has a gamma prior, which counts c weights of mean square s^2, a fiftieth of the
-    declared variance, or all of it for labels and counts in a single layer. The prior of the noise counts one target.
-    Weights without effect on the outputs keep their declared prior.
+    Two steps alternate (MacKay 1992): L-BFGS on all data goes to the mode under the present scales, and the fixed point
+    alpha = (gamma + c) / (sum w^2 + c s^2) updates them; gamma is the number of weights that the data determine. For
+    labels and counts, and for real targets in few rows, each precision has a gamma prior, which counts c weights of
+    mean square s^2, a fiftieth of the declared variance, or all of it for labels and counts in a single layer. Weights
+    without effect on the outputs keep their declared prior.
 
     Every other start begins from the length scales and the noise of a Gaussian process, if inputs are rows of numbers,
-    the rest from noise of the spread of the targets, half of it and so on.
-
-    The start with the largest score is kept: the mean of log evidence and leave-one-out log score, less gamma / 2, as
-    the evidence alone sometimes prefers a constant, and the other flatters modes that determine many weights (Fong &
-    Holmes 2020, "On the marginal likelihood and cross-validation").
+    the rest from noise of the spread of the targets, half of it and so on. The best score is kept: the mean of log
+    evidence and leave-one-out log score (Fong & Holmes 2020), less gamma / 2, as the evidence alone sometimes prefers a
+    constant, and the other flatters modes that determine many weights.
 
     The guide comes last: a Laplace approximation around the mode, or another guide, trained from the best mode. With
     Laplace and real targets, the posterior is a `Mixture` of as many members as starts, divided among the modes in
-    proportion to exp(score / 8), since scores are uncertain by several nats.
+    proportion to exp(score / 8), since scores are uncertain by several nats. Rows that are the same count as one with
+    their weight.
 
     Attributes:
         guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
@@ -127,6 +126,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
                 into memory.
             FloatingPointError: no start with finite numbers.
         """
+        data = data.merged() if isinstance(data, Data) else data
         source = make_source(data, bnn, None, seed=run.seed)
 
         def everything(model: BNN) -> Batch:

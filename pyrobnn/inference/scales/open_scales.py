@@ -84,6 +84,7 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
     is_open = bool(open_numbers(bnn.settings["likelihood"], (_TUNED,)))
     if not (sites or is_open) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
         return MeasuredModel(bnn)
+    data = data.merged(defaults.MOST_AT_ONCE)
     source = make_source(data, bnn, None, seed=run.seed)
     file = _file_for(bnn, source, run, starts_there=starts_there)
     if file is not None and file.exists():
@@ -182,7 +183,7 @@ def _searched(
     likelihood, hyperprior = bnn.settings["likelihood"], Hyperprior(defaults.PRIOR_COUNTS)
     noise = as_likelihood(likelihood).noise
     if noise is not None:
-        of_few = Hyperprior.of_real_targets(float(len(rows)), data.x[0].numel())
+        of_few = Hyperprior.of_real_targets(data[rows].total_weight, data.x[0].numel())
         hyperprior = of_few if of_few.counts else Hyperprior()
     if noise == "inferred":
         likelihood = dataclasses.replace(likelihood, scale=_TUNED)

@@ -100,12 +100,6 @@ class Ensemble(BaseMethod[Mixture]):
 
         Raises:
             InputError: networks of different shapes, a guide that seeks no mode, or as `guides.Laplace.around` does.
-
-        Examples:
-            >>> nets = [torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))] * 3
-            >>> mixture = bnn.Ensemble().around(nets, bnn.datasets.sinusoid())
-            >>> len(mixture), mixture.predict([[0.0], [2.0]]).mean.shape
-            (3, torch.Size([2]))
         """
         if self.bootstrap or self.anchored:
             raise InputError("Ensemble.around trains nothing: leave out `bootstrap` and `anchored`.")

@@ -18,6 +18,7 @@ from pyrobnn._torch.softplus import inverse_softplus
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.hessian import largest_curvature
 from pyrobnn.curvature.metric import log_probs
+from pyrobnn.data.in_memory import Data
 from pyrobnn.data.loader import Loader
 from pyrobnn.guides.correlated import LowRank, LowRankGuide
 from pyrobnn.inference.data import Source, make_source
@@ -31,10 +32,13 @@ from pyrobnn.optimizers import Optimizer
 from pyrobnn.posterior.posterior import Posterior
 
 _SMALLEST_SCALE = 1e-8
-_PARTS = 10
+_WINDOW, _APART = 50, 5
+"""Steps over which weights are averaged, and at most so many of them apart."""
+_PARTS, _USUAL_BATCH = (4, 10), 100
+"""Batches have a quarter of few examples, a tenth of many: their gradients are then noise of nearly constant size."""
 _MOST_LOOKED_AT = 1000
-_STABLE = 0.1
-"""Learning rate times the largest curvature of the mean loss."""
+_STABLE = 0.2
+"""Learning rate times the largest curvature of the mean loss, at most; above it mini-batches differ in curvature."""
 _TINY = 1e-12
 
 
@@ -43,18 +47,20 @@ _TINY = 1e-12
 class SWAG(BaseMethod[Posterior]):
     """Stochastic weight averaging, Gaussian (Maddox et al. 2019): a mode by SVI, then SGD at a constant rate around it.
 
-    The weights, taken after every `every` steps of SGD, have mean m and variances v; the last R of them deviate by D
-    from the running mean. Then q(w) = N(m, diag(v) / 2 + D D^T / (2 (R - 1))), a `LowRank` guide of rank R. The noise
-    of mini-batches makes the path spread: with a given `lr` and batches of all data it ends in a point.
+    Each `every` steps of SGD give the mean of the weights over the last T = 50; these have mean m and variances v, and
+    the last R deviate by D from their running mean. Then q(w) = N(m, s (diag(v) / 2 + D D^T / (2 (R - 1)))), a
+    `LowRank` guide. Means over T steps of independent batches have the covariance of the posterior by (N - B) / (T B),
+    1 / s, if rate and momentum move the path through a mode in less (Mandt, Hoffman & Blei 2017, sec. 5). Directions
+    that the data leave to the prior stay too narrow. A DataLoader must draw with replacement: the noise of batches that
+    share an epoch cancels. With a given `lr` and batches of all data the path ends in a point.
 
     See docs/how-to/ensembles.md.
 
     Attributes:
         method: the method for the mode; its guide must be "map".
         lr: learning rate of SGD on the mean loss of an example, (negative log joint density) / N, as in the paper. None
-            for the rate with the path closest to the posterior (Mandt, Hoffman & Blei 2017, sec. 4.1), measured at the
-            mode, at most a tenth of the inverse of the largest curvature. Mini-batches then have a tenth of the
-            examples, unless the method sets `batch_size`.
+            for 1 - momentum, at most 0.2, over the largest curvature at the mode. Mini-batches then have a quarter of
+            the examples, of more than 400 at least 100 and a tenth, unless the method sets `batch_size`.
         momentum: momentum of SGD.
         steps: steps of SGD.
         every: steps between two collected weights.
@@ -70,8 +76,8 @@ class SWAG(BaseMethod[Posterior]):
     method: SVI = SVI(guide="map")
     lr: Positive | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    steps: Count = 1000
-    every: Count = 20
+    steps: Count = 2500
+    every: Count = 50
     rank: Annotated[int, Field(gt=1)] = 20
 
     def __post_init__(self) -> None:
@@ -103,20 +109,20 @@ class SWAG(BaseMethod[Posterior]):
         sources = [make_source(data, mode.bnn, self.method.batch_size, seed=mode.seed) for mode in modes]
         if bootstrap:
             sources = [resampled(source, mode.seed) for source, mode in zip(sources, modes, strict=True)]
-        paths = self._walk(modes, sources, run)
+        paths = self._walk(modes, [dataclasses.replace(source, independent=True) for source in sources], run)
         seconds = run.seconds
         return [self._posterior(mode, path, seconds) for mode, path in zip(modes, paths, strict=True)]
 
     def _walk(self, modes: list[Posterior], sources: list[Source], run: Run) -> "list[_Path]":
         """Take the steps of SGD, in place, and return the weights collected from each."""
         walk, lr = self._steps_of_sgd(modes, sources)
-        paths = [_Path(self.rank) for _ in modes]
-        guides = [mode.guide for mode in modes]
+        apart = math.gcd(self.every, _APART)
+        paths = [_Path(self.rank, _WINDOW // apart, _factor(source, walk)) for source in sources]
 
         def collect(progress: Any) -> None:
-            if progress.step % self.every == 0:
-                for path, guide in zip(paths, guides, strict=True):
-                    path.add(torch.cat([point.detach().reshape(-1) for point in guide.points]))
+            for path, mode in zip(paths, modes, strict=True):
+                weights = torch.cat([point.detach().reshape(-1) for point in mode.guide.points])
+                path.step(weights, is_kept=progress.step % self.every == 0)
 
         with running(modes[0].bnn.net, sources[0].batch_size(walk.batch_size), run.seed, "swag", copies=len(modes)):
             fits = [
@@ -124,7 +130,7 @@ class SWAG(BaseMethod[Posterior]):
                 for mode, source in zip(modes, sources, strict=True)
             ]
             try:
-                train(fits, dataclasses.replace(run, callbacks=[collect]), Stop(), block=self.every)
+                train(fits, dataclasses.replace(run, callbacks=[collect]), Stop(), block=apart)
             except FloatingPointError as error:
                 raise FloatingPointError(
                     f"SWAG left the mode in its steps of SGD, with lr={lr:g}: the less noise targets have, "
@@ -138,13 +144,10 @@ class SWAG(BaseMethod[Posterior]):
         """Return the settings of the steps, and their learning rate on the summed loss of all data."""
         batch_size, lr = self.method.batch_size, self.lr
         if lr is None:
-            if isinstance(sources[0].data, Loader):
-                size = sources[0].batch_size(None)
-            else:
-                size = batch_size if isinstance(batch_size, int) else max(1, sources[0].num_data // _PARTS)
-                batch_size = size
-            size *= self.method.accumulate
-            lr = min(_rate(*parts, size, self.momentum) for parts in zip(modes, sources, strict=True))
+            if not isinstance(sources[0].data, Loader) and not isinstance(batch_size, int):
+                few, many = (sources[0].num_data // parts for parts in _PARTS)
+                batch_size = max(1, min(few, max(many, _USUAL_BATCH)))
+            lr = min(_rate(*parts, self.momentum) for parts in zip(modes, sources, strict=True))
         walk = dataclasses.replace(
             self.method,
             steps=self.steps,
@@ -168,12 +171,21 @@ class SWAG(BaseMethod[Posterior]):
 
 
 class _Path:
-    """Running moments of collected weights (D,), in float64, and the last R deviations from the running mean."""
+    """Running moments of collected weights (D,), in float64, and the last R deviations from the running mean.
 
-    def __init__(self, rank: int) -> None:
-        self._rank, self._count = rank, 0
+    The weights are means over a window of steps; `factor` brings their covariance to that of the posterior.
+    """
+
+    def __init__(self, rank: int, width: int, factor: float) -> None:
+        self._rank, self._width, self._factor = rank, width, factor
+        self._count, self._window = 0, list[Tensor]()
         self._mean, self._square = torch.zeros(()), torch.zeros(())
         self._deviations: list[Tensor] = []
+
+    def step(self, weights: Tensor, *, is_kept: bool) -> None:
+        self._window = [*self._window, weights.clone()][-self._width :]
+        if is_kept:
+            self.add(torch.stack(self._window).double().mean(0))
 
     def add(self, weights: Tensor) -> None:
         self._count += 1
@@ -183,42 +195,42 @@ class _Path:
         self._deviations = [*self._deviations, weights.double() - self._mean][-self._rank :]
 
     def write_into(self, guide: LowRankGuide) -> None:
-        """Give a guide the mean and the covariance diag(v) / 2 + D D^T / (2 (R - 1))."""
-        scale = (self._square / self._count / 2).sqrt().clamp_min(_SMALLEST_SCALE)
-        columns = torch.stack(self._deviations, 1) / math.sqrt(2 * (self._rank - 1))
+        """Give a guide the mean and the covariance diag(v) / 2 + D D^T / (2 (R - 1)), times the factor."""
+        scale = (self._factor * self._square / self._count / 2).sqrt().clamp_min(_SMALLEST_SCALE)
+        columns = torch.stack(self._deviations, 1) * math.sqrt(self._factor / (2 * (self._rank - 1)))
         with torch.no_grad():
             guide.loc.copy_(self._mean)
             guide.rho.copy_(inverse_softplus(scale))
             guide.factor.copy_(columns / softplus(guide.rho.double())[:, None])
 
 
-def _rate(mode: Posterior, source: Source, batch_size: int, momentum: float) -> float:
-    """Return the learning rate on the mean loss that keeps SGD closest to the posterior, at most the stable rate.
+def _factor(source: Source, walk: SVI) -> float:
+    """Return the covariance of the posterior over that of means of the path; 1 where batches have no noise.
 
-    The closest is 2 (1 - momentum) B / N times the number of weights over the trace of the covariance of single
-    examples' gradients, estimated from those of ten parts of the data.
+    A row of weight 2 has the noise of 4, and the information of 2.
     """
+    size = source.batch_size(walk.batch_size)
+    if size >= source.num_data:
+        return 1.0
+    weights = source.data.weights if isinstance(source.data, Data) else None
+    mean_weight = 1.0 if weights is None else float(weights.square().sum() / weights.sum())
+    return _WINDOW * walk.accumulate * size / (source.num_data - size) / mean_weight
+
+
+def _rate(mode: Posterior, source: Source, momentum: float) -> float:
+    """Return the learning rate on the mean loss that moves fast and is stable."""
     size = min(source.num_data, _MOST_LOOKED_AT)
     x, *targets = next(source.batches(mode.bnn, size, derive(mode.seed, "swag rate")))
+    total = targets[1].sum() if len(targets) > 1 else len(x)
     names, shapes = list(mode.bnn.site_names), [mode.bnn.initial_values[name].shape for name in mode.bnn.site_names]
     place = torch.cat([mode.guide.points_by_name()[name].detach().reshape(-1) for name in names])
 
-    def weights(z: Tensor) -> dict[str, Tensor]:
-        parts = z.split([shape.numel() for shape in shapes])
-        return {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
-
-    def slope(z: Tensor, rows: slice) -> Tensor:
+    def slope(z: Tensor) -> Tensor:
         z = z.detach().requires_grad_()
-        chosen = [values[rows] for values in targets]
-        log_probs_ = log_probs(mode.bnn.likelihood, mode.bnn.outputs(weights(z), x[rows]), *chosen)
-        return -torch.autograd.grad(log_probs_.mean(), z)[0]
+        parts = zip(names, z.split([shape.numel() for shape in shapes]), shapes, strict=True)
+        f = mode.bnn.outputs({name: part.view(shape) for name, part, shape in parts}, x)
+        return -torch.autograd.grad(log_probs(mode.bnn.likelihood, f, *targets).sum() / total, z)[0]
 
     with seeded(mode.seed, "swag rate"), fast_pyro():
-        steepest = largest_curvature(lambda z: slope(z, slice(None)), place[None])
-        width = max(1, len(x) // _PARTS)
-        parts = torch.stack(
-            [slope(place, slice(start, start + width)) for start in range(0, width * _PARTS, width)][: len(x)]
-        )
-    trace = width * float(parts.var(0).sum()) if len(parts) > 1 else 0.0
-    closest = 2 * (1 - momentum) * batch_size / source.num_data * len(place) / max(trace, _TINY)
-    return min(closest, _STABLE / max(steepest, _TINY))
+        steepest = largest_curvature(slope, place[None])
+    return min(1 - momentum, _STABLE) / max(steepest, _TINY)
