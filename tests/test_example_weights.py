@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
+from pyrobnn.data.in_memory import merged
 from pyrobnn.guides.sites import latent_sites
 from pyrobnn.inference import automatic
 from pyrobnn.inference.data import make_source
@@ -284,11 +285,11 @@ def test_a_search_for_scales_is_the_same_with_copies_in_any_order(name):
 
 def test_copies_are_merged_and_rows_without_any_stay_as_they_are():
     weighted, repeated = both()
-    ours, theirs = weighted.merged(), repeated[torch.randperm(16)].merged()
+    ours, theirs = merged(weighted), merged(repeated[torch.randperm(16)])
     assert all(torch.equal(one, other) for one, other in zip(ours.tensors, theirs.tensors, strict=True))
     assert sorted(ours.weights.tolist()) == sorted(COUNTS.tolist())
-    assert repeated.merged(7) is repeated
-    plain = bnn.Data(X, Y, weights=torch.ones(8)).merged()
+    assert merged(repeated, 7) is repeated
+    plain = merged(bnn.Data(X, Y, weights=torch.ones(8)))
     assert plain.weights is None
     assert torch.equal(plain.x, X)
 

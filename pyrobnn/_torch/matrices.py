@@ -7,8 +7,7 @@ LARGE = 4000
 """Rows from which on eigenvectors take more than a minute on a CPU."""
 _FIRST_RANK = 128
 """The second rank is an eighth of the rows of a large matrix."""
-_ROUNDING_UNITS = 10
-"""Of sums of outer products it is 1 to 5 units in float32."""
+_ROUNDING_UNITS = 10  # of sums of outer products it is 1 to 5 units in float32
 _LEAST_TOLERANCE = 1e-13
 
 

@@ -1,9 +1,8 @@
 """The Fisher information of a likelihood in the outputs of the network, as columns whose outer products sum to it.
 
 Generalised Gauss-Newton curvature is J^T F J, with J the Jacobian of the outputs and F the information of a target
-about them (Schraudolph 2002; Martens 2020, "New Insights and Perspectives on the Natural Gradient Method", sec. 9).
-If the outputs are natural parameters (Gaussian of known noise, classes, counts), F is the Hessian of the negative log
-likelihood; otherwise it is its expectation over targets, and so never negative.
+about them (Schraudolph 2002; Martens 2020, sec. 9). If the outputs are natural parameters (Gaussian of known noise,
+classes, counts), F is the Hessian of the negative log likelihood; else its expectation, and so never negative.
 """
 
 import math

@@ -1,13 +1,9 @@
 """The diagonal of the Hessian by back-propagation, without off-diagonal terms.
 
-With a_j the input of unit j and z_i the outputs of the layer before (Bishop 1992, "Exact Calculation of the Hessian
-Matrix for the Multilayer Perceptron"; Becker & LeCun 1989):
-
-    d2E/dw_ji^2 = (d2E/da_j^2) z_i^2
-    d2E/da_j^2  = h'(a_j)^2 sum_k w_kj^2 d2E/da_k^2 + h''(a_j) sum_k w_kj dE/da_k
-
-The second term is the residual term. The recursion drops sum_{k != l} w_kj w_lj d2E/da_k da_l: it is exact for the last
-layer, and for the layer before it if outputs do not interact.
+With a_j the input of unit j and z_i the outputs of the layer before (Bishop 1992; Becker & LeCun 1989)
+d2E/dw_ji^2 = (d2E/da_j^2) z_i^2, and d2E/da_j^2 = h'(a_j)^2 sum_k w_kj^2 d2E/da_k^2 + h''(a_j) sum_k w_kj dE/da_k. The
+last is the residual term. The recursion drops sum_{k != l} w_kj w_lj d2E/da_k da_l: it is exact for the last layer, and
+for the layer before it if outputs do not interact.
 """
 
 from collections.abc import Mapping

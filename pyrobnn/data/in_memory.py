@@ -123,7 +123,12 @@ class Data:
         return self.mean_of(function(self.x, self.y))
 
     def parts(self, num_rows: int = 10_000) -> "Iterator[Data]":
-        """Return all examples in order, in parts of at most that many."""
+        """Return all examples in order, in parts of at most that many.
+
+        Examples:
+            >>> [len(part) for part in bnn.datasets.sinusoid(40).parts(15)]
+            [15, 15, 10]
+        """
         check_count(num_rows, "num_rows")
         return (self[start : start + num_rows] for start in range(0, len(self), num_rows))
 
@@ -131,28 +136,34 @@ class Data:
         """Return the number of examples of each class, where targets are classes."""
         return self.y.reshape(-1).long().bincount(minlength=num_classes).tolist()
 
-    def merged(self, most: float = math.inf) -> "Data":
-        """Return one row for equal ones, of their weight, in an order of its own; the data if more than `most` remain."""
-        rows, blocks = torch.arange(len(self)), blocks_of(self.x)
-        marks = torch.stack([torch.cat([marks_of(part[block]) for block in blocks]) for part in (self.x, self.y)], 1)
-        unique, group = marks.unique(dim=0, return_inverse=True)
-        weights = torch.ones(len(self), dtype=torch.float64) if self.weights is None else self.weights
-        total = torch.zeros(len(unique), dtype=torch.float64).index_add(0, group, weights)
-        if len(total) > most:
-            return self
-        is_plain = len(total) == len(self) and bool((total == 1).all())
-        merged = self[rows if is_plain else torch.empty_like(rows[: len(total)]).scatter_(0, group, rows)]
-        merged.weights = None if is_plain else total
-        return merged
-
     def split(self, fraction: float, *, seed: int = 0) -> tuple["Data", "Data"]:
         """Split at random into (rest, part), the part with `fraction` of the rows, rounded, and at least one.
 
         Rows of the same inputs stay together, so that scores on the part hold for new inputs; with such rows the part
         may be smaller than `fraction`. Each class, of whole numbers as targets, has its share of both parts.
+
+        Examples:
+            >>> [len(part) for part in bnn.datasets.sinusoid(40).split(0.25)]
+            [30, 10]
         """
         rest, part = split_rows(same_inputs(self.x), self.y, fraction, seed=seed)
         return self[rest], self[part]
+
+
+def merged(data: Data, most: float = math.inf) -> Data:
+    """Return data with one row for equal ones, of their weight, in an order of its own; as they are if over `most`."""
+    blocks = blocks_of(data.x)
+    marks = torch.stack([torch.cat([marks_of(part[block]) for block in blocks]) for part in (data.x, data.y)], 1)
+    unique, group = marks.unique(dim=0, return_inverse=True)
+    weights = torch.ones(len(data), dtype=torch.float64) if data.weights is None else data.weights
+    total = torch.zeros(len(unique), dtype=torch.float64).index_add(0, group, weights)
+    if len(total) > most:
+        return data
+    is_plain = len(total) == len(data) and bool((total == 1).all())
+    rows = torch.arange(len(data))
+    result = data[rows if is_plain else torch.empty_like(rows[: len(total)]).scatter_(0, group, rows)]
+    result.weights = None if is_plain else total
+    return result
 
 
 def held_out(data: Data, parts: Sequence[Tensor]) -> list[tuple[Data, Data]]:

@@ -33,9 +33,8 @@ def _as_patterns(value: Any) -> Any:
 class Laplace(SeeksMode):
     """The Laplace approximation: `fit` finds a mode of the log joint density, then puts a Gaussian around it.
 
-    Its precision is the curvature of the negative log-likelihood at the mode, over all data, plus that of the negative
-    log prior (MacKay 1992; Ritter et al. 2018; Daxberger et al. 2021, "Laplace Redux"). Only weights are Gaussian:
-    scales that a prior or a likelihood adds stay at the mode. See docs/how-to/laplace.md.
+    Its precision is the curvature of the negative log joint density over all data (MacKay 1992; Ritter et al. 2018;
+    Daxberger et al. 2021). Other sites than weights stay at the mode. See docs/how-to/laplace.md.
 
     Attributes:
         curvature: "ggn", J^T F J with F the Fisher information of the likelihood in the outputs, never negative;
@@ -49,8 +48,7 @@ class Laplace(SeeksMode):
             curvature has no such structure, it is "diag". `posterior.record.laplace.setting` names the one taken.
         sites: patterns of the names of the Gaussian weights, "*" for all, "last_layer" for the last layer; other
             weights stay at the mode.
-        subnetwork: number of Gaussian weights to keep, those of the largest marginal variances (Daxberger et al. 2021,
-            "Bayesian Deep Learning via Subnetwork Inference"), with all their correlations.
+        subnetwork: number of Gaussian weights to keep, with all their correlations: those of the largest variances.
         rank: number of directions of "low_rank".
         sharing: for "kron" of weights used at many positions, "expand" takes positions as examples, "reduce" adds
             derivatives and averages inputs over them first (Eschenhagen et al. 2023).

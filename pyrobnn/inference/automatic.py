@@ -18,7 +18,7 @@ from pyrobnn._core.settings import setting, to_dict
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
-from pyrobnn.data.in_memory import Data, held_out
+from pyrobnn.data.in_memory import Data, held_out, merged
 from pyrobnn.data.splits import classes_of, drawn_together, same_inputs
 from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
@@ -73,7 +73,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
                 "which bnn.Loader(loader).in_memory() makes of a loader, or "
                 "a method such as SVI()."
             )
-        data = data.merged(defaults.MOST_AT_ONCE)
+        data = merged(data, defaults.MOST_AT_ONCE)
         source = make_source(data, bnn, None, seed=run.seed)
         run = dataclasses.replace(run, callbacks=[])
         if (alone := self._by_evidence(bnn, data, source, run)) is not None:

@@ -27,7 +27,6 @@ def natural_step(
         H <- H (1 + r + r^2 / 2),  r = (1 - beta2) sigma (d L / d sigma)
 
     whatever the prior is. Where it is normal its pull P (loc - mean) stays out of the momentum, as in the paper.
-
     The pair is loc and rho, (D,) each; the rates are the learning rate, which fell from first_lr, and 1 - beta1^t.
     """
     (loc, rho), (lr, correction) = pair, rates

@@ -31,8 +31,7 @@ from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import LaplaceRecord, with_guide_table
 
 _PRODUCT_TOLERANCE = 1e-3
-_LEAST_PRECISION = 1e-6
-"""In units of the prior's precision."""
+_LEAST_PRECISION = 1e-6  # in units of the prior's precision
 
 
 @dataclasses.dataclass(eq=False)

@@ -14,7 +14,7 @@ from pyrobnn._core.settings import Count, setting, to_dict
 from pyrobnn._torch.private import tree_map
 from pyrobnn.bnn import BNN, StartState
 from pyrobnn.data.batches import Batch
-from pyrobnn.data.in_memory import Data
+from pyrobnn.data.in_memory import Data, merged
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
 from pyrobnn.inference import defaults
@@ -126,7 +126,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
                 into memory.
             FloatingPointError: no start with finite numbers.
         """
-        data = data.merged() if isinstance(data, Data) else data
+        data = merged(data) if isinstance(data, Data) else data
         source = make_source(data, bnn, None, seed=run.seed)
 
         def everything(model: BNN) -> Batch:

@@ -1,8 +1,7 @@
 """MacKay's fixed point: the next precisions of normal priors and the next noise, for groups of weights around a mode.
 
 With gamma the number of weights that the data determine, the evidence is largest where alpha = gamma / sum w^2 and the
-variance of the noise is the sum of squared errors / (targets - gamma). Source: MacKay (1992), "Bayesian Interpolation",
-section 4.
+variance of the noise is the sum of squared errors / (targets - gamma) (MacKay 1992, "Bayesian Interpolation").
 """
 
 import dataclasses

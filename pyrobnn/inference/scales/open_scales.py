@@ -19,7 +19,7 @@ from pyrobnn._torch.work import Work
 from pyrobnn.bnn import BNN, StartState
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch
-from pyrobnn.data.in_memory import Data
+from pyrobnn.data.in_memory import Data, merged
 from pyrobnn.inference import defaults
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import Run
@@ -84,7 +84,7 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
     is_open = bool(open_numbers(bnn.settings["likelihood"], (_TUNED,)))
     if not (sites or is_open) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
         return MeasuredModel(bnn)
-    data = data.merged(defaults.MOST_AT_ONCE)
+    data = merged(data, defaults.MOST_AT_ONCE)
     source = make_source(data, bnn, None, seed=run.seed)
     file = _file_for(bnn, source, run, starts_there=starts_there)
     if file is not None and file.exists():

@@ -32,8 +32,7 @@ from pyrobnn.optimizers import Optimizer
 from pyrobnn.posterior.posterior import Posterior
 
 _SMALLEST_SCALE = 1e-8
-_WINDOW, _APART = 50, 5
-"""Steps over which weights are averaged, and at most so many of them apart."""
+_WINDOW, _APART = 50, 5  # steps over which weights are averaged, and at most so many apart
 _PARTS, _USUAL_BATCH = (4, 10), 100
 """Batches have a quarter of few examples, a tenth of many: their gradients are then noise of nearly constant size."""
 _MOST_LOOKED_AT = 1000
@@ -205,10 +204,7 @@ class _Path:
 
 
 def _factor(source: Source, walk: SVI) -> float:
-    """Return the covariance of the posterior over that of means of the path; 1 where batches have no noise.
-
-    A row of weight 2 has the noise of 4, and the information of 2.
-    """
+    """Return the covariance of the posterior over that of means of the path; 1 where batches have no noise."""
     size = source.batch_size(walk.batch_size)
     if size >= source.num_data:
         return 1.0
