@@ -599,7 +599,7 @@ WRONG_FORMS = {
     "flattened classes": (3, lambda f: f.flatten(), f"{NO_ROWS}(2, 3) became (6,)"),
     "a mean": (1, lambda f: f.mean(), f"{NO_ROWS}(2, 3) became ()"),
     "a sum over rows": (2, lambda f: f.sum(0), f"{NO_ROWS}(1, 3) became (2,)"),
-    "the first rows": (1, lambda f: f[:2], f"{NO_ROWS}(3, 3) became (2, 1)"),
+    "the first rows": (1, lambda f: f[:2], f"{NO_ROWS}(24, 3) became (2, 1)"),
     "an axis more": (1, lambda f: f[:, None], f"{NO_ROWS}(2, 3) became (2, 1, 1)"),
     "columns for rows": (2, lambda f: f.T, f"{NO_ROWS}(1, 3) became (2, 1)"),
     "another view": (1, lambda f: f.view(-1, 2), f"{NO_ROWS}(2, 3) became (1, 2)"),
@@ -627,6 +627,33 @@ def test_outputs_that_do_not_follow_the_rows_are_refused_by_name(name):
     for y in (Y, Y[:1]) if name.startswith("squeezed") else (Y,):
         with pytest.raises(bnn.InputError, match=re.escape(message)):
             model.fit(X[: len(y)], y.round().abs() if outputs == 3 else y, steps=1, seed=0, progress=False)
+
+
+@pytest.mark.parametrize("method", [None, bnn.SVI(), bnn.NUTS(), bnn.EvidenceFramework(), bnn.SVI(guide="laplace")])
+def test_a_network_without_a_value_for_standardised_inputs_is_refused(method):
+    model = bnn.BNN(nn.Sequential(Wrapped(nn.Identity(), torch.log), nn.Linear(3, 1)))
+    num_missing = int((X - X.mean(0) < 0).any(1).sum())
+    with pytest.raises(bnn.InputError, match=f"gives nan for {num_missing} of {len(X)} rows.*leave `standardize` out"):
+        bnn.fit(model, bnn.Data(X, Y, standardize=True), method, progress=False)
+
+
+def test_sequences_of_other_lengths_are_taken_by_parts_of_a_mapping():
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.head = nn.GRU(3, 2, batch_first=True), nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.head(self.cell(x)[0][:, -1])
+
+    model, x, longer = bnn.BNN(Last(), prior=UNIT, likelihood=GAUSSIAN), X[:, None], torch.ones(2, 4, 3)
+    short = model.fit(x, Y, steps=1, seed=0, progress=False)
+    with pytest.raises(bnn.InputError, match="\\(2, 4, 3\\): a fit to a mapping, {'x': x}, takes sequences of other"):
+        short.predict(longer)
+    by_parts = model.fit({"x": x}, Y, steps=1, seed=0, progress=False)
+    torch.testing.assert_close(by_parts.predict({"x": longer}).mean[0], by_parts.predict({"x": longer[:1]}).mean[0])
+    with pytest.raises(bnn.InputError, match="does not take inputs of shape"):
+        by_parts.predict({"x": longer[:, :, :2]})
 
 
 @pytest.mark.parametrize("way", FITS)

@@ -194,6 +194,20 @@ def test_constant_columns_are_only_centred():
     assert Scaler.fit(values).scale.tolist()[:2] == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("num_rows", [1, 2, 30])
+def test_constant_targets_are_predicted_in_their_unit(num_rows):
+    """Whatever the unit is, the share of the target by which a prediction is uncertain is the same."""
+    x = X[:num_rows]
+    stds = []
+    for size in (1.0, 256.0):
+        model = bnn.BNN(bnn.MLP(2, [4], 1), prior=bnn.priors.Normal(1.0))
+        data = bnn.Data(x, torch.full((num_rows,), 5 * size), standardize=True)
+        with pytest.warns(bnn.PoorFitWarning):
+            fitted = bnn.fit(model, data, bnn.EvidenceFramework(starts=1), seed=0, progress=False)
+        stds.append(fitted.predict(X[:5]).std / size)
+    torch.testing.assert_close(stds[0], stds[1], rtol=1e-5, atol=0)
+
+
 def test_inputs_of_any_size_are_learned_from():
     fits = []
     for size in (1.0, 2.0**660):

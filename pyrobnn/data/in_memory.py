@@ -101,7 +101,7 @@ class Data:
     @property
     def y_scaler(self) -> "Scaler":
         """The scaler of the targets; used if the likelihood is for real values."""
-        return Scaler.fit(self.y, self.weights) if self.standardize else Scaler.identity()
+        return Scaler.fit(self.y, self.weights, targets=True) if self.standardize else Scaler.identity()
 
     @property
     def constant_inputs(self) -> list[str]:
@@ -220,7 +220,8 @@ def column_names(given: Sequence[str] | None, frame: Any, x: X) -> tuple[str, ..
 class Scaler:
     """An affine map to zero mean and unit standard deviation, column by column, in float64.
 
-    `loc` and `scale` have the shape of a row; the scale of a constant column is 1.
+    `loc` and `scale` have the shape of a row. A constant input has scale 1; a constant target, such as that of one row,
+    has its size, so that predictions follow the unit of the targets.
     """
 
     loc: Tensor
@@ -237,13 +238,14 @@ class Scaler:
         return self.loc.ndim == 0 and float(self.loc) == 0 and float(self.scale) == 1
 
     @classmethod
-    def fit(cls, values: Tensor, weights: Tensor | None = None) -> "Scaler":
-        """Fit to values of shape (N, *row), each row counted by its weight (N,), or once."""
-        return cls._of(*_moments(values, weights))
+    def fit(cls, values: Tensor, weights: Tensor | None = None, *, targets: bool = False) -> "Scaler":
+        """Fit to values of shape (N, *row), inputs or targets, each row counted by its weight (N,), or once."""
+        return cls._of(*_moments(values, weights), targets=targets)
 
     @classmethod
-    def _of(cls, mean: Tensor, deviation: Tensor, largest: Tensor) -> "Scaler":
-        return cls(mean, torch.where(deviation <= CONSTANT * largest, torch.ones_like(deviation), deviation))
+    def _of(cls, mean: Tensor, deviation: Tensor, largest: Tensor, *, targets: bool) -> "Scaler":
+        constant = torch.where(largest > 0, largest, 1.0) if targets else torch.ones_like(deviation)
+        return cls(mean, torch.where(deviation <= CONSTANT * largest, constant, deviation))
 
     def transform[V: X](self, values: V) -> V:
         """Map original units to standard units, in at least the precision given."""
@@ -288,9 +290,9 @@ class Moments:
         self._mean = self._mean + change * share
         self._largest = torch.maximum(self._largest, largest)
 
-    def scaler(self) -> Scaler:
+    def scaler(self, *, targets: bool = False) -> Scaler:
         """Return the scaler of all values together, equal to `Scaler.fit` up to rounding."""
-        return Scaler._of(self._mean, self._deviation, self._largest)
+        return Scaler._of(self._mean, self._deviation, self._largest, targets=targets)
 
 
 def _moments(values: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

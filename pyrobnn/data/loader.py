@@ -152,7 +152,7 @@ class Loader:
         for x, y in self.one_pass(self.pair):
             moments[0].add(single(x, "`standardize`"))
             moments[1].add(y)
-        return moments[0].scaler(), moments[1].scaler()
+        return moments[0].scaler(), moments[1].scaler(targets=True)
 
     @property
     def shuffles(self) -> bool:

@@ -50,6 +50,8 @@ _LIBRARIES = {"torch", "numpy", "pyro", "pyrobnn", *sys.stdlib_module_names}
 _ATOMS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _MOST_BEYOND = 0.05
 """Share of the variance of targets that may lie beyond a network's range, as noise does."""
+_NUMBERS = 2**14
+"""Numbers of inputs, of as many rows, for which outputs must not be nan."""
 _MOST_APART = 0.05
 """Share by which outputs for a row may differ among batches, as by rounding in half precision."""
 
@@ -161,17 +163,23 @@ def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[Tensor, float]
     }
     for what in (what for what, is_so in faults.items() if is_so):
         raise InputError(f"The network {what}.", page=_PAGE)
-    for num in () if mixes_examples(bnn.net) else (1, SHOWN + 1):
-        rows = inputs[torch.arange(num) % len(inputs)]
-        again = _tried(bnn, weights, rows, shape_of(rows))[0]
-        if not torch.allclose(
-            again, f[0], _MOST_APART, _MOST_APART * float(f.abs().max().nan_to_num()), equal_nan=True
-        ):
-            raise InputError(
-                "The outputs of the network for a row depend on the other rows of its batch: have it compute each row "
-                "from its own inputs, as layer normalisation does and a mean over rows does not.",
-                page=_PAGE,
-            )
+    num = max(SHOWN + 1, min(len(x), _NUMBERS // sum(part[0].numel() for part in tensors_of(inputs))))
+    rows = bnn.cast_inputs(x_scaler.transform(x[torch.arange(num) % len(x)]))
+    several = [rows] if mixes_examples(bnn.net) else [inputs[:1], rows]
+    again = [_tried(bnn, weights, some, shape_of(some)) for some in several]
+    if num_missing := int(again[-1].isnan().flatten(1).any(1).sum()):
+        why, way = ("", "") if x_scaler.is_identity else (" of standardised inputs", ", or leave `standardize` out")
+        raise InputError(
+            f"The network gives nan for {num_missing} of {num} rows, as logarithms and roots{why} may: compute them in "
+            f"the data{way}.",
+            page=_PAGE,
+        )
+    if len(again) > 1 and not torch.allclose(again[0][0], f[0], _MOST_APART, _MOST_APART * float(f.abs().max())):
+        raise InputError(
+            "The outputs of the network for a row depend on the other rows of its batch: have it compute each row "
+            "from its own inputs, as layer normalisation does and a mean over rows does not.",
+            page=_PAGE,
+        )
     return f.detach(), math.inf if work is None else _products(bnn, weights, work, len(inputs))
 
 

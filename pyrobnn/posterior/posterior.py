@@ -10,12 +10,13 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyrobnn._core.checks import check_count, check_range, wrong_shape
-from pyrobnn._core.errors import InputError, listed
+from pyrobnn._core.errors import REFUSALS, InputError, listed
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single, tensors_of
 from pyrobnn._torch.private import tree_map
 from pyrobnn._torch.pyro import fast_pyro
+from pyrobnn._torch.transforms import first_sentence
 from pyrobnn._torch.vectorize import DrawMap, draws_at_once, is_alike, run_stacked, stack_linear
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import columns_by_name
@@ -287,6 +288,12 @@ class Posterior(AbstractPosterior):
         inputs = self.bnn.cast_inputs(self.x_scaler.transform(given))
         for part in tensors_of(inputs):
             check_range(part, "x")
+        if shape_of(inputs[0]) != shape_of(example[0]):
+            try:
+                self.bnn.outputs(self.bnn.initial_values, inputs[:1])
+            except REFUSALS as error:
+                text = f"The network does not take inputs of shape {shape_of(given)}: {first_sentence(error)}."
+                raise InputError(text) from None
         return inputs
 
 

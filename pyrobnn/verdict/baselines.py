@@ -143,14 +143,14 @@ class _Problem:
         cls, likelihood: Any, x: X, y: Tensor, weights: Tensor, outputs: int, *, folds: bool = True
     ) -> "_Problem | None":
         """Return the problem; None for a likelihood that has latents."""
-        scaler = target_units(likelihood, Scaler.fit(y))
+        scaler = target_units(likelihood, Scaler.fit(y, targets=True))
         targets = y.long() if likelihood.integer_targets else scaler.transform(y.double())
         module = likelihood.build(torch.zeros((), dtype=torch.float64), scaler.scale.expand(y.shape[1:]))
         if any(isinstance(part, PyroModule) and part._pyro_samples for part in module.modules()):
             return None
         centre, unit = torch.zeros(outputs, dtype=torch.float64), torch.ones(outputs, dtype=torch.float64)
         if as_likelihood(likelihood).noise:
-            target_scaler = Scaler.fit(targets.reshape(len(y), -1))
+            target_scaler = Scaler.fit(targets.reshape(len(y), -1), targets=True)
             centre[: len(target_scaler.loc)], unit[: len(target_scaler.loc)] = target_scaler.loc, target_scaler.scale
         of_rows = same_inputs(x) % min(_FOLDS, len(y)) if folds else None
         return cls(module, targets, weights, scaler, outputs, centre, unit, of_rows)
