@@ -130,6 +130,28 @@ def test_standard_error_of_the_evidence_is_its_spread():
     assert abs(ratio - 1) < 4 / math.sqrt(2 * 59)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_the_evidence_of_a_tail_is_within_its_wider_error_and_names_mirror_images(seed):
+    """w2 tanh(w1 x) by quadrature over one of its two mirror images, within 3 standard errors."""
+    x = torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None]
+    y = x[:, 0].tanh() + 0.3 * torch.randn(9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    grid = torch.linspace(-6, 6, 601, dtype=torch.float64)
+    first, second = torch.meshgrid(grid, grid, indexing="ij")
+    log_p = -(first.square() + second.square()) / 2 - math.log(2 * math.pi)
+    for row, target in zip(x[:, 0], y, strict=True):
+        log_p = log_p + torch.distributions.Normal(second * (first * row).tanh(), 0.3).log_prob(target)
+    one = float(log_p.flatten().logsumexp(0)) + 2 * math.log(12 / 600) - math.log(2)
+    net = bnn.MLP(1, [1], 1, activation="tanh", bias=False, dtype="float64")
+    model = bnn.BNN(net, prior=bnn.priors.Normal(1.0), likelihood=bnn.likelihoods.Gaussian(0.3))
+    posterior = bnn.fit(model, (x, y), bnn.SVI(guide="mean_field", steps=1000, lr=0.02), seed=seed, progress=False)
+    weights = bnn.importance_weights(posterior, (x, y))
+    assert abs(weights.log_evidence.mean - one) < 3 * weights.log_evidence.stderr
+    assert math.exp(weights.log_images) == pytest.approx(2)
+    assert "one of 2 mirror images" in str(weights)
+    assert "(reliable" not in str(weights) or weights.khat < 0.5
+
+
 def test_an_exact_guide_has_constant_weights():
     weights = bnn.importance_weights(at_the_posterior(), DATA, num_draws=1000)
     assert weights.ess == pytest.approx(1000, rel=1e-6)

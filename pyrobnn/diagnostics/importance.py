@@ -20,13 +20,13 @@ from pyrobnn.diagnostics.convert import as_one, log_likelihoods, log_prior_densi
 from pyrobnn.guides.base import built
 from pyrobnn.guides.dropout import MaskedPoint
 from pyrobnn.guides.empirical import require_density
+from pyrobnn.nets import MLP
 from pyrobnn.posterior.mixture import Mixture, Posteriors
 from pyrobnn.posterior.posterior import Posterior, latent_names
 
-_ROUNDING = 1e-4
-"""Nats between log ratios that count as zero, so that the tail of rounding errors is not taken for the tail of q."""
-_FEWEST = 30
-"""Draws below which the tail, a fifth of them, is too short for ArviZ to fit."""
+_ROUNDING = 1e-4  # nats between log ratios that count as zero: a tail of rounding errors is not that of q
+_RELIABLE = 0.5  # k-hat below which weights have a variance, so that errors fall with the root of the draws
+_FEWEST = 30  # draws below which the tail, a fifth of them, is too short for ArviZ to fit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,9 +34,8 @@ class ImportanceWeights:
     """Weights that turn draws from q into draws from the posterior, and their diagnostics of q; str() sums them up.
 
     Attributes:
-        log_weights: Pareto-smoothed log weights (S,), normalised, of the draws of `draws()`.
-        khat: shape of the tail of the weights; -inf if they are constant, as for an exact q, and inf if they lie
-            further apart than the range of floats.
+        log_weights: Pareto-smoothed log weights (S,), normalised, of `draws()`.
+        khat: shape of the tail of the weights; -inf if they are constant, inf if beyond the range of floats.
         khat_by_chain: the same for each member of a mixture under its density q_k, (K,).
         ess: effective number of draws, 1 / sum of squared weights.
         log_evidence: log p(D) in the original units of the targets; log p(D, points) if q holds sites at points.
@@ -51,6 +50,7 @@ class ImportanceWeights:
     log_evidence: Estimate
     posterior: Posterior | Mixture
     seed: int
+    log_images: float = 0.0  # log number of mirror images of a mode of an `MLP`: 2^h h! for h odd units
 
     @property
     def num_draws(self) -> int:
@@ -68,10 +68,12 @@ class ImportanceWeights:
         return self.khat < self.good_khat
 
     def __str__(self) -> str:
-        word = "reliable" if self.is_reliable else "not reliable"
+        word = "reliable" if self.khat < _RELIABLE else "of a wide error" if self.is_reliable else "not reliable"
+        count = f"{math.exp(self.log_images):.3g}" if self.log_images < 700 else f"exp({self.log_images:.0f})"
+        images = f", and up to {self.log_images:.2f} more where q is around one of {count} mirror images of a mode"
         return (
             f"k-hat of the joint weights {self.khat:.2f} ({word}: good below {self.good_khat:.2f}), effective draws "
-            f"{self.ess:.0f} of {self.num_draws}, log evidence {self.log_evidence}"
+            f"{self.ess:.0f} of {self.num_draws}, log evidence {self.log_evidence}{images * bool(self.log_images)}"
         )
 
     def draws(self) -> dict[str, Tensor]:
@@ -100,9 +102,8 @@ def importance_weights(
 ) -> ImportanceWeights:
     """Weigh draws of a guide by p(w, D) / q(w), with Pareto-smoothed importance sampling (PSIS, Vehtari et al. 2024).
 
-    Their k-hat is a test of variational inference (Yao et al. 2018). It is about the joint distribution of all weights,
-    and above 0.7 for all but very small networks, even if predictions are good. The target is the posterior of the
-    model that predicts: for Laplace guides the linearised network, unless `linearized=False`.
+    Their k-hat is about the joint distribution of all weights, above 0.7 for all but very small networks (Yao et al.
+    2018). The target is the posterior of the model that predicts: of Laplace guides the linearised network.
 
     Args:
         posterior: a posterior whose guide has a density, or several of the same model, whose mixture is q.
@@ -145,6 +146,14 @@ def importance_weights(
     scaled = np.exp(ratios - highest)
     mean = scaled.mean()
     error = float(scaled.std(ddof=1) / mean / math.sqrt(len(scaled)))  # of the logarithm of the mean
+    highest_khat = min(khat, 1.0) + (1 + min(khat, 1.0)) / math.sqrt(
+        3 * math.sqrt(len(scaled))
+    )  # of a tail of 3 root S
+    error *= len(scaled) ** max(0.0, highest_khat - _RELIABLE) if math.isfinite(highest_khat) else 1.0
+    net = given.members[0].bnn.settings["net"]
+    hidden, signs = (
+        ((), 0.0) if any(linear) or not isinstance(net, MLP) else (net.hidden, net.activation in ("tanh", "softsign"))
+    )
     return ImportanceWeights(
         log_weights=log_weights,
         khat=khat,
@@ -153,13 +162,12 @@ def importance_weights(
         log_evidence=Estimate(float(highest + math.log(mean)), error),
         posterior=given,
         seed=seed,
+        log_images=sum(math.lgamma(units + 1) + units * signs * math.log(2) for units in hidden),
     )
 
 
 def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
     """Return Pareto-smoothed log weights (S,), normalised, and k-hat, from log p - log q of each draw (S,).
-
-    ArviZ takes log-likelihoods, whose inverses are the weights, and so minus the log ratios.
 
     Raises:
         InputError: a ratio that is NaN or infinite, or no weight above 0.

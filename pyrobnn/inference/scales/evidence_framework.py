@@ -57,8 +57,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
 
     The guide comes last: a Laplace approximation around the mode, or another guide, trained from the best mode. With
     Laplace and real targets, the posterior is a `Mixture` of as many members as starts, divided among the modes in
-    proportion to exp(score / 8), since scores are uncertain by several nats. Rows that are the same count as one with
-    their weight.
+    proportion to exp(score / 8), since scores are uncertain by several nats. Equal rows count as one of their weight.
 
     Attributes:
         guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes

@@ -40,18 +40,16 @@ _ROWS_AT_ONCE = 4096
 class MarginalLikelihood(BaseMethod[Posterior]):
     """Laplace approximations, alternating with the tuning of the prior by their evidence (Immer et al. 2021).
 
-    "Scalable Marginal Likelihood Estimation for Model Selection in Deep Learning": each round trains on from the last
-    weights, takes the curvature at the mode, and moves the precision of the prior (and the noise) to the maximum of the
-    evidence. If the first round ends at a constant, because learned noise explains the targets before the network does,
-    it is repeated with the noise held at 0.3 of the targets' spread.
+    Each round trains on from the last weights, takes the curvature at the mode, and moves the precision of the prior
+    (and the noise) to the maximum of the evidence. If the first ends at a constant, because learned noise explains the
+    targets before the network does, it is repeated with the noise held at 0.3 of the targets' spread.
 
     Attributes:
         method: the training in each round; its guide is `Laplace`, and `steps` counts the steps of one round. A
             structure that is left open is "kron": the evidence of "full" takes minutes for 3,000 weights.
         rounds: number of rounds.
         per: which weights share a precision, as in `tune_prior`.
-        noise: whether to tune the scale of Gaussian noise too; "auto" does if it is learned and targets have one
-            column.
+        noise: whether to tune the scale of Gaussian noise too; "auto" does if it is learned, for one column of targets.
 
     Examples:
         >>> method = bnn.MarginalLikelihood(bnn.SVI(guide="laplace", steps=20), rounds=2)

@@ -125,8 +125,7 @@ def tune_prior(posterior: Posterior, data: Any, *, per: str = "all", noise: bool
     Args:
         posterior: of a `Laplace` guide with normal priors; it is not changed.
         data: the training data, as for `fit`.
-        per: "all" for a single precision, "site" for a precision of each site, "weight" for a precision of each weight
-            (automatic relevance determination: most go to infinity).
+        per: "all" for a single precision, "site" or "weight" for one of each (with "weight" most go to infinity).
         noise: whether to tune the scale of Gaussian noise too, to beta = (targets - gamma) / SSE.
 
     Raises:

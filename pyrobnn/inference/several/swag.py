@@ -51,9 +51,8 @@ class SWAG(BaseMethod[Posterior]):
     `LowRank` guide. Means over T steps of independent batches have the covariance of the posterior by (N - B) / (T B),
     1 / s, if rate and momentum move the path through a mode in less (Mandt, Hoffman & Blei 2017, sec. 5). Directions
     that the data leave to the prior stay too narrow. A DataLoader must draw with replacement: the noise of batches that
-    share an epoch cancels. With a given `lr` and batches of all data the path ends in a point.
-
-    See docs/how-to/ensembles.md.
+    share an epoch cancels. With a given `lr` and batches of all data the path ends in a point. See
+    docs/how-to/ensembles.md.
 
     Attributes:
         method: the method for the mode; its guide must be "map".
@@ -164,8 +163,7 @@ class SWAG(BaseMethod[Posterior]):
             guide = LowRank(rank=self.rank).build(mode.bnn, *mode.example).to(mode.example[0].device)
         path.write_into(guide)
         method = to_dict(self) | {"guide": to_dict(LowRank(rank=self.rank))}
-        posterior = mode.with_fields(guide=guide)
-        posterior.note(method=method, seconds=seconds)
+        (posterior := mode.with_fields(guide=guide)).note(method=method, seconds=seconds)
         return posterior
 
 
