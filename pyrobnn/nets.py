@@ -1,10 +1,16 @@
 """Networks that can be declared; any other `torch.nn.Module` works as well."""
 
+import ast
 import copy
 import dataclasses
+import functools
+import hashlib
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import chain, pairwise
 from typing import Annotated, Any, Literal
 
@@ -21,6 +27,11 @@ from torch.optim.swa_utils import AveragedModel
 from pyrobnn._core.errors import InputError, shown
 from pyrobnn._core.registry import Registry
 from pyrobnn._core.settings import Count, setting
+from pyrobnn._core.tree_files import digest
+
+UNREAD = "not available"
+_BARE = {*vars(nn.Module())}
+_VALUES = (bool, int, float, str, tuple, list, functools.partial)
 
 
 def _name_of(activation: Any) -> Any:
@@ -117,6 +128,47 @@ class Made:
 def is_custom(net: Any) -> bool:
     """Return whether a network, a part of a model, is the user's own and not a declared one."""
     return isinstance(net, (nn.Module, Made))
+
+
+def described(net: nn.Module) -> dict[str, str]:
+    """Return what a state does not tell of a network: layers, code, plain attributes, and tensors that are not in it.
+
+    Code counts without comments, that of libraries by name, and tensors by two digits.
+    """
+    found = {"the list of layers": ", ".join(dict(net.named_modules()))}
+    for path, module in net.named_modules():
+        found[f"the class of {path or 'the network'}"] = type(module).__name__
+        codes = {kind.__qualname__: _code_of(kind) for kind in type(module).__mro__[:-1]}
+        found |= {f"the code of {name}": code for name, code in codes.items() if code != name}
+        others = {name: module._buffers[name] for name in module._non_persistent_buffers_set}
+        for name, value in (vars(module) | others).items():
+            text = re.sub(" at 0x[0-9a-f]+", "", repr(value)) if isinstance(value, _VALUES) else None
+            if isinstance(value, Tensor) and torch.func.debug_unwrap(value) is value:
+                text = digest([value.bfloat16() if value.is_floating_point() else value])[:12]
+            elif inspect.isroutine(value):
+                text = _code_of(value)
+            if text is not None and name not in _BARE:
+                found[f"{path}.{name}".lstrip(".")] = text
+    return found
+
+
+def _code_of(value: Any) -> str:
+    file = getattr(sys.modules.get(value.__module__), "__file__", None)
+    if inspect.isbuiltin(value) or "site-packages" in str(file):
+        return str(value.__qualname__)
+    try:
+        text = inspect.getsource(value)
+        if value.__name__ == "<lambda>":  # the text is that of all on its line
+            text += str(value.__code__.co_names)
+        with suppress(SyntaxError):
+            tree = ast.parse(textwrap.dedent(text))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                    node.value.value = None
+            text = "\n".join(line for line in ast.unparse(tree).splitlines() if line.strip() != "None")
+    except (OSError, TypeError):
+        return UNREAD
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def owned(net: Any) -> Any:

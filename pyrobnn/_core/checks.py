@@ -50,7 +50,9 @@ def as_tensor(value: Any, name: str) -> Tensor:
         array = _as_array(value, name)
         if array.dtype.kind not in "biuf":
             raise InputError(f"`{name}` must be numeric, got dtype {array.dtype}: {_ENCODE.get(name, 'pass numbers')}.")
-        tensor = torch.from_numpy(np.array(array, dtype=_torch_dtype(array.dtype), order="C"))
+        is_kept = array.dtype.itemsize in (4, 8) and array.dtype.isnative
+        dtype = np.int64 if array.dtype.kind in "bui" else array.dtype if is_kept else np.float64
+        tensor = torch.from_numpy(np.array(array, dtype=dtype, order="C"))
         _check_unsigned(tensor, name, is_wide=array.dtype.kind == "u" and array.dtype.itemsize == 8)
     if tensor.is_complex():
         raise InputError(f"`{name}` must be real, got dtype {tensor.dtype}: split it into real and imaginary columns.")
@@ -126,12 +128,6 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
             f"{int(float(rounded[0]))}: pass an array of int64."
         )
     return numbers
-
-
-def _torch_dtype(dtype: np.dtype) -> np.dtype:
-    if dtype.kind in "bui":
-        return np.dtype(np.int64)
-    return dtype if dtype.itemsize in (4, 8) and dtype.isnative else np.dtype(np.float64)
 
 
 def _is_finite(value: Tensor) -> bool:

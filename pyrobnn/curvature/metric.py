@@ -243,7 +243,9 @@ def _(distribution: torch.distributions.MixtureSameFamily) -> Nodes:
     each = distribution.component_distribution
     if distribution.event_shape or not isinstance(each, (torch.distributions.Normal, targets.TargetStudentT)):
         return _nodes.dispatch(object)(distribution)
-    nodes, weights = _sinh_nodes(distribution.mixture_distribution.logits)
+    like = distribution.mixture_distribution.logits  # the trapezoidal rule for all real numbers, dense near 0
+    t = torch.linspace(-_SINH_REACH, _SINH_REACH, 4 * _NUM_NODES, dtype=like.dtype).to(like).view(-1, *[1] * like.ndim)
+    nodes, weights = torch.sinh(t), torch.cosh(t) * (2 * _SINH_REACH / (4 * _NUM_NODES - 1))
     places = each.loc + each.scale * nodes
     shares = distribution.mixture_distribution.probs * each.scale * weights * each.log_prob(places).exp()
     return places.movedim(-1, 0).flatten(0, 1), shares.movedim(-1, 0).flatten(0, 1)
@@ -273,12 +275,6 @@ def _nodes_of_counts(distribution: Any) -> Nodes:
     steps = torch.arange(_MOST_COUNT_NODES, device=mean.device, dtype=torch.float64).view(-1, *[1] * mean.ndim)
     places = (first + stride * steps + ((stride - 1) / 2).floor()).to(distribution.mean.dtype)
     return places, stride * distribution.log_prob(places).double().exp()
-
-
-def _sinh_nodes(like: Tensor) -> Nodes:
-    """Return nodes and weights of the trapezoidal rule for all real numbers, dense near 0."""
-    t = torch.linspace(-_SINH_REACH, _SINH_REACH, 4 * _NUM_NODES, dtype=like.dtype).to(like).view(-1, *[1] * like.ndim)
-    return torch.sinh(t), torch.cosh(t) * (2 * _SINH_REACH / (4 * _NUM_NODES - 1))
 
 
 def _location_scale(distribution: Any, of_loc: float | Tensor, of_scale: float | Tensor) -> Terms:

@@ -361,20 +361,15 @@ def read_rows(
         rows = numbers if numbers.shape[1] else np.zeros((len(table), 1))
         _, y = check_X_y(rows, y if has_targets else np.zeros(len(rows)), **of_numbers, **options)
         return table, how, y
-    _require_numbers(X, encoder)
+    odd = _first_odd(np.asarray(X) if isinstance(X, (pd.Series, list, tuple)) else X)
+    if odd is not None:
+        names = "its columns" if encoder is None else f"the columns of the fit, {listed(encoder.made_from())}"
+        raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {names}.")
     if has_targets:
         X, y = validate_data(estimator, X, y, reset=reset, **of_numbers, **options)
     else:
         X = validate_data(estimator, X, reset=reset, **of_numbers)
     return *as_table(X, encoder), y
-
-
-def _require_numbers(X: Any, encoder: Encoder | None) -> None:
-    """Refuse an array with texts that are no numbers, or dates: only the columns of a frame have a kind."""
-    odd = _first_odd(np.asarray(X) if isinstance(X, (pd.Series, list, tuple)) else X)
-    if odd is not None:
-        names = "its columns" if encoder is None else f"the columns of the fit, {listed(encoder.made_from())}"
-        raise InputError(f"X is an array with {str(odd)!r}, and arrays hold numbers: pass a data frame with {names}.")
 
 
 def require_no_dates(y: Any, *, or_text: bool) -> None:

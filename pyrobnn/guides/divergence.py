@@ -33,27 +33,17 @@ def quadrature_kl(q: Any, p: Any) -> Tensor:
     except NotImplementedError:
         entries, density = base_of(q), base_of(p)
         normal = isinstance(entries, Normal) and type(entries).log_prob is Normal.log_prob
-        if not normal or density.event_shape or q.event_shape != p.event_shape or not _on_all_reals(density):
+        normal = normal and isinstance(density.support, type(constraints.real))
+        if not normal or density.event_shape or q.event_shape != p.event_shape:
             raise
     if isinstance(density, ScaleMixtureNormal):
         log_p = density.expected_log_prob(entries.loc, entries.scale)
     else:
-        log_p = _gauss_hermite(density.log_prob, entries.loc, entries.scale)
+        rule = np.polynomial.hermite_e.hermegauss(_QUADRATURE_POINTS)
+        nodes, weights = (entries.loc.new_tensor(each).view(-1, *[1] * entries.loc.ndim) for each in rule)
+        log_p = (density.log_prob(entries.loc + entries.scale * nodes) * (weights / weights.sum())).sum(0)
     return sum_rightmost(-entries.entropy() - log_p, q.event_dim)
 
 
 DIVERGENCES: dict[KL, Callable[[Any, Any], Tensor]] = {"analytic": kl_divergence, "quadrature": quadrature_kl}
 """KL(q || p) of a site without its draw, for each setting that needs none."""
-
-
-def _on_all_reals(density: Any) -> bool:
-    return isinstance(density.support, type(constraints.real))
-
-
-def _gauss_hermite(function: Callable[[Tensor], Tensor], loc: Tensor, scale: Tensor) -> Tensor:
-    """Return E[function(w)] for w ~ N(loc, scale^2), entry by entry; the function sees a leading axis of nodes."""
-    nodes, weights = (
-        loc.new_tensor(values).view(-1, *[1] * loc.ndim)
-        for values in np.polynomial.hermite_e.hermegauss(_QUADRATURE_POINTS)
-    )
-    return (function(loc + scale * nodes) * (weights / weights.sum())).sum(0)

@@ -214,7 +214,10 @@ class _Judge:
         """Return the best parts, what fits them if there are several, and what another likelihood gains."""
         if len(usual) == 1:
             return usual[0], None, None
-        compared = [_brief(parts) for parts in usual] if self.others else usual
+        compared = list(usual)
+        for index, parts in enumerate(usual if self.others else ()):  # with few starts and rounds
+            brief = _BRIEF | {"starts": min(_BRIEF["starts"], parts.method.starts)}
+            compared[index] = dataclasses.replace(parts, method=dataclasses.replace(parts.method, **brief))
         fits = [self.fit(parts) for parts in compared]
         scores = [self.scores(fit) for fit in fits]
         kept = _not_far_behind(scores) if self.others else range(len(usual))
@@ -312,12 +315,6 @@ def _shapes(data: Data) -> tuple[Any, ...]:
     if _are_repeated_counts(y):
         return _COUNT_LIKELIHOODS if len(data) > _MOST_THOROUGH else ()
     return _SHAPES if data.y.is_floating_point() and _are_distinct(y) else ()
-
-
-def _brief(parts: Parts) -> Parts:
-    """Return the parts with few starts and rounds of the evidence framework."""
-    brief = _BRIEF | {"starts": min(_BRIEF["starts"], parts.method.starts)}
-    return dataclasses.replace(parts, method=dataclasses.replace(parts.method, **brief))
 
 
 def _is_plain(data: Data) -> bool:

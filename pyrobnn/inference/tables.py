@@ -37,7 +37,7 @@ def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any
     unknown = [key for key in options if key not in fields or key == "guide"]
     if unknown:
         known = ["type", *also, *(name for name in fields if name != "guide")]
-        elsewhere = "" if nearest(unknown[0], known) else _hint(unknown[0], fields) + _owners(unknown[0])
+        elsewhere = "" if nearest(unknown[0], known) else _hint(unknown[0], fields)
         raise InputError(unknown_setting(unknown[0], known) + elsewhere)
     if "method" in options:
         options["method"] = _inner(options["method"], fields["method"].default)
@@ -47,16 +47,13 @@ def from_table(table: Mapping[str, Any], *, also: Sequence[str] = (), start: Any
     return dataclasses.replace(start, **(shorter | options))
 
 
-def _owners(key: str) -> str:
-    """Return which methods have a setting, in words."""
-    names = [name for name in registry.names if key in fields_of(registry.get(name)) and key != "guide"]
-    return f". `{key}` is a setting of {', '.join(names)}: name the method by `type`" if names else ""
-
-
 def _hint(key: str, fields: Mapping[str, Any]) -> str:
+    """Return where a setting belongs, and which methods have it, in words."""
     if key == "guide":
         return ". The guide has a separate section, [guide]"
-    return f". `{key}` may belong to the inner method, [fit.method]" if "method" in fields else ""
+    names = [name for name in registry.names if key in fields_of(registry.get(name))]
+    owners = f". `{key}` is a setting of {', '.join(names)}: name the method by `type`" if names else ""
+    return (f". `{key}` may belong to the inner method, [fit.method]" if "method" in fields else "") + owners
 
 
 def _inner(table: Any, default: Any) -> Any:

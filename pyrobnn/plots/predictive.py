@@ -245,7 +245,11 @@ def vsbc(report: VsbcReport) -> Figure:
     """
     tests = report.table[["symmetric", "uniform"]].min(axis=1).sort_values(kind="stable")
     shown = list(tests.index[:_MOST_QUANTITIES])
-    ranks = _ranks(report)
+    ranks = {
+        f"{name}{list(place) if place else ''}": values.values[(slice(None), *place)]
+        for name, values in report.tree["prior_sbc"].data_vars.items()
+        for place in np.ndindex(*values.shape[1:])
+    }
     figure, axes = grid(len(shown), 4)
     for axis, name in zip(axes, shown, strict=True):
         distance_from_uniform(axis, np.sort(ranks[name]), report.num_simulations)
@@ -256,12 +260,3 @@ def vsbc(report: VsbcReport) -> Figure:
         axis.set_ylim(ends[:, 0].min(), ends[:, 1].max())
     legend(axes[0], loc="upper right", ncols=2)
     return figure
-
-
-def _ranks(report: VsbcReport) -> dict[str, np.ndarray]:
-    """Return the ranks (M,) by the names of the rows of the table."""
-    return {
-        f"{name}{list(place) if place else ''}": values.values[(slice(None), *place)]
-        for name, values in report.tree["prior_sbc"].data_vars.items()
-        for place in np.ndindex(*values.shape[1:])
-    }

@@ -117,7 +117,11 @@ class Plane:
         axis.set(xlabel=plain(self.data.feature_names[0]), ylabel=plain(self.data.feature_names[1]))
         self._draw_points(axis)
         if number == 0 and self.probs is not None:
-            _boundaries(axis, self.mesh, self.probs)
+            for label in range(1 if self.probs.shape[1] == 2 else 0, self.probs.shape[1]):  # lines between classes
+                margin = self.probs[:, label] - np.delete(self.probs, label, 1).max(1)
+                if margin.min() < 0 < margin.max():
+                    lines = axis.contour(*self.mesh, margin.reshape(self.mesh[0].shape), levels=[0.0], colors=[INK])
+                    lines.set(linewidths=1.2, path_effects=_HALO)
             if axis.get_legend_handles_labels()[0]:
                 legend(axis, loc="lower left", frameon=True, framealpha=0.85, handletextpad=0.2)
 
@@ -175,11 +179,3 @@ def _of_numbers(prediction: Prediction, target: str) -> list[Surface]:
         (heading, spread := first_column(values), 0.0, float(spread.max())) for heading, values in measures.items()
     ]
     return [(f"Mean of {target}", mean, float(mean.min()), float(mean.max())), *spreads]
-
-
-def _boundaries(axis: Axes, mesh: Sequence[np.ndarray], probs: np.ndarray) -> None:
-    """Draw lines where the most probable class changes."""
-    for label in range(1 if probs.shape[1] == 2 else 0, probs.shape[1]):
-        margin = (probs[:, label] - np.delete(probs, label, 1).max(1)).reshape(mesh[0].shape)
-        if margin.min() < 0 < margin.max():
-            axis.contour(*mesh, margin, levels=[0.0], colors=[INK], linewidths=1.2).set_path_effects(_HALO)

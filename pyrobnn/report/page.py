@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from pyrobnn import plots
 from pyrobnn._core.remedies import Spelling
 from pyrobnn.data.in_memory import Data
-from pyrobnn.diagnostics.audit import ElboReport, elbo_report
+from pyrobnn.diagnostics.audit import elbo_report
 from pyrobnn.diagnostics.convergence import chains_of
 from pyrobnn.diagnostics.diagnosis import Diagnosis
 from pyrobnn.guides.base import built
@@ -149,6 +149,7 @@ def render(
     """
     fit = _Fit(posterior, train, test, scores, facts)
     pictures = _pictures(fit)
+    with_density = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
     spelling: Spelling = "python" if facts.spec is None else "command"
     html = _template().render(
         title=words.title(facts.spec, train.target_name),
@@ -170,7 +171,7 @@ def render(
         num_scored=len(fit.scored),
         pictures=pictures,
         explained=words.EXPLAINED,
-        audits=_audits(posterior, train),
+        audits=[(num, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for num, each in with_density[:_MOST_AUDITS]],
         num_members=len(posterior.members),
         most_rows=_MOST_AUDITS,
         chains=chains_of(posterior, train),
@@ -188,12 +189,6 @@ def _shown(name: str, score: Score) -> tuple[str, str]:
     """Return a score and its standard error in few digits; no error of 0, or of the width: that says little."""
     is_alone = name.startswith("width_") or score.stderr == 0
     return (digits(score.value, score.value / 10)[0], "") if is_alone else digits(score.value, score.stderr)
-
-
-def _audits(posterior: Posterior | Mixture, train: Data) -> list[tuple[int, ElboReport]]:
-    """Return the ELBO of the members that have a density, with their numbers; a posterior is its only member."""
-    members = [pair for pair in enumerate(posterior.members, 1) if built(pair[1].guide).chains() is None]
-    return [(number, elbo_report(each, train, num_draws=_AUDIT_DRAWS)) for number, each in members[:_MOST_AUDITS]]
 
 
 def _pictures(fit: _Fit) -> list[_Picture]:

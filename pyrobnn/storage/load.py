@@ -1,5 +1,6 @@
 """Reading a posterior from a file, within bounds on the cost of building what its settings ask for."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -13,7 +14,7 @@ from pydantic import Field, StrictInt, StrictStr
 from torch import Tensor, nn
 
 from pyrobnn import guides, nets, priors
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import InputError, listed, warn_user
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import setting
@@ -139,6 +140,7 @@ class SavedPosterior:
     scalers: Tensors
     history: SavedHistory | None = None
     body_sha256: StrictStr | None = None
+    network: dict[str, StrictStr] = dataclasses.field(default_factory=dict)
 
 
 @setting
@@ -159,8 +161,7 @@ def load(path: str | Path, *, net: Net | None = None, device: str = "cpu") -> Po
     Args:
         path: the file.
         net: the network, if it was given as a `torch.nn.Module`, or a function that makes it; with the same frozen
-            parameters, if it was saved without them. Its tensors have to have the names, shapes and precisions of the
-            fit's. Its code, activations and plain attributes are not compared: pass the same.
+            parameters, if it was saved without them. Its tensors, layers, code and plain attributes are compared.
         device: "cpu", "cuda", ..., or "auto" for a GPU where there is one.
 
     Raises:
@@ -275,7 +276,7 @@ def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bo
         bnn = declared.fresh(device=device, target_scale=y_scaler.scale.expand(example[1].shape[1:]))
         state = _with_body(saved, bnn, path)
         if saved.parts["net"].get("type") == CUSTOM:
-            _require_same_network(bnn.net, state, path)
+            _require_same_network(bnn.net, state, path, saved.network)
         _restore(bnn.eval(), state, "model", path)
         with bnn.without_network(outputs), bounds:
             guide = guides.resolve(saved.guide).build(bnn, *example).to(device)
@@ -312,23 +313,31 @@ def _with_body(saved: SavedPosterior, bnn: BNN, path: Path) -> Mapping[str, Tens
     return saved.model_state | frozen
 
 
-def _require_same_network(net: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse a network whose parameters have other names, shapes or precisions than those saved."""
+def _require_same_network(
+    net: nn.Module, state: Mapping[str, Tensor], path: Path, parts: Mapping[str, str] | None = None
+) -> None:
+    """Refuse a network whose parameters have other names, shapes or precisions than those saved, or other `parts`."""
     prefix = "net."
     saved = {name.removeprefix(prefix): _kind(value) for name, value in state.items() if name.startswith(prefix)}
     given = {name: _kind(value) for name, value in net.state_dict().items()}
+    parts, told = parts or {}, {} if parts is None else nets.described(net)
+    unread = [name for name, text in told.items() if nets.UNREAD in (text, parts.get(name, nets.UNREAD))]
+    names = dict.fromkeys([*given, *sorted(saved), *told, *parts])
+    saved, given = saved | {**parts}, given | told
     other = [
-        f"{name} is {saved.get(name, 'missing')} in the file and {given.get(name, 'missing')} in `net`"
-        for name in [*given, *sorted(saved.keys() - given.keys())]
-        if saved.get(name) != given.get(name)
+        f"{name} is {saved.get(name, 'missing'):.40} in the file and {given.get(name, 'missing'):.40} in `net`"
+        for name in names
+        if saved.get(name) != given.get(name) and name not in unread
     ]
     if other:
         more = f"; and {len(other) - _MOST_NAMED} more" if len(other) > _MOST_NAMED else ""
         raise InputError(
             f"{path} was saved with another network than this `net`: {'; '.join(other[:_MOST_NAMED])}{more}. "
-            "Pass the network of the fit: the same layers, widths and precision.",
+            "Pass the network of the fit: the same layers, widths and precision, code, attributes and buffers.",
             page="how-to/save-and-load",
         )
+    if unread:
+        warn_user(f"Of `net`, {path} cannot tell whether it is that of the fit by: {listed(unread)}.")
 
 
 def _with_prior(table: Any, prior: FromPosterior) -> Any:

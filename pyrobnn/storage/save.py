@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import plain_tensors, under
+from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import to_dict
 from pyrobnn._core.tree_files import digest, write_tree
 from pyrobnn._torch.inputs import Inputs
 from pyrobnn.bnn import BNN
-from pyrobnn.nets import is_custom
+from pyrobnn.nets import described, is_custom
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import History
 
 FORMAT_VERSION = 3
 CUSTOM = "custom"
@@ -68,7 +68,8 @@ def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
             f"The guide {type(posterior.guide).__name__} was not fitted from a setting, so it cannot be saved: fit "
             "with a guide by name or a setting such as guides.MeanField()."
         )
-    given = posterior.bnn.settings
+    given, history = posterior.bnn.settings, posterior.history
+    curves = {name: torch.tensor(getattr(history, name)) for name in ("log_likelihood", "kl") if history is not None}
     net = given["net"]
     parts = {
         "net": {"type": CUSTOM, "class": type(posterior.bnn.net).__name__} if is_custom(net) else to_dict(net),
@@ -80,6 +81,7 @@ def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
         "seed": posterior.seed,
         "info": posterior.record.to_table(),
         "parts": parts,
+        "network": _unmoved(posterior) if is_custom(net) else {},
         "guide": guide,
         "model_state": {name: value for name, value in posterior.bnn.state_dict().items() if name not in left_out},
         "guide_state": dict(posterior.guide.state_dict()),
@@ -89,7 +91,7 @@ def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
             for name, scaler in (("x", posterior.x_scaler), ("y", posterior.y_scaler))
             for part in ("loc", "scale")
         },
-        "history": _history(posterior.history),
+        "history": None if history is None else dataclasses.asdict(history) | curves,
         "body_sha256": None if body else digest_of(left_out),
     }
 
@@ -105,16 +107,12 @@ def _body_of(bnn: BNN) -> Tensors:
     return frozen
 
 
-def _history(history: History | None) -> dict[str, Any] | None:
-    if history is None:
-        return None
-    return {
-        "log_likelihood": torch.tensor(history.log_likelihood),
-        "kl": torch.tensor(history.kl),
-        "validation_steps": history.validation_steps,
-        "validation_scores": history.validation_scores,
-        "engine": dataclasses.asdict(history.engine),
-    }
+def _unmoved(posterior: Posterior) -> dict[str, str]:
+    """Return the description of a network, without what calls have changed since it was made."""
+    with seeded(posterior.seed):
+        net = posterior.bnn.settings["net"]
+        first = described(net if isinstance(net, nn.Module) else net.build())
+    return {name: text for name, text in described(posterior.bnn.net).items() if first.get(name) == text}
 
 
 def outline(posterior: Posterior) -> Tensors:

@@ -277,7 +277,8 @@ class RandomInputs:
     def __init__(self, graph: fx.GraphModule, position: fx.Node, num_rows: int) -> None:
         random = torch.Tag.nondeterministic_seeded
         drawing = [node for node in graph.graph.nodes if random in getattr(node.target, "tags", ())]
-        self.is_complete = all(_is_table(node) for node in drawing)
+        known = {*_NORMAL, *_UNIFORM, *_BERNOULLI}
+        self.is_complete = all(node.target in known and node.meta["val"].device.type == "cpu" for node in drawing)
         nodes = drawing if self.is_complete else []
         per_step = sum(node.meta["val"].numel() for node in nodes)
         self.num_rows = num_rows if per_step * num_rows <= _TABLE else 1
@@ -298,11 +299,6 @@ def _for(row: Tensor, law: Law) -> Callable[[Tensor], object]:
     """Return what fills a row: the library for many normal numbers, if it draws as torch does."""
     is_large = row.numel() >= _LARGE and row.dtype == torch.float32 and row.is_contiguous()
     return draw_normals if law is Tensor.normal_ and is_large and draws_as_torch() else law
-
-
-def _is_table(node: fx.Node) -> bool:
-    """Return whether the numbers of a random operation can be drawn before the graph runs."""
-    return node.target in (*_NORMAL, *_UNIFORM, *_BERNOULLI) and node.meta["val"].device.type == "cpu"
 
 
 def _law(node: fx.Node) -> Law:

@@ -103,7 +103,12 @@ class StochasticGradient(ChainMethod):
                     draws.append(walk.state.place)
                     densities.append(density)
                 if walk.step % _STEPS_BETWEEN_LOOKS == 0 or walk.step == walk.num_steps:
-                    _check_finite(walk.state.place, name, walk.step)
+                    finite = walk.state.place.isfinite().all(1)
+                    if not bool(finite.all()):
+                        raise FloatingPointError(
+                            f"Chain {int((~finite).nonzero()[0]) + 1} of {name} is no longer finite at step "
+                            f"{walk.step}: give a smaller `step_size`, or standardise the data."
+                        )
                     bar.update(walk.step - bar.n)
                 if walk.burn_in.looks(walk.step, walk.smallest_variance):
                     bar.total = walk.num_steps
@@ -283,15 +288,6 @@ class _BurnIn:
         if not _trends(self.densities[step // 2 :]):
             self.end = step
         return True
-
-
-def _check_finite(place: Tensor, name: str, step: int) -> None:
-    finite = place.isfinite().all(1)
-    if not bool(finite.all()):
-        raise FloatingPointError(
-            f"Chain {int((~finite).nonzero()[0]) + 1} of {name} is no longer finite at step {step}: "
-            "give a smaller `step_size`, or standardise the data."
-        )
 
 
 def _tell_of_trend(name: str, burnt: int) -> None:

@@ -94,7 +94,10 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
         best = _best(bnn, source, data, run, is_open=is_open)
         found = None if best is None else best.found(bnn, source, sites, is_open=is_open, starts_there=starts_there)
         if file is not None and found is not None:
-            _write(file, found)
+            try:
+                write_tree(file, vars(found) | {"record": dataclasses.asdict(found.record)})
+            except OSError as error:
+                _log.warning("The scales could not be written to %s (%s): free some space.", file, why(error))
     return MeasuredModel(bnn) if found is None else MeasuredModel(_closed(bnn, found), found.record)
 
 
@@ -268,12 +271,3 @@ def _file_for(bnn: BNN, source: Source, run: Run, *, starts_there: bool) -> Path
     request = (run.seed, run.engine, without_addresses(bnn), start, fingerprint(source), starts_there)
     name = hashlib.sha256(repr(request).encode()).hexdigest()[:16]
     return writable(Path(run.checkpoint)) / f"scales-{name}.safetensors"
-
-
-def _write(file: Path, found: Found) -> None:
-    """Write a file, whole or not at all; where that is not possible the fit goes on without."""
-    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-    try:
-        write_tree(file, fields | {"record": dataclasses.asdict(found.record)})
-    except OSError as error:
-        _log.warning("The scales could not be written to %s (%s): free some space.", file, why(error))
