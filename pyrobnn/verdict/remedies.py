@@ -237,7 +237,8 @@ def varying_noise(fit: Fitted) -> Remedy | None:
 
 def amounts(fit: Fitted) -> Remedy | None:
     """Return a log-normal, in place of a Gaussian of one scale for positive targets."""
-    if fit.likelihood != "gaussian" or fit.noise == "heteroscedastic" or fit.y is None or not _is_positive(fit.y):
+    is_open = fit.likelihood == "gaussian" and fit.noise != "heteroscedastic"
+    if not is_open or fit.y is None or fit.y.ndim != 1 or not bool((fit.y > 0).all()):
         return None
     words = "take a log-normal, whose errors are in per cent, as all targets are positive"
     return Remedy(f"{words}, `likelihood=bnn.likelihoods.LogNormal()`", words, ("likelihood.type=log_normal",))
@@ -251,11 +252,6 @@ def other_noise(fit: Fitted) -> Remedy | None:
         return remedy
     words = "look for outliers, and take noise with heavy tails"
     return Remedy(f"{words}, `likelihood=bnn.likelihoods.StudentT()`", words, ("likelihood.type=student_t",))
-
-
-def _is_positive(y: Tensor) -> bool:
-    """Return whether targets are a column of positive numbers."""
-    return y.ndim == 1 and bool((y > 0).all())
 
 
 def skewness(y: Tensor) -> float:
