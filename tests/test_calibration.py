@@ -143,7 +143,8 @@ def test_held_out_targets_are_checked_as_those_of_a_fit(name):
     likelihood, outputs, y, wrong, message = HELD_OUT[name]
     model = bnn.BNN(bnn.MLP(1, [2], outputs), likelihood=likelihood)
     posterior = quick(model, bnn.SVI(steps=1), bnn.Data(X, y))
-    for call in (bnn.calibrate, bnn.conformal, lambda fit, data: bnn.Data(*data) and fit.bnn.fit(*data, steps=1)):
+    checks = (bnn.calibrate, bnn.conformal, bnn.diagnose, bnn.metrics.permutation_importance)
+    for call in (*checks, lambda fit, data: bnn.Data(*data) and fit.bnn.fit(*data, steps=1)):
         with pytest.raises(bnn.InputError, match=message):
             call(posterior, (X, wrong))
 

@@ -270,6 +270,7 @@ TABLE_ERRORS = {
     "two files": (("my.csv", "b.csv"), "takes one spec file, or a table and its target, got also 'b.csv'"),
     "no file": (("mine.csv", "--target", "y"), "There is no file mine.csv"),
     "no column": (("my.csv", "--target", "z"), "my.csv has no column 'z'. Its columns: a, city, name, y"),
+    "no target in any row": (("none.csv", "--target", "y"), "Target column 'y' has no value in any row"),
     "no id": (("my.csv", "--target", "y", "--set", "data.id=nam"), "has no column 'nam'. Did you mean 'name'?"),
     "section": (("my.csv", "--target", "y", "--set", "dat.id=name"), "Unknown section [dat]"),
     "target of a spec": (("spec.toml", "--target", "y"), "--target is for a table, and spec.toml is a spec"),
@@ -290,6 +291,7 @@ def test_mistakes_in_a_table_are_named_before_torch_is_imported(arguments, messa
     (here / "my.csv").write_text(TABLE, encoding="utf-8")
     frame = pd.read_csv("my.csv").assign(name=1, street=[*(f"p{i}" for i in range(39)), "p0"])
     frame.to_csv("street.csv", index=False)
+    frame.assign(y="").to_csv("none.csv", index=False)
     frame.assign(**{"the owner": frame["street"]}).to_csv("two.csv", index=False)
     monkeypatch.setitem(sys.modules, "pyrobnn.runs.run", None)  # importing it fails
     monkeypatch.setitem(sys.modules, "pyrobnn.runs.spec", None)

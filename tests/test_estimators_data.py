@@ -265,6 +265,10 @@ def test_ordered_labels_may_lack_one_that_is_declared():
         CODES[:, None], y, classes=pd.Categorical(LEVELS, LEVELS, ordered=True)
     )
     assert list(again.partial_fit(CODES[:, None], NAMES).classes_) == LEVELS
+    first = ordinal(guide="mean_field", steps=1).partial_fit(CODES[:, None], ORDERED, classes=LEVELS[::-1])
+    assert list(first.classes_) == LEVELS
+    with pytest.raises(InputError, match="`y` holds intervals, such as"):
+        ordinal().fit(CODES[:, None], pd.cut(CODES, 3))
 
 
 @pytest.mark.parametrize("y", [NAMES, NAMES.tolist(), pd.Series(NAMES), pd.Categorical(NAMES)], ids=type)

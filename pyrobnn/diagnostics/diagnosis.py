@@ -36,6 +36,7 @@ from pyrobnn.diagnostics.predictive_checks import (
 )
 from pyrobnn.guides.base import built
 from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.posterior.calibration import check_targets
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -227,6 +228,7 @@ def diagnose(
     if not 0 < false_alarm_rate < 1:
         raise InputError(f"`false_alarm_rate` must lie between 0 and 1, got {false_alarm_rate}.")
     train = collected(train, weighted=True)
+    check_targets(posterior, train.y)
     baselines = fit_baselines(posterior.bnn, train) if baselines is None else baselines
     seed = posterior.seed if seed is None else seed
     every = train if test is None else collected(test)

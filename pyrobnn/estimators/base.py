@@ -256,10 +256,9 @@ class AbstractBNN(BaseEstimator):
         """Return the full predictive distribution in original units: the mixture over posterior draws.
 
         Examples:
-            >>> from sklearn.datasets import load_diabetes
-            >>> x, y = load_diabetes(return_X_y=True)
-            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:100], y[:100])
-            >>> prediction = regressor.predict_dist(x[100:103])
+            >>> data = bnn.datasets.sinusoid()
+            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(data.x, data.y)
+            >>> prediction = regressor.predict_dist(data.x[:3])
             >>> prediction.epistemic_std.shape, prediction.aleatoric_std.shape
             (torch.Size([3]), torch.Size([3]))
         """
@@ -376,6 +375,8 @@ def require_no_dates(y: Any, *, or_text: bool) -> None:
     """Refuse targets that are dates, or texts; objects may be texts of numbers, which scikit-learn reads."""
     values = np.zeros(0) if isinstance(y, torch.Tensor) else np.asarray(y)
     odd = values.flat[0] if values.dtype.kind == "U" and values.size else _first_odd(values)
+    if isinstance(odd, pd.Interval):
+        raise InputError(f"`y` holds intervals, such as {str(odd)!r}: number them, as pandas.cut(..., labels=False).")
     if isinstance(odd, _TIMES):
         raise InputError(
             f"`y` holds dates or times, such as {str(odd)!r}: make numbers of them, such as days since a date."
@@ -395,6 +396,6 @@ def _first_odd(values: Any) -> Any:
 
 def _is_odd(value: Any) -> bool:
     try:
-        return isinstance(value, _TIMES) or (isinstance(value, str) and float(value) is None)
+        return isinstance(value, (*_TIMES, pd.Interval)) or (isinstance(value, str) and float(value) is None)
     except ValueError:
         return True

@@ -84,16 +84,16 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
                 f"class_weight={self.class_weight!r} needs the counts of all labels, which partial_fit does not know: "
                 "pass a dictionary."
             )
-        return self._partial_fit(X, y, sample_weight, classes=self._checked_classes(classes))
+        return self._partial_fit(X, y, sample_weight, classes=self._checked_classes(classes, order_of(y)))
 
-    def _checked_classes(self, classes: Any) -> np.ndarray:
+    def _checked_classes(self, classes: Any, order: list[Any] | None) -> np.ndarray:
         """Return the labels of all calls of partial_fit."""
         first = not hasattr(self, "posterior_")
         if classes is None and first:
             raise InputError("classes must be passed on the first call to partial_fit: all labels that there are.")
         if classes is None:
             return self.classes_
-        labels = self._labels(classes, order_of(classes))
+        labels = self._labels(classes, order_of(classes) or order)
         if not first and not np.array_equal(labels, self.classes_):
             raise InputError(f"`classes` must stay those of the first call, {self.classes_}, got {labels}.")
         return labels
@@ -117,7 +117,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         if type_of_target(y).startswith("continuous"):
             raise InputError(
                 "Unknown label type: continuous. BNNClassifier predicts classes, and `y` holds numbers such as "
-                f"{y.ravel()[0]:g}: use BNNRegressor, or make classes of them, as pandas.cut does."
+                f"{y.ravel()[0]:g}: use BNNRegressor, or number classes, as pandas.cut(..., labels=False)."
             )
         check_classification_targets(y)
         self.classes_ = self._labels(y, self._order) if classes is None else classes
@@ -155,10 +155,8 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         """Return the probability of each class under the mixture of all draws, (N, C), in the order of `classes_`.
 
         Examples:
-            >>> from sklearn.datasets import load_iris
-            >>> x, y = load_iris(return_X_y=True)
-            >>> probs = bnn.BNNClassifier(steps=20, random_state=0).fit(x, y).predict_proba(x[:2])
-            >>> probs.sum(1).round(5)
+            >>> classifier = bnn.BNNClassifier(steps=20, random_state=0).fit([[0.0], [1.0]], ["a", "b"])
+            >>> classifier.predict_proba([[0.0], [3.0]]).sum(1).round(5)
             array([1., 1.])
         """
         blocks = self._predict_blocks(X, lambda prediction: prediction.class_probs)

@@ -56,10 +56,9 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
 
     Examples:
         >>> import pyrobnn as bnn
-        >>> from sklearn.datasets import load_diabetes
-        >>> x, y = load_diabetes(return_X_y=True)
-        >>> regressor = bnn.BNNRegressor(steps=20, random_state=0).fit(x[:100], y[:100])
-        >>> mean, std = regressor.predict(x[100:103], return_std=True)
+        >>> data = bnn.datasets.sinusoid()
+        >>> regressor = bnn.BNNRegressor(steps=20, random_state=0).fit(data.x, data.y)
+        >>> mean, std = regressor.predict(data.x[:3], return_std=True)
         >>> mean.shape, std.shape
         ((3,), (3,))
     """
@@ -77,10 +76,9 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         Arguments and errors are those of `fit`; a guide that gives some weights no spread is refused, too.
 
         Examples:
-            >>> from sklearn.datasets import load_diabetes
-            >>> x, y = load_diabetes(return_X_y=True)
-            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:50], y[:50])
-            >>> regressor.partial_fit(x[50:100], y[50:100]).predict(x[100:103]).shape
+            >>> first, later = bnn.datasets.sinusoid().split(0.5, seed=0)
+            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(first.x, first.y)
+            >>> regressor.partial_fit(later.x, later.y).predict(later.x[:3]).shape
             (3,)
         """
         return self._partial_fit(X, y, sample_weight)
@@ -98,10 +96,9 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         (`FewDrawsWarning`), they are the median and half the width of the central interval of 68.27 %.
 
         Examples:
-            >>> from sklearn.datasets import load_diabetes
-            >>> x, y = load_diabetes(return_X_y=True)
-            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:100], y[:100])
-            >>> mean, std = regressor.predict(x[100:103], return_std=True)
+            >>> data = bnn.datasets.sinusoid()
+            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(data.x, data.y)
+            >>> mean, std = regressor.predict(data.x[:3], return_std=True)
             >>> mean.shape, std.shape
             ((3,), (3,))
         """
@@ -112,10 +109,9 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
         """Return bounds (lower, upper) of the equal-tailed interval that holds a target with probability `level`.
 
         Examples:
-            >>> from sklearn.datasets import load_diabetes
-            >>> x, y = load_diabetes(return_X_y=True)
-            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(x[:100], y[:100])
-            >>> lower, upper = regressor.predict_interval(x[100:103], level=0.9)
+            >>> data = bnn.datasets.sinusoid()
+            >>> regressor = bnn.BNNRegressor(guide="mean_field", steps=20, random_state=0).fit(data.x, data.y)
+            >>> lower, upper = regressor.predict_interval(data.x, level=0.9)
             >>> bool((lower < upper).all())
             True
         """

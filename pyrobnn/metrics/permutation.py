@@ -13,6 +13,7 @@ from pyrobnn._core.checks import check_count
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import shape_of, single
 from pyrobnn.data.given import collected
+from pyrobnn.posterior.calibration import check_targets
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.tables.cells import with_marks
@@ -70,6 +71,7 @@ def permutation_importance(
             f"{shape_of(x)}: pass examples as rows of numbers."
         )
     check_count(num_shuffles, "num_shuffles")
+    check_targets(posterior, data.y)
     before = posterior.predict(x, num_draws=num_draws).log_prob(data.y)
     generator = np.random.default_rng(seed)
     weights = np.ones(len(x)) if data.weights is None else data.weights.double().cpu().numpy()

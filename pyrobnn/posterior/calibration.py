@@ -35,9 +35,9 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
 
     Numbers keep their predictive centre, and their distances from it are multiplied by the factor: the differences
     between draws and the noise alike. The centre is the mean; for log-normal targets it is that of the logarithms.
-    Classes have their predictive log probabilities divided by the factor, the temperature (Guo et al. 2017). A factor
-    of 1 changes nothing, so the log score of these rows is never lower than before. Factors lie between 0.01 and 100.
-    Fewer than 10 rows, or a factor at these limits, warn with `PoorFitWarning`.
+    Classes have their predictive log probabilities divided by the factor, the temperature (Guo et al. 2017). The log
+    score of these rows is never lower than before. Factors lie between 0.01 and 100; there `PoorFitWarning` warns, and
+    with fewer than 10 rows.
 
     Args:
         posterior: the fit.
@@ -71,12 +71,18 @@ def calibrate(posterior: Posterior | Mixture, data: Any, *, num_draws: int = 500
 
 def _held_out(posterior: Posterior | Mixture, data: Any, num_draws: int) -> tuple[Prediction, Tensor, Tensor]:
     """Return the predictions for held-out rows, their targets, checked as in a fit, and their weights."""
-    rows, member = collected(data, weighted=True), posterior.members[0]
-    likelihood = member.bnn.settings["likelihood"]
-    has_positions = as_likelihood(likelihood).has_positions
-    likelihood.check_targets(rows.y, likelihood.num_outputs(rows.y) if has_positions else member.outputs.shape[-1])
+    rows = collected(data, weighted=True)
+    check_targets(posterior, rows.y)
     weights = torch.ones(len(rows), dtype=torch.float64) if rows.weights is None else rows.weights.double().cpu()
     return posterior.predict(rows.x, num_draws=num_draws), rows.y, weights
+
+
+def check_targets(posterior: Posterior | Mixture, y: Tensor) -> None:
+    """Refuse targets as a fit does."""
+    member = posterior.members[0]
+    likelihood = member.bnn.settings["likelihood"]
+    has_positions = as_likelihood(likelihood).has_positions
+    likelihood.check_targets(y, likelihood.num_outputs(y) if has_positions else member.outputs.shape[-1])
 
 
 def best_factor(prediction: Prediction, y: Tensor, weights: Tensor) -> float:

@@ -241,11 +241,9 @@ class Prediction:
             InputError: targets that are not finite, of another shape, or that the likelihood does not know.
 
         Examples:
-            >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
-            >>> data = bnn.datasets.sinusoid()
-            >>> posterior = model.fit(data, guide="laplace", steps=50, seed=0, progress=False)
-            >>> posterior.predict(data.x).log_prob(data.y).shape  # in nats; the mean is the log score
-            torch.Size([32])
+            >>> from pyro.distributions import Normal
+            >>> bnn.Prediction(Normal(torch.zeros(2, 1), 1.0)).log_prob([0.0])  # in nats; the mean is the log score
+            tensor([-0.9189])
         """
         targets = self.checked(y)
         total = self.by_rows(lambda part, rows: torch.logsumexp(part._log_prob(rows), 0), targets)
@@ -287,9 +285,8 @@ class Prediction:
             seed: seed of the random numbers.
 
         Examples:
-            >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood="poisson")
-            >>> posterior = model.fit([[0.0], [1.0]], [1, 3], steps=20, seed=0, progress=False)
-            >>> posterior.predict([[0.0], [0.5], [1.0]]).sample(10, seed=0).shape
+            >>> from pyro.distributions import Poisson
+            >>> bnn.Prediction(Poisson(torch.ones(5, 3))).sample(10, seed=0).shape  # five draws at three inputs
             torch.Size([10, 3])
         """
         if num_samples is not None and (num_samples < 1 or num_samples != int(num_samples)):
@@ -311,8 +308,7 @@ class Prediction:
 
         Examples:
             >>> from pyro.distributions import Normal
-            >>> prediction = bnn.Prediction(Normal(torch.zeros(2, 1), 1.0))  # two equal draws at one input
-            >>> prediction.cdf([0.0])
+            >>> bnn.Prediction(Normal(torch.zeros(2, 1), 1.0)).cdf([0.0])  # two equal draws at one input
             tensor([0.5000])
         """
         self._require_quantiles("Values of the distribution function")
@@ -361,8 +357,7 @@ class Prediction:
 
         Examples:
             >>> from pyro.distributions import Normal
-            >>> prediction = bnn.Prediction(Normal(torch.zeros(1, 1), 1.0))  # one draw at one input
-            >>> [round(float(bound), 2) for bound in prediction.interval(0.95)]
+            >>> [round(float(bound), 2) for bound in bnn.Prediction(Normal(torch.zeros(1, 1), 1.0)).interval(0.95)]
             [-1.96, 1.96]
         """
         if not 0 < level < 1:

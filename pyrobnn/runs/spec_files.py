@@ -292,7 +292,7 @@ def check_values(
 
 def _left_out(sheet: Sheet, known: DataSpec) -> tuple[list[str], list[str]]:
     """Return changes that leave out columns that teach nothing, and a line on each; the first texts name the rows."""
-    if known.missing == "impute":  # rows without a target are left out
+    if known.missing == "impute" and sheet.frame[known.target].notna().any():  # rows without a target are left out
         sheet = dataclasses.replace(sheet, frame=sheet.frame.dropna(subset=[known.target]))
     others = [name for name in map(str, sheet.frame) if name not in (known.target, known.id, *known.drop)]
     why = {name: reason for name in others if (reason := teaches_nothing(sheet, name))}
