@@ -1,6 +1,5 @@
 """Running one network for many draws of its weights, in chunks that stay in the cache."""
 
-import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
@@ -42,7 +41,8 @@ def widest_activation(net: nn.Module, call: Callable[[], object], names: Collect
     """
     held = dict(net.named_parameters()) | dict(net.named_buffers())
     differ = {id(held[name]) for name in names}
-    owners = [module for module in net.modules() if any(id(value) in differ for value in _held_by(module))]
+    own = {module: (*module._parameters.values(), *module._buffers.values()) for module in net.modules()}
+    owners = [module for module, values in own.items() if any(id(value) in differ for value in values)]
     started, sizes = False, [1]
 
     def start(module: nn.Module, inputs: object) -> None:
@@ -62,10 +62,6 @@ def widest_activation(net: nn.Module, call: Callable[[], object], names: Collect
             for handle in handles:
                 handle.remove()
     return max(sizes)
-
-
-def _held_by(module: nn.Module) -> Iterator[Tensor | None]:
-    return itertools.chain(module._parameters.values(), module._buffers.values())
 
 
 def draws_at_once(num_weights: int, device: torch.device) -> int:
@@ -143,24 +139,20 @@ def stack_linear(net: nn.Module, draws: Mapping[str, Tensor]) -> list[StackedLin
 
     Parameters that draws (S, *event) do not name are the same for all.
     """
-    with ONE_THREAD:
-        return _stack_linear(net, draws)
-
-
-def _stack_linear(net: nn.Module, draws: Mapping[str, Tensor]) -> list[StackedLinear] | None:
     layers: list[StackedLinear] = []
-    for prefix, module in sequence(net):
-        if not _is_plain(module):
-            return None
-        if isinstance(module, nn.Linear):
-            weight, bias = (_stacked(module, name, prefix, draws) for name in ("weight", "bias"))
-            if weight is None or (bias is None and module.bias is not None):
+    with ONE_THREAD:
+        for prefix, module in sequence(net):
+            if not _is_plain(module):
                 return None
-            layers.append(StackedLinear(weight, bias, []))
-        elif layers:
-            layers[-1].after.append(module)
-        else:
-            return None
+            if isinstance(module, nn.Linear):
+                weight, bias = (_stacked(module, name, prefix, draws) for name in ("weight", "bias"))
+                if weight is None or (bias is None and module.bias is not None):
+                    return None
+                layers.append(StackedLinear(weight, bias, []))
+            elif layers:
+                layers[-1].after.append(module)
+            else:
+                return None
     return layers or None
 
 
@@ -245,12 +237,7 @@ class DrawMap:
     """
 
     def __init__(
-        self,
-        function: Callable[[dict[str, Tensor], X], Tensor],
-        x: X,
-        net: nn.Module,
-        *,
-        copies: int = 1,
+        self, function: Callable[[dict[str, Tensor], X], Tensor], x: X, net: nn.Module, *, copies: int = 1
     ) -> None:
         self._function, self._x, self._net, self._copies = function, x, net, copies
         self._looks: dict[_Question, tuple[int, Tensor]] = {}
@@ -306,9 +293,7 @@ class DrawMap:
         return widest_activation(self._net, call, question.moving), results[0]
 
 
-def _one_by_one(
-    function: Callable[[dict[str, Tensor], X], Tensor],
-) -> Callable[[dict[str, Tensor], X], Tensor]:
+def _one_by_one(function: Callable[[dict[str, Tensor], X], Tensor]) -> Callable[[dict[str, Tensor], X], Tensor]:
     def mapped(draws: dict[str, Tensor], x: X) -> Tensor:
         num_draws = len(next(iter(draws.values())))
         return torch.stack([function({name: value[s] for name, value in draws.items()}, x) for s in range(num_draws)])

@@ -16,7 +16,6 @@ from pyrobnn._core.random import derive, seeded
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.devices import running
 from pyrobnn._torch.work import Work
-from pyrobnn.data.batches import Batches
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
 from pyrobnn.inference.data import make_source
@@ -366,13 +365,11 @@ class _Continuation:
     def _objectives(self, values: Sequence[Tensor], block: int) -> Tensor:
         """Return estimates of the objective on batches and random numbers of a block, (estimates,), on the CPU."""
         put_values(self._fit.parameters, values)
-        batches = self._batches(f"measured {block}")
+        seed = derive(self._seed, f"measured {block}")
+        batches = self._source.batches(self._bnn, self._method.batch_size, seed)
         with seeded(self._seed, f"measured {block}"):
             terms = torch.stack([self._fit.evaluate(next(batches)) for _ in range(_ESTIMATES_A_BLOCK)]).double().cpu()
         return terms[:, 0] - self._method.temperature * terms[:, 1]
-
-    def _batches(self, purpose: str) -> Batches:
-        return self._source.batches(self._bnn, self._method.batch_size, derive(self._seed, purpose))
 
 
 def continuation_finding(posterior: Posterior | Mixture, train: Data, level: float, seed: int) -> Finding:

@@ -23,7 +23,7 @@ from pyrobnn._torch.vectorize import draws_at_once
 from pyrobnn.data.given import in_memory
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
-from pyrobnn.inference.prior_predictive import prior_guide
+from pyrobnn.inference.prior_predictive import PriorGuide
 from pyrobnn.posterior.mixture import Mixture, Posteriors
 from pyrobnn.posterior.posterior import Posterior, latent_values
 from pyrobnn.posterior.prediction import Prediction
@@ -388,7 +388,7 @@ def _from_guide(member: Posterior, seed: int, converter: _Converter, num_draws: 
 
 def _from_prior(member: Posterior, seed: int, converter: _Converter, num_draws: int) -> Arrays:
     """Return the groups of draws from the prior of a member's model, (1, draw, ...)."""
-    prior = member.with_fields(guide=prior_guide(member.bnn), seed=seed)
+    prior = member.with_fields(guide=PriorGuide(member.bnn), seed=seed)
     noise_seeds = count(seed)
 
     def convert(draws: dict[str, Tensor]) -> Arrays:

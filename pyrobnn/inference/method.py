@@ -232,29 +232,22 @@ def checked_method(method: Any, data: Any) -> Any:
 def check_offered(method: Any, run: Run) -> None:
     """Refuse arguments that a method does not take."""
     offer, name = method.offer(), type(method).__name__
-    refused = [
-        (
-            run.callbacks and not offer.callbacks,
-            f"`callbacks` see the steps of SVI, and {name} has none: leave them out.",
-        ),
-        (
-            run.validation is not None and not offer.follows_validation,
+    if run.callbacks and not offer.callbacks:
+        raise InputError(f"`callbacks` see the steps of SVI, and {name} has none: leave them out.")
+    if run.validation is not None and not offer.follows_validation:
+        raise InputError(
             f"`validation` is followed along the steps of SVI, not by {name}: leave it out, and score the posterior "
-            "afterwards.",
-        ),
-        (
-            run.checkpoint is not None and not offer.resumable,
-            f"{name} keeps no checkpoints, which are for SVI and for an Ensemble of it: leave out `checkpoint`.",
-        ),
-        (
-            run.start is not None and not offer.goes_on,
+            "afterwards."
+        )
+    if run.checkpoint is not None and not offer.resumable:
+        raise InputError(
+            f"{name} keeps no checkpoints, which are for SVI and for an Ensemble of it: leave out `checkpoint`."
+        )
+    if run.start is not None and not offer.goes_on:
+        raise InputError(
             f"{name} does not go on from a posterior, as SVI does: leave out `start`, or pass bnn.SVI(guide=...), with "
-            "the guide of the posterior.",
-        ),
-    ]
-    for is_refused, text in refused:
-        if is_refused:
-            raise InputError(text)
+            "the guide of the posterior."
+        )
 
 
 def innermost(method: Any) -> Any:

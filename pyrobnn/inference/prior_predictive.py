@@ -29,18 +29,13 @@ class PriorGuide(PyroModule):
     """A guide that draws every latent site of a model from its prior."""
 
     def __init__(self, bnn: BNN) -> None:
-        super().__init__()
-        self._latents = poutine.block(bnn, hide_fn=lambda node: node["is_observed"] or site_is_subsample(node))
+        with local_parameters():
+            super().__init__()
+            self._latents = poutine.block(bnn, hide_fn=lambda node: node["is_observed"] or site_is_subsample(node))
 
     def forward(self, x: X, y: Tensor) -> None:
         """Draw the sites; given targets, the model draws none."""
         self._latents(x, y)
-
-
-def prior_guide(bnn: BNN) -> PriorGuide:
-    """Return the guide that draws from the prior of a model."""
-    with local_parameters():
-        return PriorGuide(bnn)
 
 
 @under(plain_tensors)
@@ -51,7 +46,7 @@ def predict_from_prior(bnn: BNN, x: Any, *, num_draws: int, seed: int) -> Predic
     if isinstance(given, Data):
         source = make_source(given, model, None, seed=0)
         model.scale_targets(source.target_scale)
-        prior = source.posterior(model, prior_guide(model), source.example(model), seed=0)
+        prior = source.posterior(model, PriorGuide(model), source.example(model), seed=0)
         return prior.predict(given.x, num_draws=num_draws, seed=seed)
     first = next(given.one_pass(given.inputs_of)) if isinstance(given, Loader) else as_inputs(given)
     return prior_posterior(model, first).predict(given, num_draws=num_draws, seed=seed)
@@ -68,4 +63,4 @@ def prior_posterior(model: BNN, x: X) -> Posterior:
             reason = first_sentence(error)
             raise InputError(f"The network does not take inputs of shape {shape_of(x)}: {reason}.") from None
     units: dict[str, Any] = {"x_scaler": Scaler.identity(), "y_scaler": Scaler.identity()}
-    return Posterior(model, prior_guide(model), example=(example, y), seed=0, **units)
+    return Posterior(model, PriorGuide(model), example=(example, y), seed=0, **units)

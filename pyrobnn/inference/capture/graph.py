@@ -238,7 +238,8 @@ def lift_constants(graph: fx.GraphModule) -> list[Tensor]:
         with graph.graph.inserting_after(last):
             new = graph.graph.placeholder(f"constant_{len(constants)}")
         new.meta["val"] = value
-        _replace(node, new)
+        node.replace_all_uses_with(new)
+        graph.graph.erase_node(node)
         constants.append(value)
     return constants
 
@@ -260,12 +261,6 @@ def call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
     node = graph.call_function(target, args)
     node.meta["val"] = target(*fx.map_arg(args, lambda argument: argument.meta["val"]))
     return node
-
-
-def _replace(old: fx.Node, new: fx.Node) -> None:
-    new.meta.setdefault("val", old.meta.get("val"))
-    old.replace_all_uses_with(new)
-    old.graph.erase_node(old)
 
 
 def make_loop(graph: fx.GraphModule, leaves: list[Tensor]) -> Loop:

@@ -158,18 +158,18 @@ class FreshNoise(TorchFunctionMode):
         if func is nn.functional.dropout:
             return _dropout(*args, **kwargs)
         if func in (Tensor.normal_, Tensor.uniform_):
+            if kwargs.pop("generator", None) is not None:
+                raise NotCapturable("the model draws from another generator than that of torch")
             self._drawn_into.append(args[0])
             return (_normal if func is Tensor.normal_ else _uniform)(*args, **kwargs)
         return func(*args, **kwargs)
 
 
-def _normal(like: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
-    _check_generator(generator)
+def _normal(like: Tensor, mean: Any = 0.0, std: Any = 1.0) -> Tensor:
     return torch.randn_like(like) * std + mean
 
 
-def _uniform(like: Tensor, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None, **bounds: Any) -> Tensor:
-    _check_generator(generator)
+def _uniform(like: Tensor, low: Any = 0.0, high: Any = 1.0, **bounds: Any) -> Tensor:
     low, high = bounds.get("from", low), bounds.get("to", high)
     return torch.rand_like(like) * (high - low) + low
 
@@ -186,8 +186,3 @@ def memory_order(value: Tensor) -> tuple[list[int], list[int]]:
     """Return the dimensions of a tensor from the outermost in memory to the innermost, and how to permute them back."""
     order = sorted(range(value.ndim), key=value.stride, reverse=True)
     return order, [order.index(dimension) for dimension in range(value.ndim)]
-
-
-def _check_generator(generator: Any) -> None:
-    if generator is not None:
-        raise NotCapturable("the model draws from another generator than that of torch")

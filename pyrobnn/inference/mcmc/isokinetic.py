@@ -219,7 +219,8 @@ def warm_up(walk: Walk, num_steps: int) -> Tuned:
     """
     warm = _WarmUp(walk, num_steps)
     walk.turn_anew()
-    warm.settle()
+    for _ in warm.looks():
+        pass
     warm.take_units()
     warm.take_units()
     length = warm.length()
@@ -235,7 +236,7 @@ class _WarmUp:
         self._length = math.sqrt(place.shape[-1])
         self.steps = _StepSize(torch.full_like(walk.state.potential, 0.25 * self._length))
 
-    def _looks(self, every: int = _STEPS_BETWEEN_LOOKS) -> Iterator[None]:
+    def looks(self, every: int = _STEPS_BETWEEN_LOOKS) -> Iterator[None]:
         """Take the steps of a part, with a pause after so many, and follow the changes of the energy."""
         self.steps.forget()
         for _ in range(self._num_looks):
@@ -247,17 +248,12 @@ class _WarmUp:
                 yield
             self.steps.follow(squares / _STEPS_BETWEEN_LOOKS)
 
-    def settle(self) -> None:
-        """Let chains reach the bulk of the posterior."""
-        for _ in self._looks():
-            pass
-
     def take_units(self) -> None:
         """Make the standard deviations of the latents their units."""
         place, root = self._walk.state.place, self._walk.state.root
         origin = place.double().clone()
         total, squares = torch.zeros_like(origin), torch.zeros_like(origin)
-        for _ in self._looks():
+        for _ in self.looks():
             total += place - origin
             squares += (place - origin).square()
         variance = squares / self._num_looks - (total / self._num_looks).square()
@@ -271,7 +267,7 @@ class _WarmUp:
         place = self._walk.state.place
         chosen = torch.linspace(0, place.shape[-1] - 1, min(place.shape[-1], _COORDINATES), dtype=torch.float64).long()
         chosen = chosen.to(place.device)
-        path = torch.stack([place[:, chosen] for _ in self._looks(every=1)], 1)
+        path = torch.stack([place[:, chosen] for _ in self.looks(every=1)], 1)
         late = path[None, :, path.shape[1] // 4 :].double()
         independent = effective_sample_size(late, chain_dim=0, sample_dim=2).clamp(min=1, max=late.shape[2])
         lengths = self.steps.size * (late.shape[2] / independent).mean(-1)

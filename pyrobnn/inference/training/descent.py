@@ -28,14 +28,13 @@ from pyrobnn.posterior.record import Convergence, EngineRecord, History
 _STOCHASTIC = ("optimizer", "lr", "accumulate", "schedule", "clip_norm", "kl_warmup", "num_particles", "patience")
 """Settings that ask for steps of another kind where they are given."""
 _LBFGS_ITERATIONS = 1000
-_LBFGS_MEMORY = 20
 _ADAM_STEPS = (500, 1000, 2000)
 _LEAST_GAIN_OF_ADAM = 0.1
 """In tolerances; the steps are those of the first cycle, the second and others."""
 _PRODUCTS_OF_A_QUICK_PASS = 20_000_000
 _ADAM_STEPS_OF_SLOW_PASSES = 100
 _PROGRESS_FORM = "{desc}: {n_fmt} steps [{elapsed}, {rate_fmt}{postfix}]"
-_LIMITS = {"maxcor": _LBFGS_MEMORY, "ftol": 1e-13, "gtol": 1e-9}
+_LIMITS: dict[str, Any] = {"maxfun": 2 * _LBFGS_ITERATIONS, "maxcor": 20, "ftol": 1e-13, "gtol": 1e-9}
 """Of `descend_in_place`; it ends where rounding hides what is gained."""
 
 
@@ -132,11 +131,8 @@ class _Descent:
     def run(self) -> Ended:
         values, ends, elbos = list(self._tensors.values()), list[int](), list[float]()
         while self._left and (len(elbos) < 2 or elbos[-1] - elbos[-2] >= self._fit.tolerance):
-            limits: dict[str, Any] = _LIMITS | {
-                "maxiter": min(_LBFGS_ITERATIONS, self._left),
-                "maxfun": 2 * _LBFGS_ITERATIONS,
-            }
-            descend_in_place(self._slope, values, after=self._look, **limits)
+            most = min(_LBFGS_ITERATIONS, self._left)
+            descend_in_place(self._slope, values, after=self._look, maxiter=most, **_LIMITS)
             self._anneal(min(self._adam_steps(len(ends)), self._left))
             self._slope()
             ends.append(len(self._seen))

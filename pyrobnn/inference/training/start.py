@@ -103,15 +103,7 @@ def _built_guide(setting: Any, model: BNN, example: Batch, source: Source) -> Py
 
 
 def _resolved(method: StochasticMethod, model: BNN, source: Source, seed: int) -> StochasticMethod:
-    """Return the method with what it leaves open, but the KL, which depends on the built guide.
-
-    | left open        | the fit ends by itself          | `steps` or `epochs` given |
-    |------------------|---------------------------------|---------------------------|
-    | start of scales  | narrow                          | as the guide says         |
-    | noise of a guide | "local", "flipout" or "shared"  | "shared"                  |
-    | schedule         | a cosine in each cycle          | none                      |
-    | KL               | without draws where there is one | "mc"                     |
-    """
+    """Return the method with what it leaves open, but the KL, which depends on the built guide."""
     if not method.ends_by_itself:
         is_open = leaves_noise_open(method.guide)
         guide = with_noise_chosen(method.guide, [], lambda _: "shared") if is_open else method.guide
@@ -187,10 +179,7 @@ def choose_noise(calls: list[Call], *, sees_all: bool) -> NoiseSharing:
 def start(
     bnn: BNN, method: StochasticMethod, source: Source, seed: int, device: str, *, earlier: Posterior | None = None
 ) -> tuple[Posterior, TrainingState]:
-    """Return the posterior before its first step, and the fit that trains it.
-
-    The caller's `seeded` block draws the starting values; `seed` orders the mini-batches, and is the posterior's.
-    """
+    """Return the posterior before its first step, and the fit that trains it; `seed` orders the mini-batches, too."""
     model, guide, method, example = build_parts(bnn, method, source, seed, device, earlier=earlier)
     posterior = source.posterior(model, guide, example, seed=seed, outputs=source.shown.to(model.like.device))
     return posterior, TrainingState(model, guide, method, source, example, seed=derive(seed, "batches"))
