@@ -1,16 +1,20 @@
 """Exact second derivatives of the negative log-likelihood: all of them, the diagonal, or the largest."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.func import grad, jvp
+from torch.overrides import TorchFunctionMode
 
 from pyrobnn._torch.inputs import X
+from pyrobnn._torch.matrices import from_matrix
 from pyrobnn._torch.transforms import load_forward_mode, own_derivatives, rows_of
 from pyrobnn.curvature.base import Curvature, Examples, Kind, Point
 from pyrobnn.curvature.metric import log_probs
+from pyrobnn.curvature.tracker import Tracker
+from pyrobnn.curvature.uses import Use
 
 Energy = Callable[[Mapping[str, Tensor]], Tensor]
 _ENTRIES_AT_ONCE = 2**24
@@ -25,11 +29,24 @@ class Hessian(Kind):
     structures: ClassVar[tuple[str, ...]] = ("full", "diag")
 
     def diagonal(self, point: Point, data: Examples) -> Curvature:
-        """Return the diagonal, by a product with the Hessian for each weight."""
+        """Return the diagonal, by a product with the Hessian per unit where each example passes a linear layer once.
+
+        Second derivatives in its weights are those in its outputs times squared inputs.
+        """
         total = {name: torch.zeros_like(point.weights[name]) for name in point.sites}
-        for batch in data:
-            for name in point.sites:
-                total[name] += _by_entry(_energy(point, *batch), point.weights, name)
+        tracked = {**point.weights, **{name: point.weights[name].detach().clone() for name in point.sites}}
+        for x, *targets in data:
+            energy = _energy(point, x, *targets)
+            uses = Tracker(point.bnn, point.weights, point.sites, x[:1]).run(x).uses
+            by_unit = [use for use in uses if use.kind == "matrix" and use.inputs.shape[1] == 1]
+            for use in by_unit:
+                second = _in_units(energy, tracked, use)
+                for name in use.sites:
+                    value, shape = second.T @ use.inputs_of([name], use.inputs[:, 0]).square(), total[name].shape
+                    total[name] += from_matrix(value, shape, transposed=use.transposed).view(shape)
+            done = {name for use in by_unit for name in use.sites}
+            for name in [name for name in point.sites if name not in done]:
+                total[name] += _by_entry(energy, tracked, name)
         return Curvature(diagonal=total)
 
     def full(self, point: Point, data: Examples, index: Tensor | None = None) -> Curvature:
@@ -70,6 +87,32 @@ def _by_entry(energy: Energy, weights: Mapping[str, Tensor], name: str) -> Tenso
     value = weights[name].detach()
     gradient = grad(lambda row: energy({**weights, name: row.view(value.shape)}))
     return own_derivatives(gradient, value.reshape(1, -1), _products_at_once(value)).reshape(value.shape)
+
+
+def _in_units(energy: Energy, weights: Mapping[str, Tensor], use: Use) -> Tensor:
+    """Return second derivatives in the outputs of a use, for each example alone, (B, O)."""
+    marked = weights[use.sites[0]]
+
+    def shifted(shift: Tensor) -> Tensor:
+        with _Shifted(marked, shift.view(use.output.shape)):
+            return energy(weights)
+
+    zero = torch.zeros_like(use.output.detach()).flatten(1)
+    return own_derivatives(grad(shifted), zero, max(1, _ENTRIES_AT_ONCE // (8 * zero.numel())))
+
+
+class _Shifted(TorchFunctionMode):
+    """Adds to the outputs of the call that gets a certain tensor."""
+
+    def __init__(self, marked: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self._marked, self._shift = marked, shift
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        is_marked = any(value is self._marked for value in (*args, *kwargs.values()))
+        return result + self._shift if is_marked and isinstance(result, Tensor) else result
 
 
 def largest_curvature(gradient: Callable[[Tensor], Tensor], points: Tensor) -> float:
