@@ -27,6 +27,7 @@ from pyrobnn._core.settings import to_dict
 from pyrobnn.curvature.prior import log_entries
 from pyrobnn.guides import BlockGaussian, Laplace
 from pyrobnn.guides.blocks import BlockSpec
+from pyrobnn.inference import network_checks
 from pyrobnn.inference.laplace.sites import checked_setting
 from pyrobnn.likelihoods import noise
 from pyrobnn.posterior.output_covariance import functional
@@ -446,7 +447,8 @@ def loader(**options):
     + [{"structure": "diag", "curvature": "hessian"}],
     ids=str,
 )
-def test_the_network_takes_no_more_examples_at_once_than_asked_for_also_of_larger_batches(settings):
+def test_the_network_takes_no_more_examples_at_once_than_asked_for_also_of_larger_batches(settings, monkeypatch):
+    monkeypatch.setattr(network_checks, "_NUMBERS", 0)
     batches, sizes = DataLoader(TensorDataset(X, Y), batch_size=len(X)), []
     net = make_net()
     net.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))

@@ -50,7 +50,7 @@ _LIBRARIES = {"torch", "numpy", "pyro", "pyrobnn", *sys.stdlib_module_names}
 _ATOMS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _MOST_BEYOND = 0.05
 """Share of the variance of targets that may lie beyond a network's range, as noise does."""
-_NUMBERS = 2**14
+_NUMBERS = 2**11
 """Numbers of inputs, of as many rows, for which outputs must not be nan."""
 _MOST_APART = 0.05
 """Share by which outputs for a row may differ among batches, as by rounding in half precision."""
