@@ -97,7 +97,8 @@ def kept_memory() -> Iterator[None]:
             _inside -= 1
             if _inside == 0:
                 _set(_AFTERWARDS)
-                _give_back()
+                if _glibc() is not None:
+                    _glibc().malloc_trim(0)
 
 
 @contextmanager
@@ -122,8 +123,3 @@ def _set(values: dict[int, int]) -> None:
     if _glibc() is not None:
         for name, value in values.items():
             _glibc().mallopt(name, value)
-
-
-def _give_back() -> None:
-    if _glibc() is not None:
-        _glibc().malloc_trim(0)

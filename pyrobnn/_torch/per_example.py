@@ -23,21 +23,13 @@ _DRAWN_OUTPUTS = "outputs drawn"
 
 
 class Layer(NamedTuple):
-    """A call of a linear or convolutional function.
+    """A call of a linear or convolutional function."""
 
-    Attributes:
-        function: maps inputs, weight and bias to outputs; strides and the like are bound.
-        x: the inputs, examples on the first axis.
-        bias: the bias as the network holds it, or None.
-        channel: axis of inputs and outputs that the weight mixes, -1 or 1.
-        memory: draws of earlier calls with the same weight in this pass, empty at first.
-    """
-
-    function: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-    x: Tensor
-    bias: Tensor | None
-    channel: int
-    memory: dict[str, Tensor]
+    function: Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of inputs, weight and bias; strides are bound
+    x: Tensor  # the inputs, examples on the first axis
+    bias: Tensor | None  # as the network holds it
+    channel: int  # axis of inputs and outputs that the weight mixes, -1 or 1
+    memory: dict[str, Tensor]  # draws of earlier calls with the same weight in this pass, empty at first
 
 
 @runtime_checkable

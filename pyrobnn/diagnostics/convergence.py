@@ -339,10 +339,8 @@ class _Continuation:
             with Work() as work:
                 fit.differentiate(fit.next_batches())
             seconds = work.seconds(fit.example[0].device.type)
-            mean, num_steps = (
-                start,
-                min(_CONTINUED_STEPS, max(_FEWEST_CONTINUED_STEPS, int(_CONTINUED_SECONDS / seconds))),
-            )
+            affordable = max(_FEWEST_CONTINUED_STEPS, int(_CONTINUED_SECONDS / seconds))
+            mean, num_steps = start, min(_CONTINUED_STEPS, affordable)
             for step in range(num_steps):
                 fit.advance(1)
                 share = 1 / max(1, step + 1 - num_steps // 2)

@@ -78,7 +78,7 @@ class Automatic(BaseMethod[Posterior | Mixture]):
         run = dataclasses.replace(run, callbacks=[])
         if (alone := self._by_evidence(bnn, data, source, run)) is not None:
             return alone
-        most_steps = _steps_in(defaults.CANDIDATE_SECONDS, bnn, source, source.batch_size(None))
+        most_steps = int(defaults.CANDIDATE_SECONDS / work_of_gradient(bnn, source, source.batch_size(None)).seconds())
         if most_steps < defaults.FEWEST_COMPARED_STEPS or _shares_weights(bnn, source):
             record = AutomaticRecord(to_dict(self), [], "ensemble")
             return self._fitted(short_ensemble(bnn, source), record, MeasuredModel(bnn), data, run)
@@ -187,7 +187,7 @@ def short_ensemble(bnn: BNN, source: Source) -> Ensemble:
     """
     batch_size = source.batch_size(defaults.BATCH_OF_LONG_STEPS)
     fewest = max(defaults.FEWEST_LONG_STEPS, defaults.FEWEST_EPOCHS * source.num_data // batch_size)
-    total = _steps_in(defaults.SECONDS_OF_LONG_STEPS, bnn, source, batch_size)
+    total = int(defaults.SECONDS_OF_LONG_STEPS / work_of_gradient(bnn, source, batch_size).seconds())
     members = max(1, min(Ensemble.members, total // fewest))
     is_open = any(as_prior(prior).has_open_scale for prior in prior_by_site(bnn).values())
     member = SVI(
@@ -199,12 +199,6 @@ def short_ensemble(bnn: BNN, source: Source) -> Ensemble:
         temperature=defaults.TEMPERATURE_OF_MODES if is_open else 1.0,
     )
     return Ensemble(member, members=members)
-
-
-def _steps_in(seconds: float, bnn: BNN, source: Source, batch_size: int) -> int:
-    """Return the predicted number of captured steps in some seconds, by their gradients."""
-    work = work_of_gradient(bnn, source, batch_size)
-    return int(seconds / work.seconds())
 
 
 def _size(data: Data) -> int:

@@ -135,17 +135,11 @@ def _figure(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Levels:
-    """What a column is set to.
+    """What a column is set to."""
 
-    Attributes:
-        places: numbers where curves or dots lie, (G,).
-        rows: for each place, and for missing values after them, inputs (R, P) that the examples take in turn.
-        names: names of the places, if they are categories.
-    """
-
-    places: np.ndarray
-    rows: list[Tensor]
-    names: list[str]
+    places: np.ndarray  # numbers where curves or dots lie, (G,)
+    rows: list[Tensor]  # for each place, and then for missing values, inputs (R, P) that the examples take in turn
+    names: list[str]  # of the places, if they are categories
 
 
 def _levels(columns: Tensor, made: Sequence[str], name: str) -> _Levels:

@@ -37,11 +37,7 @@ _AT_ONCE = 2**24
 
 
 class Tangent:
-    """f(m) + J (w - m) at inputs x (N, *in) for draws w and a point m of all weights (Immer et al. 2021).
-
-    Where the last layer alone moves, the network runs once and a draw is a product; else forward-mode differentiation
-    runs it for each draw, or reverse mode where operations have no forward mode.
-    """
+    """f(m) + J (w - m) at inputs x (N, *in) for draws w and a point m of all weights (Immer et al. 2021)."""
 
     def __init__(self, bnn: BNN, point: Mapping[str, Tensor], inputs: X) -> None:
         self._bnn, self._point, self._inputs = bnn, dict(point), inputs

@@ -170,9 +170,8 @@ class Posterior(AbstractPosterior):
         if isinstance(block, Tensor):
             return torch.func.vmap(lambda pick: read(self.trace(self.guide, pick=pick)))(block)
         if built(self.guide).vmappable:
-            return torch.func.vmap(lambda _: read(self.trace(self.guide)), randomness="different")(
-                torch.empty(block, 0)
-            )
+            each = torch.func.vmap(lambda _: read(self.trace(self.guide)), randomness="different")
+            return each(torch.empty(block, 0))
         return tree_map(lambda *values: torch.stack(values), *[read(self.trace(self.guide)) for _ in range(block)])
 
     def trace(self, function: Callable[..., Any], **picked: Tensor) -> Any:

@@ -32,9 +32,8 @@ def weight_moments(posterior: Posterior) -> dict[str, tuple[Tensor, Tensor]]:
         moments = built(posterior.guide).moments()
     if moments is not None:
         return {name: moments[name] for name in names}
-    num_draws = posterior.num_distinct(
-        min(_MOST_MOMENT_DRAWS, max(2, _MOST_DRAWN_NUMBERS // posterior.bnn.num_weights))
-    )
+    affordable = max(2, _MOST_DRAWN_NUMBERS // posterior.bnn.num_weights)
+    num_draws = posterior.num_distinct(min(_MOST_MOMENT_DRAWS, affordable))
     sums = posterior.map_traces(
         lambda trace: {name: trace.nodes[name]["value"].double() for name in names},
         lambda draws: {name: torch.stack([v.sum(0), v.square().sum(0)]) for name, v in draws.items()},

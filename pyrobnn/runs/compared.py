@@ -159,12 +159,9 @@ def _prepare(folder: Path) -> Prepared:
 def _settings_of(prepared: Prepared) -> dict[str, Any]:
     """Return dotted keys and values; an ensemble's settings of its members stand where a single fit has them."""
     settings = dict(leaves(prepared.spec.as_dict()))
-    inner = {
-        key: value for key, value in settings.items() if key.startswith(_INNER_METHOD) and key != f"{_INNER_METHOD}type"
-    }
-    return {key: value for key, value in settings.items() if not key.startswith(_INNER_METHOD)} | {
-        key.replace(_INNER_METHOD, "fit."): value for key, value in inner.items()
-    }
+    inner = {key: settings.pop(key) for key in [*settings] if key.startswith(_INNER_METHOD)}
+    inner.pop(f"{_INNER_METHOD}type", None)
+    return settings | {key.replace(_INNER_METHOD, "fit."): value for key, value in inner.items()}
 
 
 def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], int]:

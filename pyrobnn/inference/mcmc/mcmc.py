@@ -208,13 +208,6 @@ class RecordedNUTS(mcmc.NUTS):
     """
 
     potential_fn: Potential
-    step_size: float
-    _adapter: Any
-    _divergences: list[int]
-    _t: int
-    _warmup_steps: int
-    _mean_accept_prob: float
-    _accept_cnt: int
     _root_of: Tensor | None = None
 
     def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:

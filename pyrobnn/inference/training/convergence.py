@@ -76,10 +76,9 @@ class _Now:
 class ConvergenceRule:
     """Judges a fit after each block of steps: says when its schedule begins anew, and when it has converged.
 
-    The fit trains in cycles, each of which runs the schedule of the learning rate and goes on from the best result so
-    far. At the end of a cycle the objective is measured by steps at rate 0. After a gain of the tolerance or more, or
-    while the KL warms up, the next cycle has twice as many steps, else half as many at 0.3 times the rate. The fit has
-    converged when that gains less than the tolerance too, unless nothing moved and a usual rate gains more.
+    A cycle runs the schedule of the learning rate from the best result so far, and measures the objective by steps at
+    rate 0. After a gain of the tolerance, or while the KL warms up, the next has twice as many steps, else half as many
+    at 0.3 times the rate. If that gains less too the fit has converged, unless nothing moved and a usual rate gains.
     """
 
     def __init__(self, fit: TrainingState, tolerance: float, max_steps: int) -> None:

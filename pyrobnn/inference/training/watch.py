@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.waiting import progress_bar
@@ -123,7 +122,7 @@ class Watch:
         self._scores: list[float] = []
         self._scored: list[int] = []
         self._elbo = ""
-        self._trained = nn.ModuleList([fits[0].bnn, fits[0].guide])
+        self._trained = fits[0].trained
         self._best_state: dict[str, Any] | None = None
 
     def steps_to_next_look(self, done: int, every: int | None) -> int:
