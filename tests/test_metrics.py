@@ -1,4 +1,5 @@
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pyro.distributions as dist
@@ -118,6 +119,17 @@ def test_scores_of_a_standard_normal_by_hand():
 )
 def test_scores_are_written_to_the_second_digit_of_their_error(value, stderr, text):
     assert str(Score(value, stderr, higher_is_better=True)) == text
+
+
+@pytest.mark.parametrize(("scale", "is_few"), [(0.3, False), (1e-4, True)])
+def test_a_log_score_of_few_draws_is_told(scale, is_few):
+    """The exact mixture of narrow normals around draws of N(0, 1) is N(0, 1 + scale^2)."""
+    y, loc = torch.linspace(-2, 2, 20).double(), np.random.default_rng(0).normal(size=(500, 20))
+    prediction = Prediction(dist.Normal(torch.as_tensor(loc), scale))
+    with pytest.warns(bnn.FewDrawsWarning, match="fewer than 5 of 500") if is_few else nullcontext():
+        found = score(prediction, y)["log_likelihood"].value
+    error = abs(found - float(dist.Normal(0.0, math.hypot(1, scale)).log_prob(y).mean()))
+    assert error > 1 if is_few else error < 0.05
 
 
 def test_names_and_levels_of_real_targets():

@@ -57,7 +57,7 @@ class PoorFitWarning(UserWarning):
 
 
 class FewDrawsWarning(UserWarning):
-    """The mean of predicted targets rests on less than a fifth of the draws, and lies far from the others.
+    """The mean of predicted targets, or their log score, rests on a few of the draws, and lies far from the others.
 
     Examples:
         >>> import warnings

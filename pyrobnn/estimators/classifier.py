@@ -44,8 +44,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         posterior_, encoder_, n_features_in_, feature_names_in_: as in `BNNRegressor`.
 
     Examples:
-        >>> from sklearn.datasets import load_iris
-        >>> x, y = load_iris(return_X_y=True)
+        >>> x, y = torch.linspace(-1, 1, 60)[:, None], torch.arange(60) // 20
         >>> classifier = bnn.BNNClassifier(steps=50, random_state=0).fit(x, y)
         >>> classifier.predict(x[:2]).shape, classifier.predict_proba(x[:2]).shape
         ((2,), (2, 3))
@@ -72,11 +71,9 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
                 a guide that gives some weights no spread; class_weight="balanced".
 
         Examples:
-            >>> from sklearn.datasets import load_iris
-            >>> x, y = load_iris(return_X_y=True)
             >>> classifier = bnn.BNNClassifier(steps=20, random_state=0)
-            >>> first = classifier.partial_fit(x[::2], y[::2], classes=[0, 1, 2])
-            >>> classifier.partial_fit(x[1::2], y[1::2]).classes_
+            >>> first = classifier.partial_fit([[0.0], [1.0]], [0, 1], classes=[0, 1, 2])
+            >>> classifier.partial_fit([[1.0], [2.0]], [1, 2]).classes_
             array([0, 1, 2])
         """
         if isinstance(self.class_weight, str):

@@ -52,8 +52,7 @@ class Scores(dict[str, Score]):
         by_column: the scores of each target column by itself, where there are several, up to 20.
 
     Examples:
-        >>> scores = bnn.metrics.Scores(rmse=bnn.metrics.Score(1.25, 0.1, higher_is_better=False))
-        >>> print(scores)
+        >>> print(bnn.metrics.Scores(rmse=bnn.metrics.Score(1.25, 0.1, higher_is_better=False)))
         rmse        1.25 ± 0.10     lower is better
     """
 

@@ -32,8 +32,7 @@ def pit(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> Tensor:
 
     Examples:
         >>> from pyro.distributions import Normal
-        >>> prediction = bnn.Prediction(Normal(torch.zeros(1, 3), 1.0))  # one draw at three inputs
-        >>> bnn.metrics.pit(prediction, [-1.0, 0.0, 1.0]).round(decimals=2)
+        >>> bnn.metrics.pit(bnn.Prediction(Normal(torch.zeros(1, 3), 1.0)), [-1.0, 0.0, 1.0]).round(decimals=2)
         tensor([0.1600, 0.5000, 0.8400])
     """
     targets = observed(prediction, y)
@@ -56,8 +55,7 @@ def pit_pvalue(prediction: Prediction, y: ArrayLike, *, seed: int = 0) -> float:
 
     Examples:
         >>> from pyro.distributions import Normal
-        >>> prediction = bnn.Prediction(Normal(torch.zeros(1, 50), 1.0))
-        >>> bnn.metrics.pit_pvalue(prediction, torch.full((50,), 2.0)) < 1e-6  # targets all on one side
+        >>> bnn.metrics.pit_pvalue(bnn.Prediction(Normal(torch.zeros(1, 50), 1.0)), torch.full((50,), 2.0)) < 1e-6
         True
     """
     from scipy import stats
@@ -90,8 +88,7 @@ class Reliability:
 
     Examples:
         >>> from pyro.distributions import Bernoulli
-        >>> prediction = bnn.Prediction(Bernoulli(torch.full((1, 4), 0.8)))  # one draw at four inputs
-        >>> bins = bnn.metrics.reliability_bins(prediction, [1, 1, 1, 0])
+        >>> bins = bnn.metrics.reliability_bins(bnn.Prediction(Bernoulli(torch.full((1, 4), 0.8))), [1, 1, 1, 0])
         >>> bins.accuracy, bins.stderr.round(2)
         (array([0.75]), array([0.22]))
     """

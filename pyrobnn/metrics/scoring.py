@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from pyrobnn._core.errors import InputError
+from pyrobnn._core.errors import FewDrawsWarning, InputError, warn_user
 from pyrobnn.metrics.base import (
     Scores,
     Statistic,
@@ -70,9 +70,8 @@ def score(prediction: Prediction, y: ArrayLike, *, levels: Sequence[float] = LEV
         InputError: targets that do not fit the predictions, or a level outside (0, 1).
 
     Examples:
-        >>> data = bnn.datasets.sinusoid()
-        >>> posterior = bnn.BNN(bnn.MLP(1, [10], 1)).fit(data, steps=20, seed=0, progress=False)
-        >>> sorted(bnn.score(posterior.predict(data.x, num_draws=100), data.y, levels=[0.9]))[:4]
+        >>> from pyro.distributions import Normal
+        >>> sorted(bnn.score(bnn.Prediction(Normal(torch.zeros(9, 3), 1.0)), [0.0, 1.0, 2.0], levels=[0.9]))[:4]
         ['ause', 'coverage_90', 'crps', 'interval_score_90']
     """
     scores, shape = finish(_statistics(prediction, y, levels), len(prediction)), prediction.distribution.event_shape
@@ -101,11 +100,9 @@ def compare_scores(a: Prediction, b: Prediction, y: ArrayLike, *, levels: Sequen
         InputError: predictions at different numbers of inputs, classes against real targets; as for `score`.
 
     Examples:
-        >>> data = bnn.datasets.sinusoid()
-        >>> model = bnn.BNN(bnn.MLP(1, [10], 1), likelihood=bnn.likelihoods.Gaussian(scale=1.0))
-        >>> a, b = (model.fit(data, guide=guide, steps=20, seed=0, progress=False) for guide in ("map", "mean_field"))
-        >>> table = bnn.compare_scores(a.predict(data.x, num_draws=100), b.predict(data.x, num_draws=100), data.y)
-        >>> list(table.columns)
+        >>> from pyro.distributions import Normal
+        >>> a, b = (bnn.Prediction(Normal(torch.zeros(9, 3), scale)) for scale in (1.0, 2.0))
+        >>> list(bnn.compare_scores(a, b, [0.0, 1.0, 2.0]).columns)
         ['a', 'b', 'difference', 'stderr', 'p_value', 'higher_is_better']
     """
     import pandas as pd
@@ -134,9 +131,22 @@ def _statistics(prediction: Prediction, y: ArrayLike, levels: Sequence[float]) -
         if not 0 < level < 1:
             raise InputError(f"`levels` must lie between 0 and 1, got {level}: for 95 % pass 0.95.")
     log_likelihood = {"log_likelihood": mean_of(as_columns(prediction.log_prob(y)), higher_is_better=True)}
+    _tell_of_few(prediction, y)
     if prediction.is_classification:
         return log_likelihood | class_statistics(prediction, y)
     return log_likelihood | real_statistics(prediction, y, levels)
+
+
+def _tell_of_few(prediction: Prediction, y: ArrayLike) -> None:
+    """Warn of densities that few draws make up, by their effective number (Kish 1965): below 5, and a fifth of all."""
+    targets, fewest = prediction.checked(y), min(5.0, prediction.num_draws / 5)
+    shares = prediction.by_rows(lambda part, rows: part.draw_log_prob(rows).softmax(0).square().sum(0), targets)
+    if float(shares.nanmean()) * fewest > 1:
+        warn_user(
+            f"The log score rests on fewer than {fewest:g} of {prediction.num_draws} draws an input, and may be far "
+            "too low: predict with more draws (`num_draws`), or judge by the CRPS.",
+            FewDrawsWarning,
+        )
 
 
 def _difference(a: Statistic, b: Statistic) -> Statistic:
