@@ -142,14 +142,6 @@ def importance_weights(
     log_ps, log_qs = zip(*pairs, strict=True)
     ratios = np.concatenate(log_ps) - _mixture_log_q(shares, log_qs)
     log_weights, khat = pareto_smooth(ratios)
-    highest = ratios.max()
-    scaled = np.exp(ratios - highest)
-    mean = scaled.mean()
-    error = float(scaled.std(ddof=1) / mean / math.sqrt(len(scaled)))  # of the logarithm of the mean
-    highest_khat = min(khat, 1.0) + (1 + min(khat, 1.0)) / math.sqrt(
-        3 * math.sqrt(len(scaled))
-    )  # of a tail of 3 root S
-    error *= len(scaled) ** max(0.0, highest_khat - _RELIABLE) if math.isfinite(highest_khat) else 1.0
     net = given.members[0].bnn.settings["net"]
     hidden, signs = (
         ((), 0.0) if any(linear) or not isinstance(net, MLP) else (net.hidden, net.activation in ("tanh", "softsign"))
@@ -159,11 +151,26 @@ def importance_weights(
         khat=khat,
         khat_by_chain=np.array([pareto_smooth(log_p - log_q)[1] for log_p, log_q in pairs]),
         ess=float(1 / np.exp(2 * log_weights).sum()),
-        log_evidence=Estimate(float(highest + math.log(mean)), error),
+        log_evidence=_log_mean(ratios, khat),
         posterior=given,
         seed=seed,
         log_images=sum(math.lgamma(units + 1) + units * signs * math.log(2) for units in hidden),
     )
+
+
+def _log_mean(log_ratios: np.ndarray, khat: float) -> Estimate:
+    """Return the logarithm of the mean of ratios (S,), with an error that is wider where they have no variance.
+
+    A sum of S values with a tail of index k > 1/2 varies by S^k in place of S^(1/2). The k taken is a standard error,
+    (1 + k) / root n of a fit to the largest n = 3 root S, above the estimate.
+    """
+    highest, tail = log_ratios.max(), min(khat, 1.0)
+    scaled = np.exp(log_ratios - highest)
+    error = float(scaled.std(ddof=1) / scaled.mean() / math.sqrt(len(scaled)))
+    if math.isfinite(tail):
+        tail += (1 + tail) / math.sqrt(3 * math.sqrt(len(scaled)))
+        error *= len(scaled) ** max(0.0, tail - _RELIABLE)
+    return Estimate(float(highest + math.log(scaled.mean())), error)
 
 
 def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:

@@ -151,21 +151,33 @@ def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[Tensor, float]
         advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
         with Work() if has_gpu() else nullcontext() as work:
             f = _tried(bnn, weights, inputs, shape_of(x), advice)
-    changed = next((name for name, value in weights.items() if written(value) != before[name]), None)
-    faults = {
-        f"changes its parameter {changed!r} when it is called, so that it is no longer the guide's draw: take that out "
-        "of `forward` and hooks": changed is not None,
-        "draws random numbers in evaluation mode, which all draws of the weights would share: have it draw in training "
-        "only, as F.dropout(x, training=self.training) does": has_drawn(),
-        "gives outputs that do not follow from its parameters: `forward` uses others, such as those of the network it "
-        "was copied from, or cuts gradients off, by torch.no_grad or detach. Take that out": bool(leaves)
-        and not _is_used(leaves, f),
-    }
-    for what in (what for what, is_so in faults.items() if is_so):
-        raise InputError(f"The network {what}.", page=_PAGE)
-    num = max(SHOWN + 1, min(len(x), _NUMBERS // sum(part[0].numel() for part in tensors_of(inputs))))
+    if changed := [name for name, value in weights.items() if written(value) != before[name]]:
+        raise InputError(
+            f"The network changes its parameter {changed[0]!r} when it is called, so that it is no longer the guide's "
+            "draw: take that out of `forward` and hooks.",
+            page=_PAGE,
+        )
+    if has_drawn():
+        raise InputError(
+            "The network draws random numbers in evaluation mode, which all draws of the weights would share: have it "
+            "draw in training only, as F.dropout(x, training=self.training) does.",
+            page=_PAGE,
+        )
+    if leaves and not _is_used(leaves, f):
+        raise InputError(
+            "The network gives outputs that do not follow from its parameters: `forward` uses others, such as those of "
+            "the network it was copied from, or cuts gradients off, by torch.no_grad or detach. Take that out.",
+            page=_PAGE,
+        )
+    _try_other_rows(bnn, weights, x, x_scaler, f)
+    return f.detach(), math.inf if work is None else _products(bnn, weights, work, len(inputs))
+
+
+def _try_other_rows(bnn: BNN, weights: dict[str, Tensor], x: X, x_scaler: Scaler, f: Tensor) -> None:
+    """Refuse outputs that are nan for some rows, or that for a row alone are not those beside another, in f."""
+    num = max(SHOWN + 1, min(len(x), _NUMBERS // sum(part[0].numel() for part in tensors_of(x))))
     rows = bnn.cast_inputs(x_scaler.transform(x[torch.arange(num) % len(x)]))
-    several = [rows] if mixes_examples(bnn.net) else [inputs[:1], rows]
+    several = [rows] if mixes_examples(bnn.net) else [rows[:1], rows]
     again = [_tried(bnn, weights, some, shape_of(some)) for some in several]
     if num_missing := int(again[-1].isnan().flatten(1).any(1).sum()):
         why, way = ("", "") if x_scaler.is_identity else (" of standardised inputs", ", or leave `standardize` out")
@@ -180,7 +192,6 @@ def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[Tensor, float]
             "from its own inputs, as layer normalisation does and a mean over rows does not.",
             page=_PAGE,
         )
-    return f.detach(), math.inf if work is None else _products(bnn, weights, work, len(inputs))
 
 
 @torch.enable_grad()

@@ -143,8 +143,8 @@ class SWAG(BaseMethod[Posterior]):
         batch_size, lr = self.method.batch_size, self.lr
         if lr is None:
             if not isinstance(sources[0].data, Loader) and not isinstance(batch_size, int):
-                few, many = (sources[0].num_data // parts for parts in _PARTS)
-                batch_size = max(1, min(few, max(many, _USUAL_BATCH)))
+                quarter, tenth = (sources[0].num_data // parts for parts in _PARTS)
+                batch_size = max(1, min(quarter, max(tenth, _USUAL_BATCH)))
             lr = min(_rate(*parts, self.momentum) for parts in zip(modes, sources, strict=True))
         walk = dataclasses.replace(
             self.method,

@@ -124,24 +124,28 @@ class ConvergenceRule:
         is_known = len(now.blocks) >= _FEWEST_BLOCKS and _error(now.blocks) <= self._tolerance / 2
         if not is_known and len(now.blocks) < max(_MOST_BLOCKS, now.cycle.steps // (10 * block)):
             return None
+        is_still = self._is_still()
         values = self._end_cycle(done)
         left = self._max_steps - done
         left = min(left - _MOST_BLOCKS * block, 10 * left // 11)  # to measure takes up to a tenth more
         following = cycle_after(now.cycle, done, left, gained=self._gained)
         if following is None:
-            now.phase, is_still = "ended", self._is_still and now.cycle.is_lowered
-            now.missed = self._missed(values) if is_still else 0.0
+            now.phase = "ended"
+            now.missed = self._missed(values) if is_still and now.cycle.is_lowered else 0.0
             return Move(rate=0.0, values=values)
         now.cycle, now.phase, now.blocks = following, "train", []
         return Move(rate=following.rate, values=values, cycle=following.steps)
+
+    def _is_still(self) -> bool:
+        """Return whether no parameter is away from the best of the cycles before; the first cycle has none."""
+        pairs = zip(self._fit.parameters, self._now.best.values if self._now.best else (), strict=False)
+        return all(float((p.detach() - value).abs().max()) < _STILL for p, value in pairs if p.numel())
 
     def _end_cycle(self, done: int) -> list[Tensor]:
         """Note what the cycle gained, and return the best parameters."""
         now = self._now
         elbo, error = float(np.mean(now.blocks)), _error(now.blocks)
         now.gain = elbo - now.best.elbo if now.best else None
-        pairs = zip(self._fit.parameters, now.best.values if now.best else (), strict=False)
-        self._is_still = all(float((p.detach() - value).abs().max()) < _STILL for p, value in pairs if p.numel())
         if now.best is None or elbo > now.best.elbo:
             now.best = Best(cloned(self._fit.parameters), elbo, error)
         now.cycle_ends.append(done)
