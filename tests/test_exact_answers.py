@@ -289,7 +289,7 @@ def test_swag_has_the_moments_of_its_path():
     posterior = bnn.fit(
         linear(bnn.likelihoods.Gaussian(1.0)), (X, Y), bnn.SVI(guide=LowRank(5), steps=1), seed=0, **KIND
     )
-    collected = _Path(5)
+    collected = _Path(5, width=1, factor=1.0)
     for weights in path:
         collected.add(torch.tensor(weights))
     collected.write_into(posterior.guide)
