@@ -327,13 +327,11 @@ def _prior_groups(
     affordable = max(_FEWEST_PRIOR_DRAWS, _MOST_PRIOR_NUMBERS // max(1, posterior.bnn.num_weights))
     each = max(1, min(num_draws, affordable) // len(parts))
     try:
-        by_part = [_from_prior(part, key, converter, each) for part, key in zip(parts, seeds, strict=True)]
+        groups = _joined([_from_prior(part, key, converter, each) for part, key in zip(parts, seeds, strict=True)])
     except NotImplementedError as error:
         return {}, {"prior_left_out": f"the prior cannot be drawn from: {error or type(error).__name__}"}
-    if all("prior_predictive" in arrays for arrays in by_part):
-        return _joined(by_part), {}
     reason = "predictions under draws from the prior overflow, so prior_predictive is left out"
-    return _joined([{"prior": arrays["prior"]} for arrays in by_part]), {"prior_left_out": reason}
+    return groups, {} if "prior_predictive" in groups else {"prior_left_out": reason}
 
 
 def _seeds(posterior: Posterior | Mixture, seed: int) -> list[int]:
@@ -397,16 +395,15 @@ def _from_prior(member: Posterior, seed: int, converter: _Converter, num_draws: 
             found = {"prior_predictive": converter.predictive(prediction, next(noise_seeds))}
         return {"prior": converter.monitored.select(draws)} | _numpy(found)
 
-    blocks = prior.map_traces(latent_values, convert, num_draws, seed=derive(seed, "prior"))
-    common = set.intersection(*(set(block) for block in blocks))
-    return _chained([{group: block[group] for group in block if group in common} for block in blocks], 1)
+    return _chained(prior.map_traces(latent_values, convert, num_draws, seed=derive(seed, "prior")), 1)
 
 
 def _joined(parts: Sequence[Arrays]) -> Arrays:
-    """Return the arrays of several parts, concatenated along their first dimension."""
+    """Return the arrays of the groups that all parts have, concatenated along their first dimension."""
     return {
         group: {name: np.concatenate([arrays[group][name] for arrays in parts]) for name in variables}
         for group, variables in parts[0].items()
+        if all(group in arrays for arrays in parts)
     }
 
 

@@ -127,19 +127,10 @@ class LatentStudentT(dist.StudentT):
         return finite.where(self.df > 2, torch.inf).where(self.df > 1, torch.nan)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        z = (value - self.loc) / self.scale
-        return student_t_constant(self.df).to(z.dtype) - self.scale.log() - student_t_exponent(z, self.df)
-
-
-def student_t_constant(df: Tensor) -> Tensor:
-    """Return the log of the largest density of scale 1, in float64: two log gammas nearly cancel for large df."""
-    half = 0.5 * df.double()
-    return torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * (2 * math.pi * half).log()
-
-
-def student_t_exponent(z: Tensor, df: Tensor) -> Tensor:
-    """Return by how much the log density at standardised values lies below."""
-    return 0.5 * (df + 1) * torch.log1p(z.square() / df)
+        z, half = (value - self.loc) / self.scale, 0.5 * self.df.double()  # two log gammas nearly cancel for large df
+        largest = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * (2 * math.pi * half).log()
+        below = 0.5 * (self.df + 1) * torch.log1p(z.square() / self.df)
+        return largest.to(z.dtype) - self.scale.log() - below
 
 
 class LatentBeta(dist.Beta):

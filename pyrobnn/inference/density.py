@@ -151,7 +151,7 @@ def compare_densities(
     if not shapes and len(rivals) == 1:
         return Compared(default)
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
-        are_counts = data.y.ndim == 1 and _are_repeated_counts(data.y.double())
+        are_counts = data.y.ndim == 1 and _are_counts(data.y.double()) and not _are_distinct(data.y.double())
         first, *others = _two_thirds(data, run)
         are_brief = len(data) <= _MOST_THOROUGH and all(_seeks_scales(one) for one in rivals)
         judge = _Judge(*first, silent, by_mass=are_counts, steps=steps, others=others if are_brief else ())
@@ -312,7 +312,7 @@ def _shapes(data: Data) -> tuple[Any, ...]:
     y = data.y.double()
     if len(data) < defaults.FEWEST_ROWS_OF_DENSITY:
         return ()
-    if _are_repeated_counts(y):
+    if _are_counts(y) and not _are_distinct(y):
         return _COUNT_LIKELIHOODS if len(data) > _MOST_THOROUGH else ()
     return _SHAPES if data.y.is_floating_point() and _are_distinct(y) else ()
 
@@ -328,10 +328,6 @@ def _are_distinct(y: Tensor) -> bool:
 
 def _are_counts(y: Tensor) -> bool:
     return bool((y >= 0).all()) and torch.equal(y, y.round()) and bool(y.median() < LEAST_AMOUNT)
-
-
-def _are_repeated_counts(y: Tensor) -> bool:
-    return _are_counts(y) and not _are_distinct(y)
 
 
 def _needs_length(parts: Parts) -> bool:

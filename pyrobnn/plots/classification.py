@@ -147,12 +147,11 @@ def draw_confidence(axis: Axes, prediction: Prediction, y: ArrayLike, target: st
     correct = as_array(prediction.label.cpu() == as_targets(y, len(prediction)).cpu()).ravel() > 0
     parts = [confidence[correct], confidence[~correct]]
     labels = [f"correct ({len(parts[0])})", f"wrong ({len(parts[1])})"]
-    bins = np.linspace(_leftmost(confidence), 1.0, 21)
+    left = _leftmost(confidence)
+    bins = np.linspace(left, 1.0, 21)
     colors, hatches = [LIGHT_BLUE, ORANGE], ["", "////"]
     axis.hist(parts, bins=list(bins), stacked=True, color=colors, hatch=hatches, edgecolor="white", label=labels)
-    axis.set(
-        xlabel=f"confidence in the predicted {plain(target)}", ylabel="examples", xlim=(_leftmost(confidence), 1.0)
-    )
+    axis.set(xlabel=f"confidence in the predicted {plain(target)}", ylabel="examples", xlim=(left, 1.0))
     axis.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     title(axis, "Distribution of confidence")
     legend_below(axis)

@@ -82,11 +82,8 @@ def _bands(predictions: Mapping[str, Prediction], x: np.ndarray, data: Data) -> 
 def _scores(predictions: Mapping[str, Prediction], data: Data) -> Figure:
     scores = {name: score(prediction, data.y) for name, prediction in predictions.items()}
     best = max(scores, key=lambda name: scores[name]["log_likelihood"].value)
-    differences = {
-        name: compare_scores(prediction, predictions[best], data.y)["stderr"]
-        for name, prediction in predictions.items()
-        if name != best
-    }
+    others = {name: prediction for name, prediction in predictions.items() if name != best}
+    errors = {name: compare_scores(other, predictions[best], data.y)["stderr"] for name, other in others.items()}
     shown = [name for name in _SCORES if all(name in entries for entries in scores.values())]
     names = list(predictions)
     figure, axes = grid(len(shown), 4, (3.4, 1.2 + 0.35 * len(names)))
@@ -95,7 +92,7 @@ def _scores(predictions: Mapping[str, Prediction], data: Data) -> Figure:
         rows = np.arange(len(names))
         values = np.array([each.value for each in entries])
         axis.hlines(rows, *_around(values, [each.stderr for each in entries]), color=LIGHT_BLUE, lw=5, label="±1 se")
-        paired = [differences[name][measure] if name != best else 0.0 for name in names]
+        paired = [errors[name][measure] if name != best else 0.0 for name in names]
         axis.hlines(rows, *_around(values, paired), color=INK, lw=1.5, label="±1 se of the difference")
         axis.plot(values, rows, "o", color=BLUE, ms=5)
         axis.axvline(values[names.index(best)], color=GREY, linewidth=1, linestyle=":")

@@ -92,9 +92,8 @@ def _limits(present: tuple[float, float], y: np.ndarray, mean: np.ndarray) -> tu
     if span == 0:
         return present
     lowest, highest = (float(np.clip(end, low - 2 * span, high + 2 * span)) for end in (mean.min(), mean.max()))
-    return max(present[0], min(low - _SHARE_BEYOND_TARGETS * span, lowest)), min(
-        present[1], max(high + _SHARE_BEYOND_TARGETS * span, highest)
-    )
+    bottom, top = min(low - _SHARE_BEYOND_TARGETS * span, lowest), max(high + _SHARE_BEYOND_TARGETS * span, highest)
+    return max(present[0], bottom), min(present[1], top)
 
 
 def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tensor:
@@ -115,16 +114,9 @@ def grid_around(train: Data, posteriors: Sequence[Posterior | Mixture]) -> Tenso
 
 def draw_data(axis: Axes, data: Data) -> None:
     """Draw data with one input and name the axes; of several targets, the first."""
-    axis.plot(
-        first_column(single(data.x, "A curve")),
-        first_column(data.y),
-        "o",
-        color=INK,
-        ms=3.5 if len(data) <= _MOST_FULL_SIZE_POINTS else 2,
-        mec="white",
-        mew=0.5 if len(data) <= _MOST_FULL_SIZE_POINTS else 0,
-        label="data",
-    )
+    x, y = first_column(single(data.x, "A curve")), first_column(data.y)
+    size, edge = (3.5, 0.5) if len(data) <= _MOST_FULL_SIZE_POINTS else (2, 0)
+    axis.plot(x, y, "o", color=INK, ms=size, mec="white", mew=edge, label="data")
     axis.set(xlabel=input_name(data), ylabel=plain(data.target_name))
 
 

@@ -211,8 +211,7 @@ def _of_inputs(fit: _Fit) -> list[_Picture]:
     """Return pictures of the predictions over one or two inputs; none for more, or for a curve of classes."""
     num_inputs = fit.train.x[0].numel() if fit.train.x.ndim == 2 else 0
     if num_inputs == 1 and not fit.prediction.is_classification:
-        figure, (axis,) = panels(1, panel=TALL)
-        plots.fit_1d(fit.posterior, fit.train, ax=axis)
+        figure = _alone(lambda axis: plots.fit_1d(fit.posterior, fit.train, ax=axis))
         return [_picture("fit.png", "Predictions", words.FIT, figure)]
     if num_inputs != 2:
         return []
@@ -285,7 +284,7 @@ def _of_columns(fit: _Fit) -> list[_Picture]:
     ]
 
 
-def _alone(draw: Callable[..., None], *arguments: Any) -> Figure:
+def _alone(draw: Callable[..., object], *arguments: Any) -> Figure:
     """Return a figure with a single panel."""
     figure, (axis,) = panels(1, panel=TALL)
     draw(axis, *arguments)
