@@ -26,7 +26,7 @@ from pyrobnn._torch.inputs import Inputs, X, shape_of
 from pyrobnn._torch.kernels import plain_kernels
 from pyrobnn._torch.layers import LAYERS
 from pyrobnn._torch.per_example import PerExample, carries_noise, without_noise
-from pyrobnn._torch.pyro import local_parameters
+from pyrobnn._torch.pyro import allow_new_home, local_parameters
 from pyrobnn.data.in_memory import Scaler
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.priors.base import covered, starts
@@ -105,7 +105,9 @@ class BNN(PyroModule):
 
     def _build(self) -> None:
         given = self.settings["net"]
-        self.net = copy.deepcopy(given) if isinstance(given, nn.Module) else given.build()
+        net = copy.deepcopy(given) if isinstance(given, nn.Module) else given.build()
+        allow_new_home(net)
+        self.net = net
         self._frozen = parameters.frozen_modules(self.net)
         parameters.train_in_full_precision(self.net, self._frozen)
         prior = self.settings["prior"]
@@ -224,12 +226,16 @@ class BNN(PyroModule):
             with callers_modes():
                 args, kwargs = x.arguments if isinstance(x, Inputs) else ((x,), {})
                 f = functional_call(self.net, every_name, args, kwargs, tie_weights=False)
-        except IndexError as error:
+        except (IndexError, ValueError) as error:
             tables: Any = [(name, part) for name, part in self.net.named_modules() if isinstance(part, _LOOKS_UP)]
-            if not tables or "out of range in self" not in str(error):
-                raise
             rows = ", ".join(f"{name!r} has rows 0 to {table.num_embeddings - 1}" for name, table in tables)
-            raise InputError(f"The inputs hold a number that is no row of an embedding: {rows}.", page=_PAGE) from error
+            if rows and "out of range in self" in str(error):
+                text = f"The inputs hold a number that is no row of an embedding: {rows}."
+            elif "Expected more than 1 value per channel" in str(error):
+                text = "The network normalises by statistics of a batch, which one row has not: pass two rows or more."
+            else:
+                raise
+            raise InputError(text, page=_PAGE) from error
         f = f.get("logits", f) if isinstance(f, Mapping) else getattr(f, "logits", f)
         is_real = isinstance(f, Tensor) and not f.is_complex()
         given = tuple(f.shape) if is_real else f"a complex tensor, or no tensor ({type(f).__name__})"

@@ -143,6 +143,7 @@ def described(net: nn.Module) -> dict[str, str]:
         others = {name: module._buffers[name] for name in module._non_persistent_buffers_set}
         for name, value in (vars(module) | others).items():
             text = re.sub(" at 0x[0-9a-f]+", "", repr(value)) if isinstance(value, _VALUES) else None
+            text = None if text is not None and ("tensor(" in text or "<weakref" in text) else text
             if isinstance(value, Tensor) and torch.func.debug_unwrap(value) is value:
                 text = digest([value.bfloat16() if value.is_floating_point() else value])[:12]
             elif inspect.isroutine(value):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from pyro.nn import PyroModule
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.functional import dropout, gumbel_softmax
@@ -611,6 +612,8 @@ WRONG_FORMS = {
     ),
     "shares of a batch": (1, lambda f: f.softmax(0), MIXED),
     "less the mean of a batch": (1, lambda f: f - f.mean(0), MIXED),
+    "less the largest of a batch": (1, lambda f: f - f.max(0)[0], MIXED),
+    "less the first row": (1, lambda f: f - f[:1], MIXED),
     "a layer too wide": (
         2,
         nn.Linear(3, 1),
@@ -654,6 +657,23 @@ def test_sequences_of_other_lengths_are_taken_by_parts_of_a_mapping():
     torch.testing.assert_close(by_parts.predict({"x": longer}).mean[0], by_parts.predict({"x": longer[:1]}).mean[0])
     with pytest.raises(bnn.InputError, match="does not take inputs of shape"):
         by_parts.predict({"x": longer[:, :, :2]})
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_one_row_has_no_statistics_of_a_batch(tracked):
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=tracked), nn.Linear(4, 1))
+    with pytest.raises(bnn.InputError, match="statistics of a batch, which one row has not: pass two rows or more"):
+        fit(net, steps=2, guide="map").predict(X[:1]) if not tracked else bnn.BNN(net).fit(X[:1], Y[:1], steps=2)
+
+
+@pytest.mark.parametrize("run", [False, True])
+def test_modules_of_pyro_are_networks_also_after_a_call(run):
+    net = PyroModule[nn.Sequential](PyroModule[nn.Linear](3, 2), nn.Tanh(), nn.Linear(2, 1))
+    plain = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
+    plain.load_state_dict(net.state_dict())
+    if run:
+        net(X)
+    torch.testing.assert_close(fit(net).predict(X).mean, fit(plain).predict(X).mean)
 
 
 @pytest.mark.parametrize("way", FITS)

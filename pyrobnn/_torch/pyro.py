@@ -8,6 +8,7 @@ import pyro
 from pyro import distributions, infer, poutine
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import _PYRO_STACK
+from torch import nn
 
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.modes import no_inference_mode, plain_tensors
@@ -50,8 +51,9 @@ def _set_validation(states: list[bool]) -> None:
         part.enable_validation(state)
 
 
-def allow_new_home(part: PyroModule) -> None:
-    """Let a part that has run once, to make its parameters, become a child: Pyro refuses nested modules that have."""
+def allow_new_home(part: nn.Module) -> None:
+    """Let a part become a child here, though it has run once or was made without `local_parameters`."""
     for module in part.modules():
         if isinstance(module, PyroModule):
             module._pyro_context.used = False
+            vars(module._pyro_context).setdefault("param_state", {"params": {}, "constraints": {}})

@@ -51,7 +51,9 @@ def in_double(tensor: Tensor) -> Tensor:
 def _take(part: Any, tensors: list[Tensor], batch: tuple[int, ...], event_dim: int) -> Build:
     """Add the tensors of a part to the list, and return the function that builds it from the next tensors."""
     if isinstance(part, Tensor):
-        tensors.append(_expanded(part, batch, max(event_dim, part.ndim - len(batch))))
+        event_dim = max(event_dim, part.ndim - len(batch))
+        event_shape = part.shape[max(0, part.ndim - event_dim) :]
+        tensors.append(part.expand((*batch, *[1] * (event_dim - len(event_shape)), *event_shape)))
         return next
     if isinstance(part, (list, tuple)):
         each = [_take(entry, tensors, batch, event_dim) for entry in part]
@@ -102,8 +104,3 @@ def _arguments(part: Any) -> Iterator[tuple[str, Any]]:
 def _parameters(kind: Any) -> tuple[str, ...]:
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return tuple(name for name, entry in inspect.signature(kind).parameters.items() if entry.kind in named)
-
-
-def _expanded(value: Tensor, batch: tuple[int, ...], event_dim: int) -> Tensor:
-    event_shape = value.shape[max(0, value.ndim - event_dim) :]
-    return value.expand((*batch, *[1] * (event_dim - len(event_shape)), *event_shape))

@@ -177,8 +177,8 @@ def _try_other_rows(bnn: BNN, weights: dict[str, Tensor], x: X, x_scaler: Scaler
     """Refuse outputs that are nan for some rows, or that for a row alone are not those beside another, in f."""
     num = max(SHOWN + 1, min(len(x), _NUMBERS // sum(part[0].numel() for part in tensors_of(x))))
     rows = bnn.cast_inputs(x_scaler.transform(x[torch.arange(num) % len(x)]))
-    several = [rows] if mixes_examples(bnn.net) else [rows[:1], rows]
-    again = [_tried(bnn, weights, some, shape_of(some)) for some in several]
+    alone = [] if mixes_examples(bnn.net) else [rows[index : index + 1] for index in range(len(f))]
+    again = [_tried(bnn, weights, some, shape_of(some)) for some in (*alone, rows)]
     if num_missing := int(again[-1].isnan().flatten(1).any(1).sum()):
         why, way = ("", "") if x_scaler.is_identity else (" of standardised inputs", ", or leave `standardize` out")
         raise InputError(
@@ -186,7 +186,8 @@ def _try_other_rows(bnn: BNN, weights: dict[str, Tensor], x: X, x_scaler: Scaler
             f"the data{way}.",
             page=_PAGE,
         )
-    if len(again) > 1 and not torch.allclose(again[0][0], f[0], _MOST_APART, _MOST_APART * float(f.abs().max())):
+    among, others = again[-1][: len(f)], [f, torch.cat(again[:-1])] if alone else []
+    if not all(torch.allclose(each, among, _MOST_APART, _MOST_APART * float(among.abs().max())) for each in others):
         raise InputError(
             "The outputs of the network for a row depend on the other rows of its batch: have it compute each row "
             "from its own inputs, as layer normalisation does and a mean over rows does not.",

@@ -81,13 +81,10 @@ def _as_scale(value: Any) -> Any:
     if isinstance(value, (Mapping, NoisePrior)):
         return registry.resolve(value)
     numbers = value if isinstance(value, (tuple, list)) else [value]
-    if not numbers or not all(_is_positive(number) for number in numbers):
+    are_real = numbers and all(isinstance(number, Real) and not isinstance(number, bool) for number in numbers)
+    if not are_real or not all(0 < float(number) < float("inf") for number in numbers):
         raise InputError(f"`scale` must be {_EXPECTED_SCALE}; got {value!r}.")
     return tuple(map(float, numbers)) if isinstance(value, (tuple, list)) else float(value)
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < float("inf")
 
 
 Scale = Annotated[float | tuple[float, ...] | Estimated | NoisePrior, PlainValidator(_as_scale)]

@@ -115,7 +115,7 @@ def found(
         "auroc": (_share, "tells apart", f"# of pairs of examples of different classes from {where}"),
         "accuracy": (_share, "finds", f"the class of # of {where}"),
         "r2": (_share, "explains", f"# of the variance of {train.target_name} in {where}"),
-        "log_likelihood": (_nats, "has", f"a mean log score of # on {where}"),
+        "log_likelihood": ("{:.2f} nats".format, "has", f"a mean log score of # on {where}"),
     }
     if usual is None or usual.value < _MOST_FREQUENT_SHARE:
         del ways["auroc"]
@@ -137,10 +137,6 @@ def found(
 
 def _share(value: float) -> str:
     return "none" if value < 0.005 else f"{100 * value:.{0 if value < 0.99 or value == 1 else 1}f} %"
-
-
-def _nats(value: float) -> str:
-    return f"{value:.2f} nats"
 
 
 def next_step(diagnosis: Diagnosis, spelling: Spelling, folder: str = "") -> tuple[str, str]:

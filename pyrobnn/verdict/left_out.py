@@ -50,7 +50,8 @@ def memorised_targets(fit: Evaluation, left_out: Tensor | None) -> Finding | Non
 
     The new examples are those held out, or each training example left out of the fit; None without either. The loss is
     at least 2 nats an example; for labels and counts, 80 % of the constant's loss if that is less. So this is for noise
-    that is set too small, or learned after all targets are met. Real targets ten times as many as weights are skipped.
+    that is set too small, or learned after all targets are met. A score far below counts where a Gaussian process
+    without the row agrees, at no end of a column. Real targets ten times as many as weights are skipped.
     """
     posterior, train, baselines, held_out = fit.posterior, fit.train, fit.baselines, fit.held_out
     bnn = posterior.bnn
@@ -70,6 +71,13 @@ def memorised_targets(fit: Evaluation, left_out: Tensor | None) -> Finding | Non
         return None
     prediction, constant = posterior.predict(train.x[rows], num_draws=draws), rivals["constant"]
     scores = torch.maximum(new, constant - _FAR_BELOW)
+    if basis == "left out" and likelihood.noise is not None and train.y.ndim == 1 and isinstance(train.x, Tensor):
+        x, y = train.x[rows].double().cpu().flatten(1), train.y[rows].double().cpu()
+        ends = torch.stack([x.amin(0), x.amax(0)])
+        errors = errors_left_out(standardised(x), standardised(y))[0] * y.std()
+        agreed = torch.distributions.Normal(0.0, prediction.std.double().cpu()).log_prob(errors)
+        is_inside = ((x != ends[0]) & (x != ends[1]) | (ends[0] == ends[1])).all(1)
+        scores = torch.where(is_inside, torch.minimum(scores, torch.maximum(new, agreed)), scores)
     lost = float(prediction.log_prob(train.y[rows]).double().mean() - scores.mean())
     least = (
         -_SHARE_OF_CONSTANT_LOSS * float(constant.mean()) if bnn.settings["likelihood"].integer_targets else _LOST_NATS

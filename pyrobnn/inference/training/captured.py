@@ -35,7 +35,9 @@ class Captured:
                     raise NotCapturable(f"the schedule changes `{changed[0]}` of the optimiser")
         if isinstance(first.batches, TensorBatches):
             batch_size = first.batches.batch_size
-            data = _distinct([fit.batches.data for fit in fits])  # type: ignore[attr-defined]
+            data = [fit.batches.data for fit in fits]  # type: ignore[attr-defined]
+            if all(a is b for batch in data for a, b in zip(batch, data[0], strict=True)):
+                data = data[:1]
         else:
             if first.method.accumulate > 1:
                 raise NotCapturable("gradients are accumulated over batches that are not in memory")
@@ -78,11 +80,6 @@ class Captured:
             return self._advance(1)
         fit.count_steps()
         return fit.step([batch])[None]
-
-
-def _distinct(data: list[Batch]) -> list[Batch]:
-    """Return the data of each fit, or a single entry if they are the same."""
-    return data if any(a is not b for batch in data for a, b in zip(batch, data[0], strict=True)) else data[:1]
 
 
 def check_same_program(fits: Sequence[TrainingState]) -> None:
