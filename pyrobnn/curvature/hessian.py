@@ -59,7 +59,10 @@ class Hessian(Kind):
             def of_sites(z: Tensor, energy: Energy = energy) -> Tensor:
                 return energy({**point.weights, **point.by_site(z)})
 
-            total += _rows(grad(of_sites), flat)
+            def row(entry: Tensor, of_sites: Callable[[Tensor], Tensor] = of_sites) -> Tensor:
+                return jvp(grad(of_sites), (flat,), (torch.zeros_like(flat).scatter(0, entry[None], 1.0),))[1]
+
+            total += rows_of(row, len(flat), flat, _products_at_once(flat))
         total = (total + total.T) / 2
         return Curvature(full=total if index is None else total[index][:, index], index=index)
 
@@ -67,15 +70,6 @@ class Hessian(Kind):
 def _energy(point: Point, x: X, *targets: Tensor) -> Energy:
     """Return the negative log-likelihood of some examples as a function of the weights."""
     return lambda weights: -log_probs(point.likelihood, point.bnn.outputs(weights, x), *targets).sum()
-
-
-def _rows(gradient: Callable[[Tensor], Tensor], flat: Tensor) -> Tensor:
-    """Return the Jacobian of a gradient at a vector, (D, D)."""
-
-    def row(entry: Tensor) -> Tensor:
-        return jvp(gradient, (flat,), (torch.zeros_like(flat).scatter(0, entry[None], 1.0),))[1]
-
-    return rows_of(row, len(flat), flat, _products_at_once(flat))
 
 
 def _products_at_once(values: Tensor) -> int:

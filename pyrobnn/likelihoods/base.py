@@ -190,7 +190,8 @@ def check_width(likelihood: Any, y: Tensor, outputs: int) -> None:
     if outputs == needed:
         return
     width = counted(needed, "network output")
-    if not as_likelihood(likelihood).has_labels and num_columns(y) == 1 and _are_labels(y, outputs):
+    is_column = not as_likelihood(likelihood).has_labels and num_columns(y) == 1 and y.ndim <= 2
+    if is_column and bool((y >= 0).all() and (y < outputs).all() and (y == y.round()).all() and y.any()):
         raise InputError(
             f"The targets are labels 0 to {int(y.max())} and the network has {outputs} outputs: pass "
             f"likelihood='categorical' for classes. For numbers, {likelihood!r} needs {width}: change the width of the "
@@ -202,11 +203,6 @@ def check_width(likelihood: Any, y: Tensor, outputs: int) -> None:
         "width of its last layer.",
         page=PAGE,
     )
-
-
-def _are_labels(y: Tensor, num: int) -> bool:
-    """Return whether targets are whole numbers from 0 to below that number, and not all 0."""
-    return y.ndim <= 2 and bool((y >= 0).all() and (y < num).all() and (y == y.round()).all() and y.any())
 
 
 def num_columns(y: Tensor) -> int:
