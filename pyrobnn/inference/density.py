@@ -153,7 +153,7 @@ def compare_densities(
     with waiting("comparing likelihoods on rows held out", shown=run.progress):
         are_counts = data.y.ndim == 1 and _are_counts(data.y.double()) and not _are_distinct(data.y.double())
         first, *others = _two_thirds(data, run)
-        are_brief = len(data) <= _MOST_THOROUGH and all(_seeks_scales(one) for one in rivals)
+        are_brief = len(data) <= _MOST_THOROUGH and all(one.method.offer().tunes_scales == "search" for one in rivals)
         judge = _Judge(*first, silent, by_mass=are_counts, steps=steps, others=others if are_brief else ())
         default, fitted, gain = judge.best(rivals)
         if (clear := judge.clear_shape(default.likelihood, shapes)) is not None:
@@ -333,11 +333,7 @@ def _are_counts(y: Tensor) -> bool:
 def _needs_length(parts: Parts) -> bool:
     """Return whether the noise is an output of the network, and nothing holds it against training for too long."""
     is_output = as_likelihood(parts.likelihood).noise == "heteroscedastic"
-    return is_output and not _seeks_scales(parts)
-
-
-def _seeks_scales(parts: Parts) -> bool:
-    return bool(parts.method.offer().tunes_scales == "search")
+    return is_output and bool(parts.method.offer().tunes_scales != "search")
 
 
 def _not_far_behind(scores: list[Tensor]) -> list[int]:
