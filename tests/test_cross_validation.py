@@ -331,6 +331,7 @@ LABELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LABELS)
 def test_groups_stay_in_one_fold(name):
     rows, _ = noted(torch.arange(60.0), folds=4, groups=LABELS[name])
@@ -340,6 +341,7 @@ def test_groups_stay_in_one_fold(name):
     assert sorted(map(len, held_out)) == [3, 4, 4, 4]
 
 
+@pytest.mark.slow
 def test_groups_are_scored_by_the_exact_predictive_of_the_other_groups_with_an_error_over_groups():
     """15 patients of 4 rows, each with an intercept: the score is within 7 Monte Carlo errors of each row at seed 0."""
     shift = torch.randn(15, generator=torch.Generator().manual_seed(1), dtype=torch.float64)[PATIENTS]

@@ -235,6 +235,7 @@ def test_a_guide_of_pyro_that_computes_in_single_precision_is_refused(guide):
         model.fit(x, x[:, 0], guide=guide, steps=2, seed=0, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", ["AutoLaplaceApproximation", autoguide.AutoLaplaceApproximation])
 @pytest.mark.parametrize("hidden", [[], [3]], ids=["linear", "tanh"])
 def test_the_laplace_approximation_of_pyro_has_its_gaussian(hidden, guide, tmp_path):

@@ -66,7 +66,7 @@ class Counted(nn.Sequential):
         return super().forward(x)
 
 
-def test_a_network_is_called_with_one_two_and_many_rows_before_the_first_step(monkeypatch):
+def test_a_network_is_called_with_one_by_one_two_and_many_rows_before_the_first_step(monkeypatch):
     """And a custom network five times more, in training mode, for what moves in Python."""
     monkeypatch.setattr(Counted, "calls", 0)
     at_first_step = []
@@ -79,4 +79,4 @@ def test_a_network_is_called_with_one_two_and_many_rows_before_the_first_step(mo
     monkeypatch.setattr(TrainingState, "differentiate", differentiate)
     model = bnn.BNN(lambda: Counted(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1)))
     bnn.fit(model, bnn.Data(X, Y), bnn.SVI(steps=1), engine="eager", progress=False)
-    assert at_first_step[0] == 3 + 5
+    assert at_first_step[0] == 4 + 5
