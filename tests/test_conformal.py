@@ -238,6 +238,8 @@ def test_sets_of_rows_are_those_of_all_and_wrong_calls_are_refused():
         (lambda: bnn.conformal(posterior, (x, y), method="scaled")): "for classes must be one of aps, got 'scaled'",
         (lambda: prediction.interval(0.9)): "Classes have no intervals: use `label_set`",
         (lambda: prediction.label_set(1.0)): "`level` must lie between 0 and 1",
+        (lambda: prediction.label_set("0.9")): "`level` must lie between 0 and 1, got 0.9",
+        (lambda: bnn.Prediction(numbers(x)).interval([0.5, 0.9])): "`level` must lie between 0 and 1, got",
     }.items():
         with pytest.raises(bnn.InputError, match=message):
             call()

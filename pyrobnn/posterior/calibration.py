@@ -1,6 +1,7 @@
 """Calibration by rows that a fit has not seen: a factor for the spread, or conformal intervals and sets of classes."""
 
 import math
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ from pyrobnn._core.random import derive
 from pyrobnn.data.given import collected
 from pyrobnn.data.in_memory import Scaler, row_index
 from pyrobnn.distributions.spread import centre, spread
-from pyrobnn.distributions.support import base_of
+from pyrobnn.distributions.support import base_of, ends
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
@@ -297,15 +298,14 @@ class ConformalPrediction(Prediction):
             else:
                 lower, upper = lower - distance, upper + distance
             lower = torch.minimum(lower, upper)  # rounding may cross them
-        support = base_of(self.distribution).support
-        given = getattr(support, "lower_bound", -torch.inf), getattr(support, "upper_bound", torch.inf)
-        least, most = self.scaler.inverse(torch.tensor(given, dtype=torch.float64)).tolist()
+        limits = torch.tensor(ends(base_of(self.distribution).support), dtype=torch.float64)
+        least, most = self.scaler.inverse(limits).tolist()
         return lower.clamp_min(least), upper.clamp_max(most)
 
     def label_set(self, level: float = 0.95) -> Tensor:
         """Return which classes are in the set that holds new labels with at least this probability, (N, C) bool."""
         self._require_classes("Sets of classes")
-        if not 0 < level < 1:
+        if not (isinstance(level, Real) and 0 < level < 1):
             raise InputError(f"`level` must lie between 0 and 1, got {level}.")
         return self._conformity.of_classes(self, self._chance) <= self._conformity.threshold(level)
 

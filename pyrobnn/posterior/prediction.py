@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -327,8 +328,7 @@ class Prediction:
 
         Examples:
             >>> from pyro.distributions import Normal
-            >>> prediction = bnn.Prediction(Normal(torch.tensor([[-3.0], [3.0]]), 1.0))  # two draws at one input
-            >>> prediction.quantile([0.25, 0.75]).round(decimals=2)
+            >>> bnn.Prediction(Normal(torch.tensor([[-3.0], [3.0]]), 1.0)).quantile([0.25, 0.75]).round(decimals=2)
             tensor([[-3.],
                     [ 3.]])
         """
@@ -360,7 +360,7 @@ class Prediction:
             >>> [round(float(bound), 2) for bound in bnn.Prediction(Normal(torch.zeros(1, 1), 1.0)).interval(0.95)]
             [-1.96, 1.96]
         """
-        if not 0 < level < 1:
+        if not (isinstance(level, Real) and 0 < level < 1):
             raise InputError(f"`level` must lie between 0 and 1, got {level}.")
         lower, upper = self.quantile([(1 - level) / 2, (1 + level) / 2])
         return torch.minimum(lower, upper), upper
