@@ -694,3 +694,15 @@ def test_a_module_that_knows_its_information_has_to_inherit():
     assert torch.equal(fisher_columns(Inherits(), f), torch.ones(1, 4, 1))
     with pytest.raises(InputError, match="Known.fisher_columns is used only of a module that inherits"):
         fisher_columns(Known(), f)
+
+
+@pytest.mark.parametrize("cast", [torch.Tensor.long, torch.Tensor.double, torch.Tensor.bool])
+def test_a_function_that_gives_bernoullis_fits_as_the_setting_does(cast):
+    x, y = torch.linspace(-1, 1, 12)[:, None], cast(torch.arange(12) % 3 == 0)
+    settings = {"guide": "map", "steps": 5, "lr": 0.1, "seed": 0, "progress": False}
+    net, plain = bnn.MLP(1, [], 1), bnn.priors.Normal(1.0)
+    by_name, by_function = (
+        bnn.BNN(net, likelihood=each, prior=plain).fit(x, y.long() if each == "bernoulli" else y, **settings).mean()
+        for each in ("bernoulli", lambda f: torch.distributions.Bernoulli(logits=f[..., 0]))
+    )
+    torch.testing.assert_close(by_function, by_name)

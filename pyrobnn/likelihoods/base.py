@@ -10,7 +10,7 @@ import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 
 from pyrobnn._core.errors import REFUSALS, InputError, counted, shown
 from pyrobnn._core.random import seeded
@@ -287,11 +287,12 @@ class FromFunction(BaseLikelihood):
 
     @functools.cached_property
     def integer_targets(self) -> bool:
-        """Whether the distribution is of whole numbers."""
+        """Whether the distribution is of whole numbers; the Bernoulli of torch takes floats."""
         widths = range(1, _MOST_OUTPUTS + 1) if self.outputs is None else [self.outputs]
         laws = (self._law(width) for width in widths)
         first = next((law for law in laws if isinstance(law, Distribution)), None)
-        return first is not None and bool(base_of(first).support.is_discrete)
+        support = constraints.real if first is None else base_of(first).support
+        return bool(support.is_discrete) and support is not constraints.boolean
 
     def num_outputs(self, y: Tensor) -> int:
         """Return the number that was given, or the least, up to 100, with which the function fits the targets."""
