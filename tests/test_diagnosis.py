@@ -252,7 +252,8 @@ def test_coverage_of_new_groups_is_that_of_the_exact_predictive_of_the_others(se
     ("groups", "message"),
     [
         ((["a", None], ["b"]), "`groups` has no label in place 1, but None"),
-        ((["a", "b", "c"], ["b"]), "`groups` must have one label for each of the 3 examples"),
+        ((["a", "b", "c"], ["b"]), "`groups` must have one label for each of the 2 examples"),
+        (([("a", 1), ("b", 1)], [9]), "`groups` must have one label for each of the 2 examples"),
         (["a", "b", "c"], "`groups` must be a pair of labels"),
     ],
 )

@@ -300,8 +300,10 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
     if len(elpds) < 2:
         raise InputError(f"`compare` needs two or more results, got {len(elpds)}.")
     targets = "Results can be compared on the same examples in the same order only"
+    folds = {name: getattr(one, "n_folds", None) for name, one in elpds.items()}
+    kinds = {name: f"{one.kind} with {folds[name]} folds" if folds[name] else one.kind for name, one in elpds.items()}
     described: dict[str, dict[str, Any]] = {
-        "Results of different kinds measure different things": {name: _kind(one) for name, one in elpds.items()},
+        "Results of different kinds measure different things": kinds,
         targets: {name: one.elpd_i.attrs.get("targets") for name, one in elpds.items()},
         "Results rest on different numbers of examples": {name: one.n_data_points for name, one in elpds.items()},
     }
@@ -310,8 +312,3 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
             listed = ", ".join(f"{name}: {value}" for name, value in values.items())
             raise InputError(f"{problem}; got {listed}. Use one function on one data set for all.")
     return az.compare(dict(elpds), method="stacking", round_to="none")
-
-
-def _kind(result: "az.ELPDData") -> str:
-    folds = getattr(result, "n_folds", None)
-    return str(result.kind) if folds is None else f"{result.kind} with {folds} folds"

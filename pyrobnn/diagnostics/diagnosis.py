@@ -327,6 +327,8 @@ def _of_new_groups(groups: tuple[Any, Any], num_train: int, num_test: int) -> Te
     """Return which held-out examples are of a group that training has not seen, (N,)."""
     if not num_test or not isinstance(groups, (tuple, list)) or len(groups) != 2:
         raise InputError("`groups` must be a pair of labels, of the examples of `train` and of `test`.")
+    for each, num in zip(groups, (num_train, num_test), strict=True):
+        numbered(each, num, "groups")
     of_train, of_test = (np.asarray(each, dtype=object).tolist() for each in groups)
     numbers = numbered([*of_train, *of_test], num_train + num_test, "groups")
     return torch.as_tensor(~np.isin(numbers[num_train:], numbers[:num_train]))
