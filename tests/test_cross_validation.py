@@ -356,6 +356,16 @@ def test_groups_are_scored_by_the_exact_predictive_of_the_other_groups_with_an_e
     assert found.se == pytest.approx(math.sqrt(15) * sums.std())
     assert found.se > 1.3 * math.sqrt(60) * found.elpd_i.values.std()
 
+    by_rows = bnn.kfold(linear_model(), data, Exact(), folds=15, progress=False)
+    with pytest.raises(bnn.InputError, match="different groups; got a: 15, b: 60"):
+        bnn.compare({"a": found, "b": by_rows})
+    wide = bnn.kfold(linear_model(), data, Exact(width=3.0), folds=15, groups=PATIENTS, num_draws=4000, progress=False)
+    table = bnn.compare({"usual": found, "wide": wide})
+    between = (found.elpd_i.values - wide.elpd_i.values).reshape(15, 4).sum(1)
+    assert table["dse"].iloc[1] == pytest.approx(math.sqrt(15) * between.std())
+    better = stats.norm.cdf(abs(table["elpd_diff"].iloc[1]) / table["dse"].iloc[1])
+    assert table["p_worse"].iloc[1] == pytest.approx(better)
+
 
 @pytest.mark.parametrize(
     ("groups", "message"),

@@ -143,8 +143,10 @@ def kfold(
         elpd[labels == fold] = _scores(posterior, data[labels == fold], num_draws)
     more = {"p": float((seen - elpd).sum()), "n_folds": len(fits), "p_kfold_i": _by_example(seen - elpd)}
     if members is not None:
-        more["se"] = math.sqrt((members.max() + 1) * np.bincount(members, elpd).var())
+        more["se"] = _error_over(members, elpd)
     found: az.ELPDDataLOOKFold = _summed(az.ELPDDataLOOKFold, elpd, data, num_draws, **more)
+    if members is not None:
+        found.elpd_i.attrs["groups"] = tuple(members.tolist())
     return found
 
 
@@ -267,6 +269,12 @@ def _efficiency(log_likelihood: "xr.DataArray") -> float:
     return float(az.ess(likelihood, method="mean").mean()) / (likelihood.sizes["chain"] * likelihood.sizes["draw"])
 
 
+def _error_over(members: Any, scores: np.ndarray) -> float:
+    """Return the standard error of a sum of scores (N,) that are independent between groups only."""
+    sums = np.bincount(members, scores)
+    return math.sqrt(len(sums) * sums.var())
+
+
 def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
     """Rank models by their expected log pointwise predictive density, with stacking weights: `az.compare`, not rounded.
 
@@ -277,7 +285,7 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
 
     Returns:
         A row for each model, best first: `elpd`, `se`, the difference to the best `elpd_diff` with its standard error
-        `dse`, stacking `weight` and ArviZ's diagnostics. `az.plot_compare` takes it.
+        `dse`, over groups if `kfold` had any, stacking `weight` and ArviZ's diagnostics. `az.plot_compare` takes it.
 
     Raises:
         InputError: fewer than two results, other objects, or results of different kinds, folds or examples.
@@ -290,6 +298,7 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
         ['large', 'small']
     """
     import arviz as az
+    from scipy.stats import norm
 
     for name, result in elpds.items():
         if not isinstance(result, az.ELPDData):
@@ -302,13 +311,21 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
     targets = "Results can be compared on the same examples in the same order only"
     folds = {name: getattr(one, "n_folds", None) for name, one in elpds.items()}
     kinds = {name: f"{one.kind} with {folds[name]} folds" if folds[name] else one.kind for name, one in elpds.items()}
+    groups = {name: one.elpd_i.attrs.get("groups", range(one.n_data_points)) for name, one in elpds.items()}
     described: dict[str, dict[str, Any]] = {
         "Results of different kinds measure different things": kinds,
         targets: {name: one.elpd_i.attrs.get("targets") for name, one in elpds.items()},
         "Results rest on different numbers of examples": {name: one.n_data_points for name, one in elpds.items()},
+        "Results are for different groups": {name: len(set(of)) for name, of in groups.items()},
     }
     for problem, values in described.items():
         if len(set(values.values()) - {None}) > 1:
             listed = ", ".join(f"{name}: {value}" for name, value in values.items())
             raise InputError(f"{problem}; got {listed}. Use one function on one data set for all.")
-    return az.compare(dict(elpds), method="stacking", round_to="none")
+    table = az.compare(dict(elpds), method="stacking", round_to="none")
+    best, *others = (elpds[name].elpd_i for name in table.index)
+    if best.attrs.get("groups"):
+        errors = [_error_over(best.attrs["groups"], (other - best).values) for other in others]
+        table.loc[table.index[1:], "dse"] = errors
+        table.loc[table.index[1:], "p_worse"] = norm.cdf(0, table["elpd_diff"].iloc[1:], errors)
+    return table
