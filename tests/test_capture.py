@@ -328,7 +328,7 @@ class Branches(nn.Module):
         self.layer = nn.Linear(3, 1)
 
     def forward(self, x):
-        return self.layer(x) if x.sum() > 0 else self.layer(-x)
+        return self.layer(x) if bool(x.isfinite().all()) else self.layer(-x)
 
 
 class Moving(nn.Module):

@@ -194,7 +194,8 @@ def pareto_smooth(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
     if shifted.min() > -_ROUNDING:
         shifted = np.zeros_like(shifted)
     try:
-        log_weights, khat = xr.DataArray(-shifted, dims="draw").azstats.psislw(dim="draw")
+        with np.errstate(over="ignore"):  # of a tail whose index is far above 1
+            log_weights, khat = xr.DataArray(-shifted, dims="draw").azstats.psislw(dim="draw")
     except ValueError as error:
         if "tail values are the same" not in str(error):
             raise
