@@ -152,7 +152,7 @@ def test_copies_of_a_row_fall_on_one_side_in_automatic_folds_and_baselines():
     for train, held_out in automatic._splits(data, 3):
         assert len(held_out) == 25
         assert not {*map(tuple, train.x.tolist())} & {*map(tuple, held_out.x.tolist())}
-    labels = _folds(4, bnn.BNN(bnn.MLP(1, [2], 1)), data, 0)
+    labels = _folds(4, None, bnn.BNN(bnn.MLP(1, [2], 1)), data, 0)
     folds = _Problem.of(bnn.likelihoods.Gaussian("learned"), data.x, data.y, torch.ones(100), 1).folds
     for number in range(60):
         assert len(set(labels[rows == number])) == 1

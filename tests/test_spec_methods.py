@@ -151,7 +151,7 @@ PAIRS = {
     ("real values", "beta"): "t: Beta needs targets above 0 and below 1, got 0 to 19.5: divide percentages by 100",
     ("classes", "bernoulli"): "t: Bernoulli needs targets 0 and 1",
     ("classes", "categorical"): None,
-    ("classes", "ordinal"): None,
+    ("classes", "ordinal"): "Ordered labels need an order, and texts such as",
     **{("counts", kind): None for kind in
        ("gaussian", "poisson", "negative_binomial", "zero_inflated", "censored_gaussian")},
     **{("real values", kind): None for kind in

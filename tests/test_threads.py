@@ -1,5 +1,6 @@
 """Threads take turns where Pyro and random states are global: each gets the bits that it gets alone."""
 
+import itertools
 import math
 import os
 import signal
@@ -198,18 +199,6 @@ def test_another_thread_predicts_while_a_method_runs(name, monkeypatch):
 # Interrupts
 
 
-class Interrupted(torch.nn.Sequential):
-    """A layer that is interrupted when it runs for the n-th time."""
-
-    runs, at = 0, None
-
-    def forward(self, x):
-        Interrupted.runs += 1
-        if Interrupted.runs == Interrupted.at:
-            raise KeyboardInterrupt
-        return super().forward(x)
-
-
 def process_state():
     """What a fit changes in the process; beartype draws from Python's random numbers, which are put back as torch's."""
     with warnings.catch_warnings():
@@ -234,20 +223,21 @@ def process_state():
 def test_an_interrupt_leaves_the_process_as_it_was(name, share, monkeypatch):
     """It comes when the network runs: in a step, while one is recorded, in a chain, in a sweep over the data."""
     method = (METHODS | {"captured": bnn.SVI(steps=60), "evidence": bnn.EvidenceFramework(starts=1, rounds=1)})[name]
-    model = bnn.BNN(
-        Interrupted(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)),
-        likelihood=NOISE,
-        prior=bnn.priors.Normal(1.0),
-    )
+    net = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    model = bnn.BNN(net, likelihood=NOISE, prior=bnn.priors.Normal(1.0))
 
-    def run():
-        monkeypatch.setattr(Interrupted, "runs", 0)
+    def run(at=None):
+        num_runs = itertools.count(1)
+        monkeypatch.setattr(torch.nn.Tanh, "forward", lambda _, x: interrupted(x) if next(num_runs) == at else x.tanh())
         engine = "captured" if name == "captured" else "eager"
         bnn.fit(model, (X, X[:, 0]), method, seed=2, engine=engine, progress=False)
+        return next(num_runs) - 1
 
-    run()
+    def interrupted(x):
+        raise KeyboardInterrupt
+
+    at = math.ceil(share * run())
     before = process_state()
-    monkeypatch.setattr(Interrupted, "at", math.ceil(share * Interrupted.runs))
     with pytest.raises(KeyboardInterrupt):
-        run()
+        run(at)
     assert process_state() == before

@@ -152,7 +152,7 @@ class Checkpointed(nn.Module):
 def test_checkpoints_of_activations_with_gradients_are_refused(use_reentrant):
     net = Checkpointed(use_reentrant=use_reentrant)
     net.first.requires_grad_(requires_grad=False)
-    with pytest.raises(bnn.InputError, match=f"checkpoints its activations.*with use_reentrant={use_reentrant}"):
+    with pytest.raises(bnn.InputError, match="checkpoints its activations"):
         fit(net, "mean_field")
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
 
-from pyrobnn._core.checks import check_digits
+from pyrobnn._core.checks import check_digits, check_range
 from pyrobnn._core.errors import REFUSALS, InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import mark, seeded
 from pyrobnn._torch.devices import has_gpu
@@ -179,6 +179,8 @@ def _try_other_rows(bnn: BNN, weights: dict[str, Tensor], x: X, x_scaler: Scaler
     rows = bnn.cast_inputs(x_scaler.transform(x[torch.arange(num) % len(x)]))
     alone = [] if mixes_examples(bnn.net) else [rows[index : index + 1] for index in range(len(f))]
     again = [_tried(bnn, weights, some, shape_of(some)) for some in (*alone, rows)]
+    for part in tensors_of(rows):
+        check_range(part, "x")
     if num_missing := int(again[-1].isnan().flatten(1).any(1).sum()):
         why, way = ("", "") if x_scaler.is_identity else (" of standardised inputs", ", or leave `standardize` out")
         raise InputError(

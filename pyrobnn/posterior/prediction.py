@@ -173,7 +173,9 @@ class Prediction:
         mean. Of real targets it is that of the variance, below 4.
         """
         is_positive, fewest = self._is_positive, min(_FEWEST, self.num_draws / 5)
-        is_limited = not all(torch.as_tensor(end, device="cpu").isinf().all() for end in support.ends(self._base.support))
+        is_limited = not all(
+            torch.as_tensor(end, device="cpu").isinf().all() for end in support.ends(self._base.support)
+        )
         if not is_positive and (fewest <= 1 or is_limited or not self.has_moments):
             return torch.zeros(len(self), dtype=torch.bool, device="cpu")
 
