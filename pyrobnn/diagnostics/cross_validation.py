@@ -315,8 +315,7 @@ def compare(elpds: "Mapping[str, az.ELPDData]") -> "pd.DataFrame":
     described: dict[str, dict[str, Any]] = {
         "Results of different kinds measure different things": kinds,
         targets: {name: one.elpd_i.attrs.get("targets") for name, one in elpds.items()},
-        "Results rest on different numbers of examples": {name: one.n_data_points for name, one in elpds.items()},
-        "Results are for different groups": {name: len(set(of)) for name, of in groups.items()},
+        "Results rest on different numbers of examples or groups": {name: len(set(of)) for name, of in groups.items()},
     }
     for problem, values in described.items():
         if len(set(values.values()) - {None}) > 1:

@@ -150,7 +150,7 @@ def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[Tensor, float]
         before, has_drawn = {name: written(value) for name, value in weights.items()}, mark()
         advice = several_inputs_advice(x) if isinstance(data, Loader) and isinstance(x, Inputs) else ""
         with Work() if has_gpu() else nullcontext() as work:
-            f = _tried(bnn, weights, inputs, shape_of(x), advice)
+            f = tried(bnn, weights, inputs, shape_of(x), advice)
     if changed := [name for name, value in weights.items() if written(value) != before[name]]:
         raise InputError(
             f"The network changes its parameter {changed[0]!r} when it is called, so that it is no longer the guide's "
@@ -178,7 +178,7 @@ def _try_other_rows(bnn: BNN, weights: dict[str, Tensor], x: X, x_scaler: Scaler
     num = max(SHOWN + 1, min(len(x), _NUMBERS // sum(part[0].numel() for part in tensors_of(x))))
     rows = bnn.cast_inputs(x_scaler.transform(x[torch.arange(num) % len(x)]))
     alone = [] if mixes_examples(bnn.net) else [rows[index : index + 1] for index in range(len(f))]
-    again = [_tried(bnn, weights, some, shape_of(some)) for some in (*alone, rows)]
+    again = [tried(bnn, weights, some, shape_of(some)) for some in (*alone, rows)]
     for part in tensors_of(rows):
         check_range(part, "x")
     if num_missing := int(again[-1].isnan().flatten(1).any(1).sum()):
@@ -198,7 +198,7 @@ def _try_other_rows(bnn: BNN, weights: dict[str, Tensor], x: X, x_scaler: Scaler
 
 
 @torch.enable_grad()
-def _tried(bnn: BNN, weights: dict[str, Tensor], inputs: X, shape: str, advice: str = "") -> Tensor:
+def tried(bnn: BNN, weights: dict[str, Tensor], inputs: X, shape: str, advice: str = "") -> Tensor:
     """Return the outputs for inputs, whose shape an error names, with the layer that does not take them."""
     try:
         return bnn.outputs(weights, inputs)

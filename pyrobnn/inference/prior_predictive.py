@@ -9,17 +9,16 @@ from pyro.nn import PyroModule
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrobnn._core.errors import InputError
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._torch.inputs import X, as_inputs, shape_of
 from pyrobnn._torch.pyro import local_parameters
-from pyrobnn._torch.transforms import first_sentence
 from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_loader
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Loader
 from pyrobnn.inference.data import make_source
+from pyrobnn.inference.network_checks import tried
 from pyrobnn.nets import leftovers
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
@@ -56,11 +55,6 @@ def prior_posterior(model: BNN, x: X) -> Posterior:
     """Return a posterior whose guide is the prior of a model, of inputs in its units."""
     example = model.cast_inputs(x[:2].clone())
     with torch.no_grad(), local_parameters(), seeded(0, "example"), poutine.block():
-        try:
-            f = model.outputs(model.initial_values, example)
-            y = model.likelihood(f).sample()
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            reason = first_sentence(error)
-            raise InputError(f"The network does not take inputs of shape {shape_of(x)}: {reason}.") from None
+        y = model.likelihood(tried(model, model.initial_values, example, shape_of(x)).detach()).sample()
     units: dict[str, Any] = {"x_scaler": Scaler.identity(), "y_scaler": Scaler.identity()}
     return Posterior(model, PriorGuide(model), example=(example, y), seed=0, **units)

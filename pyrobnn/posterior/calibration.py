@@ -14,7 +14,7 @@ from torch.distributions import constraints
 from pyrobnn._core.errors import InputError, PoorFitWarning, warn_user
 from pyrobnn._core.random import derive
 from pyrobnn.data.given import collected
-from pyrobnn.data.in_memory import Scaler, row_index
+from pyrobnn.data.in_memory import Scaler
 from pyrobnn.distributions.spread import centre, spread
 from pyrobnn.distributions.support import base_of, ends
 from pyrobnn.likelihoods.base import as_likelihood
@@ -273,12 +273,10 @@ class ConformalPrediction(Prediction):
         self._conformity, self._seed = scores, seed
         self._chance = _uniform(len(self), seed, "new")
 
-    def __getitem__(self, rows: Any) -> Any:
-        index = row_index(rows, len(self))
-        part = Prediction(self.distribution, self.scaler)[index]
-        found = ConformalPrediction(part.distribution, self.scaler, scores=self._conformity, seed=self._seed)
-        found._chance = self._chance[index]
-        return found.named_as(self, index)
+    def _at(self, distribution: Any, rows: Tensor | slice) -> Any:
+        part = ConformalPrediction(distribution, self.scaler, scores=self._conformity, seed=self._seed)
+        part._chance = self._chance[rows]
+        return part
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return bounds (N,) that hold new targets with at least this probability; infinite with too few rows."""

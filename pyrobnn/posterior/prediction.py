@@ -93,9 +93,11 @@ class Prediction:
             InputError: rows of another kind or beyond N, or a distribution without its arguments as attributes.
         """
         index = row_index(rows, len(self))
-        return type(self)(converted(self.distribution, lambda values: values[:, index]), self.scaler).named_as(
-            self, index
-        )
+        return self._at(converted(self.distribution, lambda values: values[:, index]), index).named_as(self, index)
+
+    def _at[P: "Prediction"](self: P, distribution: Any, rows: Tensor | slice) -> P:
+        """Return this prediction at some rows, of which this is the distribution."""
+        return type(self)(distribution, self.scaler)
 
     def named_as[P: "Prediction"](self: P, inputs: Any, rows: Tensor | slice = slice(None)) -> P:
         """Return this prediction with the index of a frame of its inputs, or with rows of that of another."""
