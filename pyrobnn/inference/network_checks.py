@@ -81,7 +81,8 @@ def checked_outputs(
         bnn.settings["likelihood"].check_targets(y, outputs=f.shape[1])
         some = bnn.cast_targets(y_scaler.transform(y[:: len(y) // _TARGETS + 1]), f)
         if not has_positions:
-            require_rows(bnn.settings["likelihood"], bnn.likelihood, some, f)
+            module = bnn.settings["likelihood"].build(bnn.like, y_scaler.scale.expand(y.shape[1:]))
+            require_rows(bnn.settings["likelihood"], module, some, f)
         _warn_of_limits(bnn, some)
     return f, products
 
