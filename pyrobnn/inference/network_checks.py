@@ -116,11 +116,8 @@ def _warn_of_limits(bnn: BNN, y: Tensor) -> None:
 
 def _last_layer(net: nn.Module) -> nn.Module:
     """Return the last layer of a sequence that changes its input; another network as it is."""
-    while isinstance(net, nn.Sequential):
-        layers = [layer for layer in net if not isinstance(layer, _UNCHANGING)]
-        if not layers:
-            break
-        net = layers[-1]
+    while isinstance(net, nn.Sequential) and (kept := [layer for layer in net if not isinstance(layer, _UNCHANGING)]):
+        net = kept[-1]
     return net
 
 

@@ -139,8 +139,8 @@ def train(
 ) -> list[Ended]:
     """Run the steps of fits of one shape and method side by side, and return how each ended.
 
-    Convergence, patience in the score that `validate` returns, a callback, or Ctrl-C if it is put off, set the flag
-    `stop`, which ends them after a step. A FloatingPointError names a site that is not finite.
+    Convergence, patience in the score of `validate`, a callback, or Ctrl-C if it is put off, set `stop`, which ends
+    them after a step. A FloatingPointError names a site that is not finite.
     """
     length = fits[0].length
     stepper = Stepper(fits, run.engine, length.expected)
