@@ -141,7 +141,7 @@ def _tell_of_few(prediction: Prediction, y: ArrayLike) -> None:
     """Warn of densities that few draws make up, by their effective number (Kish 1965): below 5, and a fifth of all."""
     targets, fewest = prediction.checked(y), min(5.0, prediction.num_draws / 5)
     shares = prediction.by_rows(lambda part, rows: part.draw_log_prob(rows).softmax(0).square().sum(0), targets)
-    if float(shares.nanmean()) * fewest > 1:
+    if bool(shares.nanmean() * fewest > 1):
         warn_user(
             f"The log score rests on fewer than {fewest:g} of {prediction.num_draws} draws an input, and may be far "
             "too low: predict with more draws (`num_draws`), or judge by the CRPS.",
