@@ -240,8 +240,8 @@ class BNN(PyroModule):
         is_real = isinstance(f, Tensor) and not f.is_complex()
         given = tuple(f.shape) if is_real else f"a complex tensor, or no tensor ({type(f).__name__})"
         if is_real:
-            f = as_likelihood(self.settings["likelihood"]).flat_outputs(f[:, None] if given == (len(x),) else f)
-        if not is_real or f.ndim != 2 or len(f) != len(x):
+            f = as_likelihood(self.settings["likelihood"]).flat_outputs(f[:, None] if f.ndim == 1 else f)
+        if not (is_real and f.ndim == 2 and (torch.compiler.is_compiling() or len(f) == len(x))):
             raise InputError(
                 "The network must map inputs (N, ...) to one tensor (N, outputs), or an object with one as `logits`, "
                 f"for a single row too; {shape_of(x)} became {given}. Return the outputs alone, flat for each row: by "

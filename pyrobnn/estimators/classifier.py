@@ -44,7 +44,8 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
         posterior_, encoder_, n_features_in_, feature_names_in_: as in `BNNRegressor`.
 
     Examples:
-        >>> x, y = torch.linspace(-1, 1, 60)[:, None], torch.arange(60) // 20
+        >>> from sklearn.datasets import load_iris
+        >>> x, y = load_iris(return_X_y=True)
         >>> classifier = bnn.BNNClassifier(steps=50, random_state=0).fit(x, y)
         >>> classifier.predict(x[:2]).shape, classifier.predict_proba(x[:2]).shape
         ((2,), (2, 3))

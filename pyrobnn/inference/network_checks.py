@@ -167,7 +167,8 @@ def _called(bnn: BNN, data: Any, x: X, x_scaler: Scaler) -> tuple[Tensor, float]
             "the network it was copied from, or cuts gradients off, by torch.no_grad or detach. Take that out.",
             page=_PAGE,
         )
-    _try_other_rows(bnn, weights, x, x_scaler, f)
+    if is_custom(bnn.settings["net"]):  # declared ones keep rows apart
+        _try_other_rows(bnn, weights, x, x_scaler, f)
     return f.detach(), math.inf if work is None else _products(bnn, weights, work, len(inputs))
 
 

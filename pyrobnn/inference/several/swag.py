@@ -38,7 +38,6 @@ _PARTS, _USUAL_BATCH = (4, 10), 100
 _MOST_LOOKED_AT = 1000
 _STABLE = 0.2
 """Learning rate times the largest curvature of the mean loss, at most; above it mini-batches differ in curvature."""
-_TINY = 1e-12
 
 
 @registry.register
@@ -227,4 +226,4 @@ def _rate(mode: Posterior, source: Source, momentum: float) -> float:
 
     with seeded(mode.seed, "swag rate"), fast_pyro():
         steepest = largest_curvature(slope, place[None])
-    return min(1 - momentum, _STABLE) / max(steepest, _TINY)
+    return min(1 - momentum, _STABLE) / max(steepest, 1e-12)
