@@ -104,6 +104,17 @@ def test_fits_that_measure_scales_and_their_judgements_leave_global_states(name)
     assert states() == before
 
 
+def test_a_method_that_draws_without_a_seed_leaves_global_states():
+    class Careless(bnn.inference.BaseMethod):
+        def infer(self, model, data, run):
+            torch.randn(1), np.random.normal()
+            return bnn.SVI(steps=1).infer(model, data, run)
+
+    model, before = bnn.BNN(bnn.MLP(1, [4], 1)), states()
+    bnn.fit(model, bnn.Data(X, Y), Careless(), seed=0, progress=False)
+    assert states() == before
+
+
 @rows("name", NAMES)
 def test_a_file_gives_the_same_predictions(name, tmp_path):
     posterior = fit(name)

@@ -13,7 +13,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._torch.pyro import fast_pyro
-from pyrobnn.diagnostics.importance import pareto_smooth
+from pyrobnn.diagnostics.importance import _log_mean, pareto_smooth
 
 # The weights
 
@@ -150,6 +150,15 @@ def test_the_evidence_of_a_tail_is_within_its_wider_error_and_names_mirror_image
     assert math.exp(weights.log_images) == pytest.approx(2)
     assert "one of 2 mirror images" in str(weights)
     assert "(reliable" not in str(weights) or weights.khat < 0.5
+
+
+@pytest.mark.slow
+def test_errors_of_a_mean_cover_it_where_ratios_have_no_variance():
+    """The mean of u^-k is 1 / (1 - k): 200 intervals of two errors hold it in .965 +- .013, without widening in .82."""
+    generator, index = np.random.default_rng(0), 0.65
+    logs = -index * np.log(generator.uniform(size=(200, 1000)))
+    found = [_log_mean(row, pareto_smooth(row)[1]) for row in logs]
+    assert np.mean([abs(one.mean + math.log(1 - index)) < 2 * one.stderr for one in found]) > 0.9
 
 
 def test_an_exact_guide_has_constant_weights():
