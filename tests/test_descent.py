@@ -206,8 +206,8 @@ def test_numbers_that_cease_to_be_finite_are_left_to_steps(monkeypatch):
     posterior = fit(max_steps=200)
     assert not by_lbfgs(posterior)
     assert np.isfinite(posterior.history.elbo).all()
-    monkeypatch.setattr("pyrobnn.inference.defaults.MOST_AT_ONCE", 10)
-    monkeypatch.setattr("pyrobnn.inference.defaults.BATCH", 8)
+    monkeypatch.setattr("pyrobnn.inference.limits.MOST_AT_ONCE", 10)
+    monkeypatch.setattr("pyrobnn.inference.limits.BATCH", 8)
     in_batches, given = fit(max_steps=100), fit(max_steps=100, batch_size=8)
     assert in_batches.record.batch_size == 8
     assert np.array_equal(in_batches.history.elbo, given.history.elbo)

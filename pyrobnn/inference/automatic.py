@@ -20,7 +20,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.in_memory import Data, held_out, merged
 from pyrobnn.data.splits import classes_of, drawn_together, same_inputs
-from pyrobnn.inference import defaults
+from pyrobnn.inference import limits
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.default_parts import Chosen, evidence_for, suits_evidence
 from pyrobnn.inference.mcmc.mcmc import NUTS
@@ -67,19 +67,19 @@ class Automatic(BaseMethod[Posterior | Mixture]):
             FloatingPointError: no candidate with a finite fit.
             KeyboardInterrupt: Ctrl-C, at once: nothing of the fit is kept.
         """
-        if not isinstance(data, Data) or len(data) < defaults.FOLDS[0]:
+        if not isinstance(data, Data) or len(data) < limits.FOLDS[0]:
             raise InputError(
                 "Without a method, candidates are compared on data in memory, at least 5 examples: pass Data(x, y), "
                 "which bnn.Loader(loader).in_memory() makes of a loader, or "
                 "a method such as SVI()."
             )
-        data = merged(data, defaults.MOST_AT_ONCE)
+        data = merged(data, limits.MOST_AT_ONCE)
         source = make_source(data, bnn, None, seed=run.seed)
         run = dataclasses.replace(run, callbacks=[])
         if (alone := self._by_evidence(bnn, data, source, run)) is not None:
             return alone
-        most_steps = int(defaults.CANDIDATE_SECONDS / work_of_gradient(bnn, source, source.batch_size(None)).seconds())
-        if most_steps < defaults.FEWEST_COMPARED_STEPS or _shares_weights(bnn, source):
+        most_steps = int(limits.CANDIDATE_SECONDS / work_of_gradient(bnn, source, source.batch_size(None)).seconds())
+        if most_steps < limits.FEWEST_COMPARED_STEPS or _shares_weights(bnn, source):
             record = AutomaticRecord(to_dict(self), [], "ensemble")
             return self._fitted(short_ensemble(bnn, source), record, MeasuredModel(bnn), data, run)
         parts = _splits(data, derive(run.seed, "folds"))
@@ -146,7 +146,7 @@ def _is_open(model: MeasuredModel) -> bool:
 def of_small_data(bnn: BNN, data: Data, source: Source) -> EvidenceFramework | None:
     """Return the method for small data, which is not compared with others; None for larger data, and other models."""
     likelihood = as_likelihood(bnn.settings["likelihood"])
-    is_sampled = len(data) <= defaults.MOST_SAMPLED_ROWS and bnn.num_weights * len(data) <= defaults.MOST_SAMPLED
+    is_sampled = len(data) <= limits.MOST_SAMPLED_ROWS and bnn.num_weights * len(data) <= limits.MOST_SAMPLED
     if mixes_examples(bnn.net) or (likelihood.has_labels and is_sampled):
         return None
     is_open = all(as_prior(prior).is_normal and as_prior(prior).has_open_scale for prior in prior_by_site(bnn).values())
@@ -163,9 +163,9 @@ def candidates(bnn: BNN, num_data: int, max_steps: int) -> dict[str, Method[Any]
     """Return the methods to try on a model, examples and at most so many steps, by name, the cheapest first."""
     svi = SVI(max_steps=max_steps)
     size = bnn.num_weights
-    laplace = guides.Laplace() if size <= defaults.MOST_KRON else guides.Laplace(sites=("last_layer",))
+    laplace = guides.Laplace() if size <= limits.MOST_KRON else guides.Laplace(sites=("last_layer",))
     methods: dict[str, Method[Any]] = {"laplace": dataclasses.replace(svi, guide=laplace), "mean_field": svi}
-    if size * num_data <= defaults.MOST_SAMPLED:
+    if size * num_data <= limits.MOST_SAMPLED:
         methods["nuts"] = NUTS(num_draws=300, warmup=300, num_chains=2)
     else:
         methods["ensemble"] = Ensemble(SVI(guide="map", max_steps=max_steps // Ensemble.members), anchored=True)
@@ -177,7 +177,7 @@ def _shares_weights(bnn: BNN, source: Source) -> bool:
     # a weight that it meets once has a product in the outputs, one in its gradient, and one in that of its inputs
     without_prior = sum(weight.numel() for weight in bnn.net.parameters())
     is_shared = work_of_gradient(bnn, source, 1).products > 3 * (bnn.num_weights + without_prior)
-    return is_shared and bnn.num_weights * source.num_data > defaults.MOST_SAMPLED
+    return is_shared and bnn.num_weights * source.num_data > limits.MOST_SAMPLED
 
 
 def short_ensemble(bnn: BNN, source: Source) -> Ensemble:
@@ -185,18 +185,18 @@ def short_ensemble(bnn: BNN, source: Source) -> Ensemble:
 
     A mode under an open prior is too smooth, so the prior counts less.
     """
-    batch_size = source.batch_size(defaults.BATCH_OF_LONG_STEPS)
-    fewest = max(defaults.FEWEST_LONG_STEPS, defaults.FEWEST_EPOCHS * source.num_data // batch_size)
-    total = int(defaults.SECONDS_OF_LONG_STEPS / work_of_gradient(bnn, source, batch_size).seconds())
+    batch_size = source.batch_size(limits.BATCH_OF_LONG_STEPS)
+    fewest = max(limits.FEWEST_LONG_STEPS, limits.FEWEST_EPOCHS * source.num_data // batch_size)
+    total = int(limits.SECONDS_OF_LONG_STEPS / work_of_gradient(bnn, source, batch_size).seconds())
     members = max(1, min(Ensemble.members, total // fewest))
     is_open = any(as_prior(prior).has_open_scale for prior in prior_by_site(bnn).values())
     member = SVI(
         guide="map",
-        steps=max(fewest, min(defaults.MOST_LONG_STEPS, total // members)),
+        steps=max(fewest, min(limits.MOST_LONG_STEPS, total // members)),
         lr=0.005,
         batch_size=batch_size,
         schedule="cosine_annealing_lr",
-        temperature=defaults.TEMPERATURE_OF_MODES if is_open else 1.0,
+        temperature=limits.TEMPERATURE_OF_MODES if is_open else 1.0,
     )
     return Ensemble(member, members=members)
 
@@ -208,7 +208,7 @@ def _size(data: Data) -> int:
 
 def _splits(data: Data, seed: int) -> list[tuple[Data, Data]]:
     """Return pairs of a training part and a held-out part of equal sizes; rows with equal inputs stay together."""
-    folds, used = defaults.FOLDS_OF_FEW if _size(data) <= defaults.FEW_ROWS else defaults.FOLDS
+    folds, used = limits.FOLDS_OF_FEW if _size(data) <= limits.FEW_ROWS else limits.FOLDS
     sizes = [data.total_weight / folds if data.weights is not None else len(data) // folds] * used
     groups, classes = same_inputs(data.x), classes_of(data.y)
     parts, _ = drawn_together(groups, sizes, seed=seed, weights=data.weights, classes=classes)

@@ -19,7 +19,7 @@ from pyrobnn.data.batches import Batch, Batches, LoaderBatches, TensorBatches
 from pyrobnn.data.given import first_rows
 from pyrobnn.data.in_memory import Data, Scaler
 from pyrobnn.data.loader import Epoch, Loader
-from pyrobnn.inference import defaults
+from pyrobnn.inference import limits
 from pyrobnn.inference.network_checks import SHOWN, checked_outputs
 from pyrobnn.likelihoods.base import as_likelihood, target_units
 from pyrobnn.posterior.posterior import Posterior
@@ -73,8 +73,8 @@ class Source:
         if asked is not None:
             return min(asked, self.num_data)
         products = self.num_data * self.num_weights
-        suits = self.num_data <= defaults.MOST_AT_ONCE and products <= defaults.MOST_PRODUCTS_AT_ONCE
-        return self.num_data if suits else min(defaults.BATCH, self.num_data)
+        suits = self.num_data <= limits.MOST_AT_ONCE and products <= limits.MOST_PRODUCTS_AT_ONCE
+        return self.num_data if suits else min(limits.BATCH, self.num_data)
 
     def batches_per_epoch(self, asked: BatchSize) -> int:
         """Return the number of batches in a pass."""

@@ -18,7 +18,7 @@ from pyrobnn._torch.pyro import fast_pyro
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
-from pyrobnn.inference import defaults, tables
+from pyrobnn.inference import limits, tables
 from pyrobnn.inference.mcmc.mcmc import NUTS
 from pyrobnn.inference.method import with_guide
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework, until_converged
@@ -99,7 +99,7 @@ class Known:
     @property
     def is_wide(self) -> bool:
         """Whether there are few rows for each input."""
-        return 0 < self.num_data <= defaults.ROWS_OF_WIDE * self.num_inputs
+        return 0 < self.num_data <= limits.ROWS_OF_WIDE * self.num_inputs
 
     def num_outputs(self, likelihood: Any, y: Tensor) -> int:
         """Return the number of network outputs for a likelihood of all classes, or of targets y (N,) or (N, K)."""
@@ -109,10 +109,10 @@ class Known:
     @property
     def most_evidence_rows(self) -> int:
         """The number of rows up to which the evidence framework, or a fit that takes as long, is affordable."""
-        fewest = max(defaults.FEWEST_ROWS_OF_CLASSES, defaults.FEWEST_FOR_AN_INPUT * self.num_inputs)
+        fewest = max(limits.FEWEST_ROWS_OF_CLASSES, limits.FEWEST_FOR_AN_INPUT * self.num_inputs)
         if self.task == "classification" and (self.num_classes == 2 or self.num_data > fewest):
-            return defaults.MOST_EVIDENCE_LABELS // (self.num_classes - 1)
-        return defaults.MOST_EVIDENCE_ROWS[self.task]
+            return limits.MOST_EVIDENCE_LABELS // (self.num_classes - 1)
+        return limits.MOST_EVIDENCE_ROWS[self.task]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,8 +194,8 @@ def _drawn(known: Known, chosen: Chosen) -> Parts | None:
     if known.task != "classification" or known.is_wide or known.learns_on:
         return None
     takes_any = _takes_any_prior(known, chosen)
-    most = defaults.MOST_SAMPLED_ROWS_OF_ANY_PRIOR if takes_any else defaults.MOST_SAMPLED_ROWS
-    is_few = known.num_data <= most and known.num_data * known.num_inputs <= defaults.MOST_SAMPLED_NUMBERS
+    most = limits.MOST_SAMPLED_ROWS_OF_ANY_PRIOR if takes_any else limits.MOST_SAMPLED_ROWS
+    is_few = known.num_data <= most and known.num_data * known.num_inputs <= limits.MOST_SAMPLED_NUMBERS
     if not is_few or chosen.guide is not None or chosen.settings or not (takes_any or _suits_chains(chosen)):
         return None
     prior = _OF_FEW_LABELS if known.is_standardized and chosen.method is None else priors.Normal()
@@ -267,7 +267,7 @@ def is_skewed(y: Tensor, most: float = _LEAST_SKEWNESS) -> bool:
 def _suits_chains(chosen: Chosen) -> bool:
     """Return whether chains take these parts, which must have no numbers to optimise, and are short."""
     net, likelihood = chosen.net, chosen.likelihood
-    is_small = net is None or (isinstance(net, nets.MLP) and sum(net.hidden) <= defaults.MOST_SAMPLED_UNITS)
+    is_small = net is None or (isinstance(net, nets.MLP) and sum(net.hidden) <= limits.MOST_SAMPLED_UNITS)
     if not (is_small and chosen.has_normal_prior and as_likelihood(likelihood).has_labels):
         return False
     return not [*likelihood.build(torch.zeros(()), torch.ones(())).parameters()]
@@ -312,7 +312,7 @@ def _trained_regression(known: Known, chosen: Chosen) -> Parts:
     guide, told = chosen.guide, as_likelihood(chosen.likelihood)
     if told.noise == "heteroscedastic" or (open_numbers(chosen.likelihood) and not told.is_normal):
         takes_guide = guide is None or EvidenceFramework.takes(guide)
-        is_short = known.num_data <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and takes_guide
+        is_short = known.num_data <= limits.MOST_ROWS_OF_SHORT_EVIDENCE and takes_guide
         if is_short and suits_evidence(chosen):
             return short_evidence(chosen)
         guide = _TRAINED if guide is None else guide
@@ -328,7 +328,7 @@ def _trained_regression(known: Known, chosen: Chosen) -> Parts:
 
 def _trained_classification(known: Known, chosen: Chosen) -> Parts:
     """Return a layer of 50 units with a tuned prior and a mean-field guide, which ends early on few rows."""
-    tolerance = _NATS_LEFT_TO_GAIN if known.num_data < _NATS_LEFT_TO_GAIN / defaults.TOLERANCE else None
+    tolerance = _NATS_LEFT_TO_GAIN if known.num_data < _NATS_LEFT_TO_GAIN / limits.TOLERANCE else None
     method = SVI(guide=guides.MeanField() if chosen.guide is None else chosen.guide, tolerance=tolerance)
     net = nets.MLP(hidden=(50,), dtype="float64")
     return Parts(net=net, prior=priors.Normal(), likelihood=chosen.likelihood, method=method)

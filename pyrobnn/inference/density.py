@@ -16,7 +16,7 @@ from pyrobnn._core.random import derive
 from pyrobnn._core.waiting import waiting
 from pyrobnn.data.in_memory import Data, held_out
 from pyrobnn.data.splits import drawn_together, same_inputs
-from pyrobnn.inference import defaults
+from pyrobnn.inference import limits
 from pyrobnn.inference.default_parts import (
     Chosen,
     Known,
@@ -63,7 +63,7 @@ _FEWEST_TOLD = 30
 """Rows of which a third tells how long to train noise that is an output."""
 _CHANCE = NormalDist().cdf(-2)
 """That a single rival without a gain is ahead by two standard errors; for several, it is shared (Bonferroni)."""
-_MOST_THOROUGH = defaults.MOST_EVIDENCE_ROWS["regression"]
+_MOST_THOROUGH = limits.MOST_EVIDENCE_ROWS["regression"]
 """Rows up to which the evidence framework has many starts and rounds."""
 _BRIEF = {"starts": 2, "rounds": 2, "iterations": 50}
 """Of fits that are compared: from large noise, for a simple function, and from small noise, for a close one."""
@@ -276,7 +276,7 @@ def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[lis
     if usual is _COUNT_LIKELIHOODS:
         others = [dataclasses.replace(each, method=each.method.shortened()) for each in others]
     rivals = []
-    is_short = data.y.numel() <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE
+    is_short = data.y.numel() <= limits.MOST_ROWS_OF_SHORT_EVIDENCE
     for each in (default, *others):
         if is_short and each.method.offer().tunes_scales == "rounds":
             rivals.append(short_evidence(Chosen(likelihood=each.likelihood)))
@@ -287,7 +287,7 @@ def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[lis
 def _usual(data: Data) -> tuple[Any, ...]:
     """Return a log-normal and a Gaussian for positive targets with a tail, and those of counts that repeat."""
     y, rows = data.y.double(), len(data)
-    if not _FEWEST_TAILED_ROWS <= rows <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE:
+    if not _FEWEST_TAILED_ROWS <= rows <= limits.MOST_ROWS_OF_SHORT_EVIDENCE:
         return ()
     if _are_counts(y):
         return _COUNT_LIKELIHOODS if rows <= _MOST_THOROUGH and not _are_distinct(y) else ()
@@ -297,7 +297,7 @@ def _usual(data: Data) -> tuple[Any, ...]:
 def _noises(data: Data, default: Any, run: Run) -> tuple[Any, ...]:
     """Return other noise than a Gaussian's, where the residuals of a Gaussian process call for it."""
     is_open = (
-        _FEWEST_TAILED_ROWS <= len(data) <= defaults.MOST_ROWS_OF_SHORT_EVIDENCE and default == likelihoods.Gaussian()
+        _FEWEST_TAILED_ROWS <= len(data) <= limits.MOST_ROWS_OF_SHORT_EVIDENCE and default == likelihoods.Gaussian()
     )
     if not (is_open and data.y.is_floating_point() and _are_distinct(data.y.double())):
         return ()
@@ -310,7 +310,7 @@ def _noises(data: Data, default: Any, run: Run) -> tuple[Any, ...]:
 def _shapes(data: Data) -> tuple[Any, ...]:
     """Return other shapes for many rows: of counts, or any for real targets that are mostly distinct."""
     y = data.y.double()
-    if len(data) < defaults.FEWEST_ROWS_OF_DENSITY:
+    if len(data) < limits.FEWEST_ROWS_OF_DENSITY:
         return ()
     if _are_counts(y) and not _are_distinct(y):
         return _COUNT_LIKELIHOODS if len(data) > _MOST_THOROUGH else ()
@@ -351,14 +351,14 @@ def _without_extremes(gains: Tensor) -> Tensor:
 def _least_gain(rival: Parts, taken: Parts, gain: HeldOutGain) -> float:
     if all(parts.likelihood in _USUAL_LIKELIHOODS for parts in (rival, taken)):
         return _ERRORS_AHEAD_OF_USUAL * gain.error
-    return max(defaults.LEAST_GAIN_OF_DENSITY, gain.error)
+    return max(limits.LEAST_GAIN_OF_DENSITY, gain.error)
 
 
 def _is_clear(gains: Tensor, num_rivals: int) -> bool:
     """Return whether the best of several gains more than chance gives the best."""
     gain = _mean(gains)
     errors = NormalDist().inv_cdf(1 - _CHANCE / num_rivals)
-    return gain.mean > max(defaults.LEAST_GAIN_OF_DENSITY, errors * gain.error)
+    return gain.mean > max(limits.LEAST_GAIN_OF_DENSITY, errors * gain.error)
 
 
 def _mean(gains: Tensor) -> HeldOutGain:

@@ -20,7 +20,7 @@ from pyrobnn.curvature.tracker import Tracker, refuse_mixed_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.laplace import Laplace, Structure, require_real
 from pyrobnn.guides.sites import Site
-from pyrobnn.inference import defaults
+from pyrobnn.inference import limits
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.output_draws import MOST_DERIVATIVES, Tangent
 
@@ -41,7 +41,7 @@ def checked_setting(setting: Laplace, bnn: BNN, example: Batch, latents: list[Si
     size = sum(weights[name].numel() for name in names)
     if setting.structure is None:
         # labels get Kronecker factors, as the whole curvature leaves them too much in doubt (explanations/defaults)
-        takes_whole = size <= defaults.MOST_FULL and not as_likelihood(bnn.settings["likelihood"]).has_labels
+        takes_whole = size <= limits.MOST_FULL and not as_likelihood(bnn.settings["likelihood"]).has_labels
         takes_whole &= setting.sharing == "expand" and setting.joint_bias
         wanted: tuple[Structure, ...] = ("full", "kron", "diag")
         wanted = wanted if takes_whole or setting.subnetwork is not None else wanted[1:]

@@ -17,7 +17,7 @@ from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data, merged
 from pyrobnn.guides.base import as_guide
 from pyrobnn.guides.laplace import Laplace
-from pyrobnn.inference import defaults
+from pyrobnn.inference import limits
 from pyrobnn.inference.around import around
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
@@ -172,7 +172,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
                 schedule = "cosine_annealing_lr"
                 training = SVI(guide=self.guide, steps=self.guide_steps, schedule=schedule, batch_size="all")
             return training.infer(tuned, data, run)
-        is_large = self.guide.structure == "full" and len(best.prior.precision) > defaults.MOST_FULL
+        is_large = self.guide.structure == "full" and len(best.prior.precision) > limits.MOST_FULL
         guide = dataclasses.replace(self.guide, structure="kron") if is_large else self.guide
         options: Any = {"seed": run.seed, "device": run.device, "progress": run.progress}
         posterior = around(tuned, data, guide, weights=best.weights, method=self, **options)

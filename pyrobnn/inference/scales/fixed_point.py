@@ -18,7 +18,7 @@ from pyrobnn._core.errors import InputError
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.prior import prior_laws
 from pyrobnn.distributions.support import base_of
-from pyrobnn.inference import defaults
+from pyrobnn.inference import limits
 from pyrobnn.priors.given import choices_of
 
 _PRECISIONS = (1e-12, 1e8)
@@ -41,14 +41,14 @@ class Hyperprior:
     def of_real_targets(cls, num_data: float, num_inputs: int, counts: float | None = None) -> "Hyperprior":
         """Return the prior for real targets; without counts, fewer than six rows per input are few."""
         if counts is None:
-            counts = defaults.FEW_ROW_COUNTS if num_data < defaults.ROWS_FOR_EACH_INPUT * num_inputs else 0.0
-        return cls(counts, defaults.PRIOR_SHARE, min(counts, 1.0), penalty=1.0)
+            counts = limits.FEW_ROW_COUNTS if num_data < limits.ROWS_FOR_EACH_INPUT * num_inputs else 0.0
+        return cls(counts, limits.PRIOR_SHARE, min(counts, 1.0), penalty=1.0)
 
     @classmethod
     def of_labels(cls, counts: float | None = None, *, is_linear: bool = False) -> "Hyperprior":
         """Return the prior for labels and counts, of which any number of rows is few."""
-        share = defaults.SHARE_OF_LINEAR_LABELS if is_linear else defaults.PRIOR_SHARE
-        return cls(defaults.LABEL_COUNTS if counts is None else counts, share, penalty=1.0)
+        share = limits.SHARE_OF_LINEAR_LABELS if is_linear else limits.PRIOR_SHARE
+        return cls(limits.LABEL_COUNTS if counts is None else counts, share, penalty=1.0)
 
 
 def next_variance(squares: Tensor, free: Tensor, targets: float) -> Tensor:

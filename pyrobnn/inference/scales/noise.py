@@ -15,7 +15,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
 from pyrobnn.curvature.linear_model import LinearModel, Solution, information, normal_draws
 from pyrobnn.data.in_memory import Scaler
-from pyrobnn.inference import defaults
+from pyrobnn.inference import limits
 from pyrobnn.inference.scales.fixed_point import next_variance
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.likelihoods.noise import SMALLEST_SCALE
@@ -65,7 +65,7 @@ class Rows:
         """Return the next deviation of normal noise around locations f, (K,); its prior counts `extra` targets."""
         squares = ((self.y - f).square() * self.counts[:, None]).sum(
             0
-        ) + extra * defaults.NOISE_SHARE * self.spread.square()
+        ) + extra * limits.NOISE_SHARE * self.spread.square()
         free = (self.counts[:, None] - leverage).sum(0) + extra
         scale = next_variance(squares, free, float(self.counts.sum())).sqrt().clamp_min(_LEAST_NOISE)
         if not bool(scale.isfinite().all()):

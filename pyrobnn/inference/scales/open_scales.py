@@ -20,7 +20,7 @@ from pyrobnn.bnn import BNN, StartState
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.batches import Batch
 from pyrobnn.data.in_memory import Data, merged
-from pyrobnn.inference import defaults
+from pyrobnn.inference import limits
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.fixed_point import Hyperprior
@@ -84,7 +84,7 @@ def measure(bnn: BNN, data: Any, run: Run, *methods: Any, starts_there: bool = F
     is_open = bool(open_numbers(bnn.settings["likelihood"], (_TUNED,)))
     if not (sites or is_open) or not isinstance(data, Data) or any(p.requires_grad for p in bnn.net.parameters()):
         return MeasuredModel(bnn)
-    data = merged(data, defaults.MOST_AT_ONCE)
+    data = merged(data, limits.MOST_AT_ONCE)
     source = make_source(data, bnn, None, seed=run.seed)
     file = _file_for(bnn, source, run, starts_there=starts_there)
     if file is not None and file.exists():
@@ -114,7 +114,7 @@ class _Look(NamedTuple):
         mode, is_of_model = self.searched.best.mode, self.bnn is bnn
         keeps_noise = self.num_rows == source.num_data or bnn.num_weights >= source.num_data
         precisions = {name: value.reshape(-1)[0] for name, value in mode.prior.by_site().items()}  # one for a site
-        scales = {name: max(float(value.rsqrt()), defaults.SMALLEST_PRIOR_SCALE) for name, value in precisions.items()}
+        scales = {name: max(float(value.rsqrt()), limits.SMALLEST_PRIOR_SCALE) for name, value in precisions.items()}
         return Found(
             {name: scale for name, scale in scales.items() if name in sites and is_of_model},
             mode.noise.settings(source.y_scaler) if is_open and keeps_noise else None,
@@ -128,10 +128,10 @@ def _best(bnn: BNN, source: Source, data: Data, run: Run, *, is_open: bool) -> _
     """Return a search of a network, or of a small one where that tells more of open noise; None without any."""
     best = _look(bnn, source, data, run)
     num_inputs = data.x[0].numel()
-    is_table = data.x.ndim == 2 and num_inputs <= defaults.MOST_INPUTS_OF_STAND_IN
-    if not (is_open and is_table) or (best is not None and best.score >= _constant(bnn, data) + defaults.LITTLE_GAIN):
+    is_table = data.x.ndim == 2 and num_inputs <= limits.MOST_INPUTS_OF_STAND_IN
+    if not (is_open and is_table) or (best is not None and best.score >= _constant(bnn, data) + limits.LITTLE_GAIN):
         return best
-    net = MLP(num_inputs, defaults.STAND_IN, source.outputs)
+    net = MLP(num_inputs, limits.STAND_IN, source.outputs)
     with seeded(0, "stand-in"):
         small = BNN(**(bnn.settings | {"net": net, "prior": priors.Normal()}))
     small.units = bnn.units
@@ -153,7 +153,7 @@ def _look(bnn: BNN, source: Source, data: Data, run: Run) -> _Look | None:
         searched = _searched(bnn, source, data, rows, starts, run=run)
         best, judged = searched.best.mode, searched.best.judged
         total = float(best.rows.counts.sum())
-        if "scale" in best.noise.names and judged.determined > defaults.MOST_DETERMINED * total and num_rows > 1:
+        if "scale" in best.noise.names and judged.determined > limits.MOST_DETERMINED * total and num_rows > 1:
             with seeded(run.seed, "held out"):
                 order = rows[torch.randperm(num_rows)]
             others, kept = order.tensor_split([max(num_rows // _NOISE_FOLDS, 1)])
@@ -183,7 +183,7 @@ def _searched(
     given = prior_by_site(bnn)
     normal = {name: as_prior(prior) for name, prior in given.items() if as_prior(prior).is_normal}
     chosen = {name: prior if name in normal else priors.Normal() for name, prior in given.items()}
-    likelihood, hyperprior = bnn.settings["likelihood"], Hyperprior(defaults.PRIOR_COUNTS)
+    likelihood, hyperprior = bnn.settings["likelihood"], Hyperprior(limits.PRIOR_COUNTS)
     noise = as_likelihood(likelihood).noise
     if noise is not None:
         of_few = Hyperprior.of_real_targets(data[rows].total_weight, data.x[0].numel())
@@ -210,7 +210,7 @@ def _searched(
 
 def _constant(bnn: BNN, data: Data) -> float:
     """Return the mean log score of a row by the best constant; -infinity where there is none."""
-    baselines = fit_baselines(bnn, data, most_rows=defaults.MOST_MEASURED_ROWS)
+    baselines = fit_baselines(bnn, data, most_rows=limits.MOST_MEASURED_ROWS)
     if "constant" not in baselines:
         return -math.inf
     constant = baselines["constant"]
@@ -225,8 +225,8 @@ def prior_by_site(bnn: BNN) -> dict[str, Any]:
 def affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
     """Return the numbers of examples and of starts that take 10 seconds; None if too few do."""
     size = bnn.num_weights
-    most = min(source.num_data, defaults.MOST_MEASURED_ROWS // source.outputs, _MOST_ENTRIES // (source.outputs * size))
-    least = min(source.num_data, defaults.FEWEST_MEASURED_ROWS)
+    most = min(source.num_data, limits.MOST_MEASURED_ROWS // source.outputs, _MOST_ENTRIES // (source.outputs * size))
+    least = min(source.num_data, limits.FEWEST_MEASURED_ROWS)
     for num_rows in sorted({max(least, most // divisor) for divisor in (1, 2, 4)}, reverse=True):
         if num_rows > most:
             continue
@@ -235,7 +235,7 @@ def affordable(bnn: BNN, source: Source) -> tuple[int, int] | None:
         solutions.products = STEPS * (4 * smaller * columns * size + 10 * smaller**3)
         gradients = work_of_gradient(bnn, source, num_rows).seconds()
         seconds = _SEARCH_ROUNDS * _SEARCH_ITERATIONS * gradients + _SEARCH_ROUNDS * solutions.seconds()
-        starts = min(_MOST_STARTS, int(defaults.MEASURING_SECONDS / seconds))
+        starts = min(_MOST_STARTS, int(limits.MEASURING_SECONDS / seconds))
         if starts >= min(_MOST_STARTS, 2) or (starts and num_rows == least):
             return num_rows, starts
     return None

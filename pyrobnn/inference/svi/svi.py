@@ -15,7 +15,7 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.batches import Batch
 from pyrobnn.guides.base import WIDE, as_guide
 from pyrobnn.guides.divergence import KL
-from pyrobnn.inference import defaults
+from pyrobnn.inference import limits
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.training.fits import check_parts, fit_by_svi, fit_side_by_side
 from pyrobnn.inference.training.state import Length, StochasticMethod, parameter_groups
@@ -154,14 +154,14 @@ class SVI(BaseMethod[Posterior], StochasticMethod):
         if not self.ends_by_itself:
             steps = self.steps if self.epochs is None else -(-self.epochs * batches_per_epoch // self.accumulate)
             return Length(steps, steps, steps)  # type: ignore[arg-type]
-        usual = defaults.USUAL_STEPS_TO_MODE if as_guide(self.guide).seeks_mode else defaults.USUAL_STEPS
-        return Length(self.max_steps, min(self.max_steps, usual), min(self.max_steps, defaults.FIRST_CYCLE))
+        usual = limits.USUAL_STEPS_TO_MODE if as_guide(self.guide).seeks_mode else limits.USUAL_STEPS
+        return Length(self.max_steps, min(self.max_steps, usual), min(self.max_steps, limits.FIRST_CYCLE))
 
     def tolerance_for(self, num_data: int) -> float:
         """Return the tolerance for that many examples."""
         if self.tolerance is not None:
             return self.tolerance
-        return max(defaults.SMALLEST_TOLERANCE, defaults.TOLERANCE * num_data * min(1, num_data / defaults.QUICK_FIT))
+        return max(limits.SMALLEST_TOLERANCE, limits.TOLERANCE * num_data * min(1, num_data / limits.QUICK_FIT))
 
     def kl_weight(self, step: int) -> float:
         """Return the factor on the KL at a step, counted from 0."""

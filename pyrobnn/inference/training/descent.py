@@ -16,7 +16,7 @@ from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.lbfgs import descend_in_place, joined, polish_in_place
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference import defaults
+from pyrobnn.inference import limits
 from pyrobnn.inference.capture.graph import recorded_slope
 from pyrobnn.inference.capture.objective import Objective
 from pyrobnn.inference.method import Progress, Run
@@ -64,8 +64,8 @@ def _against_lbfgs(fit: Asked, run: Run) -> str | None:
     reasons = {
         "the captured engine has steps": run.engine == "captured",
         "the data are not in memory": not isinstance(source.data, Data),
-        "a pass over all data takes too long": source.num_data * source.num_weights > defaults.MOST_PRODUCTS_OF_LBFGS
-        or source.num_weights > defaults.MOST_WEIGHTS_OF_LBFGS,
+        "a pass over all data takes too long": source.num_data * source.num_weights > limits.MOST_PRODUCTS_OF_LBFGS
+        or source.num_weights > limits.MOST_WEIGHTS_OF_LBFGS,
         "the model learns scales": any(parameter.requires_grad for parameter in fit.bnn.parameters()),
     }
     reason = next((words for words, holds in reasons.items() if holds), None)
