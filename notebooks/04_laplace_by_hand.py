@@ -325,7 +325,7 @@ plt.show()
 # The evidence rates models. Let $\gamma = D - \alpha \operatorname{tr} A^{-1}$ be the number of weights that the data
 # determine. At the maximum in $\alpha$ and $\beta$, $\alpha = \gamma / \sum w^2$ and
 # $\beta = (N - \gamma) / \sum (f_n - y_n)^2$ (MacKay 1992). The method repeats these two updates and the search for a
-# mode. It uses no validation data. `bnn.tune_prior` takes such steps around one mode; `bnn.MarginalLikelihood` runs the
+# mode. It uses no validation data. `bnn.tune_prior` takes such steps around one mode; `bnn.EvidenceFramework` runs the
 # whole method.
 
 # %%

@@ -40,7 +40,6 @@ from .inference import SWAG as SWAG
 from .inference import Automatic as Automatic
 from .inference import Ensemble as Ensemble
 from .inference import EvidenceFramework as EvidenceFramework
-from .inference import MarginalLikelihood as MarginalLikelihood
 from .inference.fit import fit as fit
 from .inference.scales.tune_prior import tune_prior as tune_prior
 from .inference.several.replicates import fit_replicates as fit_replicates

@@ -146,13 +146,11 @@ def test_fits_are_continued_or_their_convergence_is_unknown_or_follows_from_thei
     assert ("Convergence is unknown" in found.text) == (kind == "note")
 
 
-def test_only_a_length_that_was_given_is_to_be_left_out():
-    """Rounds of the marginal likelihood have a length by default, which nobody gave."""
+def test_a_length_that_was_given_is_to_be_left_out():
     model, data = correlated(0)
-    rounds = bnn.MarginalLikelihood(bnn.SVI(guide="laplace", steps=20), rounds=1)
     swag = bnn.SWAG(bnn.SVI(guide="map", steps=20), steps=20, every=2, rank=5)
-    found = [continuation_finding(quick(model, method, data), data, LEVEL, 0) for method in (rounds, swag)]
-    assert [[remedy.command for remedy in one.remedies] for one in found] == [[], ["leave out fit.method.steps"]]
+    found = continuation_finding(quick(model, swag, data), data, LEVEL, 0)
+    assert [remedy.command for remedy in found.remedies] == ["leave out fit.method.steps"]
 
 
 @pytest.mark.usefixtures("short")

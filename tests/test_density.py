@@ -297,25 +297,14 @@ def smooth(rows):
     return x, (y - y.mean()) / y.std()
 
 
-def twisted(rows):
-    """A function that no input shows alone: the search for simple functions finds a constant."""
-    rng = np.random.default_rng(100)
-    x = rng.uniform(-2, 2, size=(rows, 6))
-    return x, np.sin(3 * x[:, 0]) * x[:, 1] + np.abs(x[:, 2]) + 0.02 * rng.normal(size=rows)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [None, "gaussian"])
-def test_the_way_to_fit_a_gaussian_is_the_better_of_two(told):
-    """From 500 to 2,000 rows: one start of the evidence framework, or two layers under the marginal likelihood.
-
-    On 2,000 rows unseen the first has log scores of 0.19 and -1.16 on the two tables, the second 0.01 and 1.2.
-    """
-    for made, method, least in ((smooth, "evidence_framework", 0.12), (twisted, "marginal_likelihood", 1.0)):
-        x, y = made(3000)
-        regressor = bnn.BNNRegressor(likelihood=told, random_state=0).fit(x[:1000], y[:1000])
-        assert regressor.posterior_.record.method["type"] == method
-        assert float(regressor.predict_dist(x[1000:]).log_prob(y[1000:]).mean()) > least
+def test_a_smooth_function_of_more_than_500_rows_gets_one_start_of_the_evidence_framework(told):
+    """On 2,000 rows unseen it has a log score of 0.19; noise that is trained along has -1.16."""
+    x, y = smooth(3000)
+    regressor = bnn.BNNRegressor(likelihood=told, random_state=0).fit(x[:1000], y[:1000])
+    assert regressor.posterior_.record.method["type"] == "evidence_framework"
+    assert float(regressor.predict_dist(x[1000:]).log_prob(y[1000:]).mean()) > 0.12
 
 
 @pytest.mark.slow

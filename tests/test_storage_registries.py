@@ -37,7 +37,6 @@ METHODS = {  # any other is taken for one around SVI
     "ivon": bnn.IVON(steps=2),
     "ensemble": bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2, bootstrap=True, anchored=True),
     "swag": bnn.SWAG(bnn.SVI(guide="map", steps=2), steps=4, every=1, rank=2),
-    "marginal_likelihood": bnn.MarginalLikelihood(bnn.SVI(guide=guides.Laplace(), steps=2), rounds=2),
     "nuts": bnn.NUTS(num_draws=3, warmup=2, num_chains=2, max_tree_depth=2),
     "mclmc": bnn.MCLMC(num_draws=3, warmup=40, num_chains=2, thinning=1),
     "mile": bnn.MILE(num_draws=3, warmup=40, num_chains=2, method=bnn.SVI(guide="map", steps=2)),

@@ -35,7 +35,6 @@ METHODS: dict[str, Callable[[], Any]] = {
     "nuts": lambda: bnn.NUTS(num_draws=300, warmup=300, num_chains=1),
     "swag": bnn.SWAG,
     "ensemble": bnn.Ensemble,
-    "marginal_likelihood": bnn.MarginalLikelihood,
     "evidence_framework": bnn.EvidenceFramework,
     "ivon": bnn.IVON,
     "sgld": bnn.SGLD,

@@ -183,8 +183,8 @@ def check_entries(num_data: int, num_outputs: int, size: int) -> None:
     if needed > MOST_ENTRIES:
         raise InputError(
             f"The derivatives of {counted(num_outputs, 'output')} of {counted(num_data, 'example')} in "
-            f"{counted(size, 'weight')} need {8 * needed / 2**30:,.1f} GiB: use MarginalLikelihood, which holds them "
-            "in parts, or fewer weights."
+            f'{counted(size, "weight")} need {8 * needed / 2**30:,.1f} GiB: use SVI(guide="laplace"), '
+            "which holds them in parts, then tune_prior, or fewer weights."
         )
 
 

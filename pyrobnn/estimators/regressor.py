@@ -16,8 +16,8 @@ class BNNRegressor(RegressorMixin, AbstractBNN):
 
     Every part may be a setting or its name, and the settings of parts are parameters too, such as net__hidden,
     guide__rank or method__method__lr, for searches. With nothing given, prior precisions and noise are tuned by the
-    evidence of a Laplace approximation: up to 500 rows by `EvidenceFramework`, above 2,000 by `MarginalLikelihood`
-    (Immer et al. 2021), between them by the one that predicts rows held out better.
+    evidence of a Laplace approximation: up to 500 rows; above 2,000 the noise is
+    trained, and between them rows held out choose.
 
     See docs/how-to/scikit-learn.md.
 

@@ -7,7 +7,6 @@ from pyrobnn.inference.mcmc.mcmc import HMC, NUTS
 from pyrobnn.inference.mcmc.sgmcmc import SGHMC, SGLD
 from pyrobnn.inference.method import BaseMethod, Method, Offer, Progress, Run, SideBySide
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
-from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.several.ensemble import Ensemble
 from pyrobnn.inference.several.mile import MILE
 from pyrobnn.inference.several.replicates import fit_replicates
@@ -31,7 +30,6 @@ __all__ = [
     "Ensemble",
     "EvidenceFramework",
     "History",
-    "MarginalLikelihood",
     "Method",
     "Offer",
     "Progress",

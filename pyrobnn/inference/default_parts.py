@@ -22,7 +22,6 @@ from pyrobnn.inference import limits, tables
 from pyrobnn.inference.mcmc.mcmc import NUTS
 from pyrobnn.inference.method import with_guide
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework, until_converged
-from pyrobnn.inference.scales.marginal_likelihood import MarginalLikelihood
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.inference.tables import with_settings
 from pyrobnn.likelihoods.base import as_likelihood, open_numbers
@@ -305,9 +304,9 @@ def suits_evidence(chosen: Chosen) -> bool:
 
 
 def _trained_regression(known: Known, chosen: Chosen) -> Parts:
-    """Return two layers of 50 units, their prior and noise tuned by the marginal likelihood if it is Laplace's.
+    """Return two layers of 50 units, by steps of a fixed number if the guide is Laplace's.
 
-    Noise that it does not tune gets a short start of the evidence framework, or is trained with a mean-field guide.
+    Noise that is not Gaussian gets a short start of the evidence framework, or is trained with a mean-field guide.
     """
     guide, told = chosen.guide, as_likelihood(chosen.likelihood)
     if told.noise == "heteroscedastic" or (open_numbers(chosen.likelihood) and not told.is_normal):
@@ -318,9 +317,7 @@ def _trained_regression(known: Known, chosen: Chosen) -> Parts:
         guide = _TRAINED if guide is None else guide
     method: Any = SVI(guide="laplace", steps=4000, batch_size=128, schedule="cosine_annealing_lr")
     method = method if guide is None else with_guide(method, guide)
-    if chosen.has_normal_prior and as_guide(method.guide).curvature is not None:
-        method = MarginalLikelihood(method, rounds=3)
-    else:
+    if not chosen.has_normal_prior or as_guide(method.guide).curvature is None:
         method = SVI(guide=method.guide)
     net = nets.MLP(hidden=(50, 50), dtype="float64")
     return Parts(net=net, prior=_FAN_IN, likelihood=chosen.likelihood, method=method)

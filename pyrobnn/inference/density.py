@@ -278,7 +278,7 @@ def _rivals(data: Data, default: Parts, run: Run, *, is_told: bool) -> tuple[lis
     rivals = []
     is_short = data.y.numel() <= limits.MOST_ROWS_OF_SHORT_EVIDENCE
     for each in (default, *others):
-        if is_short and each.method.offer().tunes_scales == "rounds":
+        if is_short and each.method.offer().tunes_scales is None:
             rivals.append(short_evidence(Chosen(likelihood=each.likelihood)))
         rivals.append(each)
     return rivals + [parts_for(known, Chosen(likelihood=one)) for one in noises], _shapes(data) if is_open else ()

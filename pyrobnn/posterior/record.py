@@ -103,7 +103,6 @@ class LaplaceRecord:
         product_error: by site, the factor between the prior's precision and its approximation by a product.
         slow: sites in layers of unknown structure.
         precision: of the prior by site, where it was tuned.
-        rounds: the log evidence of each round of `MarginalLikelihood`.
     """
 
     setting: Table
@@ -117,7 +116,6 @@ class LaplaceRecord:
     product_error: dict[str, float]
     slow: list[str]
     precision: dict[str, float] | None = None
-    rounds: list[float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

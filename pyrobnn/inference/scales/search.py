@@ -110,7 +110,7 @@ class _Starts:
         if strange := [site.name for site in sites if site.name not in model.site_names]:
             raise InputError(
                 f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
-                f"{strange[0]!r} beside its weights: use MarginalLikelihood, or another method."
+                f"{strange[0]!r} beside its weights: use SVI, or another method."
             )
         check_entries(self.num_data, self.source.outputs, sum(site.start.numel() for site in sites))
         x, *targets = self.examples(model)
