@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from helpers import run
-from scipy.stats import rankdata
 
 import pyrobnn as bnn
 from benchmarks.report import regression as report
@@ -42,28 +41,12 @@ def test_a_job_has_a_whole_spec_for_each_candidate():
     assert json.loads(json.dumps(job)) == job
 
 
-def test_ranks_and_waves_are_those_of_the_training_part():
-    rng = np.random.default_rng(0)
-    train, test = (bnn.Data(rng.normal(size=(rows, 2)) ** 3, np.zeros(rows)) for rows in (301, 50))
-    assert regression.encoded({}, train, test) == (train, test)
-    new_train, new_test = regression.encoded({"ranks": True, "waves": 2}, train, test)
-    assert torch.equal(new_train.x[:, :2], train.x)
-    assert torch.equal(new_test.x[:, :2], test.x)
-    places = rankdata(train.x.numpy(), axis=0)
-    np.testing.assert_allclose(new_train.x[:, 2:4].numpy(), (places - 1) / 300, atol=1e-6)
-    below = (train.x[None] < test.x[:, None]).double().mean(1)
-    np.testing.assert_allclose(new_test.x[:, 2:4].numpy(), below.numpy(), atol=1 / 300)
-    turns = np.exp(1j * np.pi * new_test.x[:, 2:4].double().numpy())
-    waves = np.concatenate([turns.imag, turns.real, (turns**2).imag, (turns**2).real], 1)
-    np.testing.assert_allclose(new_test.x[:, 4:].numpy(), waves, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"entries": [ENTRY | {"fit": {"engine": "auto"}}]}, "must be captured or eager, .* got 'auto'"),
         ({"entries": [ENTRY | {"grid": {"data.split": [1]}}]}, "Unknown key `data` in what the grid of map names"),
-        ({"entries": [ENTRY | {"inputs": {"waves": 2}}]}, "`inputs.waves` in entry map are waves of ranks"),
+        ({"entries": [ENTRY | {"inputs": "rank"}]}, "`inputs` in .*map.* 'plain', 'ranks' or 'waves', got 'rank'"),
         ({"entries": [ENTRY | {"fit": {"seed": 1}}]}, "`fit.seed` in entry map has no effect .*suite.*leave it out"),
         ({"data": ["digits"]}, "needs data for regression, and digits is for classification: choose others"),
         ({"num_splits": 11, "splits": "gap"}, "diabetes has 10 gap splits, and `num_splits` is 11"),

@@ -7,7 +7,6 @@ replicates of one captured graph. Ensembles may be tuned with fewer members than
 
 import dataclasses
 import json
-import math
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
@@ -15,7 +14,6 @@ from typing import Annotated, Any, Literal, TypedDict
 import numpy as np
 import torch
 from pydantic import BaseModel, Field
-from sklearn.preprocessing import QuantileTransformer
 
 import pyrobnn as bnn
 from benchmarks.report.regression import figures, tables
@@ -31,17 +29,10 @@ _PIT_BINS = 10
 Parts = list[tuple[bnn.Data, bnn.Data]]
 
 
-class Inputs(TypedDict, total=False):
-    """What networks see beside each input: its rank among the training rows, and so many waves of that rank."""
-
-    ranks: bool
-    waves: Annotated[int, Field(ge=0)]
-
-
 class Sections(TypedDict, total=False):
     """Parts of a spec, and how inputs are given to it, which [base], an entry and [for_data] have."""
 
-    inputs: Inputs
+    inputs: Literal["plain", "ranks", "waves"]
 
     net: Any
     prior: Any
@@ -121,10 +112,6 @@ def _job(settings: dict[str, Any], suite: dict[str, Any], name: str, entry: dict
 
 def _checked(entry: str, data: str, candidate: dict[str, Any]) -> RunSpec:
     schema.check_keys(f"what the grid of {entry} names", candidate, Sections.__annotations__)
-    inputs = candidate.get("inputs", {})
-    schema.check_table(f"`inputs` of {entry}", inputs, Inputs)
-    if inputs.get("waves") and not inputs.get("ranks"):
-        raise bnn.InputError(f"`inputs.waves` in entry {entry} are waves of ranks: set `inputs.ranks = true` too.")
     schema.check_fit(entry, candidate)
     spec = _spec(candidate, data)
     schema.check_engine(spec.fit.engine)
@@ -132,7 +119,8 @@ def _checked(entry: str, data: str, candidate: dict[str, Any]) -> RunSpec:
 
 
 def _spec(candidate: dict[str, Any], data: str) -> RunSpec:
-    return schema.make_spec({key: value for key, value in candidate.items() if key != "inputs"}, data)
+    spec = schema.make_spec({key: value for key, value in candidate.items() if key != "inputs"}, data)
+    return dataclasses.replace(spec, data=dataclasses.replace(spec.data, inputs=candidate.get("inputs", "plain")))
 
 
 def _numbers(name: str, settings: dict[str, Any]) -> list[int]:
@@ -178,23 +166,9 @@ def _parts(settings: Settings) -> Parts:
     return [standardised.split(number) for number in settings.numbers]
 
 
-def encoded(inputs: Inputs, train: bnn.Data, test: bnn.Data) -> tuple[bnn.Data, bnn.Data]:
-    """Return the parts with more columns for each input, learned from the training part.
-
-    The rank is that among the training rows, from 0 to 1. Wave k of rank r is sin(pi 2^k r) and cos(pi 2^k r)
-    (Gorishniy et al. 2022, "On embeddings for numerical features in tabular deep learning").
-    """
-    if not inputs.get("ranks"):
-        return train, test
-    ranks = QuantileTransformer(n_quantiles=min(1000, len(train)), subsample=None).fit(train.x.numpy())
-
-    def columns(part: bnn.Data) -> torch.Tensor:
-        rank = torch.as_tensor(ranks.transform(part.x.numpy()))
-        angles = [math.pi * 2**number * rank for number in range(inputs.get("waves", 0))]
-        return torch.cat([part.x, rank, *(wave(angle) for angle in angles for wave in (torch.sin, torch.cos))], 1)
-
-    new_train, new_test = (bnn.Data(columns(part), part.y, standardize=True) for part in (train, test))
-    return new_train, new_test
+def _as_seen(spec: RunSpec, train: bnn.Data) -> bnn.Data:
+    """Return the training part with the inputs of a candidate: plain, with ranks, or with waves of ranks."""
+    return bnn.Data(train.x, train.y, standardize=True, inputs=spec.data.inputs)
 
 
 def _run_chunk(settings: Settings, parts: Parts, numbers: list[int]) -> list[dict[str, Any]]:
@@ -204,8 +178,8 @@ def _run_chunk(settings: Settings, parts: Parts, numbers: list[int]) -> list[dic
     scores = _validation_scores(settings, specs, parts, numbers) if len(specs) > 1 else None
     best = np.zeros(len(parts), int) if scores is None else np.nan_to_num(scores, nan=-np.inf).argmax(0)
     tuned = time.perf_counter()
-    parts = [encoded(_inputs(settings, index), *both) for index, both in zip(best, parts, strict=True)]
-    fitted = fit_all([(specs[index], train) for index, (train, _) in zip(best, parts, strict=True)], seed)
+    chosen = [(specs[index], train) for index, (train, _) in zip(best, parts, strict=True)]
+    fitted = fit_all([(spec, _as_seen(spec, train)) for spec, train in chosen], seed)
     rows = [
         {"entry": settings.entry, "data": settings.data, "splits": settings.splits}
         | {"split": number, "seed": seed, "engine": engine_of(fit)}
@@ -227,15 +201,10 @@ def _validation_scores(settings: Settings, specs: list[RunSpec], parts: Parts, n
     """Return the mean log score of each candidate (rows) on the validation rows of each split (columns)."""
     tuned = _with_members(specs, settings.tuning_members)
     cut = [train.split(settings.validation, seed=number) for (train, _), number in zip(parts, numbers, strict=True)]
-    every = [(spec, *encoded(_inputs(settings, index), *both)) for index, spec in enumerate(tuned) for both in cut]
-    fitted = fit_all([(spec, train) for spec, train, _ in every], settings.seed + numbers[0])
+    every = [(spec, *both) for spec in tuned for both in cut]
+    fitted = fit_all([(spec, _as_seen(spec, train)) for spec, train, _ in every], settings.seed + numbers[0])
     scores = [_log_score(fit, spec, held_out) for fit, (spec, _, held_out) in zip(fitted, every, strict=True)]
     return np.array(scores).reshape(len(specs), len(parts))
-
-
-def _inputs(settings: Settings, index: int) -> Inputs:
-    inputs: Inputs = settings.candidates[index].get("inputs", {})
-    return inputs
 
 
 def _with_members(specs: list[RunSpec], members: int | None) -> list[RunSpec]:

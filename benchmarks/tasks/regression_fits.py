@@ -39,7 +39,7 @@ def _graph(spec: RunSpec, data: bnn.Data) -> str:
     """Return the same words for specs and data that share a captured graph."""
     tables = spec.as_dict()
     numbers = {name: _without_numbers(tables[name]) for name in ("prior", "guide") if name in tables}
-    return json.dumps([tables | numbers, data.x.shape[1]], sort_keys=True, default=str)
+    return json.dumps([tables | numbers, data.num_inputs], sort_keys=True, default=str)
 
 
 def _without_numbers(table: Any) -> Any:
@@ -74,5 +74,5 @@ def _repeated(values: list[Any], count: int) -> list[Any]:
 
 def _model(spec: RunSpec, data: bnn.Data) -> bnn.BNN:
     likelihood = spec.likelihood or bnn.likelihoods.Gaussian()
-    net = dataclasses.replace(spec.net, in_features=data.x.shape[1], out_features=likelihood.num_outputs(data.y))
+    net = dataclasses.replace(spec.net, in_features=data.num_inputs, out_features=likelihood.num_outputs(data.y))
     return bnn.BNN(net, prior=spec.prior, likelihood=likelihood)

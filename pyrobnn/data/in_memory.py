@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, check_finite, check_flag
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
+from pyrobnn.data.ranks import NUM_WAVES, quantiles_of, ranked_columns, with_ranks
 from pyrobnn.data.splits import blocks_of, marks_of, same_inputs, split_rows
 
 
@@ -29,6 +30,9 @@ class Data:
             every fit and for `standardize`.
         standardize: have `fit` centre and scale the inputs, and real targets, by the mean and standard deviation of
             these data. Predictions and scores come back in original units.
+        inputs: "ranks" gives the network, beside each column of a table x, its rank among these data from -1 to 1;
+            "waves" adds three sines and cosines of the rank. Columns of two values have none. The network takes
+            `num_inputs` columns, and predictions take those of x.
         feature_names: a name per column of x; taken from a data frame if not given.
         target_name: name of the target.
 
@@ -48,6 +52,7 @@ class Data:
         *,
         weights: Any = None,
         standardize: bool = False,
+        inputs: Literal["plain", "ranks", "waves"] = "plain",
         feature_names: Sequence[str] | None = None,
         target_name: str = "y",
     ) -> None:
@@ -59,6 +64,12 @@ class Data:
             raise InputError(
                 "`standardize` is for inputs of a single tensor: scale those of a mapping or tuple before."
             )
+        is_table = not isinstance(self.x, Inputs) and self.x.ndim == 2
+        if inputs not in ("plain", "ranks", "waves")[: 3 if is_table else 1]:
+            given = f"{inputs!r} of {shape_of(self.x)}"
+            raise InputError(f"`inputs` must be plain, or ranks or waves of a table x (N, D), got {given}.")
+        self.inputs = inputs
+        self._ranked = None if inputs == "plain" else ranked_columns(single(self.x, "A table"))
         self.feature_names = column_names(feature_names, x, self.x)
         self.target_name = target_name
 
@@ -69,12 +80,13 @@ class Data:
     def __repr__(self) -> str:
         shapes = f"x={shape_of(self.x)}, y={tuple(self.y.shape)} {str(self.y.dtype).removeprefix('torch.')}"
         weights = "" if self.weights is None else f"weights={tuple(self.weights.shape)}, "
-        return f"Data({shapes}, {weights}standardize={self.standardize})"
+        inputs = "" if self.inputs == "plain" else f", inputs={self.inputs!r}"
+        return f"Data({shapes}, {weights}standardize={self.standardize}{inputs})"
 
     def __getitem__(self, rows: Any) -> "Data":
         """Return the data of some rows: a slice, a boolean mask of length N, or row numbers in one dimension."""
         index = row_index(rows, len(self))
-        return Data(
+        part = Data(
             self.x[index],
             self.y[index],
             weights=None if self.weights is None else self.weights[index],
@@ -82,6 +94,14 @@ class Data:
             feature_names=self.feature_names,
             target_name=self.target_name,
         )
+        part.inputs, part._ranked = self.inputs, self._ranked  # so that all parts are as wide
+        return part
+
+    @property
+    def num_inputs(self) -> int:
+        """The numbers of an example that the network takes: those of x, and of ranks and their waves."""
+        ranked = 0 if self._ranked is None else len(self._ranked)
+        return self.x[0].numel() + ranked * (1 + 2 * NUM_WAVES * (self.inputs == "waves"))
 
     @property
     def tensors(self) -> tuple[Any, ...]:
@@ -95,8 +115,14 @@ class Data:
 
     @property
     def x_scaler(self) -> "Scaler":
-        """The map of the inputs to standard units, the identity if they are not standardised."""
-        return Scaler.fit(single(self.x, "A table"), self.weights) if self.standardize else Scaler.identity()
+        """The map of the inputs to standard units, the identity if they are not standardised, and to ranks."""
+        scaler = Scaler.fit(single(self.x, "A table"), self.weights) if self.standardize else Scaler.identity()
+        if self._ranked is None or not len(self._ranked):
+            return scaler
+        x = single(self.x, "A table")
+        loc, scale = (value.expand(x.shape[1:]).clone() for value in (scaler.loc, scaler.scale))
+        waves = 2.0 ** torch.arange(NUM_WAVES if self.inputs == "waves" else 0, dtype=torch.float64, device=x.device)
+        return Scaler(loc, scale, self._ranked, quantiles_of(x[:, self._ranked], self.weights), waves)
 
     @property
     def y_scaler(self) -> "Scaler":
@@ -221,11 +247,15 @@ class Scaler:
     """An affine map to zero mean and unit standard deviation, column by column, in float64.
 
     `loc` and `scale` have the shape of a row. A constant input has scale 1; a constant target, such as that of one row,
-    has its size, so that predictions follow the unit of the targets.
+    has its size, so that predictions follow the unit of the targets. Where there are ranks, `transform` adds those of
+    the `columns` (C,) by their `quantiles` (C, Q), and their `waves` (W,), as more columns.
     """
 
     loc: Tensor
     scale: Tensor
+    columns: Tensor | None = None
+    quantiles: Tensor | None = None
+    waves: Tensor | None = None
 
     @classmethod
     def identity(cls) -> "Scaler":
@@ -236,6 +266,15 @@ class Scaler:
     def is_identity(self) -> bool:
         """Whether the map changes nothing."""
         return self.loc.ndim == 0 and float(self.loc) == 0 and float(self.scale) == 1
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of the map, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def row(self, example: Tensor) -> tuple[int, ...]:
+        """Return the shape of a row in original units, of an example (n, *in) in those of the model."""
+        return tuple(example.shape[1:] if self.columns is None else self.loc.shape)
 
     @classmethod
     def fit(cls, values: Tensor, weights: Tensor | None = None, *, targets: bool = False) -> "Scaler":
@@ -252,7 +291,9 @@ class Scaler:
         if self.is_identity:
             return values
         given = single(values, "A model with units")
-        scaled = (given.double() - self.loc.to(given.device)) / self.scale.to(given.device)
+        loc, scale, *ranks = (value.to(given.device) for value in self.tensors.values())
+        scaled = (given.double() - loc) / scale
+        scaled = with_ranks(scaled, given.double(), *ranks) if ranks else scaled
         return scaled.to(given.dtype) if given.is_floating_point() else scaled  # type: ignore[return-value]
 
     def inverse(self, values: Tensor) -> Tensor:

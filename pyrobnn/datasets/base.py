@@ -153,5 +153,5 @@ class Dataset:
             self.imputer.categories,
             labels=self.task == "classification",
         )
-        names, target = data.feature_names, data.target_name
-        return Data(x, y, weights=weights, standardize=data.standardize, feature_names=names, target_name=target)
+        same: dict[str, Any] = {name: getattr(data, name) for name in ("standardize", "inputs", "feature_names")}
+        return Data(x, y, weights=weights, target_name=data.target_name, **same)

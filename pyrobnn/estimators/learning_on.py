@@ -54,6 +54,7 @@ def joined(first: Data, second: Data) -> Data:
         torch.cat([first.y, second.y]),
         weights=torch.cat(weights) if are_weighted else None,
         standardize=second.standardize,
+        inputs=second.inputs,
         feature_names=second.feature_names,
     )
 

@@ -89,7 +89,7 @@ class Known:
         return cls(
             task=task,
             num_data=max(len(data), round(data.total_weight)),
-            num_inputs=data.x[0].numel(),
+            num_inputs=data.num_inputs,
             num_classes=num_classes,
             is_standardized=bool(data.standardize),
             is_skewed=task == "regression" and is_skewed(data.y),
@@ -224,7 +224,7 @@ def short_evidence(chosen: Chosen) -> Parts:
 
 def with_widths(net: Any, data: Data, num_outputs: int) -> Any:
     """Return a network with the widths of inputs and outputs that its declaration leaves open."""
-    widths = {"in_features": data.x[0].numel(), "out_features": num_outputs}
+    widths = {"in_features": data.num_inputs, "out_features": num_outputs}
     open_widths = {name: width for name, width in widths.items() if getattr(net, name, 0) is None}
     return dataclasses.replace(net, **open_widths) if open_widths else net
 

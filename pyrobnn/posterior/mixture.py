@@ -61,7 +61,8 @@ class Mixture(AbstractPosterior):
                     f"Members of a mixture must have the same weights; got {first.bnn!r} and {other.bnn!r}."
                 )
             for mine, theirs in ((first.x_scaler, other.x_scaler), (first.y_scaler, other.y_scaler)):
-                if not (torch.equal(mine.loc, theirs.loc) and torch.equal(mine.scale, theirs.scale)):
+                a, b = mine.tensors, theirs.tensors
+                if a.keys() != b.keys() or not all(torch.equal(a[name], b[name]) for name in a):
                     raise InputError(
                         "Members of a mixture must have seen data in the same units: fit them to one Data."
                     )

@@ -275,14 +275,16 @@ class Posterior(AbstractPosterior):
         Of several tensors, and where targets are labels (N, T), lengths may differ from those of training.
         """
         example = self.example[0]
-        row = None if isinstance(example, Inputs) else tuple(example.shape[1:])
+        row = None if isinstance(example, Inputs) else self.x_scaler.row(example)
         given = as_inputs(columns_by_name(x, self.record.feature_names or []), row=row)
         is_sequence = as_likelihood(self.bnn.settings["likelihood"]).has_positions and self.example[1].ndim == 2
         if isinstance(example, Inputs):
             if not isinstance(given, Inputs) or given.parts.keys() != example.parts.keys():
                 raise InputError(f"`x` must hold {listed(example.parts)}, as in training, got {shape_of(given)}.")
             given = Inputs({name: given.parts[name] for name in example.parts})
-        elif shape_of(given[0]) != shape_of(example[0]) and not (is_sequence and given.ndim == example.ndim):
+        elif (isinstance(given, Inputs) or tuple(given.shape[1:]) != row) and not (
+            is_sequence and given.ndim == example.ndim
+        ):
             raise InputError(wrong_shape(shape_of(given) if isinstance(given, Inputs) else tuple(given.shape), row))
         inputs = self.bnn.cast_inputs(self.x_scaler.transform(given))
         for part in tensors_of(inputs):

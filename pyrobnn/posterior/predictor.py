@@ -16,6 +16,7 @@ from pyrobnn._torch.transforms import load_forward_mode
 from pyrobnn._torch.vectorize import StackedLinear, is_alike, stack_linear
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Scaler
+from pyrobnn.data.ranks import with_ranks
 from pyrobnn.distributions.latents import stack_likelihood
 from pyrobnn.distributions.support import base_of
 from pyrobnn.nets import leftovers
@@ -49,7 +50,8 @@ class Predictor(nn.Module):
         members, first = [_Member(part) for part in parts], parts[0]
         self.members = nn.ModuleList(members)
         self._names = list(first.example.parts) if isinstance(first.example, Inputs) else []
-        self._shape = None if isinstance(first.example, Inputs) else first.example.shape[1:]
+        units, example = first.units[0], first.example
+        self._shape = None if isinstance(example, Inputs) else units.row(example)
         self.x_units, self.y_units = map(_Units, first.units)
         with torch.no_grad():
             prediction = Prediction(members[0].law(first.outputs[None]))
@@ -97,11 +99,14 @@ class _Units(nn.Module):
     def __init__(self, scaler: Scaler) -> None:
         super().__init__()
         self._is_identity = scaler.is_identity
-        self.register_buffer("loc", scaler.loc.clone())
-        self.register_buffer("scale", scaler.scale.clone())
+        for name, value in scaler.tensors.items():
+            self.register_buffer(name, value.clone())
 
     def transform(self, values: Tensor) -> Tensor:
-        return values if self._is_identity else (values.to(self.loc.dtype) - self.loc) / self.scale
+        if self._is_identity:
+            return values
+        given, (loc, scale, *ranks) = values.to(self.loc.dtype), self.buffers()
+        return with_ranks((given - loc) / scale, given, *ranks) if ranks else (given - loc) / scale
 
     def inverse(self, values: Tensor) -> Tensor:
         return values if self._is_identity else values * self.scale + self.loc

@@ -34,7 +34,7 @@ def with_all_rows(prepared: Prepared, judged: Posterior | Mixture) -> Prepared |
     train, validation, net = dataset.to_fit(), None, spec.net
     if spec.data.validation is not None:
         train, validation = train.split(spec.data.validation, seed=spec.fit.seed)
-    if (width := train.x[0].numel()) != prepared.train.x[0].numel():  # the others have another category
+    if (width := train.num_inputs) != prepared.train.num_inputs:  # the others have another category
         net = dataclasses.replace(net, in_features=width)
     spec = dataclasses.replace(spec, net=net)
     bnn = BNN(net, prior=spec.prior, likelihood=spec.likelihood)

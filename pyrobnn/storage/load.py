@@ -14,7 +14,7 @@ from pydantic import Field, StrictInt, StrictStr
 from torch import Tensor, nn
 
 from pyrobnn import guides, nets, priors
-from pyrobnn._core.errors import InputError, listed, warn_user
+from pyrobnn._core.errors import REFUSALS, InputError, listed, warn_user
 from pyrobnn._core.modes import plain_tensors, under
 from pyrobnn._core.random import seeded
 from pyrobnn._core.settings import setting
@@ -227,15 +227,32 @@ def _check_rows(saved: SavedPosterior, path: Path) -> None:
     """Refuse tensors that stand for data and units where names are missing or too many, or shapes differ."""
     inputs = {name for name in saved.example if name.startswith(f"{INPUTS}.")} or {INPUTS}
     units = {f"{name}.{part}" for name in ("x", "y") for part in ("loc", "scale")}
+    ranks = {f"x.{part}" for part in ("columns", "quantiles", "waves")}
+    units |= ranks if ranks & saved.scalers.keys() else set()
     odd = sorted((saved.example.keys() ^ {*inputs, "y", WIDTH}) | (saved.scalers.keys() ^ units))
     if odd:
         raise InputError(f"{path} does not fit: {odd[0]!r} is missing, or too much.")
     for name, row in [*(("x", row) for row in tensors_of(inputs_of(saved.example))), ("y", saved.example["y"])]:
-        shapes = {tuple(saved.scalers[f"{name}.{part}"].shape) for part in ("loc", "scale")}
-        if len(row) != 1 or len(shapes) != 1 or not shapes <= {(), tuple(row.shape[1:])}:
+        if len(row) != 1 or not _fits(_scaler_of(saved.scalers, name), row):
             raise InputError(f"{path} does not fit: the scaler of {name} and a row of {name} differ.")
     if saved.example[WIDTH].ndim != 2 or len(saved.example[WIDTH]) != 1:
         raise InputError(f"{path} does not fit: {WIDTH!r} is no row of outputs.")
+
+
+def _fits(scaler: Scaler, row: Tensor) -> bool:
+    """Return whether a map makes such a row of a row in original units."""
+    given = row.new_zeros(1, *scaler.row(row))
+    try:
+        known = scaler.loc.shape == scaler.scale.shape and scaler.loc.shape in ((), given.shape[1:])
+        return known and scaler.transform(given).shape == row.shape
+    except REFUSALS:
+        return False
+
+
+def _scaler_of(tensors: Tensors, name: str) -> Scaler:
+    """Return the map of inputs or targets; a file of data without ranks has no tensors of them."""
+    start = f"{name}."
+    return Scaler(**{key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)})
 
 
 def inputs_of(example: Mapping[str, Tensor]) -> X:
@@ -267,7 +284,7 @@ def _net(saved: SavedPosterior, net: Net | None, path: Path) -> Any:
 
 def _build(saved: SavedPosterior, net: Any, device: torch.device, path: Path, bounds: Bounds) -> Posterior:
     """Build model and guide in the order of `fit`, under its seed."""
-    x_scaler, y_scaler = (Scaler(saved.scalers[f"{name}.loc"], saved.scalers[f"{name}.scale"]) for name in ("x", "y"))
+    x_scaler, y_scaler = (_scaler_of(saved.scalers, name) for name in ("x", "y"))
     x = inputs_of(saved.example)
     example, outputs = (x.to(device), saved.example["y"].to(device)), saved.example[WIDTH].to(device)
     with seeded(saved.seed):

@@ -87,9 +87,9 @@ def _table(posterior: Posterior, *, body: bool) -> dict[str, Any]:
         "guide_state": dict(posterior.guide.state_dict()),
         "example": outline(posterior),
         "scalers": {
-            f"{name}.{part}": getattr(scaler, part)
+            f"{name}.{part}": value
             for name, scaler in (("x", posterior.x_scaler), ("y", posterior.y_scaler))
-            for part in ("loc", "scale")
+            for part, value in scaler.tensors.items()
         },
         "history": None if history is None else dataclasses.asdict(history) | curves,
         "body_sha256": None if body else digest_of(left_out),

@@ -75,7 +75,9 @@ def fit_baselines(
     was_training, width = bnn.training, data.x[0].numel()
     try:
         with seeded(0, "outputs"), torch.no_grad():
-            outputs = bnn.eval().outputs(bnn.initial_values, bnn.cast_inputs(data.x[:2])).shape[-1]
+            scaler = data.x_scaler if bnn.units is None else bnn.units[0]
+            inputs = bnn.cast_inputs(scaler.transform(data.x[:2]))
+            outputs = bnn.eval().outputs(bnn.initial_values, inputs).shape[-1]
     finally:
         bnn.train(was_training)
     size = max(_FEWEST_ROWS, min(most_rows, _MOST_ENTRIES // (outputs * width)))

@@ -127,7 +127,7 @@ class _Look(NamedTuple):
 def _best(bnn: BNN, source: Source, data: Data, run: Run, *, is_open: bool) -> _Look | None:
     """Return a search of a network, or of a small one where that tells more of open noise; None without any."""
     best = _look(bnn, source, data, run)
-    num_inputs = data.x[0].numel()
+    num_inputs = data.num_inputs
     is_table = data.x.ndim == 2 and num_inputs <= limits.MOST_INPUTS_OF_STAND_IN
     if not (is_open and is_table) or (best is not None and best.score >= _constant(bnn, data) + limits.LITTLE_GAIN):
         return best
@@ -186,7 +186,7 @@ def _searched(
     likelihood, hyperprior = bnn.settings["likelihood"], Hyperprior(limits.PRIOR_COUNTS)
     noise = as_likelihood(likelihood).noise
     if noise is not None:
-        of_few = Hyperprior.of_real_targets(data[rows].total_weight, data.x[0].numel())
+        of_few = Hyperprior.of_real_targets(data[rows].total_weight, data.num_inputs)
         hyperprior = of_few if of_few.counts else Hyperprior()
     if noise == "inferred":
         likelihood = dataclasses.replace(likelihood, scale=_TUNED)

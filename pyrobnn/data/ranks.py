@@ -1,0 +1,52 @@
+"""Ranks of inputs among the training rows, and waves of ranks, as more inputs of a network."""
+
+import math
+
+import torch
+from torch import Tensor
+
+NUM_WAVES = 3
+_MOST_QUANTILES = 500
+_MOST_ROWS = 100_000
+
+
+def ranked_columns(x: Tensor) -> Tensor:
+    """Return the numbers (C,) of the columns of x (N, D) with three values or more: of others a rank tells nothing."""
+    return ((x > x.amin(0)) & (x < x.amax(0))).any(0).nonzero()[:, 0]
+
+
+def quantiles_of(x: Tensor, weights: Tensor | None) -> Tensor:
+    """Return up to 500 quantiles of each column of x (N, C), as (C, Q), in float64.
+
+    A row of weight 2 counts as two. Of more than 100,000 rows as many are drawn at random.
+    """
+    if len(x) > _MOST_ROWS:
+        some = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:_MOST_ROWS].to(x.device)
+        x, weights = x[some], None if weights is None else weights[some]
+    values, order = x.double().sort(0)
+    counts = torch.ones_like(values) if weights is None else (weights * max(1, len(x) / float(weights.sum())))[order]
+    ends, total = counts.cumsum(0).T.contiguous(), float(counts[:, :1].sum())
+    last = max(2, min(_MOST_QUANTILES, round(total))) - 1
+    places = (torch.arange(last + 1, device=x.device).double() * (total - 1) / last).expand(len(ends), -1).contiguous()
+    low, high = (torch.searchsorted(ends, at, right=True) for at in (places.floor(), places.floor() + 1))
+    low, high = (values.T.gather(1, at.clamp(max=len(x) - 1)) for at in (low, high))
+    return low.lerp(high, places - places.floor())
+
+
+def with_ranks(standard: Tensor, x: Tensor, columns: Tensor, quantiles: Tensor, waves: Tensor) -> Tensor:
+    """Return inputs (N, D), then the ranks of some columns of x from -1 to 1, and sines and cosines of these.
+
+    Between quantiles a rank is linear; equal quantiles have the mean of their ranks. Wave k of a rank from 0 to 1
+    turns by pi 2^k.
+    """
+    last = quantiles.shape[1] - 1
+    first, after = (torch.searchsorted(quantiles, quantiles, right=is_right) for is_right in (False, True))
+    ranks = (first + after - 1).to(x.dtype) / (2 * last)
+    ranks = ranks.where(quantiles > quantiles[:, :1], 0).where(quantiles < quantiles[:, -1:], 1)
+    values = x[:, columns].T.contiguous()
+    right = torch.searchsorted(quantiles, values.detach(), right=True).clamp(1, last)
+    low, high = quantiles.gather(1, right - 1), quantiles.gather(1, right)
+    share = ((values - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
+    rank = ranks.gather(1, right - 1).lerp(ranks.gather(1, right), share).T
+    angles = (math.pi * rank[:, :, None] * waves).flatten(1)
+    return torch.cat([standard, 2 * rank - 1, angles.sin(), angles.cos()], 1)
