@@ -15,7 +15,7 @@ from pyrobnn._core.folders import check_writable
 from pyrobnn._core.waiting import waiting
 from pyrobnn.runs import run_folders
 from pyrobnn.runs.endings import PlainErrors, ended_by, escaped, kept_of, stopped_cleanly
-from pyrobnn.runs.run_folders import check_new_run, is_run_folder, new_run_folder, run_folder, time_of
+from pyrobnn.runs.run_folders import check_new_run, is_run_folder, new_run_folder, run_folder
 from pyrobnn.runs.spec_files import check_values, command_of, first_line, in_full, not_of_data, sections_of, target_of
 from pyrobnn.tables.files import ENDINGS, check_names, ending
 
@@ -116,7 +116,7 @@ def fit(
     elif resume is not None:
         is_checkpoint = resume.name.endswith(_UNFINISHED) and not is_run_folder(resume)
         folder = resume.with_name(resume.name.removesuffix(_UNFINISHED)) if is_checkpoint else resume
-        with stopped_cleanly(lambda: kept_of(folder, earlier=None)):
+        with stopped_cleanly(lambda: kept_of(folder)):
             with waiting(_LOADING):
                 from pyrobnn.runs.run import resume as resume_run
 
@@ -135,8 +135,7 @@ def _fit_new(source: Path, target: str | None, changes: tuple[str, ...], out: Pa
     typer.echo(printable(line))
     changes, lines = check_values(tables, changes, is_own=bool(ending(source)))
     typer.echo(printable("\n".join(lines)), nl=bool(lines))
-    earlier = time_of(folder / "manifest.json")
-    with stopped_cleanly(lambda: kept_of(folder, earlier=earlier)):
+    with stopped_cleanly(lambda: kept_of(folder)):
         with waiting(_LOADING):
             from pyrobnn.runs.run import run
 
@@ -203,9 +202,6 @@ def compare(run_dirs: list[Path]) -> None:
         settings.add_row(escaped(key), *(escaped(shown(values[name])) for name in names))
     if comparison.specs:
         Console().print(settings)
-    if comparison.num_others:
-        others = counted(comparison.num_others, "more setting")
-        typer.echo(f"{others} of these types alone: each run's spec.toml has its own.")
 
 
 @app.command(epilog=_such_as("predict runs/house new.csv --out predictions.csv"))

@@ -159,8 +159,8 @@ def stopped(tmp_path, monkeypatch):
 
 
 NOTHING = "nothing is kept, as there was no result and no checkpoint yet; the same command starts anew."
-CHECKPOINT = "the last checkpoint is kept in runs/spec.unfinished, go on with `pyrobnn fit --resume runs/spec`."
-FIT = "the fit is kept in runs/spec, go on with `pyrobnn fit --resume runs/spec`."
+CHECKPOINT = "the last checkpoint is kept, go on with `pyrobnn fit --resume runs/spec`."
+FIT = "the fit is kept, go on with `pyrobnn fit --resume runs/spec`."
 
 
 @pytest.mark.slow
@@ -204,6 +204,6 @@ def test_signals_end_a_run_cleanly(number, tmp_path):
     process.send_signal(number)
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + number
-    kept = "the last checkpoint is kept in run.unfinished, go on with `pyrobnn fit --resume run`"
+    kept = "the last checkpoint is kept, go on with `pyrobnn fit --resume run`"
     assert error.strip() == f"error: stopped by {number.name}: {kept}."
     assert [path.name for path in (tmp_path / "run.unfinished").iterdir() if path.name.startswith(".")] == []

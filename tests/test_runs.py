@@ -76,7 +76,6 @@ def test_the_manifest_says_what_it_was_made_with(whole):
     assert manifest["data"]["feature_names"] == ["x0"]
     assert (manifest["seed"], manifest["device"]) == (1, "cpu")
     assert manifest["wall_seconds"] > 0
-    assert manifest["git"] is None or len(manifest["git"]["commit"]) == 40
 
 
 @pytest.mark.slow

@@ -5,14 +5,13 @@ import json
 
 import numpy as np
 import pandas as pd
-import pyro.distributions as dist
 import pytest
 import torch
 
 import pyrobnn as bnn
 from pyrobnn.runs import all_rows
 from pyrobnn.runs import run as runs
-from pyrobnn.runs.all_rows import far_apart, with_all_rows
+from pyrobnn.runs.all_rows import with_all_rows
 from pyrobnn.runs.files import folder_for_new_rows
 from pyrobnn.runs.predictions import predict_table
 from pyrobnn.runs.run import resume, run
@@ -127,40 +126,6 @@ def test_a_second_fit_that_went_wrong_is_not_kept(table, tmp_path, monkeypatch):
     assert lengths == [len(result.train), 40]
     assert result.final is result.posterior
     assert not (tmp_path / "run" / "all_rows").exists()
-
-
-def predicted(mean, epistemic, noise=1.0):
-    """A prediction of two draws around these means, which deviate so from draw to draw."""
-    mean = torch.as_tensor(mean, dtype=torch.float64)
-    return bnn.Prediction(dist.Normal(torch.stack([mean - epistemic, mean + epistemic]), noise))
-
-
-def test_two_fits_that_are_further_apart_than_further_rows_explain_are_told_apart():
-    """Deviations of the first from draw to draw are 0.5, of its targets the root of 1.25."""
-    first = predicted(torch.zeros(40), 0.5)
-    far = far_apart(predicted(torch.full((40,), 0.8), 0.1), first)
-    assert "more than 40 further rows explain" in far
-    assert f"are {0.8 / np.sqrt(1.25):.2f} predictive standard deviations apart" in far
-    assert far_apart(predicted(torch.full((40,), 0.74), 0.1), first) == ""
-    assert far_apart(predicted(torch.full((40,), 0.2), 0.1), predicted(torch.zeros(40), 0.1)) == "", "it matters little"
-    probs = torch.tensor([[[0.5, 0.5]], [[0.7, 0.3]]], dtype=torch.float64).expand(2, 40, 2)
-    labels, others = bnn.Prediction(dist.Categorical(probs)), bnn.Prediction(dist.Categorical(probs.flip(-1)))
-    assert "their probabilities of a class differ by 0.20 on average" in far_apart(others, labels)
-    assert far_apart(labels, labels) == ""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_report")
-def test_a_run_says_that_its_second_fit_is_another_function(table, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "is_sound", lambda *_: True)
-    judged = run(spec_of(table), tmp_path / "run", progress=False)
-    assert "apart" not in judged.learned
-    frame, fit = pd.read_csv(table), runs._fit
-    frame.assign(y=frame["y"] + 3).to_csv(tmp_path / "higher.csv", index=False)
-    higher = fit(spec_of(tmp_path / "higher.csv").prepare(), None, progress=False)
-    monkeypatch.setattr(runs, "_fit", lambda one, *_, **__: higher if one.earlier else fit(one, None, progress=False))
-    result = run(spec_of(table), tmp_path / "other", progress=False)
-    assert "The two fits differ by more than 10 further rows explain" in result.learned
 
 
 @pytest.mark.slow

@@ -36,9 +36,9 @@ _BETTER_ERRORS = 3
 class Comparison:
     """Runs that were scored on the same examples.
 
-    `best` has the highest log score, and `differences` the comparison of each other run with it. `specs` are settings
-    in which the runs differ; those that only some of their types have are counted in `num_others`. `too_few` says which
-    examples of classes are too few to say that a run is better.
+    `best` has the highest log score, and `differences` the comparison of each other run with it. `specs` are types, and
+    settings of all their types, in which the runs differ. `too_few` says which examples of classes are too few to say
+    that a run is better.
     """
 
     best: str
@@ -47,7 +47,6 @@ class Comparison:
     specs: dict[str, dict[str, Any]]
     num_test: int
     too_few: str = ""
-    num_others: int = 0
 
     @property
     def verdict(self) -> str:
@@ -119,13 +118,13 @@ def compare_runs(run_dirs: Sequence[str | Path]) -> Comparison:
         x = torch.from_numpy(entry.dataset.held_out(entry.spec.data.split))
         predictions[name] = predict_run(folder, x, num_draws=entry.spec.predict.num_draws)
     scores: dict[str, dict[str, Score]] = {name: dict(score(p, test.y)) for name, p in predictions.items()}
-    unlike, num_others = _unlike({name: _settings_of(entry) for name, entry in prepared.items()})
+    unlike = _unlike({name: _settings_of(entry) for name, entry in prepared.items()})
     best = max(names, key=lambda name: scores[name]["log_likelihood"].value)
     others = [name for name in names if name != best]
     differences = {name: compare_scores(predictions[name], predictions[best], test.y) for name in others}
     is_of_classes = predictions[best].is_classification and test.y.ndim == 1
     too_few = _too_few(test.y, prepared[names[0]].dataset.class_names) if is_of_classes else ""
-    return Comparison(best, scores, differences, unlike, len(test), too_few, num_others)
+    return Comparison(best, scores, differences, unlike, len(test), too_few)
 
 
 def _too_few(labels: Tensor, class_names: Sequence[str]) -> str:
@@ -164,14 +163,13 @@ def _settings_of(prepared: Prepared) -> dict[str, Any]:
     return settings | {key.replace(_INNER_METHOD, "fit."): value for key, value in inner.items()}
 
 
-def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return the settings that differ, and the number of those that the types of some runs do not have."""
+def _unlike(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the types that differ, and the settings of all types that do."""
     keys = sorted({key for spec in specs.values() for key in spec} - {*_DERIVED_SETTINGS})
     rows = {key: {name: spec.get(key) for name, spec in specs.items()} for key in keys}
     unlike = {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
     types = {key for key in unlike if key.count(".") == 1 and key.endswith(".type")}
-    shown = {key: row for key, row in unlike.items() if key in types or all(key in spec for spec in specs.values())}
-    return shown, len(unlike) - len(shown)
+    return {key: row for key, row in unlike.items() if key in types or all(key in spec for spec in specs.values())}
 
 
 def shown(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _HALF_GAP = 0.35
-
-
-class Problem(NamedTuple):
-    """A description of a problem, the column to predict, the table that is generated, and the main picture."""
-
-    shows: str
-    target: str
-    make: "Callable[[], DataFrame]"
-    picture: str
 
 
 def _with_a_gap() -> "DataFrame":
@@ -53,18 +44,16 @@ def _moons() -> "DataFrame":
     return pd.DataFrame(x, columns=["x1", "x2"]).assign(moon=np.where(label == 1, "lower", "upper"))
 
 
-PROBLEMS: Mapping[str, Problem] = {
-    "gap": Problem(
-        f"a sine wave with noise, and no data for x between -{_HALF_GAP} and {_HALF_GAP}", "y", _with_a_gap, "fit.png"
-    ),
-    "friedman": Problem(
+PROBLEMS: Mapping[str, tuple[str, "Callable[[], DataFrame]", str]] = {
+    "gap": (f"a sine wave with noise, and no data for x between -{_HALF_GAP} and {_HALF_GAP}", _with_a_gap, "fit.png"),
+    "friedman": (
         "ten columns, five of which matter, in products and curves (Friedman 1991)",
-        "y",
         _friedman,
         "observed_vs_predicted.png",
     ),
-    "moons": Problem("two classes in the shape of moons", "moon", _moons, "surface.png"),
+    "moons": ("two classes in the shape of moons", _moons, "surface.png"),
 }
+"""A description of each problem, its table, whose last column is to be predicted, and its main picture."""
 FIT: Mapping[str, Any] = {"type": "evidence_framework"}
 """The method for small tables. From two starts in place of five, the fit of friedman has 1.5 times the error."""
 
@@ -81,17 +70,17 @@ def demo(out_dir: Path, *, seed: int, progress: bool, console: Console) -> None:
     for name in PROBLEMS:
         check_new_run(out_dir / name, overwrite=True)
     out_dir.mkdir(parents=True, exist_ok=True)
-    for number, (name, problem) in enumerate(PROBLEMS.items(), 1):
+    for number, (name, (shows, make, picture)) in enumerate(PROBLEMS.items(), 1):
         folder = out_dir / name
-        say(f"{number}. {name}: {problem.shows}")
+        say(f"{number}. {name}: {shows}")
         table = out_dir / f"{name}.csv"
-        problem.make().to_csv(table, index=False, float_format="%.4f")
-        data, fit = {"path": str(table), "target": problem.target}, {**FIT, "seed": seed}
+        (frame := make()).to_csv(table, index=False, float_format="%.4f")
+        data, fit = {"path": str(table), "target": frame.columns[-1]}, {**FIT, "seed": seed}
         result = run(RunSpec.from_dict({"data": data, "fit": fit}), folder, progress=progress, overwrite=True)
         say(found(result.scores, result.baselines, result.train, len(result.test), has_test=True))
         say(concluded(result.diagnosis, str(folder)))
         console.print(score_table("", result.scores, result.baselines))
-        say(f"Look at {folder / 'figures' / problem.picture}, then open {folder / 'report.html'}\n")
+        say(f"Look at {folder / 'figures' / picture}, then open {folder / 'report.html'}\n")
     say("The same for your own table: pyrobnn fit my.csv --target COLUMN")
 
 

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from pyrobnn._core.errors import InputError, nearest, printable
 from pyrobnn._core.remedies import reader
-from pyrobnn.runs.run_folders import go_on, time_of, unfinished_folder
+from pyrobnn.runs.run_folders import go_on, is_complete, is_run_folder, unfinished_folder
 
 _NoSuchOption: Any = sys.modules[typer.BadParameter.__module__].NoSuchOption
 """The error of click, or of typer's own copy of it, for an unknown option."""
@@ -102,15 +102,12 @@ def stopped_cleanly(kept: Callable[[], str]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def kept_of(folder: Path, *, earlier: int | None) -> str:
-    """Say where a run that was stopped is kept, and how it goes on; `earlier` is the time of a run before it."""
-    unfinished = unfinished_folder(folder)
-    onward = f"go on with `{go_on(folder)}`"
-    if (unfinished / "spec.toml").exists():
-        shown = unfinished if folder.is_absolute() else os.path.relpath(unfinished)
-        return f"the last checkpoint is kept in {shown}, {onward}"
-    if time_of(folder / "manifest.json") not in (None, earlier):
-        return f"the fit is kept in {folder}, {onward}"
+def kept_of(folder: Path) -> str:
+    """Say whether a run that was stopped is kept, and how it goes on."""
+    is_begun = (unfinished_folder(folder) / "spec.toml").exists()
+    if is_begun or (is_run_folder(folder) and not is_complete(folder)):
+        what = "the last checkpoint" if is_begun else "the fit"
+        return f"{what} is kept, go on with `{go_on(folder)}`"
     return "nothing is kept, as there was no result and no checkpoint yet; the same command starts anew"
 
 

@@ -5,7 +5,6 @@ import datetime
 import json
 import math
 import platform
-import subprocess
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -40,7 +39,6 @@ def make_manifest(prepared: Prepared, posterior: Posterior, wall_seconds: float)
         "packages": {name: _version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "git": _git(),
         "seed": prepared.spec.fit.seed,
         "data": {
             "name": dataset.name,
@@ -109,20 +107,4 @@ def _version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
-        return None
-
-
-def _git() -> dict[str, Any] | None:
-    """Return the commit of the checkout that pyrobnn runs from, and whether it has changes; None if installed."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-
-    def output(*arguments: str) -> str:
-        git = ["git", *arguments]
-        return subprocess.run(git, cwd=root, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        return {"commit": output("rev-parse", "HEAD"), "changed": bool(output("status", "-s"))}
-    except (OSError, subprocess.SubprocessError):
         return None

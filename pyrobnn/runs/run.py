@@ -25,7 +25,7 @@ from pyrobnn.metrics import Score, score
 from pyrobnn.posterior.mixture import Mixture, predict_copies
 from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.prediction import Prediction
-from pyrobnn.runs.all_rows import far_apart, is_sound, with_all_rows
+from pyrobnn.runs.all_rows import TOLERATED_LOSS, with_all_rows
 from pyrobnn.runs.files import make_manifest, write_all_rows, write_json, write_rows
 from pyrobnn.runs.run_folders import check_new_run, go_on, is_complete, is_run_folder, run_folder, unfinished_folder
 from pyrobnn.runs.spec import Prepared, RunSpec
@@ -44,9 +44,8 @@ _REPLACES_MARK = "replaces"
 class RunResult:
     """The result of a run.
 
-    `final` is the posterior for new rows, fitted to `num_learned` of a table of 2,000 rows at most, else `posterior`;
-    `apart` says how far the two are from each other, if that is more than expected. `baselines` are the scores of a
-    constant and of a linear model.
+    `final` is the posterior for new rows, fitted to `num_learned` of a table of 2,000 rows at most, else `posterior`.
+    `baselines` are the scores of a constant and of a linear model.
     """
 
     posterior: Posterior | Mixture
@@ -58,18 +57,16 @@ class RunResult:
     path: Path
     final: Posterior | Mixture
     num_learned: int
-    apart: str = ""
 
     @property
     def learned(self) -> str:
         """A sentence on the rows that the posterior for new rows has learned, where they are others than `train`."""
         if self.final is self.posterior:
             return ""
-        said = (
+        return (
             f"New rows are predicted by a fit to {self.num_learned} rows, the held-out ones among them. The scores are "
             f"of a fit to {len(self.train)}."
         )
-        return f"{said} {self.apart}".rstrip()
 
 
 def run(
@@ -192,10 +189,8 @@ def _judge(
         with waiting("checking the fit", shown=progress):
             diagnosis = _diagnose(prepared, posterior, simple)
             write_json(path / "diagnosis.json", dataclasses.asdict(diagnosis))
-        final, num_learned, apart = _fit_for_new_rows(prepared, posterior, path, progress=progress)
-        result = RunResult(
-            posterior, prepared.train, prepared.test, scores, baselines, diagnosis, path, final, num_learned, apart
-        )
+        final, num_learned = _fit_for_new_rows(prepared, posterior, path, progress=progress)
+        result = RunResult(posterior, prepared.train, test, scores, baselines, diagnosis, path, final, num_learned)
         with waiting("drawing the pictures and writing the report", shown=progress):
             _write_views(result, prepared, manifest)
     except BaseException as error:
@@ -223,22 +218,25 @@ def _diagnose(prepared: Prepared, posterior: Posterior | Mixture, simple: dict[s
 
 def _fit_for_new_rows(
     prepared: Prepared, judged: Posterior | Mixture, path: Path, *, progress: bool
-) -> tuple[Posterior | Mixture, int, str]:
-    """Return the fit that predicts new rows, the number of rows that it learned, and `far_apart`.
+) -> tuple[Posterior | Mixture, int]:
+    """Return the fit that predicts new rows, and the number of rows that it learned.
 
-    It is a fit to all rows, which is written too; or the fit that was judged, for a large table or a worse fit.
+    It is a fit to all rows, which is written too; or the fit that was judged, for a large table, or where the other is
+    worse on the test part, which it learned.
     """
     whole = with_all_rows(prepared, judged)
     if whole is None:
-        return judged, len(prepared.train), ""
+        return judged, len(prepared.train)
     with waiting(f"fitting all {counted(len(whole.train), 'row')}, for predictions", shown=progress):
         started = time.perf_counter()
         final = _fit(whole, None, progress=False)
-        found, before, y = _predicted(whole, final), _predicted(prepared, judged), prepared.test.y
-        if not is_sound(found.log_prob(y), before.log_prob(y)):
-            return judged, len(prepared.train), ""
+        found, before = (
+            float(_predicted(*pair).log_prob(prepared.test.y).mean()) for pair in ((whole, final), (prepared, judged))
+        )
+        if not found >= before - TOLERATED_LOSS:
+            return judged, len(prepared.train)
         write_all_rows(path, whole, final, time.perf_counter() - started)
-        return final, len(whole.train), far_apart(found, before)
+        return final, len(whole.train)
 
 
 def _predicted(prepared: Prepared, posterior: Posterior | Mixture) -> Prediction:

@@ -74,8 +74,3 @@ def _interrupted(folder: Path, path: Path) -> str:
 
 def _overwrite() -> str:
     return "--overwrite" if reader.get() == "command" else "`overwrite=True`"
-
-
-def time_of(file: Path) -> int | None:
-    """Return when a file was changed last, in nanoseconds; None if there is none."""
-    return file.stat().st_mtime_ns if file.exists() else None

@@ -123,10 +123,7 @@ def _begun(fit: Asked, batch_size: BatchSize, run: Run, *, apart: bool) -> tuple
     ONE_THREAD.let_waiting_in()
     method = dataclasses.replace(fit.method, batch_size=batch_size)
     with seeded(fit.seed, "fit") if apart else nullcontext():
-        posterior, state = start(fit.bnn, method, fit.source, fit.seed, run.device, earlier=run.start)
-    if fit.move is not None:
-        fit.move(posterior)
-    return posterior, state
+        return start(fit.bnn, method, fit.source, fit.seed, run.device, earlier=run.start)
 
 
 def _record(fit: Asked, state: TrainingState, end: Ended, run: Run, why: str | None) -> FitRecord:

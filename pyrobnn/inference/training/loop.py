@@ -145,67 +145,42 @@ def train(
     length = fits[0].length
     stepper = Stepper(fits, run.engine, length.expected)
     watch = Watch(fits, run, stop, validate=validate, block=block)
-    place = _Place(stepper, watch, checkpoint)
     for fit in fits:
         fit.bnn.train()
     with watch.bar, ExitStack() as at_end:
         for fit in fits:
             at_end.callback(fit.batches.close)
-        done = place.resumed()
+        state, done = None if checkpoint is None else checkpoint.read(fits), 0
+        if checkpoint is not None and state is not None:
+            stepper.resume(state["training"], finished=checkpoint.finished)
+            watch.restore(state["watch"], done := int(state["done"]))
         sound = _Sound(stepper, done)
         while done < length.most and stop.by is None:
-            terms = stepper.in_turns(watch.steps_to_next_look(done, place.every), stop)
+            terms = stepper.in_turns(watch.steps_to_next_look(done, checkpoint), stop)
             done += len(terms)
             sound.check(terms, done)
             watch.look(terms, done)
             if run.callbacks or validate is not None:
                 stepper.check_still()
             sound.move_on(done)
-            if done < length.most and stop.by is None:
-                place.keep(done)
-        place.end(done, interrupted=stop.by_ctrl_c and done < length.most)
+            if checkpoint is not None and done < length.most and stop.by is None and done % checkpoint.every == 0:
+                checkpoint.write(_kept(stepper, watch, done), finished=False)
+        if checkpoint is not None and not checkpoint.finished:
+            interrupted = stop.by_ctrl_c and done < length.most
+            checkpoint.write(_kept(stepper, watch, done), finished=not interrupted)
+            if interrupted:
+                raise KeyboardInterrupt(
+                    f"The fit was stopped by Ctrl-C after step {done}. Its state is kept in {checkpoint.folder}: the "
+                    "same call goes on from there."
+                )
     for fit in fits:
         fit.bnn.eval()
     watch.restore_best()
     return watch.ended(done, stepper.record)
 
 
-class _Place:
-    """The place of fits in their checkpoint; nothing is kept where there is none."""
-
-    def __init__(self, stepper: Stepper, watch: Watch, checkpoint: Checkpoint | None) -> None:
-        self._stepper, self._watch, self._checkpoint = stepper, watch, checkpoint
-        self.every = None if checkpoint is None else checkpoint.every
-
-    def resumed(self) -> int:
-        """Go to the place that is kept, if there is one, and return the steps done."""
-        state = None if self._checkpoint is None else self._checkpoint.read(self._stepper.fits)
-        if self._checkpoint is None or state is None:
-            return 0
-        self._stepper.resume(state["training"], finished=self._checkpoint.finished)
-        self._watch.restore(state["watch"], state["done"])
-        return int(state["done"])
-
-    def keep(self, done: int) -> None:
-        """Keep a place that is due."""
-        if self.every is not None and done % self.every == 0:
-            self._write(done, finished=False)
-
-    def end(self, done: int, *, interrupted: bool) -> None:
-        """Keep the last place, and raise a KeyboardInterrupt where the fit is to go on from it later."""
-        if self._checkpoint is None or self._checkpoint.finished:
-            return
-        self._write(done, finished=not interrupted)
-        if interrupted:
-            raise KeyboardInterrupt(
-                f"The fit was stopped by Ctrl-C after step {done}. Its state is kept in {self._checkpoint.folder}: the "
-                "same call goes on from there."
-            )
-
-    def _write(self, done: int, *, finished: bool) -> None:
-        if self._checkpoint is not None:
-            state = {"done": done, "training": _copied(self._stepper), "watch": self._watch.state()}
-            self._checkpoint.write(state, finished=finished)
+def _kept(stepper: Stepper, watch: Watch, done: int) -> StateDict:
+    return {"done": done, "training": _copied(stepper), "watch": watch.state()}
 
 
 class _Sound:

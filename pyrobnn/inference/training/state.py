@@ -1,7 +1,7 @@
 """A fit in progress: what its steps change, and a step through Pyro's ELBO, the eager engine."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -19,7 +19,6 @@ from pyrobnn.guides.base import rate_factors
 from pyrobnn.guides.divergence import DIVERGENCES, KL
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.training.elbo import WeightLatents, check_divergence, make_elbo
-from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.priors.scale_mixture import tabulate
 
 
@@ -65,7 +64,6 @@ class Asked(NamedTuple):
     method: StochasticMethod
     source: Source
     seed: int
-    move: Callable[[Posterior], None] | None = None  # puts the posterior where the fit is to begin
 
 
 def named_parameters(bnn: BNN, guide: PyroModule) -> dict[str, nn.Parameter]:

@@ -14,6 +14,7 @@ import torch
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.inference.method import Callback, Progress, Run
+from pyrobnn.inference.training.checkpoint import Checkpoint
 from pyrobnn.inference.training.convergence import ConvergenceRule
 from pyrobnn.inference.training.state import TrainingState
 from pyrobnn.posterior.record import Convergence, EngineRecord, History, StoppedBy
@@ -125,9 +126,11 @@ class Watch:
         self._trained = fits[0].trained
         self._best_state: dict[str, Any] | None = None
 
-    def steps_to_next_look(self, done: int, every: int | None) -> int:
-        """Return how many steps to do before the next look, which is to come at multiples of `every` too."""
-        intervals = [self._block, *([] if self._validate is None else [self._method.eval_every]), every or self._block]
+    def steps_to_next_look(self, done: int, checkpoint: Checkpoint | None) -> int:
+        """Return how many steps to do before the next look, which is to come where a checkpoint is due, too."""
+        intervals = [self._block]
+        intervals += [] if self._validate is None else [self._method.eval_every]
+        intervals += [] if checkpoint is None else [checkpoint.every]
         return min(self._num_steps - done, *(interval - done % interval for interval in intervals))
 
     def look(self, terms: np.ndarray, done: int) -> None:
