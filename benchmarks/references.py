@@ -4,10 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import norm
+from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.linear_model import BayesianRidge, LogisticRegression, Ridge
 from sklearn.model_selection import cross_val_predict
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -19,12 +20,15 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Inputs and targets to train on, and to test on."""
 
 
-def regressors(seed: int) -> dict[str, Any]:
-    """Return a multilayer perceptron, a linear model and boosted trees."""
+def regressors(columns: int, seed: int) -> dict[str, Any]:
+    """Return a constant and scikit-learn's regressors with nothing set, but for the kernel of a Gaussian process."""
     return {
-        "mlp": MLPRegressor(hidden_layer_sizes=(50,), max_iter=2000, random_state=seed),
-        "linear": RidgeCV(np.logspace(-3, 3, 13)),
-        "trees": HistGradientBoostingRegressor(random_state=seed),
+        "a constant": DummyRegressor(),
+        "Ridge": Ridge(),
+        "BayesianRidge": BayesianRidge(),
+        "MLPRegressor": MLPRegressor(random_state=seed),
+        "HistGradientBoosting": HistGradientBoostingRegressor(random_state=seed),
+        "Gaussian process": process(columns, seed),
     }
 
 
@@ -35,12 +39,13 @@ def process(columns: int, seed: int, restarts: int = 0) -> GaussianProcessRegres
 
 
 def classifiers(seed: int) -> dict[str, Any]:
-    """Return a multilayer perceptron, a linear model, boosted trees and a Gaussian process with one length."""
+    """Return the frequencies of labels, and scikit-learn's classifiers with nothing set but the kernel of a process."""
     return {
-        "mlp": MLPClassifier(hidden_layer_sizes=(50,), max_iter=2000, random_state=seed),
-        "linear": LogisticRegression(max_iter=2000),
-        "trees": HistGradientBoostingClassifier(random_state=seed),
-        "gp": GaussianProcessClassifier(ConstantKernel(1.0) * RBF(1.0), random_state=seed),
+        "a constant": DummyClassifier(),
+        "LogisticRegression": LogisticRegression(),
+        "MLPClassifier": MLPClassifier(random_state=seed),
+        "HistGradientBoosting": HistGradientBoostingClassifier(random_state=seed),
+        "Gaussian process": GaussianProcessClassifier(ConstantKernel(1.0) * RBF(1.0), random_state=seed),
     }
 
 
@@ -50,18 +55,14 @@ class Normals(NamedTuple):
     mean: np.ndarray
     std: np.ndarray | float
 
-    def log_score(self, y: np.ndarray) -> float:
-        """Return the mean log density of targets."""
-        return float(norm.logpdf(y, self.mean, self.std).mean())
-
     def scores(self, y: np.ndarray) -> dict[str, float]:
-        """Return the log score, the CRPS (Gneiting & Raftery 2007), the RMSE, and the share within 95 % intervals."""
+        """Return log score, CRPS (Gneiting & Raftery 2007), RMSE ("error"), and the share within 95 % intervals."""
         z = (y - self.mean) / self.std
         crps = self.std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - np.pi**-0.5)
         return {
-            "log_score": self.log_score(y),
+            "log_score": float(norm.logpdf(y, self.mean, self.std).mean()),
             "crps": float(crps.mean()),
-            "rmse": float(np.sqrt(np.mean((y - self.mean) ** 2))),
+            "error": float(np.sqrt(np.mean((y - self.mean) ** 2))),
             "coverage": float((np.abs(z) <= norm.ppf(0.975)).mean()),
         }
 
@@ -87,19 +88,21 @@ def normals(model: Any, data: Arrays, *, states_std: bool = False, folds: int = 
     return Normals(loc + unit * mean, unit * std)
 
 
-def label_scores(model: Any, data: Arrays, *, standardize: bool = True) -> tuple[float, float]:
-    """Fit a classifier to standardised inputs or as they are; return its mean log score and share of errors."""
+def label_scores(model: Any, data: Arrays, *, standardize: bool = True) -> dict[str, float]:
+    """Fit a classifier to standardised inputs or as they are, and return its scores."""
     x, y, x_test, y_test = data
     fitted = (make_pipeline(StandardScaler(), model) if standardize else model).fit(x, y)
-    probs = fitted.predict_proba(x_test)
-    error = float(np.mean(fitted.classes_[probs.argmax(1)] != y_test))
-    return log_score_of_labels(probs, fitted.classes_, y_test), error
+    return scores_of_labels(fitted.predict_proba(x_test), fitted.classes_, y_test)
 
 
-def log_score_of_labels(probs: np.ndarray, classes: np.ndarray, y: np.ndarray) -> float:
-    """Return the mean log probability of labels; classes that the training rows lack share 1 / 1000."""
+def scores_of_labels(probs: np.ndarray, classes: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Return the mean log probability of labels, and the share of errors.
+
+    Classes that the training rows lack share a probability of 1 / 1000.
+    """
     labels, classes = y.astype(int), classes.astype(int)
     every = np.full((len(labels), max(labels.max(), classes.max()) + 1), 1e-3)
     every[:, classes] = probs
     every /= every.sum(1, keepdims=True)
-    return float(np.log(every[np.arange(len(labels)), labels].clip(1e-12)).mean())
+    log_score = np.log(every[np.arange(len(labels)), labels].clip(1e-12)).mean()
+    return {"log_score": float(log_score), "error": float(np.mean(classes[probs.argmax(1)] != labels))}

@@ -139,6 +139,7 @@ def append(path: Path, lines: Iterable[str]) -> None:
     """Add lines to a file in place of a last one that was cut short; they are on the disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
         file.write("".join(f"{line}\n" for line in lines).encode())
         file.flush()

@@ -1,11 +1,12 @@
-"""The measure of ten tables, and the normals that stand beside the regressor."""
+"""The data of the measure `beside`, its page, and the normals that stand beside the regressor."""
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import KFold
 
-from benchmarks.measures import ten_tables
+from benchmarks.measures import beside
+from benchmarks.measures.harness import load_measure, parsed
 from benchmarks.references import Normals, normals
 
 RNG = np.random.default_rng(0)
@@ -21,7 +22,7 @@ def test_scores_of_normals_are_those_of_another_library():
     scores = Normals(mean, std).scores(y)
     assert scores["crps"] == pytest.approx(scoringrules.crps_normal(y, mean, std).mean())
     assert scores["log_score"] == pytest.approx(-scoringrules.logs_normal(y, mean, std).mean())
-    assert scores["rmse"] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()))
+    assert scores["error"] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()))
     assert scores["coverage"] == (np.abs(y - mean) < 1.959964 * std).mean()
 
 
@@ -42,9 +43,35 @@ def test_the_variance_of_held_out_residuals_is_that_of_a_loop_over_folds():
 @pytest.mark.parametrize(("rows", "train"), [(111, 88), (5000, 2000)])
 def test_a_fifth_is_to_test_on_and_no_more_than_2000_rows_to_train_on(rows, train):
     table = np.arange(rows)[:, None], np.arange(rows)
-    x, y, x_test, y_test = ten_tables.split(table, seed=1)
+    x, y, x_test, y_test = beside.four_fifths(table, seed=1)
     assert (len(y), len(y_test)) == (train, rows - rows * 4 // 5)
     assert not set(y) & set(y_test)
     assert (x[:, 0] == y).all()
     assert (x_test[:, 0] == y_test).all()
-    assert not np.array_equal(ten_tables.split(table, seed=2)[3], y_test)
+    assert not np.array_equal(beside.four_fifths(table, seed=2)[3], y_test)
+
+
+def test_jobs_are_those_asked_for_and_a_constant_has_the_moments_of_the_targets():
+    asked = "--groups small published --sets bend-30 yacht --models BNNRegressor NGBoost --splits 2 --seeds 3"
+    jobs = beside.jobs(parsed("beside", load_measure("beside"), asked.split()))
+    found = {(job["data"], job["model"]) for job in jobs}
+    assert found == {("bend-30", "BNNRegressor"), ("yacht", "BNNRegressor"), ("yacht", "NGBoost")}
+    assert [job["seed"] for job in jobs if job["data"] == "bend-30"] == [0, 1, 2]
+    job = {"data": "bend-30", "seed": 1, "model": "a constant"}
+    (row,) = beside.run(job, None)
+    _, y, _, y_test = beside.SOURCES["bend-30"].draw(1)
+    assert row["error"] == pytest.approx(np.sqrt(((y_test - y.mean()) ** 2).mean()), rel=1e-4)
+    assert (len(y), len(y_test)) == (row["train"], 1000)
+
+
+def test_leads_are_over_the_splits_that_both_have():
+    rows = [
+        {"data": "yacht", "seed": seed, "model": model, "log_score": score, "train": 1, "inputs": 1, "error": 9e4}
+        for model, scores in (("BNNRegressor", (1.0, 3.0)), ("Ridge", (0.5, 1.0, 9.0)))
+        for seed, score in enumerate(scores)
+    ]
+    assert beside.leads(rows, "published", "Ridge") == {"yacht": [0.5, 2.0]}
+    assert beside.leads(rows, "ten", "Ridge") == {}
+    lines = beside.page(rows, None).lines
+    assert "- Ridge: ours is ahead on 1 of 1, by 1.250 in the mean." in lines
+    assert "| yacht | 1 x 1 | Ridge | 3 | 3.500 ± 2.754 | 1.250 ± 0.750 | 90000 ± 0 |  |  |  |  |" in lines

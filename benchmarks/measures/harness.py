@@ -207,9 +207,9 @@ def expected(job: Row) -> list[Row]:
     return [dict(zip(job, row, strict=True)) for row in itertools.product(*values)]
 
 
-def short(row: Row) -> Row:
-    """Return a row with floats of four significant digits."""
-    return {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in row.items()}
+def short(row: Row, digits: int = 4) -> Row:
+    """Return a row with floats of that many significant digits."""
+    return {key: float(f"{value:.{digits}g}") if isinstance(value, float) else value for key, value in row.items()}
 
 
 def chosen(rows: Iterable[Row], /, **values: Any) -> list[Row]:
