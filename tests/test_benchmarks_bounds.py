@@ -50,19 +50,19 @@ def wall(case, steps):
     return seconds["pyrobnn"] / seconds["numpyro"]
 
 
+def of_ours(name, score):
+    return column("beside", score, data=name, model="BNNRegressor")
+
+
 def mean_leads(group, model):
     """Return by how much the log score of the estimators is ahead of a model, set by set."""
-    leads = beside.leads(load_rows("beside"), group, model)
-    assert leads
-    return {name: mean(lead) for name, lead in leads.items()}
+    return {name: mean(lead) for name, lead in beside.leads(load_rows("beside"), group, model).items()}
 
 
 def behind_the_best(name):
     """Return by how much the log score is below that of the best other model."""
-    rows = load_rows("beside")
-    others = [model for model in beside.MODELS if model not in (*beside.OURS, beside.BEFORE)]
-    leads = [beside.leads(rows, beside.SOURCES[name].group, model).get(name) for model in others]
-    return -min(mean(lead) for lead in leads if lead)
+    leads = (mean_leads(beside.SOURCES[name].group, model) for model in beside.MODELS if model != beside.BEFORE)
+    return -min(lead[name] for lead in leads if name in lead)
 
 
 def named(is_meant):
@@ -136,18 +136,8 @@ BOUNDS: dict[str, Callable[[], bool]] = {
     ),
     "MCLMC beside NUTS": lambda: chains("MCLMC")[0] >= 2 and chains("MCLMC")[1] <= 0.04,
     "MILE beside NUTS": lambda: chains("MILE")[0] >= 2 and chains("MILE")[1] <= 0.04,
-    **{
-        f"nothing set, log score, {name}": lambda name=name, least=least: (
-            column("beside", "log_score", data=name, model="BNNRegressor") >= least
-        )
-        for name, least in NOTHING_SET.items()
-    },
-    **{
-        f"nothing set, coverage, {name}": lambda name=name: (
-            0.92 <= column("beside", "coverage", data=name, model="BNNRegressor") <= 0.97
-        )
-        for name in UCI
-    },
+    **{f"nothing set, {k}": lambda k=k, b=b: of_ours(k, "log_score") >= b for k, b in NOTHING_SET.items()},
+    **{f"nothing set, coverage, {k}": lambda k=k: 0.92 <= of_ours(k, "coverage") <= 0.97 for k in UCI},
     **{
         f"nothing set, ten tables beside {model}": lambda model=model, least=least: (
             sum(lead > 0 for lead in mean_leads("ten", model).values()) >= least
@@ -155,18 +145,14 @@ BOUNDS: dict[str, Callable[[], bool]] = {
         for model, least in (("HistGradientBoosting", 9), ("NGBoost", 9), ("a constant", 10))
     },
     **{
-        f"nothing set, {group} beside {model}": lambda group=group, model=model, least=least: (
-            min(mean_leads(group, model).values()) >= least
-        )
-        for group, model, least in (("wide", "a constant", 0), ("wide", "Ridge", -0.2))
+        f"nothing set, wide beside {model}": lambda k=model, b=b: min(mean_leads("wide", k).values()) >= b
+        for model, b in (("a constant", 0), ("Ridge", -0.2))
     },
     "nothing set, small beside before": lambda: mean(mean_leads("small", beside.BEFORE).values()) >= -0.03,
     **{
-        f"nothing set, {name}-{size} beside other models": lambda name=f"{name}-{size}", most=most: (
-            behind_the_best(name) <= most
-        )
-        for size, most, names in ((100, 0.15, beside.SMALL[30, 100]), (60, 0.06, beside.SMALL[30, 60]))
-        for name in names
+        f"nothing set, {k}-{num} beside others": lambda k=f"{k}-{num}", most=most: behind_the_best(k) <= most
+        for num, most, names in ((100, 0.15, beside.SMALL[30, 100]), (60, 0.06, beside.SMALL[30, 60]))
+        for k in names
     },
     "bad fits that are named": lambda: named(is_bad) >= 0.95,
     "good fits that are named": lambda: named(is_good) <= 0.05,

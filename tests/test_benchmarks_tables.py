@@ -54,24 +54,19 @@ def test_a_fifth_is_to_test_on_and_no_more_than_2000_rows_to_train_on(rows, trai
 def test_jobs_are_those_asked_for_and_a_constant_has_the_moments_of_the_targets():
     asked = "--groups small published --sets bend-30 yacht --models BNNRegressor NGBoost --splits 2 --seeds 3"
     jobs = beside.jobs(parsed("beside", load_measure("beside"), asked.split()))
-    found = {(job["data"], job["model"]) for job in jobs}
-    assert found == {("bend-30", "BNNRegressor"), ("yacht", "BNNRegressor"), ("yacht", "NGBoost")}
-    assert [job["seed"] for job in jobs if job["data"] == "bend-30"] == [0, 1, 2]
-    job = {"data": "bend-30", "seed": 1, "model": "a constant"}
-    (row,) = beside.run(job, None)
+    found = [(job["data"], job["model"]) for job in jobs]
+    assert found.count(("bend-30", "BNNRegressor")) == 3
+    assert found.count(("yacht", "BNNRegressor")) == found.count(("yacht", "NGBoost")) == 2 == len(found) - 5
+    (row,) = beside.run({"data": "bend-30", "seed": 1, "model": "a constant"}, None)
     _, y, _, y_test = beside.SOURCES["bend-30"].draw(1)
     assert row["error"] == pytest.approx(np.sqrt(((y_test - y.mean()) ** 2).mean()), rel=1e-4)
-    assert (len(y), len(y_test)) == (row["train"], 1000)
 
 
 def test_leads_are_over_the_splits_that_both_have():
-    rows = [
-        {"data": "yacht", "seed": seed, "model": model, "log_score": score, "train": 1, "inputs": 1, "error": 9e4}
-        for model, scores in (("BNNRegressor", (1.0, 3.0)), ("Ridge", (0.5, 1.0, 9.0)))
-        for seed, score in enumerate(scores)
-    ]
-    assert beside.leads(rows, "published", "Ridge") == {"yacht": [0.5, 2.0]}
-    assert beside.leads(rows, "ten", "Ridge") == {}
+    some = {"data": "yacht", "train": 1, "inputs": 1, "error": 9e4}
+    rows = [some | {"seed": seed, "model": "BNNRegressor", "log_score": 1 + 2 * seed} for seed in range(2)]
+    rows += [some | {"seed": seed, "model": "Ridge", "log_score": score} for seed, score in enumerate((0.5, 1, 9))]
+    assert beside.leads(rows, "published", "Ridge") == {"yacht": [0.5, 2]}
     lines = beside.page(rows, None).lines
     assert "- Ridge: ours is ahead on 1 of 1, by 1.250 in the mean." in lines
     assert "| yacht | 1 x 1 | Ridge | 3 | 3.500 ± 2.754 | 1.250 ± 0.750 | 90000 ± 0 |  |  |  |  |" in lines
