@@ -37,7 +37,6 @@ from .inference import SGHMC as SGHMC
 from .inference import SGLD as SGLD
 from .inference import SVI as SVI
 from .inference import SWAG as SWAG
-from .inference import Automatic as Automatic
 from .inference import Ensemble as Ensemble
 from .inference import EvidenceFramework as EvidenceFramework
 from .inference.fit import fit as fit

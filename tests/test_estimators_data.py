@@ -348,9 +348,7 @@ def test_noise_of_several_columns_or_that_is_known_is_not_tuned():
     model = bnn.BNNRegressor(**DEFAULT).fit(X, targets)
     mean, std = model.predict(X, return_std=True)
     assert mean.shape == std.shape == model.predict_interval(X)[0].shape == (6, 3)
-    assert model.posterior_.record.method["noise"] is False
     known = bnn.BNNRegressor(**DEFAULT, likelihood=bnn.likelihoods.Gaussian(scale=1.0)).fit(X, Y)
-    assert known.posterior_.record.method["noise"] is False
     assert known.posterior_.bnn.settings["likelihood"].scale == 1.0
 
 
@@ -404,13 +402,13 @@ def test_settings_of_parts_are_parameters_also_of_parts_given_by_name():
 
 
 def test_settings_of_the_method_are_those_of_the_fit():
-    model = bnn.BNNRegressor(**DEFAULT).set_params(method__rounds=2, guide__structure="diag")
+    model = bnn.BNNRegressor(**DEFAULT).set_params(method__num_particles=3, guide__init_rho=-2.0)
     params = model.get_params()
-    assert params["method__method__guide"] == params["guide"] == bnn.guides.Laplace(structure="diag")
-    assert (params["method__rounds"], params["method__method__steps"], params["method__method__lr"]) == (2, 5, 0.02)
+    assert params["method__guide"] == params["guide"] == bnn.guides.MeanField(init_rho=-2.0)
+    assert (params["method__num_particles"], params["method__steps"], params["method__lr"]) == (3, 5, 0.02)
     record = model.fit(X, Y).posterior_.record
-    assert (record.laplace.setting["structure"], record.method["method"]["steps"]) == ("diag", 5)
-    assert model.set_params(guide=None, steps=None).get_params()["method__method__steps"] == 4000
+    assert (record.guide["init_rho"], record.method["steps"]) == (-2.0, 5)
+    assert model.set_params(steps=None).get_params()["method__steps"] is None
 
 
 @pytest.mark.parametrize(

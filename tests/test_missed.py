@@ -47,7 +47,7 @@ def test_copies_do_not_tell_the_process_the_target():
     """Noise alone: 30 rows twice each, so that a row left out has its copy among the others."""
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(30, 2, generator=g).repeat(2, 1), torch.randn(30, generator=g).repeat(2)
-    assert float(errors_left_out(standardised(x.double()), standardised(y.double()))[0].abs().mean()) < 0.2
+    assert float(errors_left_out(standardised(x.double()), standardised(y.double())).abs().mean()) < 0.2
     data = bnn.Data(x, y, standardize=True)
     assert missed_function(judged(fit_of(0.0, x, y), data)) is None
 

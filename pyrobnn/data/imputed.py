@@ -120,8 +120,10 @@ def _with_other(x: np.ndarray, values: Any) -> np.ndarray:
 
 def stacked(
     x: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, categories: Sequence[Sequence[int]], *, labels: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Return inputs (M, features), targets and weights to fit: copies of rows that lack values share the row's weight.
+
+    The last is the number of the row (M,) that each stands for; None without copies.
 
     Targets, `labels` 0, 1, ... or numbers (N,) or (N, K), help to draw the values, as they must for unbiased slopes
     (Little 1992).
@@ -131,11 +133,12 @@ def stacked(
     imputer = Imputer(both, categories, y.shape[1])
     lacks = imputer.lacking(both).any(1)
     if not lacks.any():
-        return x, targets, weights
+        return x, targets, weights, None
     filled = imputer.copies(both[lacks], TO_FIT)[..., : x.shape[1]]
     counts = np.ones(len(x)) if weights is None else weights
     return (
         np.concatenate([x[~lacks], *filled]),
         np.concatenate([targets[~lacks], *[targets[lacks]] * TO_FIT]),
         np.concatenate([counts[~lacks], *[counts[lacks] / TO_FIT] * TO_FIT]),
+        np.concatenate([np.flatnonzero(~lacks), *[np.flatnonzero(lacks)] * TO_FIT]),
     )

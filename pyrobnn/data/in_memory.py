@@ -45,6 +45,9 @@ class Data:
         >>> posterior = bnn.BNN(bnn.MLP(1, [5], 1)).fit(data, steps=20, seed=0, progress=False)
     """
 
+    groups: Tensor | None = None
+    """Numbers (N,) that rows share which `split` keeps together, such as copies of a row; None for equal inputs."""
+
     def __init__(
         self,
         x: Any,
@@ -95,6 +98,7 @@ class Data:
             target_name=self.target_name,
         )
         part.inputs, part._ranked = self.inputs, self._ranked  # so that all parts are as wide
+        part.groups = None if self.groups is None else self.groups[index]
         return part
 
     @property
@@ -172,7 +176,8 @@ class Data:
             >>> [len(part) for part in bnn.datasets.sinusoid(40).split(0.25)]
             [30, 10]
         """
-        rest, part = split_rows(same_inputs(self.x), self.y, fraction, seed=seed)
+        groups = same_inputs(self.x) if self.groups is None else self.groups
+        rest, part = split_rows(groups, self.y, fraction, seed=seed)
         return self[rest], self[part]
 
 

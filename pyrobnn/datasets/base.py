@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
@@ -146,7 +147,7 @@ class Dataset:
         data = self.data[rows]
         if self.given is None or self.imputer is None:
             return data
-        x, y, weights = stacked(
+        x, y, weights, copies = stacked(
             self.given[np.arange(len(self.data))[rows]],
             data.y.numpy(),
             None,
@@ -154,4 +155,6 @@ class Dataset:
             labels=self.task == "classification",
         )
         same: dict[str, Any] = {name: getattr(data, name) for name in ("standardize", "inputs", "feature_names")}
-        return Data(x, y, weights=weights, target_name=data.target_name, **same)
+        made = Data(x, y, weights=weights, target_name=data.target_name, **same)
+        made.groups = None if copies is None else torch.as_tensor(copies)
+        return made

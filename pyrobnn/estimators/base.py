@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import nn
-from tqdm.auto import tqdm
 
 from pyrobnn._core.checks import as_tensor, check_count, check_unmasked
 from pyrobnn._core.errors import InputError, PoorFitWarning, did_you_mean, listed, warn_user
@@ -27,10 +25,11 @@ from pyrobnn.data.imputed import Imputer, stacked
 from pyrobnn.data.in_memory import Data
 from pyrobnn.data.leaks import leaks
 from pyrobnn.estimators.learning_on import fit_on, holds_chains, joined, require_learning_on
-from pyrobnn.inference.default_parts import PARTS, Chosen, Known, make_model, method_for, parts_for
-from pyrobnn.inference.density import choose_parts
+from pyrobnn.inference.defaults import Facts, choose
 from pyrobnn.inference.fit import fit_in_silence, tell_of_constants
+from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Run, guide_of
+from pyrobnn.inference.parts import PARTS, Given, require_task
 from pyrobnn.posterior.mixture import predict_copies
 from pyrobnn.posterior.prediction import Prediction
 from pyrobnn.storage.load import load
@@ -83,6 +82,7 @@ class AbstractBNN(BaseEstimator):
     categories: Any = "onehot"
     missing: Any = "raise"
     random_state: Any = None
+    inputs: Any = None
     device: Any = "cpu"
     engine: Any = "auto"
     verbose: Any = None
@@ -96,7 +96,6 @@ class AbstractBNN(BaseEstimator):
             return params
         try:
             parts = self._parts()
-            parts["method"] = method_for(self._chosen(), parts["method"])
         except (ValueError, TypeError):  # only parts have settings; `fit` reports other values
             return params
         return params | {key: value for name, part in parts.items() for key, value in nested(name, part)}
@@ -118,7 +117,7 @@ class AbstractBNN(BaseEstimator):
         unknown = {key: value for key, value in params.items() if key.partition("__")[0] not in known}
         super().set_params(**(direct | unknown))
         for name, settings in known.items():
-            part = self._parts()[name]
+            part = self._parts(as_given=True)[name]
             if part is None:
                 raise ValueError(
                     f"Invalid parameters {sorted(settings)} of {name}: the default method has none. Set {name} first."
@@ -129,19 +128,25 @@ class AbstractBNN(BaseEstimator):
     def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:  # noqa: FBT001, FBT002 - as above
         return super()._get_params_html(deep=False, doc_link=doc_link)
 
-    def _chosen(self) -> Chosen:
+    def _given(self) -> Given:
         """Return the parts and settings that were given, the parts as settings."""
         given = {name: getattr(self, name) for name in PARTS}
         parts = {name: PARTS[name].resolve(value) for name, value in given.items() if value is not None}
         settings = {"steps": self.steps, "lr": self.lr, "batch_size": self.batch_size}
-        return Chosen(**parts, settings={name: value for name, value in settings.items() if value is not None})
+        told = {name: value for name, value in settings.items() if value is not None}
+        return Given(**parts, inputs=self.inputs, settings=told)
 
-    def _parts(self, *, learns_on: bool = False) -> dict[str, Any]:
-        """Return the parts by name, before any data: those given, and the defaults."""
-        chosen = self._chosen()
-        parts = parts_for(Known(task=self.TASK, is_standardized=bool(self.standardize), learns_on=learns_on), chosen)
-        guide = guide_of(parts.method) if chosen.guide is None else chosen.guide
-        return {"guide": guide, **vars(parts)}
+    def _parts(self, *, learns_on: bool = False, as_given: bool = False) -> dict[str, Any]:
+        """Return the parts by name, before any data: those given, and the defaults for few rows.
+
+        The method has the guide and the settings that were given beside it, unless it is asked for `as_given`.
+        """
+        given = self._given()
+        facts = Facts(task=self.TASK, given=given, is_standardized=bool(self.standardize), learns_on=learns_on)
+        parts = choose(facts).candidates[0]
+        guide = guide_of(parts.method) if given.guide is None else given.guide
+        method = parts.method if given.method is None or not as_given else given.method
+        return {"net": parts.net, "prior": parts.prior, "likelihood": parts.likelihood, "guide": guide, "method": method}
 
     def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:
         """Return targets as numbers, and keep their properties for predictions."""
@@ -160,7 +165,7 @@ class AbstractBNN(BaseEstimator):
             ValueError: inputs or targets that cannot be used, in the words of scikit-learn, or `InputError`.
         """
         self._fit(X, y, sample_weight, reset=True)
-        if 1 < (num_data := self._known.num_data) < _FEWEST_ROWS:
+        if 1 < (num_data := self._facts.num_data) < _FEWEST_ROWS:
             warn_user(
                 f"There are {num_data} training examples: they say little of the function, its noise and its scales, "
                 f"and predictions rest on the prior. Collect {_FEWEST_ROWS} or more.",
@@ -177,32 +182,30 @@ class AbstractBNN(BaseEstimator):
         examples = self._examples(X, y, sample_weight, reset=reset, classes=classes)
         if self._kept is not None and learns_on and not reset:
             examples, reset = joined(self._kept, examples), True
-        if reset:
-            self._known = Known.of(self.TASK, examples, self._width)
-            tell_of_constants(examples)
-            for text in leaks(examples).values():
-                warn_user(text, PoorFitWarning)
-        chosen, known = self._chosen(), dataclasses.replace(self._known, learns_on=learns_on)
+        given = self._given()
         run = Run(
             seed=int(check_random_state(self.random_state).randint(_LARGEST_SEED)),
             device=self.device,
             engine=self.engine,
             progress=bool(self.verbose),
-            chose_length=chosen.leaves_length,
         )
+        if reset:
+            tell_of_constants(examples)
+            for text in leaks(examples).values():
+                warn_user(text, PoorFitWarning)
+            self._facts = Facts.of(self.TASK, examples, given, num_classes=self._width, learns_on=learns_on)
+        choice = choose(dataclasses.replace(self._facts, given=given, learns_on=learns_on))
         with waiting("fitting (verbose=True shows more)", shown=self.verbose is None):
-            taken = choose_parts(examples, known, chosen, run)
-            if taken.gain is not None and run.progress:
-                tqdm.write(f"Likelihood {taken.parts.likelihood!r}{taken.gain.reason}.", file=sys.stderr)
-            method = taken.parts.method
             if reset:
-                self.posterior_ = fit_in_silence(make_model(taken.parts, examples), examples, method, run)
-                self._kept = examples if self.method is None and guide_of(method) is None else None
+                require_task(self.TASK, choice.facts.likelihood, examples.y)
+                parts, record = settled(choice, examples, run)
+                run = dataclasses.replace(run, choice=record)
+                self.posterior_ = fit_in_silence(parts.model(examples), examples, parts.method, run)
+                self._kept = examples if self.method is None and guide_of(parts.method) is None else None
             else:
-                self.posterior_ = fit_on(self.posterior_, method, examples, run)
-            complaint = taken.complain()
+                self.posterior_ = fit_on(self.posterior_, choice.candidates[0].method, examples, run)
         if reset:  # the newest rows alone may suit a constant that is bad for all
-            tell(self.posterior_, examples, known=complaint, progress=run.progress)
+            tell(self.posterior_, examples, progress=run.progress)
         return self
 
     def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, classes: Any) -> Data:
@@ -218,13 +221,17 @@ class AbstractBNN(BaseEstimator):
         x, categories = self.encoder_.matrix(table), self.encoder_.onehot()
         if reset:
             self._imputer = Imputer(x, categories) if categories or self.missing == "impute" else None
+        copies = None
         if self._imputer is not None:
-            x, targets, weights = stacked(x, targets, weights, categories, labels=self.TASK == "classification")
+            has_labels = self.TASK == "classification"
+            x, targets, weights, copies = stacked(x, targets, weights, categories, labels=has_labels)
         names = [*self.encoder_.get_feature_names_out()]
-        return Data(x, targets, weights=weights, standardize=bool(self.standardize), feature_names=names)
+        data = Data(x, targets, weights=weights, standardize=bool(self.standardize), feature_names=names)
+        data.groups = None if copies is None else torch.as_tensor(copies)
+        return data
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, classes: Any = None) -> Any:
-        require_learning_on(method_for(self._chosen(), self._parts(learns_on=True)["method"]))
+        require_learning_on(self._parts(learns_on=True)["method"])
         reset = not hasattr(self, "posterior_")
         if not reset and self.method is None and self._kept is None and holds_chains(self.posterior_):
             raise InputError(

@@ -99,7 +99,7 @@ class BNNClassifier(ClassifierMixin, AbstractBNN):
     def _labels(self, given: Any, order: list[Any] | None) -> np.ndarray:
         """Return the different labels: sorted, or for a likelihood with an order in the order that was declared."""
         labels = np.unique(given)
-        num = as_likelihood(self._chosen().likelihood).num_ordered
+        num = as_likelihood(self._given().likelihood).num_ordered
         if num is not None and order is not None:
             labels = np.array(order if len(order) == num else [label for label in order if label in labels])
         require_order(labels.tolist(), num, is_ordered=order is not None)

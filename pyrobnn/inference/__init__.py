@@ -1,6 +1,6 @@
 """Inference: from a model and data to a posterior."""
 
-from pyrobnn.inference.automatic import Automatic
+from pyrobnn.inference import defaults
 from pyrobnn.inference.fit import fit, fit_svi
 from pyrobnn.inference.mcmc.mclmc import MCLMC
 from pyrobnn.inference.mcmc.mcmc import HMC, NUTS
@@ -25,7 +25,6 @@ __all__ = [
     "SGLD",
     "SVI",
     "SWAG",
-    "Automatic",
     "BaseMethod",
     "Ensemble",
     "EvidenceFramework",
@@ -35,6 +34,7 @@ __all__ = [
     "Progress",
     "Run",
     "SideBySide",
+    "defaults",
     "fit",
     "fit_replicates",
     "fit_svi",

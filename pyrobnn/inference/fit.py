@@ -1,5 +1,6 @@
 """`fit`: from a model, data and a method to a posterior."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
@@ -12,8 +13,10 @@ from pyrobnn.bnn import BNN
 from pyrobnn.data.given import as_data
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import built
-from pyrobnn.inference.automatic import Automatic
+from pyrobnn.inference.defaults import Facts, choose
+from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Callback, Engine, Method, Run, check_offered, checked_method
+from pyrobnn.inference.parts import Parts
 from pyrobnn.inference.scales.open_scales import measure
 from pyrobnn.inference.several.replicates import fit_replicates
 from pyrobnn.inference.svi.svi import SVI
@@ -38,6 +41,8 @@ class Arguments(TypedDict, total=False):
 
 
 _OF_FIT = {*Arguments.__annotations__}
+_FEWEST_ROWS = 5
+"""To choose a method by."""
 
 
 @overload
@@ -63,8 +68,8 @@ def fit(
 ) -> Any:
     """Infer the posterior of a model's weights.
 
-    Without a method, `fit(bnn, data, seed=0)` takes one by the sizes of network and data, or tries several and keeps
-    the one that predicts held-out examples best (`Automatic`).
+    Without a method, `fit(bnn, data, seed=0)` takes that of the first rule of `pyrobnn.inference.defaults` that holds
+    for model and data; `record.choice` says which. See docs/explanations/defaults.md.
 
     Scales named "tuned", the default for priors and noise, are measured first if the length of the fit is open: no
     `steps` and `epochs`, or chains. Modes are found from several starts, with the scales that make the data most
@@ -87,7 +92,7 @@ def fit(
         bnn: the model.
         data: `Data`, a pair (x, y) of arrays or tensors, or a DataLoader of such pairs, as it is or in a `Loader`.
         method: the inference method: `SVI` or another, such as `NUTS`, or its name, such as "nuts", with its defaults;
-            `Automatic` if left out.
+            by the rules of defaults if left out.
         seed: seed of starting values, mini-batches and draws; 0 if left out.
         device: "cpu", "cuda", ..., or "auto": a GPU if there is one, but the CPU for a small network, which
             it runs faster: below 10,000 multiplications an example.
@@ -121,7 +126,7 @@ def fit(
     """
     if not isinstance(bnn, BNN):
         raise InputError(f"`fit` takes a model, got {shown(bnn)}: wrap the network, bnn.BNN(network).")
-    method = Automatic() if method is None else checked_method(method, data)
+    method = None if method is None else checked_method(method, data)
     data = as_data(data)
     held_out = None if validation is None else as_data(validation)
     run = Run(
@@ -138,7 +143,9 @@ def fit(
     )
     tell_of_constants(data)
     with seeded(seed, "run"):  # no part of a fit, seeded or not, moves the streams of the caller
-        posterior = fit_in_silence(bnn, data, method, run)
+        if method is None:
+            bnn, run = _by_rules(bnn, data, run)
+        posterior = fit_in_silence(bnn, data, run.method, run)
     if posterior.record.stopped_by == "Ctrl-C":
         go_on = ", or go on from here by `start=` of fit" if built(posterior.guide).trainable else ""
         warn_user(
@@ -150,6 +157,22 @@ def fit(
     tell_of_empty_classes(data, posterior)
     tell(posterior, data, held_out if isinstance(held_out, Data) else None, progress=progress)
     return posterior
+
+
+def _by_rules(bnn: BNN, data: Any, run: Run) -> tuple[BNN, Run]:
+    """Return a model and a run with the method of the rules of defaults."""
+    if not isinstance(data, Data) or len(data) < _FEWEST_ROWS:
+        raise InputError(
+            f"Without a method, one is chosen by data in memory, at least {_FEWEST_ROWS} examples: pass Data(x, y), "
+            "which bnn.Loader(loader).in_memory() makes of a loader, or a method such as SVI()."
+        )
+
+    def build(parts: Parts, _: Data) -> BNN:
+        return bnn.with_parts(prior=parts.prior, likelihood=parts.likelihood)
+
+    parts, record = settled(choose(Facts.of_model(bnn, data)), data, run, build)
+    check_offered(parts.method, run)
+    return build(parts, data), dataclasses.replace(run, method=parts.method, choice=record)
 
 
 @under(gradients)

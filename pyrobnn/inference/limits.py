@@ -19,7 +19,6 @@ MOST_WEIGHTS_OF_LBFGS = 1_000_000  # it keeps 40 numbers of each
 
 # Structure of a covariance, by the number of weights; above both, only the last layer has one
 MOST_FULL = 3_000  # weights with a joint covariance
-MOST_KRON = 1_000_000  # weights with Kronecker factors
 
 # Measuring the open scales of priors and noise
 MOST_MEASURED_ROWS = 500  # examples times outputs
@@ -38,35 +37,3 @@ LABEL_COUNTS = 2.0  # for labels and counts: 1 and 4 have a higher log loss on t
 PRIOR_SHARE = 0.02  # mean square of counted weights, as a share of the declared variance
 SHARE_OF_LINEAR_LABELS = 1.0  # the same share for linear models of labels, up to 0.09 nats an example worse at 0.02
 NOISE_SHARE = 0.1  # mean square of counted targets, as a share of theirs: a fit that interpolates tells no noise
-
-# `Automatic`
-MOST_SAMPLED = 30_000  # weights times examples up to which chains, which end in time, are tried; above it, an ensemble
-FEW_ROWS = 200  # up to which folds are those of few
-FOLDS_OF_FEW = (4, 2)  # folds of few rows, and those held out in turn
-FOLDS = (5, 1)  # folds of more rows, and those held out in turn
-CANDIDATE_SECONDS = 60.0  # predicted, after which a candidate stops
-FEWEST_COMPARED_STEPS = 10_000  # in that time: with fewer, three candidates and the fit to all data would take minutes
-SECONDS_OF_LONG_STEPS = 15.0  # predicted, of the ensemble that is taken without comparison then
-BATCH_OF_LONG_STEPS = 32  # examples in its mini-batches
-FEWEST_LONG_STEPS = 800  # of each member; longer members come before more of them
-MOST_LONG_STEPS = 2_000  # of each member
-FEWEST_EPOCHS = 3  # of each member, though it takes more steps
-TEMPERATURE_OF_MODES = 0.03  # factor on the log prior "he": on 1,000 digits the log score is -0.23, under 1 -0.38
-
-# The evidence framework of an estimator, if chains are out; its cost grows with the square of rows times outputs
-MOST_EVIDENCE_ROWS = {"regression": 500, "classification": 100}  # real targets; few rows of three classes or more
-MOST_EVIDENCE_LABELS = 1_000  # rows times classes less one, of two classes or of more rows
-FEWEST_ROWS_OF_CLASSES = 200  # few rows of three classes or more: a mean-field guide, trained from the start, is ahead
-FEWEST_FOR_AN_INPUT = 20  # few rows for each input, likewise
-MOST_ROWS_OF_SHORT_EVIDENCE = 2_000  # up to which one start measures noise that is not Gaussian, in 3 to 20 s
-
-# The chains of an estimator, which take 3 to 20 s
-MOST_SAMPLED_ROWS = 100
-MOST_SAMPLED_ROWS_OF_ANY_PRIOR = 200  # under a prior that is not normal: mean-field mostly ends at a linear model
-MOST_SAMPLED_NUMBERS = 3_000  # rows times inputs
-MOST_SAMPLED_UNITS = 100  # hidden units of the network
-ROWS_OF_WIDE = 2  # for each input, up to which a table is wide: precisions of inputs, unlike one scale, leave some out
-
-# Likelihoods that an estimator compares
-FEWEST_ROWS_OF_DENSITY = 300  # from which they are compared
-LEAST_GAIN_OF_DENSITY = 0.02  # nats a row that another must gain

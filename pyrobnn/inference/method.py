@@ -18,7 +18,7 @@ from pyrobnn.guides.base import registry as guides
 from pyrobnn.likelihoods.base import closed_numbers
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import EvidenceRecord
+from pyrobnn.posterior.record import ChoiceRecord, EvidenceRecord
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Run:
     """The arguments of a run, as in `pyrobnn.fit`.
 
     Attributes:
-        chose_length: whether the caller gave neither the method nor its length.
+        choice: how the parts that nobody gave were chosen.
         earlier: a posterior of the same model for some of the rows: the starts that it did not keep may be left out.
         method: the method that `fit` was given: Ctrl-C ends its steps, but not those of a method inside another.
         started: when it began, by `time.perf_counter`; fits inside a run have the time of the whole.
@@ -66,7 +66,7 @@ class Run:
     checkpoint: str | Path | None = None
     every: int = 1000
     start: Posterior | None = None
-    chose_length: bool = False
+    choice: ChoiceRecord | None = None
     earlier: Posterior | Mixture | None = None
     method: Any = None
     started: float = dataclasses.field(default_factory=time.perf_counter)
@@ -81,11 +81,11 @@ class Run:
         return time.perf_counter() - self.started
 
     def note(self, posterior: Posterior | Mixture, likelihood: Any, evidence: EvidenceRecord | None) -> None:
-        """Note on a result which open numbers of the likelihood, as it was given, are known now, and who chose."""
+        """Note on a result which open numbers of the likelihood, as it was given, are known now, and the choice."""
         closed = closed_numbers(likelihood, posterior.bnn.settings["likelihood"])
         if closed is None and self.start is not None:
             closed = self.start.record.measured
-        fill_in(posterior, evidence=evidence, measured=closed, chose_length=self.chose_length or None)
+        fill_in(posterior, evidence=evidence, measured=closed, choice=self.choice)
 
 
 def fill_in(posterior: Posterior | Mixture, **fields: Any) -> None:

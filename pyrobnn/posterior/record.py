@@ -12,6 +12,8 @@ from pyrobnn._core.errors import InputError
 Table = dict[str, Any]
 StoppedBy = Literal["steps", "convergence", "patience", "callback", "Ctrl-C"]
 """Why a fit ended: all its steps were done, or it was stopped before."""
+_ERRORS_OF_A_LEAD = 2.0
+"""Standard errors up to which a lead may be chance."""
 _LENIENT = pydantic.ConfigDict(extra="ignore")
 """Of records read from files: fields that have left since are passed over."""
 
@@ -154,13 +156,13 @@ class EvidenceRecord:
 
 @dataclasses.dataclass(frozen=True)
 class CandidateRecord:
-    """A method that was tried.
+    """A fit that rows held out judged.
 
     Attributes:
-        name: its name.
+        name: the parts by which candidates differ, in words.
         log_score: mean log score of the examples held out, in the original units of the targets.
         error: its standard error over examples.
-        seconds: how long its fits took.
+        seconds: how long it took.
     """
 
     name: str
@@ -168,33 +170,35 @@ class CandidateRecord:
     error: float
     seconds: float
 
-    def __str__(self) -> str:
-        return f"{self.name} ({self.log_score:.3g} ± {self.error:.2g})"
-
 
 @dataclasses.dataclass(frozen=True)
-class AutomaticRecord:
-    """How a method was chosen; `print` shows the winner and those behind it.
+class ChoiceRecord:
+    """How the parts that nobody gave were chosen; `print` shows the rule, and the scores of what was compared.
 
     Attributes:
-        method: the settings of `Automatic`.
-        candidates: the methods that were compared, in this order; none on small data, or for a short ensemble.
-        chosen: the name of the method that was fitted to all data.
+        rule: the name of the rule of `pyrobnn.inference.defaults` that held.
+        sentence: the rule and its reason in words.
+        candidates: what rows held out judged; none where a rule leads to one fit.
+        chosen: the number of the best candidate, which was fitted to all rows.
+        lead: the mean of its log score less that of the second, and its standard error, paired by row.
+        chose_length: whether neither the method nor its length was given.
     """
 
-    method: Table
-    candidates: list[CandidateRecord]
-    chosen: str
+    rule: str
+    sentence: str
+    candidates: list[CandidateRecord] = dataclasses.field(default_factory=list)
+    chosen: int = 0
+    lead: tuple[float, float] | None = None
+    chose_length: bool = True
 
     def __str__(self) -> str:
-        """Return a sentence: the winner and the others, the best first, with their scores."""
-        if not self.candidates:
-            when = "on small data" if self.chosen == "evidence_framework" else "for shared weights or long steps"
-            return f"{self.chosen} was taken: no other method is compared {when}"
-        ranked = sorted(self.candidates, key=lambda one: (one.name != self.chosen, -one.log_score))
-        first, *others = map(str, ranked)
-        before = f", before {' and '.join(others)}" if others else ""
-        return f"{first} won{before}, in nats an example held out"
+        """Return the sentence, and of several candidates the best and its lead."""
+        if self.lead is None:
+            return f"{self.sentence}."
+        mean, error = self.lead
+        chance = ", which may be chance" if mean < _ERRORS_OF_A_LEAD * error else ""
+        taken = self.candidates[self.chosen]
+        return f"{self.sentence}. {taken.name} was taken, {mean:.2g} ± {error:.1g} nats a row ahead{chance}."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -223,8 +227,7 @@ class FitRecord:
         laplace: the Laplace approximation.
         evidence: the evidence framework, also where it only measured the model's open scales.
         measured: the numbers of the likelihood, such as "scale", that the data gave, where the model left them open.
-        automatic: the methods that were tried where none was given.
-        chose_length: whether the method and its length are defaults or were chosen by rows held out.
+        choice: how the parts that nobody gave were chosen.
         own_loop: whether a training loop of the caller's trained it, as with `pyrobnn.prepare`; the record then has
             neither its steps nor its rates, and whether it has converged is unknown.
         start: the seed, the steps and the examples of the posterior that it went on from.
@@ -253,8 +256,7 @@ class FitRecord:
     laplace: LaplaceRecord | None = None
     evidence: EvidenceRecord | None = None
     measured: list[str] | None = None
-    automatic: AutomaticRecord | None = None
-    chose_length: bool | None = None
+    choice: ChoiceRecord | None = None
     own_loop: bool | None = None
     start: dict[str, int | None] | None = None
     extra: Table = dataclasses.field(default_factory=dict)

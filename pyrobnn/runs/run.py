@@ -166,7 +166,7 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
         validation=prepared.validation,
         checkpoint=checkpoint,
         every=CHECKPOINT_EVERY,
-        chose_length=prepared.chosen.leaves_length,
+        choice=prepared.choice,
         earlier=prepared.earlier,
         method=None if checkpoint is None else spec.method,
     )

@@ -19,13 +19,15 @@ from pyrobnn.datasets import Dataset
 from pyrobnn.inference import Ensemble
 from pyrobnn.inference import tables as methods
 from pyrobnn.inference.data import check_validation
-from pyrobnn.inference.default_parts import PARTS, Chosen, Known, is_skewed, predicts_classes
-from pyrobnn.inference.density import HeldOutGain, choose_parts
+from pyrobnn.inference.defaults import Facts, choose
+from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
+from pyrobnn.inference.parts import PARTS, Given, predicts_classes, require_task, with_widths
 from pyrobnn.likelihoods import noise
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
+from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec_files import DataSpec, check_rows, check_sections, data_section, parse_change, read_spec
 from pyrobnn.tables.cells import require_order
 from pyrobnn.tables.reading import Task
@@ -92,7 +94,7 @@ class PredictSpec:
 
 @setting
 class RunSpec:
-    """All settings of a run. Omitted sections are as in the estimators (`inference.default_parts`).
+    """All settings of a run. Omitted sections are as in the estimators (`inference.defaults`).
 
     Attributes:
         data: section [data].
@@ -185,13 +187,16 @@ class RunSpec:
             num = as_likelihood(self.likelihood).num_ordered
             require_order(dataset.class_names, num, is_ordered=dataset.is_ordered)
         train, test = dataset.split(self.data.split)
-        chosen = Chosen(**{name: getattr(self, name) for name in PARTS}, settings=self.fit.settings)
+        given = Given(**{name: getattr(self, name) for name in PARTS}, settings=self.fit.settings)
         num_classes = int(dataset.data.y.max()) + 1 if dataset.task == "classification" else 2
-        known = Known.of(dataset.task, dataset.data, num_classes)
+        choice = choose(Facts.of(dataset.task, dataset.data, given, num_classes=num_classes))
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
         try:
-            taken = choose_parts(train, known, chosen, run, may_compare=self.data.validation is None)
-            parts, data = taken.parts, self.data
+            require_task(dataset.task, choice.facts.likelihood, train.y)
+            parts, record = settled(choice, train, run)
+            data, labels = self.data, torch.arange(num_classes)
+            y = labels if dataset.task == "classification" and train.y.ndim == 1 else train.y
+            parts = dataclasses.replace(parts, net=with_widths(parts.net, train, parts.likelihood.num_outputs(y)))
             fit = dataclasses.replace(self.fit, method=parts.method, settings={})
             data = data if data.path is None else dataclasses.replace(data, test=dataset.test)
             spec = dataclasses.replace(
@@ -206,15 +211,15 @@ class RunSpec:
         validation = None
         if self.data.validation is not None:
             train, validation = train.split(self.data.validation, seed=self.fit.seed)
-        return Prepared(spec, dataset, train, validation, test, bnn, chosen, taken.gain)
+        return Prepared(spec, dataset, train, validation, test, bnn, given, record)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
     """A spec that was checked against its data.
 
-    `spec` has all defaults filled in, and `chosen` is what was given. `gain` is of a likelihood other than the default,
-    `earlier` a posterior for some of the rows, whose starts the fit repeats.
+    `spec` has all defaults filled in; `given` is what was given, and `choice` how the rest was chosen. `earlier` is a
+    posterior for some of the rows, whose starts the fit repeats.
     """
 
     spec: RunSpec
@@ -223,8 +228,8 @@ class Prepared:
     validation: Data | None
     test: Data
     bnn: BNN
-    chosen: Chosen
-    gain: HeldOutGain | None = None
+    given: Given
+    choice: ChoiceRecord
     earlier: Posterior | Mixture | None = None
 
     @property
@@ -234,9 +239,8 @@ class Prepared:
         reason = f": {data.data.target_name!r} holds {data.reason}" if data.reason else ""
         guide = "" if spec.guide is None else f" with the guide {in_short(spec.guide)}"
         held_out = "" if self.validation is None else f" {len(self.validation)} to follow the fit,"
-        skewed = "" if self.chosen.likelihood is not None or data.task == "classification" else self._skewed
         return (
-            f"A {data.task}{self._because}{reason}. Likelihood {spec.likelihood!r}{skewed}. Method "
+            f"A {data.task}{self._because}{reason}. {self.choice} Likelihood {spec.likelihood!r}. Method "
             f"{to_dict(spec.method)['type']}{guide}. "
             f"{counted(len(self.train), 'row')} to train on,{held_out} {len(self.test)} to test on"
             f"{self._classes}."
@@ -247,17 +251,9 @@ class Prepared:
         """The source of the task, if it does not follow from the data."""
         if self.spec.data.task:
             return f", as `data.task={self.spec.data.task}` says"
-        if self.chosen.likelihood and self.spec.data.path:
-            return f", as `likelihood.type={to_dict(self.chosen.likelihood)['type']}` says"
+        if self.given.likelihood and self.spec.data.path:
+            return f", as `likelihood.type={to_dict(self.given.likelihood)['type']}` says"
         return ""
-
-    @property
-    def _skewed(self) -> str:
-        y, name = self.dataset.data.y, self.dataset.data.target_name
-        if self.gain is None and not is_skewed(y):
-            return ""
-        why = f", since {name!r} is positive and skewed" if self.gain is None else self.gain.reason
-        return f"{why} (`--set likelihood.type=gaussian` takes it otherwise)"
 
     @property
     def _classes(self) -> str:

@@ -44,12 +44,10 @@ _NATS_OF_A_LEARNED_WEIGHT = 0.25
 """Nats a weight, in the mean, below which a site has learned nothing, and of a single weight above which it has."""
 
 
-def tell(
-    posterior: Any, data: Any, validation: Data | None = None, *, known: str | None = None, progress: bool
-) -> None:
-    """Warn with the `complaint` about a fit, or with one that is known from rows held out."""
+def tell(posterior: Any, data: Any, validation: Data | None = None, *, progress: bool) -> None:
+    """Warn with the `complaint` about a fit."""
     with waiting("checking", shown=progress):
-        text = complaint(posterior, data, validation) if known is None else known
+        text = complaint(posterior, data, validation)
     if text is not None:
         warn_user(f"{text} {SEE}", PoorFitWarning)
 
@@ -69,7 +67,7 @@ def complaint(posterior: Any, data: Any, validation: Data | None = None, *, brie
     if data.y.numel() and bool((data.y == data.y[:1]).all()):
         return "The target is constant in all training examples: inputs say nothing of it. Choose another target."
     record = posterior.record
-    is_open = any(part is not None for part in (record.convergence, record.automatic, record.evidence))
+    is_open = any(part is not None for part in (record.convergence, record.choice, record.evidence))
     is_brief = briefly or (briefly is None and not is_open)
     with threads_for(posterior.bnn.net, _CHECKED_ROWS):
         baselines = fit_baselines(posterior.bnn, data, most_rows=_CHECKED_ROWS, folds=not is_brief)

@@ -74,7 +74,7 @@ def memorised_targets(fit: Evaluation, left_out: Tensor | None) -> Finding | Non
     if basis == "left out" and likelihood.noise is not None and train.y.ndim == 1 and isinstance(train.x, Tensor):
         x, y = train.x[rows].double().cpu().flatten(1), train.y[rows].double().cpu()
         ends = torch.stack([x.amin(0), x.amax(0)])
-        errors = errors_left_out(standardised(x), standardised(y))[0] * y.std()
+        errors = errors_left_out(standardised(x), standardised(y)) * y.std()
         agreed = torch.distributions.Normal(0.0, prediction.std.double().cpu()).log_prob(errors)
         is_inside = ((x != ends[0]) & (x != ends[1]) | (ends[0] == ends[1])).all(1)
         scores = torch.where(is_inside, torch.minimum(scores, torch.maximum(new, agreed)), scores)
@@ -208,7 +208,7 @@ def missed_function(fit: Evaluation) -> Finding | None:
     if len(rows) < _FEWEST_ROWS:
         return None
     x, y = train.x[rows].double().cpu().flatten(1), train.y[rows].double().cpu()
-    errors, _ = errors_left_out(standardised(x), standardised(y))
+    errors = errors_left_out(standardised(x), standardised(y))
     rival = (errors * y.std()).abs()
     own = (y - posterior.predict(train.x[rows], num_draws=fit.num_draws).mean.double().cpu()).abs()
     apart = own - rival

@@ -99,7 +99,7 @@ class Fitted:
     def lengths(self) -> dict[str, int]:
         """The lengths in steps or epochs that somebody gave for the fit; none of one whose chains only start at it."""
         record = self.posterior.record
-        is_other = record.chose_length or record.automatic is not None or self.has_chains
+        is_other = self.has_chains or (record.choice is not None and record.choice.chose_length)
         svi = {} if is_other else next((table for table in self.methods if "max_steps" in table), {})
         return {name: svi[name] for name in ("steps", "epochs") if svi.get(name)}
 
