@@ -15,7 +15,6 @@ from pyrobnn import Data, InputError
 from pyrobnn._core.checks import check_flag
 from pyrobnn.data.splits import same_inputs
 from pyrobnn.diagnostics.cross_validation import _folds
-from pyrobnn.inference import automatic
 from pyrobnn.verdict.baselines import _Problem
 
 X = torch.arange(8.0).reshape(4, 2)
@@ -131,10 +130,6 @@ def test_parts_have_their_share_of_each_class_up_to_a_group(seed, rows):
     assert abs(int((part.y == 7).sum()) - 3.9) < rows + 1
     assert int((part.y == 9).sum()) <= 3
     assert len(rest) + len(part) == 600
-    for train, held_out in automatic._splits(data, seed):
-        share = len(held_out) / 600
-        assert abs(int((held_out.y == 7).sum()) - 39 * share) < 2 * rows
-        assert len(train) + len(held_out) == 600
 
 
 def test_each_row_of_a_class_is_as_likely_in_a_part():
@@ -147,11 +142,8 @@ def test_each_row_of_a_class_is_as_likely_in_a_part():
     assert float((drawn / 2000 - 0.3).abs().max()) < 5 * (0.3 * 0.7 / 2000) ** 0.5
 
 
-def test_copies_of_a_row_fall_on_one_side_in_automatic_folds_and_baselines():
+def test_copies_of_a_row_fall_on_one_side_in_baselines():
     data, rows = copied()
-    for train, held_out in automatic._splits(data, 3):
-        assert len(held_out) == 25
-        assert not {*map(tuple, train.x.tolist())} & {*map(tuple, held_out.x.tolist())}
     labels = _folds(4, None, bnn.BNN(bnn.MLP(1, [2], 1)), data, 0)
     folds = _Problem.of(bnn.likelihoods.Gaussian("learned"), data.x, data.y, torch.ones(100), 1).folds
     for number in range(60):

@@ -11,8 +11,7 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.settings import setting
-from pyrobnn.inference import default_parts
-from pyrobnn.inference.default_parts import Chosen, Known, parts_for
+from pyrobnn.inference import defaults
 
 NOISE, SCALE = 0.5, 0.8
 TO_THE_MODE = bnn.SVI(guide=bnn.guides.Laplace(structure="full"), steps=100, lr=0.005, optimizer="sgd")
@@ -239,50 +238,6 @@ def test_steps_alone_bound_the_default_fit():
     assert np.sqrt(np.mean((model.predict(new) - new[:, 0] ** 3) ** 2)) < 3
 
 
-def test_steps_alone_bound_every_default_method():
-    few = parts_for(Known(task="classification", num_data=50, num_inputs=2)).method.bounded(30)
-    assert (few.warmup, few.num_draws) == (15, 15)
-    bound = Chosen(settings={"steps": 30})
-    many = parts_for(Known(task="classification", num_data=5000, num_inputs=2), bound).method
-    assert many.bounded(30) == bnn.SVI(guide=bnn.guides.MeanField(init_rho=-3.0), max_steps=30)
-    large = parts_for(Known(task="regression", num_data=5000, num_inputs=2), bound).method
-    assert large.bounded(7000).method.steps == 7000
-    members = bnn.Ensemble(bnn.SVI(guide="map", steps=40))
-    assert [members.bounded(steps).method.steps for steps in (30, 50)] == [30, 40]
-    with pytest.raises(bnn.InputError, match="`steps` must be a whole number, at least 1, got 0"):
-        bnn.BNNRegressor(steps=0).fit([[0.0], [1.0]], [0.0, 1.0])
-
-
-@pytest.mark.parametrize("prior", ["student_t", "horseshoe", {"0.weight": "ard", "*": "normal"}], ids=str)
-def test_a_prior_that_is_not_normal_keeps_the_network_of_few_rows(prior):
-    """A mean-field guide suits any prior. Under more rows, or under a normal prior, the parts are others."""
-    given = bnn.priors.resolve(prior)
-    for task, most in (("regression", 500), ("classification", 1000)):
-        at_most, above = (Known(task=task, num_data=num, num_inputs=10) for num in (most, most + 1))
-        few, many = (parts_for(known, Chosen(prior=given)) for known in (at_most, above))
-        assert few.net == parts_for(at_most).net != many.net
-        assert few.prior == given
-        assert few.method.guide == bnn.guides.MeanField(init_rho=-3.0)
-        assert (few.method.num_particles, few.method.steps) == (2, None)
-    known = Known(task="regression", num_data=100, num_inputs=10)
-    named = parts_for(known, Chosen(prior=given, guide=bnn.guides.Map()))
-    assert named.method == bnn.SVI(guide=bnn.guides.Map())
-
-
-def test_chains_draw_few_labels_under_any_prior_without_numbers_to_optimise():
-    learned = bnn.priors.ScaleMixture(learnable=True)
-    for prior, num, type_ in (
-        ("student_t", 200, bnn.NUTS),
-        ("student_t", 201, bnn.SVI),
-        ({"0.weight": "ard", "*": "normal"}, 150, bnn.NUTS),
-        ({"0.weight": "ard", "*": None}, 150, bnn.SVI),
-        (learned, 150, bnn.SVI),
-    ):
-        given = bnn.priors.resolve(prior)
-        parts = parts_for(Known(task="classification", num_data=num, num_inputs=2), Chosen(prior=given))
-        assert (type(parts.method), parts.prior) == (type_, given)
-
-
 @pytest.mark.slow
 def test_a_prior_that_is_not_normal_predicts_few_rows():
     """A linear model has a log score of about -2.5 on new rows; the median of eight priors here is -1.8."""
@@ -345,8 +300,9 @@ class QuickEvidence(bnn.EvidenceFramework):
 @pytest.mark.parametrize("weights", [None, np.arange(30) % 3], ids=["alike", "weighted"])
 def test_after_chains_a_classifier_learns_on_from_their_rows(weights, monkeypatch):
     """Chains of few rows leave nothing to go on from, so those rows are kept: the posterior is that of all rows."""
-    monkeypatch.setattr(default_parts, "_CHAINS", bnn.NUTS(num_draws=5, warmup=5, num_chains=2, max_tree_depth=2))
-    monkeypatch.setattr(default_parts, "EvidenceFramework", QuickEvidence)
+    short = {"num_draws": 5, "warmup": 5, "num_chains": 2, "max_tree_depth": 2}
+    monkeypatch.setattr(defaults, "NUTS", lambda **_: bnn.NUTS(**short))
+    monkeypatch.setattr(defaults, "EvidenceFramework", QuickEvidence)
     x, numbers = problem(60)
     y = np.where(numbers > 0, "yes", "no")
     ones = np.ones(30)

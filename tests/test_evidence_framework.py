@@ -14,7 +14,6 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
-from pyrobnn.inference.default_parts import Chosen, Known, parts_for
 from pyrobnn.inference.scales.evidence_framework import _members
 from pyrobnn.inference.scales.tuned_mode import TunedMode
 
@@ -171,61 +170,16 @@ def sines(num_data, seed):
     return x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=num_data)
 
 
-@pytest.mark.parametrize(
-    ("task", "given", "name"),
-    [
-        ("regression", {"num_data": 500}, "EvidenceFramework"),
-        ("regression", {"num_data": 501}, "SVI"),
-        ("classification", {}, "NUTS"),
-        ("classification", {"num_data": 100, "num_inputs": 30, "num_classes": 3}, "NUTS"),
-        ("classification", {"num_data": 100, "num_inputs": 31}, "EvidenceFramework"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "net": bnn.MLP(hidden=(60, 41))}, "EvidenceFramework"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "net": bnn.MLP(hidden=(60, 40))}, "NUTS"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "learns_on": True}, "EvidenceFramework"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "guide": bnn.guides.Laplace()}, "EvidenceFramework"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "prior": bnn.priors.Laplace()}, "NUTS"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "settings": {"steps": 9}}, "NUTS"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "settings": {"steps": 9, "lr": 0.1}}, "SVI"),
-        (
-            "classification",
-            {"num_data": 9, "num_inputs": 4, "likelihood": bnn.likelihoods.Ordinal(num_classes=3)},
-            "EvidenceFramework",
-        ),
-        ("classification", {"num_data": 9, "num_inputs": 5}, "EvidenceFramework"),
-        ("classification", {"num_data": 1000}, "EvidenceFramework"),
-        ("classification", {"num_data": 1001}, "SVI"),
-        ("classification", {"num_data": 200, "num_classes": 3}, "SVI"),
-        ("classification", {"num_data": 500, "num_classes": 3}, "EvidenceFramework"),
-        ("classification", {"num_data": 501, "num_classes": 3}, "SVI"),
-        ("classification", {"num_data": 300, "num_inputs": 14, "num_classes": 3}, "EvidenceFramework"),
-        ("classification", {"num_data": 300, "num_inputs": 15, "num_classes": 3}, "SVI"),
-        ("classification", {"num_data": 300, "num_classes": 10}, "SVI"),
-        ("regression", {"num_data": 150, "guide": bnn.guides.FullRank()}, "EvidenceFramework"),
-        ("regression", {"num_data": 501, "guide": bnn.guides.FullRank()}, "SVI"),
-        ("regression", {"num_data": 150, "guide": bnn.guides.FullRank(), "settings": {"lr": 0.1}}, "SVI"),
-        ("regression", {"num_data": 150, "guide": bnn.guides.Laplace(curvature="fisher")}, "SVI"),
-        ("classification", {"num_data": 150, "guide": bnn.guides.FullRank()}, "SVI"),
-    ],
-)
-def test_the_default_method_follows_from_sizes_and_from_what_is_given(task, given, name):
-    assert type(parts(task, **given).method).__name__ == name
-
-
-def parts(task, **given):
-    of_data = {field.name for field in dataclasses.fields(Known)} & given.keys()
-    known = Known(task=task, **{name: given[name] for name in of_data})
-    return parts_for(known, Chosen(**{name: given[name] for name in given.keys() - of_data}))
-
-
-def test_other_default_parts_follow_from_sizes():
-    sizes = [("regression", 50), ("regression", 49), ("classification", 50)]
-    nets = [parts(task, num_data=100, num_inputs=inputs).net.activation for task, inputs in sizes]
-    assert nets == ["relu", "silu", "silu"]
-    few, more = (parts("classification", num_data=rows, num_classes=3).method for rows in (101, 1000))
-    assert (few.tolerance_for(101), more.tolerance_for(1000)) == (2.0, 5.0)
-    given = ({}, {"is_standardized": False}, {"prior": bnn.priors.Normal(0.3)})
-    priors = [parts("classification", **each).prior for each in given]
-    assert priors == [bnn.priors.Hierarchical("log_normal"), bnn.priors.Normal(), bnn.priors.Normal(0.3)]
+@pytest.mark.slow
+def test_the_marginal_likelihood_starts_again_where_it_fell_to_a_constant():
+    x, y = sines(100, 0)
+    model = bnn.BNN(bnn.MLP(3, [50, 50], 1, dtype="float64"), prior=bnn.priors.Normal("fan_in"))
+    training = bnn.SVI(guide="laplace", steps=300, lr=0.02, schedule="cosine_annealing_lr")
+    method = bnn.MarginalLikelihood(training, rounds=2, noise="auto")
+    posterior = bnn.fit(model, bnn.Data(x, y, standardize=True), method, seed=0, progress=False, engine="eager")
+    x_test, y_test = sines(1000, 1)
+    residual = y_test - posterior.predict(x_test).mean.numpy()
+    assert 1 - (residual**2).mean() / y_test.var() > 0.5
 
 
 def logistic(seed, rows, slopes):

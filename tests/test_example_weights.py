@@ -13,7 +13,6 @@ import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
 from pyrobnn.data.in_memory import merged
 from pyrobnn.guides.sites import latent_sites
-from pyrobnn.inference import automatic
 from pyrobnn.inference.data import make_source
 from pyrobnn.inference.mcmc.potential import Leapfrog, LogJoint, eager_potential
 
@@ -313,39 +312,6 @@ def test_leaving_one_of_a_row_out_is_the_fit_to_one_less(factor):
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.slow
-def test_automatic_chooses_by_the_weighted_mean(monkeypatch):
-    """As with repeated rows: the same parts, the same mean score and its error, for fits that have no noise."""
-    methods = {"flat": bnn.EvidenceFramework(starts=1, rounds=0), "tuned": bnn.EvidenceFramework(starts=1, rounds=2)}
-    monkeypatch.setattr(automatic, "candidates", lambda *_: methods)
-    monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
-    data = bnn.datasets.sinusoid(30)
-    counts = 1 + torch.arange(30) % 3
-    weighted = bnn.Data(data.x, data.y, weights=counts)
-    repeated = bnn.Data(data.x.repeat_interleave(counts, 0), data.y.repeat_interleave(counts, 0))
-    for one, other in zip(automatic._splits(weighted, 5), automatic._splits(repeated, 5), strict=True):
-        for part, rows in zip(one, other, strict=True):
-            expected = part.x.repeat_interleave(part.weights.long(), 0)
-            torch.testing.assert_close(expected.sort(0).values, rows.x.sort(0).values)
-    model = bnn.BNN(bnn.MLP(1, [], 1, dtype="float64"), likelihood=bnn.likelihoods.Gaussian(scale=2.0))
-    records = [fit(model, bnn.Automatic(), one).record.automatic for one in (weighted, repeated)]
-    for one, other in zip(records[0].candidates, records[1].candidates, strict=True):
-        assert one.log_score == pytest.approx(other.log_score, rel=1e-4)
-        assert one.error == pytest.approx(other.error, rel=1e-3)
-    assert records[0].chosen == records[1].chosen
-
-
-def test_a_score_counts_each_example_with_its_weight():
-    scores, weights = torch.tensor([0.0, -1.0, -4.0], dtype=F64), torch.tensor([5.0, 1.0, 2.0], dtype=F64)
-    repeated = scores.repeat_interleave(weights.long())
-    one, other = automatic._record("a", scores, weights, 1.0), automatic._record("a", repeated, None, 1.0)
-    assert one.log_score == pytest.approx(float(repeated.mean()))
-    assert one.error == pytest.approx(float(repeated.std()) / 8**0.5) == pytest.approx(other.error)
-    rival = automatic._record("b", torch.full_like(scores, -1.5), weights, 1.0)
-    unweighted = automatic._record("a", scores, None, 1.0)
-    assert [automatic._best([each, rival]) for each in (one, unweighted)] == ["a", "b"]
-
-
 @pytest.mark.parametrize("rows", [60, 150])
 def test_estimators_choose_their_method_by_the_sum_of_weights(rows):
     """Rows of weight 2 have the method of twice as many rows."""
@@ -355,5 +321,5 @@ def test_estimators_choose_their_method_by_the_sum_of_weights(rows):
     for given in ((x, y, np.full(rows, 2)), (x.repeat(2, 0), y.repeat(2))):
         estimator = bnn.BNNClassifier(bnn.MLP(hidden=()), prior="horseshoe", guide="map", steps=2, random_state=0)
         estimator.fit(*given)
-        names.append(estimator._known)
+        names.append(estimator._facts)
     assert names[0] == names[1]

@@ -191,6 +191,6 @@ def test_a_mixture_is_refused(first):
     "method", [None, bnn.Ensemble(svi()), bnn.EvidenceFramework(), bnn.NUTS()], ids=lambda method: type(method).__name__
 )
 def test_methods_that_cannot_go_on_refuse_it_by_name(first, method):
-    name = "Automatic" if method is None else type(method).__name__
-    with pytest.raises(InputError, match=f"{name} does not go on from a posterior, as SVI does"):
+    said = f"{type(method).__name__} does not go on from a posterior, as SVI does"
+    with pytest.raises(InputError, match="`start` goes with a method" if method is None else said):
         bnn.fit(model(), (X, Y), method, seed=0, progress=False, start=first)

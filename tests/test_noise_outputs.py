@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.inference.default_parts import Chosen, Known, parts_for
 from pyrobnn.inference.scales.noise import NoiseOutputs, Rows, known_noise
 from pyrobnn.inference.scales.tuned_mode import TunedMode
 
@@ -63,10 +62,9 @@ def curve(num, seed, *, grows=True):
 
 
 def fitted(x, y, likelihood, **settings):
-    parts = parts_for(Known(task="regression", num_data=len(y), num_inputs=2), Chosen(likelihood=likelihood))
     model = bnn.BNN(
         bnn.MLP(2, [20], likelihood.num_outputs(torch.tensor(y)), activation="silu", dtype="float64"),
-        prior=parts.prior,
+        prior=bnn.priors.Normal("fan_in"),
         likelihood=likelihood,
     )
     method = bnn.EvidenceFramework(**settings)

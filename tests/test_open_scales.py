@@ -12,12 +12,9 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.random import derive
-from pyrobnn.inference import automatic
-from pyrobnn.inference.data import make_source
 from pyrobnn.inference.method import Run
 from pyrobnn.inference.scales.noise import Rows
-from pyrobnn.inference.scales.open_scales import MeasuredModel, measure
+from pyrobnn.inference.scales.open_scales import measure
 from pyrobnn.priors.base import scale_of
 
 ROWS, COLUMNS = 60, 3
@@ -282,82 +279,6 @@ def test_no_guide_by_its_name_collapses_on_the_cubic(guide):
     assert float(prediction.epistemic_std.mean()) < 7
 
 
-# Automatic
-
-
-def test_the_best_candidate_is_chosen_and_one_that_failed_never():
-    values = {"bad": 0.0, "good": 0.1, "equal": 0.1, "lost": -torch.inf, "undefined": torch.nan}
-    tried = {name: automatic._record(name, torch.full((50,), value), None, 1.0) for name, value in values.items()}
-    assert automatic._best([*tried.values()]) == "good"
-    assert automatic._best([tried["undefined"], tried["bad"]]) == "bad"
-    with pytest.raises(FloatingPointError, match="No method kept to finite numbers"):
-        automatic._best([tried["lost"], tried["undefined"]])
-
-
-def test_without_a_method_several_are_tried(monkeypatch, tmp_path):
-    """A constant cannot win where the targets are linear, and the record says what was tried."""
-    methods = {
-        "bad": bnn.SVI(guide="map", steps=1, lr=1e-9),
-        "good": bnn.SVI(guide=bnn.guides.MeanField(init_rho=-4.0), steps=200, lr=0.05),
-    }
-    monkeypatch.setattr(automatic, "candidates", lambda *_: methods)
-    monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
-    found = bnn.fit(bnn.BNN(Linear()), bnn.Data(X, Y), seed=0, progress=False)
-    record = found.record.automatic
-    assert (record.chosen, [one.name for one in record.candidates]) == ("good", ["bad", "good"])
-    assert record.candidates[1].log_score > record.candidates[0].log_score + 0.3
-    assert all(one.seconds > 0 and one.error > 0 for one in record.candidates)
-    assert found.record.automatic.chosen == "good"
-    assert bnn.load(found.save(tmp_path / "kept"), net=Linear()).record.automatic == record
-
-
-def test_candidates_follow_from_sizes():
-    sizes = {(10, 50): ["laplace", "mean_field", "nuts"], (50, 5000): ["laplace", "mean_field", "ensemble"]}
-    for (hidden, rows), names in sizes.items():
-        found = automatic.candidates(bnn.BNN(bnn.MLP(3, [hidden], 1)), rows, 1000)
-        assert list(found) == names
-    deep = automatic.candidates(bnn.BNN(bnn.MLP(3, [100, 100], 1)), 500, 1000)
-    assert deep["laplace"].guide == bnn.guides.Laplace()
-    huge = automatic.candidates(bnn.BNN(bnn.MLP(3, [1000, 1000], 1)), 500, 1000)
-    assert huge["laplace"].guide == bnn.guides.Laplace(sites="last_layer")
-
-
-def test_small_data_get_the_evidence_framework_alone():
-    """Numbers that were given stay, so those models are for the other methods; so are few labels and many rows."""
-    x = torch.tensor(np.random.default_rng(0).normal(size=(600, 3)))
-    labels, net = (x[:, 0] > 0).long(), bnn.MLP(3, [10], 1)
-    of_labels = bnn.BNN(bnn.MLP(3, [10], 2), likelihood="categorical")
-    varying = bnn.BNN(bnn.MLP(3, [10], 2), likelihood=bnn.likelihoods.Gaussian("heteroscedastic"))
-    cases = [
-        (bnn.BNN(net), 120, x[:, 0], "Laplace"),
-        (of_labels, 120, labels, "MeanField"),
-        (of_labels, 60, labels, None),
-        (bnn.BNN(net, prior=bnn.priors.Normal(1.0)), 120, x[:, 0], None),
-        (bnn.BNN(net, prior="student_t"), 120, x[:, 0], None),
-        (varying, 120, x[:, 0], "Laplace"),
-        (bnn.BNN(net), 600, x[:, 0], None),
-    ]
-    for model, rows, targets, guide in cases:
-        data = bnn.Data(x[:rows], targets[:rows])
-        method = automatic.of_small_data(model, data, make_source(data, model, None, seed=0))
-        assert (method and type(method.guide).__name__) == guide
-
-    model, data = bnn.BNN(bnn.MLP(1, [5], 1, activation="tanh")), bnn.datasets.sinusoid()
-    found = bnn.fit(model, data, seed=0, progress=False)
-    method = bnn.EvidenceFramework(starts=len(found.record.evidence.starts))
-    alone = bnn.fit(model, data, method, seed=0, progress=False)
-    assert (found.record.automatic.chosen, found.record.automatic.candidates) == ("evidence_framework", [])
-    assert "evidence_framework was taken" in str(found.record.automatic)
-    assert torch.equal(found.predict(data.x).mean, alone.predict(data.x).mean)
-
-
-def test_without_a_method_data_must_be_in_memory():
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y)), 10)
-    for data in (loader, bnn.Data(X[:4], Y[:4])):
-        with pytest.raises(InputError, match="Without a method, candidates are compared on data in memory"):
-            bnn.fit(bnn.BNN(Linear()), data, seed=0, progress=False)
-
-
 # SWAG
 
 
@@ -387,23 +308,6 @@ def test_weights_that_take_up_most_targets_do_not_choose_the_noise(likelihood, g
     data = bnn.Data(x[:60], y[:60], standardize=True)
     posterior = bnn.fit(model, data, bnn.SVI(guide=guide), seed=0, progress=False)
     assert float(posterior.predict(x[60:]).log_prob(torch.tensor(y[60:])).mean()) > -2.42
-
-
-def test_automatic_measures_the_scales_of_a_candidate_without_the_rows_that_judge_it(monkeypatch):
-    seen = []
-
-    def record(model, data, run, **_):
-        seen.append(data.x)
-        return MeasuredModel(model)
-
-    monkeypatch.setattr(automatic, "measure", record)
-    monkeypatch.setattr(automatic, "candidates", lambda *_: {"map": bnn.SVI(guide="map", steps=2)})
-    monkeypatch.setattr(automatic, "of_small_data", lambda *_: None)
-    x = torch.randn(20, 1)
-    bnn.fit(bnn.BNN(bnn.MLP(1, [3], 1)), (x, x[:, 0]), seed=0, progress=False)
-    parts = automatic._splits(bnn.Data(x, x[:, 0]), derive(0, "folds"))
-    assert all(torch.equal(one, train.x) for one, (train, _) in zip(seen, parts, strict=False))
-    assert len(seen) == len(parts) + 1
 
 
 @pytest.mark.slow

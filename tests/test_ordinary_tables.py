@@ -10,7 +10,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import pyrobnn as bnn
 from pyrobnn import InputError
 from pyrobnn.cli import app
 from pyrobnn.data.splits import split_rows
@@ -18,7 +17,6 @@ from pyrobnn.datasets import load_features, load_table
 from pyrobnn.datasets.base import test_share as share_of
 from pyrobnn.datasets.outside import range_of
 from pyrobnn.datasets.table import load_rows
-from pyrobnn.runs.spec import RunSpec
 from pyrobnn.tables import files as table_files
 
 ROWS = 24
@@ -166,21 +164,6 @@ def test_small_tables_hold_out_enough_to_judge_a_fit(num, rare, share):
     if rare is not None and share > 0.2:
         _, part = split_rows(torch.arange(num), y, share_of(y), seed=0)
         assert int((y[part] == 1).sum()) >= 10
-
-
-def test_a_positive_skewed_target_is_log_normal_and_named(tmp_path):
-    def prepared(make, **likelihood):
-        data = {"path": str(write(tmp_path, table(a=lambda i: f"{make(i)}"))), "target": "a", "task": "regression"}
-        return RunSpec.from_dict({"data": data} | likelihood).prepare()
-
-    skewed = prepared(lambda i: 1.5 * 1.4**i)
-    assert skewed.spec.likelihood == bnn.likelihoods.LogNormal()
-    assert "'a' is positive and skewed (`--set likelihood.type=gaussian` takes it otherwise)" in skewed.sentence
-    told = prepared(lambda i: 1.5 * 1.4**i, likelihood={"type": "gaussian"})
-    assert told.spec.likelihood == bnn.likelihoods.Gaussian()
-    assert "skewed" not in told.sentence
-    for make in (lambda i: 0.5 + i, lambda i: -(1.5 * 1.4**i), lambda i: 1.5 * 1.4**i - 2, lambda i: 1 + i // 20):
-        assert prepared(make).spec.likelihood == bnn.likelihoods.Gaussian()
 
 
 # Dates

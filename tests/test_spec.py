@@ -7,7 +7,8 @@ import pytest
 
 import pyrobnn as bnn
 from pyrobnn import InputError
-from pyrobnn.inference.default_parts import Known, method_for, parts_for
+from pyrobnn.inference.defaults import Facts, choose
+from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec import DataSpec, FitSpec, RunSpec, apply_overrides
 
 FULL = """
@@ -105,9 +106,9 @@ def test_what_is_left_out_is_what_the_estimators_take(name, estimator, tables):
     resolved = spec.prepare().spec
     own = estimator(**{key: table["type"] for key, table in tables.items() if key != "fit"} | tables.get("fit", {}))
     x = bnn.datasets.load(name).data.x
-    known = Known(task=own.TASK, num_data=len(x), num_inputs=x.shape[1], num_classes=3)
-    parts = parts_for(known, own._chosen())
-    assert resolved.method == method_for(own._chosen(), parts.method)
+    facts = Facts(task=own.TASK, num_data=len(x), num_inputs=x.shape[1], num_classes=3, given=own._given())
+    (parts,) = choose(facts).candidates
+    assert resolved.method == parts.method
     assert (resolved.prior, resolved.likelihood) == (parts.prior, parts.likelihood)
     widths = {"in_features": resolved.net.in_features, "out_features": resolved.net.out_features}
     assert resolved.net == dataclasses.replace(parts.net, **widths)
@@ -122,18 +123,18 @@ def test_a_likelihood_says_whether_integers_are_numbers(tmp_path):
         RunSpec.from_dict({"data": data}).prepare()
     counts = RunSpec.from_dict({"data": data, "likelihood": "poisson"}).prepare()
     assert counts.dataset.task == "regression"
-    said = "A regression, as `likelihood.type=poisson` says: 'b' holds whole numbers. Likelihood Poi"
+    said = "A regression, as `likelihood.type=poisson` says: 'b' holds whole numbers. 40 rows of counts: "
     assert counts.sentence.startswith(said)
     classes = RunSpec.from_dict({"data": data, "likelihood": "categorical"}).prepare()
     assert (classes.dataset.task, classes.spec.net.out_features) == ("classification", 17)
     asked = RunSpec.from_dict({"data": data | {"task": "regression"}}).prepare()
     assert asked.spec.likelihood == bnn.likelihoods.Gaussian()
-    said = "A regression, as `data.task=regression` says: 'b' holds whole numbers. Likelihood Gaussian("
+    said = "A regression, as `data.task=regression` says: 'b' holds whole numbers. 40 rows of counts: "
     assert asked.sentence.startswith(said)
 
 
 def test_validation_is_taken_from_the_training_part_and_chooses_no_likelihood(tmp_path, monkeypatch):
-    monkeypatch.setattr("pyrobnn.inference.density.compare_densities", None)
+    monkeypatch.setattr("pyrobnn.runs.spec.settled", lambda choice, *_: (choice.candidates[0], ChoiceRecord("", "")))
     with pytest.raises(InputError, match="is followed along the steps of svi, and .* has evidence_framework"):
         diabetes(tmp_path, "data.validation=0.25").prepare()
     prepared = diabetes(tmp_path, "data.validation=0.25", "fit.type=svi").prepare()

@@ -5,7 +5,6 @@ import torch
 
 import pyrobnn as bnn
 from pyrobnn import guides, likelihoods, priors
-from pyrobnn.inference import automatic
 from pyrobnn.inference import tables as methods
 from pyrobnn.testing.checks import accepted_targets
 
@@ -32,7 +31,6 @@ SETTINGS = {
 """Settings beside the defaults, of other tensors."""
 FILLED_BY_METHODS = {"block_gaussian", "empirical"}
 METHODS = {  # any other is taken for one around SVI
-    "automatic": bnn.Automatic(),
     "svi": bnn.SVI(steps=2),
     "ivon": bnn.IVON(steps=2),
     "ensemble": bnn.Ensemble(bnn.SVI(guide="map", steps=2), members=2, bootstrap=True, anchored=True),
@@ -82,8 +80,7 @@ def test_every_registered_part_comes_back(kind, name, tmp_path):
 @pytest.mark.one_in(3)
 @EVERYWHERE
 @pytest.mark.parametrize("name", methods.registry.names)
-def test_every_registered_method_comes_back(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(automatic, "candidates", lambda *_: {"svi": METHODS["svi"]})
+def test_every_registered_method_comes_back(name, tmp_path):
     x = torch.linspace(-1, 1, 8)[:, None].repeat(1, 2)
     data = bnn.Data(x, x.sum(1), standardize=True)
     model = bnn.BNN(bnn.MLP(2, [3], 1), likelihood=KNOWN, prior=bnn.priors.Normal(1.0))

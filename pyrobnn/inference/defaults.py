@@ -19,7 +19,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.mcmc.mcmc import NUTS
-from pyrobnn.inference.parts import Given, Parts
+from pyrobnn.inference.parts import Given, Parts, with_width
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.open_scales import work_of_gradient
 from pyrobnn.inference.several.ensemble import Ensemble
@@ -52,7 +52,7 @@ class Facts:
     num_data: int = 0
     num_inputs: int = 0
     num_classes: int = 2
-    num_targets: int = 1
+    num_targets: int = 0  # columns of targets (N, K); 0 for (N,)
     is_positive: bool = False
     are_counts: bool = False
     is_standardized: bool = True
@@ -71,7 +71,7 @@ class Facts:
             num_data=max(len(data), round(data.total_weight)),
             num_inputs=data.x[0].numel(),
             num_classes=num_classes,
-            num_targets=data.y[0].numel(),
+            num_targets=0 if y.ndim == 1 else data.y[0].numel(),
             is_positive=bool((y > 0).all()),
             are_counts=y.ndim == 1 and are_counts(y),
             is_standardized=bool(data.standardize),
@@ -99,6 +99,12 @@ class Facts:
     @cached_property
     def likelihood(self) -> Any:
         return _LIKELIHOODS[self.task] if self.given.likelihood is None else self.given.likelihood
+
+    def num_outputs(self, likelihood: Any) -> int:
+        """Return the number of network outputs for a likelihood of all classes, or of the columns of targets."""
+        labels, columns = torch.arange(self.num_classes), (1, self.num_targets) if self.num_targets else (1,)
+        has_classes = self.task == "classification" and not self.num_targets
+        return int(likelihood.num_outputs(labels if has_classes else torch.zeros(columns)))
 
     @property
     def leaves_training(self) -> bool:
@@ -164,7 +170,7 @@ def choose(facts: Facts) -> Choice:
     rule = next(rule for rule in RULES if rule.holds(facts))
     candidates = list[Parts]()
     for parts in rule.parts(facts):
-        own = _with_given(parts, facts.given)
+        own = _with_given(parts, facts)
         candidates += [own] if own not in candidates else []
     return Choice(rule, facts, candidates)
 
@@ -178,7 +184,7 @@ def explain(data: Data, task: Task | None = None) -> str:
 
     Examples:
         >>> bnn.inference.defaults.explain(bnn.datasets.sinusoid())
-        '32 rows of numbers: up to 500, the evidence measures scales and noise, and chooses the likelihood'
+        '32 rows of numbers: up to 500, the evidence measures what was left open'
     """
     told: Task = task or ("regression" if data.y.is_floating_point() else "classification")
     num_classes = int(data.y.max()) + 1 if told == "classification" else 2
@@ -191,16 +197,18 @@ def are_counts(y: Tensor) -> bool:
     return is_whole and len(y.unique()) <= len(y) / 2
 
 
-def _with_given(parts: Parts, given: Given) -> Parts:
+def _with_given(parts: Parts, facts: Facts) -> Parts:
     """Return the parts that were given in place of others; an open prior leaves one that is closed."""
-    prior = given.prior
+    given, prior = facts.given, facts.given.prior
     if prior is None or (as_prior(prior).has_open_scale and not parts.method.offer().tunes_scales):
         prior = parts.prior
     is_fixed = given.net is not None and getattr(given.net, "in_features", 0) is not None
+    net = parts.net if given.net is None else given.net
+    likelihood = parts.likelihood if given.likelihood is None else given.likelihood
     return Parts(
-        net=parts.net if given.net is None else given.net,
+        net=with_width(net, "out_features", facts.num_outputs(likelihood)) if facts.num_data else net,
         prior=prior,
-        likelihood=parts.likelihood if given.likelihood is None else given.likelihood,
+        likelihood=likelihood,
         method=given.method_for(parts.method),
         inputs=given.inputs or ("plain" if is_fixed else parts.inputs),
     )
@@ -249,7 +257,7 @@ def _evidence(facts: Facts) -> list[Parts]:
 def _rivals(facts: Facts) -> tuple[Any, ...]:
     """Return the likelihoods that compete with the first."""
     is_open = facts.given.likelihood is None and facts.given.guide is None and not facts.learns_on
-    if not is_open or facts.num_targets > 1 or not facts.is_standardized or facts.num_data < _FEWEST_CHOSEN_ROWS:
+    if not is_open or facts.num_targets or not facts.is_standardized or facts.num_data < _FEWEST_CHOSEN_ROWS:
         return ()
     positive = (likelihoods.LogNormal(),) if facts.is_positive else ()
     return (*positive, likelihoods.StudentT(), likelihoods.Gaussian("heteroscedastic"))
@@ -264,7 +272,7 @@ def _trained(facts: Facts) -> list[Parts]:
 def _flexible(facts: Facts) -> list[Parts]:
     """Return the evidence framework, and ensembles with dropout under densities of any shape."""
     found = [each for each in _evidence(facts) if facts.takes_evidence and facts.num_data <= MOST_LONG_ROWS_OF_EVIDENCE]
-    is_open = facts.given.likelihood is None and facts.num_targets == 1 and facts.task == "regression"
+    is_open = facts.given.likelihood is None and not facts.num_targets and facts.task == "regression"
     shapes = _SHAPES if is_open else (facts.likelihood,)
     for shape in shapes:
         for rate in _RATES:
@@ -327,7 +335,7 @@ RULES = (
             and facts.num_data <= MOST_ROWS_OF_EVIDENCE["regression"]
             and facts.takes_evidence
         ),
-        "up to 500, the evidence measures scales and noise, and chooses the likelihood",
+        "up to 500, the evidence measures what was left open",
         _evidence,
     ),
     Rule(

@@ -167,11 +167,16 @@ def _by_rules(bnn: BNN, data: Any, run: Run) -> tuple[BNN, Run]:
             "which bnn.Loader(loader).in_memory() makes of a loader, or a method such as SVI()."
         )
 
+    if run.start is not None:
+        raise InputError("`start` goes with a method: pass bnn.SVI(guide=...), with the guide of the posterior.")
+
     def build(parts: Parts, _: Data) -> BNN:
         return bnn.with_parts(prior=parts.prior, likelihood=parts.likelihood)
 
-    parts, record = settled(choose(Facts.of_model(bnn, data)), data, run, build)
-    check_offered(parts.method, run)
+    choice = choose(Facts.of_model(bnn, data))
+    for candidate in choice.candidates:
+        check_offered(candidate.method, run)
+    parts, record = settled(choice, data, run, build)
     return build(parts, data), dataclasses.replace(run, method=parts.method, choice=record)
 
 

@@ -17,7 +17,7 @@ QUICK_FIT = 250  # examples below which a fit is quick, and may take longer for 
 MOST_PRODUCTS_OF_LBFGS = 100_000_000  # of a weight with an example, in a pass over the data
 MOST_WEIGHTS_OF_LBFGS = 1_000_000  # it keeps 40 numbers of each
 
-# Structure of a covariance, by the number of weights; above both, only the last layer has one
+# Structure of a covariance
 MOST_FULL = 3_000  # weights with a joint covariance
 
 # Measuring the open scales of priors and noise

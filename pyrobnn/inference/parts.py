@@ -86,15 +86,14 @@ class Parts:
     def model(self, data: Data) -> BNN:
         """Return the model, with the widths that its network leaves open."""
         with seeded(0, "model"):  # a fit draws the first weights of a declared network anew
-            net = with_widths(self.net, data, self.likelihood.num_outputs(data.y))
+            outputs = self.likelihood.num_outputs(data.y)
+            net = with_width(with_width(self.net, "in_features", data.x[0].numel()), "out_features", outputs)
             return BNN(net, prior=self.prior, likelihood=self.likelihood)
 
 
-def with_widths(net: Any, data: Data, num_outputs: int) -> Any:
-    """Return a network with the widths of inputs and outputs that its declaration leaves open."""
-    widths = {"in_features": data.x[0].numel(), "out_features": num_outputs}
-    open_widths = {name: width for name, width in widths.items() if getattr(net, name, 0) is None}
-    return dataclasses.replace(net, **open_widths) if open_widths else net
+def with_width(net: Any, name: str, width: int) -> Any:
+    """Return a network with the width of its inputs or outputs, if its declaration leaves it open."""
+    return dataclasses.replace(net, **{name: width}) if getattr(net, name, 0) is None else net
 
 
 def require_task(task: Task, likelihood: Any, y: Tensor) -> None:

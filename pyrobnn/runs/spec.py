@@ -22,7 +22,7 @@ from pyrobnn.inference.data import check_validation
 from pyrobnn.inference.defaults import Facts, choose
 from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
-from pyrobnn.inference.parts import PARTS, Given, predicts_classes, require_task, with_widths
+from pyrobnn.inference.parts import PARTS, Given, predicts_classes, require_task, with_width
 from pyrobnn.likelihoods import noise
 from pyrobnn.likelihoods.base import as_likelihood
 from pyrobnn.posterior.mixture import Mixture
@@ -194,9 +194,8 @@ class RunSpec:
         try:
             require_task(dataset.task, choice.facts.likelihood, train.y)
             parts, record = settled(choice, train, run)
-            data, labels = self.data, torch.arange(num_classes)
-            y = labels if dataset.task == "classification" and train.y.ndim == 1 else train.y
-            parts = dataclasses.replace(parts, net=with_widths(parts.net, train, parts.likelihood.num_outputs(y)))
+            data = self.data
+            parts = dataclasses.replace(parts, net=with_width(parts.net, "in_features", train.x[0].numel()))
             fit = dataclasses.replace(self.fit, method=parts.method, settings={})
             data = data if data.path is None else dataclasses.replace(data, test=dataset.test)
             spec = dataclasses.replace(

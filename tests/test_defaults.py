@@ -1,0 +1,233 @@
+"""What is taken where nobody chose: the table of rules, and candidates that rows held out judge."""
+
+import dataclasses
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import stats
+
+import pyrobnn as bnn
+from pyrobnn.inference import defaults, held_out
+from pyrobnn.inference.defaults import RULES, Choice, Facts, choose, explain
+from pyrobnn.inference.held_out import settled
+from pyrobnn.inference.method import Run
+from pyrobnn.inference.parts import Given, Parts
+from pyrobnn.runs.spec import RunSpec
+
+F64 = torch.float64
+RUN = Run(seed=0, progress=False)
+L = bnn.likelihoods
+
+
+def facts(task, **given):
+    of_data = {field.name for field in dataclasses.fields(Facts)} & given.keys()
+    parts = Given(**{name: given[name] for name in given.keys() - of_data})
+    return Facts(task=task, given=parts, **{name: given[name] for name in of_data})
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "rule"),
+    [
+        ("regression", {"num_data": 500}, "numbers"),
+        ("regression", {"num_data": 501}, "many rows"),
+        ("regression", {"num_data": 500, "num_inputs": 2000}, "many rows"),
+        ("classification", {}, "few labels"),
+        ("classification", {"num_data": 100, "num_inputs": 30, "num_classes": 3}, "few labels"),
+        ("classification", {"num_data": 100, "num_inputs": 31}, "labels"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "net": bnn.MLP(hidden=(60, 41))}, "labels"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "learns_on": True}, "labels"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "prior": bnn.priors.Laplace()}, "few labels"),
+        ("classification", {"num_data": 150, "num_inputs": 4, "prior": bnn.priors.Laplace()}, "trained guide"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "settings": {"steps": 9}}, "few labels"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "settings": {"steps": 9, "lr": 0.1}}, "trained guide"),
+        ("classification", {"num_data": 9, "num_inputs": 4, "likelihood": L.Ordinal(num_classes=3)}, "few labels"),
+        ("classification", {"num_data": 1000}, "labels"),
+        ("classification", {"num_data": 1001}, "many rows"),
+        ("classification", {"num_data": 1001, "learns_on": True}, "trained guide"),
+        ("classification", {"num_data": 150, "guide": bnn.guides.FullRank()}, "trained guide"),
+        ("regression", {"num_data": 150, "guide": bnn.guides.FullRank()}, "numbers"),
+        ("regression", {"num_data": 501, "guide": bnn.guides.FullRank()}, "trained guide"),
+        ("regression", {"num_data": 150, "guide": bnn.guides.Laplace(curvature="fisher")}, "trained guide"),
+        ("regression", {"num_data": 150, "prior": bnn.priors.Normal(0.3)}, "trained guide"),
+        ("regression", {"num_data": 150, "prior": bnn.priors.Normal()}, "numbers"),
+        ("regression", {"num_data": 150, "likelihood": L.StudentT(scale="heteroscedastic")}, "many rows"),
+        ("regression", {"num_data": 150, "method": bnn.SVI()}, "given method"),
+        ("regression", {"num_data": 5000, "shares_weights": True}, "shared weights"),
+    ],
+)
+def test_the_first_rule_that_holds_counts(task, given, rule):
+    assert choose(facts(task, **given)).rule.name == rule
+
+
+def test_the_table_is_small_and_the_page_says_each_rule_once():
+    assert len(RULES) <= 10
+    assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"net": bnn.MLP(hidden=(7,))},
+        {"prior": bnn.priors.Laplace(0.5)},
+        {"likelihood": L.Gaussian(0.3)},
+        {"guide": bnn.guides.Map()},
+        {"settings": {"lr": 0.03}},
+        {"inputs": "plain"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rows", [60, 400, 3000])
+def test_what_is_given_is_in_every_candidate(given, rows):
+    for parts in choose(facts("regression", num_data=rows, num_inputs=3, **given)).candidates:
+        inner = parts.method.offer().inner or parts.method
+        for name, value in given.items():
+            if name == "settings":
+                assert inner.lr == value["lr"]
+            else:
+                found = inner.guide if name == "guide" else getattr(parts, name)
+                assert found == (dataclasses.replace(value, out_features=found.out_features) if name == "net" else value)
+
+
+def test_steps_alone_bound_every_default_method():
+    bound = {"settings": {"steps": 30}}
+    (few,) = choose(facts("classification", num_data=50, num_inputs=2, **bound)).candidates
+    assert (few.method.warmup, few.method.num_draws) == (15, 15)
+    for each in choose(facts("regression", num_data=5000, num_inputs=2, **bound)).candidates:
+        method = each.method.offer().inner or each.method
+        assert getattr(method, "steps", None) == 30 or method.iterations == 3
+    with pytest.raises(bnn.InputError, match="`steps` must be a whole number, at least 1, got 0"):
+        bnn.BNNRegressor(steps=0).fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+def test_fit_estimator_and_spec_take_the_same_rule_and_say_it(tmp_path):
+    data = bnn.datasets.sinusoid()
+    said = explain(data)
+    assert said.startswith("32 rows of numbers: up to 500")
+    method = bnn.EvidenceFramework(starts=1, rounds=1, iterations=20)
+    model = bnn.BNN(bnn.MLP(1, [5], 1))
+    alone = bnn.fit(model, data, seed=0, progress=False)
+    assert alone.record.choice.sentence == said
+    assert bnn.load(alone.save(tmp_path / "kept")).record.choice == alone.record.choice
+    assert bnn.fit(model, data, method, seed=0, progress=False).record.choice is None
+    regressor = bnn.BNNRegressor(steps=30, random_state=0).fit(data.x, data.y)
+    assert regressor.posterior_.record.choice.sentence == said
+    assert not regressor.posterior_.record.choice.chose_length
+    path = tmp_path / "table.csv"
+    np.savetxt(path, np.column_stack([data.x, data.y]), delimiter=",", header="a,y", comments="")
+    prepared = RunSpec.from_dict({"data": {"path": str(path), "target": "y"}}).prepare()
+    assert prepared.choice.sentence == said
+    assert said in prepared.sentence
+
+
+def test_without_a_method_data_must_be_in_memory():
+    x = torch.randn(30, 2)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x[:, 0]), 10)
+    for data in (loader, bnn.Data(x[:4], x[:4, 0])):
+        with pytest.raises(bnn.InputError, match="Without a method, one is chosen by data in memory"):
+            bnn.fit(bnn.BNN(bnn.MLP(2, [3], 1)), data, seed=0, progress=False)
+
+
+# Rows held out
+
+
+def candidates(*methods):
+    net, prior = bnn.MLP(hidden=(), dtype="float64"), bnn.priors.Normal(1.0)
+    parts = [Parts(net=net, prior=prior, likelihood=L.Gaussian(), method=method) for method in methods]
+    return Choice(RULES[-1], facts("regression"), parts)
+
+
+LINE = bnn.Ensemble(bnn.SVI(guide="map", steps=300, lr=0.05, batch_size="all"), members=2)
+NOTHING = bnn.Ensemble(bnn.SVI(guide="map", steps=10, lr=1e-9, batch_size="all"), members=2)
+
+
+def linear(rows=60, weights=None, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 2))
+    return bnn.Data(x, x @ [1.0, -1.0] + 0.3 * rng.normal(size=rows), weights=weights)
+
+
+def test_the_best_on_rows_held_out_is_taken_with_its_length():
+    """A constant cannot win where targets are linear; steps are 1.25 times the best number."""
+    parts, record = settled(candidates(NOTHING, LINE), linear(), RUN)
+    assert record.chosen == 1
+    assert parts.method.members == 2
+    assert 12 <= parts.method.method.steps <= 375
+    first, second = record.candidates
+    assert second.log_score > first.log_score + 0.5
+    assert record.lead[0] == pytest.approx(second.log_score - first.log_score)
+    assert "nats a row ahead." in str(record)
+    again, same = settled(candidates(NOTHING, LINE), linear(), RUN)
+    assert (again, same.lead) == (parts, record.lead)
+
+
+def test_a_lead_that_may_be_chance_is_said():
+    _, record = settled(candidates(LINE, dataclasses.replace(LINE, members=3)), linear(), RUN)
+    assert "ahead, which may be chance." in str(record)
+
+
+def test_candidates_that_fail_are_never_taken():
+    bad = dataclasses.replace(LINE, method=dataclasses.replace(LINE.method, lr=1e30))
+    _, record = settled(candidates(bad, NOTHING), linear(), RUN)
+    assert record.chosen == 1
+    assert record.candidates[0].log_score == -np.inf
+    with pytest.raises(FloatingPointError, match="No fit kept to finite numbers"):
+        settled(candidates(bad, dataclasses.replace(bad, members=3)), linear(), RUN)
+
+
+def test_copies_of_a_row_are_held_out_together_and_count_once(monkeypatch):
+    """Imputed copies share a weight; none is in the training part while another is held out."""
+    seen = []
+
+    def tried(parts, train, held, *_, **__):
+        seen.append((train, held))
+        return torch.arange(len(held), dtype=F64), parts
+
+    monkeypatch.setattr(held_out, "_tried", tried)
+    data = linear(50, weights=torch.full((50,), 0.2))
+    data.groups = torch.arange(50) % 10
+    _, record = settled(candidates(LINE, NOTHING), data, RUN)
+    train, held = seen[0]
+    assert len(held) == 10
+    assert not {*train.groups.tolist()} & {*held.groups.tolist()}
+    assert record.candidates[0].error == pytest.approx(np.std(np.arange(10)) * np.sqrt(2 / 1) / np.sqrt(2), rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.01, 2.0])
+def test_whole_numbers_are_scored_by_their_mass(scale):
+    """A Gaussian that is a spike on 3 has the probability 1 of 3, not the density 40; far away it stays finite."""
+    y = torch.tensor([3.0, 4.0, 5.0, 90.0], dtype=F64)
+
+    class Predicted:
+        def __init__(self, law):
+            self.law = law
+
+        def predict(self, x, **_):
+            return bnn.Prediction(self.law)
+
+    data, law = bnn.Data(y[:, None], y), stats.norm(3, scale)
+    spike = dist.Normal(torch.full((1, 4), 3.0, dtype=F64), scale)
+    scores = held_out._scores(Predicted(spike), data, by_mass=True)
+    mass = law.cdf(y.numpy() + 0.5) - law.cdf(y.numpy() - 0.5)
+    known = mass > 1e-9
+    assert np.allclose(scores.numpy()[known], np.log(mass[known]), rtol=1e-6, atol=1e-12)
+    assert bool((scores[~torch.tensor(known)] <= np.log(1e-9)).all())
+    assert bool(scores.isfinite().all())
+    rates = dist.Poisson(torch.full((1, 4), 3.0, dtype=F64))
+    assert torch.allclose(held_out._scores(Predicted(rates), data, by_mass=True), rates.log_prob(y)[0])
+
+
+@pytest.mark.parametrize(
+    ("y", "expected"),
+    [
+        (np.arange(60) % 7, True),
+        (np.arange(60.0) % 7, True),
+        (np.arange(60) % 7 - 1, False),
+        (np.arange(60) % 7 + 0.5, False),
+        (np.arange(60) % 7 + 500, False),
+        (np.arange(60), False),
+    ],
+)
+def test_counts_are_whole_numbers_that_repeat(y, expected):
+    assert defaults.are_counts(torch.tensor(y).double()) == expected
