@@ -183,10 +183,6 @@ class BaseMethod[R]:
         inner = self.offer().inner
         return self if inner is None else dataclasses.replace(of_any, method=inner.bounded(steps))
 
-    def shortened(self) -> Any:
-        """Return the method with fewer rounds, for less than half the time; without rounds as it is."""
-        return self
-
     def learning_on(self) -> Any:
         """Return the method for more data: a single posterior, under the posterior so far as a prior that stays."""
         return self

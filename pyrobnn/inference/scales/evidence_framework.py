@@ -111,9 +111,6 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         iterations, guide_steps = math.ceil(steps / (self.rounds + 2)), min(steps, self.guide_steps or steps)
         return dataclasses.replace(self, iterations=iterations, guide_steps=guide_steps)
 
-    def shortened(self) -> "EvidenceFramework":
-        return dataclasses.replace(self, rounds=3, iterations=75)
-
     def learning_on(self) -> "EvidenceFramework":
         return dataclasses.replace(self, starts=1, rounds=0)
 
