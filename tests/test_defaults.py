@@ -87,7 +87,9 @@ def test_what_is_given_is_in_every_candidate(given, rows):
                 assert inner.lr == value["lr"]
             else:
                 found = inner.guide if name == "guide" else getattr(parts, name)
-                assert found == (dataclasses.replace(value, out_features=found.out_features) if name == "net" else value)
+                assert found == (
+                    dataclasses.replace(value, out_features=found.out_features) if name == "net" else value
+                )
 
 
 def test_steps_alone_bound_every_default_method():

@@ -101,6 +101,15 @@ class Data:
         part.groups = None if self.groups is None else self.groups[index]
         return part
 
+    def with_inputs(self, inputs: Literal["plain", "ranks", "waves"]) -> "Data":
+        """Return the same examples with other inputs of the network."""
+        if inputs == self.inputs:
+            return self
+        options = {name: getattr(self, name) for name in ("weights", "standardize", "feature_names", "target_name")}
+        other = Data(self.x, self.y, inputs=inputs, **options)
+        other.groups = self.groups
+        return other
+
     @property
     def num_inputs(self) -> int:
         """The numbers of an example that the network takes: those of x, and of ranks and their waves."""

@@ -143,10 +143,13 @@ class AbstractBNN(BaseEstimator):
         """
         given = self._given()
         facts = Facts(task=self.TASK, given=given, is_standardized=bool(self.standardize), learns_on=learns_on)
-        parts = choose(facts).candidates[0]
-        guide = guide_of(parts.method) if given.guide is None else given.guide
-        method = parts.method if given.method is None or not as_given else given.method
-        return {"net": parts.net, "prior": parts.prior, "likelihood": parts.likelihood, "guide": guide, "method": method}
+        choice = choose(facts)
+        parts = choice.candidates[0]
+        found = {name: getattr(parts, name) for name in PARTS if name != "guide"}
+        found["guide"] = guide_of(parts.method) if given.guide is None else given.guide
+        if as_given:
+            found["method"] = given.method or choice.rule.parts(choice.facts)[0].method
+        return found
 
     def _check_targets(self, y: Any, *, reset: bool, classes: Any) -> np.ndarray:
         """Return targets as numbers, and keep their properties for predictions."""
@@ -199,7 +202,7 @@ class AbstractBNN(BaseEstimator):
             if reset:
                 require_task(self.TASK, choice.facts.likelihood, examples.y)
                 parts, record = settled(choice, examples, run)
-                run = dataclasses.replace(run, choice=record)
+                run, examples = dataclasses.replace(run, choice=record), examples.with_inputs(parts.inputs)
                 self.posterior_ = fit_in_silence(parts.model(examples), examples, parts.method, run)
                 self._kept = examples if self.method is None and guide_of(parts.method) is None else None
             else:

@@ -72,7 +72,7 @@ def settled(choice: Choice, data: Data, run: Run, build: Build = Parts.model) ->
 
 def _tried(parts: Parts, train: Data, held: Data, run: Run, build: Build, *, by_mass: bool) -> tuple[Tensor, Parts]:
     """Return the log score of each row held out, and the parts with the length that was best there."""
-    inner = parts.method.offer().inner
+    train, inner = train.with_inputs(parts.inputs), parts.method.offer().inner
     if inner is None:
         posterior = parts.method.infer(build(parts, train), train, run)
         return _scores(posterior, held, by_mass=by_mass), parts

@@ -87,7 +87,7 @@ class Parts:
         """Return the model, with the widths that its network leaves open."""
         with seeded(0, "model"):  # a fit draws the first weights of a declared network anew
             outputs = self.likelihood.num_outputs(data.y)
-            net = with_width(with_width(self.net, "in_features", data.x[0].numel()), "out_features", outputs)
+            net = with_width(with_width(self.net, "in_features", data.num_inputs), "out_features", outputs)
             return BNN(net, prior=self.prior, likelihood=self.likelihood)
 
 

@@ -187,19 +187,25 @@ class RunSpec:
             num = as_likelihood(self.likelihood).num_ordered
             require_order(dataset.class_names, num, is_ordered=dataset.is_ordered)
         train, test = dataset.split(self.data.split)
-        given = Given(**{name: getattr(self, name) for name in PARTS}, settings=self.fit.settings)
+        parts_given = {name: getattr(self, name) for name in PARTS}
+        given = Given(**parts_given, inputs=self.data.inputs, settings=self.fit.settings)
         num_classes = int(dataset.data.y.max()) + 1 if dataset.task == "classification" else 2
         choice = choose(Facts.of(dataset.task, dataset.data, given, num_classes=num_classes))
         run = Run(seed=self.fit.seed, device=self.fit.device, engine=self.fit.engine)
         try:
             require_task(dataset.task, choice.facts.likelihood, train.y)
             parts, record = settled(choice, train, run)
-            data = self.data
-            parts = dataclasses.replace(parts, net=with_width(parts.net, "in_features", train.x[0].numel()))
+            train, whole = (each.with_inputs(parts.inputs) for each in (train, dataset.data))
+            dataset = dataclasses.replace(dataset, data=whole)
             fit = dataclasses.replace(self.fit, method=parts.method, settings={})
-            data = data if data.path is None else dataclasses.replace(data, test=dataset.test)
+            test_share = self.data.test if self.data.path is None else dataset.test
             spec = dataclasses.replace(
-                self, data=data, net=parts.net, prior=parts.prior, likelihood=parts.likelihood, fit=fit
+                self,
+                data=dataclasses.replace(self.data, test=test_share, inputs=parts.inputs),
+                net=with_width(parts.net, "in_features", train.num_inputs),
+                prior=parts.prior,
+                likelihood=parts.likelihood,
+                fit=fit,
             )
             spec.to_toml()
             bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)

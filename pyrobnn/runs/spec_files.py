@@ -48,7 +48,8 @@ class DataSpec:
             name; of a file a fifth up to 1,000 rows, or more (`pyrobnn.datasets.load_table`).
         standardize: centre and scale inputs, and real-valued targets, by the training part; inputs with a natural
             scale, such as pixels, are left unchanged.
-        inputs: "ranks" or "waves" gives the network ranks of the inputs too, as in `pyrobnn.Data`.
+        inputs: "ranks" or "waves" gives the network ranks of the inputs too, as in `pyrobnn.Data`; "plain" does
+            not. None leaves it to the rules of defaults.
         validation: share of the training part that is held out to follow the fit, or None.
     """
 
@@ -63,7 +64,7 @@ class DataSpec:
     split: Annotated[int, Field(ge=0)] = 0
     test: Annotated[float, Field(gt=0, lt=1)] | None = None
     standardize: bool = True
-    inputs: Literal["plain", "ranks", "waves"] = "plain"
+    inputs: Literal["plain", "ranks", "waves"] | None = None
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def __post_init__(self) -> None:
@@ -113,11 +114,10 @@ class DataSpec:
                     f"one of them by `split`, 0 to {dataset.num_splits - 1}."
                 )
             dataset = dataclasses.replace(dataset, test=self.test)
-        raw, kept = dataset.data, self.standardize and dataset.data.standardize
-        if (kept, self.inputs) == (raw.standardize, raw.inputs):
-            return dataset
-        names: dict[str, Any] = {"feature_names": raw.feature_names, "target_name": raw.target_name}
-        return dataclasses.replace(dataset, data=Data(raw.x, raw.y, standardize=kept, inputs=self.inputs, **names))
+        raw = dataset.data
+        if raw.standardize and not self.standardize:
+            raw = Data(raw.x, raw.y, feature_names=raw.feature_names, target_name=raw.target_name)
+        return dataclasses.replace(dataset, data=raw.with_inputs(self.inputs or "plain"))
 
 
 def _toy(name: str) -> "Dataset":
