@@ -47,11 +47,11 @@ def settled(choice: Choice, data: Data, run: Run, build: Build = Parts.model) ->
         return choice.candidates[0], record
     seed = derive(run.seed, "held out")
     quiet = dataclasses.replace(run, progress=False, callbacks=(), checkpoint=None)
-    train, held = data.split(_SHARE, seed=seed)
     by_mass, tried, ends = choice.facts.are_counts, list[Tensor](), list[Parts]()
     with progress_bar(choice.candidates, desc="fits judged by rows held out", unit="fit", shown=run.progress) as bar:
         for index, parts in enumerate(bar):
             started = time.perf_counter()
+            train, held = data.with_inputs(parts.inputs).split(_SHARE, seed=seed)
             of_trial = dataclasses.replace(quiet, seed=derive(seed, f"candidate {index}"))
             try:
                 scores, end = _tried(parts, train, held, of_trial, build, by_mass=by_mass)
@@ -72,7 +72,7 @@ def settled(choice: Choice, data: Data, run: Run, build: Build = Parts.model) ->
 
 def _tried(parts: Parts, train: Data, held: Data, run: Run, build: Build, *, by_mass: bool) -> tuple[Tensor, Parts]:
     """Return the log score of each row held out, and the parts with the length that was best there."""
-    train, inner = train.with_inputs(parts.inputs), parts.method.offer().inner
+    inner = parts.method.offer().inner
     if inner is None:
         posterior = parts.method.infer(build(parts, train), train, run)
         return _scores(posterior, held, by_mass=by_mass), parts
