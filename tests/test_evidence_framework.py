@@ -14,8 +14,11 @@ from torch import nn
 
 import pyrobnn as bnn
 from pyrobnn._core.errors import InputError
+from pyrobnn._core.settings import to_dict
+from pyrobnn.inference import tables
 from pyrobnn.inference.scales.evidence_framework import _members
 from pyrobnn.inference.scales.tuned_mode import TunedMode
+from pyrobnn.posterior.record import FitRecord
 
 QUICK = bnn.EvidenceFramework(starts=1, rounds=30)
 
@@ -396,3 +399,104 @@ def test_several_columns_of_targets_with_any_noise(scale, rounds):
         covariances = [1.69 * (x @ x.T).numpy() + noise**2 * np.eye(14) for noise in noises]
         exact = sum(stats.multivariate_normal(cov=c).logpdf(column) for c, column in zip(covariances, y.T, strict=True))
         assert posterior.record.laplace.log_evidence == pytest.approx(exact, rel=1e-5)
+
+
+L = bnn.likelihoods
+FAST = {"starts": 1, "rounds": 4, "iterations": 20}
+
+
+def small_net(outputs=1):
+    return bnn.MLP(3, [6], outputs, activation="silu", dtype="float64")
+
+
+def chosen_among(y, *others, model=None, **settings):
+    """Return a fit whose evidence chooses between a Gaussian, or a model's likelihood, and others."""
+    model = bnn.BNN(small_net(), prior=bnn.priors.Normal("fan_in")) if model is None else model
+    data = bnn.Data(linear_data(len(y))[0], y, standardize=True, **settings.pop("data", {}))
+    method = bnn.EvidenceFramework(likelihoods=others, **(FAST | settings))
+    return bnn.fit(model, data, method, seed=0, progress=False)
+
+
+def multiplied(num):
+    x, y = linear_data(num)
+    return np.exp(x[:, 0] + 0.5 * y)
+
+
+def alone(y, likelihood, **settings):
+    model = bnn.BNN(
+        small_net(likelihood.num_outputs(torch.tensor(y))), prior=bnn.priors.Normal("fan_in"), likelihood=likelihood
+    )
+    return chosen_among(y, model=model, **settings)
+
+
+def test_the_choice_is_the_best_of_separate_fits():
+    y, settings = multiplied(40), {"rounds": 3, "per": "site"}
+    together = chosen_among(y, L.LogNormal(), **settings)
+    assert type(together.bnn.settings["likelihood"]) is L.LogNormal
+    assert together.record.measured == ["log_scale"]
+    evidence = together.record.evidence
+    for number, one in enumerate((L.Gaussian(), L.LogNormal())):
+        (start,) = alone(y, one, **settings).record.evidence.starts
+        assert evidence.starts[number] == dataclasses.replace(start, likelihood=number)
+        score = (start.log_evidence + start.log_left_out - start.determined) / 2 / len(y)
+        assert evidence.likelihoods[number].score == pytest.approx(score)
+    assert evidence.chosen == np.argmax([one.score for one in evidence.likelihoods]) == 1
+    assert [one.name for one in evidence.likelihoods] == ["Gaussian", "LogNormal"]
+    weighted = chosen_among(y, L.LogNormal(), **settings, data={"weights": np.full(40, 1.0)})
+    assert [one.score for one in weighted.record.evidence.likelihoods] == [one.score for one in evidence.likelihoods]
+    assert "LogNormal: " in str(evidence)
+    assert str(evidence).endswith(" nats a row ahead of Gaussian")
+    assert FitRecord.from_table(together.record.to_table()).evidence == evidence
+
+
+def test_a_lead_that_may_be_chance_is_said():
+    """Wider tails than those of the noise cost little; the noise of all rows is the same."""
+    y = linear_data(40)[1]
+    fitted = chosen_among(y, L.StudentT(df=30.0), L.Gaussian("heteroscedastic"))
+    evidence = fitted.record.evidence
+    assert {start.origin for start in evidence.starts} == {None, 0}
+    first, second, _ = sorted(evidence.likelihoods, key=lambda one: -one.score)
+    assert (first.error, second.error > 0) == (0, True)
+    assert first.score - second.score < 2 * second.error
+    assert f"; the lead over {second.name}" in str(evidence)
+    assert str(evidence).endswith(" may be chance")
+    again = chosen_among(y, L.StudentT(df=30.0), L.Gaussian("heteroscedastic"))
+    assert again.record.evidence == evidence
+
+
+def test_the_evidence_of_amounts_is_that_of_their_logs_in_other_units():
+    x, y = linear_data(40)[0], multiplied(40)
+    given = {"net": small_net(), "prior": bnn.priors.Normal("fan_in")}
+    method = bnn.EvidenceFramework(**(FAST | {"rounds": 0}))
+    amounts, logs = bnn.BNN(**given, likelihood=L.LogNormal(0.3)), bnn.BNN(**given, likelihood=L.Gaussian(0.3))
+    data = bnn.Data(x, y, standardize=True), bnn.Data((x - x.mean(0)) / x.std(0), np.log(y / y.mean()))
+    fits = [bnn.fit(*pair, method, seed=0, progress=False) for pair in zip((amounts, logs), data, strict=True)]
+    ours, plain = (each.record.evidence.starts[0] for each in fits)
+    volume = np.log(y).sum()
+    assert ours.log_evidence == pytest.approx(plain.log_evidence - volume, abs=1e-3)
+    assert ours.log_left_out == pytest.approx(plain.log_left_out - volume, abs=0.5)
+
+
+def test_counts_are_compared_by_probability_alone():
+    x, _ = linear_data(60)
+    counts = np.random.default_rng(0).negative_binomial(1.0, 1 / (1 + np.exp(1 + x[:, 0])))
+    poisson = bnn.BNN(small_net(), prior=bnn.priors.Normal("fan_in"), likelihood=L.Poisson())
+    fitted = chosen_among(counts, L.NegativeBinomial(), model=poisson)
+    assert type(fitted.bnn.settings["likelihood"]) is L.NegativeBinomial
+    assert fitted.record.evidence.starts[-1].origin == 0
+
+
+def test_likelihoods_are_settings_and_those_that_do_not_fit_are_refused():
+    method = bnn.EvidenceFramework(likelihoods=("log_normal", {"type": "student_t", "df": 5.0}))
+    assert method.likelihoods == (L.LogNormal(), L.StudentT(df=5.0))
+    assert tables.resolve(to_dict(method)) == method
+    _, y = linear_data(20)
+    module = bnn.BNN(small_net().build(), prior=bnn.priors.Normal("fan_in"))
+    poisson = bnn.BNN(small_net(), prior=bnn.priors.Normal("fan_in"), likelihood=L.Poisson())
+    for model, other, targets, match in (
+        (None, L.LogNormal(), y, "LogNormal needs positive targets"),
+        (module, L.Gaussian("heteroscedastic"), y, "needs 2 network outputs"),
+        (poisson, L.Gaussian(), np.arange(20), "densities, which are not comparable"),
+    ):
+        with pytest.raises(InputError, match=match):
+            chosen_among(targets, other, model=model)

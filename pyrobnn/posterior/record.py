@@ -129,29 +129,63 @@ class StartRecord:
         log_evidence: log p(D), in the original units of the targets.
         log_left_out: the leave-one-out log score, likewise.
         determined: the number of weights that the data determine; None in records of earlier versions.
+        likelihood: the number of its likelihood among those that were compared.
+        origin: the number of the start at whose mode it began, if any.
     """
 
     noise: float | None
     log_evidence: float
     log_left_out: float
     determined: float | None = None
+    likelihood: int = 0
+    origin: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LikelihoodRecord:
+    """A likelihood that the evidence framework compared.
+
+    Attributes:
+        name: the setting in short.
+        score: the mean of log evidence and left-out score of its best start, less the price of determined weights, in
+            nats a row, in the original units of the targets.
+        error: standard error of the lead of the chosen likelihood, by the left-out scores of rows in pairs; 0 for the
+            chosen itself.
+    """
+
+    name: str
+    score: float
+    error: float
 
 
 @dataclasses.dataclass(frozen=True)
 class EvidenceRecord:
-    """The starts of the evidence framework.
+    """The starts of the evidence framework; `print` shows which likelihood they chose.
 
     Attributes:
         starts: all starts.
         chosen: the number of the best start.
         precision: the prior's precision by site: a number, or a number for each input.
         members: number of posterior members from each start; empty where the evidence was only measured.
+        likelihoods: those that were compared, in this order; empty if there was a single one.
     """
 
     starts: list[StartRecord]
     chosen: int
     precision: dict[str, float | list[float]]
     members: list[int] = dataclasses.field(default_factory=list)
+    likelihoods: list[LikelihoodRecord] = dataclasses.field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Return a sentence: the likelihood that was chosen, and its lead over the others, the closest first."""
+        if len(self.likelihoods) < 2:
+            return "no other likelihood was compared"
+        chosen = self.likelihoods[self.starts[self.chosen].likelihood]
+        others = sorted((one for one in self.likelihoods if one is not chosen), key=lambda one: -one.score)
+        leads = [f"{chosen.score - one.score:.2g} nats a row ahead of {one.name}" for one in others]
+        doubted = [one.name for one in others if chosen.score - one.score < 2 * one.error]
+        doubt = f"; the lead over {' and '.join(doubted)} may be chance" if doubted else ""
+        return f"{chosen.name}: {', '.join(leads)}{doubt}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The evidence framework: a mode and the scales that make the data most probable, in turns, from several starts."""
 
 import dataclasses
+import functools
 import math
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,8 @@ from pydantic import BeforeValidator, Field
 
 from pyrobnn import guides
 from pyrobnn._core.errors import InputError
-from pyrobnn._core.settings import Count, setting, to_dict
+from pyrobnn._core.random import seeded
+from pyrobnn._core.settings import Count, fields_of, setting, to_dict
 from pyrobnn._torch.private import tree_map
 from pyrobnn.bnn import BNN, StartState
 from pyrobnn.data.batches import Batch
@@ -22,15 +24,16 @@ from pyrobnn.inference.around import around
 from pyrobnn.inference.data import Source, make_source
 from pyrobnn.inference.method import BaseMethod, Offer, Run, registry
 from pyrobnn.inference.scales.fixed_point import Hyperprior
-from pyrobnn.inference.scales.search import tuned_modes
+from pyrobnn.inference.scales.search import Rival, tuned_modes
 from pyrobnn.inference.scales.tuned_mode import Search, TunedMode
 from pyrobnn.inference.svi.svi import SVI
-from pyrobnn.likelihoods.base import as_likelihood
+from pyrobnn.likelihoods.base import as_likelihood, closed_numbers, resolve, target_units
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import EngineRecord
+from pyrobnn.posterior.record import EngineRecord, EvidenceRecord
 
 _BATCH = 4096
+_STARTS_OF_OTHERS = 2
 _NATS_PER_ODDS = 8.0
 _NATS_A_ROW_BEHIND = 0.4
 """A start so far behind the best has no share."""
@@ -72,6 +75,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
             precision per site.
         guide_steps: training steps of a guide other than Laplace; None: until it has converged, at most 40,000, with
             two draws in each.
+        likelihoods: others beside the model's, between which the best score chooses, in original units. A declared
+            network gets as many outputs as each needs; `record.evidence` has their scores, and prints the lead.
 
     Examples:
         >>> import pyrobnn as bnn
@@ -89,6 +94,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     prior_counts: Annotated[float, Field(ge=0)] | None = None
     per: Literal["input", "site"] = "input"
     guide_steps: Count | None = None
+    likelihoods: tuple[Annotated[Any, BeforeValidator(resolve)], ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.guide, Laplace) and not self.takes(self.guide):
@@ -125,23 +131,30 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         data = merged(data) if isinstance(data, Data) else data
         source = make_source(data, bnn, None, seed=run.seed)
 
-        def everything(model: BNN) -> Batch:
-            joined: Batch = tree_map(lambda *parts: torch.cat(parts), *source.one_pass(model, _BATCH))
-            return joined
-
+        models = [bnn, *(_with_likelihood(bnn, one, source) for one in self.likelihoods)]
+        sources = [source, *(make_source(data, one, None, seed=run.seed) for one in models[1:])]
+        rivals = [Rival(*pair, functools.partial(_everything, pair[1])) for pair in zip(models, sources, strict=True)]
         search = self._search(bnn, source, run)
-        searched = tuned_modes(bnn, source, source.num_data, everything, run=run, search=search)
+        searched = tuned_modes(
+            *rivals[0][:2], source.num_data, rivals[0].examples, run=run, search=search, others=rivals[1:]
+        )
         starts, chosen = searched.starts, searched.chosen
+        model = starts[chosen].model
         mixes = isinstance(self.guide, Laplace) and _has_real_targets(bnn)
         least = -_NATS_A_ROW_BEHIND * source.total_weight
-        counts = _members([start.judged.score for start in starts], self.starts, mixes=mixes, least=least)
+        scores = [start.score if start.model == model else -np.inf for start in starts]
+        counts = _members(scores, self.starts, mixes=mixes, least=least)
         order = sorted(range(len(starts)), key=lambda index: index != chosen)
-        around = {index: self._around(starts[index].mode, bnn, data, source, run) for index in order if counts[index]}
+        best = models[model], data, sources[model]
+        around = {index: self._around(starts[index].mode, *best, run) for index in order if counts[index]}
+        likelihoods = [one.settings["likelihood"] for one in models] if self.likelihoods else []
+        tuned = around[chosen].bnn.settings["likelihood"]
         record = dataclasses.replace(
             around[chosen].record,
             method=to_dict(self) | {"guide": around[chosen].record.guide},
             seconds=run.seconds,
-            evidence=dataclasses.replace(searched.record(source), members=counts),
+            evidence=dataclasses.replace(searched.record(likelihoods), members=counts),
+            measured=closed_numbers(models[model].settings["likelihood"], tuned),
         )
         for one in around.values():
             one.record = record
@@ -155,9 +168,11 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         else:
             is_linear = sum(value.ndim > 1 for value in bnn.initial_values.values()) == 1
             hyperprior = Hyperprior.of_labels(self.prior_counts, is_linear=is_linear)
-        kept = None if run.earlier is None else run.earlier.record.evidence
-        which = [] if kept is None else [number for number, count in enumerate(kept.members or ()) if count]
-        return Search(self.starts, self.rounds, self.iterations, self.per, hyperprior, which=which)
+        which = {} if run.earlier is None else _starts_with_members(run.earlier.record.evidence)
+        others = min(self.starts, _STARTS_OF_OTHERS)
+        return Search(
+            self.starts, self.rounds, self.iterations, self.per, hyperprior, starts_of_others=others, which=which
+        )
 
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
         """Return the posterior around the mode of a start, under its prior and noise."""
@@ -177,6 +192,40 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         used = EngineRecord(run.engine, best.energy.engine, f"L-BFGS seeks the modes, on all data{why}")
         posterior.note(engine=used, threads=best.threads)
         return posterior
+
+
+def _with_likelihood(bnn: BNN, likelihood: Any, source: Source) -> BNN:
+    """Return a model with another likelihood, and as many outputs of a declared network as it needs."""
+    net, (_, y), first = bnn.settings["net"], source.head, bnn.settings["likelihood"]
+    if likelihood.integer_targets != first.integer_targets:
+        whole, real = (likelihood, first) if likelihood.integer_targets else (first, likelihood)
+        raise InputError(
+            f"EvidenceFramework: {whole!r} gives probabilities of whole numbers, and {real!r} densities, which are not "
+            "comparable: take either kind alone."
+        )
+    if "out_features" in fields_of(type(net)):
+        net = dataclasses.replace(net, out_features=likelihood.num_outputs(y))
+    with seeded(0, "parts"):
+        other = BNN(net, prior=bnn.settings["prior"], likelihood=likelihood)
+    if bnn.units is not None:
+        other.units = (bnn.units[0], target_units(likelihood, bnn.units[1]))
+    return other
+
+
+def _everything(source: Source, model: BNN) -> Batch:
+    """Return all examples in the units and on the device of a model."""
+    joined: Batch = tree_map(lambda *parts: torch.cat(parts), *source.one_pass(model, _BATCH))
+    return joined
+
+
+def _starts_with_members(record: EvidenceRecord | None) -> dict[int, int | None]:
+    """Return the starts that have members, and those that they began at, with their origins."""
+    if record is None:
+        return {}
+    kept = [place for place, count in enumerate(record.members) if count]
+    begun_at = [record.starts[place].origin for place in kept]
+    places = {*kept, *(origin for origin in begun_at if origin is not None)}
+    return {place: record.starts[place].origin for place in sorted(places)}
 
 
 def _has_real_targets(bnn: BNN) -> bool:

@@ -113,6 +113,10 @@ class PriorScales:
         """Return scales of a site times numbers for its columns."""
         precisions = self.by_site()
         precisions[name] = precisions[name] / ratio.to(self.precision).square()
+        return self.with_precisions(precisions)
+
+    def with_precisions(self, precisions: Mapping[str, Tensor]) -> "PriorScales":
+        """Return scales with the precisions of each site."""
         return self._moved(_flat(precisions.values()))
 
     def _moved(self, precision: Tensor) -> "PriorScales":

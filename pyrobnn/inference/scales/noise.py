@@ -81,6 +81,9 @@ class ModeNoise:
 
     names: Sequence[str] = ()
     parameters: Sequence[Tensor] = ()
+    state: Sequence[Tensor] = ()  # other numbers that move in place
+    steps = 3
+    """Updates of the scales in a round; with fewer, the mode is sought more often."""
 
     def begin(self, weights: Mapping[str, Tensor], noise: float) -> bool:
         """Begin at noise in units of the targets' spread; return whether there is such noise to tune."""
@@ -111,6 +114,8 @@ class ModeNoise:
 
 class TunedNumbers(ModeNoise):
     """Numbers of a likelihood that are moved by EM: to their best over the posterior of the outputs."""
+
+    steps = 1
 
     def __init__(self, bnn: BNN, rows: Rows) -> None:
         self._bnn, self._rows = bnn, rows
@@ -152,6 +157,8 @@ class TunedNumbers(ModeNoise):
 class TunedNormal(TunedNumbers):
     """The scales of normal noise, moved by MacKay's fixed point; their prior counts `extra` targets."""
 
+    steps = 3
+
     def __init__(self, bnn: BNN, rows: Rows, extra: float) -> None:
         super().__init__(bnn, rows)
         self._extra = extra
@@ -173,10 +180,13 @@ class NoiseOutputs(ModeNoise):
     `release` it is the same for all rows, so that it cannot explain what locations have yet to fit.
     """
 
+    steps = 1
+
     def __init__(self, weights: Mapping[str, Tensor], rows: Rows, extra: float) -> None:
         columns = self._columns = rows.y.shape[1]
         self.is_held, self._rows, self._extra = False, rows, extra
         self._deviation = next(iter(weights.values())).new_zeros(len(rows.y), 2 * columns)
+        self.state = [self._deviation]
         last = {
             value.ndim: name for name, value in weights.items() if value.ndim in (1, 2) and len(value) == 2 * columns
         }

@@ -120,7 +120,7 @@ class _Look(NamedTuple):
             mode.noise.settings(source.y_scaler) if is_open and keeps_noise else None,
             mode.bnn.state_at(mode.weights) if starts_there and is_of_model else None,
             dict(mode.bnn.likelihood.state_dict()) if is_open and not keeps_noise else None,
-            self.searched.record(source),
+            self.searched.record(),
         )
 
 

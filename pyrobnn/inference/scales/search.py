@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pyrobnn._core.errors import InputError
 from pyrobnn._core.random import derive
+from pyrobnn._core.settings import in_short
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn._torch.devices import running
 from pyrobnn.bnn import BNN
@@ -26,7 +28,7 @@ from pyrobnn.inference.scales.gaussian_process import GaussianProcess
 from pyrobnn.inference.scales.noise import Rows
 from pyrobnn.inference.scales.tuned_mode import FirstScales, ModeScore, Search, TunedMode, process_of_outputs
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.record import EvidenceRecord, StartRecord
+from pyrobnn.posterior.record import EvidenceRecord, LikelihoodRecord, StartRecord
 
 _LARGEST_NOISE = 1.0
 _SMALLEST_NOISE = 0.05
@@ -36,16 +38,56 @@ _PRECISION_RATIO_OF_STARTS = 0.1
 """Noise, or for labels the factor of precisions, of every other start relative to the one before, where the others
 begin from a Gaussian process."""
 _TRIAL_ROUNDS = 3
+_TRIAL_ROUNDS_AT_A_MODE = 2
+"""Of a start that begins at another's mode, after that one's."""
 _NATS_BEHIND_TO_END = 16.0
 """None of 26 starts that ended so would have become the best."""
 _PROGRESS_FORM = "{l_bar}{bar}| [{elapsed}<{remaining}]"
 
 
+class Rival(NamedTuple):
+    """A model of a search, the source of its data, and its examples in the units and on the device of a model."""
+
+    bnn: BNN
+    source: Source
+    examples: Callable[[BNN], Batch]
+
+    def is_like(self, other: "Rival") -> bool:
+        """Whether the first outputs of both mean the same: locations, or logs of means, in the same units."""
+        mine, theirs = (as_likelihood(each.bnn.settings["likelihood"]) for each in (self, other))
+        are_locations = mine.noise is not None and theirs.noise is not None
+        units = [(each.source.y_scaler.loc, each.source.y_scaler.scale) for each in (self, other)]
+        is_same = all(torch.equal(*pair) for pair in zip(*units, strict=True))
+        return is_same and (are_locations or mine.link == theirs.link == "logs")
+
+
 class Start(NamedTuple):
-    """A start of a search, after its last round; its score is -infinity if others were ahead after a few rounds."""
+    """A start of a search, after its last round."""
 
     mode: TunedMode
     judged: ModeScore
+    model: int  # the number of its model
+    volume: float  # the log of a unit of all targets: without it, log scores are in original units
+    origin: int | None  # the place of the start that it began at
+    place: int  # its own
+    rounds: int  # that it has taken, with those of its origin
+    has_ended: bool = False  # whether others were ahead after a few rounds
+
+    @property
+    def reached(self) -> float:
+        """Its score in original units."""
+        return self.judged.score - self.volume
+
+    @property
+    def score(self) -> float:
+        """The same; -infinity if it has ended."""
+        return -math.inf if self.has_ended else self.reached
+
+    @property
+    def record(self) -> StartRecord:
+        judged = self.judged
+        scores = (judged.log_evidence - self.volume, judged.log_left_out - self.volume, judged.determined)
+        return StartRecord(self.mode.first_noise, *scores, self.model, self.origin)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,52 +101,64 @@ class Searched:
     def best(self) -> Start:
         return self.starts[self.chosen]
 
-    def record(self, source: Source) -> EvidenceRecord:
-        """Return the record of the starts, with the precision of each site, or of each of its columns, of the best."""
+    def record(self, likelihoods: Sequence[Any] = ()) -> EvidenceRecord:
+        """Return the record of the starts, with the precision of each site, or of each of its columns, of the best.
+
+        Likelihoods that were compared have one each, in the order of their models.
+        """
         mode = self.best.mode
-        volume = float(mode.rows.counts.sum()) * float(source.y_scaler.log_volume())
         rows = {n: value.flatten(0, -2)[0] if value.ndim > 1 else value for n, value in mode.prior.by_site().items()}
         precision = {n: float(row[0]) if bool((row == row[0]).all()) else row.tolist() for n, row in rows.items()}
-        pairs = [(start.mode.first_noise, start.judged) for start in self.starts]
-        starts = [StartRecord(n, j.log_evidence - volume, j.log_left_out - volume, j.determined) for n, j in pairs]
-        return EvidenceRecord(starts, self.chosen, precision)
+        starts = [start.record for start in self.starts]
+        compared = [self._compared(model, setting) for model, setting in enumerate(likelihoods)]
+        return EvidenceRecord(starts, self.chosen, precision, likelihoods=compared)
+
+    def _compared(self, model: int, likelihood: Any) -> LikelihoodRecord:
+        """Return the best score of a likelihood in nats a row, and the error of the lead of the chosen over it."""
+        best = max((start for start in self.starts if start.model == model), key=lambda start: start.reached)
+        counts = self.best.mode.rows.counts
+        total, error = float(counts.sum()), 0.0
+        ahead, behind = self.best.judged.of_rows, best.judged.of_rows
+        if best.model != self.best.model and ahead is not None and behind is not None:
+            lead = ahead - behind
+            error = float(((counts * (lead - counts @ lead / total).square()).sum() / total**2).sqrt())
+        return LikelihoodRecord(in_short(likelihood).removesuffix("()"), best.reached / total, error)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Starts:
     """The starts of a search, which take their rounds one after another."""
 
-    bnn: BNN
-    source: Source
+    models: Sequence[Rival]
     num_data: int
-    examples: Callable[[BNN], Batch]
     run: Run
     search: Search
     bar: Any
 
-    @property
-    def numbers(self) -> Sequence[int]:
-        return self.search.which or range(self.search.starts)
-
     @contextmanager
-    def running(self, place: int) -> Iterator[int]:
+    def running(self, place: int, model: int, number: int) -> Iterator[int]:
         """Show which start is at work, and yield its threads, with the random state of its steps."""
-        self.bar.set_description(f"{self.search.phase}, start {place + 1} of {len(self.numbers)}")
-        seed = derive(self.run.seed, f"start {self.numbers[place]}")
-        with running(self.bnn.net, self.num_data, seed, "fit") as threads:
+        self.bar.set_description(f"{self.search.phase}, start {place + 1} of {self.search.places(len(self.models))}")
+        seed = derive(self.run.seed, f"start {number}")
+        with running(self.models[model].bnn.net, self.num_data, seed, "fit") as threads:
             yield threads
 
-    def begun(self, place: int, rounds: int) -> Start:
-        """Return a start after its first rounds."""
-        first = self._first_scales(self.numbers[place])
-        with self.running(place) as threads:
+    def begun(self, place: int, rounds: int, origin: Start | None = None) -> Start:
+        """Return a start after rounds, those of its origin included, which it begins at if there is any."""
+        model, number = self.search.model_and_number(place)
+        first = self._first_scales(model, number) if origin is None else FirstScales(mode=origin.mode)
+        with self.running(place, model, number) as threads:
             records = self.run.engine != "eager"
-            mode = TunedMode(*self._parts(), self.search, first=first, records=records, threads=threads)
-            return Start(mode, self._judged(mode, range(rounds)))
+            mode = TunedMode(*self._parts(model), self.search, first=first, records=records, threads=threads)
+            volume = float(mode.rows.counts.sum()) * float(self.models[model].source.y_scaler.log_volume())
+            first_round = 0 if origin is None else origin.rounds
+            judged = self._judged(mode, range(first_round, rounds))
+            return Start(mode, judged, model, volume, None if origin is None else origin.place, place, rounds)
 
-    def _parts(self) -> tuple[BNN, dict[str, Tensor], Rows]:
+    def _parts(self, number: int) -> tuple[BNN, dict[str, Tensor], Rows]:
         """Return a new model, its weights, and the rows in its units."""
-        model, example = self.source.fresh_model(self.bnn, self.run.device)
+        rival = self.models[number]
+        model, example = rival.source.fresh_model(rival.bnn, self.run.device)
         check_calls(model, example[0], training=False)
         sites = latent_sites(model, *example)
         if strange := [site.name for site in sites if site.name not in model.site_names]:
@@ -112,33 +166,39 @@ class _Starts:
                 f"EvidenceFramework tunes the precision of normal priors, and the model has the latent site "
                 f"{strange[0]!r} beside its weights: use SVI, or another method."
             )
-        check_entries(self.num_data, self.source.outputs, sum(site.start.numel() for site in sites))
-        x, *targets = self.examples(model)
+        check_entries(self.num_data, rival.source.outputs, sum(site.start.numel() for site in sites))
+        x, *targets = rival.examples(model)
         return model, {site.name: site.start.clone() for site in sites}, Rows(x, tuple(targets))
 
     @cached_property
     def _process(self) -> GaussianProcess | None:
-        """A Gaussian process of the outputs, if there is any."""
+        """A Gaussian process of the outputs of the first model, if there is any."""
         if self.search.per != "input" or not self.search.rounds:
             return None
-        with self.running(0):
-            return process_of_outputs(*self._parts(), self.run.seed)
+        with self.running(0, 0, 0):
+            return process_of_outputs(*self._parts(0), self.run.seed)
 
-    def _first_scales(self, number: int) -> FirstScales:
-        """Return where the scales of a start begin: every other begins from a Gaussian process, if there is any."""
-        if self._process is None:
+    def _first_scales(self, model: int, number: int) -> FirstScales:
+        """Return where the scales of a start begin.
+
+        Every other start of the first model begins from a Gaussian process, if there is any.
+        """
+        if model:
+            return FirstScales(_LARGEST_NOISE * _NOISE_RATIO_OF_STARTS**number)
+        process = self._process
+        if process is None:
             noises = np.geomspace(_LARGEST_NOISE, _SMALLEST_NOISE, max(self.search.starts, 2))
             return FirstScales(float(noises[number]))
-        has_labels = as_likelihood(self.bnn.settings["likelihood"]).has_labels
+        has_labels = as_likelihood(self.models[model].bnn.settings["likelihood"]).has_labels
         less = (_PRECISION_RATIO_OF_STARTS if has_labels else _NOISE_RATIO_OF_STARTS) ** (number // 2)
         if number % 2:
             return FirstScales(_LARGEST_NOISE * less)
-        return FirstScales(less if has_labels else 1.0, self._process)
+        return FirstScales(less if has_labels else 1.0, process)
 
-    def further(self, place: int, start: Start, first: int) -> Start:
+    def further(self, start: Start) -> Start:
         """Return a start after its other rounds."""
-        with self.running(place):
-            return Start(start.mode, self._judged(start.mode, range(first, self.search.rounds)))
+        with self.running(start.place, *self.search.model_and_number(start.place)):
+            return start._replace(judged=self._judged(start.mode, range(start.rounds, self.search.rounds)))
 
     def _judged(self, mode: TunedMode, rounds: range) -> ModeScore:
         """Take rounds of a mode, and judge it; its score is -infinity if its numbers did not stay finite."""
@@ -150,39 +210,61 @@ class _Starts:
                 mode.to_mode(search.iterations, search.tolerance)
                 mode.tune()
                 self.bar.update()
-            if rounds.stop == search.rounds:
-                mode.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
+                if mode.is_past:
+                    break
+            if rounds.stop < search.rounds:
+                return mode.best
+            mode.restore()
+            mode.to_mode(2 * search.iterations, search.last_tolerance, is_last=True)
             return mode.judge()
         except FloatingPointError:
             return ModeScore()
 
 
 def tuned_modes(
-    bnn: BNN, source: Source, num_data: int, examples: Callable[[BNN], Batch], *, run: Run, search: Search
+    bnn: BNN,
+    source: Source,
+    num_data: int,
+    examples: Callable[[BNN], Batch],
+    *,
+    run: Run,
+    search: Search,
+    others: Sequence[Rival] = (),
 ) -> Searched:
-    """Return a mode for each start, with its tuned scales, of a model with normal priors.
+    """Return a mode for each start, with its tuned scales, of a model with normal priors, and of others beside it.
 
-    `examples` returns the examples in the units and on the device of a model.
+    `examples` returns the examples in the units and on the device of a model. Of another model that is like the first,
+    two starts begin at the best modes of the first, after its first rounds.
     """
-    refuse_mixed_examples(bnn.net)
-    num, rounds = len(search.which) or search.starts, search.rounds
-    trials = min(rounds, _TRIAL_ROUNDS) if num > 1 else rounds
+    models, rounds = [Rival(bnn, source, examples), *others], search.rounds
+    for rival in models:
+        refuse_mixed_examples(rival.bnn.net)
+    places = search.which or dict.fromkeys(range(search.places(len(models))))
+    trials = min(rounds, _TRIAL_ROUNDS) if len(places) > 1 else rounds
     options = {"desc": search.phase, "unit": "round", "bar_format": _PROGRESS_FORM}
-    with progress_bar(total=num * rounds, shown=run.progress, **options) as bar:
-        work = _Starts(bnn, source, num_data, examples, run, search, bar)
-        starts = [work.begun(place, trials) for place in range(num)]
-        least = max(start.judged.score for start in starts) - _NATS_BEHIND_TO_END
-        for place, start in enumerate(starts if trials < rounds else []):
-            bar.update(num * trials + place * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
-            if start.judged.score >= least:
-                starts[place] = work.further(place, start, trials)
+    with progress_bar(total=len(places) * rounds, shown=run.progress, **options) as bar:
+        work, starts = _Starts(models, num_data, run, search, bar), dict[int, Start]()
+        for place, given in places.items():
+            model, number = search.model_and_number(place)
+            origin = None if given is None else starts[given]
+            if model and not search.which and models[model].is_like(models[0]):
+                own = [each for each in starts.values() if not each.model]
+                origin = sorted(own, key=lambda each: -each.judged.score)[number]
+            more = 0 if origin is None else _TRIAL_ROUNDS_AT_A_MODE
+            starts[place] = work.begun(place, min(trials + more, rounds), origin)
+        least = max(start.score for start in starts.values()) - _NATS_BEHIND_TO_END
+        for count, (place, start) in enumerate(starts.items() if trials < rounds else ()):
+            bar.update(len(places) * trials + count * (rounds - trials) - bar.n)  # those that ended took fewer rounds
+            if start.score >= least:
+                starts[place] = work.further(start)
             else:
-                starts[place] = start._replace(judged=dataclasses.replace(start.judged, score=-math.inf))
-        bar.update(num * rounds - bar.n)
-    scores = [start.judged.score for start in starts]
+                starts[place] = start._replace(has_ended=True)
+        bar.update(len(places) * rounds - bar.n)
+    done = [*starts.values()]
+    scores = [start.score for start in done]
     if not np.isfinite(scores).any():
         raise FloatingPointError(
             "EvidenceFramework: no start kept finite numbers. Look for extreme values in the data, standardise "
             "them, or use another network."
         )
-    return Searched(starts, int(np.nanargmax(scores)))
+    return Searched(done, int(np.nanargmax(scores)))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from pyrobnn._core.lock import ONE_THREAD
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.base import Point
-from pyrobnn.curvature.linear_model import information, linear_model, log_scores
+from pyrobnn.curvature.linear_model import Solution, information, linear_model, log_scores
 from pyrobnn.curvature.metric import log_probs, score_columns
 from pyrobnn.inference.data import Source
 from pyrobnn.inference.scales.energy import Energy
@@ -21,6 +21,8 @@ from pyrobnn.likelihoods.base import as_likelihood
 
 STEPS = 3
 """Updates of the scales in a round."""
+_NATS_PAST = 2.0
+"""Lost since the best score, in two rounds in a row, after which a start ends there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,20 @@ class Search:
     last_tolerance: float = 1e-12  # and at the end
     held: Collection[str] = ()  # names of weights with a fixed prior
     phase: str = "search for weights and scales"  # what the bar says
-    which: Sequence[int] = ()  # numbers of the starts to do; all if empty
+    starts_of_others: int = 2  # starts of each other likelihood
+    which: Mapping[int, int | None] = dataclasses.field(default_factory=dict)
+    """Places of the starts to do, with those that they begin at; all if empty."""
+
+    def places(self, num_models: int) -> int:
+        """Return the number of starts of all models: those of the first, then those of each other."""
+        return self.starts + (num_models - 1) * self.starts_of_others
+
+    def model_and_number(self, place: int) -> tuple[int, int]:
+        """Return the number of the model of a start, and of the start among those of the model."""
+        if place < self.starts:
+            return 0, place
+        model, number = divmod(place - self.starts, self.starts_of_others)
+        return model + 1, number
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,6 +60,7 @@ class FirstScales:
 
     factor: float = 1.0  # of precisions; without a process the noise, in units of the targets' spread, if it is tuned
     process: GaussianProcess | None = None  # whose length scales and noise are the first
+    mode: "TunedMode | None" = None  # of a model that is like, whose weights and precisions are the first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +71,7 @@ class ModeScore:
     log_left_out: float = -math.inf  # the leave-one-out log score
     determined: float = 0.0  # the number of weights that the data determine
     score: float = -math.inf  # the mean of evidence and left-out score, after the penalty
+    of_rows: Tensor | None = None  # the left-out score of each row, (N,), in original units
 
 
 class TunedMode:
@@ -82,8 +99,11 @@ class TunedMode:
         if search.per == "input" and isinstance(self.noise, NoiseOutputs):
             group = (2 * group + self.noise.belongs).unique(return_inverse=True)[1]
         self.prior = PriorScales.of(bnn, weights, group, search.hyperprior, search.held)
-        self.first_noise = first.factor if search.rounds and first.process is None else None
-        if search.rounds:
+        self.first_noise = first.factor if search.rounds and first.process is None and first.mode is None else None
+        self.best, self._num_past = ModeScore(), 0
+        if search.rounds and first.mode is not None:
+            self._take(first.mode)
+        elif search.rounds:
             self._begin(first)
         self.energy = Energy(bnn, rows, self.noise, self.weights, records=records)
 
@@ -101,27 +121,69 @@ class TunedMode:
         self.prior = self.prior.multiplied(first.factor)
         self.noise.fit(process.mean, process.variance.diag_embed())
 
+    def _take(self, other: "TunedMode") -> None:
+        """Begin at the mode of a model whose outputs are the first outputs of this one."""
+        precisions = self.prior.by_site()
+        for name, value in other.weights.items():
+            self.weights[name][: len(value)] = value
+            precisions[name] = precisions[name].clone()
+            precisions[name][: len(value)] = other.prior.by_site()[name]
+        self.prior = self.prior.with_precisions(precisions)
+        f = self.bnn.outputs(self.weights, self.rows.x).detach().double()[:, : self.rows.y.shape[1]]
+        missed = (self.rows.counts @ (self.rows.y - f).square() / self.rows.counts.sum()).sqrt()
+        self.noise.begin(self.weights, float((missed / self.rows.spread).mean()))
+        self.tune()
+        self.noise.release()
+        self.best, self._num_past = ModeScore(), 0
+
     def to_mode(self, iterations: int, tolerance: float, *, is_last: bool = False) -> None:
         """Move weights and learned parameters towards the mode; the last call goes on where rounding hides the gain."""
         polishes = is_last and tolerance < torch.finfo(self.bnn.like.dtype).eps
         self.weights = self.energy.descend(self.weights, self.prior, iterations, tolerance, polishes=polishes)
 
     def tune(self) -> None:
-        """Move prior and noise by MacKay's fixed point, or numbers of other likelihoods by EM."""
+        """Move prior and noise by MacKay's fixed point, or numbers of other likelihoods by EM, and judge the mode."""
         point = self._point()
         model, f = linear_model(point, self.rows.x, *self.rows.targets)
+        solution = model.solve(self.prior.precision)
+        judged = self._judged(point, f, solution)
+        self._num_past = self._num_past + 1 if judged.score < self.best.score - _NATS_PAST else 0
+        if judged.score > self.best.score:
+            self.best, self._kept = judged, self._state()
         squares = self.prior.deviation(self.weights).double().square()
-        for _ in range(STEPS):
+        for step in range(self.noise.steps):
             ONE_THREAD.let_waiting_in()
-            solution = model.solve(self.prior.precision)
+            solution = model.solve(self.prior.precision) if step else solution
             self.prior = self.prior.updated(self.noise.free(solution.determined), squares)
             model, f = self.noise.tune(point, model, f, solution)
 
+    @property
+    def is_past(self) -> bool:
+        """Whether two rounds in a row were well below the best score."""
+        return self._num_past > 1
+
+    def _state(self) -> tuple[PriorScales, dict[str, Tensor], list[Tensor]]:
+        """Return prior, weights, and copies of the numbers that move in place."""
+        return self.prior, self.weights, [value.detach().clone() for value in self._moving()]
+
+    def _moving(self) -> list[Tensor]:
+        return [*self.bnn.parameters(), *self.noise.state]
+
+    def restore(self) -> None:
+        """Go back to the mode of the best score, if the last round was well below it."""
+        if self._num_past:
+            self.prior, self.weights, values = self._kept
+            for place, value in zip(self._moving(), values, strict=True):
+                place.detach().copy_(value)
+
     def judge(self) -> ModeScore:
         """Return evidence and leave-one-out score of the mode; -infinity where they are not finite."""
-        point, counts, (y, *_) = self._point(), self.rows.counts, self.rows.targets
+        point = self._point()
         model, f = linear_model(point, self.rows.x, *self.rows.targets)
-        solution = model.solve(self.prior.precision)
+        return self._judged(point, f, model.solve(self.prior.precision))
+
+    def _judged(self, point: Point, f: Tensor, solution: Solution) -> ModeScore:
+        counts, (y, *_) = self.rows.counts, self.rows.targets
         at_precision, deviation = f.to(self.bnn.like.dtype), self.prior.deviation(self.weights).double()
         with torch.no_grad():
             log_likelihood = log_probs(point.likelihood, at_precision, *self.rows.targets).double().sum()
@@ -132,12 +194,13 @@ class TunedMode:
         is_normal = as_likelihood(self.bnn.settings["likelihood"]).is_normal
         noise = known_noise(self.bnn).expand(f.shape[1]) if is_normal else None
         with torch.no_grad():
-            left_out = (counts * log_scores(point, y, mean, covariance, noise)).sum()
+            of_rows = log_scores(point, y, mean, covariance, noise)
+        left_out = (counts * of_rows).sum()
         if not bool(evidence.isfinite() & left_out.isfinite()):
             return ModeScore()
         determined = float(solution.determined.sum())
         score = (float(evidence) + float(left_out) - self._penalty * determined) / 2
-        return ModeScore(float(evidence), float(left_out), determined, score)
+        return ModeScore(float(evidence), float(left_out), determined, score, of_rows)
 
     def _point(self) -> Point:
         return Point(self.bnn, self.weights, self.bnn.likelihood, list(self.weights))
