@@ -1,6 +1,5 @@
 """The second fit of a run, to all rows of its table."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 import pyrobnn as bnn
 from pyrobnn.runs import all_rows
 from pyrobnn.runs import run as runs
-from pyrobnn.runs.all_rows import with_all_rows
 from pyrobnn.runs.files import folder_for_new_rows
 from pyrobnn.runs.predictions import predict_table
 from pyrobnn.runs.run import resume, run
@@ -126,22 +124,6 @@ def test_a_second_fit_that_went_wrong_is_not_kept(table, tmp_path, monkeypatch):
     assert lengths == [len(result.train), 40]
     assert result.final is result.posterior
     assert not (tmp_path / "run" / "all_rows").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_report")
-def test_the_second_search_repeats_the_starts_that_the_first_has_kept(table, tmp_path, monkeypatch):
-    """From the same seeds, so that it finds what a search from all of them finds."""
-    method = {"type": "evidence_framework", "starts": 3, "rounds": 2, "iterations": 30, "guide_steps": 20}
-    net, guide = {"hidden": [3], "dtype": "float64"}, {"type": "mean_field"}
-    searched = spec_of(table, fit=method, net=net, guide=guide)
-    result = run(searched, tmp_path / "run", progress=False)
-    kept = [number for number, count in enumerate(result.posterior.record.evidence.members) if count]
-    assert len(kept) == 1
-    whole = with_all_rows(searched.prepare(), result.posterior)
-    every = runs._fit(dataclasses.replace(whole, earlier=None), None, progress=False).record.evidence.starts
-    assert len(every) == 3
-    assert result.final.record.evidence.starts == [every[number] for number in kept]
 
 
 @pytest.mark.usefixtures("no_report")

@@ -52,7 +52,6 @@ class Run:
 
     Attributes:
         choice: how the parts that nobody gave were chosen.
-        earlier: a posterior of the same model for some of the rows: the starts that it did not keep may be left out.
         method: the method that `fit` was given: Ctrl-C ends its steps, but not those of a method inside another.
         started: when it began, by `time.perf_counter`; fits inside a run have the time of the whole.
     """
@@ -67,7 +66,6 @@ class Run:
     every: int = 1000
     start: Posterior | None = None
     choice: ChoiceRecord | None = None
-    earlier: Posterior | Mixture | None = None
     method: Any = None
     started: float = dataclasses.field(default_factory=time.perf_counter)
 

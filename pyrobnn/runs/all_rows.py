@@ -3,8 +3,6 @@
 import dataclasses
 
 from pyrobnn.bnn import BNN
-from pyrobnn.posterior.mixture import Mixture
-from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.runs.spec import Prepared
 
 _MOST_ROWS_OF_A_SECOND_FIT = 2000
@@ -14,11 +12,11 @@ TOLERATED_LOSS = 0.1
 """Nats an example by which draws and other starts may lower a log score on rows that were learned."""
 
 
-def with_all_rows(prepared: Prepared, judged: Posterior | Mixture) -> Prepared | None:
+def with_all_rows(prepared: Prepared) -> Prepared | None:
     """Return the run with all rows in its training part, or None where the fit to the training part stays the last.
 
-    That is so for large tables, and for data sets by name, whose test part is there for comparisons. The fit to all
-    rows repeats the starts that the fit that was judged has kept. The test part has the same rows as before.
+    That is so for large tables, and for data sets by name, whose test part is there for comparisons. The test part
+    has the same rows as before.
     """
     spec = prepared.spec
     if prepared.dataset.encoder is None or len(prepared.dataset.data) > _MOST_ROWS_OF_A_SECOND_FIT:
@@ -33,5 +31,5 @@ def with_all_rows(prepared: Prepared, judged: Posterior | Mixture) -> Prepared |
     spec = dataclasses.replace(spec, net=net)
     bnn = BNN(net, prior=spec.prior, likelihood=spec.likelihood)
     return dataclasses.replace(
-        prepared, spec=spec, dataset=dataset, train=train, validation=validation, test=test, bnn=bnn, earlier=judged
+        prepared, spec=spec, dataset=dataset, train=train, validation=validation, test=test, bnn=bnn
     )

@@ -167,7 +167,6 @@ def _fit(prepared: Prepared, checkpoint: Path | None, *, progress: bool) -> Post
         checkpoint=checkpoint,
         every=CHECKPOINT_EVERY,
         choice=prepared.choice,
-        earlier=prepared.earlier,
         method=None if checkpoint is None else spec.method,
     )
     if prepared.dataset.encoder is None:  # the notes of a table name its constant columns
@@ -224,7 +223,7 @@ def _fit_for_new_rows(
     It is a fit to all rows, which is written too; or the fit that was judged, for a large table, or where the other is
     worse on the test part, which it learned.
     """
-    whole = with_all_rows(prepared, judged)
+    whole = with_all_rows(prepared)
     if whole is None:
         return judged, len(prepared.train)
     with waiting(f"fitting all {counted(len(whole.train), 'row')}, for predictions", shown=progress):

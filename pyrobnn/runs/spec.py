@@ -25,8 +25,6 @@ from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
 from pyrobnn.inference.parts import PARTS, Given, predicts_classes, require_task, with_width
 from pyrobnn.likelihoods import noise
 from pyrobnn.likelihoods.base import as_likelihood
-from pyrobnn.posterior.mixture import Mixture
-from pyrobnn.posterior.posterior import Posterior
 from pyrobnn.posterior.record import ChoiceRecord
 from pyrobnn.runs.spec_files import DataSpec, check_rows, check_sections, data_section, parse_change, read_spec
 from pyrobnn.tables.cells import require_order
@@ -223,8 +221,7 @@ class RunSpec:
 class Prepared:
     """A spec that was checked against its data.
 
-    `spec` has all defaults filled in; `given` is what was given, and `choice` how the rest was chosen. `earlier` is a
-    posterior for some of the rows, whose starts the fit repeats.
+    `spec` has all defaults filled in; `given` is what was given, and `choice` how the rest was chosen.
     """
 
     spec: RunSpec
@@ -235,7 +232,6 @@ class Prepared:
     bnn: BNN
     given: Given
     choice: ChoiceRecord
-    earlier: Posterior | Mixture | None = None
 
     @property
     def sentence(self) -> str:

@@ -30,10 +30,9 @@ from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.likelihoods.base import as_likelihood, closed_numbers, resolve, target_units
 from pyrobnn.posterior.mixture import Mixture
 from pyrobnn.posterior.posterior import Posterior
-from pyrobnn.posterior.record import EngineRecord, EvidenceRecord
+from pyrobnn.posterior.record import EngineRecord
 
 _BATCH = 4096
-_STARTS_OF_OTHERS = 2
 _NATS_PER_ODDS = 8.0
 _NATS_A_ROW_BEHIND = 0.4
 """A start so far behind the best has no share."""
@@ -134,7 +133,7 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         models = [bnn, *(_with_likelihood(bnn, one, source) for one in self.likelihoods)]
         sources = [source, *(make_source(data, one, None, seed=run.seed) for one in models[1:])]
         rivals = [Rival(*pair, functools.partial(_everything, pair[1])) for pair in zip(models, sources, strict=True)]
-        search = self._search(bnn, source, run)
+        search = self._search(bnn, source)
         searched = tuned_modes(
             *rivals[0][:2], source.num_data, rivals[0].examples, run=run, search=search, others=rivals[1:]
         )
@@ -161,18 +160,14 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
         members = [around[index] for index in order for _ in range(counts[index])]
         return around[chosen] if len(around) == 1 else Mixture(members, seed=run.seed, record=record)
 
-    def _search(self, bnn: BNN, source: Source, run: Run) -> Search:
-        """Return the settings of the search; of a fit that is repeated, only the starts with members are done."""
+    def _search(self, bnn: BNN, source: Source) -> Search:
+        """Return the settings of the search."""
         if _has_real_targets(bnn):
             hyperprior = Hyperprior.of_real_targets(source.total_weight, source.head[0][0].numel(), self.prior_counts)
         else:
             is_linear = sum(value.ndim > 1 for value in bnn.initial_values.values()) == 1
             hyperprior = Hyperprior.of_labels(self.prior_counts, is_linear=is_linear)
-        which = {} if run.earlier is None else _starts_with_members(run.earlier.record.evidence)
-        others = min(self.starts, _STARTS_OF_OTHERS)
-        return Search(
-            self.starts, self.rounds, self.iterations, self.per, hyperprior, starts_of_others=others, which=which
-        )
+        return Search(self.starts, self.rounds, self.iterations, self.per, hyperprior)
 
     def _around(self, best: TunedMode, bnn: BNN, data: Any, source: Source, run: Run) -> Posterior:
         """Return the posterior around the mode of a start, under its prior and noise."""
@@ -216,16 +211,6 @@ def _everything(source: Source, model: BNN) -> Batch:
     """Return all examples in the units and on the device of a model."""
     joined: Batch = tree_map(lambda *parts: torch.cat(parts), *source.one_pass(model, _BATCH))
     return joined
-
-
-def _starts_with_members(record: EvidenceRecord | None) -> dict[int, int | None]:
-    """Return the starts that have members, and those that they began at, with their origins."""
-    if record is None:
-        return {}
-    kept = [place for place, count in enumerate(record.members) if count]
-    begun_at = [record.starts[place].origin for place in kept]
-    places = {*kept, *(origin for origin in begun_at if origin is not None)}
-    return {place: record.starts[place].origin for place in sorted(places)}
 
 
 def _has_real_targets(bnn: BNN) -> bool:

@@ -40,6 +40,7 @@ begin from a Gaussian process."""
 _TRIAL_ROUNDS = 3
 _TRIAL_ROUNDS_AT_A_MODE = 2
 """Of a start that begins at another's mode, after that one's."""
+_STARTS_OF_OTHERS = 2
 _NATS_BEHIND_TO_END = 16.0
 """None of 26 starts that ended so would have become the best."""
 _PROGRESS_FORM = "{l_bar}{bar}| [{elapsed}<{remaining}]"
@@ -67,10 +68,10 @@ class Start(NamedTuple):
     mode: TunedMode
     judged: ModeScore
     model: int  # the number of its model
+    number: int  # its own among those of the model
     volume: float  # the log of a unit of all targets: without it, log scores are in original units
-    origin: int | None  # the place of the start that it began at
-    place: int  # its own
     rounds: int  # that it has taken, with those of its origin
+    origin: int | None  # the number of the start of the first model that it began at
     has_ended: bool = False  # whether others were ahead after a few rounds
 
     @property
@@ -136,24 +137,23 @@ class _Starts:
     bar: Any
 
     @contextmanager
-    def running(self, place: int, model: int, number: int) -> Iterator[int]:
+    def running(self, model: int, number: int) -> Iterator[int]:
         """Show which start is at work, and yield its threads, with the random state of its steps."""
-        self.bar.set_description(f"{self.search.phase}, start {place + 1} of {self.search.places(len(self.models))}")
+        of_model = f" of likelihood {model + 1}" if len(self.models) > 1 else ""
+        self.bar.set_description(f"{self.search.phase}, start {number + 1}{of_model}")
         seed = derive(self.run.seed, f"start {number}")
         with running(self.models[model].bnn.net, self.num_data, seed, "fit") as threads:
             yield threads
 
-    def begun(self, place: int, rounds: int, origin: Start | None = None) -> Start:
+    def begun(self, model: int, number: int, rounds: int, origin: Start | None = None) -> Start:
         """Return a start after rounds, those of its origin included, which it begins at if there is any."""
-        model, number = self.search.model_and_number(place)
         first = self._first_scales(model, number) if origin is None else FirstScales(mode=origin.mode)
-        with self.running(place, model, number) as threads:
+        with self.running(model, number) as threads:
             records = self.run.engine != "eager"
             mode = TunedMode(*self._parts(model), self.search, first=first, records=records, threads=threads)
             volume = float(mode.rows.counts.sum()) * float(self.models[model].source.y_scaler.log_volume())
-            first_round = 0 if origin is None else origin.rounds
-            judged = self._judged(mode, range(first_round, rounds))
-            return Start(mode, judged, model, volume, None if origin is None else origin.place, place, rounds)
+            judged = self._judged(mode, range(0 if origin is None else origin.rounds, rounds))
+            return Start(mode, judged, model, number, volume, rounds, None if origin is None else origin.number)
 
     def _parts(self, number: int) -> tuple[BNN, dict[str, Tensor], Rows]:
         """Return a new model, its weights, and the rows in its units."""
@@ -175,7 +175,7 @@ class _Starts:
         """A Gaussian process of the outputs of the first model, if there is any."""
         if self.search.per != "input" or not self.search.rounds:
             return None
-        with self.running(0, 0, 0):
+        with self.running(0, 0):
             return process_of_outputs(*self._parts(0), self.run.seed)
 
     def _first_scales(self, model: int, number: int) -> FirstScales:
@@ -197,7 +197,7 @@ class _Starts:
 
     def further(self, start: Start) -> Start:
         """Return a start after its other rounds."""
-        with self.running(start.place, *self.search.model_and_number(start.place)):
+        with self.running(start.model, start.number):
             return start._replace(judged=self._judged(start.mode, range(start.rounds, self.search.rounds)))
 
     def _judged(self, mode: TunedMode, rounds: range) -> ModeScore:
@@ -239,32 +239,28 @@ def tuned_modes(
     models, rounds = [Rival(bnn, source, examples), *others], search.rounds
     for rival in models:
         refuse_mixed_examples(rival.bnn.net)
-    places = search.which or dict.fromkeys(range(search.places(len(models))))
-    trials = min(rounds, _TRIAL_ROUNDS) if len(places) > 1 else rounds
+    num = search.starts + len(others) * min(search.starts, _STARTS_OF_OTHERS)
+    trials = min(rounds, _TRIAL_ROUNDS) if num > 1 else rounds
     options = {"desc": search.phase, "unit": "round", "bar_format": _PROGRESS_FORM}
-    with progress_bar(total=len(places) * rounds, shown=run.progress, **options) as bar:
-        work, starts = _Starts(models, num_data, run, search, bar), dict[int, Start]()
-        for place, given in places.items():
-            model, number = search.model_and_number(place)
-            origin = None if given is None else starts[given]
-            if model and not search.which and models[model].is_like(models[0]):
-                own = [each for each in starts.values() if not each.model]
-                origin = sorted(own, key=lambda each: -each.judged.score)[number]
-            more = 0 if origin is None else _TRIAL_ROUNDS_AT_A_MODE
-            starts[place] = work.begun(place, min(trials + more, rounds), origin)
-        least = max(start.score for start in starts.values()) - _NATS_BEHIND_TO_END
-        for count, (place, start) in enumerate(starts.items() if trials < rounds else ()):
-            bar.update(len(places) * trials + count * (rounds - trials) - bar.n)  # those that ended took fewer rounds
-            if start.score >= least:
-                starts[place] = work.further(start)
-            else:
-                starts[place] = start._replace(has_ended=True)
-        bar.update(len(places) * rounds - bar.n)
-    done = [*starts.values()]
-    scores = [start.score for start in done]
+    with progress_bar(total=num * rounds, shown=run.progress, **options) as bar:
+        work = _Starts(models, num_data, run, search, bar)
+        starts = [work.begun(0, number, trials) for number in range(search.starts)]
+        origins = sorted(starts, key=lambda start: -start.judged.score)[:_STARTS_OF_OTHERS]
+        for model, rival in enumerate(others, 1):
+            for number, origin in enumerate(origins):
+                if rival.is_like(models[0]):
+                    starts.append(work.begun(model, number, min(trials + _TRIAL_ROUNDS_AT_A_MODE, rounds), origin))
+                else:
+                    starts.append(work.begun(model, number, trials))
+        least = max(start.score for start in starts) - _NATS_BEHIND_TO_END
+        for place, start in enumerate(starts if trials < rounds else []):
+            bar.update(num * trials + place * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
+            starts[place] = work.further(start) if start.score >= least else start._replace(has_ended=True)
+        bar.update(num * rounds - bar.n)
+    scores = [start.score for start in starts]
     if not np.isfinite(scores).any():
         raise FloatingPointError(
             "EvidenceFramework: no start kept finite numbers. Look for extreme values in the data, standardise "
             "them, or use another network."
         )
-    return Searched(done, int(np.nanargmax(scores)))
+    return Searched(starts, int(np.nanargmax(scores)))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
@@ -38,20 +38,6 @@ class Search:
     last_tolerance: float = 1e-12  # and at the end
     held: Collection[str] = ()  # names of weights with a fixed prior
     phase: str = "search for weights and scales"  # what the bar says
-    starts_of_others: int = 2  # starts of each other likelihood
-    which: Mapping[int, int | None] = dataclasses.field(default_factory=dict)
-    """Places of the starts to do, with those that they begin at; all if empty."""
-
-    def places(self, num_models: int) -> int:
-        """Return the number of starts of all models: those of the first, then those of each other."""
-        return self.starts + (num_models - 1) * self.starts_of_others
-
-    def model_and_number(self, place: int) -> tuple[int, int]:
-        """Return the number of the model of a start, and of the start among those of the model."""
-        if place < self.starts:
-            return 0, place
-        model, number = divmod(place - self.starts, self.starts_of_others)
-        return model + 1, number
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
