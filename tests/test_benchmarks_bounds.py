@@ -149,6 +149,9 @@ BOUNDS: dict[str, Callable[[], bool]] = {
         for model, b in (("a constant", 0), ("Ridge", -0.2))
     },
     "nothing set, small beside before": lambda: mean(mean_leads("small", beside.BEFORE).values()) >= -0.03,
+    "nothing set, eight problems beside before": lambda: (
+        column("defaults", "log_score", name="nothing set") >= column("defaults", "log_score", name="before") - 0.03
+    ),
     **{
         f"nothing set, {k}-{num} beside others": lambda k=f"{k}-{num}", most=most: behind_the_best(k) <= most
         for num, most, names in ((100, 0.15, beside.SMALL[30, 100]), (60, 0.06, beside.SMALL[30, 60]))
