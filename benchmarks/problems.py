@@ -92,17 +92,6 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
     "counts, 200 rows": _counts,
     "moons, 60 points": _moons,
 }
-WIDE = "500 rows, MLP(10, [200] * 3)"
-
-
-def _wide(seed: int) -> Problem:
-    g, x, f = drawn(seed, 500, 10)
-    return _cut(x, f + 0.3 * g.normal(size=len(f)), 500, [200] * 3, "gaussian")
-
-
-GUIDES_ONLY: dict[str, Callable[[int], Problem]] = {WIDE: _wide}
-"""Problems that guides are tried on, and no methods and priors."""
-ALL = PROBLEMS | GUIDES_ONLY
 
 
 def model_of(problem: Problem, prior: Any = "normal") -> bnn.BNN:

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 
 import pyrobnn as bnn
 from benchmarks.measures.harness import Options, Page, chosen, short
-from benchmarks.problems import ALL, PROBLEMS, Problem, model_of
+from benchmarks.problems import PROBLEMS, Problem, model_of
 from benchmarks.references import Arrays, classifiers, label_scores, normals, process
 from benchmarks.rows import Row, grid, grouped
 from pyrobnn.verdict.baselines import fit_baselines
@@ -41,7 +41,7 @@ OPTIONS = {
     "seeds": 3,
     "kinds": list(KINDS),
     "names": [name for names in KINDS.values() for name in names],
-    "problems": list(ALL),
+    "problems": list(PROBLEMS),
 }
 _AT_ONCE = 300
 
@@ -92,15 +92,15 @@ def jobs(options: Options) -> list[Row]:
         {"problem": problem, "kind": kind, "name": name, "seed": seed}
         for seed in range(FIRST_SEED, FIRST_SEED + options.seeds)
         for kind in options.kinds
-        for problem in (ALL if kind in ("guide", "reference") else PROBLEMS)
-        for name in (references(ALL[problem](seed)) if kind == "reference" else KINDS[kind])
+        for problem in PROBLEMS
+        for name in (references(PROBLEMS[problem](seed)) if kind == "reference" else KINDS[kind])
         if problem in options.problems and name in options.names
     ]
 
 
 def run(job: Row, options: Options) -> list[Row]:
     """Fit and score a part, an estimator or a reference."""
-    posed, started = ALL[job["problem"]](job["seed"]), time.perf_counter()
+    posed, started = PROBLEMS[job["problem"]](job["seed"]), time.perf_counter()
     if job["kind"] == "reference":
         scores = references(posed)[job["name"]]()
     else:
@@ -133,7 +133,7 @@ def page(rows: list[Row], options: Options) -> Page:
     lines = ["![Log scores by problem](defaults.png)", ""]
     columns = ("error", "log_score", "coverage", "epistemic", "seconds")
     header = ["kind", "name", "seeds", "error", "log score", "95 % intervals hold", "epistemic", "seconds"]
-    for problem in ALL:
+    for problem in PROBLEMS:
         cells = [
             [kind, name, len(same), *(_mean(same, column) for column in columns)]
             for (kind, name), same in grouped(chosen(rows, problem=problem), "kind", "name").items()

@@ -217,11 +217,6 @@ def chosen(rows: Iterable[Row], /, **values: Any) -> list[Row]:
     return [row for row in rows if values.items() <= row.items()]
 
 
-def each(column: str, option: str) -> Callable[[Options], list[Row]]:
-    """Return the function `jobs` of a measure with a job for each value of an option, in that column."""
-    return lambda options: [{column: value} for value in getattr(options, option)]
-
-
 def plain_page(title: str, about: str, formats: Mapping[str, str]) -> Callable[[list[Row], Options], Page]:
     """Return the function `page` of a measure that shows all columns of its rows.
 
