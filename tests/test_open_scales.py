@@ -156,7 +156,7 @@ def test_what_is_not_open_or_cannot_be_looked_at_stays():
     "hidden",
     [pytest.param([300] * 3, id="evidence prefers a constant"), pytest.param([2**20], id="too large to look at")],
 )
-def test_a_small_network_measures_the_noise_in_the_place_of_another(hidden):
+def test_a_linear_model_tells_the_noise_where_the_search_finds_less_or_costs_too_much(hidden):
     """The noise of 0.4 within 4 standard errors of 60 rows; the prior stays open."""
     found = closed(net=bnn.MLP(COLUMNS, hidden, 1)).bnn
     assert found.settings["likelihood"].scale == pytest.approx(0.4, abs=4 * 0.4 / np.sqrt(2 * ROWS))

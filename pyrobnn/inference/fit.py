@@ -103,9 +103,9 @@ def fit(
         validation: `Data`, a pair (x, y) or a loader whose log score is followed, and decides if `method.patience` is
             set; for `SVI` only.
         callbacks: functions called with a `Progress` after every 50 steps; one that returns True ends the fit.
-        checkpoint: a folder for measured scales and the state of the fit, by `SVI` or an `Ensemble` of it. After an
+        checkpoint: a folder for the state of the fit, by `SVI` or an `Ensemble` of it. After an
             interruption the same call resumes there, with the same bits on the same machine as without it; after the
-            end it returns the same posterior at once.
+            end it returns the same posterior.
         every: steps between two checkpoints.
         start: a posterior of this model and guide, also of other data: the fit goes on from its parameters, with its
             scales and in its units, and measures none; for `SVI` and `IVON`. See docs/how-to/own-loop.md.

@@ -25,9 +25,7 @@ MOST_MEASURED_ROWS = 500  # examples times outputs
 FEWEST_MEASURED_ROWS = 100  # examples, for any number of outputs
 MEASURING_SECONDS = 10.0  # predicted, at most
 SMALLEST_PRIOR_SCALE = 0.05  # of weights that the data do not need, so that chains can still move
-MOST_INPUTS_OF_STAND_IN = 1000  # of the network that measures the noise in place of the model's network
-STAND_IN = (50,)  # hidden units of that network
-LITTLE_GAIN = 0.05  # nats a row above a constant: less is no sign that a mode has learned anything
+LITTLE_GAIN = 0.05  # nats a row below a linear model: a mode that is further behind has learned nothing
 MOST_DETERMINED = 0.8  # weights that the data determine, a share of the targets: beyond, few are left to tell the noise
 PRIOR_COUNTS = 5.0  # towards a prior scale of 1 without noise: the evidence of few labels or counts prefers wider
 # Weights that the prior of a precision counts; the data alone would leave inputs out and follow the noise in others

@@ -54,6 +54,13 @@ class Baseline:
         """Return predictions for inputs (N, *in) in original units, single distributions."""
         return self._problem.predict(self._parameters, self._features(x) @ self._weights[:-1] + self._weights[-1])
 
+    @property
+    def noise(self) -> Tensor:
+        """The scale of the noise in original units, (1,) or (K,), of a likelihood that has one."""
+        with fast_pyro(), torch.no_grad():
+            self._problem.put(self._parameters)
+            return (self._problem.module.scale * self._problem.scaler.scale).reshape(-1)
+
 
 def fit_baselines(
     bnn: BNN, data: Data, *, most_rows: int = _MOST_ROWS_OF_A_BASELINE, folds: bool = True
