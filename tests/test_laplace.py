@@ -705,21 +705,6 @@ def wide_regression(width, num=4):
     return model, torch.randn(num, width, generator=torch.Generator().manual_seed(0), dtype=F64)
 
 
-@pytest.mark.parametrize(
-    ("width", "settings", "message"),
-    [
-        (12_000, {}, r"12,000 x 12,000 matrix for 'weight'.*13 minutes.*1.1 GiB"),
-        (30_000, {"structure": "full"}, r"the inverse root of a 30,000 x 30,000 matrix.*38 minutes.*6.7 GiB"),
-    ],
-)
-def test_the_cost_of_a_wide_layer_is_said_before_the_fit(width, settings, message):
-    """The first step of the training already finds it said."""
-    model, x = wide_regression(width)
-    method = bnn.SVI(guide=Laplace(**settings), steps=1)
-    with pytest.warns(UserWarning, match=message), pytest.raises(Reached):
-        bnn.fit(model, (x, x[:, 0]), method, seed=0, engine="eager", progress=False, callbacks=[reached])
-
-
 def test_a_layer_too_wide_for_memory_is_refused_before_the_fit():
     model, x = wide_regression(40_000)
     with pytest.raises(
@@ -729,7 +714,6 @@ def test_a_layer_too_wide_for_memory_is_refused_before_the_fit():
 
 
 @pytest.mark.one_in(0, 2)
-@pytest.mark.filterwarnings("ignore:Laplace. structure='kron' takes the eigenvectors")
 @pytest.mark.parametrize("width", [4200, 6000])
 def test_a_wide_layer_of_few_examples_has_the_exact_posterior_in_seconds(width):
     """1 - diag(X^T (noise^2 + X X^T)^-1 X), by the lemma of Woodbury, with 30 examples."""

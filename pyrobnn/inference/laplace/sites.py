@@ -1,6 +1,7 @@
 """The weights that are to be Gaussian: picked by patterns, and refused before training where they do not fit."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
@@ -8,11 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from pyrobnn._core.errors import InputError, warn_user
+from pyrobnn._core.errors import InputError
 from pyrobnn._core.registry import assign
-from pyrobnn._core.remedies import Remedy
 from pyrobnn._torch.inputs import X
-from pyrobnn._torch.matrices import LARGE
 from pyrobnn._torch.transforms import missing_forward_mode
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.kinds import KINDS
@@ -26,11 +25,6 @@ from pyrobnn.posterior.output_draws import MOST_DERIVATIVES, Tangent
 
 _MOST_MATRIX_BYTES = 2**35
 """Of three copies in double precision."""
-EIGEN_STEPS, _FACTOR_STEPS = 9, 5 / 3
-"""Operations over the width cubed: of eigenvectors of a symmetric matrix (Golub & Van Loan 2013, sec. 8.3), and of
-two Cholesky factorisations and an inverse of the factor."""
-A_MINUTE = 60 * 20e9
-"""Operations in a minute at 20 GFLOPS, a usual rate of two CPU cores."""
 
 
 def checked_setting(setting: Laplace, bnn: BNN, example: Batch, latents: list[Site]) -> tuple[Laplace, list[str]]:
@@ -58,7 +52,8 @@ def checked_setting(setting: Laplace, bnn: BNN, example: Batch, latents: list[Si
             f"Laplace(structure='full') over {dimension:,} weights needs {needed / 2**30:,.0f} GiB: use "
             "structure='kron' or 'diag', the last layer alone (sites='last_layer'), or a subnetwork."
         )
-    _check_cost(setting, bnn, weights, names, example[0][:1])
+    if setting.structure == "kron":
+        _check_sides(bnn, weights, names, example[0][:1])
     require_real(latents, names)
     KINDS[setting.curvature].check(bnn, weights)
     _check_derivatives(setting, bnn, weights, names, example[0][:1])
@@ -107,50 +102,16 @@ def _check_derivatives(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor]
         Tangent(bnn, weights, x).function(tuple(names))
 
 
-def _check_cost(setting: Laplace, bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> None:
-    """Warn of matrices whose eigenvectors or inverses take minutes or hours."""
-    if setting.structure == "full":
-        side = setting.subnetwork or sum(weights[name].numel() for name in names)
-        if _FACTOR_STEPS * side**3 >= A_MINUTE:
-            _tell_of_cost("full", f"the inverse root of a {side:,} x {side:,} matrix", side, _FACTOR_STEPS * side**3)
-    elif setting.structure == "kron" and (sides := _large_sides(bnn, weights, names, x)):
-        side, name = max(sides)
-        if 3 * 8 * side**2 > _MOST_MATRIX_BYTES:
-            raise InputError(
-                f"Laplace(structure='kron') takes the eigenvectors of a {side:,} x {side:,} matrix for {name!r}, which "
-                f"needs {3 * 8 * side**2 / 2**30:,.0f} GiB: use structure='diag', or sites='last_layer'."
-            )
-        operations = float(sum(EIGEN_STEPS * width**3 for width, _ in sides))
-        task = f"the eigenvectors of a {side:,} x {side:,} matrix for {name!r}"
-        _tell_of_cost("kron", task, side, operations, ", far fewer if examples number an eighth of that")
-
-
-def _large_sides(bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> list[tuple[int, str]]:
-    """Return the large widths of layers that are matrices, with a site; a table of embeddings is no such layer."""
-    if not any(max(len(w), w[0].numel()) >= LARGE for w in (weights[name] for name in names) if w.ndim):
-        return []
-    sides: list[tuple[int, str]] = []
+def _check_sides(bnn: BNN, weights: Mapping[str, Tensor], names: list[str], x: X) -> None:
+    """Refuse Kronecker factors that do not fit into memory; a table of embeddings has none."""
+    most = math.isqrt(_MOST_MATRIX_BYTES // 24)
+    if all(max(len(w), w[0].numel()) <= most for w in (weights[name] for name in names) if w.ndim):
+        return
     for use in Tracker(bnn, weights, names, x).alone.uses:
-        if use.kind == "matrix":
-            widths = use.inputs.shape[2], use.positions(use.output).shape[2]
-            sides += [(width, use.sites[0]) for width in widths if width >= LARGE]
-    return sides
-
-
-def _tell_of_cost(structure: str, task: str, side: int, operations: float, fewer: str = "") -> None:
-    minutes = operations / A_MINUTE
-    length = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
-    warn_user(
-        f"Laplace: structure={structure!r} takes {task}, in all up to {operations:.0e} operations ({length} at 20 "
-        f"GFLOPS{fewer}), and {8 * side**2 / 2**30:.1f} GiB.",
-        remedies=(
-            Remedy(
-                "take structure='diag' or 'low_rank'",
-                "take less of the curvature",
-                ("guide.type=laplace", "guide.structure=diag"),
-            ),
-            Remedy(
-                "take sites='last_layer'", "take the last layer alone", ("guide.type=laplace", "guide.sites=last_layer")
-            ),
-        ),
-    )
+        side = max(use.inputs.shape[2], use.positions(use.output).shape[2]) if use.kind == "matrix" else 0
+        if side > most:
+            raise InputError(
+                f"Laplace(structure='kron') takes the eigenvectors of a {side:,} x {side:,} matrix for "
+                f"{use.sites[0]!r}, which needs {24 * side**2 / 2**30:,.0f} GiB: use structure='diag', or "
+                "sites='last_layer'."
+            )

@@ -60,11 +60,6 @@ class StochasticGradient(ChainMethod):
     temperature: Positive = 1.0
     init: Init = "net"
 
-    @property
-    def num_steps(self) -> int:
-        """The number of steps of each chain, burn-in included; a burn-in of open length may take more."""
-        return self._least_burn_in(1.0) + self.num_draws * self.thinning
-
     def friction_of(self, smallest_variance: float) -> float | None:
         """Return the friction of the momenta, or None for a method without any."""
         return None
@@ -92,13 +87,13 @@ class StochasticGradient(ChainMethod):
         if run.engine == "captured":
             warn_user(f"The chains run eagerly: {name} has no captured form.")
         walk, draws, densities = _Walk(self, target, run.seed), list[Tensor](), list[Tensor]()
-        with seeded(run.seed, "transitions"), progress_bar(total=self.num_steps, shown=run.progress, desc=name) as bar:
+        with seeded(run.seed, "transitions"), progress_bar(total=walk.num_steps, shown=run.progress, desc=name) as bar:
             walk.draw_momenta()
             while walk.step < walk.num_steps:
                 density = walk.advance()
-                after = walk.step - walk.burn_in.end
+                after = walk.step - walk.burnt
                 if after <= 0:
-                    walk.burn_in.densities.append(density)
+                    walk.densities.append(density)
                 elif after % self.thinning == 0:
                     draws.append(walk.state.place)
                     densities.append(density)
@@ -110,9 +105,9 @@ class StochasticGradient(ChainMethod):
                             f"{walk.step}: give a smaller `step_size`, or standardise the data."
                         )
                     bar.update(walk.step - bar.n)
-                if walk.burn_in.looks(walk.step, walk.smallest_variance):
+                if walk.has_burnt():
                     bar.total = walk.num_steps
-        burnt = walk.burn_in.end
+        burnt = walk.burnt
         if self.num_draws >= _FEWEST_COMPARED and _trends(densities):
             _tell_of_trend(name, burnt)
         record = EngineRecord(run.engine, "eager", f"{name} runs eagerly, its chains side by side")
@@ -222,7 +217,10 @@ class SGHMC(StochasticGradient):
 
 
 class _Walk:
-    """Chains side by side, at `state` after `step` steps, of sizes `rates`, by default from the largest curvature."""
+    """Chains side by side, at `state` after `step` steps, of sizes `rates`, by default from the largest curvature.
+
+    The burn-in ends after `burnt` steps if no look at the log `densities` of its steps ends it before.
+    """
 
     def __init__(self, method: StochasticGradient, target: Target, seed: int) -> None:
         streams = method._streams(target, seed)
@@ -233,7 +231,9 @@ class _Walk:
         points = target.starts(method.num_chains, evaluate)
         self._potential, _ = potential_of_chains(target.log_joint, points, first, own_batches=own_batches)
         self._first, self._evaluate = first, evaluate
-        self.burn_in, self.step = _BurnIn(method), 0
+        self._is_open, self._next_look = method.burn_in is None and method.schedule is None, method._least_burn_in(1.0)
+        self.burnt, self.step = _MOST_BURNT if self._is_open else self._next_look, 0
+        self.densities: list[Tensor] = []
         self._relative = method._rates(self.num_steps).to(points.device)
         self.rates, self.smallest_variance = self._relative.clone(), 1.0
         self._curvatures: list[float] = []
@@ -242,7 +242,7 @@ class _Walk:
     @property
     def num_steps(self) -> int:
         """The number of steps to the last draw, as long as the burn-in may still take."""
-        return self.burn_in.end + self._method.num_draws * self._method.thinning
+        return self.burnt + self._method.num_draws * self._method.thinning
 
     def draw_momenta(self) -> None:
         """Give chains momenta, under a method that has any."""
@@ -252,8 +252,8 @@ class _Walk:
     def advance(self) -> Tensor:
         """Do a step, and return the log densities where it began, (C,)."""
         ONE_THREAD.let_waiting_in()
-        is_open = self._method.step_size is None
-        if is_open and self.step < max(1, self.burn_in.end) and self.step % _BETWEEN_MEASURES == 0:
+        measures = self._method.step_size is None and self.step % _BETWEEN_MEASURES == 0
+        if measures and self.step < max(1, self.burnt):
             self._measure()
         batch = self._first if self.step == 0 else next(self._batches)
         energies, slopes = self._potential(self.state.place, *batch)
@@ -261,33 +261,22 @@ class _Walk:
         self.step += 1
         return -energies
 
+    def has_burnt(self) -> bool:
+        """Return whether a burn-in of open length was looked at; it ends here if its later half has no trend."""
+        least = max(self._next_look, self._method._least_burn_in(self.smallest_variance))
+        if not (self._is_open and least <= self.step < self.burnt):
+            return False
+        self._next_look = math.ceil(_COMPARISON_FACTOR * self.step)
+        if not _trends(self.densities[self.step // 2 :]):
+            self.burnt = self.step
+        return True
+
     def _measure(self) -> None:
         """Set the sizes of the steps to come, by the later half of all measurements of the curvature."""
         self._curvatures.append(largest_curvature(lambda z: self._evaluate(z)[1], self.state.place))
         self.smallest_variance = 1 / max(self._curvatures[len(self._curvatures) // 2 :])
         size = self._method.usual_step_size(self.smallest_variance)
         self.rates[self.step :] = self._relative[self.step :] * size
-
-
-class _BurnIn:
-    """The burn-in of chains, which ends at `end` if no look at the log `densities` of its steps ends it before."""
-
-    def __init__(self, method: StochasticGradient) -> None:
-        self._method = method
-        self._next_look = method._least_burn_in(1.0)
-        self._is_open = method.burn_in is None and method.schedule is None
-        self.end = _MOST_BURNT if self._is_open else self._next_look
-        self.densities: list[Tensor] = []
-
-    def looks(self, step: int, smallest_variance: float) -> bool:
-        """End a burn-in of open length here if its later half has no trend; return whether this was a step to look."""
-        least = max(self._next_look, self._method._least_burn_in(smallest_variance))
-        if not (self._is_open and least <= step < self.end):
-            return False
-        self._next_look = math.ceil(_COMPARISON_FACTOR * step)
-        if not _trends(self.densities[step // 2 :]):
-            self.end = step
-        return True
 
 
 def _tell_of_trend(name: str, burnt: int) -> None:
