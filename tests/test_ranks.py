@@ -113,3 +113,9 @@ def test_a_spec_may_ask_for_them():
     spec = RunSpec.from_dict({"data": {"name": "diabetes", "inputs": "ranks"}, "fit": {"type": "svi", "steps": 5}})
     prepared = dataclasses.replace(spec, net=bnn.MLP(hidden=(3,))).prepare()
     assert (prepared.train.num_inputs, prepared.spec.net.in_features) == (19, 19)
+
+
+def test_validation_is_seen_in_the_units_of_the_training_data():
+    model, method = bnn.BNN(bnn.MLP(8, [4], 1)), bnn.SVI(steps=20, eval_every=10)
+    fit = bnn.fit(model, data("ranks"), method, validation=(X[:50], Y[:50]), **SETTINGS)
+    assert fit.history.validation_steps == [10, 20]

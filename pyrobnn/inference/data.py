@@ -177,10 +177,10 @@ def make_source(data: Data | Loader, bnn: BNN, batch_size: BatchSize, *, seed: i
     return Source(data, head, x_scaler, y_scaler, num_data, shown, bnn.num_weights, products, epoch)
 
 
-def check_validation(data: Data | Loader, bnn: BNN, *, seed: int) -> None:
-    """Refuse data that a model cannot score."""
+def check_validation(data: Data | Loader, bnn: BNN, source: Source, *, seed: int) -> None:
+    """Refuse data that a model cannot score in the units of its source."""
     with seeded(seed, "data"):
-        checked_outputs(bnn, data, first_rows(data), *_units(data, bnn))
+        checked_outputs(bnn, data, first_rows(data), source.x_scaler, source.y_scaler)
 
 
 def _units(data: Data | Loader, bnn: BNN) -> tuple[Scaler, Scaler]:

@@ -18,7 +18,7 @@ from pyrobnn.data.in_memory import Data
 from pyrobnn.datasets import Dataset
 from pyrobnn.inference import Ensemble
 from pyrobnn.inference import tables as methods
-from pyrobnn.inference.data import check_validation
+from pyrobnn.inference.data import check_validation, make_source
 from pyrobnn.inference.defaults import Facts, choose
 from pyrobnn.inference.held_out import settled
 from pyrobnn.inference.method import Engine, Run, guide_of, registry, with_guide
@@ -207,8 +207,7 @@ class RunSpec:
             )
             spec.to_toml()
             bnn = BNN(spec.net, prior=spec.prior, likelihood=spec.likelihood)
-            for part in (dataset.data, train):
-                check_validation(part, bnn, seed=0)
+            check_validation(dataset.data, bnn, make_source(train, bnn, None, seed=0), seed=0)
         except InputError as error:
             raise InputError(f"{dataset.name}: {error}") from None
         validation = None

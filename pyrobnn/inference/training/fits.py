@@ -54,7 +54,7 @@ def fit_by_svi(bnn: BNN, method: StochasticMethod, data: Any, run: Run) -> Poste
         raise InputError("SVI: `patience` needs a validation score: pass `validation=Data(x, y)` to fit.")
     source = make_source(data, bnn, method.batch_size, seed=run.seed)
     if run.validation is not None:
-        check_validation(run.validation, bnn, seed=run.seed)
+        check_validation(run.validation, bnn, source, seed=run.seed)
     return fit_together([Asked(bnn, method, source, run.seed)], run, Stop(puts_off=run.method is method))[0]
 
 
