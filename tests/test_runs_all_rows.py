@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import pyrobnn as bnn
-from pyrobnn.runs import all_rows
 from pyrobnn.runs import run as runs
 from pyrobnn.runs.files import folder_for_new_rows
 from pyrobnn.runs.predictions import predict_table
@@ -100,7 +99,7 @@ def test_a_category_of_held_out_rows_is_known_then(table, tmp_path):
 def test_large_tables_and_data_by_name_have_one_fit(table, tmp_path, monkeypatch):
     short = {"fit": {"type": "svi", "steps": 3}}
     named = run(spec_of(table, data={"name": "sinusoid"}, **short), tmp_path / "named", progress=False)
-    monkeypatch.setattr(all_rows, "_MOST_ROWS_OF_A_SECOND_FIT", 39)
+    monkeypatch.setattr(runs, "_MOST_ROWS_OF_A_SECOND_FIT", 39)
     large = run(spec_of(table, **short), tmp_path / "large", progress=False)
     for result in (named, large):
         assert result.final is result.posterior

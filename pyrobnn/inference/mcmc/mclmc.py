@@ -57,7 +57,8 @@ class Microcanonical(ChainMethod):
             thinning = tuned.num_steps if self.thinning is None else self.thinning
             bar.total = walk.num_steps + self.num_draws * thinning
             walk.set(*tuned)
-            draws, rows = self._drawn(walk, thinning)
+            pairs = [self._drawn(walk, thinning) for _ in range(self.num_draws)]
+        draws, rows = (torch.stack(parts, 1) for parts in zip(*pairs, strict=True))
         numbers = dict(zip(_STATISTICS, rows.unbind(-1), strict=True))
         diverging = int(numbers["diverging"].sum())
         if diverging:
@@ -65,15 +66,11 @@ class Microcanonical(ChainMethod):
         return Chains(draws, numbers, record, walk.num_steps, diverging)
 
     def _drawn(self, walk: Walk, thinning: int) -> tuple[Tensor, Tensor]:
-        """Return the draws of all chains, (C, draw, P), and their statistics, (C, draw, statistic)."""
-        pairs, state = [], walk.state
-        for _ in range(self.num_draws):
-            walk.run(thinning)
-            error = (state.squares / thinning).sqrt()
-            row = [state.refused > 0, error, state.size, torch.full_like(error, thinning)]
-            pairs.append((state.place.clone(), torch.stack(row, 1).double()))
-        draws, rows = (torch.stack(parts, 1) for parts in zip(*pairs, strict=True))
-        return draws, rows
+        """Return the next draw of all chains, (C, P), and its statistics, (C, statistic)."""
+        walk.run(thinning)
+        state, error = walk.state, (walk.state.squares / thinning).sqrt()
+        row = [state.refused > 0, error, state.size, torch.full_like(error, thinning)]
+        return state.place.clone(), torch.stack(row, 1).double()
 
 
 @registry.register
