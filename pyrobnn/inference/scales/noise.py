@@ -180,8 +180,6 @@ class NoiseOutputs(ModeNoise):
     `release` it is the same for all rows, so that it cannot explain what locations have yet to fit.
     """
 
-    steps = 1
-
     def __init__(self, weights: Mapping[str, Tensor], rows: Rows, extra: float) -> None:
         columns = self._columns = rows.y.shape[1]
         self.is_held, self._rows, self._extra = False, rows, extra
@@ -209,7 +207,7 @@ class NoiseOutputs(ModeNoise):
         weights[self._bias][self._columns :] = _output_of(scale).to(weights[self._bias])
 
     def release(self) -> None:
-        self.is_held = False
+        self.is_held, self.steps = False, 1
 
     def tune(self, point: Point, model: LinearModel, f: Tensor, solution: Solution) -> tuple[LinearModel, Tensor]:
         variance = self.look(solution.covariance)

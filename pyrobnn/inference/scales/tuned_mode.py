@@ -22,7 +22,8 @@ from pyrobnn.likelihoods.base import as_likelihood
 STEPS = 3
 """Updates of the scales in a round."""
 _NATS_PAST = 2.0
-"""Lost since the best score, in two rounds in a row, after which a start ends there."""
+_NATS_A_ROW_PAST = 0.02
+"""Lost since the best score, the larger of the two in two rounds in a row, after which a start ends there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +134,8 @@ class TunedMode:
         model, f = linear_model(point, self.rows.x, *self.rows.targets)
         solution = model.solve(self.prior.precision)
         judged = self._judged(point, f, solution)
-        self._num_past = self._num_past + 1 if judged.score < self.best.score - _NATS_PAST else 0
+        least = self.best.score - max(_NATS_PAST, _NATS_A_ROW_PAST * float(self.rows.counts.sum()))
+        self._num_past = self._num_past + 1 if judged.score < least else 0
         if judged.score > self.best.score:
             self.best, self._kept = judged, self._state()
         squares = self.prior.deviation(self.weights).double().square()
