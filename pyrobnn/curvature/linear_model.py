@@ -36,15 +36,32 @@ class LinearModel:
     jacobian: Tensor
     columns: Tensor
 
+    @cached_property
+    def information(self) -> Tensor:
+        """J^T R R^T J, (P, P)."""
+        rows = _rows(self.jacobian, self.columns)
+        return rows.T @ rows
+
+    def with_noise(self, ratio: Tensor) -> "LinearModel":
+        """Return the model with noise of a ratio, (C,), of the deviation on each output."""
+        model = dataclasses.replace(self, columns=self.columns / ratio)
+        if len(ratio) == 1 and "information" in vars(self):
+            vars(model)["information"] = self.information / ratio.square()
+        return model
+
     def solve(self, precision: Tensor) -> "Solution":
         """Return the posterior under independent normal priors of given precision, (P,), around the mode.
 
         With G = R^T J precision^(-1/2), a row per column of each example, all results follow from a triangular root of
         I + G G^T, or of I + G^T G if G has more rows than columns.
         """
-        scaled = self.jacobian * precision.rsqrt()
-        rows = torch.einsum("nck,ncp->nkp", self.columns, scaled).flatten(0, 1)
-        gram = rows @ rows.T if len(rows) < len(precision) else rows.T @ rows
+        num, _, width = self.columns.shape
+        scale = precision.rsqrt()
+        if num * width < len(precision):
+            rows = _rows(self.jacobian * scale, self.columns)
+            gram = rows @ rows.T
+        else:
+            gram = scale[:, None] * self.information * scale
         rounding = _RELATIVE_ROUNDING * gram.trace()
         gram.diagonal().add_(1)
         root, failed = torch.linalg.cholesky_ex(gram)
@@ -53,33 +70,42 @@ class LinearModel:
             root, failed = torch.linalg.cholesky_ex(gram)
         if bool(failed) or not bool(rounding.isfinite()):
             raise FloatingPointError("Squares of the derivatives of the outputs overflow: look for extreme values.")
-        return Solution(scaled, self.columns, rows, root)
+        return Solution(self.jacobian, scale, self.columns, root)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
     """The posterior of a linear model: its precision is I + G^T G in units of the prior's deviations.
 
-    `scaled` (N, C, P) are derivatives of the outputs in these units, `rows` is G (N K, P), and `root` the triangular
-    root of I + G G^T, or of I + G^T G if that is smaller.
+    `scale` (P,) are these deviations, `root` the triangular root of I + G G^T, or of I + G^T G if that is smaller.
     """
 
-    scaled: Tensor
+    jacobian: Tensor
+    scale: Tensor
     columns: Tensor
-    rows: Tensor
     root: Tensor
+
+    @cached_property
+    def scaled(self) -> Tensor:
+        """Derivatives of the outputs in units of the prior's deviations, (N, C, P)."""
+        return self.jacobian * self.scale
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """G, (N K, P)."""
+        return _rows(self.scaled, self.columns)
 
     @property
     def is_wide(self) -> bool:
         """Whether G has fewer rows than columns."""
-        return self.rows.shape[0] < self.rows.shape[1]
+        return self.columns.shape[0] * self.columns.shape[2] < len(self.scale)
 
     @property
     def log_det(self) -> Tensor:
         """Log det(precision of the posterior) - log det(precision of the prior), ()."""
         return 2 * self.root.diagonal().log().sum()
 
-    @property
+    @cached_property
     def determined(self) -> Tensor:
         """1 - prior precision x posterior variance, (P,), which add up to the well-determined weights (MacKay 1992)."""
         if self.is_wide:
@@ -107,9 +133,11 @@ class Solution:
         places = torch.arange(num)
         return torch.cholesky_inverse(self.root).view(num, width, num, width)[places, :, places]
 
-    def leverage(self) -> Tensor:
-        """Return the diagonal of R^T covariance R, (N, K): the share of each target in its information."""
-        return 1 - self.open.diagonal(dim1=1, dim2=2)
+    def determined_by(self) -> Tensor:
+        """Return the sum over examples of the diagonal of R^T covariance R, (K,), which add up to `determined`."""
+        if self.columns.shape[2] == 1:
+            return self.determined.sum()[None]
+        return (1 - self.open.diagonal(dim1=1, dim2=2)).sum(0)
 
     def at_mode(self, deviation: Tensor, f: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
         """Return outputs and scores at the mode of the linear model, a Gauss-Newton step away.
@@ -147,6 +175,11 @@ class Solution:
         moved = pulled * (share / remaining.clamp_min(_SMALLEST_OPEN_SHARE)[:, None, :]) @ pulled.mT
         covariance = self.covariance + moved
         return f - (covariance @ (share * score[..., None]))[..., 0], covariance
+
+
+def _rows(jacobian: Tensor, columns: Tensor) -> Tensor:
+    """Return R^T J, a row per column of each example, (N K, P)."""
+    return torch.einsum("nck,ncp->nkp", columns, jacobian).flatten(0, 1)
 
 
 def linear_model(point: Point, x: X, *targets: Tensor) -> tuple[LinearModel, Tensor]:

@@ -61,12 +61,15 @@ class Rows:
         mean = (self.counts @ self.y / self.counts.sum()).clamp_min(1e-12)
         return (10 * ((spread(self.y, self.counts) / mean).square() - 1 / mean)).clamp_min(1.0)
 
-    def next_noise(self, f: Tensor, leverage: Tensor, extra: float) -> Tensor:
-        """Return the next deviation of normal noise around locations f, (K,); its prior counts `extra` targets."""
+    def next_noise(self, f: Tensor, determined: Tensor, extra: float) -> Tensor:
+        """Return the next deviation of normal noise around locations f, (K,); its prior counts `extra` targets.
+
+        Of the targets of each column, so many are spent on weights, (K,).
+        """
         squares = ((self.y - f).square() * self.counts[:, None]).sum(
             0
         ) + extra * limits.NOISE_SHARE * self.spread.square()
-        free = (self.counts[:, None] - leverage).sum(0) + extra
+        free = self.counts.sum() - determined + extra
         scale = next_variance(squares, free, float(self.counts.sum())).sqrt().clamp_min(_LEAST_NOISE)
         if not bool(scale.isfinite().all()):
             raise FloatingPointError(f"The noise became {scale.tolist()}: look for extreme values in the data.")
@@ -165,10 +168,10 @@ class TunedNormal(TunedNumbers):
 
     def tune(self, point: Point, model: LinearModel, f: Tensor, solution: Solution) -> tuple[LinearModel, Tensor]:
         likelihood, before = self._bnn.likelihood, known_noise(self._bnn)
-        scale = self._rows.next_noise(f, solution.leverage(), self._extra)
+        scale = self._rows.next_noise(f, solution.determined_by(), self._extra)
         with torch.no_grad():
             likelihood.scale = scale.to(likelihood.scale.device).view(likelihood.scale.shape).to(self._bnn.like.dtype)
-        return dataclasses.replace(model, columns=model.columns / (scale / before)), f
+        return model.with_noise(scale / before), f
 
 
 class NoiseOutputs(ModeNoise):
@@ -214,7 +217,7 @@ class NoiseOutputs(ModeNoise):
         if self.is_held:
             loc, noise = f.chunk(2, 1)
             leverage = self._rows.counts[:, None] * variance / (softplus(noise.double()) + SMALLEST_SCALE).square()
-            scale = self._rows.next_noise(loc, leverage, self._extra)
+            scale = self._rows.next_noise(loc, leverage.sum(0), self._extra)
             self.hold(point.weights, scale)
             f = torch.cat([loc, _output_of(scale).to(f).expand(len(f), -1)], 1)
         return _informed(model, point, f, self._rows), f
