@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrobnn._core.checks import CONSTANT, as_targets, as_tensor, check_count, check_finite, check_flag
 from pyrobnn._core.errors import InputError
 from pyrobnn._torch.inputs import Inputs, X, as_inputs, shape_of, single
-from pyrobnn.data.ranks import NUM_WAVES, quantiles_of, ranked_columns, with_ranks
+from pyrobnn.data.ranks import MOST_ROWS, NUM_WAVES, quantiles_of, ranked_columns, with_ranks
 from pyrobnn.data.splits import blocks_of, marks_of, same_inputs, split_rows
 
 
@@ -306,9 +306,11 @@ class Scaler:
             return values
         given = single(values, "A model with units")
         loc, scale, *ranks = (value.to(given.device) for value in self.tensors.values())
-        scaled = (given.double() - loc) / scale
-        scaled = with_ranks(scaled, given.double(), *ranks) if ranks else scaled
-        return scaled.to(given.dtype) if given.is_floating_point() else scaled  # type: ignore[return-value]
+        dtype, parts = given.dtype if given.is_floating_point() else torch.float64, list[Tensor]()
+        for part in given.split(MOST_ROWS) if ranks else (given,):
+            scaled = (part.double() - loc) / scale
+            parts.append((with_ranks(scaled, part.double(), *ranks) if ranks else scaled).to(dtype))
+        return torch.cat(parts) if ranks else parts[0]  # type: ignore[return-value]
 
     def inverse(self, values: Tensor) -> Tensor:
         """Map standard units back to original units, in float64; the identity returns values as they are."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 NUM_WAVES = 3
 _MOST_QUANTILES = 500
-_MOST_ROWS = 100_000
+MOST_ROWS = 100_000
 
 
 def ranked_columns(x: Tensor) -> Tensor:
@@ -20,8 +20,8 @@ def quantiles_of(x: Tensor, weights: Tensor | None) -> Tensor:
 
     A row of weight 2 counts as two. Of more than 100,000 rows as many are drawn at random.
     """
-    if len(x) > _MOST_ROWS:
-        some = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:_MOST_ROWS].to(x.device)
+    if len(x) > MOST_ROWS:
+        some = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:MOST_ROWS].to(x.device)
         x, weights = x[some], None if weights is None else weights[some]
     values, order = x.double().sort(0)
     counts = torch.ones_like(values) if weights is None else (weights * max(1, len(x) / float(weights.sum())))[order]
