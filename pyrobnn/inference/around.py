@@ -100,14 +100,13 @@ def _moved(sites: list[Site], values: dict[str, Tensor]) -> list[Site]:
     unknown = sorted(set(values) - set(names))
     if unknown:
         raise InputError(f"`weights` has {unknown[0]!r}, which is no weight of the model: {listed(names)}.")
-    return [_at(site, values[site.name]) if site.name in values else site for site in sites]
-
-
-def _at(site: Site, value: Tensor) -> Site:
-    if value.shape != site.start.shape:
-        shapes = f"{tuple(value.shape)}, expected {tuple(site.start.shape)}"
-        raise InputError(f"`weights[{site.name!r}]` has shape {shapes}.")
-    moved = dataclasses.replace(site, start=value.detach().clone().to(site.start))
-    if not bool(moved.unconstrained.isfinite().all()):
-        raise InputError(f"`weights[{site.name!r}]` is not finite, or lies outside the support of its prior.")
+    moved = []
+    for site in sites:
+        value = values.get(site.name, site.start)
+        if value.shape != site.start.shape:
+            shapes = f"{tuple(value.shape)}, expected {tuple(site.start.shape)}"
+            raise InputError(f"`weights[{site.name!r}]` has shape {shapes}.")
+        moved.append(dataclasses.replace(site, start=value.detach().clone().to(site.start)))
+        if site.name in values and not bool(moved[-1].unconstrained.isfinite().all()):
+            raise InputError(f"`weights[{site.name!r}]` is not finite, or lies outside the support of its prior.")
     return moved

@@ -109,71 +109,51 @@ def _resolved(method: StochasticMethod, model: BNN, source: Source, seed: int) -
         guide = with_noise_chosen(method.guide, [], lambda _: "shared") if is_open else method.guide
         return dataclasses.replace(method, guide=guide)
     batch_size = source.batch_size(method.batch_size)
-    guide = with_least_noise(narrowed(method.guide), model, source, batch_size, seed)
+    guide = _with_least_noise(narrowed(method.guide), model, source, batch_size, seed)
     schedule = Schedule("cosine_annealing_lr") if method.schedule is None else method.schedule
     return dataclasses.replace(method, guide=guide, schedule=schedule)
 
 
-def with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed: int) -> Any:
-    """Return the guide with the noise that suits layers and batches where it is "auto"."""
+def _with_least_noise(guide: Any, bnn: BNN, source: Source, batch_size: int, seed: int) -> Any:
+    """Return the guide with the noise that suits layers and batches where it is "auto".
+
+    "local" if exact, else "flipout" if each step sees all data, else "shared": benchmarks/results/least-noise.md.
+    """
     if not leaves_noise_open(guide):
         return guide
-    with seeded(seed, "noise"):
+    with seeded(seed, "noise"), torch.no_grad():
         example = source.example(bnn)
-        calls = layer_calls(bnn, example[0])
+        notes = {name: _Notes(value.detach().clone()) for name, value in bnn.initial_values.items()}
         names = [site.name for site in latent_sites(bnn, *example)]
-    sees_all = batch_size >= source.num_data
+        try:
+            bnn.perturbed_outputs({name: attach(noted.value, noted) for name, noted in notes.items()}, example[0])
+        except InputError:  # of a weight that layers share
+            notes = {}
 
     def choose(covered: Sequence[str]) -> NoiseSharing:
-        return choose_noise([call for name in covered for call in calls.get(name, [])], sees_all=sees_all)
+        calls = [call for name in covered if name in notes for call in notes[name].calls]
+        if any(is_plain for is_plain, _ in calls) and not any(is_again for _, is_again in calls):
+            return "local"
+        return "flipout" if calls and batch_size >= source.num_data else "shared"
 
     return with_noise_chosen(guide, names, choose)
 
 
-class Call(NamedTuple):
-    """A call of a layer that can give each example separate noise."""
+class _Notes:
+    """A perturbation that changes nothing and notes the calls of its weight.
 
-    plain: bool  # whether inputs are rows (B, units), each of which passes the weight once
-    again: bool  # whether the weight was used before in the same pass
+    Of each it says whether inputs are rows (B, units), and whether the weight was used before in the same pass.
+    """
 
-
-class _CallNotes:
-    """A perturbation that changes nothing and notes the calls of its weight."""
-
-    def __init__(self, value: Tensor, calls: list[Call]) -> None:
-        self._value, self._calls = value, calls
+    def __init__(self, value: Tensor) -> None:
+        self.value, self.calls = value, list[tuple[bool, bool]]()
 
     def outputs(self, layer: Layer) -> Tensor:
         """Return the outputs of the layer as it is."""
-        result = layer.function(layer.x, self._value, layer.bias)
-        self._calls.append(Call(layer.channel == -1 and layer.x.ndim == 2, bool(layer.memory)))
+        result = layer.function(layer.x, self.value, layer.bias)
+        self.calls.append((layer.channel == -1 and layer.x.ndim == 2, bool(layer.memory)))
         layer.memory["seen"] = result
         return result
-
-
-def layer_calls(bnn: BNN, x: X) -> dict[str, list[Call]]:
-    """Return the calls of layers that can give each example separate noise, by weight; none for two uses of one."""
-    calls: dict[str, list[Call]] = {name: [] for name in bnn.initial_values}
-    weights = {}
-    for name, value in bnn.initial_values.items():
-        copy = value.detach().clone()
-        weights[name] = attach(copy, _CallNotes(copy, calls[name]))
-    try:
-        with torch.no_grad():
-            bnn.perturbed_outputs(weights, x)
-    except InputError:
-        return {}
-    return {name: noted for name, noted in calls.items() if noted}
-
-
-def choose_noise(calls: list[Call], *, sees_all: bool) -> NoiseSharing:
-    """Return how the examples of a mini-batch best share the draws of the weights that these calls use.
-
-    "local" if exact, else "flipout" if each step sees all data, else "shared": benchmarks/results/least-noise.md.
-    """
-    if any(call.plain for call in calls) and not any(call.again for call in calls):
-        return "local"
-    return "flipout" if calls and sees_all else "shared"
 
 
 def start(
