@@ -62,9 +62,8 @@ def test_gradients_are_those_of_the_lines_between_quantiles():
     assert x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("inputs", ["ranks", "waves"])
-def test_posteriors_take_raw_columns_also_loaded_and_exported(inputs, tmp_path):
-    fits = [fitted(data(inputs)), fitted(data(inputs), bnn.Ensemble(bnn.SVI(steps=5), members=2))]
+def test_posteriors_take_raw_columns_also_loaded_and_exported(tmp_path):
+    fits = [fitted(data()), fitted(data(), bnn.Ensemble(bnn.SVI(steps=5), members=2))]
     for number, posterior in enumerate(fits):
         posterior.save(tmp_path / str(number))
         mean = posterior.predict(X[:9], num_draws=4, seed=1).mean
@@ -80,7 +79,7 @@ def test_posteriors_take_raw_columns_also_loaded_and_exported(inputs, tmp_path):
         bnn.update_prior(fits[0]), bnn.Data(X[:9] + 1, Y[:9], standardize=True), bnn.SVI(steps=5), **SETTINGS
     )
     assert torch.equal(later.x_scaler.quantiles, fits[0].x_scaler.quantiles)
-    others = fitted(data(inputs)[:300])
+    others = fitted(data()[:300])
     with refused("in the same units"):
         bnn.Mixture([fits[0], others])
 
