@@ -64,7 +64,8 @@ class EvidenceFramework(BaseMethod[Posterior | Mixture]):
     Attributes:
         guide: the family of the posterior. `Laplace` has curvature "ggn" over all weights; its structure "full" becomes
             "kron" over more than 3,000 weights.
-        starts: number of starts. Those whose score is 16 nats below the best after three rounds end there.
+        starts: number of starts, and of those of all likelihoods that go on after three rounds; none that is 16 nats
+            behind then goes on.
         rounds: rounds of each start; with 0 it only goes to the mode, and prior and noise stay as given.
         iterations: iterations of L-BFGS in a round.
         prior_counts: the c above, at most the weights of the group; the noise counts at most 1. None is 2 for labels

@@ -234,7 +234,7 @@ def tuned_modes(
     """Return a mode for each start, with its tuned scales, of a model with normal priors, and of others beside it.
 
     `examples` returns the examples in the units and on the device of a model. Of another model that is like the first,
-    two starts begin at the best modes of the first, after its first rounds.
+    two starts begin at the best modes of the first, after its first rounds. As many as a single model has starts go on.
     """
     models, rounds = [Rival(bnn, source, examples), *others], search.rounds
     for rival in models:
@@ -252,7 +252,8 @@ def tuned_modes(
                     starts.append(work.begun(model, number, min(trials + _TRIAL_ROUNDS_AT_A_MODE, rounds), origin))
                 else:
                     starts.append(work.begun(model, number, trials))
-        least = max(start.score for start in starts) - _NATS_BEHIND_TO_END
+        ahead = sorted((start.score for start in starts), reverse=True)[: search.starts]
+        least = max(ahead[0] - _NATS_BEHIND_TO_END, ahead[-1])
         for place, start in enumerate(starts if trials < rounds else []):
             bar.update(num * trials + place * (rounds - trials) - bar.n)  # starts that ended took fewer rounds
             starts[place] = work.further(start) if start.score >= least else start._replace(has_ended=True)
