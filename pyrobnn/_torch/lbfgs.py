@@ -131,7 +131,8 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _fill(tensors: Sequence[Tensor], values: np.ndarray) -> None:
-    parts = torch.from_numpy(values).split([value.numel() for value in tensors])
+    flat = torch.from_numpy(values)
+    parts = [flat] if len(tensors) == 1 else flat.split([value.numel() for value in tensors])
     with torch.no_grad():
         for value, part in zip(tensors, parts, strict=True):
             value.copy_(part.view_as(value))

@@ -85,6 +85,7 @@ class ModeNoise:
     names: Sequence[str] = ()
     parameters: Sequence[Tensor] = ()
     state: Sequence[Tensor] = ()  # other numbers that move in place
+    is_held = False  # whether noise that is an output is the same for all rows
     steps = 3
     """Updates of the scales in a round; with fewer, the mode is sought more often."""
 
