@@ -87,7 +87,15 @@ def open_checkpoint(run: Run, asked: Sequence[Asked]) -> Checkpoint:
     """Return the checkpoint of a run that keeps one, in a folder that can be written to."""
     assert run.checkpoint is not None
     check_count(run.every, "every")
-    path = writable(Path(run.checkpoint))
+    folder = Path(run.checkpoint)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = why_not(folder / FILE, error)
+        raise InputError(f"`checkpoint`: cannot write to {folder} ({reason}): choose another folder.") from None
     of_validation, validation = None, run.validation
     if validation is not None:
         with seeded(run.seed, "data"):
@@ -97,31 +105,13 @@ def open_checkpoint(run: Run, asked: Sequence[Asked]) -> Checkpoint:
         "method": [fit.method for fit in asked],
         "model": [fit.bnn for fit in asked],
         "engine": run.engine,
-        "data": [fingerprint(fit.source) for fit in asked],
+        "data": [_fingerprint(fit.source) for fit in asked],
         "validation data": of_validation,
     }
-    return Checkpoint(path, run.every, {name: without_addresses(value) for name, value in request.items()})
+    return Checkpoint(folder, run.every, {name: _ADDRESS.sub("", str(value)) for name, value in request.items()})
 
 
-def writable(folder: Path) -> Path:
-    """Return a folder of checkpoints after it was made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        reason = why_not(folder / FILE, error)
-        raise InputError(f"`checkpoint`: cannot write to {folder} ({reason}): choose another folder.") from None
-    return folder
-
-
-def without_addresses(value: object) -> str:
-    """Return the text of a value, the same in every process."""
-    return _ADDRESS.sub("", str(value))
-
-
-def fingerprint(source: Source) -> str:
+def _fingerprint(source: Source) -> str:
     """Return what tells data apart, their weights included."""
     data = source.data
     if isinstance(data, Data):
