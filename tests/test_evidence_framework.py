@@ -173,18 +173,6 @@ def sines(num_data, seed):
     return x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=num_data)
 
 
-@pytest.mark.slow
-def test_the_marginal_likelihood_starts_again_where_it_fell_to_a_constant():
-    x, y = sines(100, 0)
-    model = bnn.BNN(bnn.MLP(3, [50, 50], 1, dtype="float64"), prior=bnn.priors.Normal("fan_in"))
-    training = bnn.SVI(guide="laplace", steps=300, lr=0.02, schedule="cosine_annealing_lr")
-    method = bnn.MarginalLikelihood(training, rounds=2, noise="auto")
-    posterior = bnn.fit(model, bnn.Data(x, y, standardize=True), method, seed=0, progress=False, engine="eager")
-    x_test, y_test = sines(1000, 1)
-    residual = y_test - posterior.predict(x_test).mean.numpy()
-    assert 1 - (residual**2).mean() / y_test.var() > 0.5
-
-
 def logistic(seed, rows, slopes):
     generator = np.random.default_rng(seed)
     x = generator.normal(size=(rows + 2000, len(slopes)))
