@@ -107,6 +107,12 @@ class Facts:
         return int(likelihood.num_outputs(labels if has_classes else torch.zeros(columns)))
 
     @property
+    def leaves_likelihood(self) -> bool:
+        """Whether the likelihood of a column of targets, and with it the number of outputs, may be chosen."""
+        is_open = self.given.net is None or getattr(self.given.net, "out_features", 0) is None
+        return is_open and self.given.likelihood is None and not self.num_targets
+
+    @property
     def leaves_training(self) -> bool:
         """Whether neither a guide nor settings of a training were given; `steps` alone bounds any."""
         return self.given.guide is None and (self.given.only_bounds or not self.given.settings)
@@ -250,15 +256,17 @@ def _evidence(facts: Facts) -> list[Parts]:
     if facts.task == "classification":
         method = EvidenceFramework(guide=_MEAN_FIELD, guide_steps=1000)
     else:
-        method = EvidenceFramework()
+        method = EvidenceFramework(likelihoods=_rivals(facts))
     return [Parts(net=_NET, prior=_FAN_IN, likelihood=facts.likelihood, method=method)]
 
 
 def _rivals(facts: Facts) -> tuple[Any, ...]:
     """Return the likelihoods that compete with the first."""
-    is_open = facts.given.likelihood is None and facts.given.guide is None and not facts.learns_on
-    if not is_open or facts.num_targets or not facts.is_standardized or facts.num_data < _FEWEST_CHOSEN_ROWS:
+    is_open = facts.leaves_likelihood and facts.given.guide is None and not facts.learns_on
+    if not is_open or not facts.is_standardized or facts.num_data < _FEWEST_CHOSEN_ROWS:
         return ()
+    if facts.are_counts:  # a density is a probability there unless it is far narrower than 1
+        return likelihoods.Poisson(), likelihoods.NegativeBinomial()
     positive = (likelihoods.LogNormal(),) if facts.is_positive else ()
     return (*positive, likelihoods.StudentT(), likelihoods.Gaussian("heteroscedastic"))
 
@@ -272,8 +280,7 @@ def _trained(facts: Facts) -> list[Parts]:
 def _flexible(facts: Facts) -> list[Parts]:
     """Return the evidence framework, and ensembles with dropout under densities of any shape."""
     found = [each for each in _evidence(facts) if facts.takes_evidence and facts.num_data <= MOST_LONG_ROWS_OF_EVIDENCE]
-    is_open = facts.given.likelihood is None and not facts.num_targets and facts.task == "regression"
-    shapes = _SHAPES if is_open else (facts.likelihood,)
+    shapes = _SHAPES if facts.leaves_likelihood and facts.task == "regression" else (facts.likelihood,)
     for shape in shapes:
         for rate in _RATES:
             member = SVI(
