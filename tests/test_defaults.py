@@ -33,18 +33,17 @@ def facts(task, **given):
         ("regression", {"num_data": 500}, "numbers"),
         ("regression", {"num_data": 501}, "many rows"),
         ("regression", {"num_data": 500, "num_inputs": 2000}, "many rows"),
-        ("classification", {}, "few labels"),
-        ("classification", {"num_data": 100, "num_inputs": 30, "num_classes": 3}, "few labels"),
-        ("classification", {"num_data": 100, "num_inputs": 31}, "labels"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "net": bnn.MLP(hidden=(60, 41))}, "labels"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "learns_on": True}, "labels"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "prior": bnn.priors.Laplace()}, "few labels"),
-        ("classification", {"num_data": 150, "num_inputs": 4, "prior": bnn.priors.Laplace()}, "trained guide"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "settings": {"steps": 9}}, "few labels"),
-        ("classification", {"num_data": 100, "num_inputs": 4, "settings": {"steps": 9, "lr": 0.1}}, "trained guide"),
-        ("classification", {"num_data": 9, "num_inputs": 4, "likelihood": L.Ordinal(num_classes=3)}, "few labels"),
-        ("classification", {"num_data": 1000}, "labels"),
+        ("classification", {}, "labels"),
+        ("classification", {"num_data": 1000, "num_inputs": 60, "num_classes": 3}, "labels"),
         ("classification", {"num_data": 1001}, "many rows"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "net": bnn.MLP(hidden=(100, 100))}, "many rows"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "net": bnn.MLP(hidden=(60, 40))}, "labels"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "learns_on": True}, "trained guide"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "prior": bnn.priors.Laplace()}, "labels"),
+        ("classification", {"num_data": 1150, "num_inputs": 4, "prior": bnn.priors.Laplace()}, "trained guide"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "settings": {"steps": 9}}, "labels"),
+        ("classification", {"num_data": 100, "num_inputs": 4, "settings": {"steps": 9, "lr": 0.1}}, "trained guide"),
+        ("classification", {"num_data": 9, "num_inputs": 4, "likelihood": L.Ordinal(num_classes=3)}, "labels"),
         ("classification", {"num_data": 1001, "learns_on": True}, "trained guide"),
         ("classification", {"num_data": 150, "guide": bnn.guides.FullRank()}, "trained guide"),
         ("regression", {"num_data": 150, "guide": bnn.guides.FullRank()}, "numbers"),
@@ -95,10 +94,10 @@ def test_what_is_given_is_in_every_candidate(given, rows):
 def test_steps_alone_bound_every_default_method():
     bound = {"settings": {"steps": 30}}
     (few,) = choose(facts("classification", num_data=50, num_inputs=2, **bound)).candidates
-    assert (few.method.warmup, few.method.num_draws) == (15, 15)
+    assert few.method == bnn.MCLMC(num_draws=100, warmup=600, num_chains=4, init="net").bounded(30)
     for each in choose(facts("regression", num_data=5000, num_inputs=2, **bound)).candidates:
-        method = each.method.offer().inner or each.method
-        assert getattr(method, "steps", None) == 30 or method.iterations == 3
+        for method in (each.method.offer().inner or each.method, each.trial or each.method):
+            assert getattr(method, "steps", None) == 30 or method.iterations == 3
     with pytest.raises(bnn.InputError, match="`steps` must be a whole number, at least 1, got 0"):
         bnn.BNNRegressor(steps=0).fit([[0.0], [1.0]], [0.0, 1.0])
 
@@ -135,13 +134,19 @@ def test_without_a_method_data_must_be_in_memory():
 
 
 def candidates(*methods):
+    """Linear models; an ensemble is tried by a single fit of 300 steps."""
     net, prior = bnn.MLP(hidden=(), dtype="float64"), bnn.priors.Normal(1.0)
-    parts = [Parts(net=net, prior=prior, likelihood=L.Gaussian(), method=method) for method in methods]
+    parts = []
+    for method in methods:
+        inner = method.offer().inner
+        trial = inner and dataclasses.replace(inner, steps=300, patience=5, eval_every=30)
+        parts.append(Parts(net=net, prior=prior, likelihood=L.Gaussian(), method=method, trial=trial))
     return Choice(RULES[-1], facts("regression"), parts)
 
 
-LINE = bnn.Ensemble(bnn.SVI(guide="map", steps=300, lr=0.05, batch_size="all"), members=2)
+LINE = bnn.Ensemble(bnn.SVI(guide="map", steps=40, lr=0.05, batch_size="all"), members=2)
 NOTHING = bnn.Ensemble(bnn.SVI(guide="map", steps=10, lr=1e-9, batch_size="all"), members=2)
+EXACT = bnn.EvidenceFramework(starts=1, rounds=2)
 
 
 def linear(rows=60, weights=None, seed=0):
@@ -151,49 +156,48 @@ def linear(rows=60, weights=None, seed=0):
 
 
 def test_the_best_on_rows_held_out_is_taken_with_its_length():
-    """A constant cannot win where targets are linear; steps are 1.25 times the best number."""
+    """A constant cannot win where targets are linear; steps are 1.25 times the best number, or those given."""
     parts, record = settled(candidates(NOTHING, LINE), linear(), RUN)
-    assert record.chosen == 1
+    assert parts.trial is None
     assert parts.method.members == 2
-    assert 12 <= parts.method.method.steps <= 375
-    first, second = record.candidates
+    assert 40 <= parts.method.method.steps <= 1500
+    first, second, taken = record.candidates
     assert second.log_score > first.log_score + 0.5
-    assert record.lead[0] == pytest.approx(second.log_score - first.log_score)
-    assert "nats a row ahead." in str(record)
+    assert (record.chosen, taken.log_score, record.lead) == (2, second.log_score, None)
     again, same = settled(candidates(NOTHING, LINE), linear(), RUN)
-    assert (again, same.lead) == (parts, record.lead)
+    assert (again, [one.log_score for one in same.candidates]) == (parts, [one.log_score for one in record.candidates])
 
 
 def test_a_lead_that_may_be_chance_is_said():
-    _, record = settled(candidates(LINE, dataclasses.replace(LINE, members=3)), linear(), RUN)
-    assert "ahead, which may be chance." in str(record)
+    """The evidence framework and an ensemble of the same linear model; a constant is far behind it."""
+    _, record = settled(candidates(EXACT, LINE), linear(), RUN)
+    assert len(record.candidates) == 3  # the ensemble is judged with its length too
+    assert "which may be chance." in str(record)
+    parts, record = settled(candidates(EXACT, NOTHING), linear(), RUN)
+    assert parts.method == EXACT
+    assert record.lead[0] == pytest.approx(record.candidates[0].log_score - record.candidates[2].log_score)
+    assert str(record).endswith("nats a row ahead.")
 
 
 def test_candidates_that_fail_are_never_taken():
     bad = dataclasses.replace(LINE, method=dataclasses.replace(LINE.method, lr=1e30))
     _, record = settled(candidates(bad, NOTHING), linear(), RUN)
-    assert record.chosen == 1
     assert record.candidates[0].log_score == -np.inf
+    assert record.candidates[record.chosen].log_score == record.candidates[1].log_score
     with pytest.raises(FloatingPointError, match="No fit kept to finite numbers"):
         settled(candidates(bad, dataclasses.replace(bad, members=3)), linear(), RUN)
 
 
-def test_copies_of_a_row_are_held_out_together_and_count_once(monkeypatch):
+def test_copies_of_a_row_are_held_out_together_and_count_once():
     """Imputed copies share a weight; none is in the training part while another is held out."""
-    seen = []
-
-    def tried(parts, train, held, *_, **__):
-        seen.append((train, held))
-        return torch.arange(len(held), dtype=F64), parts
-
-    monkeypatch.setattr(held_out, "_tried", tried)
     data = linear(50, weights=torch.full((50,), 0.2))
     data.groups = torch.arange(50) % 10
-    _, record = settled(candidates(LINE, NOTHING), data, RUN)
-    train, held = seen[0]
+    judge = held_out._Judge(data, RUN, Parts.model, by_mass=False)
+    train, held = judge.split("ranks")
     assert len(held) == 10
     assert not {*train.groups.tolist()} & {*held.groups.tolist()}
-    assert record.candidates[0].error == pytest.approx(np.std(np.arange(10)) * np.sqrt(2 / 1) / np.sqrt(2), rel=1e-6)
+    mean, error = judge.mean_and_error(torch.arange(10, dtype=F64))
+    assert (mean, error) == pytest.approx((4.5, np.sqrt(8.25 * 2 / 1 / 2)))  # ten of weight 0.2 count as two
 
 
 @pytest.mark.parametrize("scale", [0.01, 2.0])
@@ -210,14 +214,15 @@ def test_whole_numbers_are_scored_by_their_mass(scale):
 
     data, law = bnn.Data(y[:, None], y), stats.norm(3, scale)
     spike = dist.Normal(torch.full((1, 4), 3.0, dtype=F64), scale)
-    scores = held_out._scores(Predicted(spike), data, by_mass=True)
+    judge = held_out._Judge(data, RUN, Parts.model, by_mass=True)
+    scores = judge._scores(Predicted(spike), data)
     mass = law.cdf(y.numpy() + 0.5) - law.cdf(y.numpy() - 0.5)
     known = mass > 1e-9
     assert np.allclose(scores.numpy()[known], np.log(mass[known]), rtol=1e-6, atol=1e-12)
     assert bool((scores[~torch.tensor(known)] <= np.log(1e-9)).all())
     assert bool(scores.isfinite().all())
     rates = dist.Poisson(torch.full((1, 4), 3.0, dtype=F64))
-    assert torch.allclose(held_out._scores(Predicted(rates), data, by_mass=True), rates.log_prob(y)[0])
+    assert torch.allclose(judge._scores(Predicted(rates), data), rates.log_prob(y)[0])
 
 
 @pytest.mark.parametrize(

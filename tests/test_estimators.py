@@ -10,7 +10,6 @@ from sklearn.datasets import make_friedman1
 from torch import nn
 
 import pyrobnn as bnn
-from pyrobnn._core.settings import setting
 from pyrobnn.inference import defaults
 
 NOISE, SCALE = 0.5, 0.8
@@ -287,22 +286,12 @@ def test_with_nothing_set_weights_are_copies_within_monte_carlo_error(kind):
     assert (np.abs(np.mean(of_weights, 0) - np.mean(of_copies, 0)) < 6 * error + 1e-6).all()
 
 
-@setting
-class QuickEvidence(bnn.EvidenceFramework):
-    """The evidence framework, with less to do."""
-
-    starts: int = 1
-    rounds: int = 1
-    guide_steps: int = 20
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, np.arange(30) % 3], ids=["alike", "weighted"])
 def test_after_chains_a_classifier_learns_on_from_their_rows(weights, monkeypatch):
     """Chains of few rows leave nothing to go on from, so those rows are kept: the posterior is that of all rows."""
-    short = {"num_draws": 5, "warmup": 5, "num_chains": 2, "max_tree_depth": 2}
-    monkeypatch.setattr(defaults, "NUTS", lambda **_: bnn.NUTS(**short))
-    monkeypatch.setattr(defaults, "EvidenceFramework", QuickEvidence)
+    monkeypatch.setattr(defaults, "MCLMC", lambda **_: bnn.MCLMC(num_draws=5, warmup=50, num_chains=2))
+    monkeypatch.setattr(defaults, "SVI", lambda **_: bnn.SVI(guide="mean_field", steps=20))
     x, numbers = problem(60)
     y = np.where(numbers > 0, "yes", "no")
     ones = np.ones(30)

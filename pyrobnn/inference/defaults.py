@@ -4,6 +4,7 @@ docs/explanations/defaults.md has each rule with its measurements.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -13,13 +14,14 @@ from torch import Tensor
 
 from pyrobnn import guides, likelihoods, nets, priors
 from pyrobnn._core.errors import counted
+from pyrobnn._torch.inputs import Inputs
 from pyrobnn.bnn import BNN
 from pyrobnn.curvature.tracker import mixes_examples
 from pyrobnn.data.in_memory import Data
 from pyrobnn.guides.base import as_guide
 from pyrobnn.inference.data import Source, make_source
-from pyrobnn.inference.mcmc.mcmc import NUTS
-from pyrobnn.inference.parts import Given, Parts, with_width
+from pyrobnn.inference.mcmc.mclmc import MCLMC
+from pyrobnn.inference.parts import Given, InputColumns, Parts, with_width
 from pyrobnn.inference.scales.evidence_framework import EvidenceFramework
 from pyrobnn.inference.scales.open_scales import work_of_gradient
 from pyrobnn.inference.several.ensemble import Ensemble
@@ -28,15 +30,19 @@ from pyrobnn.likelihoods.base import as_likelihood, open_numbers
 from pyrobnn.priors.base import as_prior
 from pyrobnn.tables.reading import LEAST_AMOUNT, Task
 
-MOST_ROWS_OF_CHAINS, MOST_NUMBERS_OF_CHAINS, MOST_UNITS_OF_CHAINS = 100, 3000, 100
-MOST_ROWS_OF_EVIDENCE: dict[Task, int] = {"regression": 500, "classification": 1000}
+MOST_ROWS_OF_CHAINS, MOST_WEIGHTS_OF_CHAINS = 1000, 10_000
+MOST_ROWS_OF_EVIDENCE = 500
 MOST_LONG_ROWS_OF_EVIDENCE = 10_000
+FEWEST_ROWS_OF_ONE_NETWORK, MOST_COLUMNS_OF_WAVES = 20_000, 50
+_FEWEST_CHOSEN_ROWS = 30
 _MOST_DERIVATIVES = 2**25
 """Derivatives of the outputs of all rows in the weights, which the evidence framework holds."""
 
 _NET = nets.MLP(hidden=(50,), activation="silu", dtype="float64")
 _LIKELIHOODS: dict[Task, Any] = {"regression": likelihoods.Gaussian(), "classification": likelihoods.Categorical()}
 _FAN_IN, _OPEN = priors.Normal(scale="fan_in"), priors.Normal()
+_SHARED_SCALES = priors.Hierarchical("log_normal")
+_SCALES_OF_INPUTS = priors.ARD("log_normal", scale="fan_in")
 _MEAN_FIELD = guides.MeanField(init_rho=-3.0)
 _NOTHING = Given()
 
@@ -58,8 +64,8 @@ class Facts:
     is_standardized: bool = True
     learns_on: bool = False
     given: Given = _NOTHING
+    is_table: bool = True
     shares_weights: bool = False
-    num_weights: int = 0
     has_derivatives: bool = True  # of the outputs of each row in all that is fitted
 
     @classmethod
@@ -75,6 +81,7 @@ class Facts:
             is_positive=bool((y > 0).all()),
             are_counts=y.ndim == 1 and are_counts(y),
             is_standardized=bool(data.standardize),
+            is_table=not isinstance(data.x, Inputs) and data.x.ndim == 2,
             given=given,
             **more,
         )
@@ -91,7 +98,6 @@ class Facts:
             data,
             given,
             num_classes=source.outputs,
-            num_weights=bnn.num_weights,
             shares_weights=_shares_weights(bnn, source),
             has_derivatives=not mixes_examples(bnn.net) and not any(one.requires_grad for one in bnn.net.parameters()),
         )
@@ -99,6 +105,19 @@ class Facts:
     @cached_property
     def likelihood(self) -> Any:
         return _LIKELIHOODS[self.task] if self.given.likelihood is None else self.given.likelihood
+
+    @property
+    def num_weights(self) -> int:
+        """The number of weights of the network that was given, or of the default."""
+        net = self.given.net or _NET
+        if not isinstance(net, nets.MLP):
+            return sum(weight.numel() for weight in net.parameters())
+        widths = [
+            net.in_features or self.num_inputs,
+            *net.hidden,
+            net.out_features or self.num_outputs(self.likelihood),
+        ]
+        return sum((before + net.bias) * after for before, after in itertools.pairwise(widths))
 
     def num_outputs(self, likelihood: Any) -> int:
         """Return the number of network outputs for a likelihood of all classes, or of the columns of targets."""
@@ -111,6 +130,12 @@ class Facts:
         """Whether the likelihood of a column of targets, and with it the number of outputs, may be chosen."""
         is_open = self.given.net is None or getattr(self.given.net, "out_features", 0) is None
         return is_open and self.given.likelihood is None and not self.num_targets
+
+    @property
+    def takes_ranks(self) -> bool:
+        """Whether the network may take ranks of inputs beside these."""
+        is_open = self.given.net is None or getattr(self.given.net, "in_features", 0) is None
+        return is_open and self.is_table and self.is_standardized
 
     @property
     def leaves_training(self) -> bool:
@@ -126,9 +151,8 @@ class Facts:
     @property
     def takes_chains(self) -> bool:
         """Whether chains, which optimise no number and are long for large networks, take what was given."""
-        net, likelihood = self.given.net, self.likelihood
-        is_small = net is None or (self.num_weights or sum(getattr(net, "hidden", ()))) <= MOST_UNITS_OF_CHAINS
-        return is_small and self.leaves_training and not self.learns_on and not open_numbers(likelihood)
+        is_small = self.num_weights <= MOST_WEIGHTS_OF_CHAINS
+        return is_small and self.leaves_training and not self.learns_on and not open_numbers(self.likelihood)
 
     @property
     def takes_evidence(self) -> bool:
@@ -137,8 +161,7 @@ class Facts:
         is_real = told.noise is not None
         takes_guide = guide is None or EvidenceFramework.takes(guide) or (is_real and as_guide(guide).curvature is None)
         takes_noise = told.varies_normally or told.noise not in ("inferred", "heteroscedastic")
-        weights = self.num_weights or 51 * (self.num_inputs + 1)
-        is_small = self.num_data * max(self.num_targets, self.num_classes - 1) * weights <= _MOST_DERIVATIVES
+        is_small = self.num_data * self.num_outputs(self.likelihood) * self.num_weights <= _MOST_DERIVATIVES
         takes_settings = self.given.only_bounds or not self.given.settings
         return (
             self.has_derivatives and is_small and self.leaves_scales and takes_guide and takes_noise and takes_settings
@@ -208,7 +231,6 @@ def _with_given(parts: Parts, facts: Facts) -> Parts:
     given, prior = facts.given, facts.given.prior
     if prior is None or (as_prior(prior).has_open_scale and not parts.method.offer().tunes_scales):
         prior = parts.prior
-    is_fixed = given.net is not None and getattr(given.net, "in_features", 0) is not None
     net = parts.net if given.net is None else given.net
     likelihood = parts.likelihood if given.likelihood is None else given.likelihood
     return Parts(
@@ -216,7 +238,8 @@ def _with_given(parts: Parts, facts: Facts) -> Parts:
         prior=prior,
         likelihood=likelihood,
         method=given.method_for(parts.method),
-        inputs=given.inputs or ("plain" if is_fixed else parts.inputs),
+        inputs=given.inputs or parts.inputs,
+        trial=None if parts.trial is None else given.method_for(parts.trial),
     )
 
 
@@ -233,9 +256,11 @@ def _given(facts: Facts) -> list[Parts]:
 
 
 def _chains(facts: Facts) -> list[Parts]:
-    """Return chains that draw the scales of weights too: a fixed scale suits one kind of problem, and fits noise."""
-    prior = priors.Hierarchical("log_normal") if facts.is_standardized else _OPEN
-    method = NUTS(num_draws=150, warmup=100, num_chains=2, max_tree_depth=8, target_accept=0.9)
+    """Return chains that draw the scales of weights too, of an `MLP` one for each input."""
+    prior: Any = _SHARED_SCALES
+    if facts.given.net is None or isinstance(facts.given.net, nets.MLP):
+        prior = {"0.weight": _SCALES_OF_INPUTS, "*": _SHARED_SCALES}
+    method = MCLMC(num_draws=100, warmup=600, num_chains=4, init="net")
     return [Parts(net=_NET, prior=prior, likelihood=facts.likelihood, method=method)]
 
 
@@ -253,10 +278,8 @@ def _shared(facts: Facts) -> list[Parts]:
 
 
 def _evidence(facts: Facts) -> list[Parts]:
-    if facts.task == "classification":
-        method = EvidenceFramework(guide=_MEAN_FIELD, guide_steps=1000)
-    else:
-        method = EvidenceFramework(likelihoods=_rivals(facts))
+    starts = EvidenceFramework.starts if facts.num_data <= MOST_ROWS_OF_EVIDENCE else 2
+    method = EvidenceFramework(starts=starts, likelihoods=_rivals(facts))
     return [Parts(net=_NET, prior=_FAN_IN, likelihood=facts.likelihood, method=method)]
 
 
@@ -267,6 +290,8 @@ def _rivals(facts: Facts) -> tuple[Any, ...]:
         return ()
     if facts.are_counts:  # a density is a probability there unless it is far narrower than 1
         return likelihoods.Poisson(), likelihoods.NegativeBinomial()
+    if facts.num_data > MOST_ROWS_OF_EVIDENCE:
+        return (likelihoods.Gaussian("heteroscedastic"),)
     positive = (likelihoods.LogNormal(),) if facts.is_positive else ()
     return (*positive, likelihoods.StudentT(), likelihoods.Gaussian("heteroscedastic"))
 
@@ -278,45 +303,44 @@ def _trained(facts: Facts) -> list[Parts]:
 
 
 def _flexible(facts: Facts) -> list[Parts]:
-    """Return the evidence framework, and ensembles with dropout under densities of any shape."""
-    found = [each for each in _evidence(facts) if facts.takes_evidence and facts.num_data <= MOST_LONG_ROWS_OF_EVIDENCE]
-    shapes = _SHAPES if facts.leaves_likelihood and facts.task == "regression" else (facts.likelihood,)
-    for shape in shapes:
-        for rate in _RATES:
-            member = SVI(
-                guide=guides.Dropout(rate=rate, per_example=True),
-                steps=5000,
-                batch_size=64 if facts.num_data < 1000 else 128,
-                lr=0.002,
-                schedule="cosine_annealing_lr",
+    """Return the evidence framework, and ensembles with dropout on ranks of inputs, under a density of any shape."""
+    has_labels, are_many = facts.task == "classification", facts.num_data >= FEWEST_ROWS_OF_ONE_NETWORK
+    found = list[Parts]()
+    if not has_labels and facts.takes_evidence and facts.num_data <= MOST_LONG_ROWS_OF_EVIDENCE:
+        found += _evidence(facts)
+    columns: list[tuple[InputColumns, float]] = [("plain", 0.1), ("ranks", 0.1)]
+    if not has_labels:
+        columns = [("ranks", 0.3), ("ranks", 0.1), ("ranks", 0.03), ("waves", 0.1), ("waves", 0.03)]
+    if are_many and not has_labels:
+        columns = [("ranks", 0.05), ("waves", 0.05)]
+    is_open = facts.leaves_likelihood and not has_labels
+    steps, batch_size, lr = (2500, 256, 0.003) if are_many else (1000, 64 if facts.num_data < 2000 else 128, 0.002)
+    for inputs, rate in columns:
+        if inputs == "waves" and facts.num_inputs > MOST_COLUMNS_OF_WAVES:
+            continue
+        guide = guides.Dropout(rate=rate, per_example=True)
+        trial = SVI(guide=guide, steps=steps, batch_size=batch_size, lr=lr, patience=5, eval_every=steps // 10)
+        length: dict[str, Any] = {"steps": 2 * steps if are_many else steps // 2, "schedule": "cosine_annealing_lr"}
+        member = dataclasses.replace(trial, patience=None, eval_every=100, **length)
+        found.append(
+            Parts(
+                net=nets.MLP(hidden=(256, 256) if are_many else (128, 128)),
+                prior=priors.Normal(1.0 if has_labels else 0.3),
+                likelihood=likelihoods.MixtureDensity(components=5) if is_open else facts.likelihood,
+                method=Ensemble(member, members=1 if are_many else 5),
+                inputs=inputs if facts.takes_ranks else "plain",
+                trial=trial,
             )
-            found.append(
-                Parts(
-                    net=nets.MLP(hidden=(128, 128)),
-                    prior=priors.Normal(1.0),
-                    likelihood=shape,
-                    method=Ensemble(member, members=5),
-                    inputs="ranks" if facts.is_standardized else "plain",
-                )
-            )
+        )
     return found
 
-
-_FEWEST_CHOSEN_ROWS = 30
-_SHAPES = (likelihoods.StudentT(scale="heteroscedastic"), likelihoods.MixtureDensity(components=5))
-_RATES = (0.02, 0.1, 0.3)
 
 RULES = (
     Rule("given method", lambda facts: facts.given.method is not None, "the method was given", _given),
     Rule(
-        "few labels",
-        lambda facts: (
-            facts.task == "classification"
-            and facts.num_data <= MOST_ROWS_OF_CHAINS
-            and facts.num_data * facts.num_inputs <= MOST_NUMBERS_OF_CHAINS
-            and facts.takes_chains
-        ),
-        f"up to {MOST_ROWS_OF_CHAINS}, chains draw the weights, as many functions are possible",
+        "labels",
+        lambda facts: facts.task == "classification" and facts.num_data <= MOST_ROWS_OF_CHAINS and facts.takes_chains,
+        f"up to {MOST_ROWS_OF_CHAINS:,}, chains draw the weights and their scales",
         _chains,
     ),
     Rule(
@@ -326,23 +350,9 @@ RULES = (
         _shared,
     ),
     Rule(
-        "labels",
-        lambda facts: (
-            facts.task == "classification"
-            and facts.num_data <= MOST_ROWS_OF_EVIDENCE["classification"]
-            and facts.takes_evidence
-        ),
-        "up to 1,000, the evidence measures the scales of weights, before a mean-field guide is trained",
-        _evidence,
-    ),
-    Rule(
         "numbers",
-        lambda facts: (
-            facts.task == "regression"
-            and facts.num_data <= MOST_ROWS_OF_EVIDENCE["regression"]
-            and facts.takes_evidence
-        ),
-        "up to 500, the evidence measures what was left open",
+        lambda facts: facts.task == "regression" and facts.num_data <= MOST_ROWS_OF_EVIDENCE and facts.takes_evidence,
+        f"up to {MOST_ROWS_OF_EVIDENCE}, the evidence measures what was left open",
         _evidence,
     ),
     Rule(

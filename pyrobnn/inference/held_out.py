@@ -13,19 +13,20 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyrobnn._core.random import derive
-from pyrobnn._core.settings import in_short
+from pyrobnn._core.settings import in_short, kind_of
 from pyrobnn._core.waiting import progress_bar
 from pyrobnn.bnn import BNN
 from pyrobnn.data.in_memory import Data
 from pyrobnn.inference.defaults import Choice
 from pyrobnn.inference.method import Run
-from pyrobnn.inference.parts import Parts
+from pyrobnn.inference.parts import InputColumns, Parts
 from pyrobnn.posterior.record import CandidateRecord, ChoiceRecord
 
-_SHARE = 0.2
-_PATIENCE, _EVALUATIONS = 6, 25
+_SHARE, _MOST_ROWS = 0.2, 4000
 _MORE_STEPS = 1.25
 """More rows take more steps, by their share."""
+_LAST_STEPS = 0.79
+"""Share of the steps of a trial after which its best score says that it had more to gain."""
 _DRAWS = 200
 _LEAST_MASS = 1e-9
 """Probability of a whole number below which the difference of distribution functions has lost its digits."""
@@ -43,69 +44,114 @@ def settled(choice: Choice, data: Data, run: Run, build: Build = Parts.model) ->
         build: makes the model of some parts.
     """
     record = ChoiceRecord(choice.rule.name, choice.sentence, [], chose_length=choice.facts.given.leaves_length)
-    if len(choice.candidates) == 1:
+    if len(choice.candidates) == 1 and choice.candidates[0].trial is None:
         return choice.candidates[0], record
-    seed = derive(run.seed, "held out")
-    quiet = dataclasses.replace(run, progress=False, callbacks=(), checkpoint=None)
-    by_mass, tried, ends = choice.facts.are_counts, list[Tensor](), list[Parts]()
+    judge = _Judge(data, run, build, by_mass=choice.facts.are_counts)
     with progress_bar(choice.candidates, desc="fits judged by rows held out", unit="fit", shown=run.progress) as bar:
-        for index, parts in enumerate(bar):
-            started = time.perf_counter()
-            train, held = data.with_inputs(parts.inputs).split(_SHARE, seed=seed)
-            of_trial = dataclasses.replace(quiet, seed=derive(seed, f"candidate {index}"))
-            try:
-                scores, end = _tried(parts, train, held, of_trial, build, by_mass=by_mass)
-            except FloatingPointError:
-                scores, end = torch.full((len(held),), -math.inf, dtype=torch.float64), parts
-            tried.append(scores)
-            ends.append(end)
-            judged = _mean_and_error(scores, held)
-            record.candidates.append(CandidateRecord(_named(end), *judged, time.perf_counter() - started))
-    best, second = np.argsort([-one.log_score for one in record.candidates], kind="stable")[:2].tolist()
-    if not math.isfinite(record.candidates[best].log_score):
+        trials = [judge.tried(parts, number) for number, parts in enumerate(bar)]
+    whole = [trial for trial in trials if trial.parts.trial is None]
+    if len(whole) < len(trials):
+        short = max((trial for trial in trials if trial not in whole), key=_score)
+        longer = judge.with_length(short)
+        # beside fits of the length for all rows, the best is judged at that length too, with all its members
+        trials.append(judge.tried(longer, short.number) if whole else dataclasses.replace(short, parts=longer))
+    order = sorted((trial for trial in trials if trial.parts.trial is None), key=_score, reverse=True)
+    best, found = order[0], [trial.record for trial in trials]
+    if not math.isfinite(_score(best)):
         raise FloatingPointError("No fit kept to finite numbers. Look for extreme values in the data.")
-    record = dataclasses.replace(record, chosen=best, lead=_mean_and_error(tried[best] - tried[second], held))
+    lead = judge.mean_and_error(best.scores - order[1].scores) if len(order) > 1 else None
+    record = dataclasses.replace(record, candidates=found, chosen=trials.index(best), lead=lead)
     if run.progress:
         tqdm.write(str(record), file=sys.stderr)
-    return ends[best], record
+    return best.parts, record
 
 
-def _tried(parts: Parts, train: Data, held: Data, run: Run, build: Build, *, by_mass: bool) -> tuple[Tensor, Parts]:
-    """Return the log score of each row held out, and the parts with the length that was best there."""
-    inner = parts.method.offer().inner
-    if inner is None:
-        posterior = parts.method.infer(build(parts, train), train, run)
-        return _scores(posterior, held, by_mass=by_mass), parts
-    every = max(1, inner.steps // _EVALUATIONS)
-    method = dataclasses.replace(inner, patience=_PATIENCE, eval_every=every, schedule=None)
-    posterior = method.infer(build(parts, train), train, dataclasses.replace(run, validation=held))
-    best = posterior.history.validation_steps[int(np.argmax(posterior.history.validation_scores))]
-    longer = dataclasses.replace(inner, steps=math.ceil(_MORE_STEPS * max(best, every)))
-    end = dataclasses.replace(parts, method=dataclasses.replace(parts.method, method=longer))
-    return _scores(posterior, held, by_mass=by_mass), end
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Trial:
+    """Parts, the log score of each row held out, and the number of steps that was best there."""
+
+    number: int
+    parts: Parts
+    scores: Tensor
+    steps: int
+    record: CandidateRecord
 
 
-def _scores(posterior: Any, held: Data, *, by_mass: bool) -> Tensor:
-    """Return the log score of each row; of counts under a density, the log probability of y - 1/2 to y + 1/2."""
-    prediction = posterior.predict(held.x, num_draws=_DRAWS)
-    scores: Tensor = prediction.log_prob(held.y).double().cpu()
-    if not (by_mass and prediction.is_continuous):
-        return scores
-    below, above = (prediction.cdf(held.y.double() + half).flatten().double().cpu() for half in (-0.5, 0.5))
-    mass = above - below
-    return torch.where(mass > _LEAST_MASS, mass.log(), scores.clamp_max(math.log(_LEAST_MASS)))
+def _score(trial: _Trial) -> float:
+    return trial.record.log_score
 
 
-def _mean_and_error(scores: Tensor, held: Data) -> tuple[float, float]:
-    """Return the mean of a number for each row, and its standard error; infinite where a number is."""
-    weights = torch.ones_like(scores) if held.weights is None else held.weights
-    mean, total = float((weights * scores).sum() / weights.sum()), float(weights.sum())
-    if not math.isfinite(mean):
-        return mean, math.inf
-    return mean, math.sqrt(float((weights * (scores - mean).square()).sum()) / max(total - 1, 1) / total)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Judge:
+    """A fifth of the rows, or fewer of many, which score fits to the others."""
+
+    data: Data
+    run: Run
+    build: Build
+    by_mass: bool  # whether targets are whole numbers that repeat, to be scored by their probability
+
+    def split(self, inputs: InputColumns) -> tuple[Data, Data]:
+        share = min(_SHARE, _MOST_ROWS / len(self.data))
+        return self.data.with_inputs(inputs).split(share, seed=derive(self.run.seed, "held out"))
+
+    def tried(self, parts: Parts, number: int) -> _Trial:
+        """Return the trial of parts; scores are -infinity for a fit that failed."""
+        started = time.perf_counter()
+        train, held = self.split(parts.inputs)
+        method, steps = parts.trial or parts.method, 0
+        run = dataclasses.replace(
+            self.run,
+            seed=derive(self.run.seed, f"candidate {number}"),
+            progress=False,
+            callbacks=(),
+            checkpoint=None,
+            validation=None if parts.trial is None else held,
+        )
+        try:
+            posterior = method.infer(self.build(parts, train), train, run)
+            scores = self._scores(posterior, held)
+            if parts.trial is not None:
+                steps = posterior.history.validation_steps[int(np.argmax(posterior.history.validation_scores))]
+        except FloatingPointError:
+            scores = torch.full((len(held),), -math.inf, dtype=torch.float64)
+        judged = self.mean_and_error(scores)
+        record = CandidateRecord(_named(parts), *judged, time.perf_counter() - started)
+        return _Trial(number, parts, scores, steps, record)
+
+    def with_length(self, best: _Trial) -> Parts:
+        """Return the parts with the number of steps for all rows; a trial that still gained at its end goes on."""
+        parts, steps = best.parts, best.steps
+        inner, trial = parts.method.offer().inner, parts.trial
+        if _MORE_STEPS * steps > inner.steps and steps > _LAST_STEPS * trial.steps:
+            longer = dataclasses.replace(trial, steps=4 * trial.steps, eval_every=2 * trial.eval_every)
+            steps = self.tried(dataclasses.replace(parts, trial=longer), best.number).steps or steps
+        inner = dataclasses.replace(inner, steps=max(inner.steps, math.ceil(_MORE_STEPS * steps)))
+        return dataclasses.replace(parts, method=dataclasses.replace(parts.method, method=inner), trial=None)
+
+    def mean_and_error(self, scores: Tensor) -> tuple[float, float]:
+        """Return the mean of a number for each row held out, and its standard error; infinite where a number is."""
+        weights = self.split("plain")[1].weights
+        weights = torch.ones_like(scores) if weights is None else weights
+        mean, total = float((weights * scores).sum() / weights.sum()), float(weights.sum())
+        if not math.isfinite(mean):
+            return mean, math.inf
+        return mean, math.sqrt(float((weights * (scores - mean).square()).sum()) / max(total - 1, 1) / total)
+
+    def _scores(self, posterior: Any, held: Data) -> Tensor:
+        """Return the log score of each row; of counts under a density, the log probability of y - 1/2 to y + 1/2."""
+        prediction = posterior.predict(held.x, num_draws=_DRAWS)
+        scores: Tensor = prediction.log_prob(held.y).double().cpu()
+        if not (self.by_mass and prediction.is_continuous):
+            return scores
+        below, above = (prediction.cdf(held.y.double() + half).flatten().double().cpu() for half in (-0.5, 0.5))
+        mass = above - below
+        return torch.where(mass > _LEAST_MASS, mass.log(), scores.clamp_max(math.log(_LEAST_MASS)))
 
 
 def _named(parts: Parts) -> str:
     """Return the parts by which candidates differ, in words."""
     inner = parts.method.offer().inner or parts.method
-    return f"{in_short(parts.likelihood)}, {in_short(inner.offer().guide)}, {parts.inputs} inputs"
+    words = (
+        f"{kind_of(parts.method)}, {in_short(parts.likelihood)}, {in_short(inner.offer().guide)}, {parts.inputs} inputs"
+    )
+    return words if parts.trial is None else f"trial of {words}"

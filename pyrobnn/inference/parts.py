@@ -75,13 +75,17 @@ class Given:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The parts of a fit; the method has its guide."""
+    """The parts of a fit; the method has its guide.
+
+    `trial` is the training by which rows held out judge them, and find their length; None for the method.
+    """
 
     net: Any
     prior: Any
     likelihood: Any
     method: Any
     inputs: InputColumns = "plain"
+    trial: Any = None
 
     def model(self, data: Data) -> BNN:
         """Return the model, with the widths that its network leaves open."""
