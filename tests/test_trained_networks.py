@@ -221,14 +221,19 @@ def test_a_body_must_be_frozen_to_be_left_out(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def mixed(nets, data):
+    """Points around trained networks as one mixture."""
+    return bnn.Mixture([Map().around(net, data, progress=False) for net in nets])
+
+
 def test_members_share_a_body_that_is_left_out(tmp_path):
     data = bnn.Data(X, Y)
     one, same, other = wide_body(), wide_body(), wide_body(1)
     nn.init.normal_(same[1].weight)
-    mixture = bnn.Ensemble().around([one, same], data, progress=False)
+    mixture = mixed([one, same], data)
     loaded = bnn.load(mixture.save(tmp_path / "saved", body=False), net=wide_body())
     assert torch.equal(loaded.predict(X).mean, mixture.predict(X).mean)
-    mixture = bnn.Ensemble().around([one, other], data, progress=False)
+    mixture = mixed([one, other], data)
     expected = torch.stack([net.eval()(X)[:, 0] for net in (one, other)]).mean(0).detach()
     torch.testing.assert_close(mixture.predict(X).mean, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(bnn.InputError, match="Members have different frozen bodies"):
@@ -269,12 +274,11 @@ def test_a_point_takes_weights_and_scaled_data():
 @pytest.mark.parametrize("draws", [3, 100, 500])
 def test_an_ensemble_around_classifiers_averages_their_probabilities(draws, tmp_path):
     nets = [trained(seed, 3) for seed in range(3)]
-    mixture = bnn.Ensemble().around(nets, bnn.Data(X, LABELS), progress=False)
+    mixture = mixed(nets, bnn.Data(X, LABELS))
     expected = torch.stack([net(X).softmax(-1) for net in nets]).mean(0).detach()
     for found in (mixture.predict(X, num_draws=draws).class_probs, mixture.predictor(draws)(X)):
         torch.testing.assert_close(found.float(), expected, rtol=0, atol=1e-6)
     assert mixture.predict(X, num_draws=draws).num_draws == 3
-    assert mixture.record.method["members"] == 3
     loaded = bnn.load(mixture.save(tmp_path / "saved"), net=trained(9, 3))
     assert torch.equal(loaded.predict(X).class_probs, mixture.predict(X).class_probs)
 
@@ -282,58 +286,13 @@ def test_an_ensemble_around_classifiers_averages_their_probabilities(draws, tmp_
 def test_members_of_real_targets_each_have_their_noise():
     """The mixture's mean and variance, by the law of total variance."""
     nets = [trained(seed) for seed in range(3)]
-    mixture = bnn.Ensemble().around(nets, bnn.Data(X, Y), progress=False)
+    mixture = mixed(nets, bnn.Data(X, Y))
     means = torch.stack([net(X)[:, 0].detach() for net in nets])
     noise = (means - Y).square().mean(1, keepdim=True)
     variance = (noise + means.square()).mean(0) - means.mean(0).square()
     prediction = mixture.predict(X)
     torch.testing.assert_close(prediction.mean, means.mean(0), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(prediction.std, variance.sqrt(), rtol=1e-4, atol=1e-5)
-
-
-def test_members_with_a_laplace_guide_are_those_around_each_network():
-    nets = [trained(seed, 3) for seed in range(2)]
-    method = bnn.Ensemble(bnn.SVI(guide=Laplace(structure="full")))
-    mixture = method.around([bnn.BNN(net, prior=UNIT, likelihood="categorical") for net in nets], (X, LABELS), seed=4)
-    assert mixture.predict(X, num_draws=40).num_draws == 40
-    for member, net in zip(mixture.members, nets, strict=True):
-        alone = Laplace(structure="full").around(net, (X, LABELS), progress=False)
-        assert member.record.laplace.log_evidence == pytest.approx(alone.record.laplace.log_evidence, rel=1e-6)
-        torch.testing.assert_close(
-            member.predict(X, at_mean=True).class_probs, net(X).softmax(-1).detach(), rtol=0, atol=1e-5,
-            check_dtype=False,
-        )  # fmt: skip
-    assert mixture.members[0].seed != mixture.members[1].seed
-
-
-AROUND_REFUSED = {
-    "one network": (lambda: bnn.Ensemble().around(trained(0), (X, Y)), "takes a list of trained networks"),
-    "no network": (lambda: bnn.Ensemble().around([], (X, Y)), "takes a list of trained networks"),
-    "no networks": (lambda: bnn.Ensemble().around(["a"], (X, Y)), "takes a list of trained networks"),
-    "two widths": (lambda: bnn.Ensemble().around([trained(0), trained(1, width=9)], (X, Y)), "'0.weight' of network"),
-    "one layer more": (
-        lambda: bnn.Ensemble().around([trained(0), nn.Sequential(*trained(1), nn.Linear(1, 1))], (X, Y)),
-        "'3.weight' of network 1 is not that of network 0",
-    ),
-    "bootstrap": (lambda: bnn.Ensemble(bootstrap=True).around([trained(0)], (X, Y)), "trains nothing"),
-    "anchored": (lambda: bnn.Ensemble(anchored=True).around([trained(0)], (X, Y)), "trains nothing"),
-    "mean-field": (
-        lambda: bnn.Ensemble(bnn.SVI(guide="mean_field")).around([trained(0)], (X, Y)),
-        'trains more than a point.*take guide="map" or "laplace"',
-    ),
-    "two draws of three": (
-        lambda: bnn.Ensemble().around([trained(seed) for seed in range(3)], (X, Y)).predict(X, num_draws=2),
-        "at least 3",
-    ),
-    "SWAG": (lambda: bnn.Ensemble(bnn.SWAG()).around([trained(0)], (X, Y)), "SWAG has none: use"),
-}
-
-
-@pytest.mark.parametrize("name", AROUND_REFUSED)
-def test_what_does_not_go_around_is_refused(name):
-    call, message = AROUND_REFUSED[name]
-    with pytest.raises(bnn.InputError, match=message):
-        call()
 
 
 # Dropout inside the network

@@ -47,12 +47,6 @@ def around(
 
     `method` is the method that trained them, for the record; `SVI` if None.
     """
-    if not as_guide(guide).seeks_mode:
-        raise InputError(
-            f"{guide!r} trains more than a point, which weights that were trained elsewhere do not give: take "
-            'guide="map" or "laplace".',
-            page="how-to/own-network",
-        )
     data = as_data(data)
     with seeded(seed, "fit"), fast_pyro():  # looking into a DataLoader draws random numbers
         trained = model if isinstance(model, BNN) else _around_network(model, data, weights or {}, seed)

@@ -1,25 +1,19 @@
 """Ensembles: several independent fits of a method, as an equal-weight mixture."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
 from pydantic import BeforeValidator
-from torch import nn
 
 from pyrobnn import priors
-from pyrobnn._core.errors import InputError, shown, warn_user
-from pyrobnn._core.random import derive
+from pyrobnn._core.errors import InputError, warn_user
 from pyrobnn._core.remedies import Remedy
 from pyrobnn._core.settings import Count, described, setting
 from pyrobnn.bnn import BNN
-from pyrobnn.data.given import as_data
-from pyrobnn.inference.around import around
 from pyrobnn.inference.method import BaseMethod, Offer, Run, SideBySide, registry
 from pyrobnn.inference.svi.svi import SVI
 from pyrobnn.posterior.mixture import Mixture
-from pyrobnn.posterior.posterior import Posterior
 
 
 def _side_by_side(method: Any) -> Any:
@@ -86,57 +80,8 @@ class Ensemble(BaseMethod[Mixture]):
                 "weights, and saw the same batches without noise.",
                 remedies=_UNLIKE,
             )
-        return self._mixture(posteriors, run.seed)
-
-    def around(self, models: Any, data: Any, *, seed: int = 0, device: str = "auto", progress: bool = True) -> Mixture:
-        """Return the mixture of points at, or Gaussians around, networks that were trained elsewhere.
-
-        Args:
-            models: the trained networks, or a `BNN` around each, of the same parameters by name and shape.
-            data: the training data, as for `guides.Laplace.around`.
-            seed: as for `guides.Laplace.around`.
-            device: as in `fit`.
-            progress: show a progress bar.
-
-        Raises:
-            InputError: networks of different shapes, a guide that seeks no mode, or as `guides.Laplace.around` does.
-        """
-        if self.bootstrap or self.anchored:
-            raise InputError("Ensemble.around trains nothing: leave out `bootstrap` and `anchored`.")
-        guide = self.method.offer().guide
-        if guide is None:
-            raise InputError(
-                f"Ensemble.around takes the guide of the method, and {type(self.method).__name__} has none: use "
-                'SVI(guide="map") or SVI(guide="laplace").'
-            )
-        _check_alike(models)
-        data = as_data(data)
-        seeds = [derive(seed, f"replicate {index}") for index in range(len(models))]
-        settings: dict[str, Any] = {"device": device, "progress": progress}
-        posteriors = [
-            around(model, data, guide, seed=own, **settings) for model, own in zip(models, seeds, strict=True)
-        ]
-        return dataclasses.replace(self, members=len(posteriors))._mixture(posteriors, seed)
-
-    def _mixture(self, posteriors: Sequence[Posterior], seed: int) -> Mixture:
         shared = dataclasses.replace(posteriors[0].record, method=described(self), replicate=None, replicates=None)
-        return Mixture(posteriors, seed=seed, record=shared)
-
-
-def _check_alike(models: Any) -> None:
-    """Refuse trained networks that cannot be members of one mixture."""
-    is_list = isinstance(models, Sequence) and not isinstance(models, nn.Module)
-    nets = [model.net if isinstance(model, BNN) else model for model in models] if is_list else []
-    if not nets or not all(isinstance(net, nn.Module) for net in nets):
-        raise InputError(f"Ensemble.around takes a list of trained networks, got {shown(models)}.")
-    first, *others = ({name: value.shape for name, value in net.state_dict().items()} for net in nets)
-    for index, shapes in enumerate(others, 1):
-        name = next((name for name in [*first, *shapes] if first.get(name) != shapes.get(name)), None)
-        if name is not None:
-            raise InputError(
-                f"Ensemble.around: members of a mixture have the same parameters, and {name!r} of network {index} is "
-                "not that of network 0. Predict with each network apart, by guides.Laplace().around, and average."
-            )
+        return Mixture(posteriors, seed=run.seed, record=shared)
 
 
 _UNLIKE = (
